@@ -17,6 +17,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Style, add_tooltip, frame, handler, text
 from app.widgets.ellipsis import fit, fit_lines
 from app.widgets.progress_bar import ProgressBar
+from app.widgets.text_width import text_width
 from app.windows.error_details import ErrorDetails
 from app.windows.result import SHOW_RESULT
 
@@ -199,7 +200,7 @@ class RunBar(tk.Frame):
     def _slot_width(self) -> int:
         """Of the widest button of the slot; Tk knows no width of those that are hidden."""
         labels = [str(button.cget("text")) for button in (self.resume, self.join, self.result)]
-        widest = max(int(self.tk.call("font", "measure", theme.tk_font(), label)) for label in labels)
+        widest = max(text_width(self, label, theme.tk_font()) for label in labels)
         least = theme.px(LABELLED_WIDTH if self._level >= 3 else ICON_WIDTH)
         return max(widest + theme.px(BESIDE_LABEL) if widest else 0, least) + theme.px(4)
 

@@ -9,6 +9,7 @@ from typing import Final
 from app.runs.status import Status
 from app.widgets import theme
 from app.widgets.buttons import frame, text
+from app.widgets.text_width import text_width
 from modules.run.format_duration import format_duration
 from modules.run.view.run_view import RunView
 
@@ -73,7 +74,7 @@ class RunFigures(tk.Frame):
         both = f"{step:,}" if total is None else f"{step:,} of {total:,}"
         last = self.cells["loss"]
         font, room = theme.tk_font("small"), last.winfo_x() - self.labels["step"].winfo_x() - theme.px(_GAP)
-        is_wide = not last.winfo_x() or int(self.tk.call("font", "measure", font, both)) <= room
+        is_wide = not last.winfo_x() or text_width(self, both, font) <= room
         return both if is_wide else f"{step:,}"
 
     def _mean_rate(self, view: RunView) -> float | None:

@@ -15,6 +15,7 @@ from PIL import ImageTk
 from app.widgets import icons, rounded_images, theme
 from app.widgets.inputs.focus import handler, make_focusable
 from app.widgets.padding import UnscaledPadding
+from app.widgets.text_width import text_width
 from app.widgets.tooltip import Tooltip
 
 Style = Literal["accent", "plain", "quiet", "danger"]
@@ -178,7 +179,7 @@ class Button(UnscaledPadding, tk.Canvas):
         """Of the icon, of the gap, and of the text, in pixels."""
         icon = theme.px(_ICON) + 2 * _AROUND_ICON if self._values["icon"] else 0
         label = self._values["text"]
-        text = int(self.tk.call("font", "measure", theme.tk_font(), label)) + 2 if label else 0
+        text = text_width(self, label, theme.tk_font()) + 2 if label else 0
         return icon, theme.px(_GAP) if icon and text else 0, text
 
     def _size(self) -> tuple[int, int]:

@@ -6,6 +6,7 @@ import tkinter as tk
 from typing import Final
 
 from app.widgets import theme
+from app.widgets.text_width import text_width
 
 _LONGEST: Final = 2000  # characters that are wrapped: more are never in sight
 
@@ -23,7 +24,7 @@ def fit(widget: tk.Misc, text: str, font: theme.Font, room: int, *, at_start: bo
         return f"…{line[len(line) - length :].lstrip()}" if at_start else f"{line[:length].rstrip()}…"
 
     def width(part: str) -> int:
-        return int(widget.tk.call("font", "measure", font, part))
+        return text_width(widget, part, font)
 
     if width(line) <= room:
         return line
@@ -36,21 +37,23 @@ def fit(widget: tk.Misc, text: str, font: theme.Font, room: int, *, at_start: bo
 
 def fit_lines(widget: tk.Misc, text: str, font: theme.Font, room: int, most: int) -> str:
     """The text in at most `most` lines of `room` pixels, the last one shortened with an ellipsis if need be."""
+    lines = wrap(widget, text, font, room)
+    if len(lines) > most:
+        lines[most - 1 :] = [" ".join(lines[most - 1 :])]
+    return "\n".join(fit(widget, line, font, room) for line in lines)
 
-    def width(part: str) -> int:
-        return int(widget.tk.call("font", "measure", font, part))
 
+def wrap(widget: tk.Misc, text: str, font: theme.Font, room: int) -> list[str]:
+    """The text in lines of `room` pixels, broken between words; a line with a longer word is wider."""
     lines: list[str] = []
     for paragraph in text[:_LONGEST].splitlines():
         line = ""
         for word in paragraph.split():
             longer = f"{line} {word}".lstrip()
-            if line and width(longer) > room:
+            if line and text_width(widget, longer, font) > room:
                 lines.append(line)
                 line = word
             else:
                 line = longer
         lines.append(line)
-    if len(lines) > most:
-        lines[most - 1 :] = [" ".join(lines[most - 1 :])]
-    return "\n".join(fit(widget, line, font, room) for line in lines)
+    return lines

@@ -5,12 +5,13 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from tkinter.font import Font
 from typing import Final
 
 from PIL import ImageTk
 
 from app.widgets import icons, rounded_images, theme
+from app.widgets.ellipsis import wrap
+from app.widgets.text_width import text_width
 
 _PAD: Final = 8  # around the entries; this and all sizes below in unscaled pixels
 _SIDE: Final = 10  # inside an entry
@@ -51,9 +52,8 @@ class Rows(tk.Canvas):
         super().__init__(parent, borderwidth=0, highlightthickness=0, takefocus=1, yscrollincrement=1)
         self._rows = rows
         self._run = run
-        self._fonts = {name: Font(self, theme.tk_font(name)) for name in ("body", "small")}
         self._gutter = theme.px(_GUTTER) if any(row.icon or row.is_chosen for row in rows) else 0
-        self._details = [self._wrapped(row.detail) for row in rows]
+        self._details = [wrap(self, row.detail, theme.tk_font("small"), theme.px(_DETAIL_WIDTH)) for row in rows]
         self._tops = self._heights()
         width = max(min(max(map(self._needed, range(len(rows))), default=0), theme.px(_WIDEST)), theme.px(_NARROWEST))
         pad = theme.px(_PAD)
@@ -119,17 +119,6 @@ class Rows(tk.Canvas):
             self._corners.append(corner)
             self.create_image(*at, anchor=anchor, image=corner, tags="frame")
 
-    def _wrapped(self, detail: str) -> list[str]:
-        """The lines of a description."""
-        lines, font = [""], self._fonts["small"]
-        for word in detail.split():
-            longer = f"{lines[-1]} {word}".strip()
-            if lines[-1] and font.measure(longer) > theme.px(_DETAIL_WIDTH):
-                lines.append(word)
-            else:
-                lines[-1] = longer
-        return [line for line in lines if line]
-
     def _heights(self) -> list[int]:
         """The upper edge of each row, and the end of the last."""
         tops = [theme.px(_PAD)]
@@ -140,10 +129,11 @@ class Rows(tk.Canvas):
 
     def _needed(self, number: int) -> int:
         """The width of a row."""
-        row, small = self._rows[number], self._fonts["small"]
-        shortcut = small.measure(row.shortcut) + theme.px(28) if row.shortcut else 0
-        label = self._fonts["body"].measure(row.label) + shortcut
-        return self._gutter + 2 * theme.px(_SIDE) + max([label, *map(small.measure, self._details[number])])
+        row, small = self._rows[number], theme.tk_font("small")
+        shortcut = text_width(self, row.shortcut, small) + theme.px(28) if row.shortcut else 0
+        label = text_width(self, row.label, theme.tk_font()) + shortcut
+        details = [text_width(self, line, small) for line in self._details[number]]
+        return self._gutter + 2 * theme.px(_SIDE) + max([label, *details])
 
     def _draw(self) -> None:
         self.delete("row")
@@ -171,9 +161,8 @@ class Rows(tk.Canvas):
             photo = icons.image(icon, 16, theme.ACCENT_TEXT if row.is_chosen and not row.icon else colours[1])
             self._photos.append(photo)
             self.create_image(left, middle, anchor="w", image=photo, tags="row")
-        font = theme.tk_font()  # not the Font that measures, which X11 draws bold
+        font, small = theme.tk_font(), theme.tk_font("small")
         self.create_text(left + self._gutter, middle, anchor="w", text=row.label, fill=ink, font=font, tags="row")
-        small = theme.tk_font("small")
         if row.shortcut:
             self.create_text(right, middle, anchor="e", text=row.shortcut, fill=muted, font=small, tags="row")
         for number, line in enumerate(detail):

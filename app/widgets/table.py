@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from app.widgets import theme
 from app.widgets.ellipsis import fit
 from app.widgets.scrollbar import Scrollbar
+from app.widgets.text_width import text_width
 
 _STYLE = "Tandem.Treeview"
 _END: Final = "end of the row"  # an empty column under the scrollbar, so that the header is as wide as the table
@@ -100,7 +101,7 @@ def table(parent: tk.Misc, columns: Mapping[str, tuple[str, int]], numbers: Coll
     theme.follow(tree, "style", lambda: restyle(tree))
     total, previous = sum(width for _, width in columns.values()), 0
     font = theme.tk_font("strong")
-    titles = {name: int(tree.tk.call("font", "measure", font, title)) for name, (title, _) in columns.items()}
+    titles = {name: text_width(tree, title, font) for name, (title, _) in columns.items()}
 
     def fit_columns(event: tk.Event[tk.Misc]) -> None:
         """Resize all columns; Tk itself would keep their widths and cut off the last."""
