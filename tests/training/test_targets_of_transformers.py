@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 import torch
 
-from modules.checkpoint.formats import read_lora
-from modules.config import TrainConfig
+from modules.checkpoint.formats import LoraWeights, SafetensorsFile, read_lora, write_lora
+from modules.config import TARGET_PRESETS, TrainConfig
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.distributed import Weights
+from modules.families._by_name import family_class
 from modules.families._flow_transformer import TransformerModel
 from modules.training.methods.lora import lora_targets
+from modules.training.methods.lora_files import expected_file_limits
 from modules.training.methods.method import export_of, prepare
 from tests.families.flow_checks import load
 from tests.families.tiny_flow_pipelines import TINY
+from tests.training.comfyui_keys import ENDS, comfyui_keys
 
 with quiet_libraries():
     import diffusers
@@ -33,6 +36,16 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
     "SD3Transformer2DModel": {"num_layers": 2},
     "Krea2Transformer2DModel": {"num_layers": 1},
     "Lumina2Transformer2DModel": {"num_layers": 1, "num_refiner_layers": 1},
+}
+FAMILIES = {
+    "ZImageTransformer2DModel": "z_image",
+    "FluxTransformer2DModel": "flux",
+    "ChromaTransformer2DModel": "chroma",
+    "Flux2Transformer2DModel": "flux2",
+    "QwenImageTransformer2DModel": "qwen_image",
+    "SD3Transformer2DModel": "stable_diffusion_3",
+    "Krea2Transformer2DModel": "krea2",
+    "Lumina2Transformer2DModel": "lumina2",
 }
 # Attention and feed-forward layers of each class, by what is left of a name without the number of its block.
 BLOCKS = r"(single_)?transformer_blocks|layers|(noise|context)_refiner|text_fusion\.\w+_blocks"
@@ -75,6 +88,43 @@ def _chosen(model: TransformerModel, targets: str) -> set[str]:
 def _last(name: str, known: set[str]) -> str:
     """Of `known`, the end of `name`; otherwise all of it."""
     return next((end for end in known if name.endswith("." + end)), name)
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_comfyui_knows_every_key_of_diffusers_layout_or_it_is_said(kind: str, tmp_path: Path) -> None:
+    with quiet_libraries(), torch.device("meta"):
+        model = TransformerModel(getattr(diffusers, kind)(**SIZES[kind]))
+    known = comfyui_keys(kind, model.transformer.config)
+    family = family_class(FAMILIES[kind])
+    with_model = type("WithModel", (family,), {"meta_model": classmethod(lambda *_: model)})
+    for targets in TARGET_PRESETS[:5]:  # the others are for UNets
+        pairs = {"method": "lora", "lora_targets": targets, "lora_rank": 1, "lora_alpha": 1}
+        config = TrainConfig.model_validate({"family": FAMILIES[kind], "concepts": [{"path": "x"}], **pairs})
+        layers = {name: model.get_submodule(name).weight for name in _chosen(model, targets)}
+        weights = [
+            LoraWeights(
+                "transformer",
+                name.removeprefix("transformer."),
+                torch.zeros(1, *weight.shape[1:]),
+                torch.zeros(len(weight), 1, *[1] * (weight.dim() - 2)),
+                alpha=1.0,
+                magnitude=None,
+            )
+            for name, weight in layers.items()
+        ]
+        file = tmp_path / f"{targets}.safetensors"
+        write_lora(file, weights, "diffusers", family.adapter_prefixes, {}, torch.float32)
+        with SafetensorsFile(file) as written:
+            assert len(written.names) == 2 * len(layers)
+            unknown = {name.removesuffix(end) for name in written.names if name not in known for end in ENDS}
+        unknown &= layers.keys()
+        said = expected_file_limits(with_model, config)
+        assert bool(said) is bool(unknown)
+        assert all(re.search(rf"has for {len(unknown)} layers, such as (\S+),", each)[1] in unknown for each in said)
+        assert not unknown or kind == "Lumina2Transformer2DModel" or targets in ("all", "all_linear")
+    attention = {"lora_weight_decompose": True, "lora_targets": "attention"}
+    dora = TrainConfig.model_validate(config.model_dump() | attention)
+    assert "pytorch_lora_weights.safetensors is a DoRA" in expected_file_limits(with_model, dora)[-1]
 
 
 @pytest.mark.parametrize("targets", ["to_q", r"to_[kv]"])

@@ -13,7 +13,7 @@ from modules.checkpoint.formats.lora import (
     write_lora,
 )
 from modules.checkpoint.formats.lora_kohya import kohya_key_prefixes
-from modules.checkpoint.formats.lora_limits import alpha_limits, dora_limits, name_limits, oft_limits
+from modules.checkpoint.formats.lora_limits import alpha_limits, dora_limits, magnitude_limits, name_limits, oft_limits
 from modules.checkpoint.formats.lora_origin import of_family as lora_of_family
 from modules.checkpoint.formats.lora_own_names import has_own_names
 from modules.checkpoint.formats.lora_weights import AdapterWeights, Layout, LoraWeights
@@ -54,6 +54,7 @@ __all__ = [
     "kohya_key_prefixes",
     "lazy_tensor",
     "lora_of_family",
+    "magnitude_limits",
     "merge_into_file",
     "merge_into_folder",
     "merged_weight",

@@ -8,23 +8,29 @@ would use rightly depends on its base model and would be wrong everywhere else.
 Alpha: in diffusers' layout it is in the header, which ComfyUI (comfy/weight_adapter/lora.py) and Forge do not read:
 without a tensor `alpha` they take 1 for alpha / rank.
 
-Names: ComfyUI (comfy/lora.py, model_lora_keys_unet; comfy/utils.py, flux_to_diffusers) knows diffusers' names of all
-layers of flow-matching transformers but Lumina 2's and a few of FLUX.2 and Chroma, whose part is left out.
+In diffusers' layout ComfyUI knows no tensor of magnitudes (`lora_magnitude_vector`) and leaves them out.
+
+Names: ComfyUI (comfy/lora.py, model_lora_keys_unet; comfy/utils.py, flux_to_diffusers, mmdit_to_diffusers,
+krea2_to_diffusers, z_image_to_diffusers) knows diffusers' names of all layers of flow-matching transformers but Lumina
+2's, which it calls as Z-Image's, and a few of FLUX.2 and Chroma; their part is left out.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+from modules.checkpoint.formats.lora_origin import family_of_architecture
 from modules.checkpoint.formats.lora_own_names import has_kohya_names
+from modules.checkpoint.formats.lora_transformer import TRANSFORMER
 from modules.checkpoint.formats.lora_weights import AdapterPrefixes, Layout, LoraWeights
+from modules.config.transformer_families import named_family
 
 _UNKNOWN_TO_COMFYUI: Final = re.compile(
-    r"(^|\.)((double|single)_stream_modulation\w*|time_guidance_embed|distilled_guidance_layer)\.|"
-    r"(layers|_refiner)\.\d+\.(attn\.|feed_forward\.linear_|norm1\.)"  # Lumina 2's in diffusers, not in its own code
+    r"(^|\.)((double|single)_stream_modulation\w*|time_guidance_embed|distilled_guidance_layer)\."
 )
+_WITHOUT_KNOWN_NAMES: Final = "lumina2"
 
 
 def limits_of_layout(
@@ -32,12 +38,15 @@ def limits_of_layout(
 ) -> str:
     """Sentences if programs that read `layout` will use these adapters otherwise than Tandem; else empty."""
     adapters = list(weights)
+    dora = any(each.magnitude is not None for each in adapters)
     if layout == "kohya":
-        return dora_limits(file) if any(each.magnitude is not None for each in adapters) else ""
+        return dora_limits(file) if dora else ""
     factors = {each.alpha / each.rank for each in adapters} - {1.0}
     kohya = "its copy in the kohya layout (--to kohya)" if has_kohya_names(adapters, prefixes, architecture) else ""
     alpha = alpha_limits(file, min(factors), max(factors), kohya) if factors else ""
-    return f"{alpha} {name_limits(file, (each.module for each in adapters), kohya)}".strip()
+    names = name_limits(file, [each.module for each in adapters], architecture, kohya)
+    is_read = dora and any(each.submodule == TRANSFORMER for each in adapters)
+    return " ".join(filter(None, (alpha, names, magnitude_limits(file) if is_read else "")))
 
 
 def dora_limits(file: str) -> str:
@@ -46,6 +55,14 @@ def dora_limits(file: str) -> str:
         f"{file} is a DoRA: LyCORIS uses it as it was trained, ComfyUI and Forge somewhat differently, A1111 wrongly, "
         "and diffusers ignores its magnitudes. For these programs use a LoRA without DoRA, or merge it into the model "
         "(scripts/convert.py --merge)."
+    )
+
+
+def magnitude_limits(file: str) -> str:
+    """The sentence on DoRA of a transformer in diffusers' layout, the rest of which ComfyUI does take."""
+    return (
+        f"{file} is a DoRA, which diffusers, peft and Tandem use as it was trained. ComfyUI leaves out its magnitudes: "
+        "use a LoRA without DoRA there, or merge it into the model (scripts/convert.py --merge)."
     )
 
 
@@ -65,17 +82,22 @@ def alpha_limits(file: str, least: float, most: float, kohya: str = "") -> str:
     )
 
 
-def name_limits(file: str, modules: Iterable[str], kohya: str = "") -> str:
-    """The sentence on layers of which ComfyUI does not know diffusers' names; empty if there are none. `kohya` as
-    above."""
-    found = [module for module in modules if _UNKNOWN_TO_COMFYUI.search(module)]
+def name_limits(file: str, modules: Sequence[str], architecture: str, kohya: str = "") -> str:
+    """The sentence on layers of which ComfyUI does not know diffusers' names; empty if there are none.
+
+    `architecture` is the model's modelspec name, "" if that is not known; `kohya` as above.
+    """
+    family = family_of_architecture(architecture) or named_family(modules)
+    knows_none = family == _WITHOUT_KNOWN_NAMES
+    found = [module for module in modules if knows_none or _UNKNOWN_TO_COMFYUI.search(module)]
     if not found:
         return ""
     some = f"{len(found)} layers, such as {found[0]}," if len(found) > 1 else found[0]
-    instead = f"Give it {kohya}" if kohya else "Train with lora_targets attention_mlp"
+    instead = f"Give it {kohya}" if kohya else "" if knows_none else "Train with lora_targets attention_mlp"
+    merge = f"{instead}, or merge it" if instead else "Merge it"
     return (
-        f"ComfyUI leaves out what {file} has for {some} whose names it does not know. {instead}, or merge it into the "
-        "model (scripts/convert.py --merge)."
+        f"ComfyUI leaves out what {file} has for {some} whose names it does not know. {merge} into the model "
+        "(scripts/convert.py --merge)."
     )
 
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from modules.checkpoint.formats import Layout, alpha_limits, dora_limits, has_own_names, name_limits, oft_limits
+from modules.checkpoint.formats import (
+    Layout,
+    alpha_limits,
+    dora_limits,
+    has_own_names,
+    magnitude_limits,
+    name_limits,
+    oft_limits,
+)
 from modules.config import TrainConfig
 from modules.families._family import Family
 from modules.training.methods.adapter_layers import LayerSize, adapter_sizes
@@ -48,12 +56,16 @@ def _limits(
     kohya = ""
     if config.lora_algorithm == "lora" and has_kohya_names(family):
         kohya = LORA_FILES["kohya"] + ("" if "kohya" in written else " (lora_layouts both writes it)")
-    unknown = name_limits(LORA_FILES["diffusers"], sizes, kohya)
+    is_transformer = "transformer" in family.adapter_prefixes
+    architecture = getattr(family, "architecture", "") if is_transformer else ""
+    unknown = name_limits(LORA_FILES["diffusers"], list(sizes), architecture, kohya)
     found = [unknown] if "diffusers" in written and unknown else []
     if config.lora_algorithm != "lora":
         return found
     if "kohya" in written and dora:
         found.append(dora_limits(LORA_FILES["kohya"]))
+    if "diffusers" in written and dora and is_transformer:
+        found.append(magnitude_limits(LORA_FILES["diffusers"]))
     factors = {size.alpha / size.rank for size in sizes.values()} - {1.0}
     if "diffusers" in written and factors:
         found.append(alpha_limits(LORA_FILES["diffusers"], min(factors), max(factors), kohya))
