@@ -53,17 +53,17 @@ class QuantizedLinear(nn.Linear):
         return self.dequantized(torch.float32 if self._scales is not None else self._bits.dtype).clone()
 
     def dequantized(self, dtype: torch.dtype) -> Tensor:
-        """The weight [out, in] in `dtype`; lent, if it needs no conversion."""
+        """The weight [out, in], multiplied in fp32 and rounded once to `dtype`; lent, if it needs no conversion."""
         bits = self._bits if self.lender is None else self.lender.lend(self)
         if self._scales is None:
             return bits.to(dtype)
-        scales = self._scales.to(dtype)
-        if bits.dtype != torch.uint8:
-            return bits.to(dtype) * scales
-        levels = torch.tensor(_NF4, dtype=dtype, device=bits.device)
-        codes = torch.stack((bits >> 4, bits & 15), dim=-1).flatten(1).int()
-        values = (levels[codes] * scales).flatten()
-        return values[: self.out_features * self.in_features].view(self.out_features, self.in_features)
+        weight = torch.empty(
+            len(bits), bits.shape[1] * (2 if bits.dtype == torch.uint8 else 1), dtype=dtype, device=bits.device
+        )
+        table = _table(bits)
+        for rows in _pieces(weight, bits.device):
+            torch.mul(_values(bits[rows], table), self._scales[rows], out=weight[rows])
+        return weight.flatten()[: self.out_features * self.in_features].view(self.out_features, self.in_features)
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., in] to [..., out]."""
@@ -91,6 +91,28 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (gradient,) = gradients
         return gradient @ ctx.layer.dequantized(gradient.dtype), None
+
+
+def _table(bits: Tensor) -> Tensor | None:
+    """What each byte stands for: of nf4 two levels in one complex64, [256]; of fp8 on a CPU, which has no instruction
+    that converts it, one fp32, [256]; else None."""
+    if bits.dtype == torch.uint8:
+        levels = torch.tensor(_NF4, device=bits.device)
+        pairs = (levels.repeat_interleave(len(levels)), levels.repeat(len(levels)))
+        return torch.view_as_complex(torch.stack(pairs, dim=1))
+    if bits.dtype == torch.float8_e4m3fn and bits.device.type == "cpu":
+        return torch.arange(256, dtype=torch.uint8).view(bits.dtype).float()
+    return None
+
+
+def _values(bits: Tensor, table: Tensor | None) -> Tensor:
+    """[rows, bytes] to [rows, weights], before the scale, in a dtype that holds them exactly."""
+    if table is not None:
+        found = table.index_select(0, bits.view(torch.uint8).flatten().int())
+        return (torch.view_as_real(found) if table.is_complex() else found).view(len(bits), -1)
+    if bits.dtype == torch.int8:
+        return bits.float() if bits.device.type == "cpu" else bits  # which a GPU multiplies as it is
+    return bits.to(torch.bfloat16)
 
 
 @torch.no_grad()
