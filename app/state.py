@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import tkinter as tk
 from collections import defaultdict
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from app.preferences import Preferences
 from app.runs.control import RunControl
 from app.slices import Slices
 from modules.run import RunFolder
+from modules.run.join.join_token import NextToken
 
 if TYPE_CHECKING:
     from app.annotate.job import AnnotateJob
@@ -60,7 +60,7 @@ class AppState:
         self.advanced = preferences.advanced
         self.jump_target = ""
         self.pages: dict[str, str] = {}  # of each section, the page in sight; outlives the section, too
-        self.join_token = secrets.token_hex(16)  # for the multi-machine runs that this window starts
+        self.next_join_token = NextToken()
         self._listeners: dict[Topic, list[Callable[[], object]]] = defaultdict(list)
 
     def subscribe(self, topic: Topic, callback: Callable[[], object], owner: tk.Misc | None = None) -> None:

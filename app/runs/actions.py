@@ -167,14 +167,14 @@ class RunActions:
         self._state.notify("run")
 
     def _launch(self, folder: RunFolder, resume: bool = False) -> None:
-        token, switched_on = self._state.join_token, list(self._state.preferences.hosts)
+        take_token, switched_on = self._state.next_join_token.take, list(self._state.preferences.hosts)
 
         def done(process: subprocess.Popen[bytes]) -> None:
             self._starting = False
             self.follow(folder.path, process)
 
         self._state.background.run(
-            lambda: launch(folder, resume=resume, token=token, hosts=known_hosts(switched_on)),
+            lambda: launch(folder, resume=resume, take_token=take_token, hosts=known_hosts(switched_on)),
             done,
             self._not_started,
         )

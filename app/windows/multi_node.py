@@ -93,7 +93,7 @@ class MultiNodeWindow:
         if draft.file is None or draft.is_dirty:
             self._show_message("The commands refer to the config file; save the settings first.")
             return
-        config, file, token = draft.config, draft.file.absolute(), self.state.join_token
+        config, file, token = draft.config, draft.file.absolute(), self.state.next_join_token.show()
         self._show_message("")
         self.state.background.run(lambda: build_commands(config, file, token), self._show, self._show_message)
 

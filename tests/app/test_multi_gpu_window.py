@@ -346,6 +346,7 @@ def test_train_on_two_machines_with_the_copied_join_line(
     driver.draft.set("num_nodes", 2)
     driver.draft.set("processes_per_node", [1])
     driver.draft.set("master_addr", "127.0.0.1")
+    token = window.state_.next_join_token.show()
     window.run_bar.actions.train()
     driver.wait(lambda: window.run_bar.join.winfo_ismapped(), "the button for the join line")
     window.show_section("monitor")
@@ -357,7 +358,8 @@ def test_train_on_two_machines_with_the_copied_join_line(
     window.run_bar.join.invoke()
     line = window.clipboard_get()
     assert line == card.line.entry.get()
-    assert window.state_.join_token in line
+    assert token in line, "as the launch commands showed"
+    assert window.state_.next_join_token.show() not in line, "the next run has another"
     joined = shell(line, place, images)
     try:
         driver.wait(lambda: window.state_.run.status().kind == "finished", "the end")

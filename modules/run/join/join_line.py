@@ -130,7 +130,8 @@ def _connect_with_retries(join_line: JoinLine) -> Channel:
         except WrongToken:
             raise ConfigError(
                 f"the token is not that of the run at {join_line}",
-                "Copy the whole line from machine 0 again; each start has a new token",
+                "Copy the line that machine 0 shows now: each start has a token of its own, so the line of an earlier "
+                "start joins no later one",
             ) from None
         except OtherVersion:
             raise ConfigError(

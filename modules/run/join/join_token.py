@@ -32,6 +32,22 @@ def generate_token() -> str:
     return secrets.token_hex(16)
 
 
+class NextToken:
+    """The token of the next run that a window starts: shown with its launch commands, then taken by one run."""
+
+    def __init__(self) -> None:
+        self._token = generate_token()
+
+    def show(self) -> str:
+        """The token, before the run starts."""
+        return self._token
+
+    def take(self) -> str:
+        """The token, for a run that starts now; the next run has another."""
+        taken, self._token = self._token, generate_token()
+        return taken
+
+
 def take_token(environment: MutableMapping[str, str]) -> str | None:
     """The token in the environment, removed from there so that no process started later has it."""
     return environment.pop(JOIN_TOKEN, None) or None

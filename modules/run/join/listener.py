@@ -68,7 +68,10 @@ class Listener:
         try:
             channel = authenticate_client(connection, self._token, _AUTHENTICATION_TIMEOUT_S)
         except WrongToken:
-            self._report_once(f"A connection from {address} was rejected: wrong token.")
+            self._report_once(
+                f"A connection from {address} was rejected: wrong token. The line of an earlier start joins no later "
+                "one; use the line of this start there."
+            )
             connection.close()
             return
         except (ChannelClosed, TimeoutError, OSError):

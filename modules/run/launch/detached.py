@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -51,12 +51,17 @@ def next_free_name(folder: RunFolder, taken: Sequence[str] = ()) -> str:
 
 
 def launch(
-    folder: RunFolder, *, resume: bool = False, token: str = "", hosts: Sequence[str] = (), cwd: Path | None = None
+    folder: RunFolder,
+    *,
+    resume: bool = False,
+    take_token: Callable[[], str] | None = None,
+    hosts: Sequence[str] = (),
+    cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start training in an existing run folder, in a session of its own. Raises ConfigError (full disk, a link in it).
 
-    `token` is the secret with which other machines join; without it a multi-machine run generates one. It starts
-    `hosts` over ssh, as many of them as it has other machines. `cwd` is where relative paths of the config begin.
+    `take_token` gives the secret with which other machines join; without it a multi-machine run generates one. It
+    starts `hosts` over ssh, as many of them as it has other machines. Relative paths of the config begin at `cwd`.
     """
     argv = [sys.executable, str(TRAIN_SCRIPT), "--config", str(folder.config_file), "--start_in", str(folder.path)]
     argv += ["--resume", "latest"] if resume else []
@@ -64,10 +69,10 @@ def launch(
         folder.make_directories()
         (folder.commands_dir / "stop").unlink(missing_ok=True)
         folder.start_failure_file.unlink(missing_ok=True)
-        others = load_config(folder.config_file).num_nodes - 1 if token or hosts else 0
-        shared = token if others else ""
+        others = load_config(folder.config_file).num_nodes - 1 if take_token or hosts else 0
+        token = take_token() if take_token is not None and others else ""
         argv += ["--hosts", ",".join(hosts[:others])] if hosts[:others] else []
-        process = start_detached(argv, folder.console_file, token=shared, cwd=cwd)
+        process = start_detached(argv, folder.console_file, token=token, cwd=cwd)
     except OSError as error:
         raise not_writable_error(folder.path, error) from error
     write_pidfile(folder, process.pid)
