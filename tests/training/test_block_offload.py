@@ -13,12 +13,10 @@ from torch.utils.checkpoint import checkpoint
 from modules.config import TrainConfig, explain
 from modules.diffusion.quantized import QuantizedLinear, keep_in_host_memory_, quantize_
 from modules.training.block_offload import BlockOffload, offloaded_blocks, repeated_blocks
-from modules.training.parity import loss_difference, weight_difference
 from tests.adapted_models import LORA
 from tests.conftest import draw_images
 from tests.families.tiny_flow_pipelines import TINY
-from tests.pair_jobs import TIMEOUTS
-from tests.runs import Job, Run, group_settings, same_state, tiny_config, train_alone, train_group
+from tests.runs import Run, same_state, tiny_config, train_alone
 
 CPU = torch.device("cpu")
 INT8 = {"parts": [{"part": "transformer", "weights": "int8"}]}
@@ -150,24 +148,6 @@ def test_a_run_ends_in_the_same_bits_as_without(base: TrainConfig) -> None:
         assert off.losses == on.losses
     backup = str(on.folder.backup_dir / "step-000002")
     assert same_state(trained(base, "again", backup, block_offload=1.0, **INT8, **RECOMPUTED).state, on.state)
-
-
-@pytest.mark.slow
-def test_two_ranks_train_on_int8_and_offloaded_blocks_as_one_does(base: TrainConfig) -> None:
-    jobs = {"int8": INT8, "offloaded": {**INT8, "block_offload": 1.0}}
-    one = trained(base, "one", **INT8)
-    made = {
-        name: Job(
-            TrainConfig.model_validate(
-                {**base.model_dump(), **group_settings(2), **TIMEOUTS, "run_name": f"two-{name}", **settings}
-            )
-        )
-        for name, settings in jobs.items()
-    }
-    for name, run in train_group(2, made).items():
-        assert len(run.losses) == 4, (name, run.failure(0))
-        assert loss_difference(one.losses, run.losses) <= 1e-9
-        assert weight_difference(one.state, run.state) <= 1e-9
 
 
 def test_a_model_without_blocks_is_refused_by_name(base: TrainConfig) -> None:
