@@ -162,8 +162,8 @@ class Adafactor(Optimizer):
     beta1: float | None = setting(
         None,
         title="Momentum (beta1)",
-        help="How much of the previous direction is kept, such as 0.9. Empty: no momentum, which saves the most "
-        "memory.",
+        help="How much of the previous direction is kept, such as 0.9; it is held in bf16, 2 bytes per weight. Empty: "
+        "no momentum, which saves the most memory.",
         advanced=True,
         ge=0,
         lt=1,
