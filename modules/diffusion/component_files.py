@@ -17,12 +17,17 @@ from modules.config import ConfigError
 from modules.diffusion import base_model_files
 from modules.diffusion.base_model_files import DAMAGED, first_line
 from modules.diffusion.fitting_weights import require_fitting, require_loaded
+from modules.diffusion.quantized_networks import require_plain
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.files import FileFault, read_json
 
 
 def load_network(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
-    """A network in `dtype`, from its safetensors. Raises ConfigError if it is damaged, or does not fit its config."""
+    """A network in `dtype`, from its safetensors, which are not quantised.
+
+    Raises ConfigError if they are, if it is damaged, or does not fit its config.
+    """
+    require_plain(folder, name)
     files = base_model_files.weight_files(folder, name)
     of_diffusers = issubclass(kind, ModelMixin)
     arguments = {

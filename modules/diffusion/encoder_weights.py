@@ -8,13 +8,21 @@ import torch
 from torch import nn
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
-from modules.diffusion.quantized import QUANTIZED, can_be_quantized, quantize_, quantized_bytes
+from modules.diffusion.quantized import QUANTIZED, QuantizedLinear, can_be_quantized, quantize_, quantized_bytes
 
 
 def quantize_encoder_(encoder: nn.Module, weights: str, device: torch.device) -> None:
     """Quantise the layers of a frozen text encoder in place, their bits on `device`; with "run" nothing happens."""
     for layer in _layers(encoder, weights):
         quantize_(layer, weights, device)
+
+
+def move_encoder(encoder: nn.Module, device: torch.device) -> nn.Module:
+    """The encoder on `device`, with the bits of quantised layers."""
+    for layer in encoder.modules():
+        if isinstance(layer, QuantizedLinear):
+            layer.move(device)
+    return encoder.to(device)
 
 
 def kept_weights(encoder: nn.Module, weights: str, dtype: torch.dtype) -> tuple[str, int]:

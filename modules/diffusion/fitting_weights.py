@@ -11,6 +11,8 @@ from torch import nn
 
 from modules.config import ConfigError
 from modules.diffusion.base_model_files import read_shapes, weight_files
+from modules.diffusion.bitsandbytes_layout import plain_shapes, stored_layers
+from modules.diffusion.quantized import QuantizedLinear
 
 ANOTHER_MODEL: Final = (
     "Copy or download the model folder again; its config.json and its weights have to be of the same model."
@@ -30,8 +32,11 @@ def require_fitting(folder: Path, component: str, network: nn.Module, option: st
     the class, which renames tensors when it loads them: of these only tensors of the same name are compared.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    for name, layer in network.named_modules():
+        if isinstance(layer, QuantizedLinear):
+            shapes[f"{name}.weight"] = (layer.out_features, layer.in_features)
     files = weight_files(folder, component, option)
-    stored = read_shapes(files)
+    stored = plain_shapes(files, stored_layers(folder, component, files))
     require_shapes(f"{option}: ", files, stored, shapes)
     if stored.keys() <= shapes.keys() and (missing := sorted(shapes.keys() - stored.keys())):
         raise _missing(f"{option}: ", files, missing)

@@ -20,8 +20,14 @@ from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
 from modules.diffusion.base_model_files import DAMAGED, first_line
 from modules.diffusion.component_files import copy_with_weights, load_network, load_part, scheduler_config
-from modules.diffusion.encoder_weights import quantize_encoder_
+from modules.diffusion.encoder_weights import move_encoder, quantize_encoder_
 from modules.diffusion.hub.files import INDEX
+from modules.diffusion.quantized_networks import (
+    describe_quantized_,
+    load_quantized_encoder,
+    load_quantized_transformer,
+    quantized_layers,
+)
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.stored_dtype import SAFETENSORS_HALF, dtype_of
 from modules.diffusion.transformer_files.base import FlowBase, base_of_file
@@ -72,10 +78,15 @@ class FlowComponents:
         """
         found: dict[str, nn.Module] = {}
         for name in self.spec.encoders:
-            encoder = load_network(self.folder, name, self.classes[name], dtype).requires_grad_(False).eval()
+            encoder = self._load_encoder(name, dtype).requires_grad_(False).eval()
             quantize_encoder_(encoder, weights, device)
-            found[name] = encoder.to(device)
+            found[name] = move_encoder(encoder, device)
         return found
+
+    def _load_encoder(self, name: str, dtype: torch.dtype) -> Any:
+        if layers := quantized_layers(self.folder, name):
+            return load_quantized_encoder(self.folder, name, self.classes[name], dtype, layers)
+        return load_network(self.folder, name, self.classes[name], dtype)
 
     def encoders_fingerprint(self) -> str:
         """The first 128 bits of the SHA-256 of the files of text encoders and tokenizers, as hex."""
@@ -183,11 +194,13 @@ def meta_transformer(base: FlowBase, spec: FlowPipelineSpec) -> nn.Module | None
             built: nn.Module = kind.from_config(
                 kind.load_config(folder, subfolder="transformer", local_files_only=True)
             )
-            return built
     except base_model_files.LIBRARY_ERRORS as error:
         raise ConfigError(
             f"base_model: the model that {str(folder)!r} describes cannot be built: {first_line(error)}", DAMAGED
         ) from error
+    if base.transformer is None:
+        describe_quantized_(built, folder, "transformer")
+    return built
 
 
 def _known_transformer(name: str, spec: FlowPipelineSpec) -> nn.Module | None:
@@ -268,6 +281,8 @@ def _load_transformer(folder: Path, kind: Any, single_file: Path | None) -> Any:
     """
     if single_file is not None:
         return load_transformer_file(single_file, kind, folder)
+    if layers := quantized_layers(folder, "transformer"):
+        return load_quantized_transformer(folder, kind, layers)
     files = base_model_files.weight_files(folder, "transformer")
     stored = base_model_files.stored_formats(files)
     halves = [half for name, half in SAFETENSORS_HALF.items() if name in stored.values()]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Protocol, cast
 
 import torch
@@ -19,11 +20,11 @@ from torch.nn import functional
 
 QUANTIZED: Final = ("int8", "fp8", "nf4")
 BLOCK: Final = 64  # weights of nf4 that share a scale
-_SCALE_BYTES: Final = 4
-_DTYPES: Final = {"int8": torch.int8, "fp8": torch.float8_e4m3fn, "nf4": torch.uint8}
+SCALE_BYTES: Final = 4
+BITS_DTYPES: Final = {"int8": torch.int8, "fp8": torch.float8_e4m3fn, "nf4": torch.uint8}
 _LARGEST: Final = {"int8": 127, "fp8": torch.finfo(torch.float8_e4m3fn).max, "nf4": 1}
 _PIECES: Final = {"cpu": 1 << 18, "cuda": 1 << 24}  # weights that are converted at a time
-_NF4: Final = (
+NF4_LEVELS: Final = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
     *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
     *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
@@ -31,7 +32,8 @@ _NF4: Final = (
 # Norms, embedders, and the first and last layer stay as they are, as in diffusers' layerwise casting
 # (hooks/layerwise_casting.py, DEFAULT_SKIP_MODULES_PATTERN), besides what the model itself names.
 _SKIPPED: Final = (r"embed", r"norm", r"^proj_in$", r"^proj_out$")
-_SKIP_LISTS: Final = ("_skip_layerwise_casting_patterns", "_keep_in_fp32_modules")
+STORED_PLAIN: Final = "_stored_plain"  # of a network, some of whose layers its files have quantised: all others
+_SKIP_LISTS: Final = ("_skip_layerwise_casting_patterns", "_keep_in_fp32_modules", STORED_PLAIN)
 
 
 class Lender(Protocol):
@@ -46,10 +48,13 @@ class QuantizedLinear(nn.Linear):
     _bits: Tensor  # no parameters or buffers: neither DDP nor backups have to do with them
     _scales: Tensor | None  # without them the bits are the weight
     lender: Lender | None = None  # of bits that are kept in host memory
+    is_outline = False  # see `outlines`
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]  # in place of the parameter
         """[out, in] in fp32, or in the dtype in which it is kept if it is not quantised."""
+        if self.is_outline:
+            return torch.empty(1, device=self._bits.device).expand(self.out_features, self.in_features)
         return self.dequantized(torch.float32 if self._scales is not None else self._bits.dtype).clone()
 
     def dequantized(self, dtype: torch.dtype) -> Tensor:
@@ -78,6 +83,20 @@ class QuantizedLinear(nn.Linear):
         self._scales = None if self._scales is None else self._scales.to(device)
 
 
+@contextmanager
+def outlines(model: nn.Module) -> Iterator[None]:
+    """Inside the block the `weight` of a QuantizedLinear has its shape, dtype and device, but no values: for code that
+    asks for nothing else, as peft does of each layer that it adapts."""
+    layers = [layer for layer in model.modules() if isinstance(layer, QuantizedLinear) and layer._scales is not None]
+    for layer in layers:
+        layer.is_outline = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.is_outline = False
+
+
 class _Product(torch.autograd.Function):
     """Keeps no weight for the backward but its bits."""
 
@@ -97,7 +116,7 @@ def _table(bits: Tensor) -> Tensor | None:
     """What each byte stands for: of nf4 two levels in one complex64, [256]; of fp8 on a CPU, which has no instruction
     that converts it, one fp32, [256]; else None."""
     if bits.dtype == torch.uint8:
-        levels = torch.tensor(_NF4, device=bits.device)
+        levels = torch.tensor(NF4_LEVELS, device=bits.device)
         pairs = (levels.repeat_interleave(len(levels)), levels.repeat(len(levels)))
         return torch.view_as_complex(torch.stack(pairs, dim=1))
     if bits.dtype == torch.float8_e4m3fn and bits.device.type == "cpu":
@@ -116,30 +135,33 @@ def _values(bits: Tensor, table: Tensor | None) -> Tensor:
 
 
 @torch.no_grad()
-def quantize_(layer: nn.Linear, kind: str, device: torch.device) -> None:
+def quantize_(layer: nn.Linear, kind: str, device: torch.device, into: tuple[Tensor, Tensor] | None = None) -> None:
     """Make a frozen `layer` a QuantizedLinear in place, its bits on `device`; `kind` is one of QUANTIZED.
 
-    In pieces, so that next to none of it is in fp32 at a time.
+    In pieces, so that next to none of it is in fp32 at a time. `into`: bits and scales of `quantized_shape` to fill.
     """
+    rows, width = quantized_shape(layer, kind)
     weight = layer.weight.detach()
     if kind == "nf4":
         missing = -weight.numel() % BLOCK
         weight = (functional.pad(weight.flatten(), (0, missing)) if missing else weight).reshape(-1, BLOCK)
-    bits = torch.empty(len(weight), weight.shape[1] // (2 if kind == "nf4" else 1), dtype=_DTYPES[kind], device=device)
-    scales = torch.empty(len(weight), 1, dtype=torch.float32, device=device)
-    for rows in _pieces(weight, device):
-        values = weight[rows].to(device).to(torch.float32)  # at once, torch would convert in host memory, then copy
+    bits, scales = into or (
+        torch.empty(rows, width, dtype=BITS_DTYPES[kind], device=device),
+        torch.empty(rows, 1, dtype=torch.float32, device=device),
+    )
+    for piece in _pieces(weight, device):
+        values = weight[piece].to(device).to(torch.float32)  # at once, torch would convert in host memory, then copy
         largest = values.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-        scales[rows] = largest / _LARGEST[kind]
-        values = values / scales[rows]
+        scales[piece] = largest / _LARGEST[kind]
+        values = values / scales[piece]
         if kind == "nf4":
-            levels = torch.tensor(_NF4, device=device)
+            levels = torch.tensor(NF4_LEVELS, device=device)
             # the nearest level: how many midpoints between levels lie below
             codes = torch.bucketize(values, (levels[1:] + levels[:-1]) / 2, out_int32=True).to(torch.uint8)
-            bits[rows] = codes[:, ::2] << 4 | codes[:, 1::2]
+            bits[piece] = codes[:, ::2] << 4 | codes[:, 1::2]
         else:
-            bits[rows] = (values if kind == "fp8" else values.round()).to(_DTYPES[kind])
-    _replace(layer, bits, scales)
+            bits[piece] = (values if kind == "fp8" else values.round()).to(BITS_DTYPES[kind])
+    replace_weight_(layer, bits, scales)
 
 
 def _pieces(weight: Tensor, device: torch.device) -> Iterator[slice]:
@@ -154,14 +176,25 @@ def _pieces(weight: Tensor, device: torch.device) -> Iterator[slice]:
 @torch.no_grad()
 def keep_in_host_memory_(layer: nn.Linear, dtype: torch.dtype) -> None:
     """Make a frozen `layer` a QuantizedLinear in place whose bits are its weight in `dtype`, on the CPU."""
-    _replace(layer, layer.weight.detach().to("cpu", dtype).contiguous(), None)
+    replace_weight_(layer, layer.weight.detach().to("cpu", dtype).contiguous(), None)
 
 
-def _replace(layer: nn.Linear, bits: Tensor, scales: Tensor | None) -> None:
-    del layer._parameters["weight"]
+def replace_weight_(layer: nn.Linear, bits: Tensor, scales: Tensor | None) -> None:
+    """Make `layer` a QuantizedLinear in place with these bits, and scales in fp32 unless the bits are the weight."""
+    layer._parameters.pop("weight", None)
     layer.__class__ = QuantizedLinear
     quantized = cast(QuantizedLinear, layer)
     quantized._bits, quantized._scales = bits, scales
+
+
+@torch.no_grad()
+def dequantize_(layer: QuantizedLinear, weight: Tensor) -> None:
+    """Make a layer in place an nn.Linear with this weight [out, in] in place of its bits."""
+    del layer._bits, layer._scales
+    layer.__dict__.pop("lender", None)
+    plain: nn.Linear = layer
+    plain.__class__ = nn.Linear
+    plain.weight = nn.Parameter(weight, requires_grad=False)
 
 
 def can_be_quantized(name: str, layer: nn.Module, part: nn.Module) -> bool:
@@ -175,7 +208,12 @@ def can_be_quantized(name: str, layer: nn.Module, part: nn.Module) -> bool:
 
 def quantized_bytes(layer: nn.Linear, kind: str) -> int:
     """What `quantize_` keeps of the weight of `layer`, which may be on the meta device."""
+    rows, width = quantized_shape(layer, kind)
+    return rows * (width + SCALE_BYTES)
+
+
+def quantized_shape(layer: nn.Linear, kind: str) -> tuple[int, int]:
+    """Rows, each with a scale, and the bytes of each without it."""
     if kind == "nf4":
-        blocks = -(-layer.weight.numel() // BLOCK)
-        return blocks * (BLOCK // 2 + _SCALE_BYTES)
-    return layer.weight.numel() + layer.out_features * _SCALE_BYTES
+        return -(-layer.out_features * layer.in_features // BLOCK), BLOCK // 2
+    return layer.out_features, layer.in_features

@@ -31,13 +31,13 @@ def load_transformer_file(file: Path, kind: Any, folder: Path) -> Any:
     Those in fp8 become bf16. Only these and the few whose rows are in another order in diffusers take memory of their
     own. Raises ConfigError if the file does not hold such a transformer.
     """
-    transformer = _without_weights(kind, folder)
+    transformer = without_weights(kind, folder)
     with _of_base_model(), SafetensorsFile(file) as source:
         found = _tensors_of(source, transformer, str(folder))
         tensors = {
             name: to_diffusers(original, source.read(original.name), shape) for name, (original, shape) in found.items()
         }
-    transformer.load_state_dict(_in_usable_formats(tensors, kind), assign=True)
+    transformer.load_state_dict(in_usable_formats(tensors, kind), assign=True)
     return transformer.eval()
 
 
@@ -79,7 +79,7 @@ def stored_in_fp8(file: Path) -> bool:
     return any(kind.startswith("F8_") for kind in base_model_files.stored_formats([file]).values())
 
 
-def _without_weights(kind: Any, folder: Path) -> Any:
+def without_weights(kind: Any, folder: Path) -> Any:
     """The network, whose parameters are on torch's meta device and whose other tensors are real."""
     try:
         with quiet_libraries(), init_empty_weights():
@@ -92,7 +92,7 @@ def _without_weights(kind: Any, folder: Path) -> Any:
         ) from error
 
 
-def _in_usable_formats(tensors: Mapping[str, Tensor], kind: Any) -> dict[str, Tensor]:
+def in_usable_formats(tensors: Mapping[str, Tensor], kind: Any) -> dict[str, Tensor]:
     """One half-precision format, and fp32; some classes keep their norms in fp32, as `from_pretrained` does."""
     wide = set(kind._keep_in_fp32_modules or ())
     found = {}

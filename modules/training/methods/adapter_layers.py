@@ -12,6 +12,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar, cast
@@ -30,6 +31,7 @@ from modules.checkpoint.formats import (
 )
 from modules.config import ConfigError, TrainConfig
 from modules.diffusion.dtypes import HALF_DTYPES
+from modules.diffusion.quantized import QuantizedLinear, outlines
 
 T = TypeVar("T", int, float)
 
@@ -75,7 +77,8 @@ def add_layers(model: nn.Module, config: TrainConfig, sizes: Mapping[str, LayerS
 
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # peft's of the block size of OFT, which is checked below
-        inject_adapter_in_model(_peft_config(config, sizes, dora=dora), model, ADAPTER)
+        with nullcontext() if dora else outlines(model):  # DoRA begins with the norms of the weights
+            inject_adapter_in_model(_peft_config(config, sizes, dora=dora), model, ADAPTER)
     _convert_to_fp32(model)
     for name, layer in adapted_layers(model):
         if config.lora_algorithm == "lokr" and ADAPTER in layer.lokr_w1 and ADAPTER in layer.lokr_w2:
@@ -101,9 +104,11 @@ def adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, layer
 
 
-def base_weight(layer: Any) -> Tensor:
-    """The frozen weight that an adapter changes."""
-    return cast(Tensor, layer.get_base_layer().weight)
+def base_shape(layer: Any) -> torch.Size:
+    """Of the frozen weight that an adapter changes."""
+    base = layer.get_base_layer()
+    is_quantized = isinstance(base, QuantizedLinear)  # whose weight would be computed
+    return torch.Size((base.out_features, base.in_features)) if is_quantized else base.weight.shape
 
 
 def adapter_sizes(model: nn.Module) -> dict[str, LayerSize]:
@@ -220,7 +225,9 @@ def _size(layer: Any) -> LayerSize:
 def _convert_to_fp32(model: nn.Module) -> None:
     """Adapters in fp32: peft gives them the dtype of their layer, which may still be that of a file in fp16 or bf16."""
     for _, layer in adapted_layers(model):
-        base = base_weight(layer)
+        if isinstance(layer.get_base_layer(), QuantizedLinear):  # gives fp32
+            continue
+        base: Tensor = layer.get_base_layer().weight
         if base.dtype not in HALF_DTYPES.values():
             continue
         for name, weight in layer.named_parameters():

@@ -14,6 +14,7 @@ from modules.checkpoint.formats import AdapterWeights, LoraSize, fits, merged_we
 from modules.config import TARGET_PRESETS, ConfigError, TrainConfig, target_patterns
 from modules.config.sections.adapters import parse_alpha_pattern, parse_rank_pattern
 from modules.diffusion.dtypes import HALF_DTYPES
+from modules.diffusion.quantized import QuantizedLinear, dequantize_
 from modules.distributed import is_sharded
 from modules.families._family import Family
 from modules.training.methods.adapter_layers import (
@@ -21,7 +22,7 @@ from modules.training.methods.adapter_layers import (
     LayerSize,
     adapted_layers,
     add_layers,
-    base_weight,
+    base_shape,
     layer_sizes,
     layer_weights,
     load_layer,
@@ -174,7 +175,7 @@ def lora_size(family: Family) -> LoraSize:
 
 def max_useful_rank(family: Family) -> int:
     """The largest rank that the update of an adapted layer can have: min(out, in) for a matrix [out, in]."""
-    shapes = (base_weight(layer).shape for _, layer in adapted_layers(family.model))
+    shapes = (base_shape(layer) for _, layer in adapted_layers(family.model))
     return max(min(shape[0], shape[1:].numel()) for shape in shapes)
 
 
@@ -200,13 +201,14 @@ def merge_lora(
     """Merge adapters into the weights of `family.model`, for inference. Raises ConfigError if they do not fit.
 
     `source` is what messages call the adapters' file, `origin` what they say of its model;
-    for `scale` see `merged_weight`. Weights that are still in half precision, as in their files, become `dtype`: fp32
-    if more is merged into them.
+    for `scale` see `merged_weight`. Weights that are still in half precision or quantised, as in their files, become
+    `dtype`: fp32 if more is merged into them.
     """
     layers = dict(family.model.named_modules())
     for one in weights:
         name = layer_name(one)
-        weight = getattr(layers.get(name), "weight", None)
+        layer = layers.get(name)
+        weight = getattr(layer, "weight", None)
         if not isinstance(weight, Tensor) or not fits(one, weight.shape):
             has = "no such layer" if weight is None else f"one of the shape {list(weight.shape)}"
             raise ConfigError(
@@ -214,14 +216,18 @@ def merge_lora(
                 f"base model has {has}.",
                 "Use the base model that it was trained on.",
             )
-        kept = dtype if weight.dtype in HALF_DTYPES.values() else weight.dtype
+        is_quantized = isinstance(layer, QuantizedLinear)
+        kept = dtype if is_quantized or weight.dtype in HALF_DTYPES.values() else weight.dtype
         merged = merged_weight(weight, one, scale).to(kept)
         if not bool(merged.isfinite().all()):
             raise ConfigError(
                 f"{source}: with the LoRA, numbers of {name!r} are not finite in {str(kept).split('.')[1]}.",
                 "Use a smaller --lora_scale, or a model in fp32.",
             )
-        weight.data = merged
+        if isinstance(layer, QuantizedLinear):
+            dequantize_(layer, merged)
+        else:
+            weight.data = merged
 
 
 def _patterns(targets: str) -> tuple[Sequence[str], tuple[type[nn.Module], ...]]:
@@ -233,9 +239,11 @@ def _patterns(targets: str) -> tuple[Sequence[str], tuple[type[nn.Module], ...]]
 
 
 def _can_be_adapted(layer: nn.Module, algorithm: str) -> bool:
-    """A linear layer or an ungrouped convolution that is trainable."""
+    """A linear layer or an ungrouped convolution that is trainable, or would be if its file had not quantised it."""
     if not isinstance(layer, ADAPTABLE[algorithm]) or getattr(layer, "groups", 1) != 1:
         return False
+    if isinstance(layer, QuantizedLinear):
+        return all(weight.requires_grad for weight in layer.parameters())  # of its bias
     return isinstance(layer.weight, Tensor) and layer.weight.requires_grad
 
 
