@@ -16,6 +16,7 @@ from modules.checkpoint.formats.file_types import DESCRIPTIONS, detect_file_type
 from modules.config import ConfigError, SubmoduleSettings, TrainConfig
 from modules.config.family_files import family_names
 from modules.config.known_models import known_model
+from modules.diffusion.quantized import QuantizedLinear
 from modules.families._family import Family, trained_submodules
 from modules.families._find_family import find_family
 from modules.training.methods.lora import adapter_names, layer_name, merge_lora
@@ -59,10 +60,12 @@ class LoraLayers:
     """
 
     def __init__(self, family: Family, loras: Sequence[LoraFile], dtype: torch.dtype) -> None:
-        """For `dtype` see `merge_lora`."""
+        """For `dtype` see `merge_lora`. Raises ConfigError for a layer that is quantised in its file."""
         self._family, self._loras, self._dtype = family, loras, dtype
         layers = dict(family.model.named_modules())
         names = {layer_name(adapter) for lora in loras for adapter in lora.adapters}
+        if quantized := sorted(name for name in names if isinstance(layers.get(name), QuantizedLinear)):
+            raise _one_strength(quantized[0])
         found = {name: getattr(layers.get(name), "weight", None) for name in names}
         self._weights = {name: weight.detach() for name, weight in found.items() if isinstance(weight, torch.Tensor)}
 
@@ -75,14 +78,16 @@ class LoraLayers:
         for name, weight in self._weights.items():
             layer = layers[name]
             if not isinstance(getattr(layer, "weight", None), torch.nn.Parameter):
-                raise ConfigError(
-                    f"--lora_scales: the layer {name!r} is quantised, and takes one strength.", "Use --lora_scale."
-                )
+                raise _one_strength(name)
             layer.weight.data = weight.clone()
         loras = [replace(lora, scale=scale) for lora in self._loras]
         for lora in loras:
             lora.merge_into(self._family, self._dtype)
         return loras
+
+
+def _one_strength(layer: str) -> ConfigError:
+    return ConfigError(f"--lora_scales: the layer {layer!r} is quantised, and takes one strength.", "Use --lora_scale.")
 
 
 def model_folder(name: str) -> Path:

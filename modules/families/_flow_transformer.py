@@ -41,6 +41,7 @@ from modules.diffusion.uncached_images import IMAGE, LATENT_NOISE
 from modules.families._family import NoiseLevels, read_options
 from modules.families._find_family import check_family
 from modules.families._flow_estimates import FlowEstimates
+from modules.families._stored_quantization import stored_notes
 
 
 class TransformerModel(nn.Module):
@@ -103,8 +104,10 @@ class FlowTransformer(FlowEstimates):
         options = read_options(cls.Options, config.family_options)
         assert isinstance(options, FlowOptions)
         check_family(config, cls.spec.class_names)
+        base = cls._base(config)
+        cls._stored_notes(config, base, base.ensure_folder())
         dtype = torch.float64 if config.precision == "fp64" else torch.float32
-        return cls(config, options, load_flow_components(cls._base(config), cls.spec, dtype))
+        return cls(config, options, load_flow_components(base, cls.spec, dtype))
 
     @classmethod
     def hub_model(cls, config: TrainConfig) -> HubModel | None:
@@ -117,6 +120,8 @@ class FlowTransformer(FlowEstimates):
         """What a transformer's file is completed with; see Family for the errors."""
         check_family(config, cls.spec.class_names)
         base = cls._base(config)
+        folder = base.folder()
+        notes = [] if folder is None else cls._stored_notes(config, base, folder)
         model: Any = cls.meta_model(config)
         longest = None if model is None else cls.covered_side(model.transformer.config)
         if longest is not None and config.resolution > longest:
@@ -127,9 +132,9 @@ class FlowTransformer(FlowEstimates):
             )
         if base.transformer is not None and model is not None:
             check_transformer_file(base.transformer, model.transformer, base.label)
-        elif model is not None and (folder := base.folder()) is not None:
+        elif model is not None and folder is not None:
             require_fitting(folder, "transformer", model.transformer)
-        return base_notes(base)
+        return [*base_notes(base), *notes]
 
     @classmethod
     def meta_model(cls, config: TrainConfig) -> nn.Module | None:
@@ -159,6 +164,14 @@ class FlowTransformer(FlowEstimates):
         options = read_options(cls.Options, config.family_options)
         assert isinstance(options, FlowOptions)
         return find_flow_model(config.base_model, options.layout, cls.spec)
+
+    @classmethod
+    def _stored_notes(cls, config: TrainConfig, base: FlowBase, folder: Path) -> list[str]:
+        """Of what is quantised in its files. Raises ConfigError as `stored_notes`."""
+        options = read_options(cls.Options, config.family_options)
+        assert isinstance(options, FlowOptions)
+        own = ("transformer",) if base.transformer is None else ()
+        return stored_notes(config, folder, (*own, *cls.spec.encoders), options.text_encoder_weights)
 
     @classmethod
     def freeze_unused(cls, transformer: nn.Module) -> None:

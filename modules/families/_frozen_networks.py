@@ -14,8 +14,10 @@ from torch import nn
 from modules.config import TrainConfig
 from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
+from modules.diffusion.bitsandbytes_layout import plain_shapes
 from modules.diffusion.encoder_weights import kept_weights
 from modules.diffusion.hub.model import HubModel
+from modules.diffusion.quantized_networks import quantized_layers
 from modules.diffusion.resolve_options import has_fixed_captions
 from modules.families._family import FrozenNetwork
 
@@ -40,7 +42,9 @@ def frozen_networks(
     counts, is_exact = _parameters(base, [name for name in dtypes if name not in encoders])
     found = []
     for name, dtype in dtypes.items():
-        if name in encoders:
+        if stored := _stored_bytes(base, name, dtype):
+            kept, size = stored
+        elif name in encoders:
             kept, size = kept_weights(encoders[name], encoder_weights, dtype)
         elif name in counts:
             kept, size = "run", counts[name] * dtype.itemsize
@@ -52,6 +56,18 @@ def frozen_networks(
             needed = "loaded" if is_cached else "steps"
         found.append(FrozenNetwork(name, _NAMES[dtype] if kept == "run" else kept, size, is_exact, needed))
     return found
+
+
+def _stored_bytes(base: Path | HubModel, component: str, dtype: torch.dtype) -> tuple[str, int] | None:
+    """The format of what is quantised in the files of a component, and its bytes, all else as `dtype`; None if nothing
+    is."""
+    folder = base.cached_folder() if isinstance(base, HubModel) else base
+    layers = {} if folder is None else quantized_layers(folder, component)
+    if folder is None or not layers:
+        return None
+    shapes = plain_shapes(base_model_files.weight_files(folder, component), layers)
+    rest = sum(math.prod(shape) for name, shape in shapes.items() if name.removesuffix(".weight") not in layers)
+    return next(iter(layers.values())).kind, rest * dtype.itemsize + sum(layer.bytes for layer in layers.values())
 
 
 def _parameters(base: Path | HubModel, components: Sequence[str]) -> tuple[dict[str, int], bool]:

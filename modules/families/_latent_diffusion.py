@@ -27,6 +27,7 @@ from modules.diffusion.objectives import Ddpm, DenoisingLoss
 from modules.diffusion.options import DiffusionOptions
 from modules.diffusion.pixels import downsample_mask, inpaint_mask, mask_or_ones
 from modules.diffusion.quantized import QUANTIZED
+from modules.diffusion.quantized_networks import require_plain
 from modules.diffusion.resolve_options import (
     has_fixed_captions,
     resolve_prediction_type,
@@ -107,6 +108,7 @@ class LatentDiffusion(LatentEstimates):
         folder = base.cached_folder() if isinstance(base, HubModel) else base
         model: Any = cls.meta_model(config) if folder is not None and folder.is_dir() else None
         if folder is not None and model is not None:
+            require_plain(folder, "unet")
             require_fitting(folder, "unet", model.unet)
         note = schedule_note(config.base_model, options, cls.spec)
         return [*([note] if note else []), *_unused_formats(config, cls.submodules)]

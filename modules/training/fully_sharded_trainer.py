@@ -10,6 +10,7 @@ import torch
 
 from modules.checkpoint import Rotation
 from modules.diffusion.dtypes import HALF_DTYPES
+from modules.diffusion.quantized import QuantizedLinear
 from modules.distributed import DistributedRanks, Weights
 from modules.distributed.fsdp import FsdpGradScaler, apply_fsdp
 from modules.families._family import Family
@@ -32,6 +33,9 @@ class FullyShardedTrainer(DistributedTrainer):
         model, compute = family.model, HALF_DTYPES.get(self.config.precision)
         convert = partial(move_model, family, self.config, torch.device("cpu"))
         self.weights = apply_fsdp(model, family.blocks(), self.config, self.process_group, compute, convert)
+        for layer in model.modules():
+            if isinstance(layer, QuantizedLinear):  # whole on each rank: what is quantised is not sharded
+                layer.move(self.ranks.device)
         family.model = compile_model(model) if self.config.compile else model
         return self.weights
 
