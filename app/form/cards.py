@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.form.choice_fields import MenuField, SwitchField
@@ -107,6 +107,16 @@ class FieldCard:
             self.frame.grid_rowconfigure(2 * row, minsize=theme.px(theme.CONTROL_HEIGHT))
             self.frame.grid_rowconfigure(2 * row + 1, minsize=theme.px(MESSAGE_HEIGHT))
         return bool(visible)
+
+    def create(self, wanted: Callable[[Option], bool]) -> Iterator[None]:
+        """Create the fields that `arrange` will show, one at each step."""
+        options = self.options
+        for option in options:
+            if self.options is not options:  # replaced meanwhile
+                return
+            if wanted(option):
+                self._field(option)
+                yield
 
     def refresh(self) -> None:
         """Update the fields from the draft."""

@@ -55,9 +55,16 @@ class GenerateForm(tk.Frame):
         self._scroll.pack(fill="both", expand=True)
         self._scroll.canvas.configure(width=theme.px(WIDTH - 12))
         self._due: list[Card] = []  # the cards that are still to appear
+        self.steps = self._build()
+
+    def _build(self) -> Iterator[None]:
+        """Build the cards, one at each step; the form is usable after the last."""
         self._build_model(self._card("Model"))
+        yield
         self._build_prompt(self._card("Prompt"))
+        yield
         self._build_images(self._card("Images"))
+        yield
         self._build_rest(self._card("Process and files"))
 
     def appear(self) -> Iterator[None]:

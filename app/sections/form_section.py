@@ -19,6 +19,7 @@ from app.widgets.scroll import Scroll
 from modules.config import Option, TrainConfig, options
 
 FIRST_CARDS = 2  # shown at once, one in each column
+PREPARED_FIELDS = 4  # created at each step while the section is hidden
 
 
 class FormSection(tk.Frame):
@@ -116,8 +117,11 @@ class FormSection(tk.Frame):
             self.jump_to(path)
 
     def prepare(self) -> Iterator[None]:
-        """Create the fields before the section is first shown, those of one card at each step."""
+        """Create the fields before the section is first shown, in steps of a few."""
         for block in self.blocks:
+            for number, _ in enumerate(block.create(self.wants), 1):
+                if number % PREPARED_FIELDS == 0:
+                    yield
             block.arrange(self.wants)
             yield
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import tkinter as tk
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -52,14 +53,19 @@ class Section(tk.Frame):
         self.history = History.load()
         self._shown_status: tuple[JobStatus, str, bool] | None = None
         self._added = 0
-        self._build()
-        self.form.show(self.history.last.model_dump())
-        state.background.run(lambda: len(visible_gpus()), self.form.show_devices)
+        self._building = self._build()
+        next(self._building)
         self._poll_job = self.after(POLL_MS, self._poll)
         self._show_status()
 
+    def prepare(self) -> Iterator[None]:
+        """Build the fields before the section is first shown, those of one card at each step."""
+        yield from self._building
+
     def show(self) -> None:
         """Show the section: the first cards now, the others in steps."""
+        for _ in self._building:
+            pass
         steps = self.form.appear()
         for _ in range(FIRST_CARDS):
             next(steps, None)
@@ -128,7 +134,7 @@ class Section(tk.Frame):
         self.job.stop()
         self._show_status()
 
-    def _build(self) -> None:
+    def _build(self) -> Iterator[None]:
         head = frame(self, theme.WINDOW)
         head.pack(fill="x", padx=theme.px(24), pady=(theme.px(16), theme.px(12)))
         title, subtitle = SECTIONS[self.name]
@@ -152,6 +158,10 @@ class Section(tk.Frame):
         self.form.pack(fill="both", expand=True)
         self.results = Results(body, self.form.show)
         self.results.pack(side="left", fill="both", expand=True)
+        yield
+        yield from self.form.steps
+        self.form.show(self.history.last.model_dump())
+        self.state.background.run(lambda: len(visible_gpus()), self.form.show_devices)
 
     def _build_buttons(self, left: tk.Frame) -> None:
         bottom = frame(left, theme.WINDOW)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import tkinter as tk
+from collections.abc import Iterator
 from typing import Any, Final
 
 from app.sections import SECTIONS
+from app.shell.prebuild import import_module
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Segments, frame, text
@@ -31,7 +33,7 @@ class Section(tk.Frame):
         theme.paint(self, bg=theme.WINDOW)
         self.state = state
         self.pages: dict[str, Any] = {}
-        self.page = ""
+        self.page = ""  # until one is built
         title, subtitle = SECTIONS[self.name]
         head = frame(self, theme.WINDOW)
         head.pack(fill="x", padx=theme.px(24), pady=(theme.px(16), theme.px(12)))
@@ -43,11 +45,22 @@ class Section(tk.Frame):
         self._subtitle.pack(side="left", padx=theme.px(16), pady=(theme.px(6), 0))
         self._title_width = heading.winfo_reqwidth()
         tk.Misc.bind(head, "<Configure>", lambda event: self._fit_subtitle(subtitle, event.width), add="+")
-        self.open_page(state.pages.get(self.name, next(iter(PAGES))))
 
     def show(self) -> None:
         """Show the section."""
-        self._call("shown")
+        if self.page:
+            self._call("shown")
+        else:
+            self.open_page(self._first_page())
+
+    def prepare(self) -> Iterator[None]:
+        """Build the first page before the section is first shown."""
+        name = self._first_page()
+        yield from import_module(PAGES[name][1], self.state.background)
+        self._build(name)
+        yield
+        if not self.page:
+            self.open_page(name)
 
     def hide(self) -> None:
         """Hide the section."""
@@ -61,13 +74,19 @@ class Section(tk.Frame):
         if self.page:
             self._call("hidden")
             self.pages[self.page].pack_forget()
-        if name not in self.pages:
-            _, module, kind = PAGES[name]
-            self.pages[name] = getattr(importlib.import_module(module), kind)(self, self.state)
+        self._build(name)
         self.page = self.state.pages[self.name] = name
         self.tabs.set(PAGES[name][0])
         self.pages[name].pack(fill="both", expand=True, padx=(theme.px(16), theme.px(4)))
         self._call("shown")
+
+    def _build(self, name: str) -> None:
+        if name not in self.pages:
+            _, module, kind = PAGES[name]
+            self.pages[name] = getattr(importlib.import_module(module), kind)(self, self.state)
+
+    def _first_page(self) -> str:
+        return self.state.pages.get(self.name, next(iter(PAGES)))
 
     def _fit_subtitle(self, subtitle: str, width: int) -> None:
         room = width - self._title_width - self.tabs.winfo_reqwidth() - theme.px(40)

@@ -15,15 +15,19 @@ def prepare_sections(
 ) -> Iterator[None]:
     """Build the sections that are not in `built`, in steps of some milliseconds; modules are imported in a thread."""
     for name in names:
-        module = f"app.sections.{name}"
-        if module not in sys.modules:
-            imported: list[object] = []
-            background.run(lambda module=module: importlib.import_module(module), imported.append)  # type: ignore[misc]
-            while not imported:
-                yield
+        yield from import_module(f"app.sections.{name}", background)
         if name in built:
             continue
         section = build(name)
         yield
         if hasattr(section, "prepare"):
             yield from section.prepare()
+
+
+def import_module(name: str, background: Background) -> Iterator[None]:
+    """Import a module in a thread; the last step is after that."""
+    if name not in sys.modules:
+        imported: list[object] = []
+        background.run(lambda: importlib.import_module(name), imported.append)
+        while not imported:
+            yield

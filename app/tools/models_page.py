@@ -48,9 +48,13 @@ class ModelsPage(tk.Frame):
         self._place = frame(outer)
         self._place.pack(fill="x", padx=theme.px(16))
         self._build_bottom(outer)
-        self.choose(TASKS[0].name)
         if state.model_job is not None:
             self._poll()
+
+    def shown(self) -> None:
+        """Build the first task's fields at the first time."""
+        if not self.forms:
+            self.choose(TASKS[0].name)
 
     def choose(self, name: str) -> None:
         """Show a task."""
