@@ -280,7 +280,7 @@ DIFFUSION_PIPE_RULES: Final = (
         _diffusion_pipe,
         "flux_shift is the model's own shift by resolution",
     ),
-    swap_rule("blocks_to_swap"),
+    swap_rule("blocks_to_swap", more=1),
 )  # fmt: skip
 
 

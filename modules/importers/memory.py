@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Final
 
-from modules.config.known_models import known_model
 from modules.importers.readers import boolean, integer, optional_number
 from modules.importers.rules import EMPTY_VALUES, Assignment, CombinedRule, UnsupportedValueError, Values
 from modules.importers.translation import Translation
@@ -18,19 +19,27 @@ ROUNDED: Final = "small updates count on average there, because they are rounded
 SET_OFFLOAD: Final = "set block_offload, a fraction of the model's blocks"
 _SWAPPED: Final = "flow_options.blocks_to_swap"  # until the family is known: `swapped_blocks`
 
-# The blocks of the published models; of SD 3 the size depends on the model.
-_BLOCKS: Final[Mapping[str, int]] = {"flux": 19 + 38, "chroma": 19 + 38, "qwen_image": 60, "z_image": 30}
-# kohya-ss/sd-scripts, library/flux_models.py, and tdrussell/diffusion-pipe, models/flux.py (enable_block_swap): half of
-# the number are double blocks, and of the single blocks, which are twice as many, twice the other half.
-_DOUBLE_AND_SINGLE: Final = ("flux", "chroma")
+# The blocks of the published models, refiners included, that block_offload counts.
+_BLOCKS: Final[Mapping[str, int]] = {
+    "flux": 19 + 38, "chroma": 19 + 38, "qwen_image": 60, "z_image": 30 + 4, "krea2": 28, "lumina2": 26 + 4
+}  # fmt: skip
+# Of families whose size depends on the model: by words in the name of its file or folder, the first that has them all.
+_BLOCKS_BY_NAME: Final[Mapping[str, Mapping[tuple[str, ...], int]]] = {
+    "flux2": {("klein", "4b"): 5 + 20, ("klein", "9b"): 8 + 24, ("flux", "2", "dev"): 8 + 48},
+    "stable_diffusion_3": {("3", "5", "large"): 38, ("3", "medium"): 24},
+}
+# kohya-ss/sd-scripts, library/flux_models.py (enable_block_swap): half of the number are double blocks, and of the
+# single blocks, which are twice as many, twice the other half. tdrussell/diffusion-pipe, models/flux.py and flux2.py:
+# one single block more.
+_DOUBLE_AND_SINGLE: Final = ("flux", "flux2", "chroma")
 
 
-def swap_rule(key: str) -> CombinedRule:
-    """`key`, a number of blocks that stay in host memory, which becomes a fraction."""
+def swap_rule(key: str, more: int = 0) -> CombinedRule:
+    """`key`, a number of blocks that stay in host memory, which becomes a fraction; `more` single blocks follow it."""
 
     def read(values: Values) -> list[Assignment]:
         count = integer(values[key] or 0)
-        return [Assignment(_SWAPPED, count)] if count > 0 else []
+        return [Assignment(_SWAPPED, (count, more))] if count > 0 else []
 
     return CombinedRule({key: None}, "block_offload", read, "a number there, a fraction of the model's blocks here")
 
@@ -38,25 +47,28 @@ def swap_rule(key: str) -> CombinedRule:
 def swapped_blocks(translation: Translation, family: str) -> None:
     """Replace what `swap_rule` has found by the fraction of the blocks of the family's model."""
     options = translation.data.get("flow_options")
-    count = options.pop("blocks_to_swap", None) if isinstance(options, dict) else None
+    found = options.pop("blocks_to_swap", None) if isinstance(options, dict) else None
     entry = next((each for each in translation.imported if each.target == _SWAPPED), None)
-    if not isinstance(count, int) or entry is None:
+    if not isinstance(found, tuple) or entry is None:
         return
     translation.imported.remove(entry)
-    blocks = _BLOCKS.get(family) or _layers(family, str(translation.data.get("base_model")))
+    count, more = found
+    blocks = _BLOCKS.get(family) or _blocks_of(family, str(translation.data.get("base_model")))
     if not blocks:
         translation.skip(entry.source, entry.value, SET_OFFLOAD)
         return
-    swapped = count // 2 + (count - count // 2) * 2 if family in _DOUBLE_AND_SINGLE else count
+    swapped = count // 2 + (count - count // 2) * 2 + more if family in _DOUBLE_AND_SINGLE else count
     swapped = min(swapped, blocks)
     why = f"{swapped} of {blocks} blocks"
     translation.add(replace(entry, target="block_offload", new_value=round(swapped / blocks, 2), why=why))
 
 
-def _layers(family: str, base_model: str) -> int:
-    known = known_model(base_model) if family == "stable_diffusion_3" else None
-    count = known.networks.get("transformer", {}).get("num_layers", 0) if known is not None else 0
-    return int(count)
+def _blocks_of(family: str, base_model: str) -> int:
+    """Of a model on the hub, a folder or a file with the usual name; 0 if that does not tell."""
+    last = PurePosixPath(base_model.replace("\\", "/")).name.lower()
+    words = re.findall(r"[0-9]+b|[0-9]|[a-z]+", last)
+    named = _BLOCKS_BY_NAME.get(family, {})
+    return next((blocks for wanted, blocks in named.items() if all(word in words for word in wanted)), 0)
 
 
 def fused_rule(*keys: str, why: str = "") -> CombinedRule:

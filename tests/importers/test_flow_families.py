@@ -151,6 +151,7 @@ def test_transformer_files_of_diffusion_pipe(tmp_path: Path) -> None:
         ("z-image", "turbo", "Tongyi-MAI/Z-Image-Turbo"),
         ("sd3", "", "stabilityai/stable-diffusion-3.5-medium"),
         ("krea2", "", "krea/Krea-2-Raw"),
+        ("lumina2", "", "Alpha-VLLM/Lumina-Image-2.0"),
         ("qwen_image", "edit-v2", None),
     ],
 )

@@ -35,13 +35,37 @@ def reasons(result: ImportResult) -> dict[str, str]:
         ("black-forest-labs/FLUX.1-dev", "flux", 35, 0.93),
         ("stabilityai/stable-diffusion-3.5-medium", "sd3", 12, 0.5),
         ("stabilityai/stable-diffusion-3.5-large", "sd3", 19, 0.5),
+        ("C:\\models\\sd3.5_large_fp8.safetensors", "sd3", 19, 0.5),
+        ("models/sd3_medium_incl_clips.safetensors", "sd3", 12, 0.5),
+        ("Alpha-VLLM/Lumina-Image-2.0", "lumina", 15, 0.5),
         ("black-forest-labs/FLUX.1-dev", "flux", 0, 0.0),
     ],
 )
 def test_kohya_blocks_to_swap(base: str, script: str, count: int, fraction: float, tmp_path: Path) -> None:
-    result = imported(tmp_path, "a.toml", KOHYA_LORA.format(base, script) + f"blocks_to_swap = {count}\n")
+    text = KOHYA_LORA.format(base.replace("\\", "\\\\"), script) + f"blocks_to_swap = {count}\n"
+    result = imported(tmp_path, "a.toml", text)
     assert result.config.block_offload == fraction
     assert any(entry.source == "blocks_to_swap" for entry in result.report.changed) == (count > 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "swapped", "blocks"),
+    [  # of FLUX, half of 8 are double blocks, twice the other half and one more are single ones
+        ("flux", "flux1-dev.safetensors", 13, 57),
+        ("flux2", "flux2-dev.safetensors", 13, 56),
+        ("flux2", "flux-2-klein-base-9b.safetensors", 13, 32),
+        ("flux2", "flux-2-klein-4b.safetensors", 13, 25),
+        ("krea2", "krea2_raw_bf16.safetensors", 8, 28),
+        ("lumina_2", "lumina_2_model_bf16.safetensors", 8, 30),
+        ("z_image", "z_image_turbo_bf16.safetensors", 8, 34),
+        ("flux2", "mine.safetensors", 0, 1),
+    ],
+)
+def test_diffusion_pipes_blocks_to_swap(kind: str, file: str, swapped: int, blocks: int, tmp_path: Path) -> None:
+    text = PIPE.format("blocks_to_swap = 8", kind, f'diffusion_model = "/models/{file}"', LORA)
+    result = imported(tmp_path, "a.toml", text)
+    assert result.config.block_offload == round(swapped / blocks, 2)
+    assert ("blocks_to_swap" in reasons(result)) is (swapped == 0)
 
 
 def test_blocks_of_a_model_of_unknown_size(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ MODELS: Final[Mapping[str, Mapping[str, str]]] = {
     "krea2": {"raw": "krea/Krea-2-Raw", "turbo": "krea/Krea-2-Turbo"},
     "qwen_image": {"v1.0": "Qwen/Qwen-Image"},
     "chroma": {name.lower(): f"lodestones/Chroma1-{name}" for name in ("Base", "HD", "Flash")},
+    "lumina2": {"2.0": "Alpha-VLLM/Lumina-Image-2.0", "neta-lumina": "terminusresearch/neta-lumina-v1"},
     "stable_diffusion_3": {name: f"stabilityai/stable-diffusion-3.5-{name}" for name in ("medium", "large")},
 }
 
