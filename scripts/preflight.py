@@ -12,41 +12,65 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_trust_code, add_version, allow_code, prepare_program
+from scripts.common import (
+    add_trust_code,
+    add_version,
+    allow_code,
+    ask_about_code,
+    ask_about_path,
+    is_interactive,
+    prepare_program,
+)
 
 prepare_program()
 
-from modules.config import TandemError, TrainConfig, resolve_config
+from modules.config import ConfigError, TandemError, TrainConfig, resolve_config
 from modules.config.file_access import set_file_access
 from modules.run.console import echo
 from modules.run.exit_codes import BAD_CONFIG, INTERRUPTED
+from modules.run.join.join_line import JoinLine
+from modules.run.join.join_token import ask_for_token, take_token
+from modules.run.join.session import StopRequested
 from modules.run.launch.rank_env import RankEnv, read_rank_env
+from modules.run.preflight_report.joining import join_preflight
 from modules.run.preflight_report.report import PreflightReport
-from modules.run.preflight_report.start import start_preflight
+from modules.run.preflight_report.start import check_joined, start_preflight
 
 MAX_SECONDS = 86_400
+DEFAULT_PATIENCE_S = 30.0
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and run the checks; exit code 0 if all pass, 3 with a red cell, 2 for bad arguments."""
     argv = sys.argv[1:] if arguments is None else arguments
+    token = take_token(os.environ)
     options = parser().parse_args(argv)
     try:
         set_file_access()
-        config = resolve_config(options.config, [*options.set, *_flags(options)])
+        if options.join is not None:
+            return as_joined(options, token)
+        config = resolve_config(options.config or options.settings, [*options.set, *_flags(options)])
         rank_env = read_rank_env(os.environ, config.initial_port)
         if rank_env is not None:
             return as_rank(rank_env, config, options)
         allow_code(config.family, trust=options.trust_code)
-        result = None if options.json is None else Path(options.json)
-        report = start_preflight(config, argv, options.wait, echo, result)
+        report = start_preflight(
+            config,
+            argv,
+            options.wait,
+            echo,
+            _result_of(options),
+            has_config=options.config is not None,
+            token=token,
+            passed_on=_of_tasks(options),
+        )
     except TandemError as error:
         print(f"Preflight did not start: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
         print(f"--json: {options.json} cannot be written: {error.strerror or error}.", file=sys.stderr)
         return BAD_CONFIG
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, StopRequested):
         print("Stopped before all was checked.", file=sys.stderr)
         return INTERRUPTED
     show(report, options)
@@ -69,10 +93,25 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--backend", choices=("nccl", "gloo"), help="communication backend")
     top.add_argument("--json", metavar="FILE", help="also write the report as JSON")
-    top.add_argument("--patience", metavar="SECONDS", type=seconds, default=30.0, help="timeout of one task")
+    top.add_argument(
+        "--patience", metavar="SECONDS", type=seconds, default=DEFAULT_PATIENCE_S, help="timeout of one task"
+    )
     top.add_argument(
         "--wait", metavar="SECONDS", type=seconds, default=300.0, help="how long to wait for other machines"
     )
+    top.add_argument(
+        "--join",
+        metavar="HOST[:PORT]",
+        help="join the preflight of several machines, with the line that machine 0 shows",
+    )
+    top.add_argument(
+        "--allow",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="with --join: a folder or file on this machine that machine 0's config may name; once for each",
+    )
+    top.add_argument("--settings", help=argparse.SUPPRESS)  # as --config, on a machine that has joined without one
     top.add_argument("--result", help=argparse.SUPPRESS)  # where the processes report to the one that started them
     add_trust_code(top)
     add_version(top)
@@ -90,6 +129,29 @@ def seconds(text: str) -> float:
     return value
 
 
+def as_joined(options: argparse.Namespace, token: str | None) -> int:
+    """Join machine 0's preflight, check this machine's part, and show the report."""
+    questions = (ask_about_path, ask_about_code) if is_interactive() else ()
+    config, group = join_preflight(join_line(options, token), echo, *questions)
+    report = check_joined(config, group, _of_tasks(options), options.wait, echo, _result_of(options))
+    show(report, options)
+    return report.exit_code
+
+
+def join_line(options: argparse.Namespace, token: str | None) -> JoinLine:
+    """The line given by `--join`. Raises ConfigError for what machine 0 decides."""
+    decided = {"--config": options.config, "--backend": options.backend, "--test": options.test != "basic"}
+    if given := [name for name, value in decided.items() if value]:
+        raise ConfigError(f"{given[0]} cannot be used with --join: machine 0 decides it for all machines")
+    return JoinLine.parse(
+        options.join,
+        token or ask_for_token(),
+        settings=tuple(options.set),
+        allow=tuple(options.allow),
+        trust_code=options.trust_code,
+    )
+
+
 def as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namespace) -> int:
     """Run one process of the group; the first of each machine shows the report, or saves it for the parent process."""
     from modules.preflight import PreflightOptions, run_preflight
@@ -101,7 +163,7 @@ def as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namespace)
     )  # a timeout then raises an error instead of killing the process
     preflight_options = PreflightOptions(
         config,
-        has_config=options.config is not None,
+        has_config=options.config is not None,  # and not --settings
         thorough=options.test == "all",
         timeout_s=options.patience,
         wait_s=options.wait,
@@ -129,6 +191,15 @@ def show(report: PreflightReport, options: argparse.Namespace) -> None:
             report.save(Path(options.json))
         except OSError as error:
             print(f"--json: {options.json} cannot be written: {error.strerror or error}.", file=sys.stderr)
+
+
+def _result_of(options: argparse.Namespace) -> Path | None:
+    return None if options.json is None else Path(options.json)
+
+
+def _of_tasks(options: argparse.Namespace) -> list[str]:
+    """What the processes of all machines must share."""
+    return [] if options.patience == DEFAULT_PATIENCE_S else ["--patience", f"{options.patience:g}"]
 
 
 def _flags(options: argparse.Namespace) -> list[str]:

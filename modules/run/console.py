@@ -23,11 +23,19 @@ def echo(text: str) -> None:
         discard_stdout()
 
 
+def is_terminal() -> bool:
+    """Whether a person reads standard output, and no log keeps it."""
+    try:
+        return sys.stdout is not None and sys.stdout.isatty()
+    except (OSError, ValueError):  # closed
+        return False
+
+
 def show_secret(text: str) -> bool:
     """Write a line with a secret to standard output if that is a terminal and no log; returns whether it is."""
+    if not is_terminal():
+        return False
     try:
-        if sys.stdout is None or not sys.stdout.isatty():
-            return False
         _write_line(sys.stdout, text, mask=False)
     except (OSError, ValueError):
         discard_stdout()

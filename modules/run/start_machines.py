@@ -132,7 +132,8 @@ class MachinesStart:
     def _advice_if_late(self) -> str:
         by_hand = "Run the line above on the machines that join by hand sooner"
         by_ssh = f"See in {self._folder.log_dir} what each machine prints (host-NAME.txt)"
-        return "; ".join([by_hand] * (self._by_hand > 0) + [by_ssh] * bool(self._hosts))
+        advice = "; ".join([by_hand] * (self._by_hand > 0) + [by_ssh] * bool(self._hosts))
+        return f"{advice}, or raise startup_timeout_s"
 
     def _start_hosts(self, plan: LaunchPlan, server: JoinServer) -> None:
         for host in self._hosts:

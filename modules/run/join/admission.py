@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final
 
@@ -34,20 +35,21 @@ class Admission:
     def __init__(
         self,
         config: TrainConfig,
-        run_name: str,
+        welcome: Mapping[str, object],
         token: str,
-        folder_proofs: Sequence[str],
         members: Members,
         report: Callable[[str], None],
     ) -> None:
-        """`report` gets what the machines do that are not ready yet."""
+        """`welcome` is sent with the config; `report` gets what the machines do that are not ready yet."""
         self._config = config
-        self._run_name = run_name
+        self._welcome = welcome
         self._token = token
-        self._folder_proofs = list(folder_proofs)
         self._members = members
         self._report = report
         self._listings: Future[list[Listing]] = Future()
+        if welcome["preflight"]:  # compares the files itself
+            self._listings.set_result([])
+            return
         # not a pool thread: Python would wait for it before exiting after a stop
         threading.Thread(target=self._list_data, name="listings", daemon=True).start()
 
@@ -65,11 +67,10 @@ class Admission:
             number=number,
             machines=self._config.num_nodes,
             config=dump(self._config),
-            run_name=self._run_name,
             nonce=nonce,
             family=family_identity(self._config),
             notes=list(notes),
-            folder_proofs=self._folder_proofs,
+            **self._welcome,
         )
         ready = self._wait_until_ready(session, machine, number)
         while not self._listings.done():
@@ -80,7 +81,7 @@ class Admission:
 
     def _wait_until_ready(self, session: Session, machine: RemoteMachine, number: int) -> Message:
         """Its answer; meanwhile report that it has connected, and what it waits for."""
-        slow_at: float | None = time.monotonic() + _SLOW_S
+        slow_at, has_asked = time.monotonic() + _SLOW_S, False  # one sentence of each is enough
         while True:
             message = session.receive(0.5)
             kind = "" if message is None else message["type"]
@@ -90,11 +91,11 @@ class Admission:
                 raise MachineLeft(printable(message.get("reason"), LONGEST_REASON))
             if kind in ("asking", "answered"):
                 self._members.mark_asking(number, is_asking=kind == "asking")
-            if kind == "asking":
-                slow_at = None  # one sentence is enough
+            if kind == "asking" and not has_asked:
+                slow_at, has_asked = math.inf, True
                 self._report(asking(machine))
-            elif slow_at is not None and time.monotonic() > slow_at:
-                slow_at = None
+            elif time.monotonic() > slow_at:
+                slow_at = math.inf
                 self._report(f"{machine} has connected and is still checking its files; it has not confirmed yet.")
 
     def _list_data(self) -> None:

@@ -8,23 +8,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from modules import __version__
-from modules.config import TandemError
+from modules.config import ConfigError, TandemError
 from modules.files import printable
-from modules.machine import hostname
 from modules.run.exit_codes import INTERRUPTED, PAUSED, TERMINATED
 from modules.run.folder.failures import Failure
 from modules.run.folder.resume import LATEST
 from modules.run.join.allowed_paths import Ask
 from modules.run.join.channel import ChannelClosed, Message
-from modules.run.join.fingerprint import all_listings, code_listing, package_listing
+from modules.run.join.fingerprint import all_listings
 from modules.run.join.join_line import JoinLine, connect
 from modules.run.join.keys import derive_key
-from modules.run.join.local_settings import ALLOW_DIFFERENCES, check_local_settings, shared_settings
+from modules.run.join.local_settings import ALLOW_DIFFERENCES, check_local_settings
 from modules.run.join.machine_zero import MachineZero
 from modules.run.join.members import JoinError
-from modules.run.join.messages import Start, Welcome, record
-from modules.run.join.received_config import check_family, check_named_paths, merge_config
+from modules.run.join.messages import Start, record
+from modules.run.join.received_config import check_named_paths, receive_config
 from modules.run.join.same_run import own_folder
 from modules.run.join.session import Session, StopRequested, raise_on_stop_signals
 from modules.run.join.while_training import send_failure, while_training
@@ -191,30 +189,13 @@ class JoinClient:
         return self._machine_zero.name
 
     def _handshake(self) -> None:
-        join_line, own = self._join_line, self._join_line.config
-        machine_zero = self._machine_zero
-        machine_zero.send(
-            "hello",
-            host=hostname(),
-            tandem=__version__,
-            code=code_listing(),
-            packages=package_listing(),
-            config=None if own is None else shared_settings(own),
-            number=None if own is None else own.node_rank,
-            allow_differences=join_line.allow_differences,
-        )
-        welcome = record(Welcome, machine_zero.expect("welcome"))
-        machine_zero.introduce(welcome.host, welcome.nonce)
-        self._config = merge_config(join_line, welcome, self._host)
-        self._echo(
-            f"{self._host} has accepted the token; this is machine {self._config.node_rank} of {welcome.machines}, "
-            f"for the run {printable(welcome.run_name, 200)!r}."
-        )
-        check_named_paths(self._config, join_line, "", machine_zero.announced(self._ask))
-        ask_about_code = machine_zero.announced(self._ask_about_code)
-        check_family(self._config, join_line, welcome, self._host, ask_about_code)
-        for note in welcome.notes:
-            self._echo(f"Note: {printable(note)}.")
+        join_line, machine_zero = self._join_line, self._machine_zero
+        welcome, self._config = receive_config(machine_zero, join_line, self._echo, self._ask, self._ask_about_code)
+        if welcome.preflight:
+            raise ConfigError(
+                f"{self._host} runs a preflight and no training at {join_line}",
+                "Copy the whole line that machine 0 shows: it starts scripts/preflight.py",
+            )
         processes = LaunchPlan.from_config(self._config, config_path="config.json").processes_here
         self._folder = own_folder(self._config, welcome.run_name, join_line.token, welcome.folder_proofs)
         self._echo(f"Run folder: {self._folder.path}")

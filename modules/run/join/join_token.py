@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shlex
 import sys
 from collections.abc import Callable, MutableMapping
 from getpass import getpass
@@ -75,6 +76,15 @@ def check_token(token: str, advice: str = _ADVICE) -> None:
         raise ConfigError(f"the token contains characters other than plain letters and digits; {wanted}", advice)
     if len(token) < _MIN_CHARS:
         raise ConfigError(f"the token has {len(token)} characters; {wanted}", advice)
+
+
+def with_token(command: str, token: str) -> str:
+    """A command for another machine, as it is pasted there.
+
+    The token is in the environment, which other users cannot see; most shells keep a line that begins with a space
+    out of their history.
+    """
+    return f" {JOIN_TOKEN}={shlex.quote(token)} {command}"
 
 
 def _without_join_line(text: str) -> str:

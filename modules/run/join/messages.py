@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, JsonValue
 
@@ -23,6 +23,7 @@ class Welcome(Record):
     run_name: str
     nonce: str
     family: str
+    preflight: Literal["", "with config", "without config"] = ""  # of a preflight: whether machine 0 has a config
     notes: list[str] = Field(default_factory=list)
     folder_proofs: list[str] = Field(default_factory=list)
 

@@ -2,14 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from modules import __version__
 from modules.config import ConfigError, TrainConfig, override, validate
 from modules.config.trusted_code import allow_family
+from modules.files import printable
+from modules.machine import hostname
 from modules.run.join.allowed_paths import OWN_FOLDERS, Ask, check_paths, path_settings
-from modules.run.join.fingerprint import family_identity
+from modules.run.join.fingerprint import code_listing, family_identity, package_listing
 from modules.run.join.join_line import JoinLine
-from modules.run.join.messages import Welcome
+from modules.run.join.local_settings import shared_settings
+from modules.run.join.machine_zero import MachineZero
+from modules.run.join.messages import Welcome, record
+
+
+def receive_config(
+    machine_zero: MachineZero,
+    join_line: JoinLine,
+    echo: Callable[[str], None],
+    ask: Ask | None,
+    ask_about_code: Ask | None,
+) -> tuple[Welcome, TrainConfig]:
+    """Introduce this machine; what machine 0 answers, and its config for this machine, once it may be used here.
+
+    Raises TandemError if machine 0 rejects this machine, or if nobody here has allowed what the config names.
+    """
+    own = join_line.config
+    machine_zero.send(
+        "hello",
+        host=hostname(),
+        tandem=__version__,
+        code=code_listing(),
+        packages=package_listing(),
+        config=None if own is None else shared_settings(own),
+        number=None if own is None else own.node_rank,
+        allow_differences=join_line.allow_differences,
+    )
+    welcome = record(Welcome, machine_zero.expect("welcome"))
+    machine_zero.introduce(welcome.host, welcome.nonce)
+    config = merge_config(join_line, welcome, machine_zero.name)
+    purpose = "a preflight" if welcome.preflight else f"the run {printable(welcome.run_name, 200)!r}"
+    echo(
+        f"{machine_zero.name} has accepted the token; this is machine {config.node_rank} of {welcome.machines}, "
+        f"for {purpose}."
+    )
+    check_named_paths(config, join_line, "", machine_zero.announced(ask))
+    check_family(config, join_line, welcome, machine_zero.name, machine_zero.announced(ask_about_code))
+    for note in welcome.notes:
+        echo(f"Note: {printable(note)}.")
+    return welcome, config
 
 
 def merge_config(join_line: JoinLine, welcome: Welcome, host: str) -> TrainConfig:

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, Literal
 
 from modules.config import TrainConfig
 from modules.files import printable
@@ -20,6 +20,7 @@ from modules.run.join.listener import Listener
 from modules.run.join.members import JoinError, Members, RemoteMachine
 from modules.run.join.session import ChannelSilent, Session
 
+Preflight = Literal["", "with config", "without config"]
 Report = Callable[[str, list[int]], None]
 
 _SLOT_TIMEOUT_S: Final = 20.0
@@ -38,11 +39,13 @@ class JoinServer:
         token: str,
         folder_proofs: Sequence[str] = (),
         resume: str = "",
+        preflight: Preflight = "",
         record: Callable[[Failure], None] = lambda failure: None,
         report_stop: Callable[[str], None] = lambda message: None,
     ) -> None:
         """Start listening; `resume` is this run's --resume, if any, `record` receives failures of other machines.
 
+        `preflight` says whether machine 0 has a config; it compares code and files itself, so every machine may join.
         `report_stop` receives the sentence about one that was stopped while all train, with which all stop.
         `report` receives each message and the numbers of the missing machines; `folder_proofs` are those of
         `prove_run`. Raises JoinError if no port is free.
@@ -57,7 +60,9 @@ class JoinServer:
         self._members = Members(config.num_nodes)
         self._start_message: Message | None = None
         self._outcome: str | None = None  # set by `close`
-        self._admission = Admission(config, run_name, token, folder_proofs, self._members, self._report)
+        self._is_preflight = bool(preflight)
+        welcome = {"run_name": run_name, "folder_proofs": list(folder_proofs), "preflight": preflight}
+        self._admission = Admission(config, welcome, token, self._members, self._report)
         self._listener = Listener(config.initial_port + 1, token, self._serve, self._report)
         self.port = self._listener.port
 
@@ -66,7 +71,7 @@ class JoinServer:
         within_s: float,
         interrupt: Callable[[], None] = lambda: None,
         *,
-        if_late: str = "Run the line above on the missing machines sooner",
+        if_late: str = "Run the line above on the missing machines sooner, or raise startup_timeout_s",
     ) -> dict[int, int]:
         """Wait until all machines are ready; returns their process counts. Raises JoinError naming the missing ones.
 
@@ -80,7 +85,7 @@ class JoinServer:
         if not self._members.wait_until_complete(self._config.num_nodes, within_s, check):
             raise JoinError(
                 f"not every machine joined within {in_words(within_s)} ({self._members.summary()})",
-                f"{if_late}, or raise startup_timeout_s",
+                if_late,
             )
         return self._members.counts()
 
@@ -133,7 +138,7 @@ class JoinServer:
         machine = RemoteMachine("".join(filter(str.isprintable, str(hello.get("host"))))[:64], address)
         number = 0
         try:
-            notes = check_software(self._config, hello, machine.host)
+            notes = [] if self._is_preflight else check_software(self._config, hello, machine.host)
             number = self._claim_slot(machine, hello.get("number"))
             note = self._admit(session, machine, number, notes)
         except JoinRejected as refusal:

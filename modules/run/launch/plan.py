@@ -26,7 +26,7 @@ from modules.machine import (
 )
 from modules.machine.ports import loopback_fault
 from modules.run.folder.run_folder import RunFolder
-from modules.run.join.join_token import JOIN_TOKEN
+from modules.run.join.join_token import with_token
 from modules.run.launch.environment import MULTI_PROCESS_MODES, LaunchEnvironment, build_launch_environment
 from modules.run.launch.placement import Mode, choose_placement
 
@@ -174,13 +174,8 @@ class LaunchPlan:
         return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in variables.items()), shlex.join(argv)])
 
     def join_line(self, port: int, token: str) -> str:
-        """The command to run, in Tandem's folder, on each machine that joins this run at `port`.
-
-        The token is in the environment, which other users cannot see; most shells keep a line that begins with a space
-        out of their history.
-        """
-        join = shlex.join([*elsewhere(TRAIN_SCRIPT), "--join", self.join_address(port)])
-        return f" {JOIN_TOKEN}={shlex.quote(token)} {join}"
+        """The command to run, in Tandem's folder, on each machine that joins this run at `port`."""
+        return with_token(shlex.join([*elsewhere(TRAIN_SCRIPT), "--join", self.join_address(port)]), token)
 
     def join_address(self, port: int) -> str:
         """What --join is given on the other machines."""

@@ -44,6 +44,8 @@ class PreflightReport:
     matrices: tuple[tuple[str, tuple[str, ...]], ...] = field(default=())
     complete: bool = False  # whether every check was done
     waits_for: tuple[OtherMachine, ...] = ()  # before the first check
+    needs_token: bool = False  # whether the commands there need the join token, which is never in a report
+    joining: tuple[str, ...] = ()  # messages about the machines that join, oldest first
 
     @property
     def reds(self) -> list[Cell]:

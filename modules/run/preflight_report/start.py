@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from modules import ROOT
-from modules.config import ConfigError, TrainConfig
+from modules.config import ConfigError, TrainConfig, save_config
 from modules.files import FileFault, read_bytes, read_text
 from modules.machine import find_free_port, hostname
 from modules.run.exit_codes import FAILED, FINISHED
@@ -23,6 +23,7 @@ from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.plan import LaunchPlan, elsewhere
 from modules.run.launch.rank_env import RankEnv
 from modules.run.launch.store_secret import new_secret
+from modules.run.preflight_report.joining import Group, JoinProgress, as_group, counts_itself, joined_machines
 from modules.run.preflight_report.report import Cell, OtherMachine, PreflightReport
 from modules.run.supervise.process_tree import ProcessTree
 
@@ -42,43 +43,81 @@ def start_preflight(
     wait_s: float,
     echo: Callable[[str], None],
     result: Path | None = None,
+    *,
+    has_config: bool = False,
+    token: str | None = None,
+    passed_on: Sequence[str] = (),
 ) -> PreflightReport:
     """Start scripts/preflight.py with `arguments` for each rank of this machine and return their report.
 
     For a window to follow, the file `result` says at first what to start on the other machines; on the machine of
-    rank 0 it is updated after each check. Raises ConfigError if this machine cannot run the config.
+    rank 0 it is updated after each check. Machines whose processes are not given join with `token` or a generated one,
+    and count them themselves; `passed_on` are the arguments of their command. Raises TandemError if this machine
+    cannot run the config, or another one does not join.
     """
-    plan = LaunchPlan.from_config(_as_group(config), config_path="config.json")
+    plan = LaunchPlan.from_config(as_group(config), config_path="config.json")
     for reason in plan.reasons:
         echo(f"Note: {reason}.")
-    rank_envs, others = _rank_envs(plan), _other_machines(plan, arguments)
-    process_tree = ProcessTree()
-    secret = {STORE_SECRET: new_secret()} if plan.num_nodes == 1 else {}
     with tempfile.TemporaryDirectory(prefix="tandem-preflight-") as folder:
         logs = Path(folder)
         result = logs / "report.json" if result is None else result
+        if counts_itself(config, plan):
+            PreflightReport("Preflight").save(result)
+            progress = JoinProgress(SCRIPT, passed_on, echo, result)
+            with joined_machines(config, plan, token, wait_s, progress, has_config=has_config) as group:
+                return _check_here(group.plan, group.secret, arguments, wait_s, echo, result, logs)
+        others = _other_machines(plan, arguments)
         PreflightReport("Preflight", waits_for=others).save(result)
         for other in others:
             echo(f"Run on machine {other.node_rank}, in Tandem's folder: {other.command}")
-        children: dict[int, subprocess.Popen[bytes]] = {}
-        try:
-            for rank_env in rank_envs:
-                variables = {**os.environ, **secret, **plan.environment(), **process_tree.variables}
-                variables |= _variables(rank_env, plan)
-                argv = [sys.executable, str(SCRIPT), *arguments, "--result", str(result)]
-                children[rank_env.rank] = _start(argv, variables, _log(logs, rank_env.rank))
-            _wait(list(children.values()), result, wait_s, _Relay(_log(logs, min(children)), echo))
-            codes = {rank: child.poll() for rank, child in children.items()}
-        finally:
-            process_tree.terminate(patience_s=0.0)
-            for child in children.values():
-                child.wait()
-        return _completed(_read(result), codes, logs)
+        secret = new_secret() if plan.num_nodes == 1 else None
+        return _check_here(plan, secret, arguments, wait_s, echo, result, logs)
 
 
-def _as_group(config: TrainConfig) -> TrainConfig:
-    mode = "auto" if config.training_mode in {"single", "data_parallel"} else config.training_mode
-    return config.model_copy(update={"enable_multi_gpu": True, "training_mode": mode})
+def check_joined(
+    config: TrainConfig,
+    group: Group,
+    arguments: Sequence[str],
+    wait_s: float,
+    echo: Callable[[str], None],
+    result: Path | None = None,
+) -> PreflightReport:
+    """As `start_preflight`, on a machine that has joined, with the config that machine 0 has sent."""
+    with tempfile.TemporaryDirectory(prefix="tandem-preflight-") as folder:
+        logs = Path(folder)
+        result = logs / "report.json" if result is None else result
+        PreflightReport("Preflight").save(result)
+        save_config(config, logs / "config.json")
+        settings = ["--config" if group.has_config else "--settings", str(logs / "config.json")]
+        return _check_here(group.plan, group.secret, [*settings, *arguments], wait_s, echo, result, logs)
+
+
+def _check_here(
+    plan: LaunchPlan,
+    secret: str | None,
+    arguments: Sequence[str],
+    wait_s: float,
+    echo: Callable[[str], None],
+    result: Path,
+    logs: Path,
+) -> PreflightReport:
+    """Start the processes of this machine and wait for their report."""
+    process_tree = ProcessTree()
+    secrets_of_ranks = {} if secret is None else {STORE_SECRET: secret}
+    children: dict[int, subprocess.Popen[bytes]] = {}
+    try:
+        for rank_env in _rank_envs(plan):
+            variables = {**os.environ, **secrets_of_ranks, **plan.environment(), **process_tree.variables}
+            variables |= _variables(rank_env, plan)
+            argv = [sys.executable, str(SCRIPT), *arguments, "--result", str(result)]
+            children[rank_env.rank] = _start(argv, variables, _log(logs, rank_env.rank))
+        _wait(list(children.values()), result, wait_s, _Relay(_log(logs, min(children)), echo))
+        codes = {rank: child.poll() for rank, child in children.items()}
+    finally:
+        process_tree.terminate(patience_s=0.0)
+        for child in children.values():
+            child.wait()
+    return _completed(_read(result), codes, logs)
 
 
 def _example(machines: int) -> str:
@@ -92,7 +131,7 @@ def _rank_envs(plan: LaunchPlan) -> list[RankEnv]:
             f"“Processes per machine” (processes_per_node) is empty, so the number of processes on the "
             f"{plan.num_nodes} machines is unknown",
             f"Enter one number for each machine, such as {_example(plan.num_nodes)}, or their sum as “World size” "
-            "(world_size); or start scripts/preflight.py with torchrun on every machine",
+            "(world_size); or start the preflight on machine 0, which shows a line for the others that needs neither",
         )
     # On one machine any port will do; one far from the defaults is not taken by a run that starts meanwhile.
     port = plan.port if plan.num_nodes > 1 else find_free_port(secrets.choice(_PORT_RANGE))

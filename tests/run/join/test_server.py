@@ -518,7 +518,7 @@ def test_rendezvous_port_differs_from_join_port(monkeypatch: pytest.MonkeyPatch,
     """The port after the one in use is the run's from its plan on, and the join server takes another one."""
 
     def stopped(self: JoinServer, within_s: float, interrupt: object, *, if_late: str) -> dict[int, int]:
-        assert if_late == "Run the line above on the machines that join by hand sooner"
+        assert if_late == "Run the line above on the machines that join by hand sooner, or raise startup_timeout_s"
         raise session_module.StopRequested(130)
 
     monkeypatch.setattr(JoinServer, "wait", stopped)
