@@ -55,4 +55,4 @@ class ResultCard:
 
     def _open(self) -> None:
         if self._folder is not None:
-            show_folder(self._state.background, self._folder.path, lambda why: self._detail.configure(text=why))
+            show_folder(self._state, self._folder.path, lambda why: self._detail.configure(text=why))

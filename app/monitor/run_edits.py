@@ -81,7 +81,7 @@ class RunEdits:
     def show_folder(self) -> None:
         """Show the folder of the selected run in the file manager."""
         if (run := self._only()) is not None:
-            show_folder(self._state.background, run.path, self._say)
+            show_folder(self._state, run.path, self._say)
 
     def make_debug_package(self) -> None:
         """Show what a debug package of the selected run would hold, and write it."""

@@ -220,7 +220,7 @@ class Section(tk.Frame):
         if not folder.is_dir():
             self._say(JobStatus(f"There is no folder {folder} yet: the first image creates it.", "warn"))
             return
-        show_folder(self.state.background, folder, lambda why: self._say(JobStatus(why, "bad")))
+        show_folder(self.state, folder, lambda why: self._say(JobStatus(why, "bad")))
 
     def _read_folder(self) -> None:
         folder = self._folder()

@@ -158,7 +158,7 @@ class ModelsPage(tk.Frame):
     def _open_folder(self) -> None:
         if self.result.out is not None:
             folder = self.result.out.parent
-            show_folder(self._state.background, folder, self._failed)
+            show_folder(self._state, folder, self._failed)
 
     def _failed(self, message: str) -> None:
         self._say(message, theme.BAD)

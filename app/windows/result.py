@@ -93,7 +93,7 @@ class ResultWindow:
 
     def _open(self, path: Path) -> None:
         if path.suffix != ".html":
-            show_folder(self._state.background, path if path.is_dir() else path.parent, self._say)
+            show_folder(self._state, path if path.is_dir() else path.parent, self._say)
         elif not self._browse(path.as_uri()):
             self._say(f"{path} cannot be shown: there is no browser.")
 

@@ -235,13 +235,22 @@ def test_menu_opens_the_folder(driven: Driven, page: RunsPage, home: Path, monke
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     select(driven, page, "dogs")
+    said: list[str] = []
+    monkeypatch.setattr(driven.window.state_, "say", said.append)
+    folder = home / "runs" / "dogs"
     for code in (0, 4):
         (home / "code").write_text(str(code))
         page.edits.show_folder()
-        driven.until(lambda: (home / "shown").exists(), "the program")
-        assert (home / "shown").read_text() == f"{home / 'runs' / 'dogs'}\n"
+        assert said[-1] == f"Opening {folder}…"
+        driven.until(lambda: "Opening" not in said[-1], "the end of the program")
+        assert (home / "shown").read_text() == f"{folder}\n"
         (home / "shown").unlink()
-    driven.until(lambda: "found no file manager" in page._message, "the reason")
+    assert said[1] == f"Opened {folder}."
+    assert "No file manager could be opened (exit code 4)" in page._message
+    program.unlink()
+    monkeypatch.setenv("PATH", str(program.parent))
+    page.edits.show_folder()
+    driven.until(lambda: "no program xdg-open" in page._message, "what is missing")
 
 
 def test_debug_package_is_seen_before_it_is_written(driven: Driven, page: RunsPage, home: Path) -> None:
