@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,14 +15,25 @@ from modules.files import FileFault, read_bytes
 
 
 class ChildProgram:
-    """Runs `script` with `arguments`; `log` is the file for its output, of errors too unless `errors` is given."""
+    """Runs `script` with `arguments`; `log` is the file for its output, of errors too unless `errors` is given.
 
-    def __init__(self, script: Path, arguments: Sequence[str], log: Path, errors: Path | None = None) -> None:
+    `variables` are for what no command line may show.
+    """
+
+    def __init__(
+        self,
+        script: Path,
+        arguments: Sequence[str],
+        log: Path,
+        errors: Path | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self._log = log
         # files, not pipes, which would block the program unless read
         with ExitStack() as files:
             self.process = subprocess.Popen(
                 [sys.executable, str(script), *arguments],
+                env={**os.environ, **(variables or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=files.enter_context(log.open("wb")),
                 stderr=files.enter_context(errors.open("wb")) if errors else subprocess.STDOUT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import tkinter as tk
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -59,10 +59,10 @@ class ProgramWindow:
         names = known_hosts(self.state.preferences.hosts)[: config.num_nodes - 1]
         return ["--hosts", ",".join(names)] if names else []
 
-    def run(self, script: Path, arguments: Sequence[str]) -> None:
-        """Run a program and follow it to its end."""
+    def run(self, script: Path, arguments: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
+        """Run a program and follow it to its end; `variables` are for what no command line may show."""
         self.is_stopping = False
-        self.child = ChildProgram(script, arguments, self.file("output.txt"))
+        self.child = ChildProgram(script, arguments, self.file("output.txt"), variables=variables)
         self._poll(self.child)
 
     def start_or_stop(self) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from app.form.setting_text import setting_title
 from app.multi_gpu.plan_summary import INVALID_SETTINGS
 from app.state import AppState
 from app.widgets import theme
@@ -19,12 +18,15 @@ from modules import ROOT
 from modules.config import TrainConfig, save_config
 from modules.files import FileFault, read_text
 from modules.run.exit_codes import INTERRUPTED
-from modules.run.preflight_report.report import OtherMachine, PreflightReport
+from modules.run.join.join_token import JOIN_TOKEN, generate_token, with_token
+from modules.run.preflight_report.report import PreflightReport
 from modules.run.preflight_report.start import WAITING
 
 SCRIPT = ROOT / "scripts" / "preflight.py"
 _MAX_LINES: Final = 3  # of commands for other machines
+_MAX_MESSAGES: Final = 6  # about the machines that join
 _START_THERE: Final = "Run these in Tandem's folder there; each machine needs this config file at the same path."
+_JOIN_THERE: Final = "Run this in Tandem's folder there. It needs no config file; each machine counts its own GPUs."
 _NOBODY_YET: Final = "No other machine has joined yet."
 _DEPTHS: Final = {"Quick": "basic", "Thorough": "all"}
 _STATES: Final = {"green": "ok", "yellow": "note", "red": "failed", "grey": "-"}
@@ -33,7 +35,8 @@ _STATES: Final = {"green": "ok", "yellow": "note", "red": "failed", "grey": "-"}
 class PreflightWindow(ProgramWindow):
     """Runs scripts/preflight.py with the current settings.
 
-    For several machines `save` is called first if they are not in a file, which the other machines need.
+    For several machines with known numbers of processes `save` is called first if the settings are not in a file, which
+    the other machines need; without these numbers the others join, and get the settings from here.
     """
 
     def __init__(self, parent: tk.Misc, state: AppState, save: Callable[[], object]) -> None:
@@ -45,6 +48,7 @@ class PreflightWindow(ProgramWindow):
         )
         self._save = save
         self.report: PreflightReport | None = None
+        self._token = ""  # of the present check, if the other machines join it
         head = frame(self.dialog.body)
         head.pack(fill="x", pady=(0, theme.px(8)))
         self.depth = Segments(head, list(_DEPTHS), lambda _: None, bg=theme.CARD)
@@ -82,10 +86,6 @@ class PreflightWindow(ProgramWindow):
             return
         if self.child is not None:
             return
-        if unknown := _unknown_processes(config):
-            self.show_status("The number of processes is unknown.", theme.BAD)
-            self._advice.configure(text=unknown)
-            return
         self._advice.configure(text="")
         file = self._config_file(config)
         if file is None:
@@ -98,7 +98,9 @@ class PreflightWindow(ProgramWindow):
         self.report = None
         self.button.configure(text="Stop")
         self.show_status("Checking…", theme.MUTED)
-        self.run(SCRIPT, ["--config", str(file), "--json", str(self._result), "--test", _DEPTHS[self.depth.get()]])
+        self._token = generate_token() if _counts_itself(config) else ""
+        arguments = ["--config", str(file), "--json", str(self._result), "--test", _DEPTHS[self.depth.get()]]
+        self.run(SCRIPT, arguments, {JOIN_TOKEN: self._token} if self._token else None)
 
     def ended(self, exit_code: int, output: str) -> None:
         """Show the verdict, or why there is none."""
@@ -118,7 +120,7 @@ class PreflightWindow(ProgramWindow):
         except (OSError, FileFault):
             return
         if report.waits_for and not report.cells:
-            self._show_waiting(report.waits_for, output)
+            self._show_waiting(report, output)
             return
         self.waiting.place_forget()
         shown = len(self.table.get_children())
@@ -135,7 +137,7 @@ class PreflightWindow(ProgramWindow):
     def _config_file(self, config: TrainConfig) -> Path | None:
         """The file with the settings to check; None if the other machines need one and there is none."""
         draft = self.state.draft
-        if config.num_nodes > 1:
+        if config.num_nodes > 1 and not _counts_itself(config):
             if draft.file is None or draft.is_dirty:
                 self._save()
             return None if draft.file is None or draft.is_dirty else draft.file.absolute()
@@ -143,30 +145,37 @@ class PreflightWindow(ProgramWindow):
         save_config(config, file)
         return file
 
-    def _show_waiting(self, others: Sequence[OtherMachine], output: str) -> None:
+    def _show_waiting(self, report: PreflightReport, output: str) -> None:
         """In place of the table: what to start on the other machines, and who has joined."""
-        commands = [other.command for other in others[:_MAX_LINES]]
-        if [line.entry.get() for line in self.lines] != commands:
-            for child in self.waiting.winfo_children():
-                if child is not self._joined:
-                    child.destroy()
-            text(self.waiting, _START_THERE, colour=theme.MUTED, wrap=900).pack(anchor="w")
-            self.lines = []
-            for other in others[:_MAX_LINES]:
-                line = CopyLine(self.waiting, f"Machine {other.node_rank}", other.command)
-                line.pack(fill="x", pady=(theme.px(10), 0))
-                self.lines.append(line)
-            if others[_MAX_LINES:]:
-                numbers = ", ".join(str(other.node_rank) for other in others[_MAX_LINES:])
-                more = f"Machines {numbers}: the same with their numbers as node_rank."
-                text(self.waiting, more, colour=theme.MUTED).pack(anchor="w", pady=(theme.px(10), 0))
-            self._joined.pack(fill="x", pady=(theme.px(12), 0))
+        commands = [(f"Machine {other.node_rank}", other.command) for other in report.waits_for]
+        if report.needs_token:  # the same for all
+            count = len(commands)
+            title = "Every other machine" if count > 1 else "The other machine"
+            commands = [(title, with_token(commands[0][1], self._token))]
+        if [line.entry.get() for line in self.lines] != [command for _, command in commands[:_MAX_LINES]]:
+            self._show_commands(commands, _JOIN_THERE if report.needs_token else _START_THERE)
         if not self.waiting.winfo_manager():
             self.show_status("Waiting for the other machines…", theme.MUTED)
             self.waiting.place(relwidth=1, relheight=1)
             self.waiting.lift()
-        said = [line for line in output.splitlines() if line.startswith(WAITING)]
-        self._joined.configure(text=said[-1] if said else _NOBODY_YET)
+        said = [*report.joining] or [line for line in output.splitlines() if line.startswith(WAITING)][-1:]
+        self._joined.configure(text="\n".join(said[-_MAX_MESSAGES:]) if said else _NOBODY_YET)
+
+    def _show_commands(self, commands: Sequence[tuple[str, str]], about: str) -> None:
+        for child in self.waiting.winfo_children():
+            if child is not self._joined:
+                child.destroy()
+        text(self.waiting, about, colour=theme.MUTED, wrap=900).pack(anchor="w")
+        self.lines = []
+        for title, command in commands[:_MAX_LINES]:
+            line = CopyLine(self.waiting, title, command)
+            line.pack(fill="x", pady=(theme.px(10), 0))
+            self.lines.append(line)
+        if commands[_MAX_LINES:]:
+            numbers = ", ".join(title.split()[-1] for title, _ in commands[_MAX_LINES:])
+            more = f"Machines {numbers}: the same with their numbers as node_rank."
+            text(self.waiting, more, colour=theme.MUTED).pack(anchor="w", pady=(theme.px(10), 0))
+        self._joined.pack(fill="x", pady=(theme.px(12), 0))
 
     def _show_advice(self) -> None:
         selected = self.table.selection()
@@ -182,14 +191,7 @@ class PreflightWindow(ProgramWindow):
         theme.follow(self.table, "rows", recolour)
 
 
-def _unknown_processes(config: TrainConfig) -> str:
-    """What to do where the machines are to count their own processes, as Train lets them when they join; or ""."""
-    if config.num_nodes == 1 or config.processes_per_node is not None or config.world_size is not None:
-        return ""
-    titles = {path: setting_title(path) for path in ("processes_per_node", "world_size")}
-    example = ", ".join(["2"] * min(config.num_nodes, 4)) + (" …" if config.num_nodes > 4 else "")
-    return (
-        "Train lets each machine count its GPUs when it joins; this check needs the numbers before. Enter one for "
-        f"each machine as “{titles['processes_per_node']}” under Multi-GPU, such as {example}, or their sum as "
-        f"“{titles['world_size']}”, and check again. They can be removed afterwards."
-    )
+def _counts_itself(config: TrainConfig) -> bool:
+    """Whether the machines count their own processes when they join, as they do for Train."""
+    given = config.processes_per_node is not None or config.world_size is not None
+    return config.num_nodes > 1 and config.node_rank == 0 and not given

@@ -257,25 +257,27 @@ def test_preflight_says_what_to_start_on_the_other_machine(
     driver = shared_driver
     machines = {"num_nodes": 2, "processes_per_node": [1, 1], "master_addr": preferred_addresses()[0]}
     driver.draft.open_config(tiny_config(images, shared_home, enable_multi_gpu=True, **machines))
-    driver.set("processes_per_node", None)
     driver.save(shared_home / "two.yaml")
     opened = preflight_window(driver)
     window = opened.show()
-    assert opened.child is None
-    driver.settle()
-    assert "Enter one for each machine as “Processes per machine”" in driver.text(window), "in the window's words"
-    driver.set("processes_per_node", [1, 1])
-    driver.save(shared_home / "two.yaml")
-    opened.start()
     driver.wait(lambda: opened.lines, "the command for the other machine")
     assert "No other machine has joined yet." in driver.text(window)
     driver.wait(lambda: "Waiting for rank 1" in driver.text(window), "who is missing")
     assert "(machine 1)" in driver.text(window)
     assert "present: rank 0 on" in driver.text(window)
+    opened.start_or_stop()
+    driver.wait(lambda: opened.child is None, "the stop")
+    driver.set("processes_per_node", None)
+    opened.start()
+    driver.wait(lambda: "missing: machine 1" in driver.text(window), "a machine that counts its processes itself")
     driver.click_button("Copy")
     command = window.clipboard_get()
+    token = command.split("=")[1].split()[0]
+    written = [opened.file(name).read_text() for name in ("report.json", "config.json", "output.txt")]
+    assert not [text for text in written if token in text], "the token is in no file"
     assert opened.child is not None
-    other = subprocess.Popen(["sh", "-c", command], cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL)
+    allowed = environment(TANDEM_ALLOW=f"{images}{os.pathsep}{ROOT / 'tests'}")
+    other = subprocess.Popen(["sh", "-c", command], cwd=ROOT, env=allowed, stdout=subprocess.DEVNULL)
     driver.wait(lambda: opened.child is None, "the end of the preflight")
     assert other.wait(timeout=60) == 0
     assert opened.report is not None
