@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,11 +80,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
 
 
 class FilesAndGroups(LoadFileScheduling):
-    """The tests of a file run in one worker, and so do those of an `xdist_group`, whose name ends their ids."""
+    """The tests of a file run in one worker, and so do the files of an `xdist_group`."""
 
     def _split_scope(self, nodeid: str) -> str:
-        _, at, group = nodeid.rpartition("@")
-        return group if at and "]" not in group else file_of(nodeid)
+        file = file_of(nodeid)
+        return group_of(self.config.rootpath / file) or file
 
     def remove_node(self, node: WorkerController) -> str | None:
         """The test that crashed its worker fails and is not tried again; xdist would wait for ever."""
@@ -94,6 +96,13 @@ class FilesAndGroups(LoadFileScheduling):
                 del workload[group]  # sent to another worker, it would never be reported as done
         super().remove_node(node)
         return crashed
+
+
+@cache
+def group_of(file: Path) -> str | None:
+    """The `xdist_group` that a test file names; xdist 3.8 appends it to the tests' ids, which pytest 9.2 ignores."""
+    named = re.search(r'\bxdist_group\("(\w+)"\)', file.read_text(encoding="utf-8"))
+    return named[1] if named else None
 
 
 @pytest.fixture(autouse=True)
