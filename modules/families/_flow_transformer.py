@@ -104,10 +104,8 @@ class FlowTransformer(FlowEstimates):
         options = read_options(cls.Options, config.family_options)
         assert isinstance(options, FlowOptions)
         check_family(config, cls.spec.class_names)
-        base = cls._base(config)
-        cls._stored_notes(config, base, base.ensure_folder())
         dtype = torch.float64 if config.precision == "fp64" else torch.float32
-        return cls(config, options, load_flow_components(base, cls.spec, dtype))
+        return cls(config, options, load_flow_components(cls._base(config), cls.spec, dtype))
 
     @classmethod
     def hub_model(cls, config: TrainConfig) -> HubModel | None:
@@ -121,7 +119,7 @@ class FlowTransformer(FlowEstimates):
         check_family(config, cls.spec.class_names)
         base = cls._base(config)
         folder = base.folder()
-        notes = [] if folder is None else cls._stored_notes(config, base, folder)
+        notes = [] if folder is None else stored_notes(config, folder, cls._networks(base))
         model: Any = cls.meta_model(config)
         longest = None if model is None else cls.covered_side(model.transformer.config)
         if longest is not None and config.resolution > longest:
@@ -166,12 +164,9 @@ class FlowTransformer(FlowEstimates):
         return find_flow_model(config.base_model, options.layout, cls.spec)
 
     @classmethod
-    def _stored_notes(cls, config: TrainConfig, base: FlowBase, folder: Path) -> list[str]:
-        """Of what is quantised in its files. Raises ConfigError as `stored_notes`."""
-        options = read_options(cls.Options, config.family_options)
-        assert isinstance(options, FlowOptions)
-        own = ("transformer",) if base.transformer is None else ()
-        return stored_notes(config, folder, (*own, *cls.spec.encoders), options.text_encoder_weights)
+    def _networks(cls, base: FlowBase) -> tuple[str, ...]:
+        """Those that are read from the base's folder, without the autoencoder."""
+        return (*(("transformer",) if base.transformer is None else ()), *cls.spec.encoders)
 
     @classmethod
     def freeze_unused(cls, transformer: nn.Module) -> None:

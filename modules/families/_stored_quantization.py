@@ -11,11 +11,11 @@ from modules.diffusion.quantized import QUANTIZED
 from modules.diffusion.quantized_networks import quantized_layers
 
 
-def stored_notes(config: TrainConfig, folder: Path, networks: Collection[str], encoder_weights: str) -> list[str]:
+def stored_notes(config: TrainConfig, folder: Path, networks: Collection[str]) -> list[str]:
     """A sentence for each of the `networks` of the model in `folder` that is quantised in its files.
 
-    `encoder_weights`: what `family_options.text_encoder_weights` asks for. Raises ConfigError for a method that trains
-    quantised weights, for settings that want another format, and for one that is not read.
+    Raises ConfigError for a method that trains quantised weights, for settings that want another format, and for a
+    format that is not read.
     """
     found = {name: kind for name in networks if (kind := _kind(quantized_layers(folder, name)))}
     notes = []
@@ -26,7 +26,7 @@ def stored_notes(config: TrainConfig, folder: Path, networks: Collection[str], e
                 f"method is fine_tune, but {what}, and quantised weights cannot be trained.",
                 "Set method to lora. Or use the model that it was quantised from.",
             )
-        for setting, wanted in _asked_for(config, name, encoder_weights).items():
+        for setting, wanted in _asked_for(config, name).items():
             if wanted in QUANTIZED and wanted != kind:
                 raise ConfigError(
                     f"{setting} is {wanted}, but {what}.",
@@ -36,10 +36,10 @@ def stored_notes(config: TrainConfig, folder: Path, networks: Collection[str], e
     return notes
 
 
-def _asked_for(config: TrainConfig, name: str, encoder_weights: str) -> Mapping[str, str]:
+def _asked_for(config: TrainConfig, name: str) -> Mapping[str, object]:
     """The settings that say in which format a network is kept."""
     if name != "transformer":
-        return {"family_options.text_encoder_weights": encoder_weights}
+        return {"family_options.text_encoder_weights": config.family_options.get("text_encoder_weights")}
     return {f"parts.{number}.weights": part.weights for number, part in enumerate(config.parts) if part.part == name}
 
 

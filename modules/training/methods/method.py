@@ -111,6 +111,17 @@ def embedding_file(config: TrainConfig) -> str:
     return (re.sub(r"[^\w-]", "", config.embedding_token) or "embedding") + ".safetensors"
 
 
+def _train_all(family: Family, config: TrainConfig) -> None:
+    """Raises ConfigError if the base model has quantised weights."""
+    if any(isinstance(layer, QuantizedLinear) for layer in family.model.modules()):
+        raise ConfigError(
+            f"method is fine_tune, but {str(config.base_model)!r} is quantised in its files, and quantised weights "
+            "cannot be trained.",
+            "Set method to lora. Or use the model that it was quantised from.",
+        )
+    freeze_others(family, config)
+
+
 def _add_lora(family: Family, config: TrainConfig) -> None:
     add_lora(family, config)
     if "kohya" in layouts(family, config):
@@ -120,7 +131,7 @@ def _add_lora(family: Family, config: TrainConfig) -> None:
 
 
 PREPARE: Final[Mapping[str, Callable[[Family, TrainConfig], None]]] = {
-    "fine_tune": freeze_others,
+    "fine_tune": _train_all,
     "lora": _add_lora,
     "embedding": add_embedding,
 }
