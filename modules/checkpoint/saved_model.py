@@ -91,7 +91,7 @@ def _family_options(config: TrainConfig) -> dict[str, object]:
 
 def _whole_path(name: str) -> str:
     """The whole path of what exists here; anything else, such as a name on the hub, as it is."""
-    return str(Path(name).resolve()) if Path(name).exists() else name
+    return str(Path(name).absolute()) if Path(name).exists() else name
 
 
 def read_model_config(folder: Path) -> TrainConfig:

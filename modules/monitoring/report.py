@@ -153,7 +153,7 @@ class RunReport:
 
     def sample(self, file: Path, prompt: str, step: int, place: EventPlace | None = None) -> None:
         """A sample was generated and saved as `file`."""
-        self._events.write_at(place, "sample", file=str(file.resolve()), prompt=prompt, step=step)
+        self._events.write_at(place, "sample", file=str(file.absolute()), prompt=prompt, step=step)
         # one tag for all steps, so that TensorBoard shows them with a slider
         name = file.stem.removeprefix(f"step-{step:06d}-")
         for viewer in self._viewers:
@@ -166,7 +166,7 @@ class RunReport:
 
     def backup(self, folder: Path, step: int) -> None:
         """A backup is complete; may be called from any thread."""
-        self._events.write("backup", path=str(folder.resolve()), step=step)
+        self._events.write("backup", path=str(folder.absolute()), step=step)
 
     def validation(
         self,

@@ -59,7 +59,7 @@ def check_paths(config: TrainConfig, own: Iterable[str], resume: str, allow: Seq
         if found is None:
             _require_file_or_folder(config, name, value)
         elif not any(found.is_relative_to(folder) for folder in allowed):
-            if ask is None or not ask(f"{printable(name)}: {_shown(found)}{why_ignored(_file())}"):
+            if ask is None or not ask(f"{printable(name)}: {_both(value, found)}{why_ignored(_file())}"):
                 raise _refusal(name, value, found)
             _remember(found)
             allowed.append(found)
@@ -137,8 +137,8 @@ def _require_file_or_folder(config: TrainConfig, name: str, value: str) -> None:
 
 
 def _refusal(name: str, value: str, found: Path) -> PathNotAllowed:
-    shown, name = _shown(found), printable(name)
-    where = "" if shown == value else f" (here {shown})"
+    shown, name = _shown(value), printable(name)
+    where = "" if _shown(found) == value else f" (here {_shown(found)})"
     return PathNotAllowed(
         f"{name}: machine 0's config names {printable(value)!r}{where}, which nobody has allowed on this machine"
         f"{why_ignored(_file())}",
@@ -147,7 +147,13 @@ def _refusal(name: str, value: str, found: Path) -> PathNotAllowed:
     )
 
 
-def _shown(path: Path) -> str:
+def _both(value: str, found: Path) -> str:
+    """What machine 0's config says, and where that leads on this machine, which is what its user decides about."""
+    written, real = _shown(value), _shown(found)
+    return written if written == real else f"{written}, which is {real} here"
+
+
+def _shown(path: Path | str) -> str:
     """The whole path as a person decides about it: what looks like a password belongs to it."""
     return printable(path, 5000, mask=False)
 

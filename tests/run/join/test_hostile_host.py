@@ -202,7 +202,7 @@ def test_allowed_paths_are_asked_about_once(attack: Callable[..., tuple[str, str
     changes = {"concepts": [{"path": "~/.ssh"}]}
     told, sent = attack(changes, ask=yes)
     assert "machine 0 rejected this machine: no\\x1b[2J\\nJoined. a\\nb." in told, "in one line of its own"
-    assert asked == [f"concepts.0.path: {home / '.ssh'}"]
+    assert asked == [f"concepts.0.path: ~/.ssh, which is {home / '.ssh'} here"], "as written, and where it leads"
     assert len(json.loads(sent)[1]["listings"]) == 2, "each once, however often it is asked for"
     plain = fingerprint.data_listing(TrainConfig.model_validate(changes).concepts[0])
     for name, value in plain.items():
