@@ -23,5 +23,5 @@ def join_prompt_of(view: RunView, line: str, since: float) -> JoinPrompt | None:
     """The prompt of a run started at `since`; None if it is not waiting (yet). Takes the view's lock."""
     with view.lock:
         messages = tuple(message.text for message in view.joining if message.time >= since)
-        by_hand = view.joins_by_hand
-    return JoinPrompt(line, messages, by_hand) if line and messages else None
+        by_hand, all_joined = view.joins_by_hand, view.all_joined
+    return JoinPrompt(line, messages, by_hand) if line and messages and not all_joined else None

@@ -350,6 +350,9 @@ def test_join_prompt_comes_from_this_starts_events(tmp_path: Path) -> None:
     prompt = join_prompt_of(view, liveness.join_line, liveness.started)
     assert prompt == JoinPrompt(read_join_line(folder), ("beta fehlt noch",))
     assert prompt.line.startswith(" TANDEM_JOIN_TOKEN=secret"), "with the space that keeps it out of the history"
+    view.apply([{"t": 103.0, "type": "joining", "message": "All 2 machines have joined.", "missing": []}])
+    assert status_of(view, liveness, 104.0).kind == "starting"
+    assert join_prompt_of(view, liveness.join_line, liveness.started) is None
 
 
 def test_lines_of_fake_runs_are_events(tmp_path: Path) -> None:

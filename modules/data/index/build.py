@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ _KEPT_INDEXES = 8
 def build_index(
     settings: DataSettings, seed: int, size_step: int, cache_dir: Path, progress: ProgressCallback = no_progress
 ) -> Index:
-    """Bring the stored index up to date and load it; `progress` counts the images opened, per concept.
+    """Bring the stored index up to date and load it; `progress` counts the images of all concepts.
 
     Bucket sides are multiples of `size_step` pixels; `seed` chooses the validation split.
     Raises DataError if no image is left to train on, TandemError if `cache_dir` cannot be written.
@@ -33,7 +34,11 @@ def build_index(
     path = index_path(settings, seed, size_step, cache_dir)
     scans = {n: scan_concept(c, settings.masked_training) for n, c in enumerate(settings.concepts) if c.enabled}
     previous = _previous_index(path)
-    concepts = {n: index_concept(n, scan, settings.concepts[n], previous, progress) for n, scan in scans.items()}
+    total, concepts = sum(len(scan.paths) for scan in scans.values()), dict[int, ConceptRows]()
+    for n, scan in scans.items():
+        before = sum(len(scans[other].paths) for other in concepts)
+        counted = partial(_count_all, progress, before, total)
+        concepts[n] = index_concept(n, scan, settings.concepts[n], previous, counted)
     buckets = make_buckets(settings.resolution, size_step, settings.aspect_ratio_bucketing)
     columns = _with_settings(_joined(list(concepts.values())), settings, seed, buckets)
     header = IndexHeader(
@@ -69,6 +74,10 @@ def check_concepts(settings: DataSettings) -> None:
     """Raises DataError unless some concept is switched on."""
     if not any(concept.enabled for concept in settings.concepts):
         raise DataError("concepts: there is no concept that is switched on.", "Add a folder with images.")
+
+
+def _count_all(progress: ProgressCallback, before: int, total: int, done: int, _: int) -> None:
+    progress(before + done, total)
 
 
 def _joined(concepts: list[ConceptRows]) -> dict[str, Column]:

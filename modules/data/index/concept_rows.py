@@ -141,7 +141,7 @@ class _RowBuilder:
         changed = np.flatnonzero(~reused).tolist()
         for done, (row, size) in enumerate(_map(pool, changed, lambda row: _try_size(self._file(row))), start=1):
             sizes[row] = self._size_or_reject(row, size)
-            progress(done, len(changed))
+            progress(len(self.paths) - len(changed) + done, len(self.paths))
         return sizes
 
     def _mask_sizes(self, mask: Rows, sizes: NDArray[np.int32], pool: ThreadPoolExecutor) -> NDArray[np.int32]:

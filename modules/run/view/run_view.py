@@ -87,6 +87,7 @@ class RunView:
         self.backing_up: int | None = None  # the step of a backup that is being written
         self.warnings: deque[Message] = deque(maxlen=MAX_MESSAGES)
         self.joining: deque[Message] = deque(maxlen=MAX_JOINING)  # who has joined, and who is missing
+        self.all_joined = False
         self.joins_by_hand = True  # whether a machine joins that the run does not start itself
         self._handlers: dict[str, Callable[[Event, float], None]] = {
             "started": self._started,
@@ -224,6 +225,7 @@ class RunView:
     def _joining(self, event: Event, time: float) -> None:
         # not the time of the view: the phase and the end of an earlier start are still there
         self.joining.append(Message(time, "joining", parse_text(event.get("message"))))
+        self.all_joined = event.get("missing") == []
         if (by_hand := parse_int(event.get("by_hand"))) is not None:
             self.joins_by_hand = by_hand > 0
 

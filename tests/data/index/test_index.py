@@ -12,6 +12,7 @@ from safetensors.numpy import save
 
 from modules.config import DataError, TandemError
 from modules.data.index import concept_rows
+from modules.data.index.build import build_index
 from modules.data.index.column_store import Column, map_columns
 from modules.data.index.index import load_index
 from modules.data.index.problems import write_problems
@@ -193,8 +194,10 @@ def test_only_what_changed_is_opened_again(tmp_path: Path, monkeypatch: pytest.M
     write_image(folder / "d.png")
     (folder / "a.png").unlink()
     (folder / "c.txt").write_text("changed\nsecond")
-    index = index_of(config, cache)
+    counted: list[tuple[int, int]] = []
+    index = build_index(config, config.seed, 8, cache, lambda *done: counted.append(done))
     assert sorted(opened) == ["b.png", "d.png"]
+    assert counted == [(2, 3), (3, 3)], "of all images, not of those that are opened"
     assert names(index) == ["b.png", "c.png", "d.png"]
     assert index.width.tolist() == [80, 40, 40]
     assert [index.captions(row) for row in range(3)] == [("b",), ("changed", "second"), ("",)]
