@@ -31,6 +31,7 @@ ALLOWED = {
     "modules/diffusion/safetensors_reader.py": (["safe_open"], CHECKED),
     "modules/diffusion/flow_pipeline.py": (["shutil.copyfile", "shutil.copytree"], CHECKED),
     "modules/distributed/file_transfer.py": (["open"], OWN),
+    "modules/distributed/shared_memory.py": (["mmap.mmap"], "memory without a file"),
     "modules/families/_custom.py": (["load_file"], CHECKED),
     "modules/families/classifier.py": (["load_file"], CHECKED),
     "modules/files/images.py": (["Image.open"], "on what this package has opened"),

@@ -9,6 +9,7 @@ torch alone, so on any device, to the same values on each rank.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol, cast
@@ -57,14 +58,19 @@ class QuantizedLinear(nn.Linear):
             return torch.empty(1, device=self._bits.device).expand(self.out_features, self.in_features)
         return self.dequantized(torch.float32 if self._scales is not None else self._bits.dtype).clone()
 
-    def dequantized(self, dtype: torch.dtype) -> Tensor:
-        """The weight [out, in], multiplied in fp32 and rounded once to `dtype`; lent, if it needs no conversion."""
+    def dequantized(self, dtype: torch.dtype, *, lent: bool = False) -> Tensor:
+        """The weight [out, in], multiplied in fp32 and rounded once to `dtype`; lent, if it needs no conversion.
+
+        With `lent` it may be overwritten by the next one that is asked for so.
+        """
         bits = self._bits if self.lender is None else self.lender.lend(self)
         if self._scales is None:
             return bits.to(dtype)
-        weight = torch.empty(
-            len(bits), bits.shape[1] * (2 if bits.dtype == torch.uint8 else 1), dtype=dtype, device=bits.device
-        )
+        width = bits.shape[1] * (2 if bits.dtype == torch.uint8 else 1)
+        if lent and bits.device.type == "cpu" and type(bits) is Tensor and not torch.compiler.is_compiling():
+            weight = _workspace.empty(len(bits), width, dtype)
+        else:
+            weight = torch.empty(len(bits), width, dtype=dtype, device=bits.device)
         table = _table(bits)
         for rows in _pieces(weight, bits.device):
             torch.mul(_values(bits[rows], table), self._scales[rows], out=weight[rows])
@@ -104,12 +110,30 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, layer: QuantizedLinear) -> Tensor:
         ctx.layer = layer
         bias = None if layer.bias is None else layer.bias.to(x.dtype)
-        return functional.linear(x, layer.dequantized(x.dtype), bias)
+        return functional.linear(x, layer.dequantized(x.dtype, lent=True), bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (gradient,) = gradients
-        return gradient @ ctx.layer.dequantized(gradient.dtype), None
+        return gradient @ ctx.layer.dequantized(gradient.dtype, lent=True), None
+
+
+class _Workspace(threading.local):
+    """Where a thread computes weights on the CPU, one at a time. Memory for each anew would leave gaps in that of the C
+    library: hundreds of MB for a model of 1 GB, in some runs."""
+
+    memory: Tensor | None = None
+
+    def empty(self, rows: int, width: int, dtype: torch.dtype) -> Tensor:
+        """[rows, width], until the next call."""
+        size = rows * width * dtype.itemsize
+        if self.memory is None or len(self.memory) < size:
+            with torch.inference_mode(False):  # its tensors could not be written to in a training step
+                self.memory = torch.empty(size, dtype=torch.uint8)
+        return self.memory[:size].view(dtype).view(rows, width)
+
+
+_workspace = _Workspace()
 
 
 def _table(bits: Tensor) -> Tensor | None:

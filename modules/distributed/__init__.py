@@ -17,6 +17,7 @@ from modules.distributed.rank_group import DistributedRanks, RankGroup, distribu
 from modules.distributed.reduce import mean_over_ranks, reduce_mean
 from modules.distributed.run_store import RunStore, StoreFault, parse_value
 from modules.distributed.shared_folders import SharedFolderGroups
+from modules.distributed.shared_memory import fill_once_per_machine
 from modules.distributed.startup.cluster_info import ClusterInfo
 from modules.distributed.startup.cluster_report import cluster_lines, cluster_warnings
 from modules.distributed.startup.launch import RankExited, launch_distributed, spawn
@@ -52,6 +53,7 @@ __all__ = [
     "distributed_ranks",
     "exit_if_group_is_left",
     "explain_ddp_errors",
+    "fill_once_per_machine",
     "find_free_port",
     "has_bucket_views",
     "is_main_process",

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from modules.config import ConfigError, TrainConfig, unsupported_resolution
+from modules.distributed import RankGroup
 from modules.families._by_name import family_class
 from modules.families._family import Family
 from modules.monitoring.wandb_log import check_wandb
@@ -101,15 +102,15 @@ def caches_images(kind: type[Family], config: TrainConfig) -> bool:
     return kind.image_cache == "required" or (kind.image_cache == "optional" and config.cache_latents)
 
 
-def prepare_model(family: Family, config: TrainConfig, precision: Precision) -> None:
+def prepare_model(family: Family, config: TrainConfig, precision: Precision, ranks: RankGroup | None = None) -> None:
     """Prepare `family.model`, still on the CPU, for training: what the method adds, frozen weights, dtypes, layout.
 
     For a GPU, dtypes and layout follow when it is moved (`move_model`): until then its weights stay in their files.
-    Raises ConfigError if the method does not fit the model.
+    Called by all `ranks`, if they are given. Raises ConfigError if the method does not fit the model.
     """
     prepare(family, config)
     if precision.device.type == "cpu":
-        move_model(family, config, precision.device)
+        move_model(family, config, precision.device, ranks=ranks)
     if config.gradient_checkpointing:
         _checkpoint_gradients(family.model, config.family)
     family.model.train()

@@ -16,23 +16,31 @@ from modules.diffusion.quantized import (
     keep_in_host_memory_,
     quantize_,
 )
-from modules.distributed import is_sharded
+from modules.distributed import RankGroup, is_sharded
 from modules.families._family import Family
 from modules.training.block_offload import BlockOffload, offloaded_blocks
 from modules.training.methods.lora import make_contiguous
 from modules.training.precision import weights_dtype
+from modules.training.quantize_once import quantize_once
 from modules.training.submodules import submodule_of
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @torch.no_grad()
-def move_model(family: Family, config: TrainConfig, device: torch.device, within: nn.Module | None = None) -> None:
+def move_model(
+    family: Family,
+    config: TrainConfig,
+    device: torch.device,
+    within: nn.Module | None = None,
+    ranks: RankGroup | None = None,
+) -> None:
     """Move `family.model` in place to `device`, or only the part of it that is `within`, without what is sharded.
 
     Frozen linear and convolution layers get the format that `parts` asks for, since autocast computes with either, and
     all else that of trained weights: with `stochastic_rounding` bf16 in these layers. One tensor at a time: those of a
-    file take no memory before, and none twice.
+    file take no memory before, and none twice. With `ranks`, all of which call it, what is quantised in host memory is
+    there once per machine.
     """
     trained = weights_dtype(config.precision)
     usual = frozen_dtype(family, config)
@@ -49,6 +57,17 @@ def move_model(family: Family, config: TrainConfig, device: torch.device, within
         raise _nothing_to_offload(config)
     in_host_memory = {layer for block in offloaded for layer in block}
     chosen = None if within is None else set(within.modules())
+    to_quantize = {
+        module: quantized[part]
+        for name, module in family.model.named_modules()
+        if (part := submodule_of(name, family.submodules)) in quantized
+        and (chosen is None or module in chosen)
+        and can_be_quantized(name.removeprefix(f"{part}."), module, family.model.get_submodule(part))
+    }
+    if ranks is not None and device.type == "cpu":
+        quantize_once(
+            [(cast(nn.Linear, each), to_quantize[each]) for each in to_quantize if each not in in_host_memory], ranks
+        )
     for name, module in family.model.named_modules():
         own = [weight for weight in module.parameters(recurse=False) if not is_sharded(weight)]
         if not (chosen is None or module in chosen):
@@ -57,10 +76,8 @@ def move_model(family: Family, config: TrainConfig, device: torch.device, within
         part = submodule_of(name, family.submodules)
         if isinstance(module, QuantizedLinear):
             module.move(device)
-        elif part in quantized and can_be_quantized(
-            name.removeprefix(f"{part}."), module, family.model.get_submodule(part)
-        ):
-            quantize_(cast(nn.Linear, module), quantized[part], device)
+        elif module in to_quantize:
+            quantize_(cast(nn.Linear, module), to_quantize[module], device)
             own = list(module.parameters(recurse=False))
         elif module in in_host_memory:
             keep_in_host_memory_(cast(nn.Linear, module), kept.get(part, usual))

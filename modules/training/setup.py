@@ -100,7 +100,7 @@ def build_components(
     requests = sample_requests(config, family.size_step)
     for warning in family.prompt_warnings([text for each in requests for text in (each.prompt, each.negative_prompt)]):
         report.warning(f"Samples: {warning}")
-    prepare_model(family, config, precision)
+    prepare_model(family, config, precision, ranks)
     family.device = ranks.device
     problems_file, equal = folder.log_dir / "problems.txt", parallelism.equal_micro_batches
     batch = plan.global_batch_size

@@ -8,9 +8,11 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from modules.distributed import (
     GroupError,
@@ -23,6 +25,7 @@ from modules.distributed.async_all_reduce import AsyncAllReduce
 from modules.distributed.health import heartbeat_monitor, watchdog
 from modules.distributed.health.watchdog import PeerLost, Watchdog
 from modules.distributed.process_group import process_group
+from modules.distributed.shared_memory import fill_once_per_machine
 from modules.distributed.store_barrier import StoreBarrier
 from tests.ports import free_port
 
@@ -84,6 +87,7 @@ def all_primitives(rank_env: RankEnv, folder: Path) -> None:
         cancelled = _cancelled(barrier)
         dist.barrier(group=group.control)
         gathered = barrier.gather("names", f"rank {rank_env.rank}")
+        memory = _share_memory(barrier)
         dist.barrier(group=group.control)
     backend, device = group.backend, str(group.device)
     cleanup_distributed()
@@ -97,6 +101,7 @@ def all_primitives(rank_env: RankEnv, folder: Path) -> None:
             "waited": waited[:1],
             "noted": noted,
             "gathered": gathered,
+            "memory": memory,
             "rank0_first": rank0_first,
             "too_late": too_late,
             "cancelled": cancelled,
@@ -106,6 +111,31 @@ def all_primitives(rank_env: RankEnv, folder: Path) -> None:
             "never_formed": _never_formed(rank_env),
         },
     )
+
+
+def _share_memory(barrier: Any) -> dict[str, object]:
+    """What both ranks see of memory that the first one fills, and of a write of the second."""
+    filled: list[int] = []
+
+    def fill(memory: Tensor) -> None:
+        filled.append(barrier.rank)
+        memory.copy_(torch.arange(5000) % 251)
+
+    memory = fill_once_per_machine("bits", 5000, fill, barrier)
+    address = memory.data_ptr()
+    rows = (line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines())
+    mappings = ((row[0].split("-"), row[4:]) for row in rows)
+    (mapping,) = (file for (start, end), file in mappings if int(start, 16) <= address < int(end, 16))
+    is_right = bool((memory == torch.arange(5000) % 251).all())
+    if barrier.rank == 1:
+        memory.fill_(7)
+    barrier.run_on_all("written", lambda: None)
+    return {
+        "filled": filled,
+        "mapping": mapping,
+        "right": is_right,
+        "after": memory[:3].tolist(),
+    }
 
 
 def _cancelled(barrier: StoreBarrier) -> str:

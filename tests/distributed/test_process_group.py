@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from modules.config import TrainingError
-from modules.distributed import launch_distributed, resolve_backend, spawn
+from modules.distributed import launch_distributed, resolve_backend, shared_memory, spawn
 from modules.distributed.rank_group import SingleProcess
 from modules.machine import hostname
 from tests.distributed import process_group_programs
@@ -72,6 +73,27 @@ def test_gather_returns_every_ranks_text(results: list[dict[str, Any]]) -> None:
 def test_a_cancelled_barrier_is_cancelled_for_all(results: list[dict[str, Any]]) -> None:
     assert [result["cancelled"] for result in results] == ["stopped", "stopped"]
     assert [result["too_late"] for result in results] == [False, False]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each rank has memory of its own")
+def test_memory_that_the_first_rank_fills_is_there_once(results: list[dict[str, Any]]) -> None:
+    first, second = (result["memory"] for result in results)
+    assert (first["filled"], second["filled"]) == ([0], [])
+    assert first["mapping"] == second["mapping"]  # inode and name
+    assert first["mapping"][1] == "/memfd:tandem (deleted)"  # no file, whichever process is killed
+    assert first["right"]
+    assert second["right"]
+    assert (first["after"], second["after"]) == ([0, 1, 2], [7, 7, 7]), "a write stays with who wrote"
+
+
+def test_what_is_not_the_announced_memory_is_not_used(tmp_path: Path) -> None:
+    assert shared_memory._open(shared_memory._Announcement(), 5) is None
+    with (tmp_path / "other").open("w+b") as other:
+        other.write(bytes(256 + 5))
+        other.flush()
+        announced = shared_memory._Announcement(process_id=os.getpid(), descriptor=other.fileno(), token="a" * 32)
+        assert shared_memory._open(announced, 5) is None
+        assert shared_memory._open(announced, 6) is None
 
 
 def test_cleanup_may_be_called_twice(results: list[dict[str, Any]]) -> None:

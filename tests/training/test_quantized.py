@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from pydantic import ValidationError
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from modules.config import TrainConfig, explain
-from modules.diffusion.quantized import QuantizedLinear, can_be_quantized, quantize_
+from modules.diffusion.quantized import QUANTIZED, QuantizedLinear, can_be_quantized, quantize_
 from modules.distributed import Weights
+from modules.distributed.rank_group import SingleProcess
+from modules.training.quantize_once import quantize_once
 from tests.adapted_models import LORA, PARTS, batch_of, ready, train_a_little
 from tests.runs import same_state, tiny_config, train_alone
 
@@ -46,6 +49,21 @@ def test_a_layer_is_close_to_its_weights_and_small(kind: str, error: float, size
     torch.testing.assert_close(x.grad, twin.grad)
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(x).dtype == torch.bfloat16
+
+
+def test_layers_that_are_quantised_together_have_the_same_bits() -> None:
+    torch.manual_seed(0)
+    layers = [(nn.Linear(columns, 33).requires_grad_(False), kind) for kind in QUANTIZED for columns in (70, 64)]
+    apart = [copy.deepcopy(layer) for layer, _ in layers]
+    quantize_once(layers, SingleProcess([]))
+    for (layer, kind), twin in zip(layers, apart, strict=True):
+        quantize_(twin, kind, CPU)
+        one, other = cast(QuantizedLinear, layer), cast(QuantizedLinear, twin)
+        assert torch.equal(one._bits.view(torch.uint8), other._bits.view(torch.uint8)), kind
+        assert torch.equal(cast(Tensor, one._scales), cast(Tensor, other._scales)), kind
+        assert torch.equal(one.weight, other.weight)
+    first, last = (cast(QuantizedLinear, layers[number][0])._bits for number in (0, -1))
+    assert first.untyped_storage().data_ptr() == last.untyped_storage().data_ptr(), "one piece of memory"
 
 
 def test_values_of_nf4_that_are_levels_stay_exact() -> None:
