@@ -8,7 +8,7 @@ from typing import Final
 
 from app.form.setting_text import with_titles
 from app.monitor.page import Page
-from app.monitor.queue_devices import DevicesField
+from app.monitor.queue_bar import QueueBar
 from app.monitor.queue_reader import QueueContent, QueueReader
 from app.monitor.queue_table import queue_table, show_entries
 from app.monitor.queue_texts import state_text
@@ -16,7 +16,7 @@ from app.monitor.row_drag import RowDrag
 from app.shell.ask import Choice, ask
 from app.widgets import theme
 from app.widgets.buttons import Button, add_tooltip, card, frame, handler, text
-from app.widgets.ellipsis import fit
+from modules.files import printable
 from modules.run.queue.entries import Entry, Queue
 from modules.run.queue.folder import RunQueue
 from modules.run.queue.start_runner import start_runner
@@ -38,14 +38,13 @@ class QueuePage(Page):
         self._read_at = 0.0
         self._is_reading = False
         self._starting_until = 0.0
-        self._said = ""
         self._problem = ""  # why the last change was refused, until the next one or another selection
         self._reader = QueueReader()
-        self.settings: dict[int, str] = {}  # of each entry, as far as they differ
+        self.settings: dict[int, str] = {}  # of each entry, those that differ first
         self.losses: dict[int, str] = {}  # of those that are finished
         self._followed: tuple[int, float | None] | None = None  # the start of an entry
         self._build_head()
-        self._upper = upper = card(self)
+        upper = card(self)
         upper.pack(fill="both", expand=True, padx=6, pady=(0, 6))
         holder = frame(upper)
         holder.pack(fill="both", expand=True, padx=theme.px(4), pady=theme.px(4))
@@ -57,7 +56,9 @@ class QueuePage(Page):
         self.table.bind("<Alt-Up>", handler(lambda: self.move(-1)))
         self.table.bind("<Alt-Down>", handler(lambda: self.move(1)))
         self.drag = RowDrag(self.table, self._waiting_items, lambda item, place: self._move_to(int(item), place))
-        self._build_bar()
+        self.bar = QueueBar(self, self)
+        # before the table, which gets the room that is left
+        self.bar.pack(side="bottom", fill="x", padx=theme.px(6), pady=(0, theme.px(6)), before=upper)
         self._show_buttons()
 
     @property
@@ -150,7 +151,7 @@ class QueuePage(Page):
             self.state.actions.follow(folder.path.resolve())
             self.open_page("curves")
         else:
-            self._complain(f"{entry.name} has no run folder yet.")
+            self.complain(f"{entry.name} has no run folder yet.")
 
     def _build_head(self) -> None:
         head = frame(self, theme.WINDOW)
@@ -184,35 +185,6 @@ class QueuePage(Page):
             ),
         )
 
-    def _build_bar(self) -> None:
-        # before the table, which gets the room that is left; the message below the buttons, so that it is whole
-        self.message = text(self, "", "small", colour=theme.MUTED, bg=theme.WINDOW)
-        self.message.pack(side="bottom", fill="x", padx=theme.px(6), pady=(0, theme.px(6)), before=self._upper)
-        self.message.bind("<Configure>", lambda event: self._fit_message())
-        add_tooltip(self.message, lambda: self._said)
-        bar = frame(self, theme.WINDOW)
-        bar.pack(side="bottom", fill="x", padx=theme.px(6), pady=(0, theme.px(6)), before=self._upper)
-        self.open_button = Button(
-            bar, "Open", self.open_run, icon="monitor", tooltip="Show its run in the monitor and the run bar."
-        )
-        self.up_button = Button(bar, "", lambda: self.move(-1), icon="up", tooltip="Earlier  (Alt+Up)")
-        self.down_button = Button(bar, "", lambda: self.move(1), icon="down", tooltip="Later  (Alt+Down)")
-        self.repeat_button = Button(
-            bar, "Run again", self.repeat, icon="refresh", tooltip="Wait again; its run continues from its last backup."
-        )
-        self.remove_button = Button(
-            bar,
-            "Remove",
-            self.remove,
-            icon="trash",
-            tooltip="Take it out of the queue; its run folder stays.  (Delete)",
-        )
-        buttons = (self.open_button, self.up_button, self.down_button, self.repeat_button, self.remove_button)
-        for button in buttons:
-            button.pack(side="left", padx=(0, theme.px(8)))
-        self.devices = DevicesField(bar, self.set_devices, self._complain)
-        self.devices.pack(side="left", padx=(0, theme.px(8)))
-
     def _change(self, change: object) -> None:
         """Make a change in a thread, and show what came of it."""
         assert callable(change)
@@ -222,11 +194,12 @@ class QueuePage(Page):
     def _refused(self, reason: str) -> None:
         self._starting_until = 0.0
         self._read_now()
-        self._complain(reason)
+        self.complain(reason)
 
-    def _complain(self, reason: str) -> None:
+    def complain(self, reason: str) -> None:
+        """Show why something cannot be done."""
         self._problem = reason
-        self._say(reason)
+        self.bar.say(reason)
 
     def _selected(self) -> None:
         self._problem = ""
@@ -240,7 +213,7 @@ class QueuePage(Page):
     def _unreadable(self, reason: str) -> None:
         self._is_reading, self._read_at = False, time.monotonic()
         if self.winfo_exists():
-            self._say(reason)
+            self.bar.say(reason)
 
     def _show(self, found: QueueContent) -> None:
         self._is_reading, self._read_at = False, time.monotonic()
@@ -280,32 +253,15 @@ class QueuePage(Page):
 
     def _show_buttons(self) -> None:
         entry, waiting = self.selected, [each.number for each in self.queue.waiting]
-        place = waiting.index(entry.number) if entry is not None and entry.number in waiting else None
-        allowed = {
-            self.open_button: entry is not None and entry.started is not None,
-            self.up_button: bool(place),
-            self.down_button: place is not None and place + 1 < len(waiting),
-            self.repeat_button: entry is not None and not entry.is_open,
-            self.remove_button: entry is not None,
-        }
-        for button, is_allowed in allowed.items():
-            button.configure(state="normal" if is_allowed else "disabled")
-        self.devices.show(entry if place is not None else None)
-        about = "" if entry is None else with_titles(entry.reason) or self.settings.get(entry.number, "")
+        self.bar.show(entry, waiting)
+        about = "" if entry is None else with_titles(entry.reason) or self._summary(entry)
         reason = self._problem or about
         self.table.say("" if self.queue.entries else _EMPTY)
-        self._say(reason or (_HINT if len(waiting) > 1 else ""))
+        self.bar.say(reason or (_HINT if len(waiting) > 1 else ""))
 
-    def _say(self, message: str) -> None:
-        self._said = message
-        self._fit_message()
-
-    def _fit_message(self) -> None:
-        room = self.message.winfo_width()
-        line = self._said.split("\n")[0]
-        shown = fit(self, line, theme.tk_font("small"), room) if room > 1 else line
-        if self.message.cget("text") != shown:
-            self.message.configure(text=shown)
+    def _summary(self, entry: Entry) -> str:
+        """The settings of an entry, and where its run writes."""
+        return f"{self.settings.get(entry.number, '')}  ·  Output: {printable(self.run_queue.run_folder(entry).path)}"
 
     def _waiting_items(self) -> list[str]:
         return [str(entry.number) for entry in self.queue.waiting]

@@ -293,7 +293,8 @@ def enqueued(queue: RunQueue, config: TrainConfig, hosts: Sequence[str]) -> str:
     """Add the config to the queue, with the machines that it starts over ssh; what to say of it. Raises TandemError."""
     entry = queue.add(config, hosts=hosts)
     waiting = [each.number for each in queue.read().waiting]
-    place = f"place {waiting.index(entry.number) + 1}" if entry.number in waiting else "next"
+    place = f"number {waiting.index(entry.number) + 1} in the queue" if entry.number in waiting else "next"
+    if queue.has_runner():
+        return f"Queued: {entry.name} is {place} and starts by itself."
     # The line of the run bar is short: what to do comes first.
-    start = "" if queue.has_runner() else "Start it: Monitor, Queue. "
-    return f"{start}{entry.name} is in the queue: {place}."
+    return f"Queued. To begin, press Start queue under Monitor, Queue. {entry.name} is {place}."

@@ -87,7 +87,7 @@ def test_order_by_mouse_and_keys(driver: Driver, home: Path, images: Path) -> No
     until_order("one", "four", "three", "two")
     driver.press("alt+Up", "alt+Down")
     until_order("one", "four", "three", "two")
-    driver.click_really(page.up_button)
+    driver.click_really(page.bar.up_button)
     until_order("one", "three", "four", "two")
     page.select(1)
     page.table.focus_force()
@@ -96,25 +96,25 @@ def test_order_by_mouse_and_keys(driver: Driver, home: Path, images: Path) -> No
     driver.wait(lambda: texts(page)[-1] == "one" and texts(page)[0] == "1 three", "the rows")
     page.select(1)
     driver.settle()
-    assert page.repeat_button.cget("state") == "normal"
-    driver.click_really(page.repeat_button)
+    assert page.bar.repeat_button.cget("state") == "normal"
+    driver.click_really(page.bar.repeat_button)
     until_order("three", "four", "two", "one")
     page.open_run()
     page._read_now()
     driver.wait(lambda: page._read_at > 0, "the queue as it was read again")
-    assert page.message.cget("text") == "one has no run folder yet.", "it is not overwritten"
+    assert page.bar.message.cget("text") == "one has no run folder yet.", "it is not overwritten"
     choose_devices(driver, page, queue)
     assert not queue.has_runner(), "nothing was started"
 
 
 def choose_devices(driver: Driver, page: QueuePage, queue: RunQueue) -> None:
-    line = page.devices.control.line
+    line = page.bar.devices.control.line
     page.select(3)
-    driver.wait(lambda: page.devices._entry and page.devices._entry.number == 3, "a field for its GPUs")
+    driver.wait(lambda: page.bar.devices._entry and page.bar.devices._entry.number == 3, "a field for its GPUs")
     line.focus_force()
     line.insert(0, "1,x")
     driver.press("Return")
-    assert "GPUs is '1,x'" in page._said, "longer than its place"
+    assert "GPUs is '1,x'" in page.bar.said, "longer than its place"
     line.delete(0, "end")
     line.insert(0, "1, 0")
     driver.press("Return")
@@ -124,7 +124,10 @@ def choose_devices(driver: Driver, page: QueuePage, queue: RunQueue) -> None:
     config = load_config(queue.config_file(4))
     save_config(config.model_copy(update={"learning_rate": 0.5}), queue.config_file(4))
     page._reader = QueueReader()
-    driver.wait(lambda: page.table.item("4", "values")[5] == "Learning rate: 0.5", "the settings that differ")
+    driver.wait(lambda: page.table.item("4", "values")[5].startswith("Learning rate: 0.5  ·  "), "what differs first")
+    page.select(4)
+    driver.wait(lambda: f"Output: {queue.runs_dir}" in page.bar.said, "where its run writes")
+    assert all(title in page.bar.said for title in ("Model family: ", "Concepts: ", "Maximum steps: ")), page.bar.said
 
 
 RUNNER = """
@@ -175,7 +178,7 @@ def test_a_broken_queue_is_named(driver: Driver, home: Path) -> None:
     section = driver.window.sections["monitor"]
     section.open_page("queue")
     page = section.pages["queue"]
-    driver.wait(lambda: "queue.json" in page.message.cget("text"), "the message")
+    driver.wait(lambda: "queue.json" in page.bar.message.cget("text"), "the message")
     driver.click_really(page.start_button)
     driver.settle()
     assert (queue.path / "queue.json").read_text() == '{"entries": [{"name": "../x"}]}'
@@ -199,8 +202,8 @@ def test_add_start_and_follow(preferences: Path, images: Path, tmp_path: Path) -
         driven.until(lambda: driven.window.state_.family.declaration is not None, "the family")
         driven.click(driven.window.run_bar.enqueue)
         driven.until(lambda: queue.read().waiting, "an entry")
-        said = driven.window.run_bar._detail  # shortened as it fits; the tooltip has it whole
-        driven.until(lambda: "cats is in the queue" in " ".join(said.cget("text").split()), "message")
+        bar = driven.window.run_bar  # which shows the message shortened as it fits
+        driven.until(lambda: "cats is number 1 in the queue" in bar._full_detail(), "message")
         driven.until(lambda: not driven.window.state_.actions._starting, "the end of adding")
         driven.press("F4")
         driven.until(lambda: len(queue.read().waiting) == 2, "a second entry")

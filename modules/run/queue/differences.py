@@ -1,8 +1,8 @@
-"""The settings in which the entries of a queue differ from each other."""
+"""The settings that tell the entries of a queue apart, and those that describe a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from modules.config import ConfigError, Option, TrainConfig, dump, is_active, options
@@ -11,6 +11,10 @@ from modules.run.queue.folder import RunQueue
 
 MOST_COMPARED: Final = 100  # entries; each is a file to read
 _NOT_COMPARED: Final = ("run_name", "runs_dir", "device_ids")  # which an entry has, or shows, anyway
+_DESCRIBE: Final = (  # any run, as far as they are set
+    *("family", "base_model", "method", "concepts", "max_steps", "epochs"),
+    *("batch_size", "learning_rate", "resolution"),
+)
 _SHOWN_OF_ITEM: Final = {"concepts": "path", "samples": "prompt", "parts": "part"}
 
 Data = dict[str, Any]
@@ -23,7 +27,7 @@ class Differences:
         self._configs: dict[tuple[int, str], Data] = {}
 
     def of(self, queue: RunQueue, entries: Sequence[Entry]) -> dict[int, list[tuple[Option, object]]]:
-        """By number the settings, and their values, that are not the same in all entries of its kind.
+        """By number the settings, and their values: first those that differ in its kind, then what describes a run.
 
         There are two kinds, those that wait or run and those that have ended. What has no effect is left out, as is an
         entry whose config cannot be read.
@@ -36,8 +40,18 @@ class Differences:
         found: dict[int, list[tuple[Option, object]]] = {}
         for is_open in (True, False):
             kind = {entry.number for entry in compared if entry.is_open is is_open}
-            found |= differing({key[0]: data for key, data in self._configs.items() if data and key[0] in kind})
+            configs = {key[0]: data for key, data in self._configs.items() if data and key[0] in kind}
+            for number, settings in differing(configs).items():
+                found[number] = [*settings, *describing(configs[number], {option.path for option, _ in settings})]
         return found
+
+
+def describing(config: Data, but: Collection[str] = ()) -> list[tuple[Option, object]]:
+    """Model, images, length and the like of a config as dumped, without what is empty and the paths in `but`."""
+    by_path = {option.path: option for option in options(TrainConfig)}
+    unused = "epochs" if config.get("max_steps") else "max_steps"
+    values = [(by_path[path], _value(config, path)) for path in _DESCRIBE if path not in but and path != unused]
+    return [(option, value) for option, value in values if value not in (None, "", []) and is_active(option, config)]
 
 
 def differing(configs: Mapping[int, Data]) -> dict[int, list[tuple[Option, object]]]:

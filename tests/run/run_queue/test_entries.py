@@ -175,17 +175,20 @@ def test_devices_of_an_entry_that_waits_are_chosen(tmp_path: Path) -> None:
         queue.set_devices(3, [0])
     differences = Differences()
     found = differences.of(queue, queue.read().entries)
-    shown = {number: {option.path: value for option, value in each} for number, each in found.items()}
+    shown = {number: {option.path: value for option, value in each[:3]} for number, each in found.items()}
     cats, dogs = (str(Path(name).absolute()) for name in ("cats", "dogs"))
     assert shown == {
         1: {"concepts": [cats], "learning_rate": 1e-4, "ema": False},
         2: {"concepts": [dogs], "learning_rate": 2e-4, "ema": False},
-        3: {**shown[3], "concepts": [], "learning_rate": 2e-4, "ema": True},
+        3: {"concepts": [], "ema": True, "ema_decay": 0.999},  # the learning rate is the fourth
     }
     queue.edit(lambda found: found.with_entry(found.entry(3).changed(state="finished")))
     found = differences.of(queue, queue.read().entries)
-    assert found[3] == [], "alone among those that have ended"
-    assert {option.path for option, _ in found[1]} == {"concepts", "learning_rate"}
+    rest = ["family", "method", "epochs", "batch_size", "resolution"]
+    assert [option.path for option, _ in found[3]] == [*rest[:4], "learning_rate", rest[4]], (
+        "alone among the ended ones"
+    )
+    assert [option.path for option, _ in found[1]] == ["concepts", "learning_rate", *rest], "what differs comes first"
 
 
 def test_machines_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,94 @@
+"""Below the Queue page's table: what can be done with the selected entry, and a message about it."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from app.monitor.queue_devices import DevicesField
+from app.widgets import theme
+from app.widgets.buttons import Button, add_tooltip, frame, text
+from app.widgets.ellipsis import fit_lines
+from modules.run.queue.entries import Entry
+
+_LINES: Final = 2  # of the message
+
+
+class EntryActions(Protocol):
+    """What the buttons do: the Queue page."""
+
+    def open_run(self) -> None: ...
+    def move(self, by: int) -> None: ...
+    def repeat(self) -> None: ...
+    def remove(self) -> None: ...
+    def set_devices(self, number: int, devices: list[int] | None) -> None: ...
+    def complain(self, reason: str) -> None: ...
+
+
+class QueueBar(tk.Frame):
+    """`said` is the message as a whole; what does not fit is in its tooltip."""
+
+    def __init__(self, parent: tk.Misc, actions: EntryActions) -> None:
+        super().__init__(parent, borderwidth=0, highlightthickness=0)
+        theme.paint(self, bg=theme.WINDOW)
+        self.said = ""
+        row = frame(self, theme.WINDOW)
+        row.pack(fill="x", pady=(0, theme.px(6)))
+        self._build_buttons(row, actions)
+        self.devices = DevicesField(row, actions.set_devices, actions.complain)
+        self.devices.pack(side="left", padx=(0, theme.px(8)))
+        self.message = text(self, "", "small", colour=theme.MUTED, bg=theme.WINDOW)
+        self.message.pack(fill="x")
+        self.message.bind("<Configure>", lambda event: self._fit_message())
+        add_tooltip(self.message, lambda: self.said)
+
+    def show(self, entry: Entry | None, waiting: Sequence[int]) -> None:
+        """Allow what can be done with the entry; `waiting` are the numbers of those that wait, in their order."""
+        place = waiting.index(entry.number) if entry is not None and entry.number in waiting else None
+        allowed = {
+            self.open_button: entry is not None and entry.started is not None,
+            self.up_button: bool(place),
+            self.down_button: place is not None and place + 1 < len(waiting),
+            self.repeat_button: entry is not None and not entry.is_open,
+            self.remove_button: entry is not None,
+        }
+        for button, is_allowed in allowed.items():
+            button.configure(state="normal" if is_allowed else "disabled")
+        self.devices.show(entry if place is not None else None)
+
+    def say(self, message: str) -> None:
+        """Show a message below the buttons."""
+        self.said = message
+        self._fit_message()
+
+    def _build_buttons(self, row: tk.Frame, actions: EntryActions) -> None:
+        self.open_button = Button(
+            row, "Open", actions.open_run, icon="monitor", tooltip="Show its run in the monitor and the run bar."
+        )
+        self.up_button = Button(row, "", lambda: actions.move(-1), icon="up", tooltip="Earlier  (Alt+Up)")
+        self.down_button = Button(row, "", lambda: actions.move(1), icon="down", tooltip="Later  (Alt+Down)")
+        self.repeat_button = Button(
+            row,
+            "Run again",
+            actions.repeat,
+            icon="refresh",
+            tooltip="Wait again; its run continues from its last backup.",
+        )
+        self.remove_button = Button(
+            row,
+            "Remove",
+            actions.remove,
+            icon="trash",
+            tooltip="Take it out of the queue; its run folder stays.  (Delete)",
+        )
+        buttons = (self.open_button, self.up_button, self.down_button, self.repeat_button, self.remove_button)
+        for button in buttons:
+            button.pack(side="left", padx=(0, theme.px(8)))
+
+    def _fit_message(self) -> None:
+        room = self.message.winfo_width()
+        line = self.said.split("\n")[0]
+        shown = fit_lines(self, line, theme.tk_font("small"), room, _LINES) if room > 1 else line
+        if self.message.cget("text") != shown:
+            self.message.configure(text=shown)
