@@ -14,6 +14,7 @@ from torch import Tensor
 from modules.checkpoint.formats.file_types import require_diffusers_folder
 from modules.checkpoint.formats.safetensors_file import SafetensorsFile, lazy_tensor, write_safetensors
 from modules.config import ConfigError
+from modules.diffusion.transformer_files.whole import require_unscaled
 from modules.files import FileFault, read_json
 
 _WHOLE_FOLDER: Final = "Copy or download the whole folder."
@@ -47,7 +48,7 @@ class ComponentWeights:
     """The weights of one component, in one file or in several shards."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ConfigError if there are none, or only pickles."""
+        """Raises ConfigError if there are none, only pickles, or quantised ones."""
         self._stack = ExitStack()
         self._file_of: dict[str, SafetensorsFile] = {}
         found = sorted(folder.glob("*.safetensors"))
@@ -61,6 +62,7 @@ class ComponentWeights:
         with ExitStack() as opening:
             for file in files:
                 opened = opening.enter_context(SafetensorsFile(file))
+                require_unscaled(opened)
                 self._file_of.update(dict.fromkeys(opened.names, opened))
             self._stack = opening.pop_all()
 

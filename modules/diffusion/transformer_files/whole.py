@@ -19,8 +19,10 @@ SAME_ARCHITECTURE: Final = "Give the layout of a model of the same architecture.
 _OTHER_COMPONENTS: Final = ("vae.", "first_stage_model.", "text_encoders.", "cond_stage_model.", "conditioner.")
 # In ComfyUI's file of Z-Image, from the code of Lumina 2; no network uses it, and diffusers drops it as well.
 _UNUSED: Final = ("norm_final.weight",)
-# ComfyUI's scaled fp8 and other quantised files: a weight is what is stored times its scale.
-_SCALE: Final = re.compile(r"scale_weight|weight_scale|scale_input|input_scale|scaled_fp8|comfy_quant|absmax|quant_map")
+# ComfyUI's scaled fp8, bitsandbytes' and other quantised files: a weight is what is stored times its scale.
+_SCALE: Final = re.compile(
+    r"scale_weight|weight_scale|scale_input|input_scale|scaled_fp8|comfy_quant|absmax|quant_map|\.SCB$"
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ def find_originals(
     """
     own = set(source.names)
     is_transformer = network.component == "transformer"
+    if is_transformer:
+        require_unscaled(source)
     needed: dict[str, tuple[OriginalName, tuple[int, ...]]] = {}
     has_own_names = is_transformer and network.shapes.keys() <= own
     for name, shape in network.shapes.items():
@@ -89,7 +93,6 @@ def _require_whole(
     for name in source.names:
         if name in names or name.removeprefix(PREFIX) in _UNUSED or name.startswith(_OTHER_COMPONENTS):
             continue
-        require_unscaled(source)
         raise ConfigError(
             f"{str(source.path)!r} has {name!r}, for which {layout} has no place{of_family(source)}.",
             SAME_ARCHITECTURE,
@@ -117,7 +120,8 @@ def require_unscaled(source: SafetensorsFile) -> None:
     if scale := next((name for name in own if _SCALE.search(name)), None):
         raise ConfigError(
             f"{str(source.path)!r} is quantised: its weights are to be multiplied by {scale!r} and others.",
-            "Use the file in bf16 or fp16 of the same model.",
+            "Use the file in bf16 or fp16 of the same model, which a run keeps in 4 or 8 bits with parts.0.weights nf4 "
+            "or int8.",
         )
 
 
