@@ -29,6 +29,10 @@ class MachineLeft(Exception):
     """A machine has left before it was ready: its reason."""
 
 
+class RunClosed(Exception):
+    """Machine 0 has ended before the machine was ready."""
+
+
 class Admission:
     """Sends each machine the config, and compares its files with this machine's, which are listed meanwhile."""
 
@@ -39,6 +43,7 @@ class Admission:
         token: str,
         members: Members,
         report: Callable[[str], None],
+        is_closed: Callable[[], bool],
     ) -> None:
         """`welcome` is sent with the config; `report` gets what the machines do that are not ready yet."""
         self._config = config
@@ -46,6 +51,7 @@ class Admission:
         self._token = token
         self._members = members
         self._report = report
+        self._is_closed = is_closed
         self._listings: Future[list[Listing]] = Future()
         if welcome["preflight"]:  # compares the files itself
             self._listings.set_result([])
@@ -59,7 +65,10 @@ class Admission:
             self._listings.result()
 
     def admit(self, session: Session, machine: RemoteMachine, number: int, notes: Sequence[str]) -> int:
-        """The number of processes of a machine that passes. Raises JoinRejected, MachineLeft or ChannelClosed."""
+        """The number of processes of a machine that passes.
+
+        Raises JoinRejected, MachineLeft, RunClosed or ChannelClosed.
+        """
         nonce = secrets.token_hex(16)
         session.send(
             "welcome",
@@ -83,7 +92,9 @@ class Admission:
         """Its answer; meanwhile report that it has connected, and what it waits for."""
         slow_at, has_asked = time.monotonic() + _SLOW_S, False  # one sentence of each is enough
         while True:
-            message = session.receive(0.5)
+            if self._is_closed():
+                raise RunClosed
+            message = session.receive(0.2)
             kind = "" if message is None else message["type"]
             if message is not None and kind == "ready":
                 return message

@@ -133,7 +133,10 @@ def _require_file_or_folder(config: TrainConfig, name: str, value: str) -> None:
         )
     group, _, rest = name.partition(".")
     if group == "concepts" and config.concepts[int(rest.partition(".")[0])].enabled:
-        raise PathMissing(f"concepts: there is no folder {value!r} on this machine")
+        raise PathMissing(
+            f"concepts: there is no folder {value!r} on this machine",
+            f"Copy the images from machine 0; if they are in another place here, join with --set {name}=FOLDER",
+        )
 
 
 def _refusal(name: str, value: str, found: Path) -> PathNotAllowed:

@@ -12,7 +12,7 @@ from modules.config import TrainConfig
 from modules.files import printable
 from modules.run.folder.failures import Failure
 from modules.run.format_duration import in_words
-from modules.run.join.admission import LONGEST_REASON, Admission, MachineLeft, asking
+from modules.run.join.admission import LONGEST_REASON, Admission, MachineLeft, RunClosed, asking
 from modules.run.join.channel import ChannelClosed, Message
 from modules.run.join.checks import JoinRejected, check_software, failure_of
 from modules.run.join.keys import derive_key
@@ -62,7 +62,7 @@ class JoinServer:
         self._outcome: str | None = None  # set by `close`
         self._is_preflight = bool(preflight)
         welcome = {"run_name": run_name, "folder_proofs": list(folder_proofs), "preflight": preflight}
-        self._admission = Admission(config, welcome, token, self._members, self._report)
+        self._admission = Admission(config, welcome, token, self._members, self._report, self._is_closed)
         self._listener = Listener(config.initial_port + 1, token, self._serve, self._report)
         self.port = self._listener.port
 
@@ -205,7 +205,7 @@ class JoinServer:
         if number is None:
             everyone = f"all {machines} machines have"
             others = everyone if wanted is None else f"machine {wanted}, {self._members.holder(wanted)}, has"
-            raise JoinRejected(f"{others} already joined", "Raise num_nodes on machine 0 if more are needed")
+            raise JoinRejected(f"{others} already connected", "Raise num_nodes on machine 0 if more are needed")
         self.silent.discard(number)
         return number
 
@@ -215,6 +215,9 @@ class JoinServer:
             processes = self._admission.admit(session, machine, number, notes)
         except MachineLeft as reason:
             return f"{machine} has left: {reason}"
+        except RunClosed:
+            session.send("closed", outcome=self._outcome)
+            return ""
         self._check_rejoin(number, processes)
         for note in notes:
             self._report(f"Note: {note}.", ready=number)
@@ -273,6 +276,9 @@ class JoinServer:
                 f"machine {number} had {before} processes when the run started, and now has {processes}",
                 "Set device_ids or processes_per_node so that it has as many as before",
             )
+
+    def _is_closed(self) -> bool:
+        return self._outcome is not None
 
     def _report(self, text: str, *, ready: int = 0) -> None:
         self._report_message(text, self._members.missing_numbers(without=ready))

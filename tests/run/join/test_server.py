@@ -306,11 +306,11 @@ def test_machine_numbers_are_unique(make_server: Callable[..., Harness], monkeyp
     harness = make_server(3)
     harness.join("beta", number=2)
     harness.wait_for("beta", "machine 2")
-    assert "machine 2, beta (127.0.0.1), has already joined" in harness.rejection(harness.hello("gamma", number=2))
+    assert "machine 2, beta (127.0.0.1), has already connected" in harness.rejection(harness.hello("gamma", number=2))
     assert "its number is 3, but this run has machines 0 to 2" in harness.rejection(harness.hello("gamma", number=3))
     harness.join("gamma")
     harness.wait_for("gamma", "machine 1")
-    assert "all 3 machines have already joined" in harness.rejection(harness.hello("delta"))
+    assert "all 3 machines have already connected" in harness.rejection(harness.hello("delta"))
 
 
 def test_disconnected_machine_is_missing(make_server: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -459,6 +459,15 @@ def test_machine_0_says_that_a_machine_has_connected_and_not_confirmed(
     monkeypatch.setattr(admission_module, "_SLOW_S", 0.0)
     harness.hello("gamma").expect("welcome")
     harness.wait_for("gamma (127.0.0.1) has connected and is still checking its files")
+    other = make_server()
+
+    def allow_too_late(question: str) -> bool:
+        other.server.close("it was stopped")
+        return True
+
+    line = JoinLine.parse(f"127.0.0.1:{other.server.port}", other.server.token)
+    with pytest.raises(JoinError, match=r"\(machine 0\) has ended: it was stopped"):
+        join_run(line, lambda text: None, allow_too_late)
 
 
 def test_waiting_for_machine_0_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
