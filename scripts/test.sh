@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs every check, even after one has failed: ./scripts/test.sh [--fast] [options for pytest]
 # --fast takes less than a minute: no mypy, no slow tests, and the first tests of every file.
-# Two workers share the tests: while the processes of one wait, the other computes. Your options come last, e.g. -n 0.
+# Two workers share the tests: while the processes of one wait, the other computes. mypy, which takes a minute of a
+# core, gets what both leave; its errors come last. Your options for pytest come last, e.g. -n 0.
 set -u
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 1
@@ -31,6 +32,15 @@ check() {
     "$python" "$@" || failed="$failed $name"
 }
 
+start_mypy() {
+    mypy_output=$(mktemp) || exit 1
+    nice -n 19 "$python" -m mypy >"$mypy_output" 2>&1 &
+    mypy=$!
+    trap 'kill "$mypy" 2>/dev/null; rm -f "$mypy_output"' EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+}
+
 install_system_packages & # beside pip: both mostly wait for the network
 ./scripts/setup.sh --dev
 set_up=$?
@@ -42,9 +52,14 @@ unset PYTHONDONTWRITEBYTECODE # container images set it; each of a thousand proc
 
 check ruff -m ruff check --quiet --output-format concise .
 check format -m ruff format --quiet --check --output-format concise .
-[ -n "$fast" ] || check mypy -m mypy --num-workers 2
 # Not bin/lint-imports: its first line holds the path .venv was created at, and the folder may have been moved.
 check layers -c 'from importlinter.cli import lint_imports_command; lint_imports_command()' --no-logo
 [ -z "$failed" ] || echo "== failed, see above:$failed"
+[ -n "$fast" ] || start_mypy
 check pytest -m pytest -n 2 --dist loadgroup --no-loadscope-reorder ${fast:+"$fast"} "$@"
+[ -n "$fast" ] || wait "$mypy" || {
+    echo "== mypy"
+    cat "$mypy_output"
+    failed="$failed mypy"
+}
 [ -z "$failed" ]
