@@ -20,7 +20,8 @@ sys.path.insert(0, str(ROOT))
 
 from modules.config import TrainConfig, save_config
 from modules.run import RunFolder
-from modules.run.folder.events import Event, read_events
+from modules.run.folder.event_reader import read_events
+from modules.run.folder.events import Event
 from scripts.make_demo_data import make_demo_data
 
 EVERY = 200  # steps between two validations, samples and backups

@@ -22,7 +22,7 @@ from app.widgets.buttons import Button, card, frame, text
 from app.widgets.clickable import make_clickable
 from modules.files import FileFault, open_regular
 from modules.run import RunFolder
-from modules.run.folder.events import parse_events
+from modules.run.folder.event_reader import parse_events
 
 _COUNT: Final = 4
 _SIDE: Final = 56  # of the sample, in unscaled pixels

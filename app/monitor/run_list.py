@@ -12,7 +12,7 @@ from typing import Final
 from app.runs.status import Liveness, Status, read_liveness, status_of
 from modules.files import FileFault, open_regular, read_json
 from modules.run import Event, EventReader, RunFolder
-from modules.run.folder.events import parse_events
+from modules.run.folder.event_reader import parse_events
 from modules.run.folder.run_notes import RunNotes, notes_file, read_notes
 from modules.run.view.run_view import RunView
 

@@ -2,7 +2,8 @@
 
 from modules.run.exit_codes import BAD_CONFIG, FINISHED, exit_code_of
 from modules.run.folder.commands import Commands, SilentCommands, request_command
-from modules.run.folder.events import Event, EventLog, EventReader, read_events
+from modules.run.folder.event_reader import EventReader, read_events
+from modules.run.folder.events import Event, EventLog
 from modules.run.folder.failures import (
     Failure,
     clear_failures,

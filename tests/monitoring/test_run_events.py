@@ -12,7 +12,7 @@ from PIL import Image
 
 from modules.monitoring.report import RunReport
 from modules.run import EventLog
-from modules.run.folder.events import read_events
+from modules.run.folder.event_reader import read_events
 from tests.runs import Run, tiny_config, train_alone
 
 FIELDS = {

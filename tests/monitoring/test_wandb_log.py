@@ -14,7 +14,7 @@ from modules.config.hyperparameters import hyperparameters
 from modules.monitoring import Histogram, RunReport, StepRecord
 from modules.monitoring.wandb_log import WandbLog, _run_id, check_wandb
 from modules.run import EventLog
-from modules.run.folder.events import read_events
+from modules.run.folder.event_reader import read_events
 
 SECRET, PLACE = "hf_" + "a1B2" * 8, "/home/somebody/pictures"
 GIVEN = {

@@ -11,7 +11,7 @@ import pytest
 
 from modules.config import ConfigError
 from modules.run.folder.commands import request_command
-from modules.run.folder.events import read_events
+from modules.run.folder.event_reader import read_events
 from modules.run.folder.run_folder import RunFolder
 from modules.run.join.join_line import write_join_line
 from modules.run.start import start_run

@@ -16,7 +16,8 @@ from modules import __version__
 from modules.files import FileFault, open_regular, read_json
 from modules.machine import device_summary
 from modules.run.debug_package.anonymous import anonymous, anonymous_text, private_texts
-from modules.run.folder.events import Event, parse_events
+from modules.run.folder.event_reader import parse_events
+from modules.run.folder.events import Event
 from modules.run.folder.run_folder import RunFolder
 
 LAST_S: Final = 600.0  # of the events

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from modules.run.exit_codes import EXIT_CODES
-from modules.run.folder.events import Event, EventReader
+from modules.run.folder.event_reader import EventReader
+from modules.run.folder.events import Event
 
 _MAX_TEXT: Final = 16_384  # characters of a message; a file from elsewhere may hold any
 _CHUNK_BYTES: Final = 64 << 10  # of events in memory at a time

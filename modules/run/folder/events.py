@@ -9,14 +9,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
-from modules.files import MASK, FileFault, is_secret_name, mask_secrets, open_for_writing, open_regular
+from modules.files import MASK, is_secret_name, mask_secrets, open_for_writing
 
 PROTOCOL_VERSION: Final = 1
 Event = dict[str, object]
@@ -27,11 +26,6 @@ _MIN_PAUSE_S = 0.1
 _RETRY_PAUSE_S = 5.0
 # About 12 MiB of step events, kept in memory while the disk accepts no writes.
 _MAX_PENDING = 50_000
-_CHUNK_BYTES = 4 << 20
-# No event is nearly as long; a file without line ends must not be read into memory.
-_MAX_LINE_BYTES = 8 << 20
-_MAX_SKIPPED_BYTES = 64 << 20  # at once
-_HEAD_BYTES = 96  # of the first event, including its time
 
 
 class EventPlace:
@@ -191,82 +185,6 @@ class SilentEventLog:
         """Nothing to close."""
 
 
-class EventReader:
-    """Follows a growing event file; skips lines that are not events and an incomplete last line."""
-
-    def __init__(self, path: Path, *, from_end: bool = False, chunk_bytes: int = _CHUNK_BYTES) -> None:
-        self._path = path
-        self._chunk_bytes = chunk_bytes
-        self._offset = 0
-        self._head = b""
-        self._is_skipping = False  # inside a line that is longer than any event
-        self._read_state: tuple[int, ...] = ()  # of the file when all of it had been read
-        self.restarts = 0  # how often the file was replaced by another one, which is then read from its start
-        if from_end:
-            with suppress(OSError, FileFault), open_regular(path) as file:
-                self._detect_replacement(file)
-                self._offset = os.fstat(file.fileno()).st_size
-
-    def new(self) -> list[Event]:
-        """The events since the last call, about `chunk_bytes` at most, to keep a window responsive; [] if none."""
-        try:
-            with open_regular(self._path) as file:  # opening it is what makes NFS ask for its current size
-                state = _file_state(file)
-                if state == self._read_state:
-                    return []
-                self._detect_replacement(file)
-                while lines := self._read_lines(file):
-                    if events := list(parse_events(lines)):
-                        return events
-                self._read_state = () if self._is_skipping else state
-        except (OSError, FileFault):
-            pass
-        return []
-
-    def _detect_replacement(self, file: BinaryIO) -> None:
-        """Start over if the file is shorter than before or starts differently: a new run of the same name."""
-        head = file.read(_HEAD_BYTES)
-        if os.fstat(file.fileno()).st_size < self._offset or not head.startswith(self._head):
-            self._offset, self._is_skipping = 0, False
-            self.restarts += 1
-        self._head = head
-
-    def _read_lines(self, file: BinaryIO) -> bytes:
-        """The next complete lines; b"" at the end of the file, or after much of a line that is too long."""
-        first = self._offset
-        while True:
-            file.seek(self._offset)
-            data = file.read(self._chunk_bytes)
-            if b"\n" not in data and len(data) == self._chunk_bytes and not self._is_skipping:
-                data += file.readline(max(1, _MAX_LINE_BYTES - len(data)))
-            whole = data[: data.rfind(b"\n") + 1]
-            if self._is_skipping:
-                self._is_skipping = not whole
-                start = whole.find(b"\n") + 1
-                self._offset += len(whole) or len(data)
-                if whole[start:] or not data or self._offset - first > _MAX_SKIPPED_BYTES:
-                    return whole[start:]
-            elif not whole and len(data) >= _MAX_LINE_BYTES:
-                self._is_skipping = True
-            else:
-                self._offset += len(whole)
-                return whole
-
-
-def _file_state(file: BinaryIO) -> tuple[int, ...]:
-    found = os.fstat(file.fileno())
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def read_events(path: Path) -> list[Event]:
-    """All events of a file, in order; [] if there is no file."""
-    reader = EventReader(path)
-    events: list[Event] = []
-    while batch := reader.new():
-        events.extend(batch)
-    return events
-
-
 def _open(path: Path, *, repair: bool) -> int:
     file = open_for_writing(path, append=True)
     size = os.fstat(file).st_size
@@ -310,14 +228,3 @@ def _lost_events_warning(count: int) -> bytes:
     text = f"{count} step events are missing here: the disk was not writable for too long."
     event = {"v": PROTOCOL_VERSION, "t": round(time.time(), 3), "type": "warning", "message": text}
     return json.dumps(event).encode() + b"\n"
-
-
-def parse_events(data: bytes) -> Iterator[Event]:
-    """The events in complete lines; lines that are not events are skipped."""
-    for line in data.splitlines():
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(event, dict) and isinstance(event.get("type"), str):
-            yield event

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from modules.config import TrainConfig
 from modules.files import mask_secrets, printable
 from modules.run.endings import ENDINGS
-from modules.run.folder.events import EventReader
+from modules.run.folder.event_reader import EventReader
 from modules.run.folder.run_folder import RunFolder
 from modules.run.html_report.pictures import PromptRow, sample_rows
 from modules.run.html_report.svg import Line, plot

@@ -18,8 +18,9 @@ from modules.files import FileFault, read_json
 from modules.run.endings import ENDINGS
 from modules.run.exit_codes import FINISHED, INTERRUPTED, PAUSED, TERMINATED
 from modules.run.folder.commands import STOP_TERMINATED, request_command
+from modules.run.folder.event_reader import EventReader
 from modules.run.folder.event_summary import EventSummary
-from modules.run.folder.events import Event, EventReader
+from modules.run.folder.events import Event
 from modules.run.folder.failures import read_start_failure, root_cause
 from modules.run.folder.pidfile import find_launcher
 from modules.run.folder.run_folder import RunFolder, check_run_name_free

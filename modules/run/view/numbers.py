@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final, TextIO, TypeAlias
 
 from modules.files import open_for_writing, printable, replacing
-from modules.run.folder.events import Event, EventReader
+from modules.run.folder.event_reader import EventReader
+from modules.run.folder.events import Event
 from modules.run.folder.run_folder import RunFolder
 from modules.run.view.event_records import parse_float, parse_int, parse_text
 

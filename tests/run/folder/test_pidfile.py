@@ -15,7 +15,7 @@ import pytest
 from modules import ROOT
 from modules.run import RunFolder
 from modules.run.folder.commands import Commands
-from modules.run.folder.events import EventReader
+from modules.run.folder.event_reader import EventReader
 from modules.run.folder.failures import Failure, read_failures, record_failure
 from modules.run.folder.pidfile import find_launcher, pidfile_held, write_pidfile
 from modules.run.supervise.force_stop import force_stop

@@ -20,7 +20,7 @@ import pytest
 
 from modules import __version__
 from modules.config import ConfigError, DataError, TandemError, TrainConfig
-from modules.run.folder.events import read_events
+from modules.run.folder.event_reader import read_events
 from modules.run.folder.failures import Failure
 from modules.run.folder.run_folder import RunFolder
 from modules.run.join import admission as admission_module

@@ -17,7 +17,8 @@ from modules.files import printable
 from modules.machine import hostname
 from modules.run import RunFolder
 from modules.run.folder.commands import Commands
-from modules.run.folder.events import EventLog, read_events
+from modules.run.folder.event_reader import read_events
+from modules.run.folder.events import EventLog
 from modules.run.folder.failures import Failure, read_failures, record_failure, root_cause
 from modules.run.folder.folder_guard import remove_unstarted_run
 from modules.run.folder.pidfile import write_pidfile
