@@ -7,7 +7,7 @@ from typing import Final
 
 from modules.config import ConfigError, TrainConfig
 from modules.machine import PortReservations
-from modules.run.folder.error_help import PORT_IN_USE
+from modules.run.folder.error_rules import PORT_IN_USE
 from modules.run.folder.events import EventLog
 from modules.run.folder.failures import Failure
 from modules.run.folder.pidfile import pidfile_held

@@ -11,7 +11,7 @@ import psutil
 from modules.distributed.health.rank_processes import rank_processes
 from modules.distributed.startup.host_probe import HostProbe
 from modules.distributed.startup.member import Member, ranks_by_host
-from modules.run.folder.error_help import advice_for_kind
+from modules.run.folder.error_rules import advice_for_kind
 from modules.run.folder.failures import Failure
 from modules.run.format_duration import in_words
 

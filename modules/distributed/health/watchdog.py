@@ -46,7 +46,7 @@ from modules.distributed.health.timed_store import StoreClosed, StoreTimeout, Ti
 from modules.distributed.process_group import Group, Meeting
 from modules.distributed.startup.rendezvous import GroupError
 from modules.run.exit_codes import exit_code_of
-from modules.run.folder.error_help import advice_for_kind
+from modules.run.folder.error_rules import advice_for_kind
 from modules.run.folder.failures import Failure, record_failure
 from modules.run.folder.run_folder import RunFolder
 

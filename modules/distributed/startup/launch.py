@@ -21,7 +21,8 @@ from modules.distributed.process_group import cleanup_distributed, join_group, r
 from modules.distributed.startup.loopback import host_store
 from modules.distributed.startup.store import LAUNCHER_STORE_VARIABLE
 from modules.machine import find_free_port, hostname
-from modules.run.folder.error_help import SECONDARY_KINDS, explain_exception
+from modules.run.folder.error_help import explain_exception
+from modules.run.folder.error_rules import SECONDARY_KINDS
 from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.rank_env import RankEnv
 from modules.run.launch.store_secret import new_secret, store_secret

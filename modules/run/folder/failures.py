@@ -17,7 +17,8 @@ from modules.config import TandemError
 from modules.files import FileFault, mask_secrets, open_for_writing, printable, read_json, validate_record
 from modules.machine import hostname
 from modules.run.console import warn
-from modules.run.folder.error_help import SECONDARY_KINDS, explain_exception
+from modules.run.folder.error_help import explain_exception
+from modules.run.folder.error_rules import SECONDARY_KINDS
 from modules.run.folder.rank_log import rank_lines
 from modules.run.folder.run_folder import RunFolder
 

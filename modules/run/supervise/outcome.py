@@ -11,7 +11,8 @@ from typing import Final
 from modules.machine import hostname
 from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED, PAUSED, TERMINATED, exit_code_of
 from modules.run.folder.commands import STOP_INTERRUPTED, STOP_PAUSED, STOP_TERMINATED
-from modules.run.folder.error_help import advice_for_kind, explain_text
+from modules.run.folder.error_help import explain_text
+from modules.run.folder.error_rules import advice_for_kind
 from modules.run.folder.event_summary import EventSummary
 from modules.run.folder.failures import Failure
 from modules.run.folder.run_folder import RunFolder
@@ -134,7 +135,7 @@ def _root_failure(evidence: RunEvidence) -> Failure:
     sudden = next((each for each in unrecorded if each.is_first and each.exit_code in _ROOT_CAUSE_SIGNALS), None)
     if sudden is not None and (primary is None or primary.time >= sudden.time > 0):
         # An error recorded after another rank was killed is most likely about that loss, with a text that no rule of
-        # error_help.py matches.
+        # error_rules.py matches.
         return _failure_of_exit(sudden, evidence)
     launcher_was_killed = (
         evidence.launcher and evidence.returncode < 0 and evidence.launcher_pid not in evidence.killed_pids

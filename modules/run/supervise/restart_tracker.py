@@ -10,7 +10,7 @@ from contextlib import suppress
 import psutil
 
 from modules.machine import hostname
-from modules.run.folder.error_help import advice_for_kind
+from modules.run.folder.error_rules import advice_for_kind
 from modules.run.folder.failures import Failure
 from modules.run.format_duration import in_words
 from modules.run.supervise.process_tree import ProcessTree, env_var

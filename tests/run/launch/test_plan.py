@@ -113,7 +113,7 @@ def test_elastic_is_no_c10d_rendezvous() -> None:
 
 
 def test_machine_0_determines_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modules.run.launch.plan.preferred_addresses", lambda: ["10.0.0.5", "192.168.0.5"])
+    monkeypatch.setattr("modules.run.launch.machine_choices.preferred_addresses", lambda: ["10.0.0.5", "192.168.0.5"])
     made = plan(4, num_nodes=2, **MULTI)
     assert made.master_addr == "10.0.0.5"
     assert "will connect to 10.0.0.5 (its other addresses: 192.168.0.5)" in made.reasons[0]
