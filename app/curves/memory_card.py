@@ -112,11 +112,11 @@ class MemoryCard:
             style: theme.FontName = "body" if is_main else "small"
             colour = theme.TEXT if is_main else theme.MUTED
             name = text(self.facts, title, style, colour=colour)
-            name.grid(row=number, column=0, sticky="w", padx=(0 if is_main else theme.px(12), theme.px(12)))
+            name.grid(row=number, column=0, sticky="w", padx=(0 if is_main else theme.px(12), theme.px(32)))
             name.configure(wraplength=theme.px(300))
             text(self.facts, value, style, colour=colour).grid(row=number, column=1, sticky="ne")
         if rows:
-            self.facts.pack(fill="x", padx=theme.px(16), pady=(0, theme.px(6)))
+            self.facts.pack(anchor="w", padx=theme.px(16), pady=(0, theme.px(6)))  # values stay near their titles
         else:
             self.facts.pack_forget()
         self.warning.configure(text="\n".join(map(with_titles, self.answer.problems)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from modules.config import ConfigError, TrainConfig, effective_batch, learning_rate_scale
 from modules.machine import Gpu
@@ -11,21 +11,37 @@ from modules.run import LaunchPlan
 INVALID_SETTINGS: Final = "Some settings are not valid yet."
 
 
-def describe(config: TrainConfig | None, gpus: list[Gpu] | None = None) -> tuple[str, str]:
-    """(sentence, fault): how many processes train with which batch and learning rate, or why they cannot.
+class Summary(NamedTuple):
+    """`fault` says why the plan is impossible; `backend` what is used in place of the backend that was chosen."""
+
+    sentence: str
+    fault: str = ""
+    backend: str = ""
+
+
+def describe(config: TrainConfig | None, gpus: list[Gpu] | None = None) -> Summary:
+    """How many processes train with which batch and learning rate, or why they cannot.
 
     `gpus` default to this machine's. Queries the driver: call it off the main thread.
     """
     if config is None:
-        return "", INVALID_SETTINGS
+        return Summary("", INVALID_SETTINGS)
     try:
         plan = LaunchPlan.from_config(config, config_path="config.json", gpus=gpus)
     except ConfigError as error:
-        return "", str(error)
+        return Summary("", str(error))
     world = plan.world_size
     if world is None:
-        return "The number of processes is known once every machine has counted its GPUs.", ""
-    return f"{_processes(plan, bool(gpus))}{_batch(config, world)}{_learning_rate(config, world)}", ""
+        return Summary("The number of processes is known once every machine has counted its GPUs.")
+    sentence = f"{_processes(plan, bool(gpus))}{_batch(config, world)}{_learning_rate(config, world)}"
+    return Summary(sentence, backend=_backend(plan))
+
+
+def _backend(plan: LaunchPlan) -> str:
+    if plan.world_size == 1:
+        return "Not used by a single process."
+    reason = next((reason for reason in plan.reasons if reason.startswith("backend ")), "")
+    return f"Gloo is used here: {reason.partition(': ')[2]}." if reason else ""
 
 
 def _processes(plan: LaunchPlan, on_gpus: bool) -> str:

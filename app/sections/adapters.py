@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import tkinter as tk
+from collections.abc import Mapping
 
 from app.form.cards import Card
 from app.form.choice_fields import TargetsField
@@ -11,12 +13,27 @@ from app.form.field import Field
 from app.form.item_list import ItemListSpec
 from app.form.item_row import ItemContent
 from app.form.setting_text import format_value
+from app.form.text_fields import NumberField
 from app.sections.form_section import FormSection, first_line
 from app.state import AppState
+from app.widgets import theme
 from modules.config import Option
 from modules.config.family_about import family_about
 
-FIELD_CLASSES: dict[str, type[Field]] = {"parts.*.part": SubmoduleField, "lora_targets": TargetsField}
+
+class AlphaField(NumberField):
+    """LoRA alpha, with what other programs make of it."""
+
+    def refresh(self) -> None:
+        super().refresh()
+        self.note(alpha_note(self.state.draft.merged_data), theme.MUTED)
+
+
+FIELD_CLASSES: dict[str, type[Field]] = {
+    "parts.*.part": SubmoduleField,
+    "lora_targets": TargetsField,
+    "lora_alpha": AlphaField,
+}
 EMPTY = "No submodules listed.\nThe family's main submodule is trained, or the whole model."
 
 
@@ -67,6 +84,20 @@ class Section(FormSection):
         listed = [each.get("part") for each in self.list.items]
         free = [name for name in (family.parts if family else ()) if name not in listed]
         return {**part, "part": free[0]} if free else part
+
+
+def alpha_note(settings: Mapping[str, object]) -> str:
+    """What other programs make of an alpha that is not the rank; the run says the same of the files that it writes."""
+    rank, alpha = settings.get("lora_rank"), settings.get("lora_alpha")
+    if not isinstance(rank, int) or not isinstance(alpha, int | float) or rank < 1:
+        return ""
+    factor = alpha / (math.sqrt(rank) if settings.get("lora_rank_stabilized") else rank)
+    if factor == 1 or settings.get("lora_algorithm") != "lora" or settings.get("lora_layouts") == "kohya":
+        return ""
+    return (
+        "ComfyUI and Forge ignore alpha in files of diffusers' format: there, "
+        f"set the LoRA's strength to {factor:.3g}, or use the file in kohya's format."
+    )
 
 
 def describe(part: dict[str, object]) -> ItemContent:

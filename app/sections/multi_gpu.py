@@ -8,7 +8,7 @@ from app.form.cards import Card
 from app.multi_gpu.gpu_list import GpuList, GpuReading, read_gpus
 from app.multi_gpu.hosts_card import HostsCard
 from app.multi_gpu.link_matrix import LinkMatrix
-from app.multi_gpu.plan_summary import describe
+from app.multi_gpu.plan_summary import Summary, describe
 from app.sections.form_section import FormSection
 from app.widgets import theme
 from app.widgets.buttons import Button, card, text, wrap_within
@@ -155,7 +155,11 @@ class Section(FormSection):
         config = self.state.draft.config
         self.state.background.run(lambda: describe(config), self._show_summary)
 
-    def _show_summary(self, summary: tuple[str, str]) -> None:
-        sentence, fault = summary
+    def _show_summary(self, summary: Summary) -> None:
+        sentence, fault, backend = summary
+        if (field := self.find("distributed_backend")) is not None:
+            field.note(backend, theme.MUTED)
+        elif self.shown and not self._planning:  # its card is still to appear
+            self._planning = self.after(_PLAN_PAUSE_MS, self._describe)
         theme.paint(self.plan_label, fg=theme.BAD if fault else theme.TEXT)
         self.plan_label.configure(text=fault or sentence)

@@ -15,6 +15,7 @@ from app.windows.chooser import choose_path
 from app.windows.folder_listing import Purpose
 
 _TITLES: Final = 190  # unscaled pixels of the column of titles
+_WIDEST: Final = 720  # of the fields
 _PURPOSES: Final[dict[str, Purpose]] = {"any": "any", "file": "open", "folder": "folder", "save": "save"}
 _TOOLTIPS: Final = {"any": "a file or folder", "file": "a file", "folder": "a folder", "save": "where to save it"}
 
@@ -31,7 +32,7 @@ class ToolForm(tk.Frame):
         self._messages: dict[str, tk.Label] = {}
         self._rows: dict[str, tuple[tk.Misc, ...]] = {}
         self.grid_columnconfigure(0, minsize=theme.px(_TITLES))
-        self.grid_columnconfigure(1, weight=1)
+        self.grid_columnconfigure(2, weight=1)  # beside the fields in a wide window
         for row, field in enumerate(task.fields):
             self._add(2 * row, field)
         tk.Misc.bind(self, "<Configure>", self._wrap, add="+")
@@ -133,5 +134,7 @@ class ToolForm(tk.Frame):
             self._changed(name)
 
     def _wrap(self, event: tk.Event[tk.Misc]) -> None:
+        width = min(max(event.width - theme.px(_TITLES), theme.px(136)), theme.px(_WIDEST))
+        self.grid_columnconfigure(1, minsize=width)
         for message in self._messages.values():
-            message.configure(wraplength=max(event.width - theme.px(_TITLES + 16), theme.px(120)))
+            message.configure(wraplength=width - theme.px(16))

@@ -115,8 +115,9 @@ def test_checkboxes_select_gpus_and_keep_the_last(
 )
 def test_summary_of_processes_batch_and_learning_rate(settings: dict[str, object], expected: str) -> None:
     given = {"enable_multi_gpu": True, "batch_size": 2, "learning_rate": 1e-4, **settings}
-    sentence, fault = describe(TrainConfig.model_validate(given))
+    sentence, fault, backend = describe(TrainConfig.model_validate(given), [])
     assert fault == ""
+    assert backend.startswith("Gloo is used here: NCCL "), "what becomes of nccl on this machine"
     assert expected in sentence
 
 
@@ -350,14 +351,14 @@ def test_train_on_two_machines_with_the_copied_join_line(
     driver.draft.set("master_addr", "127.0.0.1")
     token = window.state_.next_join_token.show()
     window.run_bar.actions.train()
-    driver.wait(lambda: window.run_bar.join.winfo_ismapped(), "the button for the join line")
+    driver.wait(lambda: window.run_bar.buttons.join.winfo_ismapped(), "the button for the join line")
     window.show_section("monitor")
     card = window.sections["monitor"].waiting
     driver.wait(lambda: "missing: machine 1" in card.messages.cget("text"), "who is missing")
     assert window.state_.run is not None
     assert window.state_.run.status().title == "Waiting for machines"
 
-    window.run_bar.join.invoke()
+    window.run_bar.buttons.join.invoke()
     line = window.clipboard_get()
     assert line == card.line.entry.get()
     assert token in line, "as the launch commands showed"
@@ -382,7 +383,7 @@ def test_stop_ends_the_wait_for_other_machines(
     driver.draft.set("master_addr", "127.0.0.1")
     window.run_bar.actions.train()
     driver.wait(lambda: window.state_.run and window.state_.run.status().kind == "waiting", "the wait")
-    window.run_bar.stop.invoke()
+    window.run_bar.buttons.stop.invoke()
     driver.wait(lambda: not window.state_.run.is_alive, "the end")
     status = window.state_.run.status()
     assert (status.kind, status.title) == ("stopped", "Stopped"), "as in the list of runs"

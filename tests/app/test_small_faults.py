@@ -16,6 +16,7 @@ from app.form.setting_text import setting_title, with_titles
 from app.images.lists import ProblemList
 from app.preferences import Preferences
 from app.sections import SECTIONS
+from app.sections.adapters import alpha_note
 from app.widgets.buttons import Button
 from app.windows.chooser import choose_path
 from app.windows.folder_listing import count_images
@@ -28,12 +29,29 @@ from tests.app.fake_runs import line, make_fake_run
 
 def test_train_names_fields_by_their_titles(driver: Driver) -> None:
     driver.draft.set("max_steps", 0)
-    driver.click_really(driver.window.run_bar.train)
+    driver.click_really(driver.window.run_bar.buttons.train)
     words = driver.text(driver.dialogs()[0])
     assert "“Maximum steps” is 0; it must be a whole number from 1" in words
     assert "max_steps" not in words
     assert "null" not in words
     driver.press("Escape")
+
+
+def test_alpha_that_is_not_the_rank_is_explained_beside_the_setting(driver: Driver) -> None:
+    for path, value in {"method": "lora", "lora_rank": 16, "lora_alpha": 8.0}.items():
+        driver.draft.set(path, value)
+    driver.window.show_section("adapters")
+    field = driver.window.sections["adapters"].find("lora_alpha")
+    driver.wait(lambda: "strength to 0.5" in str(field.message.cget("text")), "what ComfyUI makes of it")
+    settings: dict[str, object] = {
+        "lora_rank": 16,
+        "lora_alpha": 16.0,
+        "lora_algorithm": "lora",
+        "lora_layouts": "both",
+    }
+    assert alpha_note(settings) == ""
+    assert "strength to 4" in alpha_note(settings | {"lora_rank_stabilized": True})
+    assert alpha_note(settings | {"lora_alpha": 8.0, "lora_layouts": "kohya"}) == ""
 
 
 @pytest.mark.parametrize(
