@@ -186,6 +186,13 @@ class Family(ABC):
         return None
 
     @classmethod
+    def meta_encoder(cls, config: TrainConfig) -> Callable[[Tensor], Tensor] | None:
+        """What `encode_batch` computes first, from images [B, 3, H, W], by a network in fp32 that is built for it: for
+        estimates of memory. None if that is not offered.
+        """
+        return None
+
+    @classmethod
     def frozen_networks(cls, config: TrainConfig) -> Sequence[FrozenNetwork]:
         """Networks besides those in `meta_model`, as far as they are known before loading."""
         return ()

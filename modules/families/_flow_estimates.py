@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,6 +22,7 @@ from modules.diffusion.text_states import STATES, TextBatch
 from modules.families._family import FrozenNetwork, read_options
 from modules.families._flow_sampling import FlowSampling
 from modules.families._frozen_networks import frozen_networks
+from modules.families._vae_estimates import meta_encoder
 
 USUAL_TOKENS = 256  # of a caption whose states are as long as it is
 
@@ -96,6 +97,14 @@ class FlowEstimates(FlowSampling):
         sigma = torch.zeros(samples, dtype=dtype)
         prediction: Tensor = family.velocity(x_t, sigma, text, family._guidance(x_t))
         return (prediction.to(dtype) - x_t).square().flatten(1).mean(1)
+
+    @classmethod
+    def meta_encoder(cls, config: TrainConfig) -> Callable[[Tensor], Tensor] | None:
+        """See Family."""
+        options = read_options(cls.Options, config.family_options)
+        assert isinstance(options, FlowOptions)
+        base = find_flow_model(config.base_model, options.layout, cls.spec)
+        return meta_encoder(base.folder(), base.label, tiling=options.vae_tiling)
 
     @classmethod
     def frozen_networks(cls, config: TrainConfig) -> Sequence[FrozenNetwork]:

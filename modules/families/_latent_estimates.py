@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -21,6 +21,7 @@ from modules.diffusion.text_encoders import HIDDEN, POOLED, TOKENS, Layer
 from modules.families._family import FrozenNetwork, read_options, trained_submodules
 from modules.families._frozen_networks import frozen_networks
 from modules.families._latent_sampling import LatentSampling
+from modules.families._vae_estimates import meta_encoder
 
 _TOKENS = 77  # of a chunk
 _PIXELS_PER_LATENT = 8
@@ -74,6 +75,17 @@ class LatentEstimates(LatentSampling):
         x_t = torch.zeros(samples, unet.config.in_channels, *sides, dtype=dtype)
         prediction: Tensor = model(x_t, torch.zeros(samples, dtype=torch.int64), conditioning)
         return prediction.to(dtype).square().flatten(1).mean(1)
+
+    @classmethod
+    def meta_encoder(cls, config: TrainConfig) -> Callable[[Tensor], Tensor] | None:
+        """See Family."""
+        options = read_options(cls.Options, config.family_options)
+        assert isinstance(options, DiffusionOptions)
+        base = find_base_model(config.base_model, cls.spec.class_names, cls.spec.components)
+        folder = base.cached_folder() if isinstance(base, HubModel) else base
+        if folder is not None and not folder.is_dir():
+            return None  # of a single file nothing is known before it is read
+        return meta_encoder(folder, str(config.base_model), tiling=options.vae_tiling)
 
     @classmethod
     def frozen_networks(cls, config: TrainConfig) -> Sequence[FrozenNetwork]:

@@ -15,6 +15,7 @@ from modules.diffusion.dtypes import HALF_DTYPES
 from modules.diffusion.quantized import QuantizedLinear
 from modules.families._by_name import family_class
 from modules.families._family import Family
+from modules.training.memory_table.encoding import encoding_activations
 from modules.training.memory_table.fake_model import fake_family
 from modules.training.memory_table.live_bytes import LiveBytes
 from modules.training.memory_table.table import MemoryTable, _activations, _peak, memory_table
@@ -193,6 +194,7 @@ def test_text_encoders_are_on_the_device_only_while_images_are_cached(flow: tupl
     assert table is not None
     assert uncached is not None
     family = load_family(settings(*flow, method="lora"))
+    near_the_encoding(family, kind, settings(*flow, method="lora"))
     encoders = family.components.load_encoders(torch.bfloat16, CPU)  # type: ignore[attr-defined]
     bytes_of = {name: sum(w.nbytes for w in encoder.parameters()) for name, encoder in encoders.items()}
     caching = {row.what: row.bytes for row in table.rows if row.phase == "caching"}
@@ -212,6 +214,17 @@ def test_text_encoders_are_on_the_device_only_while_images_are_cached(flow: tupl
         assert caching[f"{name}, bf16"] >= count  # a file may hold a head that is not loaded
         assert not any(row.what.startswith(name) and row.phase == "training" for row in table.rows)
         assert any(row.what.startswith(name) and row.phase == "training" for row in uncached.rows)
+
+
+def near_the_encoding(family: Family, kind: type[Family], config: TrainConfig) -> None:
+    """The autoencoder's activations against those of the real one."""
+    ((what, estimated),) = encoding_activations(kind, config).items()
+    pixels = torch.zeros(1, 3, SIZE, SIZE)
+    with LiveBytes() as live:
+        family.space.encode(family.components.vae, pixels, "mode")  # type: ignore[attr-defined]
+    assert what == f"activations of the autoencoder for {SIZE} x {SIZE} pixels"
+    assert live.peak / FACTOR - 2 * pixels.nbytes <= estimated <= live.peak * FACTOR  # before and after normalising
+    assert not encoding_activations(kind, config.model_copy(update={"cache_latents": False}))
 
 
 def test_shards_of_ranks(sd_folder: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from modules.config import TandemError, TrainConfig
 from modules.families._family import Family
+from modules.training.memory_table.encoding import encoding_activations
 from modules.training.memory_table.table import GIB, MemoryTable, in_gib, memory_table
 
 Change: TypeAlias = tuple[Callable[[dict[str, Any]], Mapping[str, Any]], list[str]]  # of a config's data, and its texts
@@ -38,8 +39,8 @@ def settings_that_fit(kind: type[Family], config: TrainConfig, capacity: int, wo
         table = memory_table(kind, config, world_size, activations=False)
         if table is None:
             return []
-        caching_fits = table.total("device", "caching") + RESERVED <= capacity
-        for change, texts in _changes(kind, config, caching_fits=caching_fits):
+        caching = table.total("device", "caching") + sum(encoding_activations(kind, config).values())
+        for change, texts in _changes(kind, config, caching_fits=caching + RESERVED <= capacity):
             current = TrainConfig.model_validate(change(current.model_dump(mode="json")))
             taken += texts
             table = memory_table(kind, current, world_size, activations=False)

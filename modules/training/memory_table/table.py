@@ -15,6 +15,7 @@ from modules.config import TrainConfig
 from modules.diffusion.quantized import QuantizedLinear
 from modules.families._family import Family
 from modules.training.block_offload import offloaded_blocks
+from modules.training.memory_table.encoding import encoding_activations
 from modules.training.memory_table.fake_model import call_in_fake, fake_family
 from modules.training.memory_table.live_bytes import LiveBytes
 from modules.training.optimizers import build_optimizer
@@ -81,7 +82,7 @@ class MemoryTable:
                 f"  {row.what:<{width}}  {in_gib(row.bytes):>11}{'' if row.is_exact else '  estimated'}" for row in rows
             ]
             total = sum(row.bytes for row in rows)
-            is_whole = place == "host" or (phase == "training" and self.has_activations)
+            is_whole = place == "host" or any(row.what.startswith("activations") for row in rows)
             more = "" if is_whole else ", without activations"
             found.append(f"  {'together' + more:<{width}}  {in_gib(total):>11}")
         return found
@@ -119,6 +120,9 @@ def memory_table(
     if config.fsdp_cpu_offload and shards > 1:
         kept = ("activations", "gathered")
         rows = [row if row.what.startswith(kept) else MemoryRow(row.what, "host", row.bytes, row.phase) for row in rows]
+    if activations:
+        encoding = encoding_activations(kind, config)
+        rows += [MemoryRow(what, "device", size, "caching", False) for what, size in encoding.items()]
     saved = sum(row.bytes for row in rows if row.what.startswith(("trained", "optimizer", "EMA")))
     rows.append(MemoryRow("copy of what is trained, while a backup is written", "host", saved, "training"))
     return MemoryTable((*rows, *_frozen(kind, config)), peak is not None, trained)

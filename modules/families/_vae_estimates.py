@@ -1,0 +1,73 @@
+"""What an autoencoder computes while images are cached, without its weights, for estimates of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import diffusers
+import torch
+from torch import Tensor
+
+from modules.config import ConfigError
+from modules.config.known_models import known_model
+from modules.diffusion import base_model_files
+from modules.diffusion.base_model_files import DAMAGED, first_line
+from modules.diffusion.quiet_libraries import quiet_libraries
+
+_CLASSES: Final = ("AutoencoderKL", "AutoencoderKLFlux2", "AutoencoderKLQwenImage")
+_VIDEO: Final = "AutoencoderKLQwenImage"  # takes frames; its defaults are those of the published one
+_BILLIONS_OF_VIDEO: Final = 0.13
+# Of all others that are known by name; FLUX.2's differs in its last layer alone.
+_KL: Final = {
+    "block_out_channels": (128, 256, 512, 512),
+    "down_block_types": ("DownEncoderBlock2D",) * 4,
+    "up_block_types": ("UpDecoderBlock2D",) * 4,
+    "layers_per_block": 2,
+    "sample_size": 1024,  # the side of a tile; 512 in Stable Diffusion 1
+}
+
+
+def meta_encoder(folder: Path | None, name: str, *, tiling: bool) -> Callable[[Tensor], Tensor] | None:
+    """From images [B, 3, H, W] to latents, in fp32, by the autoencoder in `folder`, or of the model with this hub name;
+    with `tiling` those of the first tile.
+
+    None if it is not known. It is built as torch builds tensors, so call this and the result within FakeTensorMode.
+    Raises ConfigError if it cannot be built.
+    """
+    try:
+        with quiet_libraries():
+            vae = _known(name) if folder is None else _of_folder(folder)
+    except base_model_files.LIBRARY_ERRORS as error:
+        raise ConfigError(
+            f"base_model: the autoencoder that {str(folder)!r} describes cannot be built: {first_line(error)}", DAMAGED
+        ) from error
+    if vae is None:
+        return None
+    is_video = type(vae).__name__ == _VIDEO
+    tile = (vae.tile_sample_min_height if is_video else vae.tile_sample_min_size) if tiling else None
+
+    @torch.no_grad()
+    def encode(images: Tensor) -> Tensor:
+        images = images[..., :tile, :tile]  # one tile after the other is encoded alike
+        latents: Tensor = vae.encode(images.unsqueeze(2) if is_video else images, return_dict=False)[0].mean
+        return latents
+
+    return encode
+
+
+def _of_folder(folder: Path) -> Any:
+    if not (folder / "vae" / "config.json").is_file():
+        return None
+    base_model_files.check_small_files(folder, [folder / "vae"], "base_model")
+    config = diffusers.AutoencoderKL.load_config(folder, subfolder="vae", local_files_only=True)
+    kind = config["_class_name"]
+    return getattr(diffusers, kind).from_config(config) if kind in _CLASSES else None
+
+
+def _known(name: str) -> Any:
+    known = known_model(name)
+    if known is None or "vae" not in known.frozen:
+        return None
+    return getattr(diffusers, _VIDEO)() if known.frozen["vae"] == _BILLIONS_OF_VIDEO else diffusers.AutoencoderKL(**_KL)
