@@ -148,7 +148,7 @@ def _train(window: MainWindow, runs_dir: Path) -> None:
     """Press Train, and wait for the end."""
     window.state_.draft.set("runs_dir", str(runs_dir.resolve()))
     window.state_.draft.set("run_name", window.state_.draft.preset)
-    window.run_bar.train.invoke()
+    window.run_bar.buttons.train.invoke()
     _wait(window, lambda: window.state_.run is not None)
     run = window.state_.run
     assert run is not None

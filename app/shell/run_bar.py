@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import time
 import tkinter as tk
-from collections.abc import Callable
 from typing import Final
 
 from app.form.setting_text import with_titles
 from app.runs.actions import RunActions
 from app.runs.status import NO_RUN, Status, Tone
-from app.shell.run_bar_help import HELP, help_text
+from app.shell.run_buttons import RunButtons
 from app.shell.run_figures import RunFigures
 from app.state import AppState
 from app.widgets import theme
-from app.widgets.buttons import Button, Style, add_tooltip, frame, handler, text
+from app.widgets.buttons import add_tooltip, frame, handler, text
 from app.widgets.ellipsis import fit, fit_lines
 from app.widgets.progress_bar import ProgressBar
-from app.widgets.text_width import text_width
 from app.windows.error_details import ErrorDetails
-from app.windows.result import SHOW_RESULT
 
 REFRESH_MS: Final = 250
 IDLE_MS: Final = 1000  # while no run is active
 MESSAGE_S: Final = 8.0
 WIDEST, WIDE, MEDIUM, NARROW = 1400, 1220, 830, 680  # unscaled pixels of width from which more is shown
-ICON_WIDTH: Final = 34
-LABELLED_WIDTH: Final = 88  # of buttons with text in a wide window
-BESIDE_LABEL: Final = 40  # of a button: its icon and the gaps
 _ABOVE: Final = 3  # of a title with one line below it
 _FOCUS_RING: Final = 1  # around the line below it, in pixels
-STOP_WIDTH: Final = 112  # for "Force stop", too
 
 TONES: Final[dict[Tone, theme.Colour]] = {
     "idle": theme.FAINT,
@@ -53,7 +46,6 @@ class RunBar(tk.Frame):
         state.say = self.show_message
         self._shown: dict[str, object] = {}
         self._status = NO_RUN
-        self._labels: dict[Button, str] = {}
         self._level = -1
         self._build()
         self.bind("<Configure>", lambda event: self._fit(event.width))
@@ -83,8 +75,8 @@ class RunBar(tk.Frame):
 
     def press_resume(self) -> None:
         """Press Resume if it is shown."""
-        if self.resume.winfo_manager():
-            self.resume.invoke()
+        if self.buttons.resume.winfo_manager():
+            self.buttons.resume.invoke()
 
     def refresh(self) -> None:
         """Update the bar from the followed run."""
@@ -95,7 +87,7 @@ class RunBar(tk.Frame):
         self._show_state(status)
         self._progress.show(status.fraction, busy=status.is_alive, colour=_bar_colour(status))
         self.figures.show(None if run is None else run.view, status, with_total=self._level != 0)
-        self._show_buttons(status)
+        self.buttons.show(status)
         self._status = status
         if self._has_changed("details", self._has_details()):
             for label in (self._dot, self._title, self._detail):
@@ -118,7 +110,8 @@ class RunBar(tk.Frame):
         line.pack(side="top", fill="x")
         body = frame(self)
         body.pack(fill="both", expand=True, padx=theme.px(16), pady=theme.px(7))
-        self._build_buttons(body)
+        self.buttons = RunButtons(body, self._state, self.actions, self.show_message)
+        self.buttons.pack(side="right")
         text_frame = frame(body)
         text_frame.pack(side="left", fill="y")
         text_frame.configure(width=theme.px(270), height=theme.px(52))  # the title and two lines
@@ -146,34 +139,6 @@ class RunBar(tk.Frame):
         self.figures = RunFigures(middle)
         self.figures.pack(fill="x")
 
-    def _build_buttons(self, body: tk.Frame) -> None:
-        box = frame(body)
-        box.pack(side="right")
-        actions = self.actions
-        # at the left, of a fixed width: no button moves when one of the three comes or goes
-        self._slot = frame(box)
-        self._slot.pack_propagate(False)
-        self._slot.pack(side="left", fill="y")
-        self.resume = self._button(self._slot, "Resume", actions.resume, "refresh", "plain")
-        self.join = self._button(self._slot, "Copy join line", self._copy_join_line, "copy", "plain")
-        self.result = self._button(self._slot, "Show result", self._show_result, "file", "plain")
-        self.train = self._button(box, "Train", actions.train, "play", "accent")
-        self.enqueue = self._button(box, "Queue", actions.enqueue, "plus", "plain")
-        self.stop = self._button(box, "Stop", actions.stop, "stop", "plain")
-        self.back_up = self._button(box, "Back up", lambda: actions.request("backup"), "backup", "quiet")
-        self.sample = self._button(box, "Sample", lambda: actions.request("sample"), "image", "quiet")
-        self.save = self._button(box, "Save", lambda: actions.request("save"), "save", "quiet")
-        self.resume.pack_forget()
-        self.join.pack_forget()
-        self.result.pack_forget()
-
-    def _button(self, box: tk.Frame, label: str, command: Callable[[], object], icon: str, style: Style) -> Button:
-        button = Button(box, label, command, icon=icon, style=style, bg=theme.CARD, width=ICON_WIDTH)
-        button.pack(side="left", padx=(theme.px(4), 0))
-        add_tooltip(button, lambda: self._tooltip_text(button))
-        self._labels[button] = label
-        return button
-
     def _fit(self, width: int) -> None:
         """In a narrow bar, rarely used buttons become icons first, then metrics and text shrink."""
         unscaled = width / theme.scale()
@@ -185,29 +150,10 @@ class RunBar(tk.Frame):
         if level == self._level:
             return
         self._level = level
-        rare = {self.back_up: 2, self.sample: 2, self.save: 2, self.enqueue: 3, self.join: 2, self.result: 2}
-        for button in self._labels:
-            self._label(button, shown=level > rare.get(button, 0))
-        if not level:  # the Queue page has it, too
-            self.enqueue.pack_forget()
-        elif not self.enqueue.winfo_manager():
-            self.enqueue.pack(side="left", padx=(theme.px(4), 0), after=self.train)
-        self._slot.configure(width=self._slot_width())
+        self.buttons.arrange(level)
         self._shown.clear()
         self.figures.arrange(4 if level == 4 else 2)
         self.refresh()
-
-    def _slot_width(self) -> int:
-        """Of the widest button of the slot; Tk knows no width of those that are hidden."""
-        labels = [str(button.cget("text")) for button in (self.resume, self.join, self.result)]
-        widest = max(text_width(self, label, theme.tk_font()) for label in labels)
-        least = theme.px(LABELLED_WIDTH if self._level >= 3 else ICON_WIDTH)
-        return max(widest + theme.px(BESIDE_LABEL) if widest else 0, least) + theme.px(4)
-
-    def _label(self, button: Button, *, shown: bool) -> None:
-        labelled = STOP_WIDTH if button is self.stop else LABELLED_WIDTH
-        is_wide = shown and self._level >= 3
-        button.configure(text=self._labels[button] if shown else "", width=labelled if is_wide else ICON_WIDTH)
 
     def _show_state(self, status: Status) -> None:
         run = self._state.run
@@ -252,49 +198,6 @@ class RunBar(tk.Frame):
         if self._has_message():
             return self._message
         return self._detail_of(self._status) + advice
-
-    def _show_buttons(self, status: Status) -> None:
-        reasons = self.actions.disabled_reasons(status)
-        for name in ("train", "stop", "back_up", "sample", "save"):
-            allowed = not reasons[name]
-            if self._has_changed(f"can {name}", allowed):
-                button: Button = getattr(self, name)
-                button.configure(state="normal" if allowed else "disabled")
-        is_stopping = status.kind == "stopping"
-        if self._has_changed("stop", is_stopping):
-            self._labels[self.stop] = "Force stop" if is_stopping else "Stop"
-            self._label(self.stop, shown=self._level != 0)
-        self._set_visible(self.resume, self.actions.offers_resume(status))
-        self._set_visible(self.join, status.kind == "waiting" and self._joins_by_hand())
-        self._set_visible(self.result, status.has_result and not self.actions.is_starting)
-
-    def _joins_by_hand(self) -> bool:
-        join_prompt = None if self._state.run is None else self._state.run.join_prompt
-        return join_prompt is not None and join_prompt.by_hand
-
-    def _set_visible(self, button: Button, visible: bool) -> None:
-        """Show a button only while it is useful."""
-        if visible and not button.winfo_manager():
-            button.pack(side="right", padx=(theme.px(4), 0))
-        elif not visible and button.winfo_manager():
-            button.pack_forget()
-
-    def _show_result(self) -> None:
-        self.event_generate(SHOW_RESULT)
-
-    def _copy_join_line(self) -> None:
-        join_prompt = None if self._state.run is None else self._state.run.join_prompt
-        if join_prompt is not None:
-            self.clipboard_clear()
-            self.clipboard_append(join_prompt.line)
-            self.show_message("Copied. Run it in Tandem's folder on each of the other machines.")
-
-    def _tooltip_text(self, button: Button) -> str:
-        name = next(name for name in HELP if getattr(self, name) is button)
-        run = self._state.run
-        reason = self.actions.disabled_reasons(self._status).get(name, "")
-        run_name = "" if run is None else run.folder.name
-        return help_text(name, reason, run_name, is_stopping=self._status.kind == "stopping")
 
     def _has_changed(self, name: str, value: object) -> bool:
         if self._shown.get(name, self) == value:

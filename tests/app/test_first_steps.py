@@ -141,7 +141,7 @@ def test_train_lists_what_is_missing_and_waits_for_running_checks(
     driver.draft.set("family", "no_such_family")  # it is looked for in a moment
     driver.draft.set("base_model", str(shared_home / "lost" / "model"))
     assert not state.family.error
-    driver.click_really(bar.train)
+    driver.click_really(bar.buttons.train)
     driver.wait(lambda: "3 things to settle first" in driver.text(), "the list")
     words = driver.text(driver.dialogs()[0])
     assert all(part in words for part in ("no_such_family.py does not exist", "There are no images", "Base model: "))
@@ -153,7 +153,7 @@ def test_train_lists_what_is_missing_and_waits_for_running_checks(
     monkeypatch.setattr("app.family_loader._load", lambda name: (release.wait(30), load_declaration(name))[1])
     driver.draft.new()
     driver.draft.set("family", str(shared_home / "slow.py"))
-    driver.click_really(bar.train)
+    driver.click_really(bar.buttons.train)
     driver.wait(lambda: "Checking the settings" in driver.text(), "the wait")
     driver.press("Escape")
     assert driver.dialogs() == []
@@ -192,19 +192,21 @@ def test_buttons_of_the_run_bar_never_move(driver: Driver, shared_home: Path) ->
 
     def places() -> list[tuple[int, int]]:
         driver.settle()
-        return [(button.winfo_rootx(), button.winfo_width()) for button in (getattr(bar, name) for name in names)]
+        return [
+            (button.winfo_rootx(), button.winfo_width()) for button in (getattr(bar.buttons, name) for name in names)
+        ]
 
     driver.window.state_.run = None
     bar.refresh()
     before = places()
     run = make_fake_run(shared_home / "moves", steps=10, total=100, ended="stopped")
     driver.window.state_.actions.follow(run.path)
-    driver.wait(bar.resume.winfo_ismapped, "Resume")
+    driver.wait(bar.buttons.resume.winfo_ismapped, "Resume")
     assert places() == before
     for kind in ("stopping", "waiting"):
-        bar._show_buttons(Status(kind, "", "busy", is_alive=True))
+        bar.buttons.show(Status(kind, "", "busy", is_alive=True))
         assert places() == before, kind
-    assert bar._slot.winfo_width() >= bar.join.winfo_reqwidth(), "its label is whole"
+    assert bar.buttons.slot.winfo_width() >= bar.buttons.join.winfo_reqwidth(), "its label is whole"
 
 
 def test_add_a_folder_asks_which(driver: Driver, shared_home: Path) -> None:

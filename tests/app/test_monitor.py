@@ -74,11 +74,12 @@ def test_run_bar_shows_the_run_and_why_buttons_are_off(driven: Driven, runs: Pat
     assert bar.figures.labels["left"].cget("text") != "-"
     rates = [step_of(runs / "cats", number)["samples_per_s"] for number in range(1, 401)]
     assert float(bar.figures.labels["speed"].cget("text")) == pytest.approx(sum(rates) / len(rates), rel=0.01)
-    assert {name: getattr(bar, name).cget("state") for name in ("train", "stop", "back_up", "sample", "save")} == {
+    buttons = ("train", "stop", "back_up", "sample", "save")
+    assert {name: getattr(bar.buttons, name).cget("state") for name in buttons} == {
         "train": "normal", "stop": "disabled", "back_up": "disabled", "sample": "disabled", "save": "disabled",
     }  # fmt: skip
-    assert bar._tooltip_text(bar.stop) == "No run is active.  (Shift+F5)"
-    assert bar.resume.winfo_ismapped()
+    assert bar.buttons.tooltip_text(bar.buttons.stop) == "No run is active.  (Shift+F5)"
+    assert bar.buttons.resume.winfo_ismapped()
     assert bar._full_detail().startswith("cats: "), "Resume says which run"
     narrow = bar._text_frame.winfo_reqwidth()
     bar._fit(round(1900 * theme.scale()))
@@ -504,14 +505,14 @@ def test_run_folder_deleted_while_pages_show_it(driven: Driven, tmp_path: Path) 
         driven.live(0.3)
     bar = driven.window.run_bar
     assert bar._title.cget("text") == "The run folder is gone"
-    assert not bar.resume.winfo_ismapped()
+    assert not bar.buttons.resume.winfo_ismapped()
 
 
 def test_train_reports_invalid_settings_and_a_full_disk(driven: Driven, runs: Path, tmp_path: Path) -> None:
     draft = driven.window.state_.draft
     draft.new()
     draft.set("batch_size", "-4")
-    driven.click(driven.window.run_bar.train)
+    driven.click(driven.window.run_bar.buttons.train)
     driven.until(lambda: dialogs(driven), "the list of faults")
     assert any("invalid" in title for title in dialogs(driven))
     driven.press("Escape")
@@ -529,7 +530,7 @@ def test_train_reports_invalid_settings_and_a_full_disk(driven: Driven, runs: Pa
             except OSError:
                 break
         draft.set("runs_dir", str(full))
-        driven.click(driven.window.run_bar.train)
+        driven.click(driven.window.run_bar.buttons.train)
         driven.until(lambda: "Training did not start" in dialogs(driven), "the reason")
         driven.press("Return")
         driven.until(lambda: not dialogs(driven), "no dialog")
@@ -547,7 +548,7 @@ def one_image(place: Path) -> Concept:
 def test_existing_run_name_asks(driven: Driven, runs: Path, tmp_path: Path) -> None:
     draft = driven.window.state_.draft
     draft.open_config(TrainConfig(runs_dir=str(runs), run_name="cats", concepts=(one_image(tmp_path),)))
-    driven.click(driven.window.run_bar.train)
+    driven.click(driven.window.run_bar.buttons.train)
     driven.until(lambda: "This run already exists" in dialogs(driven), "the question")
     driven.press("Escape")
     driven.until(lambda: not dialogs(driven), "no dialog")

@@ -185,7 +185,7 @@ def test_a_broken_queue_is_named(driver: Driver, home: Path) -> None:
 
 
 def test_add_needs_what_train_needs(driver: Driver, home: Path) -> None:
-    driver.click_really(driver.window.run_bar.enqueue)
+    driver.click_really(driver.window.run_bar.buttons.enqueue)
     driver.wait(lambda: any("cannot start yet" in driver.text(one) for one in driver.dialogs()), "what is missing")
     driver.press("Escape")
     assert not RunQueue("runs").path.exists()
@@ -200,7 +200,7 @@ def test_add_start_and_follow(preferences: Path, images: Path, tmp_path: Path) -
     driven = Driven(file)
     try:
         driven.until(lambda: driven.window.state_.family.declaration is not None, "the family")
-        driven.click(driven.window.run_bar.enqueue)
+        driven.click(driven.window.run_bar.buttons.enqueue)
         driven.until(lambda: queue.read().waiting, "an entry")
         bar = driven.window.run_bar  # which shows the message shortened as it fits
         driven.until(lambda: "cats is number 1 in the queue" in bar._full_detail(), "message")
@@ -216,7 +216,7 @@ def test_add_start_and_follow(preferences: Path, images: Path, tmp_path: Path) -
         assert page.start_button.cget("text") == "Pause queue"
         assert queue.has_runner()
         driven.until(lambda: driven.status() == "training", "the run in the run bar")
-        assert driven.window.run_bar.train.cget("state") == "disabled", "two runs would share the GPUs"
+        assert driven.window.run_bar.buttons.train.cget("state") == "disabled", "two runs would share the GPUs"
     finally:
         driven.close()
     time.sleep(1)

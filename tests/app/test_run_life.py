@@ -250,7 +250,7 @@ def test_failed_run_shows_cause_and_log_line(preferences: Path, images: Path, tm
         line = log.lines.lines[log.lines.selection[0]]
         assert line.source == "0"
         assert "a mistake in the family's own code" in line.text or "Traceback" in line.text
-        driven.until(driven.window.run_bar.resume.winfo_ismapped, "Resume")
+        driven.until(driven.window.run_bar.buttons.resume.winfo_ismapped, "Resume")
         os.kill(os.getpid(), signal.SIGCHLD)  # as at the end of any child process; it must be harmless
         driven.live(0.2)
     finally:

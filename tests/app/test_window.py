@@ -598,7 +598,7 @@ def test_tooltip_is_shown_and_hidden(driver: Driver) -> None:
 
 def test_pending_tooltip_ends_with_its_window(display: str, home: Path) -> None:
     with Driver.open() as first:
-        first.window.run_bar.train.event_generate("<Enter>")
+        first.window.run_bar.buttons.train.event_generate("<Enter>")
         first.window.destroy()  # before the tooltip is shown
     with Driver.open() as second:
         second.window.show_section("data")
@@ -624,8 +624,15 @@ def test_nothing_in_the_run_bar_is_cut_off(driver: Driver, scale: int, monkeypat
         place = cell.grid_info()
         _, _, width, _ = bar.figures.grid_bbox(place["column"], place["row"])
         assert cell.winfo_reqwidth() <= width, name
-    shown = [bar.train, bar.stop, bar.back_up, bar.sample, bar.save, *bar.figures.cells.values()]
-    shown += [bar.enqueue] if bar.enqueue.winfo_manager() else []
+    shown = [
+        bar.buttons.train,
+        bar.buttons.stop,
+        bar.buttons.back_up,
+        bar.buttons.sample,
+        bar.buttons.save,
+        *bar.figures.cells.values(),
+    ]
+    shown += [bar.buttons.enqueue] if bar.buttons.enqueue.winfo_manager() else []
     right = bar.winfo_rootx() + bar.winfo_width()
     for one, after in pairwise(sorted(shown, key=lambda one: (one.winfo_rooty(), one.winfo_rootx()))):
         assert one.winfo_width() >= one.winfo_reqwidth()

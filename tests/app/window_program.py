@@ -29,8 +29,12 @@ def main() -> None:
         bar = window.run_bar
         names = ("train", "resume", "stop", "back_up", "sample", "save")
         state = {
-            "buttons": {name: _middle(getattr(bar, name)) for name in names if getattr(bar, name).winfo_viewable()},
-            "enabled": [name for name in names if getattr(bar, name).cget("state") == "normal"],
+            "buttons": {
+                name: _middle(getattr(bar.buttons, name))
+                for name in names
+                if getattr(bar.buttons, name).winfo_viewable()
+            },
+            "enabled": [name for name in names if getattr(bar.buttons, name).cget("state") == "normal"],
             "run": None if window.state_.run is None else str(window.state_.run.folder.path),
             "status": None if window.state_.run is None else window.state_.run.status().kind,
             "config": str(window.state_.draft.file or ""),

@@ -1,0 +1,138 @@
+"""The buttons of the run bar. Those that start and stop never move; a slot before them has the one of the moment."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from typing import Final
+
+from app.runs.actions import RunActions
+from app.runs.status import NO_RUN, Status
+from app.shell.run_bar_help import HELP, help_text
+from app.state import AppState
+from app.widgets import theme
+from app.widgets.buttons import Button, Style, add_tooltip, frame
+from app.widgets.text_width import text_width
+from app.windows.result import SHOW_RESULT
+
+ICON_WIDTH: Final = 34
+LABELLED_WIDTH: Final = 88  # of buttons with text in a wide window
+BESIDE_LABEL: Final = 40  # of a button: its icon and the gaps
+STOP_WIDTH: Final = 112  # for "Force stop", too
+
+
+class RunButtons(tk.Frame):
+    """`say` shows a message in the bar."""
+
+    def __init__(self, parent: tk.Misc, state: AppState, actions: RunActions, say: Callable[[str], object]) -> None:
+        super().__init__(parent, borderwidth=0, highlightthickness=0)
+        theme.paint(self, bg=theme.CARD)
+        self._state, self._actions, self._say = state, actions, say
+        self._status = NO_RUN
+        self._level = -1
+        self._labels: dict[Button, str] = {}
+        self._shown: dict[str, bool] = {}
+        self._build()
+
+    def arrange(self, level: int) -> None:
+        """Fit the bar's width, from 0 (narrow) to 4: rarely used buttons become icons first."""
+        self._level = level
+        rare = {self.back_up: 2, self.sample: 2, self.save: 2, self.enqueue: 3, self.join: 2, self.result: 2}
+        for button in self._labels:
+            self._label(button, shown=level > rare.get(button, 0))
+        if not level:  # the Queue page has it, too
+            self.enqueue.pack_forget()
+        elif not self.enqueue.winfo_manager():
+            self.enqueue.pack(side="left", padx=(theme.px(4), 0), after=self.train)
+        self.slot.configure(width=self._slot_width())
+        self._shown.clear()
+
+    def show(self, status: Status) -> None:
+        """Enable what is possible in this state of the run."""
+        self._status = status
+        reasons = self._actions.disabled_reasons(status)
+        for name in ("train", "stop", "back_up", "sample", "save"):
+            allowed = not reasons[name]
+            if self._has_changed(f"can {name}", allowed):
+                button: Button = getattr(self, name)
+                button.configure(state="normal" if allowed else "disabled")
+        is_stopping = status.kind == "stopping"
+        if self._has_changed("stop", is_stopping):
+            self._labels[self.stop] = "Force stop" if is_stopping else "Stop"
+            self._label(self.stop, shown=self._level != 0)
+        self._set_visible(self.resume, self._actions.offers_resume(status))
+        self._set_visible(self.join, status.kind == "waiting" and self._joins_by_hand())
+        self._set_visible(self.result, status.has_result and not self._actions.is_starting)
+
+    def tooltip_text(self, button: Button) -> str:
+        """What a button does, or why it cannot be pressed."""
+        name = next(name for name in HELP if getattr(self, name) is button)
+        run = self._state.run
+        reason = self._actions.disabled_reasons(self._status).get(name, "")
+        run_name = "" if run is None else run.folder.name
+        return help_text(name, reason, run_name, is_stopping=self._status.kind == "stopping")
+
+    def _build(self) -> None:
+        actions = self._actions
+        # at the left, of a fixed width: no button moves when one of the three comes or goes
+        self.slot = frame(self)
+        self.slot.pack_propagate(False)
+        self.slot.pack(side="left", fill="y")
+        self.resume = self._button(self.slot, "Resume", actions.resume, "refresh", "plain")
+        self.join = self._button(self.slot, "Copy join line", self._copy_join_line, "copy", "plain")
+        self.result = self._button(self.slot, "Show result", self._show_result, "file", "plain")
+        self.train = self._button(self, "Train", actions.train, "play", "accent")
+        self.enqueue = self._button(self, "Queue", actions.enqueue, "plus", "plain")
+        self.stop = self._button(self, "Stop", actions.stop, "stop", "plain")
+        self.back_up = self._button(self, "Back up", lambda: actions.request("backup"), "backup", "quiet")
+        self.sample = self._button(self, "Sample", lambda: actions.request("sample"), "image", "quiet")
+        self.save = self._button(self, "Save", lambda: actions.request("save"), "save", "quiet")
+        self.resume.pack_forget()
+        self.join.pack_forget()
+        self.result.pack_forget()
+
+    def _button(self, box: tk.Frame, label: str, command: Callable[[], object], icon: str, style: Style) -> Button:
+        button = Button(box, label, command, icon=icon, style=style, bg=theme.CARD, width=ICON_WIDTH)
+        button.pack(side="left", padx=(theme.px(4), 0))
+        add_tooltip(button, lambda: self.tooltip_text(button))
+        self._labels[button] = label
+        return button
+
+    def _slot_width(self) -> int:
+        """Of the widest button of the slot; Tk knows no width of those that are hidden."""
+        labels = [str(button.cget("text")) for button in (self.resume, self.join, self.result)]
+        widest = max(text_width(self, label, theme.tk_font()) for label in labels)
+        least = theme.px(LABELLED_WIDTH if self._level >= 3 else ICON_WIDTH)
+        return max(widest + theme.px(BESIDE_LABEL) if widest else 0, least) + theme.px(4)
+
+    def _label(self, button: Button, *, shown: bool) -> None:
+        labelled = STOP_WIDTH if button is self.stop else LABELLED_WIDTH
+        is_wide = shown and self._level >= 3
+        button.configure(text=self._labels[button] if shown else "", width=labelled if is_wide else ICON_WIDTH)
+
+    def _joins_by_hand(self) -> bool:
+        join_prompt = None if self._state.run is None else self._state.run.join_prompt
+        return join_prompt is not None and join_prompt.by_hand
+
+    def _set_visible(self, button: Button, visible: bool) -> None:
+        """Show a button only while it is useful."""
+        if visible and not button.winfo_manager():
+            button.pack(side="right", padx=(theme.px(4), 0))
+        elif not visible and button.winfo_manager():
+            button.pack_forget()
+
+    def _show_result(self) -> None:
+        self.event_generate(SHOW_RESULT)
+
+    def _copy_join_line(self) -> None:
+        join_prompt = None if self._state.run is None else self._state.run.join_prompt
+        if join_prompt is not None:
+            self.clipboard_clear()
+            self.clipboard_append(join_prompt.line)
+            self._say("Copied. Run it in Tandem's folder on each of the other machines.")
+
+    def _has_changed(self, name: str, value: bool) -> bool:
+        if self._shown.get(name) is value:
+            return False
+        self._shown[name] = value
+        return True
