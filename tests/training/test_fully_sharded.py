@@ -30,6 +30,7 @@ from tests.runs import (
 
 pytestmark = [pytest.mark.long, pytest.mark.slow]
 
+STEPS = 7  # an epoch, whose last step has one sample, and two of the next
 BLOCKS = str(ROOT / "tests" / "block_family.py")
 # an odd width divides by no number of ranks; clipping and averaging are at work in every run
 COMMON: dict[str, object] = {
@@ -40,7 +41,7 @@ COMMON: dict[str, object] = {
     "ema_decay": 0.9,
     "max_grad_norm": 0.1,
     "batch_size": 3,
-    "max_steps": 10,
+    "max_steps": STEPS,
     "validation_split": 0.2,
     "validate_every": "4 steps",
     "samples": [{"prompt": "a red disc", "width": 16, "height": 24}],
@@ -139,7 +140,7 @@ def one(images: Path, place: Path) -> Run:
 
 
 def assert_same(first: Run, other: Run, tolerance: float) -> None:
-    assert len(first.losses) == 10
+    assert len(first.losses) == STEPS
     assert loss_difference(first.losses, other.losses) <= tolerance
     assert weight_difference(first.state, other.state) <= tolerance
     measured = [[float(str(event["loss"])) for event in run.events("validation")] for run in (first, other)]
@@ -201,8 +202,8 @@ def files(run: Run) -> set[str]:
 
 def test_the_files_are_the_same_and_so_are_the_pictures(sharded: dict[str, Run], one: Run) -> None:
     kinds = ("weights", "optimizer", "ema")
-    whole = {f"backup/step-000010/{kind}.safetensors" for kind in kinds}
-    parts = {f"backup/step-000010/{kind}-0000{n}-of-00002.safetensors" for kind in kinds for n in (1, 2)}
+    whole = {f"backup/step-{STEPS:06d}/{kind}.safetensors" for kind in kinds}
+    parts = {f"backup/step-{STEPS:06d}/{kind}-0000{n}-of-00002.safetensors" for kind in kinds for n in (1, 2)}
     assert files(sharded["plain"]) == files(one) - whole | parts
     for image in one.folder.samples_dir.glob("*.png"):
         first, second = (Image.open(run.folder.samples_dir / image.name).tobytes() for run in (one, sharded["kept"]))

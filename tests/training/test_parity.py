@@ -31,13 +31,14 @@ PAIR_JOBS: dict[str, dict[str, object]] = {
 
 # five channels: on four ranks the last two hold no row of most weights
 BLOCKS: dict[str, object] = {"family": str(ROOT / "tests" / "block_family.py"), "family_options": {"width": 5}}
-SHORT: dict[str, object] = {**PARITY, "max_steps": 16}
+SHORT_STEPS = 8  # the last of an epoch, which has one sample, and two of the next
+SHORT: dict[str, object] = {**PARITY, "max_steps": SHORT_STEPS}
 SHARDED: dict[str, object] = {**SHORT, **BLOCKS, "training_mode": "fully_sharded"}
 MANY: dict[str, dict[str, object]] = {
     "fp64": PARITY,
     "fp64 accumulated": {**SHORT, "batch_size": 1, "gradient_accumulation_steps": 2},
     "not compressed yet": {**SHORT, "gradient_compression": "powersgd", "powersgd_start_step": 100},
-    "fp32": {"max_steps": 16},
+    "fp32": {"max_steps": SHORT_STEPS},
     "sharded": SHARDED,
     "sharded accumulated": {**SHARDED, "batch_size": 1, "fsdp_whole_gradients": True},
     "sharded and kept": {**SHARDED, "batch_size": 2, "fsdp_reshard_after_forward": False},
@@ -125,8 +126,8 @@ def test_three_and_four_ranks_train_as_one_does(
 ) -> None:
     for many in (three, four):
         assert_same_run(one, many["fp64"], 1e-9)
-        assert_same_run(short, many["fp64 accumulated"], 1e-9, steps=16)
-        assert_same_run(short, many["not compressed yet"], 1e-9, steps=16)
+        assert_same_run(short, many["fp64 accumulated"], 1e-9, steps=SHORT_STEPS)
+        assert_same_run(short, many["not compressed yet"], 1e-9, steps=SHORT_STEPS)
 
 
 @pytest.fixture(scope="module")
@@ -177,8 +178,8 @@ def test_dropout_is_the_same_on_any_number_of_ranks(
 def test_three_and_four_ranks_that_divide_the_model_do_so_too(
     one_of_blocks: Run, three: dict[str, Run], four: dict[str, Run], name: str
 ) -> None:
-    assert_same_run(one_of_blocks, three[name], 1e-9, steps=16)
-    assert_same_run(one_of_blocks, four[name], 1e-9, steps=16)
+    assert_same_run(one_of_blocks, three[name], 1e-9, steps=SHORT_STEPS)
+    assert_same_run(one_of_blocks, four[name], 1e-9, steps=SHORT_STEPS)
 
 
 @pytest.mark.slow
@@ -186,12 +187,12 @@ def test_in_single_precision_they_agree_to_its_rounding(
     images: Path, place: Path, pair: dict[str, Run], three: dict[str, Run], four: dict[str, Run]
 ) -> None:
     _, alone = train_alone(tiny_config(images, place, run_name="one-32", max_steps=50))
-    _, of_short = train_alone(tiny_config(images, place, run_name="one-32-short", max_steps=16))
-    _, of_blocks = train_alone(tiny_config(images, place, run_name="one-32-of-blocks", max_steps=16, **BLOCKS))
+    _, of_short = train_alone(tiny_config(images, place, run_name="one-32-short", max_steps=SHORT_STEPS))
+    _, of_blocks = train_alone(tiny_config(images, place, run_name="one-32-of-blocks", max_steps=SHORT_STEPS, **BLOCKS))
     assert_same_run(alone, pair["fp32"], 1e-4)
     for many in (three, four):
-        assert_same_run(of_short, many["fp32"], 1e-4, steps=16)
-        assert_same_run(of_blocks, many["sharded fp32"], 1e-4, steps=16)
+        assert_same_run(of_short, many["fp32"], 1e-4, steps=SHORT_STEPS)
+        assert_same_run(of_blocks, many["sharded fp32"], 1e-4, steps=SHORT_STEPS)
 
 
 @pytest.mark.slow
