@@ -10,6 +10,7 @@ from modules.config import TrainConfig
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.training.parity import loss_difference, weight_difference
 from tests.conftest import draw_images
+from tests.families.bitsandbytes_folders import quantized_folder
 from tests.families.tiny_flow_pipelines import TINY
 from tests.pair_jobs import TIMEOUTS
 from tests.runs import Job, Run, group_settings, tiny_config, train_alone, train_group
@@ -33,10 +34,11 @@ def configs(images: Path, place: Path, bases: dict[str, Path]) -> dict[str, Trai
         **{f"{family} {method}": each for family in FLOW for method, each in OF_FLOW.items()},
         **{f"{family} {method}": each for family in bases for method, each in OF_UNETS.items() if family not in FLOW},
         "z_image int8": INT8,
+        "flux2 stored": {**LORA, "base_model": str(quantized_folder(bases["flux2"], place / "stored", "nf4"))},
     }
     return {
         name: tiny_config(
-            images, place, family=(family := name.split()[0]), base_model=str(bases[family]), **common, **each,
+            images, place, **{"family": name.split()[0], "base_model": str(bases[name.split()[0]]), **common, **each},
             run_name=f"one-{name.replace(' ', '-')}",
         )
         for name, each in settings.items()
