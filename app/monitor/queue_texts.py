@@ -9,6 +9,8 @@ from typing import Final
 
 from app.form.setting_text import display_value, format_value, with_titles
 from modules.config import Option
+from modules.config.family_about import family_about
+from modules.config.family_files import family_names
 from modules.files import printable
 from modules.run.exit_codes import FINISHED
 from modules.run.format_duration import format_duration
@@ -48,6 +50,11 @@ def _value(option: Option, value: object) -> str:
         return ", ".join(PurePath(str(path)).name for path in value)
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {format_value(each)}" for name, each in value.items()) or "empty"
+    if option.path == "family" and value in family_names():
+        return family_about(str(value)).title
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and option.unit and (option.unit in option.title.lower() or value == 1):
+        return format_value(value)  # not "Maximum steps: 500 steps" or "1 images"
     return printable(" ".join(display_value(option, value).split()), 200)
 
 

@@ -49,7 +49,8 @@ def show_faults(
         text(row, _culprit_first(fault, more), wrap=420).pack(side="left", fill="x", expand=True)
         Button(row, "Show", partial(go, fault.path), bg=theme.CARD).pack(side="right", padx=(12, 0))
     if count > MAX_ROWS:
-        text(dialog.body, f"… {count - MAX_ROWS}", colour=theme.MUTED).pack(anchor="w")
+        more_text = f"And {count - MAX_ROWS} more; the red numbers at the left count those of each section."
+        text(dialog.body, more_text, colour=theme.MUTED, wrap=420).pack(anchor="w", pady=(theme.px(4), 0))
     if faults:
         dialog.on_return(lambda: go(faults[0].path))
     if go_on is not None:
