@@ -7,7 +7,7 @@
 Each with one process and with two. All the while the run's processes are looked at, every few milliseconds, in
 /proc/PID/smaps_rollup. Only Linux has that file.
 
-- private: what no other process shares and no file holds (Anonymous), the sum over the ranks
+- private: what no file holds, memory that ranks share counted once (Anonymous and Pss_Shmem), the sum over the ranks
 - with files: the same and the ranks' share of mapped files, which all processes share and the kernel can drop (Pss)
 """
 
@@ -61,7 +61,8 @@ COPIES = {
 def main() -> None:
     top = argparse.ArgumentParser(description="Host memory of the ranks of a run.", allow_abbrev=False)
     top.add_argument("--part", action="append", choices=list(PARTS), help="only this part; may be given several times")
-    top.add_argument("--layers", type=int, default=36, help="of the transformer, 27 MB each")
+    top.add_argument("--layers", type=int, default=36, help="of the transformer, 27 MB each if they are 1024 wide")
+    top.add_argument("--layer_width", type=int, default=1024, help="of the transformer; with 2048, 9 layers take 1 GB")
     top.add_argument("--width", type=int, default=512, help="of the UNet's first block; 512 makes 190 million weights")
     top.add_argument("--ranks", type=int, nargs="+", default=[1, 2], help="numbers of processes")
     arguments = top.parse_args()
@@ -88,20 +89,23 @@ def unet(place: Path, arguments: argparse.Namespace, targets: Targets) -> None:
             for where, model in {"folder": folder, "single file": file}.items():
                 layout = {"family_options": {"layout": str(folder)}} if model is file else {}
                 found = peaks(place, model, ranks, {**settings, **layout})
-                private, with_files = (found[name] - base[name] for name in ("Anonymous", "Pss"))
+                private, with_files = (found[name] - base[name] for name in ("Private", "Pss"))
                 print(f"{f'{kind}, {where}':<36}{ranks:>6}{private:>9.0f}{with_files:>12.0f}", flush=True)
                 name = f"{kind}, {where}, {ranks} ranks: private / ranks / files"
                 targets.at_most(name, private / ranks / size, COPIES[kind])
 
 
 def transformer(place: Path, arguments: argparse.Namespace, targets: Targets) -> None:
-    """As `unet`; a CPU trains in the memory that it loads to, so each process quantises for itself."""
-    small, large = tiny_z_image(place / "small_z"), wide_z_image(place / "large_z", arguments.layers)
+    """As `unet`; what a CPU trains on in 8 or 4 bits is there once for all ranks."""
+    small, large = (
+        tiny_z_image(place / "small_z"),
+        wide_z_image(place / "large_z", arguments.layers, arguments.layer_width),
+    )
     size = sum(file.stat().st_size for file in (large / "transformer").glob("*.safetensors")) / MIB
     print(f"transformer: {size:.0f} MiB of bf16; peaks in MiB, less those of a tiny model\n")
     print(f"{'':<36}{'ranks':>6}{'private':>9}{'with files':>12}{'kept':>7}")
     for ranks in arguments.ranks:
-        for weights, share in {"bf16": 1.0, "int8": 0.5}.items():
+        for weights, share in {"bf16": 1.0, "int8": 0.5, "nf4": 0.28125}.items():
             settings: dict[str, object] = {
                 **ADAPTER,
                 "family": "z_image",
@@ -112,27 +116,25 @@ def transformer(place: Path, arguments: argparse.Namespace, targets: Targets) ->
                 "backup_every": "never",
             }
             base, found = (peaks(place, model, ranks, settings) for model in (small, large))
-            private, with_files = (found[name] - base[name] for name in ("Anonymous", "Pss"))
+            private, with_files = (found[name] - base[name] for name in ("Private", "Pss"))
             kept = size * share
             what = f"LoRA, frozen weights {weights}"
             print(f"{what:<36}{ranks:>6}{private:>9.0f}{with_files:>12.0f}{kept:>7.0f}", flush=True)
-            if weights == "bf16":  # as in the file
-                targets.at_most(f"{what}, {ranks} ranks: all processes and files / kept", with_files / kept, KEPT)
-            else:
-                targets.at_most(f"{what}, {ranks} ranks: private / ranks / kept", private / ranks / kept, KEPT)
+            taken = with_files if weights == "bf16" else private  # bf16 stays in its file
+            targets.at_most(f"{what}, {ranks} ranks: all processes / kept", taken / kept, KEPT)
 
 
-def wide_z_image(folder: Path, layers: int) -> Path:
-    """A ZImagePipeline in `folder` with so many layers of 27 MB in bf16, of random weights."""
+def wide_z_image(folder: Path, layers: int, width: int = 1024) -> Path:
+    """A ZImagePipeline in `folder` with so many layers, 27 MB each in bf16 if they are 1024 wide, of random weights."""
     tiny_z_image(folder)
     with torch.device("meta"):
         network: Any = ZImageTransformer2DModel(
             in_channels=4,
-            dim=1024,
+            dim=width,
             n_layers=layers,
             n_refiner_layers=1,
-            n_heads=8,
-            n_kv_heads=8,
+            n_heads=width // 128,
+            n_kv_heads=width // 128,
             cap_feat_dim=WIDTH,
             axes_dims=[32, 48, 48],
             axes_lens=[256, 32, 32],
@@ -177,7 +179,7 @@ def peaks(place: Path, model: Path, ranks: int, settings: Mapping[str, object]) 
         command = [sys.executable, str(ROOT / "scripts/train.py"), "--config", str(Path(folder) / "config.json")]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
         run = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        found = {"Anonymous": 0.0, "Pss": 0.0}
+        found = {"Private": 0.0, "Pss": 0.0}
         while run.poll() is None:
             pids = list(descendants(run.pid))
             # There and back: while one process maps pages of another, the sum in one order is too large.
@@ -217,7 +219,8 @@ def rollup(pid: int) -> dict[str, float]:
     except OSError:
         return {}
     rows = (line.split() for line in lines if line.endswith(" kB"))
-    return {row[0].rstrip(":"): int(row[1]) / 1024 for row in rows}
+    found = {row[0].rstrip(":"): int(row[1]) / 1024 for row in rows}
+    return {**found, "Private": found.get("Anonymous", 0.0) + found.get("Pss_Shmem", 0.0)}
 
 
 if __name__ == "__main__":
