@@ -30,6 +30,12 @@ def write_image(path: Path, width: int = 40, height: int = 40, seed: int = 0, mo
     return path
 
 
+def damage(file: Path) -> None:
+    """Change one bit of a PNG's pixels, which only decoding notices."""
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-60] + bytes([whole[-60] ^ 1]) + whole[-59:])
+
+
 def config_for(*folders: Path, cache: Path, **settings: object) -> TrainConfig:
     """A small config; settings of a Concept apply to every concept."""
     concept_settings = {name: settings.pop(name) for name in list(settings) if name in Concept.model_fields}
@@ -70,6 +76,11 @@ def transform(cached: dict[str, Tensor], caption: str, generator: torch.Generato
 def index_of(config: TrainConfig, cache_dir: Path) -> Index:
     """The index of a config with bucket sides in multiples of 8 pixels, built or brought up to date."""
     return build_index(config, config.seed, 8, cache_dir)
+
+
+def indexed(config: TrainConfig) -> Index:
+    """The index of a config, in its cache folder."""
+    return index_of(config, Path(config.cache_dir))
 
 
 def fill(

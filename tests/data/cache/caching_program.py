@@ -1,4 +1,4 @@
-"""Caches a folder slowly and prints its progress, to be killed by test_cache: FOLDER CACHE_DIR SECONDS_PER_IMAGE."""
+"""Caches a folder slowly and prints its progress, to be killed: FOLDER CACHE_DIR SECONDS_PER_IMAGE."""
 
 from __future__ import annotations
 
