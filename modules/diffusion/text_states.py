@@ -87,6 +87,10 @@ class TextBatch:
         lengths = self.tensors[name + LENGTH].tolist()
         return [tensor[:length] for tensor, length in zip(self.tensors[name], lengths, strict=True)]
 
+    def has_padding(self, name: str) -> bool:
+        """Whether some of the states are padding."""
+        return bool(min(self.tensors[name + LENGTH].tolist()) < self.tensors[name].shape[1])
+
     def mask(self, name: str) -> Tensor:
         """bool [B, T]: which states are no padding."""
         states = self.tensors[name]

@@ -35,6 +35,10 @@ class FullTexts(TextBatch):
         """The states of each caption, [T, ...]."""
         return list(self.tensors[name].unbind())
 
+    def has_padding(self, name: str) -> bool:
+        """Never."""
+        return False
+
     def mask(self, name: str) -> Tensor:
         """bool [B, T], all true."""
         states = self.tensors[name]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,42 +13,54 @@ from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.diffusion.text_states import TextBatch
 from modules.families._flow_transformer import FlowTransformer, from_tokens, image_positions, to_tokens
 
-PROMPT, MASK = "prompt", "prompt_mask"
+PROMPT = "prompt.states"
 
 
 class Chroma(FlowTransformer):
-    """T5 encodes the prompt, padded; the transformer takes its mask as numbers, in the dtype of the states."""
+    """T5 encodes the prompt; the transformer sees its tokens and the first one of padding, as it was trained.
+
+    diffusers' pipeline (0.42) gives the transformer its mask as numbers 0 and 1, which attention adds to its logits, so
+    that padding is seen (huggingface/diffusers issue 13619). The model's own code and ComfyUI mask it.
+    """
 
     about = "Chroma by Lodestone Rock: 8.9 B parameters (18 GB in bf16), Apache 2.0."
     spec = FlowPipelineSpec(("ChromaPipeline", "ChromaImg2ImgPipeline"), {"text_encoder": "tokenizer"})
     architecture = "chroma"
-    text_names = (PROMPT, MASK)
+    text_names = (PROMPT,)
+
+    def fingerprint(self) -> str:
+        """See Family; captions were cached with their padding before."""
+        return f"{super().fingerprint()} unpadded"
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
         """See FlowTransformer."""
-        tokens = to_tokens(x_t)
-        prediction = self.model(
-            hidden_states=tokens,
-            timestep=sigma,
-            encoder_hidden_states=text[PROMPT],
-            txt_ids=x_t.new_zeros(text[PROMPT].shape[1], 3),
-            img_ids=image_positions(x_t),
-            attention_mask=torch.cat([text[MASK], text[MASK].new_ones(tokens.shape[:2])], dim=1),
-            return_dict=False,
-        )[0]
+        tokens, states, mask = to_tokens(x_t), text[PROMPT], None
+        if text.has_padding(PROMPT):
+            mask = text.mask(PROMPT)
+            mask = torch.cat([mask, mask.new_ones(tokens.shape[:2])], dim=1)
+        with _mask_in_checkpoints(self.components.transformer, mask):
+            prediction = self.model(
+                hidden_states=tokens,
+                timestep=sigma,
+                encoder_hidden_states=states,
+                txt_ids=x_t.new_zeros(states.shape[1], 3),
+                img_ids=image_positions(x_t),
+                attention_mask=mask,
+                return_dict=False,
+            )[0]
         return from_tokens(prediction, x_t.shape)
 
     @classmethod
     def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:
         """See FlowEstimates."""
-        return {PROMPT: (tokens, config["joint_attention_dim"]), MASK: (tokens,)}
+        return {PROMPT: (tokens, config["joint_attention_dim"])}
 
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
         """See FlowSampling."""
         states, _, mask, *_ = pipeline.encode_prompt(
             prompt, device=device, do_classifier_free_guidance=False, max_sequence_length=self.caption_limit
         )
-        return {PROMPT: states[0], MASK: mask[0]}
+        return {PROMPT: states[0][mask[0].bool()]}
 
     def pipeline_arguments(
         self, prompt: Mapping[str, Tensor], negative: Mapping[str, Tensor], guidance_scale: float
@@ -55,8 +68,31 @@ class Chroma(FlowTransformer):
         """See FlowSampling."""
         return {
             "prompt_embeds": prompt[PROMPT],
-            "prompt_attention_mask": prompt[MASK],
+            "prompt_attention_mask": _all(prompt[PROMPT]),
             "negative_prompt_embeds": negative[PROMPT],
-            "negative_prompt_attention_mask": negative[MASK],
+            "negative_prompt_attention_mask": _all(negative[PROMPT]),
             "guidance_scale": guidance_scale,
         }
+
+
+@contextmanager
+def _mask_in_checkpoints(transformer: Any, mask: Tensor | None) -> Iterator[None]:
+    """With gradient checkpointing diffusers (0.42) leaves out the mask of single blocks, which get three inputs."""
+    checkpoint = getattr(transformer, "_gradient_checkpointing_func", None)
+    if mask is None or checkpoint is None:
+        yield
+        return
+
+    def with_mask(block: Any, *inputs: Any) -> Any:
+        return checkpoint(block, *inputs, mask) if len(inputs) == 3 else checkpoint(block, *inputs)
+
+    transformer._gradient_checkpointing_func = with_mask
+    try:
+        yield
+    finally:
+        transformer._gradient_checkpointing_func = checkpoint
+
+
+def _all(states: Tensor) -> Tensor:
+    """A mask bool [1, T] for states without padding."""
+    return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)

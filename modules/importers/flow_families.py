@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 from modules.config import UNET_PRESETS
@@ -145,11 +146,14 @@ def _fit_targets(translation: Translation) -> None:
 
 
 def timestep_rule(
-    keys: Mapping[str, object], read: Callable[[Values], list[Assignment]], note: str = ""
+    keys: Mapping[str, object],
+    read: Callable[[Values], list[Assignment]],
+    note: str = "",
+    uses: Mapping[str, object] = MappingProxyType({}),
 ) -> CombinedRule:
     """The noise levels of a trainer, from its settings `keys`."""
     target = ", ".join(_OWN + name for name in ("timestep_distribution", "logit_std", "timestep_shift", "shift"))
-    return CombinedRule(keys, target, read, note)
+    return CombinedRule(keys, target, read, note, uses)
 
 
 def distribution(name: str, *keys: str, why: str = "") -> Assignment:
@@ -172,20 +176,38 @@ def option(name: str, value: object, *keys: str) -> Assignment:
 
 # kohya-ss/sd-scripts, library/flux_train_utils.py, get_noisy_model_input_and_timesteps
 _KOHYA_SAMPLING: Final = {"uniform": "uniform", "sigmoid": "logit_normal", "shift": "logit_normal"}
+_KOHYA_SD3: Final[Mapping[str, object]] = {
+    "network_module": None, "sd3_checkbox": False, "clip_g": None, "pretrained_model_name_or_path": None,
+}  # fmt: skip
+
+
+def _is_kohya_sd3(values: Values) -> bool:
+    named = str(values["network_module"]).endswith("sd3") or boolean(values["sd3_checkbox"])
+    known = known_model(str(values["pretrained_model_name_or_path"]))
+    is_known = known is not None and known.family == "stable_diffusion_3"
+    return named or is_known or values["clip_g"] not in EMPTY_VALUES
 
 
 def _kohya(values: Values) -> list[Assignment]:
-    sampling, scheme = str(values["timestep_sampling"] or "sigma"), str(values["weighting_scheme"] or "uniform")
+    is_sd3 = _is_kohya_sd3(values)  # sd3_train_utils.py: always by weighting_scheme, with a shift of its own
+    sampling = "sigma" if is_sd3 else str(values["timestep_sampling"] or "sigma")
+    scheme = str(values["weighting_scheme"] or "uniform")
     found: list[Assignment] = []
     if sampling == "sigma":
         name = {"logit_normal": "logit_normal", "mode": "mode"}.get(scheme, "uniform")
         found.append(distribution(name, "timestep_sampling", "weighting_scheme"))
         if name == "logit_normal":
-            found += [option(key, number(values[key]), key) for key in ("logit_mean", "logit_std")]
+            mean = number(
+                values["logit_mean"]
+            )  # of a place in the list of timesteps, which begins at noise, but for SD 3
+            found.append(option("logit_mean", mean if is_sd3 or not mean else -mean, "logit_mean"))
+            found.append(option("logit_std", number(values["logit_std"]), "logit_std"))
         if name == "mode":
             found.append(option("mode_scale", number(values["mode_scale"]), "mode_scale"))
         if scheme in ("sigma_sqrt", "cosmap"):
             found.append(Assignment("", why="set family_options.loss_weighting", keys=("weighting_scheme",)))
+        shift = "training_shift" if is_sd3 else "discrete_flow_shift"
+        found += static_shift(values[shift], shift)
     elif sampling in (*_KOHYA_SAMPLING, "flux_shift", "qwen_shift"):
         found.append(distribution(_KOHYA_SAMPLING.get(sampling, "logit_normal"), "timestep_sampling"))
         if (scale := number(values["sigmoid_scale"])) != 1 and sampling != "uniform":
@@ -208,10 +230,12 @@ KOHYA_RULES: Final = (
     timestep_rule(
         {
             "timestep_sampling": "sigma", "weighting_scheme": "uniform", "discrete_flow_shift": 3.0, "logit_mean": 0.0,
-            "logit_std": 1.0, "mode_scale": 1.29, "sigmoid_scale": 1.0,
+            "logit_std": 1.0, "mode_scale": 1.29, "sigmoid_scale": 1.0, "training_shift": 1.0,
         },
         _kohya,
-        "flux_shift is the model's own shift; sigma with weighting_scheme as in diffusers' scripts",
+        "flux_shift is the model's own shift; sigma with weighting_scheme as in diffusers' scripts, whose logit_mean "
+        "above 0 means low noise levels, but for SD 3",
+        _KOHYA_SD3,
     ),
     CombinedRule({"guidance_scale": 3.5}, f"{_OWN}guidance", _guidance, "of models that have the input"),
     swap_rule("blocks_to_swap"),

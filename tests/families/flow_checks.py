@@ -96,6 +96,16 @@ def direct_loss(family: str, folder: Path, given: Batch) -> Tensor:
     return torch.stack(found)
 
 
+def unpadded_prompts(pipe: Any, prompt: str, negative: str) -> dict[str, Tensor]:
+    """Chroma's prompts without padding, which its pipeline (0.42) does not mask."""
+    arguments = {}
+    for prefix, text in (("", prompt), ("negative_", negative)):
+        states, _, mask, *_ = pipe.encode_prompt(text, do_classifier_free_guidance=False)
+        arguments[f"{prefix}prompt_embeds"] = states[:, mask[0].bool()]
+        arguments[f"{prefix}prompt_attention_mask"] = mask[:, mask[0].bool()].bool()
+    return arguments
+
+
 def _latents(pipe: Any, pixels: Tensor) -> Tensor:
     config = pipe.vae.config
     if hasattr(pipe.vae, "bn"):
@@ -154,7 +164,7 @@ def _chroma(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
     states, text_ids, mask, *_ = pipe.encode_prompt(caption, do_classifier_free_guidance=False)
     ids = pipe._prepare_latent_image_ids(1, x_t.shape[2] // 2, x_t.shape[3] // 2, "cpu", torch.float32)
     tokens = _pack(pipe, x_t)
-    mask = pipe._prepare_attention_mask(1, tokens.shape[1], tokens.dtype, mask)
+    mask = pipe._prepare_attention_mask(1, tokens.shape[1], tokens.dtype, mask.bool())  # numbers would mask nothing
     out = pipe.transformer(tokens, states, sigma, ids, text_ids, mask).sample
     return cast(Tensor, pipe._unpack_latents(out, x_t.shape[2] * 8, x_t.shape[3] * 8, 8))
 

@@ -24,7 +24,7 @@ from modules.training.methods.lora_files import LORA_FILES
 from modules.training.methods.method import export_of
 from modules.training.model_setup import prepare_model
 from modules.training.precision import Precision
-from tests.families.flow_checks import REQUEST, VELOCITIES, batch, direct_loss, load, pipeline
+from tests.families.flow_checks import REQUEST, VELOCITIES, batch, direct_loss, load, pipeline, unpadded_prompts
 from tests.families.tiny_flow_pipelines import TINY
 
 FAMILIES = list(VELOCITIES)
@@ -42,15 +42,18 @@ def drawn(folder: Path, lora: Path | None = None) -> np.ndarray:
     pipe = pipeline(folder)
     if lora is not None:
         pipe.load_lora_weights(lora)
-    given = {"guidance_scale": REQUEST.guidance_scale, "negative_prompt": REQUEST.negative_prompt}
+    given: dict[str, Any] = {"guidance_scale": REQUEST.guidance_scale, "prompt": REQUEST.prompt}
+    given["negative_prompt"] = REQUEST.negative_prompt
     name = type(pipe).__name__
     if name == "QwenImagePipeline":
         given["true_cfg_scale"] = given.pop("guidance_scale")
     elif name in ("FluxPipeline", "Flux2KleinPipeline", "Flux2Pipeline"):
         given.pop("negative_prompt")
+    elif name == "ChromaPipeline":
+        given |= unpadded_prompts(pipe, given.pop("prompt"), given.pop("negative_prompt"))
     generator = torch.Generator().manual_seed(REQUEST.seed)
     sizes = {"width": REQUEST.width, "height": REQUEST.height, "num_inference_steps": REQUEST.steps}
-    return np.array(pipe(prompt=REQUEST.prompt, **given, **sizes, generator=generator).images[0])
+    return np.array(pipe(**given, **sizes, generator=generator).images[0])
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -69,6 +72,15 @@ def test_the_loss_is_that_of_diffusers_and_of_what_is_not_cached(name: str, fold
     torch.testing.assert_close(losses, direct_loss(name, folders[name], given), atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(alone, losses, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(encoded_now, losses, atol=1e-6, rtol=1e-6)
+
+
+def test_gradient_checkpointing_masks_the_padding_of_chroma(folders: dict[str, Path]) -> None:
+    family = load("chroma", folders["chroma"])
+    given = batch(family)
+    losses = family.loss(given)
+    family.components.transformer.enable_gradient_checkpointing()
+    torch.testing.assert_close(family.loss(given), losses)
+    family.loss(given).sum().backward()
 
 
 @pytest.mark.parametrize("name", FAMILIES)

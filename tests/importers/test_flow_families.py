@@ -106,6 +106,15 @@ def test_kohya_sd3(tmp_path: Path) -> None:
     assert (config.family, config.base_model) == ("stable_diffusion_3", "stabilityai/stable-diffusion-3.5-medium")
     options = config.family_options
     assert (options["timestep_distribution"], options["logit_mean"]) == ("logit_normal", 0.5)
+    assert (options["timestep_shift"], options["shift"]) == ("static", 1.0)  # training_shift, not the model's
+
+
+def test_noise_levels_of_kohyas_flux_scripts_count_from_noise(tmp_path: Path) -> None:
+    sigma = 'timestep_sampling = "sigma"\nweighting_scheme = "logit_normal"\nlogit_mean = 0.5'
+    config = imported(tmp_path, "flux.toml", KOHYA_FLUX.replace('timestep_sampling = "shift"', sigma))
+    options = config.family_options
+    assert (options["timestep_distribution"], options["logit_mean"]) == ("logit_normal", -0.5)
+    assert (options["timestep_shift"], options["shift"]) == ("static", 3.1582)
 
 
 def test_ai_toolkit(tmp_path: Path) -> None:
