@@ -245,9 +245,23 @@ KNOWN_MODELS: Final[Mapping[str, KnownModel]] = {
     "lodestones/Chroma1-HD": _CHROMA,
     "lodestones/Chroma1-Base": _CHROMA,
 }
+# Models that were distilled to few steps, and those that they were made from.
+_BEFORE_DISTILLATION: Final[Mapping[str, str]] = {
+    "tongyi-mai/z-image-turbo": "Tongyi-MAI/Z-Image",
+    "black-forest-labs/flux.1-schnell": "black-forest-labs/FLUX.1-dev",
+    "black-forest-labs/flux.2-klein-4b": "black-forest-labs/FLUX.2-klein-base-4B",
+    "black-forest-labs/flux.2-klein-9b": "black-forest-labs/FLUX.2-klein-base-9B",
+    "krea/krea-2-turbo": "krea/Krea-2-Raw",
+    "stabilityai/stable-diffusion-3.5-large-turbo": "stabilityai/stable-diffusion-3.5-large",
+}
 _BY_LOWER_CASE: Final = {name.lower(): model for name, model in KNOWN_MODELS.items()}
 
 
 def known_model(name: str) -> KnownModel | None:
     """The model of this hub name (owner/model or owner/model@revision); None if it is not known."""
     return _BY_LOWER_CASE.get(name.partition("@")[0].lower())
+
+
+def before_distillation(name: str) -> str | None:
+    """The model that the one of this hub name was distilled from, to generate in few steps; None for others."""
+    return _BEFORE_DISTILLATION.get(name.partition("@")[0].lower())

@@ -41,6 +41,7 @@ from modules.diffusion.uncached_images import IMAGE, LATENT_NOISE
 from modules.families._family import NoiseLevels, read_options
 from modules.families._find_family import check_family
 from modules.families._flow_estimates import FlowEstimates
+from modules.families._known_model import distillation_notes
 from modules.families._stored_quantization import stored_notes
 
 
@@ -132,7 +133,7 @@ class FlowTransformer(FlowEstimates):
             check_transformer_file(base.transformer, model.transformer, base.label)
         elif model is not None and folder is not None:
             require_fitting(folder, "transformer", model.transformer)
-        return [*base_notes(base), *notes]
+        return [*distillation_notes(config), *base_notes(base), *notes]
 
     @classmethod
     def meta_model(cls, config: TrainConfig) -> nn.Module | None:

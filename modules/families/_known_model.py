@@ -1,4 +1,4 @@
-"""Base models that belong to another family, known by their names on the hub."""
+"""What the name of a base model on the hub tells: another family, or that it was distilled."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from modules.config import ConfigError, TrainConfig
 from modules.config.family_about import family_about
-from modules.config.known_models import known_model
+from modules.config.known_models import before_distillation, known_model
 
 
 def check_known_model(config: TrainConfig) -> None:
@@ -18,3 +18,14 @@ def check_known_model(config: TrainConfig) -> None:
             f"base_model: {config.base_model!r} is {title}, which the family {config.family!r} does not train.",
             f"Set family to {known.family}, or choose another model.",
         )
+
+
+def distillation_notes(config: TrainConfig) -> list[str]:
+    """That training takes away what a model was distilled for, and which one to train; empty for others."""
+    original = before_distillation(config.base_model or "")
+    if original is None:
+        return []
+    return [
+        f"base_model: {config.base_model} was distilled to generate in few steps, which training gradually undoes. "
+        f"Train {original} instead: its LoRAs work with both (docs/models.md)."
+    ]

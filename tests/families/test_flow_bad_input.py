@@ -154,3 +154,12 @@ def test_what_cannot_be_encoded_is_not_cached(z_image: Path) -> None:
     family.components.vae.encoder.conv_in.bias.data[0] = float("nan")
     with pytest.raises(TrainingError, match=r"not finite .* in 'vae.encoder.conv_in.bias', so no step"):
         encode_finite(config, family, [example(0)], 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "original"), [("Tongyi-MAI/Z-Image-Turbo@main", "Tongyi-MAI/Z-Image"), ("Tongyi-MAI/Z-Image", None)]
+)
+def test_a_model_for_few_steps_is_told_from_the_one_to_train(name: str, original: str | None) -> None:
+    config = TrainConfig.model_validate({"family": "z_image", "base_model": name, "method": "lora"})
+    notes = family_class("z_image").base_model_notes(config)
+    assert [f"Train {original} instead" in note for note in notes] == ([True] if original else [])

@@ -218,3 +218,22 @@ def test_names_of_all_trainers() -> None:
     assert flow_family("flux.2-klein") == "flux2"
     assert flow_family("qwen_image:2512") == "qwen_image"
     assert flow_family("wan") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("LOGIT_NORMAL", {"timestep_distribution": "logit_normal", "logit_mean": 0.5, "logit_std": 1.25}),
+        ("HEAVY_TAIL", {"timestep_distribution": "mode", "mode_scale": 0.25}),
+        ("UNIFORM", {"timestep_distribution": "uniform"}),
+    ],
+)
+def test_noise_levels_of_onetrainer(name: str, options: dict[str, object], tmp_path: Path) -> None:
+    preset = {"model_type": "Z_IMAGE", "training_method": "LORA", "base_model_name": "Tongyi-MAI/Z-Image"}
+    preset |= {"timestep_distribution": name, "noising_bias": 0.5, "noising_weight": 0.25, "timestep_shift": 2.0}
+    config = imported(tmp_path, "z.json", json.dumps(preset))
+    assert config.family_options == {**options, "timestep_shift": "static", "shift": 2.0}
+    preset |= {"model_type": "STABLE_DIFFUSION_15", "base_model_name": "a/b"}
+    (tmp_path / "sd.json").write_text(json.dumps(preset), encoding="utf-8")
+    skipped = [each.source for each in import_file(tmp_path / "sd.json").report.not_imported]
+    assert "noising_weight" in skipped

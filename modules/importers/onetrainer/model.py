@@ -108,8 +108,12 @@ def _loss_weight(values: Values) -> list[Assignment]:
 
 def _timesteps(values: Values) -> list[Assignment]:
     name = str(values["timestep_distribution"]).upper()
+    if name == "HEAVY_TAIL":
+        return [distribution("mode", "timestep_distribution")]
     if name not in ("UNIFORM", "LOGIT_NORMAL"):
-        raise UnsupportedValueError("Tandem has uniform and logit_normal; set family_options.timestep_distribution")
+        raise UnsupportedValueError(
+            "Tandem has uniform, logit_normal and heavy_tail (mode); set family_options.timestep_distribution"
+        )
     flow = distribution(name.lower(), "timestep_distribution")
     if name == "UNIFORM":
         return [flow]
@@ -240,7 +244,6 @@ MODEL_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("text_encoder_2_sequence_length", "for models with a T5 or LLM text encoder", default=77),
     Unsupported("generalized_offset_noise", "Tandem has plain offset noise"),
     Unsupported("perturbation_noise_weight", "Tandem does not perturb the input", default=0.0),
-    Unsupported("noising_weight noising_bias", "the shape of the timestep distribution cannot be set", default=0.0),
     Unsupported("cep_gamma", "Tandem has no such loss", default=0.0),
     Unsupported("vb_loss_strength", "for PixArt only", default=1.0),
     Unsupported("loss_scaler", "change learning_rate instead", default="NONE"),
