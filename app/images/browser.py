@@ -58,7 +58,9 @@ class ImageBrowser(tk.Frame):
         self.bar = bar = frame(self)
         bar.pack(fill="x", pady=(0, theme.px(theme.UNIT)))
         Button(bar, "Find and replace", self._toggle_replacing, bg=theme.CARD).pack(side="right")
-        annotate = Button(bar, "Caption", lambda: self.event_generate("<<Annotate>>"), bg=theme.CARD, tooltip=_ANNOTATE)
+        annotate = Button(
+            bar, "Write captions", lambda: self.event_generate("<<Annotate>>"), bg=theme.CARD, tooltip=_ANNOTATE
+        )
         annotate.pack(side="right", padx=(0, theme.UNIT))
         self.filter = Entry(bar, lambda _: self._schedule_filter(), width=220, placeholder="Filter by name or caption")
         self.filter.pack(side="left")

@@ -22,7 +22,7 @@ _NO_TAGS: Final = "No tags: no image has a caption yet."
 _ANNOTATE: Final = (
     "Have captions, tags or masks proposed for the folder of the selected image, or the first without a caption"
 )
-_KINDS: Final = {"broken": "unreadable", "caption": "caption", "tiny": "too small", "duplicate": "duplicate"}
+_KINDS: Final = {"broken": "unreadable", "caption": "no caption", "tiny": "too small", "duplicate": "duplicate"}
 
 
 class TagList(tk.Frame):
@@ -62,7 +62,7 @@ class ProblemList(tk.Frame):
         self._hint = text(foot, "", "small", colour=theme.MUTED)
         self._hint.pack(side="left")
         self.annotate = Button(
-            foot, "Caption", lambda: self.event_generate("<<Annotate>>"), bg=theme.CARD, tooltip=_ANNOTATE
+            foot, "Write captions", lambda: self.event_generate("<<Annotate>>"), bg=theme.CARD, tooltip=_ANNOTATE
         )
         self.table = table(self, columns)
         self.table.bind("<Return>", lambda _: self._select(on_select))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from app.form.choice_titles import choice_title
 from app.form.setting_text import setting_title, with_titles
 from app.images.lists import ProblemList
 from app.preferences import Preferences
@@ -65,6 +66,20 @@ def test_alpha_that_is_not_the_rank_is_explained_beside_the_setting(driver: Driv
 )
 def test_names_become_titles(sentence: str, shown: str) -> None:
     assert with_titles(sentence) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("mse", "MSE"),
+        ("min_snr", "Min-SNR"),
+        ("ddim", "DDIM"),
+        ("dpmpp_2m_sde_karras", "DPM++ 2M SDE Karras"),
+        ("v_prediction", "v-prediction"),
+    ],
+)
+def test_choices_are_spelt_as_the_field_does(value: str, shown: str) -> None:
+    assert choice_title(value) == shown
 
 
 def test_settings_of_lists_have_titles() -> None:
