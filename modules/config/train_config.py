@@ -10,6 +10,7 @@ from pydantic import model_validator
 
 from modules.config.family_files import family_names
 from modules.config.memory_rules import memory_rules
+from modules.config.run_names import run_name_problem, sanitize_run_name
 from modules.config.section import Section, broken_rules, setting
 from modules.config.sections.adapters import (
     TARGET_PRESETS,
@@ -76,6 +77,7 @@ class TrainConfig(
             *_warmup_rules(self),
             *_factor_rules(self),
             *_average_rules(self),
+            *_name_rules(self),
             *_address_rules(self),
             *_device_rules(self),
             *_port_rules(self),
@@ -113,6 +115,11 @@ def _average_rules(config: TrainConfig) -> _Rules:
     if config.optimizer.name != "schedule_free_adamw" or not config.ema:
         return []
     return [("ema", "is true, but the optimizer schedule_free_adamw averages the weights itself; set it to false")]
+
+
+def _name_rules(config: TrainConfig) -> _Rules:
+    problem = run_name_problem(config.run_name or "run")
+    return [("run_name", f"{problem}; try {sanitize_run_name(config.run_name or '')}")] if problem else []
 
 
 def _address_rules(config: TrainConfig) -> _Rules:

@@ -130,8 +130,8 @@ class EventLog:
         ready = list(takewhile(lambda line: line is not None, map(_line_of, self._lines)))
         data = b"".join(filter(None, ready))
         try:
-            if self._file is not None and os.fstat(self._file).st_nlink == 0:
-                self._close_file()  # deleted: anything written to it now would be lost
+            if self._file is not None and not _is_at(self._path, self._file):
+                self._close_file()  # deleted or moved: whoever follows the run would not see what is written to it
             if self._file is None:
                 self._file = _open(self._path, repair=not self._has_written)
             written = os.write(self._file, data)
@@ -183,6 +183,13 @@ class SilentEventLog:
 
     def close(self) -> None:
         """Nothing to close."""
+
+
+def _is_at(path: Path, file: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _open(path: Path, *, repair: bool) -> int:

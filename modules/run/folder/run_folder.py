@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from modules.config import ConfigError, TrainConfig, save_config
-from modules.config.run_names import ALLOWED, sanitize_run_name
+from modules.config.run_names import run_name_problem, sanitize_run_name
 from modules.files import open_regular
 from modules.run.folder.links import refuse_links
 
@@ -182,12 +182,8 @@ class RunFolder:
 
 def check_run_name(name: str) -> None:
     """Raise ConfigError, suggesting a valid name, unless it is letters, digits and inner ".", "_", "-"."""
-    if name == sanitize_run_name(name):
-        return
-    raise ConfigError(
-        f"run_name is {name!r}; a run name may contain only {ALLOWED}",
-        f"Use --run_name {sanitize_run_name(name)}",
-    )
+    if problem := run_name_problem(name):
+        raise ConfigError(f"run_name {problem}", f"Use --run_name {sanitize_run_name(name)}")
 
 
 def check_run_name_free(runs_dir: Path, name: str) -> None:

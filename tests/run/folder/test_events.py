@@ -139,6 +139,21 @@ def test_missing_folder_does_not_raise(tmp_path: Path, capfd: pytest.CaptureFixt
     assert "cannot be written" in capfd.readouterr().err
 
 
+def test_events_follow_the_path_when_the_folder_is_moved(tmp_path: Path) -> None:
+    """Else the window, which reads the recreated folder, shows "Starting" while the run trains, and then "Finished"."""
+    folder = tmp_path / "cats"
+    folder.mkdir()
+    log = EventLog(folder / "events.jsonl")
+    log.write("phase", phase="training")
+    folder.rename(tmp_path / "dogs")
+    log.write("warning", message="kept until the folder is there again")
+    folder.mkdir()
+    log.write("stopped")
+    log.close()
+    assert [event["type"] for event in read_events(folder / "events.jsonl")] == ["warning", "stopped"]
+    assert [event["type"] for event in read_events(tmp_path / "dogs" / "events.jsonl")] == ["phase"]
+
+
 def test_reader_returns_each_event_once(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     reader = EventReader(path)

@@ -7,13 +7,16 @@ import re
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from modules.config import ConfigError, ResumeError, TrainConfig, load_config
+from modules.config.explain import faults
 from modules.config.run_names import sanitize_run_name
 from modules.run import RunFolder
 from modules.run.folder.events import EventLog
 from modules.run.folder.folder_guard import FolderGuard
 from modules.run.folder.resume import former_config
+from modules.run.folder.run_folder import check_run_name
 from modules.run.launch.fatal_startup import previous_fatal_exit_code
 from modules.run.preflight_report.start import _read
 
@@ -102,8 +105,13 @@ def test_invalid_names_get_a_suggestion(tmp_path: Path, name: str, clean: str) -
     assert sanitize_run_name(name) == clean
     assert sanitize_run_name(clean) == clean
     with pytest.raises(ConfigError, match=rf"Use --run_name {re.escape(clean)}\.$"):
-        RunFolder.create(config(tmp_path, run_name=name))
-    assert not (tmp_path / "runs").exists()
+        check_run_name(name)
+    with pytest.raises(ValidationError) as invalid:
+        config(tmp_path, run_name=name)
+    (fault,) = faults(invalid.value)
+    assert fault.path == "run_name", "the window shows it at its field"
+    assert "try " in fault.sentence
+    assert len(fault.sentence) < 500
 
 
 def test_letters_of_any_alphabet_are_valid() -> None:
