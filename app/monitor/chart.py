@@ -104,6 +104,8 @@ class Chart:
             x, averages = smoothed(line.points, 0.0 if line.dotted or line.smooth else span)
             self.smooth[line.name] = (x, averages)
             artists.smooth.set_data(x, averages)
+            # a line through one point is none
+            artists.smooth.set_marker("o" if len(line.points) == 1 and not line.dotted else "")
             artists.raw.set_alpha(0.32 if len(x) else 1.0)
             artists.raw.set_linewidth(0.8 if len(x) else 1.4)
             if (found := self._extent(line.points, *self.range)) is not None:
@@ -252,6 +254,7 @@ def _set_colour(artists: Artists, line: PlotLine) -> None:
     artists.smooth.set_color(colour)
     artists.raw.set_marker("o" if line.dotted else "")
     artists.raw.set_markersize(4.0)
+    artists.smooth.set_markersize(4.0)
 
 
 def _font(size_px: int) -> font_manager.FontProperties:

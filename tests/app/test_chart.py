@@ -35,6 +35,14 @@ def test_no_step_is_named_twice(steps: tuple[int, ...]) -> None:
     assert ticks(chart, *steps) == named  # back from the time axis
 
 
+def test_first_step_is_a_dot_until_there_is_a_line() -> None:
+    chart, markers = Chart(), []
+    for steps in ((1,), (1, 2)):
+        ticks(chart, *steps)
+        markers.append(chart._artists[0].smooth.get_marker())
+    assert markers == ["o", ""]
+
+
 def test_constant_small_number_has_ticks_around_it_in_one_notation() -> None:
     steps, rate = np.arange(9, dtype=np.float64), np.full(9, 1e-4)
     rate[4:] *= 1 + 1e-15  # as a schedule computes it
