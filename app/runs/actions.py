@@ -293,8 +293,8 @@ def enqueued(queue: RunQueue, config: TrainConfig, hosts: Sequence[str]) -> str:
     """Add the config to the queue, with the machines that it starts over ssh; what to say of it. Raises TandemError."""
     entry = queue.add(config, hosts=hosts)
     waiting = [each.number for each in queue.read().waiting]
-    place = f"number {waiting.index(entry.number) + 1} in the queue" if entry.number in waiting else "next"
+    place = f" as number {waiting.index(entry.number) + 1}" if entry.number in waiting else ""
     if queue.has_runner():
-        return f"Queued: {entry.name} is {place} and starts by itself."
-    # The line of the run bar is short: what to do comes first.
-    return f"Queued. To begin, press Start queue under Monitor, Queue. {entry.name} is {place}."
+        return f"Queued{place}: {entry.name}. It starts by itself."
+    # No name, which can be long: the run bar shows two short lines, and this fills them.
+    return f"Queued{place}. To begin, press Start queue under Monitor, Queue."

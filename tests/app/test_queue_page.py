@@ -202,8 +202,12 @@ def test_add_start_and_follow(preferences: Path, images: Path, tmp_path: Path) -
         driven.until(lambda: driven.window.state_.family.declaration is not None, "the family")
         driven.click(driven.window.run_bar.buttons.enqueue)
         driven.until(lambda: queue.read().waiting, "an entry")
-        bar = driven.window.run_bar  # which shows the message shortened as it fits
-        driven.until(lambda: "cats is number 1 in the queue" in bar._full_detail(), "message")
+        said = "Queued as number 1. To begin, press Start queue under Monitor, Queue."
+        bar = driven.window.run_bar
+        driven.until(
+            lambda: bar._full_detail() == said and str(bar._detail.cget("text")).split() == said.split(),
+            "whole message",
+        )
         driven.until(lambda: not driven.window.state_.actions._starting, "the end of adding")
         driven.press("F4")
         driven.until(lambda: len(queue.read().waiting) == 2, "a second entry")
