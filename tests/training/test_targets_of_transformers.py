@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from modules.checkpoint.formats import LoraWeights, SafetensorsFile, read_lora, write_lora
-from modules.config import TARGET_PRESETS, TrainConfig
+from modules.config import TARGET_PRESETS, UNET_PRESETS, ConfigError, TrainConfig
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.distributed import Weights
 from modules.families._by_name import family_class
@@ -76,6 +76,16 @@ def test_presets_choose_what_their_names_say(kind: str) -> None:
     linear = _chosen(model, "all_linear")
     assert _chosen(model, "blocks") == {name for name in linear if re.match(rf"transformer\.({BLOCKS})\.\d+\.", name)}
     assert attention | more < linear
+
+
+@pytest.mark.parametrize("targets", UNET_PRESETS)
+def test_presets_of_a_unet_are_refused(targets: str) -> None:
+    with torch.device("meta"):
+        model: Any = torch.nn.ModuleDict({"transformer": torch.nn.ModuleDict({"mlp": torch.nn.Linear(2, 2)})})
+    with pytest.raises(
+        ConfigError, match=rf"{targets}.*UNet; the family 'flux' has none[\s\S]*attention_mlp or blocks"
+    ):
+        _chosen(model, targets)
 
 
 def _chosen(model: TransformerModel, targets: str) -> set[str]:

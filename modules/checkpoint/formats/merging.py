@@ -14,7 +14,7 @@ from torch import Tensor
 from modules.checkpoint.formats.diffusers_folder import ComponentWeights, read_diffusers_folder
 from modules.checkpoint.formats.file_types import DESCRIPTIONS, detect_file_type, original_architecture
 from modules.checkpoint.formats.folder_copy import copy_components, copy_without_weights
-from modules.checkpoint.formats.lora import read_adapter
+from modules.checkpoint.formats.lora import adapter_file, read_adapter
 from modules.checkpoint.formats.lora_origin import of_family
 from modules.checkpoint.formats.lora_weights import CLIP_PREFIX, AdapterPrefixes, AdapterWeights, module_in_file
 from modules.checkpoint.formats.metadata import SDXL
@@ -91,7 +91,7 @@ def merge_into_folder(
     if not architecture:
         raise ConfigError(
             f"{str(source)!r} contains a {model.pipeline}; --merge takes Stable Diffusion 1, 2, XL and 3, FLUX.1, "
-            "FLUX.2, Chroma, Z-Image, Qwen-Image and Krea 2."
+            "FLUX.2, Chroma, Z-Image, Lumina 2, Qwen-Image and Krea 2."
         )
     found = [(merge, read_adapter(merge.file, prefixes(architecture))) for merge in merges]
     partial_folder = out.with_name(f"{PARTIAL}{out.name}")
@@ -225,7 +225,7 @@ def _require(file: Path, adapter: AdapterWeights, shape: Sequence[int] | None) -
         has = "has no such layer" if shape is None else f"has one of the shape {list(shape)}"
         raise ConfigError(
             f"{str(file)!r} is for a layer {adapter.submodule}.{adapter.module} of the shape "
-            f"{list(adapter.matrix_shape)}{of_family(file)}, but the model {has}.",
+            f"{list(adapter.matrix_shape)}{of_family(adapter_file(file))}, but the model {has}.",
             _ADVICE,
         )
 

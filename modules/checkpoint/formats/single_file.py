@@ -161,7 +161,7 @@ def _name_mappers(model: DiffusersFolder) -> dict[str, NameMapper]:
         return mappers
     raise ConfigError(
         f"{str(model.folder)!r} contains a {model.pipeline}; single files in the original layout exist for Stable "
-        "Diffusion 1, 2, XL and 3, FLUX.1, FLUX.2, Chroma, Z-Image, Qwen-Image and Krea 2.",
+        "Diffusion 1, 2, XL and 3, FLUX.1, FLUX.2, Chroma, Z-Image, Lumina 2, Qwen-Image and Krea 2.",
         "Use the diffusers folder.",
     )
 

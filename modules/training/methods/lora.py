@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.checkpoint.formats import AdapterWeights, LoraSize, fits, merged_weight
-from modules.config import TARGET_PRESETS, ConfigError, TrainConfig, target_patterns
+from modules.config import TARGET_PRESETS, UNET_PRESETS, ConfigError, TrainConfig, target_patterns
 from modules.config.sections.adapters import parse_alpha_pattern, parse_rank_pattern
 from modules.diffusion.dtypes import HALF_DTYPES
 from modules.diffusion.quantized import QuantizedLinear, dequantize_
@@ -141,8 +141,14 @@ def check_lora_targets(family: type[Family], config: TrainConfig) -> None:
 def lora_targets(model: nn.Module, submodules: Sequence[str], config: TrainConfig) -> list[str]:
     """The names of the layers of `model` that `lora_targets` matches.
 
-    Raises ConfigError if a trained one of its `submodules`, or a pattern, has none.
+    Raises ConfigError if a trained one of its `submodules`, or a pattern, has none, or for a UNet's preset without one.
     """
+    if config.lora_targets in UNET_PRESETS and submodules and "unet" not in submodules:
+        raise ConfigError(
+            f"lora_targets is {config.lora_targets!r}, which names layers of Stable Diffusion's UNet; the family "
+            f"{config.family!r} has none.",
+            "Use attention_mlp or blocks.",
+        )
     able = {name: layer for name, layer in model.named_modules() if _can_be_adapted(layer, config.lora_algorithm)}
     patterns, kinds = _patterns(config.lora_targets)
     chosen: list[str] = []

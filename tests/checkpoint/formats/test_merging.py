@@ -104,6 +104,7 @@ def test_half_precision_stays_unless_asked_otherwise(sd: Path, tmp_path: Path) -
     [
         (["SD", "OUT", "--merge", "SDXL_LORA"], "is a LoRA of another model"),
         (["SD", "OUT", "--merge", "WIDE"], r"unet\.conv_in of the shape [8, 81], but the model has one of the shape"),
+        (["SD", "OUT", "--merge", "FOLDER"], "unet.my.layer of the shape [8, 4], but the model has no such layer"),
         (["SD", "OUT", "--merge", "STRANGE"], "unet.my.layer of the shape [8, 4], but the model has no such layer"),
         (["FILE", "OUT.safetensors", "--merge", "STRANGE"], "but the model has no such layer"),
         (["WIDE", "OUT.safetensors", "--merge", "WIDE"], "is a LoRA; --merge takes a model of Stable"),
@@ -123,12 +124,14 @@ def test_what_cannot_be_merged_gives_a_sentence_and_writes_nothing(
         save_file(pair, tmp_path / name)
         return tmp_path / name
 
+    (tmp_path / "folder").mkdir()
     (tmp_path / "x.pt").write_bytes(b"PK\x03\x04" + bytes(100))
     paths = {
         "SD": sd,
         "SDXL_LORA": lora("xl.safetensors", "text_encoder_2.text_projection", 4),
         "WIDE": lora("wide.safetensors", "unet.conv_in", 81),
         "STRANGE": lora("strange.safetensors", "unet.my.layer", 4),
+        "FOLDER": lora("folder/pytorch_lora_weights.safetensors", "unet.my.layer", 4).parent,
         "PICKLE": tmp_path / "x.pt",
         "FILE": tmp_path / "file.safetensors",
         "OUT": tmp_path / "out",
