@@ -7,17 +7,18 @@ from collections.abc import Mapping
 from functools import partial
 from glob import escape
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from PIL import ImageTk
 
 from app.state import AppState
 from app.tools.job import format_bytes
 from app.tools.line_program import Answer
+from app.tools.model_tasks import ModelTask, ToolField
 from app.tools.program_page import ProgramPage, load_image
+from app.tools.tool_form import ToolForm
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Menu, Style, card, frame, text
-from app.windows.chooser import choose_path
 from modules.files.trash import Trashed, move_to_trash, restore
 
 MODULE: Final = "modules.data.index.near_duplicates"
@@ -27,6 +28,12 @@ DETAILS: Final = {
     "4": "Also slightly edited or cropped ones.",
     "10": "Also images of one series; look at them closely.",
 }
+_FOLDER: Final = "Its subfolders are searched, too."
+_FIELDS: Final = (
+    ToolField("folder", "Folder of images", "folder", _FOLDER),
+    ToolField("distance", "Similarity", "choice", "How alike two images must look.", "4", DISTANCES, details=DETAILS),
+)
+_TASK: Final = ModelTask("duplicates", "Near-duplicates", "", _FIELDS)
 _SIDE: Final = 250  # unscaled pixels of an image
 _MOST: Final = 12  # images of a group that are shown; the others are kept
 _HINT: Final = "Finds images that look alike, also in another size or format. Nothing is moved before you have seen it."
@@ -46,17 +53,10 @@ class DuplicatesPage(ProgramPage):
         self._unreadable = 0
         self._photos: list[ImageTk.PhotoImage] = []  # Tk itself keeps no reference
         self._shown: list[tk.Frame] = []
-        text(self.head, "Folder").pack(side="left", padx=(0, theme.px(8)))
-        self.folder = Entry(self.head, width=300, placeholder="Folder of images")
-        self.folder.pack(side="left", fill="x", expand=True)
-        Button(self.head, icon="folder", bg=theme.CARD, tooltip="Choose a folder", command=self._browse).pack(
-            side="left", padx=(4, 12)
-        )
-        self.distance = Menu(
-            self.head, tuple(DISTANCES), lambda value: None, width=140, titles=DISTANCES, details=DETAILS
-        )
-        self.distance.show("4")
-        self.distance.pack(side="left")
+        self.form = ToolForm(self.head, _TASK, lambda name: None)
+        self.form.pack(fill="x", expand=True)
+        self.folder = cast("Entry", self.form.controls["folder"])
+        self.distance = cast("Menu", self.form.controls["distance"])
         self._review = card(self.scroll.inside)
         self._build_review()
         self.say(_HINT)
@@ -230,11 +230,6 @@ class DuplicatesPage(ProgramPage):
         self._show_group(min(self.at, max(len(self.groups) - 1, 0)))
         if why:
             self.say(why, theme.BAD)
-
-    def _browse(self) -> None:
-        chosen = choose_path(self, "folder", "Folder of images", Path(self.folder.get().strip() or "."))
-        if chosen:
-            self.folder.show(chosen)
 
 
 def with_caption(image: Path) -> list[Path]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import tkinter as tk
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from PIL import Image, ImageTk
 
 from app.curves.run_length import absolute_concepts
 from app.state import AppState
 from app.tools.line_program import Answer
+from app.tools.model_tasks import ModelTask, ToolField
 from app.tools.program_page import ProgramPage
+from app.tools.tool_form import ToolForm
 from app.widgets import theme
 from app.widgets.buttons import Entry, Menu, card, text
 from modules.files.images import open_image
@@ -23,6 +25,17 @@ SETTINGS: Final = (
 )
 MODULE: Final = "modules.data.loading.preview"
 COUNTS: Final = ("12", "24", "48")
+_TASK: Final = ModelTask(
+    "preview",
+    "Preview as trained",
+    "",
+    (
+        ToolField("epoch", "Epoch", "integer", "Crops, mirroring and captions differ from epoch to epoch.", "1"),
+        ToolField(
+            "count", "Number of samples", "choice", "The first ones of that epoch.", "12", {n: n for n in COUNTS}
+        ),
+    ),
+)
 _SIDE: Final = 210  # unscaled pixels of an image
 _TILE: Final = 236
 
@@ -34,14 +47,10 @@ class PreviewPage(ProgramPage):
 
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
         super().__init__(parent, state)
-        text(self.head, "The first samples of epoch").pack(side="left")
-        self.epoch = Entry(self.head, width=60)
-        self.epoch.show("1")
-        self.epoch.pack(side="left", padx=theme.px(8))
-        text(self.head, "Number").pack(side="left", padx=(theme.px(12), theme.px(8)))
-        self.count = Menu(self.head, COUNTS, lambda value: None, width=80)
-        self.count.show(COUNTS[0])
-        self.count.pack(side="left")
+        form = ToolForm(self.head, _TASK, lambda name: None)
+        form.pack(fill="x", expand=True)
+        self.epoch = cast("Entry", form.controls["epoch"])
+        self.count = cast("Menu", form.controls["count"])
         self.samples: list[Answer] = []
         self._tiles: list[tk.Widget] = []
         self._photos: list[ImageTk.PhotoImage] = []  # Tk itself keeps no reference

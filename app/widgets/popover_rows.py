@@ -19,6 +19,7 @@ _GUTTER: Final = 26  # of icons and ticks
 _HEIGHT: Final = 30
 _DETAIL_LINE: Final = 16
 _SEPARATOR: Final = 9
+_THUMB: Final = 3  # shows how far a long list is scrolled
 _NARROWEST, _WIDEST, _DETAIL_WIDTH = 150, 460, 330
 
 
@@ -62,6 +63,7 @@ class Rows(tk.Canvas):
         self.configure(width=self.extent[0], height=self.extent[1], scrollregion=(0, 0, self.extent[0], self._content))
         self._photos: list[ImageTk.PhotoImage] = []  # Tk itself keeps no reference
         self._corners: list[ImageTk.PhotoImage] = []
+        self._thumb = self.create_line(0, 0, 0, 0, width=theme.px(_THUMB), capstyle="round", state="hidden")
         self._index = next((n for n, row in enumerate(rows) if row.is_chosen and row.can_be_chosen), -1)
         theme.paint(self, bg=theme.CARD)
         self._draw()
@@ -151,6 +153,7 @@ class Rows(tk.Canvas):
                 self._highlight(pad, top, width - 2 * pad, bottom - top)
             self._draw_row(row, self._details[number], pad + side, top, width - pad - side)
         self.tag_raise("frame")
+        self._draw_thumb(int(self.canvasy(0)))
 
     def _draw_row(self, row: Row, detail: list[str], left: int, top: int, right: int) -> None:
         colours = (theme.TEXT, theme.MUTED) if row.is_enabled else (theme.FAINT, theme.FAINT)
@@ -197,6 +200,18 @@ class Rows(tk.Canvas):
         view = min(max(view, 0), max(self._content - self.extent[1], 0))
         self.move("frame", 0, view - int(self.canvasy(0)))  # the border stays where it is
         self.yview_moveto(view / max(self._content, 1))
+        self._draw_thumb(view)
+
+    def _draw_thumb(self, view: int) -> None:
+        """At the right edge, if there are more entries than fit."""
+        (width, height), pad = self.extent, theme.px(_PAD)
+        if self._content <= height:
+            return
+        x, per_pixel = width - pad // 2 - 1, (height - 2 * pad) / self._content
+        top = view + pad + view * per_pixel
+        self.coords(self._thumb, x, top, x, top + height * per_pixel)
+        self.itemconfigure(self._thumb, fill=theme.resolve(theme.EDGE), state="normal")
+        self.tag_raise(self._thumb)
 
     def _row_at(self, y: int) -> int:
         """The number of the entry at a height of the canvas; -1 if it cannot be chosen."""

@@ -73,7 +73,8 @@ class Segments(UnscaledPadding, tk.Canvas):
 
     def _draw(self) -> None:
         behind, fill = theme.resolve(self._behind), theme.resolve(theme.HOVER)
-        tk.Misc.configure(self, {"bg": behind})
+        if self.cget("bg") != behind:  # configured, a canvas requests its own default width until its next layout
+            tk.Misc.configure(self, {"bg": behind})
         if self.winfo_width() > 1:
             self._shape = rounded_images.rounded(
                 self, self.winfo_width(), self.winfo_height(), theme.px(theme.RADIUS), fill=fill, line=fill, bg=behind

@@ -25,7 +25,7 @@ def ask_for_code(owner: tk.Misc, file: Path, on_allowed: Callable[[bytes], objec
         owner,
         "May this file run?",
         f"The config names a Python file as its model family: {describe_code(file, code)}. It may do anything that "
-        "you can do on this computer, so allow it only if you trust where it comes from. If it changes, "
+        "you can do on this machine, so allow it only if you trust where it comes from. If it changes, "
         "you are asked again.",
     )
     shown = tk.Text(dialog.body, width=90, height=18, wrap="none", borderwidth=0, highlightthickness=0)

@@ -33,14 +33,14 @@ class Dialog:
         theme.paint(self.window, bg=theme.CARD, highlightbackground=theme.EDGE, highlightcolor=theme.EDGE)
         outer = frame(self.window)
         outer.pack(fill="both", expand=True, padx=theme.px(24), pady=theme.px(20))
+        self._row = frame(outer)
+        self._row.pack(side="bottom", anchor="e")  # packed first, so that a low screen cuts off something else
         text(outer, title, "large").pack(anchor="w")
         if message:
             label = text(outer, message, colour=theme.MUTED, wrap=520)
             label.pack(anchor="w", pady=(theme.px(8), 0))
             if wide:
                 wrap_within(label, outer, margin=0)
-        self._row = frame(outer)
-        self._row.pack(side="bottom", anchor="e")  # packed first, so that a low screen cuts off something else
         self.body = frame(outer)
         self.body.pack(fill="both", expand=True, pady=theme.px(16))
         self.on_cancel: Callable[[], object] = self.close  # what Escape and the frame's own button do

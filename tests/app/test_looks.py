@@ -13,6 +13,7 @@ from app.sections import SECTIONS
 from app.widgets import rounded_images, theme
 from app.widgets.button import Button
 from app.widgets.table import table
+from app.windows.dialog import Dialog
 from app.windows.multi_node import MultiNodeWindow
 from tests.app.driver import Driver
 
@@ -43,6 +44,29 @@ def test_titles_stand_near_their_fields_in_a_wide_window(shared_driver: Driver) 
             for field in block.visible_fields():
                 end = field.title.winfo_rootx() + field.title.winfo_width()
                 assert field.area.winfo_rootx() - end <= 180, field.path
+
+
+def test_tools_keep_their_fields_near_and_their_subtitle_whole(shared_driver: Driver) -> None:
+    window = shared_driver.window
+    window.show_section("tools")
+    section = window.sections["tools"]
+    section.open_page("duplicates")
+    window.geometry("1900x1000+0+0")
+    shared_driver.settle()
+    assert section.pages["duplicates"].folder.winfo_width() <= theme.px(720)
+    window.geometry("1024x768+0+0")
+    shared_driver.settle()
+    assert cut_off(section) == []
+
+
+def test_buttons_of_a_dialog_stay_on_the_screen_however_long_its_message(shared_driver: Driver) -> None:
+    dialog = Dialog(shared_driver.window, "Not added", "x" * 10_000)
+    button = dialog.button("Close", dialog.close)
+    dialog.show()
+    shared_driver.settle()
+    assert button.winfo_rooty() + button.winfo_height() <= shared_driver.window.winfo_screenheight()
+    assert button.winfo_rooty() + button.winfo_height() <= dialog.window.winfo_rooty() + dialog.window.winfo_height()
+    dialog.close()
 
 
 def test_table_has_a_whole_header_ellipses_and_numbers_at_the_right(shared_driver: Driver) -> None:

@@ -123,6 +123,19 @@ def check_on_screen(driver: Driver, place: tuple[int, int]) -> None:
     menu.close()
 
 
+def test_a_list_that_is_scrolled_shows_how_far(driver: Driver) -> None:
+    driver.window.header.presets.invoke()
+    driver.settle()
+    drawn = rows(driver)
+    assert drawn.itemcget(drawn._thumb, "state") == "normal"
+    first = drawn.coords(drawn._thumb)[1] - drawn.canvasy(0)
+    drawn.select_end(-1)
+    end = drawn.coords(drawn._thumb)[3] - drawn.canvasy(0)
+    assert first < drawn.extent[1] / 4
+    assert drawn.extent[1] * 0.9 < end < drawn.extent[1], "the last entry is in sight"
+    driver.press("Escape")
+
+
 def test_disabled_entries_are_skipped_and_modal_dialogs_keep_working(driver: Driver) -> None:
     ran = []
     menu = PopupMenu(driver.window)
