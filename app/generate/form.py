@@ -191,7 +191,7 @@ class GenerateForm(tk.Frame):
         self._menu(body, "family", families())
 
     def show_devices(self, gpus: int) -> None:
-        """Offer the GPUs of this computer."""
+        """Offer the GPUs of this machine."""
         menu = self.fields["device"].control
         assert isinstance(menu, Menu)
         menu.set_choices(["automatic", *(f"cuda:{number}" for number in range(gpus)), "cpu"])

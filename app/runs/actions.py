@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from app.form.setting_text import with_titles
 from app.runs.checks import Missing, missing_for_training
 from app.runs.control import RunControl, active_runs, create_run, existing_run, launch, next_free_name
 from app.runs.status import Status
@@ -182,10 +183,11 @@ class RunActions:
     def _not_started(self, message: str, title: str = "Training did not start") -> None:
         self._starting = False
         self._state.notify("run")
+        said = with_titles(message)
         ask(
             self._owner,
             title,
-            message,
+            f"{said[:1].upper()}{said[1:]}",
             (Choice("", "Close", style="accent"),),
             lambda answer: None,
         )

@@ -35,7 +35,7 @@ class BenchmarkWindow(ProgramWindow):
             parent,
             state,
             "Benchmark",
-            "Times the steps of these settings: how much more GPUs and other batch sizes bring, and at last the "
+            "Times the steps of these settings: how much more GPUs and other batch sizes bring, and finally the "
             "machines that Train starts over ssh. Nothing is saved or validated.",
         )
         self.result: BenchmarkResult | None = None

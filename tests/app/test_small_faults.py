@@ -38,6 +38,14 @@ def test_train_names_fields_by_their_titles(driver: Driver) -> None:
     driver.press("Escape")
 
 
+def test_a_runs_folder_that_cannot_be_is_told_in_the_words_of_the_window(driver: Driver) -> None:
+    driver.window.run_bar.actions._not_started("the run folder cannot be written. Set runs_dir to another folder.")
+    driver.settle()
+    words = driver.text(driver.dialogs()[0])
+    assert "The run folder cannot be written. Set “Runs folder” to another folder." in words
+    driver.press("Escape")
+
+
 def test_alpha_that_is_not_the_rank_is_explained_beside_the_setting(driver: Driver) -> None:
     for path, value in {"method": "lora", "lora_rank": 16, "lora_alpha": 8.0}.items():
         driver.draft.set(path, value)
