@@ -57,8 +57,8 @@ class Sample(Section):
     guidance_scale: float = setting(
         4.0,
         title="Guidance scale (CFG)",
-        help="How strictly the image follows the prompt. 1 switches guidance off; too much looks harsh and "
-        "oversaturated.",
+        help="How strictly the image follows the prompt. 1 switches guidance off, 0 in Z-Image and Krea 2; too much "
+        "looks harsh and oversaturated.",
         ge=0,
         le=100,
     )
