@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -61,12 +62,13 @@ class _QuantizationConfig(Record):
 
 @dataclass(frozen=True)
 class StoredLayer:
-    """A linear layer in 4 or 8 bits, in a file."""
+    """A linear layer in 4 or 8 bits, in a file, or in two: the libraries fill shards tensor by tensor."""
 
-    file: Path
+    file: Path  # of the tensor that tells its kind
     name: str
     shape: tuple[int, int]
     state: _State | None  # of nf4
+    places: Mapping[str, Path] = field(repr=False)  # the file of each tensor of the component
 
     @property
     def kind(self) -> Literal["nf4", "int8"]:
@@ -93,12 +95,32 @@ class StoredLayer:
     def read(self) -> tuple[Tensor, Tensor]:
         """Bits, mapped from the file, and scales in fp32, as QuantizedLinear has them. Raises ConfigError."""
         try:
-            with open_safetensors(self.file) as opened:
-                if self.state is None:
-                    return _read_int8(opened, self)
-                return _read_nf4(opened, self, self.state)
+            with ExitStack() as stack:
+                tensors = _Tensors(self.places, stack)
+                return _read_int8(tensors, self) if self.state is None else _read_nf4(tensors, self, self.state)
         except (FileFault, OSError, SafetensorError) as error:
             raise ConfigError(f"base_model: {str(self.file)!r}: {self.name!r} {error}.", DAMAGED) from error
+
+
+class _Tensors:
+    """The tensors of several files, each of which is opened once, and closed with `stack`."""
+
+    def __init__(self, places: Mapping[str, Path], stack: ExitStack) -> None:
+        self.places, self._stack = places, stack
+        self._opened: dict[Path, Any] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.places
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Mapped from its file. Raises FileFault if no file has it."""
+        if name not in self.places:
+            raise FileFault(f"lacks {name!r}")
+        file = self.places[name]
+        if file not in self._opened:
+            self._opened[file] = self._stack.enter_context(open_safetensors(file))
+        tensor: Tensor = self._opened[file].get_tensor(name)
+        return tensor
 
 
 def stored_layers(folder: Path, component: str, files: Sequence[Path]) -> dict[str, StoredLayer]:
@@ -107,13 +129,16 @@ def stored_layers(folder: Path, component: str, files: Sequence[Path]) -> dict[s
     Raises ConfigError if config.json or a file is of a method that is not read.
     """
     config = _method(folder / component / "config.json")
+    shapes = {file: read_shapes([file]) for file in files}
+    everything = {name: shape for own in shapes.values() for name, shape in own.items()}
+    places = {name: file for file, own in shapes.items() for name in own}
     found: dict[str, StoredLayer] = {}
-    for file in files:
-        shapes = read_shapes([file])
+    for file, own in shapes.items():
         try:
-            with open_safetensors(file) as opened:
-                for name in shapes:
-                    if (layer := _layer(opened, file, name, shapes)) is not None:
+            with ExitStack() as stack:
+                tensors = _Tensors(places, stack)
+                for name in own:
+                    if (layer := _layer(tensors, name, everything)) is not None:
                         found[layer.name] = layer
         except (FileFault, OSError, SafetensorError) as error:
             raise ConfigError(f"base_model: {str(file)!r}: {error}.", TAKE_ANOTHER) from error
@@ -159,30 +184,33 @@ def _method(config_json: Path) -> str:
     return name
 
 
-def _layer(opened: Any, file: Path, name: str, shapes: Mapping[str, list[int]]) -> StoredLayer | None:
+def _layer(tensors: _Tensors, name: str, shapes: Mapping[str, list[int]]) -> StoredLayer | None:
     """The quantised layer that has `name` as the tensor that tells its kind."""
+    file = tensors.places[name]
     if _STATE in name:
         tensor, _, kind = name.partition(_STATE)
         if kind != "nf4" or not tensor.endswith(".weight"):
             raise _not_read(file, f"{tensor!r} is in {printable(kind, _METHOD_LIMIT)} of bitsandbytes")
-        state = _read_state(opened, name, shapes[name])
+        state = _read_state(tensors, name, shapes[name])
         if state.quant_type != "nf4" or state.blocksize != BLOCK:
             what = f"{printable(state.quant_type, _METHOD_LIMIT)} with blocks of {state.blocksize} weights"
             raise _not_read(file, f"{tensor!r} is in {what}")
-        return StoredLayer(file, tensor.removesuffix(".weight"), (state.shape[0], state.shape[1]), state)
+        return StoredLayer(
+            file, tensor.removesuffix(".weight"), (state.shape[0], state.shape[1]), state, tensors.places
+        )
     if not name.endswith(".SCB"):
         return None
     layer = name.removesuffix(".SCB")
     shape = shapes.get(f"{layer}.weight", [])
     if len(shape) != 2:
         raise FileFault(f"{layer + '.weight'!r} has the shape {shape}, but {name!r} says that it is a matrix in int8")
-    return StoredLayer(file, layer, (shape[0], shape[1]), None)
+    return StoredLayer(file, layer, (shape[0], shape[1]), None, tensors.places)
 
 
-def _read_state(opened: Any, name: str, shape: Sequence[int]) -> _State:
+def _read_state(tensors: _Tensors, name: str, shape: Sequence[int]) -> _State:
     if math.prod(shape) > _STATE_LIMIT:
         raise FileFault(f"{name!r} has {math.prod(shape)} bytes; at most {_STATE_LIMIT} are read")
-    tensor: Tensor = opened.get_tensor(name)
+    tensor = tensors[name]
     if tensor.dtype != torch.uint8:
         raise FileFault(f"{name!r} is not in bytes")
     try:
@@ -191,12 +219,12 @@ def _read_state(opened: Any, name: str, shape: Sequence[int]) -> _State:
         raise FileFault(f"{name!r} {error}") from error
 
 
-def _read_nf4(opened: Any, layer: StoredLayer, state: _State) -> tuple[Tensor, Tensor]:
+def _read_nf4(tensors: _Tensors, layer: StoredLayer, state: _State) -> tuple[Tensor, Tensor]:
     count = math.prod(layer.shape)
     blocks = -(-count // BLOCK)
 
     def tensor(end: str, size: int, dtype: torch.dtype) -> Tensor:
-        return _tensor(opened, f"{layer.name}.weight{end}", (size,), dtype)
+        return _tensor(tensors, f"{layer.name}.weight{end}", (size,), dtype)
 
     if not torch.equal(tensor(".quant_map", len(NF4_LEVELS), torch.float32), torch.tensor(NF4_LEVELS)):
         raise FileFault("has other levels than those of NormalFloat in 4 bits, which are not read")
@@ -207,8 +235,9 @@ def _read_nf4(opened: Any, layer: StoredLayer, state: _State) -> tuple[Tensor, T
         places = tensor(".absmax", blocks, torch.uint8).int()
         largest = tensor(".nested_absmax", -(-blocks // size), torch.float32).repeat_interleave(size)[:blocks]
         scales = tensor(".nested_quant_map", 256, torch.float32)[places] * largest + state.nested_offset
-    bits: Tensor = opened.get_tensor(f"{layer.name}.weight")
-    bits = bits.reshape(-1).view(torch.uint8)  # bnb_4bit_quant_storage may call the bytes bf16
+    bits = (
+        tensors[f"{layer.name}.weight"].reshape(-1).view(torch.uint8)
+    )  # bnb_4bit_quant_storage may call the bytes bf16
     if len(bits) != -(-count // 2):
         raise FileFault(f"has {len(bits)} bytes, while its shape {[*layer.shape]} in nf4 needs {-(-count // 2)}")
     if len(bits) != blocks * BLOCK // 2:
@@ -216,20 +245,18 @@ def _read_nf4(opened: Any, layer: StoredLayer, state: _State) -> tuple[Tensor, T
     return bits.view(blocks, BLOCK // 2), scales.view(blocks, 1)
 
 
-def _read_int8(opened: Any, layer: StoredLayer) -> tuple[Tensor, Tensor]:
-    bits = _tensor(opened, f"{layer.name}.weight", layer.shape, torch.int8)
-    largest = _tensor(opened, f"{layer.name}.SCB", layer.shape[:1], torch.float32)
+def _read_int8(tensors: _Tensors, layer: StoredLayer) -> tuple[Tensor, Tensor]:
+    bits = _tensor(tensors, f"{layer.name}.weight", layer.shape, torch.int8)
+    largest = _tensor(tensors, f"{layer.name}.SCB", layer.shape[:1], torch.float32)
     form = f"{layer.name}.weight_format"
-    if form in opened.keys() and int(_tensor(opened, form, (), torch.uint8)) != 0:  # noqa: SIM118 - not a dict
+    if form in tensors and int(_tensor(tensors, form, (), torch.uint8)) != 0:
         raise FileFault("has its weights in another order than row by row, which is not read")
     return bits, (largest / _LARGEST).view(-1, 1)
 
 
-def _tensor(opened: Any, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def _tensor(tensors: _Tensors, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """One tensor as it has to be. Raises FileFault for any other."""
-    if name not in opened.keys():  # noqa: SIM118 - not a dict
-        raise FileFault(f"lacks {name!r}")
-    tensor: Tensor = opened.get_tensor(name)
+    tensor = tensors[name]
     if tuple(tensor.shape) != shape or tensor.dtype != dtype:
         given, wanted = (
             f"{list(s)} in {str(d).removeprefix('torch.')}" for s, d in ((tensor.shape, tensor.dtype), (shape, dtype))

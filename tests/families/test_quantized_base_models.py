@@ -77,6 +77,21 @@ def test_layers_of_the_library_are_read_to_the_bit(tmp_path: Path) -> None:
         assert torch.equal(layer.dequantized(torch.bfloat16), expected[name].bfloat16())
 
 
+def test_a_layer_may_lie_in_two_shards(tmp_path: Path) -> None:
+    """The libraries begin a new file where the next tensor would make one too large, also within a layer."""
+    whole = real_layers(tmp_path)
+    expected = {name: layer.read() for name, layer in stored_layers(tmp_path, "part", [whole]).items()}
+    tensors = list(load_file(whole).items())
+    shards = [whole.with_name(f"model-{number}.safetensors") for number in range(2)]
+    for number, shard in enumerate(shards):
+        save_file(dict(tensors[number::2]), shard)
+    for files in (shards, shards[::-1]):
+        layers = stored_layers(tmp_path, "part", files)
+        assert layers.keys() == expected.keys()
+        for name, layer in layers.items():
+            assert all(map(torch.equal, layer.read(), expected[name]))
+
+
 def said(name: str, **changes: object) -> Callable[[dict[str, Tensor]], None]:
     """Change the JSON of a layer; with `text` it is that."""
 
