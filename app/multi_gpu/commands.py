@@ -41,7 +41,8 @@ def build_commands(config: TrainConfig, config_file: Path, token: str) -> list[C
     found = [
         Command(
             "Machine 0, which the others join",
-            "Start this first, on the machine that has the address above. It shows which machines have joined.",
+            f"Start this first, on the machine with the address {plan.master_addr}, or press Train in its window. "
+            "Both show which machines have joined.",
             f" {JOIN_TOKEN}={token} {first.command_line()}",
         ),
         Command(

@@ -53,6 +53,7 @@ class Section(tk.Frame):
         self.history = History.load()
         self._shown_status: tuple[JobStatus, str, bool] | None = None
         self._added = 0
+        self._said_training = False
         self._building = self._build()
         next(self._building)
         self._poll_job = self.after(POLL_MS, self._poll)
@@ -190,10 +191,15 @@ class Section(tk.Frame):
                 self.results.add(file)
             self._added = len(self.job.files)
             self._show_status()
+        elif self._is_training() != self._said_training:
+            self._show_status()
+
+    def _is_training(self) -> bool:
+        return self.state.run is not None and self.state.run.is_alive
 
     def _show_status(self) -> None:
         key = (self.job.status, self.job.note, self.job.is_running)
-        is_busy = self.job.is_running
+        is_busy, self._said_training = self.job.is_running, self._is_training()
         self.start_button.configure(state="disabled" if is_busy else "normal")
         self.stop_button.configure(
             state="normal" if is_busy else "disabled", text="Stop now" if self.job.is_stopping and is_busy else "Stop"
@@ -202,7 +208,7 @@ class Section(tk.Frame):
             return
         self._shown_status = key
         status = self.job.status
-        if not status.text and self.state.run is not None and self.state.run.is_alive:
+        if not status.text and self._said_training:
             status = JobStatus(_BUSY)
         self._say(status, self.job.note)
 
@@ -235,5 +241,5 @@ class Section(tk.Frame):
         for folder in runs:
             menu.add_command(label=folder.name, command=partial(self.use_run, folder))
         if not runs:
-            menu.add_command(label=f"No run in {runs_dir} has saved a model yet", state="disabled")
+            menu.add_command(label=f"No run in the folder “{runs_dir}” has saved a model yet", state="disabled")
         menu.open_below(widget)
