@@ -97,7 +97,10 @@ class StoredLayer:
         try:
             with ExitStack() as stack:
                 tensors = _Tensors(self.places, stack)
-                return _read_int8(tensors, self) if self.state is None else _read_nf4(tensors, self, self.state)
+                read = _read_int8(tensors, self) if self.state is None else _read_nf4(tensors, self, self.state)
+                if not bool(read[1].isfinite().all()):
+                    raise FileFault("has scales that are not finite numbers")
+                return read
         except (FileFault, OSError, SafetensorError) as error:
             raise ConfigError(f"base_model: {str(self.file)!r}: {self.name!r} {error}.", DAMAGED) from error
 
@@ -201,7 +204,9 @@ def _layer(tensors: _Tensors, name: str, shapes: Mapping[str, list[int]]) -> Sto
     if not name.endswith(".SCB"):
         return None
     layer = name.removesuffix(".SCB")
-    shape = shapes.get(f"{layer}.weight", [])
+    shape = shapes.get(f"{layer}.weight")
+    if shape is None:
+        raise FileFault(f"has {name!r}, but lacks {layer + '.weight'!r}")
     if len(shape) != 2:
         raise FileFault(f"{layer + '.weight'!r} has the shape {shape}, but {name!r} says that it is a matrix in int8")
     return StoredLayer(file, layer, (shape[0], shape[1]), None, tensors.places)
