@@ -19,7 +19,7 @@ from modules.files import printable
 from modules.run import Failure, LaunchPlan
 from modules.run.folder.run_folder import RunFolder
 from modules.run.join import channel as frames
-from modules.run.join import client, while_training
+from modules.run.join import client, received_config, while_training
 from modules.run.join.channel import Channel, ChannelClosed, WrongToken, authenticate_client
 from modules.run.join.client import join_run
 from modules.run.join.join_line import JoinLine
@@ -54,10 +54,11 @@ class Fuzzer:
              "rendezvous": "elastic", "max_restarts": 2, "concepts": [{"path": str(self._images)}]}
         )  # fmt: skip
         self._server = socket.create_server(("127.0.0.1", 0))
-        changed: Any = client
-        changed.Supervisor = _Training
-        changed.code_listing = functools.cache(client.code_listing)  # what it says of itself takes most of the time
-        changed.package_listing = functools.cache(client.package_listing)
+        joining: Any = client
+        joining.Supervisor = _Training
+        introduction: Any = received_config  # what it says of itself takes most of the time
+        introduction.code_listing = functools.cache(introduction.code_listing)
+        introduction.package_listing = functools.cache(introduction.package_listing)
         while_training._POLL_EVERY_S = 0.005  # type: ignore[misc]
 
     def make(self, draw: Random) -> None:
