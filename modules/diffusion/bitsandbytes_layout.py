@@ -240,9 +240,8 @@ def _read_nf4(tensors: _Tensors, layer: StoredLayer, state: _State) -> tuple[Ten
         places = tensor(".absmax", blocks, torch.uint8).int()
         largest = tensor(".nested_absmax", -(-blocks // size), torch.float32).repeat_interleave(size)[:blocks]
         scales = tensor(".nested_quant_map", 256, torch.float32)[places] * largest + state.nested_offset
-    bits = (
-        tensors[f"{layer.name}.weight"].reshape(-1).view(torch.uint8)
-    )  # bnb_4bit_quant_storage may call the bytes bf16
+    # bnb_4bit_quant_storage may call the bytes bf16
+    bits = tensors[f"{layer.name}.weight"].reshape(-1).view(torch.uint8)
     if len(bits) != -(-count // 2):
         raise FileFault(f"has {len(bits)} bytes, while its shape {[*layer.shape]} in nf4 needs {-(-count // 2)}")
     if len(bits) != blocks * BLOCK // 2:

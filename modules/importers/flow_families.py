@@ -197,9 +197,8 @@ def _kohya(values: Values) -> list[Assignment]:
         name = {"logit_normal": "logit_normal", "mode": "mode"}.get(scheme, "uniform")
         found.append(distribution(name, "timestep_sampling", "weighting_scheme"))
         if name == "logit_normal":
-            mean = number(
-                values["logit_mean"]
-            )  # of a place in the list of timesteps, which begins at noise, but for SD 3
+            # of a place in the list of timesteps, which begins at noise, but for SD 3
+            mean = number(values["logit_mean"])
             found.append(option("logit_mean", mean if is_sd3 or not mean else -mean, "logit_mean"))
             found.append(option("logit_std", number(values["logit_std"]), "logit_std"))
         if name == "mode":
