@@ -24,6 +24,7 @@ from modules.config import (
     unsupported_resolution,
 )
 from modules.config.dynamic_section import build_section
+from modules.config.family_about import family_about
 from modules.config.family_files import FAMILIES_DIR, family_names
 from modules.config.trusted_code import read_code, require_trusted
 from modules.files import FileFault, read_json
@@ -98,7 +99,11 @@ def _run_describe(name: str) -> str:
             command, cwd=root, capture_output=True, encoding="utf-8", errors="replace", timeout=TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"{name} did not report its options within {TIMEOUT_S} seconds.") from None
+        raise ConfigError(
+            f"{family_about(name).title} did not report its options within {TIMEOUT_S} seconds: this computer may be "
+            "busy.",
+            "Try again when other programs need it less.",
+        ) from None
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         raise ConfigError(lines[-1] if lines else f"{name} exited with code {done.returncode}.")

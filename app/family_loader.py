@@ -43,6 +43,10 @@ class FamilyLoader:
         trust_code(code, Path(self.name))
         self._start(self.name, 1)
 
+    def retry(self) -> None:
+        """Ask the family again, after an error that may have passed."""
+        self._start(self.name, 1)
+
     def _start(self, family: str, delay_ms: int) -> None:
         self.name, self.error, self.not_allowed = family, "", False
         if self._job:

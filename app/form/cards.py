@@ -121,8 +121,8 @@ class FieldCard:
     def refresh(self) -> None:
         """Update the fields from the draft."""
         self._reason = self._shared_reason()
-        if self._reason_label.cget("text") != self._reason:
-            self._reason_label.configure(text=self._reason)
+        if self._reason_label.cget("text") != (shown := self._heading_reason()):
+            self._reason_label.configure(text=shown)
         for option in self._visible:
             self.fields[option.path, option.variant].refresh()
 
@@ -162,6 +162,13 @@ class FieldCard:
             if self._width:
                 self.fields[key].wrap(self._width)
         return self.fields[key]
+
+    def _heading_reason(self) -> str:
+        """The shared reason, shorter where it is a switch of this very card."""
+        for option in self._visible:
+            if option.type == "switch" and f"“{option.title}”" in self._reason:
+                return f"“{option.title}” is {'on' if self._state.draft.get(option.path) else 'off'}"
+        return self._reason
 
     def _shared_reason(self) -> str:
         draft = self._state.draft

@@ -94,8 +94,8 @@ class GpuList:
             text=""
             if found
             else (
-                "No GPU found: training runs on the CPU. “World size” sets how many processes share it, "
-                "which is useful for testing only."
+                "No GPU found: training runs on the CPU. For a test of several processes that share it, switch on "
+                "“Multi-GPU training” and set “World size”."
             )
         )
         if found:

@@ -11,7 +11,7 @@ from pathlib import Path
 from app.form.setting_text import with_titles
 from app.runs.checks import Missing, missing_for_training
 from app.runs.control import RunControl, active_runs, create_run, existing_run, launch, next_free_name
-from app.runs.status import Status
+from app.runs.status import STOPPING, Status
 from app.shell.ask import Choice, ask
 from app.state import AppState
 from app.widgets.later import later
@@ -227,7 +227,7 @@ class RunActions:
         run = self._state.run
         if run is None:
             return
-        if run.status().kind in {"stopping", "missing"}:
+        if run.status().kind in {*STOPPING, "missing"}:
             self._confirm_force_stop(run)
         elif problem := run.stop():
             self._show_message(problem)
@@ -236,10 +236,12 @@ class RunActions:
     def _confirm_force_stop(self, run: RunControl) -> None:
         with run.view.lock:
             step = run.view.backup_step
+        is_over = run.status().kind == "ending"
         backup = " (there is none yet)" if step is None else f" (step {step})"
+        loses = f"A forced stop loses everything since its last backup{backup}."
         choices = (
             Choice("end", "Force stop", style="danger"),
-            Choice("", "Wait for the backup", style="accent"),
+            Choice("", "Wait" if is_over else "Wait for the backup", style="accent"),
         )
 
         def chosen(answer: str) -> None:
@@ -249,8 +251,9 @@ class RunActions:
         ask(
             self._owner,
             "Force the run to stop?",
-            "The run is already stopping and writing a backup. A forced stop loses everything since its last "
-            f"backup{backup}.",
+            "The run is over; only its processes are still ending."
+            if is_over
+            else f"The run is already stopping and writing a backup. {loses}",
             choices,
             chosen,
             is_over=lambda: not run.is_alive,

@@ -35,6 +35,7 @@ PHASES: Final[Mapping[str, str]] = {
 }
 _CONSOLE_TAIL_BYTES: Final = 4096
 _QUIET_S: Final = 120.0
+_HOW_TO_FORCE: Final = "“Force stop” ends it at once, without a backup."
 _SLOW_START_S: Final = 20.0  # from here on the time is told
 
 
@@ -89,6 +90,7 @@ class Status:
         return self.kind in {"finished", "early_stopping"}
 
 
+STOPPING: Final = frozenset({"stopping", "ending"})  # kinds in which Stop can only be forced
 NO_RUN: Final = Status("none", "No run yet", "idle", "Press Train to start.", fraction=0.0)
 READING: Final = Status("reading", "Reading the run…", "idle")
 STARTING: Final = Status(
@@ -137,13 +139,15 @@ def status_of(view: RunView, liveness: Liveness, now: float, stop_wanted: bool =
         )
     if liveness.is_alive:
         if finished is not None:
-            return Status("ending", "Shutting down", "busy", "", True, done)
+            return Status("ending", "Shutting down", "busy", _backup_at_the_end(backing_up, backup), True, done)
         stop_wanted = stop_wanted or liveness.stop_wanted
         if join_prompt is not None and not stop_wanted:
             return Status("waiting", "Waiting for machines", "busy", join_prompt.messages[-1], True, None)
         status = _active_status(
             None if is_old else phase, step, done, now, stop_wanted=stop_wanted, started=liveness.started
         )
+        if status.kind == "stopping" and backing_up is not None:
+            return replace(status, detail=f"{_backup_at_the_end(backing_up, backup)} {_HOW_TO_FORCE}")
         if backing_up is not None and status.kind == "training":
             return replace(status, title=f"{status.title}, backing up step {backing_up}")
         return status
@@ -166,10 +170,9 @@ def _active_status(
 ) -> Status:
     if stop_wanted:
         detail = (
-            "The run stops at the next safe point. Press Stop again to force stop."
-            if step is None
-            else "Finishing the step and writing a backup. Press Stop again to force stop."
+            "The run stops at the next safe point." if step is None else "Finishing the step; then a backup is written."
         )
+        detail = f"{detail} {_HOW_TO_FORCE}"
         return Status("stopping", "Stopping", "warn", detail, True, done)
     if phase is None:
         waited_s = now - started if started else 0.0
@@ -195,6 +198,13 @@ def _active_status(
         return Status("training", title, "busy", "", True, done)
     share = min(1.0, phase.done / phase.total) if phase.total and phase.done is not None else None
     return Status(name, title, "busy", "", True, share if step is None else done)
+
+
+def _backup_at_the_end(being_written: int | None, newest: int | None) -> str:
+    """Which backup a run that ends writes now, else which it has written; their steps."""
+    if being_written is not None:
+        return f"Writing the backup of step {being_written:,}."
+    return "" if newest is None else f"The newest backup is that of step {newest:,}."
 
 
 def _effect_of_resume(backup: int | None) -> str:

@@ -6,6 +6,7 @@ import math
 import tkinter as tk
 from collections.abc import Mapping
 
+from app.family_declaration import FamilyDeclaration
 from app.form.cards import Card
 from app.form.choice_fields import TargetsField
 from app.form.family_fields import SubmoduleField
@@ -18,7 +19,7 @@ from app.sections.form_section import FormSection, first_line
 from app.state import AppState
 from app.widgets import theme
 from modules.config import Option
-from modules.config.family_about import family_about
+from modules.config.family_about import FamilyAbout, family_about
 
 
 class AlphaField(NumberField):
@@ -34,7 +35,7 @@ FIELD_CLASSES: dict[str, type[Field]] = {
     "lora_targets": TargetsField,
     "lora_alpha": AlphaField,
 }
-EMPTY = "No submodules listed.\nThe family's main submodule is trained, or the whole model."
+EMPTY = "No submodules listed: the family's main submodule is trained."
 
 
 class Section(FormSection):
@@ -74,8 +75,8 @@ class Section(FormSection):
     def refresh(self) -> None:
         family = self.state.family.declaration
         has_none = family is not None and not family.parts
-        none = f"{family_about(self.state.family.name).title} has no submodules: the whole model is trained."
-        self.list.set_empty_text(none if has_none else EMPTY, can_add=not has_none)
+        empty = empty_text(family, family_about(self.state.family.name), str(self.state.draft.get("method")))
+        self.list.set_empty_text(empty, can_add=not has_none)
         super().refresh()
 
     def _fill(self, part: dict[str, object]) -> dict[str, object]:
@@ -84,6 +85,22 @@ class Section(FormSection):
         listed = [each.get("part") for each in self.list.items]
         free = [name for name in (family.parts if family else ()) if name not in listed]
         return {**part, "part": free[0]} if free else part
+
+
+def empty_text(family: FamilyDeclaration | None, about: FamilyAbout, method: str) -> str:
+    """What is trained while no submodule is listed. `family` is None until it is loaded."""
+    if family is None and about.network == "other":
+        return EMPTY
+    parts = (about.network,) if family is None else family.parts
+    first = parts[0] if parts else "whole model"
+    network = "U-Net" if first == "unet" else first.replace("_", " ")
+    trained = {
+        "lora": f"the LoRA adapts the {network}",
+        "embedding": "textual inversion learns a new word and leaves the model unchanged",
+    }.get(method, f"the {network} is trained" + (", all of its weights" if parts else ""))
+    if not parts:
+        return f"{about.title} has no submodules: {trained}."
+    return f"No submodules listed: {trained}.\nAdd submodules to train others."
 
 
 def alpha_note(settings: Mapping[str, object]) -> str:

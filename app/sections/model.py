@@ -53,6 +53,7 @@ class Section(FormSection):
         wrap_within(self._status, self._note)
         self._status.pack(padx=theme.px(16), pady=theme.px(16), anchor="w")
         self.review = Button(self._note, "Review the file…", self._review, bg=theme.CARD)
+        self.again = Button(self._note, "Try again", self.state.family.retry, bg=theme.CARD)
         self.columns.add(self._note, 1)
         self._common_card = self.add_card("", [], 1)
         self.noise = NoiseCard(self.scroll.inside, self.state)
@@ -128,6 +129,10 @@ class Section(FormSection):
             self.review.pack(padx=theme.px(16), pady=(0, theme.px(16)), anchor="w")
         else:
             self.review.pack_forget()
+        if error and not self.state.family.not_allowed:
+            self.again.pack(padx=theme.px(16), pady=(0, theme.px(16)), anchor="w")
+        else:
+            self.again.pack_forget()
         title = f"Options of {name}"
         if declaration is not None:
             self._common_card.replace_options(title, [option for option in declaration.options if not option.advanced])

@@ -89,19 +89,20 @@ class Files:
         menu.add_command("Save as preset…", self.save_as_preset, icon="save")
         menu.open_below(widget)
 
-    def save(self) -> bool:
-        """Save to the current file, or ask for one; return whether it was saved."""
+    def save(self, reason: str = "") -> bool:
+        """Save to the current file, or ask for one, for this `reason`; return whether it was saved."""
         file = self._state.draft.file
-        return self.save_as() if file is None else self._save(file)
+        return self.save_as(reason) if file is None else self._save(file)
 
-    def save_as(self) -> bool:
+    def save_as(self, reason: str = "") -> bool:
         """Choose a file and save to it; return whether it was saved."""
         if not self._is_valid():
             return False
         current = self._state.draft.file
         stem = self._state.draft.preset.rpartition("/")[2] or "settings"
         start, name = (current.parent, current.name) if current else (Path(), f"{stem}.yaml")
-        name = choose_path(self._window, "save", "Save settings", start, ENDINGS, name)
+        title = f"Save settings: {reason}" if reason else "Save settings"
+        name = choose_path(self._window, "save", title, start, ENDINGS, name)
         return bool(name) and self._save(Path(name))
 
     def save_as_preset(self) -> None:

@@ -28,7 +28,7 @@ _PORT_PAUSE_MS = 400
 class MultiNodeWindow:
     """Shows fields of the Multi-GPU section and the commands that LaunchPlan generates from them."""
 
-    def __init__(self, parent: tk.Misc, state: AppState, save: Callable[[], object]) -> None:
+    def __init__(self, parent: tk.Misc, state: AppState, save: Callable[[str], object]) -> None:
         self._save = save
         self.state = state
         self.commands: list[Command] = []
@@ -89,7 +89,7 @@ class MultiNodeWindow:
             self._show_message("“Number of machines” is 1; set how many machines train together.")
             return
         if draft.file is None or draft.is_dirty:
-            self._save()
+            self._save("the launch commands name this file")
         if draft.file is None or draft.is_dirty:
             self._show_message("The commands refer to the config file; save the settings first.")
             return

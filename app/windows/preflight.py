@@ -27,6 +27,8 @@ _MAX_LINES: Final = 3  # of commands for other machines
 _MAX_MESSAGES: Final = 6  # about the machines that join
 _START_THERE: Final = "Run these in Tandem's folder there; each machine needs this config file at the same path."
 _JOIN_THERE: Final = "Run this in Tandem's folder there. It needs no config file; each machine counts its own GPUs."
+_CLICK_A_ROW: Final = "Click a row to read all of it, and what to do about it."
+_ADVICE_HEIGHT: Final = 64  # unscaled, of three lines
 _NOBODY_YET: Final = "No other machine has joined yet."
 _DEPTHS: Final = {"Quick": "basic", "Thorough": "all"}
 _STATES: Final = {"green": "ok", "yellow": "note", "red": "failed", "grey": "-"}
@@ -36,10 +38,10 @@ class PreflightWindow(ProgramWindow):
     """Runs scripts/preflight.py with the current settings.
 
     For several machines with known numbers of processes `save` is called first if the settings are not in a file, which
-    the other machines need; without these numbers the others join, and get the settings from here.
+    the other machines need, with the reason; without these numbers the others join, and get the settings from here.
     """
 
-    def __init__(self, parent: tk.Misc, state: AppState, save: Callable[[], object]) -> None:
+    def __init__(self, parent: tk.Misc, state: AppState, save: Callable[[str], object]) -> None:
         super().__init__(
             parent,
             state,
@@ -57,7 +59,7 @@ class PreflightWindow(ProgramWindow):
         self.status = text(head, font="strong", wrap=600)
         self.status.pack(side="left", padx=theme.px(16))
         table_frame = frame(self.dialog.body)
-        table_frame.configure(width=theme.px(940), height=theme.px(340))
+        table_frame.configure(width=theme.px(940), height=theme.px(320))
         table_frame.pack_propagate(False)
         table_frame.pack(fill="both", expand=True)
         columns = {
@@ -72,8 +74,13 @@ class PreflightWindow(ProgramWindow):
         self._joined = text(self.waiting, _NOBODY_YET, colour=theme.MUTED)
         wrap_within(self._joined, self.waiting, margin=0)
         self.lines: list[CopyLine] = []
-        self._advice = text(self.dialog.body, colour=theme.MUTED, wrap=900)
-        self._advice.pack(fill="x", pady=(theme.px(8), 0))
+        below = frame(self.dialog.body)  # of a fixed height: the buttons stay where they are
+        below.configure(height=theme.px(_ADVICE_HEIGHT))
+        below.pack_propagate(False)
+        below.pack(fill="x", pady=(theme.px(8), 0))
+        self._advice = text(below, colour=theme.MUTED)
+        wrap_within(self._advice, below, margin=0)
+        self._advice.pack(anchor="nw")
         self.table.bind("<<TreeviewSelect>>", lambda event: self._show_advice())
         self.dialog.button("Close", self.dialog.close)
         self.button = self.dialog.button("Check again", self.start_or_stop, "accent")
@@ -133,13 +140,15 @@ class PreflightWindow(ProgramWindow):
                 tags=(cell.colour,),
             )
         self.report = report
+        if report.cells and not self.table.selection():
+            self._advice.configure(text=_CLICK_A_ROW)
 
     def _config_file(self, config: TrainConfig) -> Path | None:
         """The file with the settings to check; None if the other machines need one and there is none."""
         draft = self.state.draft
         if config.num_nodes > 1 and not _counts_itself(config):
             if draft.file is None or draft.is_dirty:
-                self._save()
+                self._save("the other machines need this file")
             return None if draft.file is None or draft.is_dirty else draft.file.absolute()
         file = self.file("config.json")
         save_config(config, file)
@@ -155,7 +164,9 @@ class PreflightWindow(ProgramWindow):
         if [line.entry.get() for line in self.lines] != [command for _, command in commands[:_MAX_LINES]]:
             self._show_commands(commands, _JOIN_THERE if report.needs_token else _START_THERE)
         if not self.waiting.winfo_manager():
-            self.show_status("Waiting for the other machines…", theme.MUTED)
+            count = len(report.waits_for)
+            others = "the other machine" if count == 1 else f"the {count} other machines"
+            self.show_status(f"Waiting for {others}…", theme.MUTED)
             self.waiting.place(relwidth=1, relheight=1)
             self.waiting.lift()
         said = [*report.joining] or [line for line in output.splitlines() if line.startswith(WAITING)][-1:]

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from app.runs.follower import Follower
 from app.runs.join_prompt import JoinPrompt, join_prompt_of
-from app.runs.status import Liveness, status_of
+from app.runs.status import STOPPING, Liveness, status_of
 from modules.config import DataError
 from modules.run import RunFolder
 from modules.run.folder.failures import record_start_failure
@@ -286,6 +286,18 @@ def test_status_of_each_state(events: list[dict[str, object]], liveness: Livenes
     if kind == "failed":
         assert status.problem is not None
         assert status.problem.text
+
+
+def test_stopped_run_says_what_becomes_of_its_backup() -> None:
+    view, now = RunView(), time.time()
+    view.apply([{"t": now, "type": "step", "step": 40}, {"t": now, "type": "backing_up", "step": 40}])
+    detail = status_of(view, Liveness(is_training=True, stop_wanted=True), now).detail
+    assert "Writing the backup of step 40." in detail
+    view.apply([{"t": now, "type": "backing_up", "step": None}, {"t": now, "type": "backup", "step": 40}])
+    view.apply([{"t": now, "type": "finished", "reason": "stopped"}])
+    status = status_of(view, Liveness(is_training=True), now)
+    assert status.detail == "The newest backup is that of step 40."
+    assert status.kind in STOPPING, "Stop can only be forced"
 
 
 def test_startup_error_has_its_advice(tmp_path: Path, follow: Follow) -> None:

@@ -72,8 +72,8 @@ def test_machine_without_gpus_says_so(section: Section, shared_driver: Driver) -
     shared_driver.wait(
         lambda: (
             (
-                "No GPU found: training runs on the CPU. “World size” sets how many processes share it, "
-                "which is useful for testing only."
+                "No GPU found: training runs on the CPU. For a test of several processes that share it, switch on "
+                "“Multi-GPU training” and set “World size”."
             )
             in shared_driver.text(section)
         ),

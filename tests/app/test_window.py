@@ -14,10 +14,12 @@ import pytest
 from app.form.family_fields import SubmoduleField
 from app.preferences import Preferences
 from app.sections import SECTIONS
+from app.sections.adapters import empty_text
 from app.sections.sampling import NO_SAMPLES
 from app.widgets import theme
 from app.windows.shortcuts import SHORTCUTS
 from modules.config import TrainConfig, load_config, options, save_config, trusted_code
+from modules.config.family_about import family_about
 from scripts.make_demo_data import make_demo_data
 from tests.app.driver import Driver, click, write
 
@@ -544,6 +546,9 @@ def test_submodule_menu_lists_those_of_the_family(driver: Driver) -> None:
     parts = driver.window.sections["adapters"].list
     parts.add()
     assert parts.items == [], "the built-in family has no submodules"
+    lora = empty_text(None, family_about("stable_diffusion_xl"), "lora")
+    assert lora.startswith("No submodules listed: the LoRA adapts the U-Net.")
+    assert "the whole model is trained" in empty_text(driver.draft.family, family_about("pixel_diffusion"), "fine_tune")
 
     driver.set("family", str(ROOT / "tests" / "parts_family.py"))
     driver.wait(lambda: driver.draft.family and driver.draft.family.parts == ("unet", "text_encoder"), "its parts")
