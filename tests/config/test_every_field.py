@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from modules.config import Option, TrainConfig, dump, explain, load_config, options, save_config
 from modules.config.explain import format_value
 from modules.config.names import known_names
+from modules.config.run_names import sanitize_run_name
 from modules.config.sections.optimizers import OPTIMIZERS
 
 ALL = [option for option in options(TrainConfig) if option.path != "version"]
@@ -87,6 +88,7 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
         data["device_ids"] = None
     data["node_rank"] = min(data["node_rank"], data["num_nodes"] - 1)
     data["master_addr"] = f"gpu{len(data['master_addr'])}"  # not every text is a host name
+    data["run_name"] = data["run_name"] and sanitize_run_name(data["run_name"])
     data["initial_port"] = min(data["initial_port"], 65_534)  # machines join on the next port
     if data["device_ids"] is not None and data["world_size"] is not None:
         data["world_size"] = len(data["device_ids"]) * data["num_nodes"]
