@@ -100,7 +100,7 @@ def _run_describe(name: str) -> str:
         )
     except subprocess.TimeoutExpired:
         raise ConfigError(
-            f"{family_about(name).title} did not report its options within {TIMEOUT_S} seconds: this computer may be "
+            f"{family_about(name).title} did not report its options within {TIMEOUT_S} seconds: this machine may be "
             "busy.",
             "Try again when other programs need it less.",
         ) from None
