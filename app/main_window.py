@@ -97,6 +97,7 @@ class MainWindow(ctk.CTk):
             previous.grid_remove()
             previous.hide()
         self.sidebar.select(name)
+        self.state_.notify("page")
 
     def set_advanced(self, advanced: bool) -> None:
         """Show all settings, or only the common ones."""

@@ -28,6 +28,7 @@ class Preferences:
     geometry: str = ""
     maximised: bool = False
     section: str = "model"
+    pages: dict[str, str] = field(default_factory=dict)  # of each section, the page in sight
     recent: list[str] = field(default_factory=list)
     last_run: str = ""
     runs_folders: list[str] = field(default_factory=list)  # listed under Runs beside that of the settings
@@ -52,6 +53,10 @@ class Preferences:
         loaded.recent = [name for name in loaded.recent if isinstance(name, str)][:RECENT_FILES]
         loaded.runs_folders = [name for name in loaded.runs_folders if isinstance(name, str)][:MOST_FOLDERS]
         loaded.hosts = [name for name in loaded.hosts if isinstance(name, str)][:MOST_HOSTS]
+        # the other sections begin at their first page, which is quick to build
+        loaded.pages = {
+            name: page for name, page in loaded.pages.items() if name == loaded.section and type(page) is str
+        }
         loaded.places = {kind: place for kind, place in loaded.places.items() if isinstance(place, str)}
         return loaded
 

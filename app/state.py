@@ -32,7 +32,7 @@ class RunStarter(Protocol):
     def resume_in(self, folder: RunFolder) -> None: ...
 
 
-Topic = Literal["draft", "faults", "family", "run", "theme", "jump", "invalid"]
+Topic = Literal["draft", "faults", "family", "run", "theme", "jump", "invalid", "page"]
 
 
 class AppState:
@@ -41,6 +41,7 @@ class AppState:
     "draft": a value, the file or the history changed. "faults": the errors changed. "family": another family is being
     loaded, or has loaded. "run": another run is followed, or its state changed. "theme": the colours changed.
     "jump": `jump_to` was called. "invalid": Train was pressed while settings are invalid; the errors are to be listed.
+    "page": another section or page is in sight.
     """
 
     def __init__(self, root: tk.Misc, preferences: Preferences) -> None:
@@ -59,7 +60,7 @@ class AppState:
         self.generate_job: GenerateJob | None = None  # outlives its page, which a change of scale builds anew
         self.advanced = preferences.advanced
         self.jump_target = ""
-        self.pages: dict[str, str] = {}  # of each section, the page in sight; outlives the section, too
+        self.pages = preferences.pages  # of each section, the page in sight; outlives the section, too
         self.next_join_token = NextToken()
         self._listeners: dict[Topic, list[Callable[[], object]]] = defaultdict(list)
 
@@ -79,6 +80,11 @@ class AppState:
         """Show the section of a setting, bring its field into view and mark it."""
         self.jump_target = path
         self.notify("jump")
+
+    def set_page(self, section: str, page: str) -> None:
+        """Remember which page of a section is in sight."""
+        self.pages[section] = page
+        self.notify("page")
 
     def _draft_changed(self, faults_too: bool) -> None:
         self.family.refresh()

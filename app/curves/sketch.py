@@ -50,7 +50,8 @@ class Sketch(tk.Canvas):
     def _draw(self) -> None:
         self.delete("all")
         width, height = self.winfo_width(), theme.px(HEIGHT)
-        side, top, bottom = theme.px(_SIDE), theme.px(_TOP), height - theme.px(_BOTTOM)
+        top = theme.px(_BOTTOM if self.curve.top else _TOP)  # its label stands above the drawing
+        side, bottom = theme.px(_SIDE), height - theme.px(_BOTTOM)
         if width < theme.px(60) or len(self.curve.values) < 2:
             return
         size = (width - 2 * side, bottom - top)
@@ -71,15 +72,11 @@ class Sketch(tk.Canvas):
         for anchor, (x, label) in at.items():
             self._label(x, (bottom + height) // 2 + 1, label, anchor)
         if self.curve.top:
-            self._label(width - side, top - theme.px(1), self.curve.top, "ne")
+            self._label(width - side, top // 2, self.curve.top, "e")
 
     def _label(self, x: int, y: int, label: str, anchor: str) -> None:
         ink, font = theme.resolve(theme.MUTED), theme.tk_font("small")
-        item = self.create_text(x, y, text=label, anchor=anchor, fill=ink, font=font)  # type: ignore[call-overload]
-        if anchor == "ne":  # over the curve: on a background of its own
-            left, upper, right, lower = self.bbox(item)
-            back = self.create_rectangle(left - 3, upper, right, lower, fill=theme.resolve(self._bg), width=0)
-            self.tag_raise(item, back)
+        self.create_text(x, y, text=label, anchor=anchor, fill=ink, font=font)  # type: ignore[call-overload]
 
 
 def draw_curve(curve: Curve, size: tuple[int, int], line_width: float, line: str, fill: str, bg: str) -> Image.Image:

@@ -19,7 +19,8 @@ NARROWEST_TITLE = 76  # of a narrow card at a large scale, whose titles have man
 WIDEST_CONTROL = 380
 WIDEST_TITLES = 224  # the column of titles: wider, they would stand too far from their controls
 AROUND = 34 + 24  # the reset button and the gaps
-MESSAGE_HEIGHT = 18  # reserved below each control, so that a message moves nothing
+MESSAGE_HEIGHT = 20  # reserved below each control, so that a message moves nothing
+BELOW_MESSAGE = 5  # so that it stands nearer to its own control than to the next one
 FLASH_MS = 1600
 
 
@@ -77,7 +78,14 @@ class Field:
         self.title.grid(row=2 * row, column=0, sticky="w", padx=(theme.px(16), theme.px(8)))
         self.area.grid(row=2 * row, column=1, sticky="ew")
         self.reset.grid(row=2 * row, column=2, sticky="w", padx=(theme.px(4), theme.px(10)))
-        self.message.grid(row=2 * row + 1, column=0, columnspan=3, sticky="nw", padx=(theme.px(16), theme.px(12)))
+        self.message.grid(
+            row=2 * row + 1,
+            column=0,
+            columnspan=3,
+            sticky="nw",
+            padx=(theme.px(16), theme.px(12)),
+            pady=(0, theme.px(BELOW_MESSAGE)),
+        )
 
     def remove(self) -> None:
         """Remove the field from the grid; `grid` puts it back."""

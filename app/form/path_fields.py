@@ -20,6 +20,7 @@ class PathField(TextField):
     """A line of text with a button that opens the file chooser."""
 
     width = NARROWEST
+    endings: tuple[str, ...] = ()  # of the files that are listed at once; empty: all
 
     def build(self) -> None:
         super().build()
@@ -43,7 +44,7 @@ class PathField(TextField):
 
     def _browse(self) -> None:
         purpose: Purpose = "folder" if self.option.picks == "folder" else "any"
-        chosen = choose_path(self.area, purpose, self.option.title, Path(self.control.get()))
+        chosen = choose_path(self.area, purpose, self.option.title, Path(self.control.get()), self.endings)
         if chosen:
             self.control.show(chosen)
             self.put(chosen)
@@ -75,6 +76,8 @@ class PathField(TextField):
 
 class BaseModelField(PathField):
     """Shows below the field what type of model it is, or what is missing."""
+
+    endings = (".safetensors",)
 
     def build(self) -> None:
         super().build()

@@ -126,11 +126,14 @@ def _condition(term: str, more: Iterable[Option]) -> str:
     path, _, values = term.removeprefix("!").partition("=")
     option = find_option(TrainConfig, path) or next((each for each in more if each.path == path), None)
     title = option.title if option else path
-    if term.startswith("!"):
-        return f"Not with “{title}”"
-    if not values:
-        return f"Only with “{title}”"
-    return f"Only with “{title}” {' or '.join(value_title(option, value) for value in values.split('|'))}"
+    is_switch = option is not None and option.type == "switch"
+    if values:
+        needed = " or ".join(value_title(option, value) for value in values.split("|"))
+    elif term.startswith("!"):
+        needed = "off" if is_switch else "not set"
+    else:
+        needed = "on" if is_switch else "set"
+    return f"Used only if “{title}” is {needed}."
 
 
 def _number(value: float) -> str:

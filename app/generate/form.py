@@ -233,7 +233,7 @@ class GenerateForm(tk.Frame):
         control = self.fields[name].control
         assert isinstance(control, Entry)
         purpose: Purpose = {"lora": "open", "folder": "folder"}.get(name, "any")  # type: ignore[assignment]
-        endings = (".safetensors",) if name == "lora" else ()
+        endings = (".safetensors",) if name in ("lora", "model") else ()
         start = Path(control.get())
         chosen = choose_path(self, purpose, OPTIONS[name].title, start, endings)
         if chosen:

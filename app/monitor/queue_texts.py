@@ -16,6 +16,7 @@ from modules.run.exit_codes import FINISHED
 from modules.run.format_duration import format_duration
 from modules.run.queue.entries import Entry, Queue
 
+_WITHOUT_TITLE: Final = ("concepts", "method", "base_model", "family")
 _STATES: Final = {
     "waiting": "Waiting",
     "running": "Running",
@@ -41,8 +42,20 @@ def state_text(queue: Queue, *, has_runner: bool, is_working: bool) -> str:
 
 
 def settings_text(differences: Iterable[tuple[Option, object]]) -> str:
-    """The settings in which an entry differs from others, on one line."""
-    return "  ·  ".join(f"{option.title.partition(' (')[0]}: {_value(option, value)}" for option, value in differences)
+    """The settings in which an entry differs from others, on one line; a value that speaks for itself has no title."""
+    return "  ·  ".join(filter(None, (_setting(option, value) for option, value in differences)))
+
+
+def _setting(option: Option, value: object) -> str:
+    said = _value(option, value)
+    if option.path in ("max_steps", "epochs"):
+        return (
+            f"{format_value(value)} {option.unit if value != 1 else str(option.unit).removesuffix('s')}"
+            if value
+            else ""
+        )
+    speaks_for_itself = said and said != "empty" and option.path in _WITHOUT_TITLE
+    return said if speaks_for_itself else f"{option.title.partition(' (')[0]}: {said}"
 
 
 def _value(option: Option, value: object) -> str:
@@ -50,6 +63,8 @@ def _value(option: Option, value: object) -> str:
         return ", ".join(PurePath(str(path)).name for path in value)
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {format_value(each)}" for name, each in value.items()) or "empty"
+    if option.path == "base_model" and value:
+        return printable(PurePath(str(value)).name or str(value), 200)
     if option.path == "family" and value in family_names():
         return family_about(str(value)).title
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

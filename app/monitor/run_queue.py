@@ -168,7 +168,7 @@ class QueuePage(Page):
         self.stop_button.pack(side="left", padx=(theme.px(8), 0))
         self.add_button = Button(
             head,
-            "Add settings",
+            "Add present settings",
             lambda: self.state.actions.enqueue(),
             icon="plus",
             tooltip="Add a copy of the present settings to the queue.  (F4)",

@@ -113,7 +113,8 @@ class Section(FormSection):
             self.pages.bind("<<ShowImages>>", lambda event: self.turn_to("images"))
         super().show()
         self.pages.reload_if_changed()
-        self.turn_to(self.state.pages.get(self.name, self.page))
+        saved = self.state.pages.get(self.name, "")
+        self.turn_to(saved if saved in TABS else self.page)
 
     def hide(self) -> None:
         if self.pages is not None:
@@ -171,7 +172,8 @@ class Section(FormSection):
         """Show one of TABS."""
         if page == self.page or self.pages is None:
             return
-        self.page = self.state.pages[self.name] = page
+        self.page = page
+        self.state.set_page(self.name, page)
         self.tabs.set(TABS[page])
         self.pages.close()
         if page == "folders":
@@ -186,9 +188,10 @@ class Section(FormSection):
         self.turn_to(next(page for page, tab in TABS.items() if tab == title))
 
     def _choose_folder(self) -> dict[str, object] | None:
-        """Starts beside the folder that was added last."""
-        folders = [str(concept.get("path") or "") for concept in self.list.items]
-        chosen = choose_path(self, "folder", "Folder of images", Path(folders[-1]).parent if folders else Path())
+        """Starts beside the folder that was added last, unless that is one of Tandem's own: data/demo."""
+        folders = [Path(str(concept.get("path") or "")) for concept in self.list.items]
+        start = folders[-1].parent if folders and folders[-1].is_absolute() else Path()
+        chosen = choose_path(self, "folder", "Folder of images", start)
         return {"path": chosen} if chosen else None
 
     def _counted(self) -> None:

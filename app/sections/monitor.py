@@ -58,7 +58,8 @@ class Section(tk.Frame):
         self.state = state
         self.shown = False
         self.pages: dict[str, Page] = {}
-        self.page = state.pages.get(self.name, "curves")
+        saved = state.pages.get(self.name, "")
+        self.page = saved if saved in TABS else "curves"
         self._importing: set[str] = set()
         self._problem: Message | None = None
         self._job = ""
@@ -89,7 +90,8 @@ class Section(tk.Frame):
 
     def open_page(self, name: str) -> None:
         """Show a page; slow modules are imported in a thread."""
-        self.page = self.state.pages[self.name] = name
+        self.page = name
+        self.state.set_page(self.name, name)
         self.tabs.set(TABS[name])
         self._arrange()
 

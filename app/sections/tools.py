@@ -75,7 +75,8 @@ class Section(tk.Frame):
             self._call("hidden")
             self.pages[self.page].pack_forget()
         self._build(name)
-        self.page = self.state.pages[self.name] = name
+        self.page = name
+        self.state.set_page(self.name, name)
         self.tabs.set(PAGES[name][0])
         self.pages[name].pack(fill="both", expand=True, padx=(theme.px(16), theme.px(4)))
         self._call("shown")
@@ -86,7 +87,8 @@ class Section(tk.Frame):
             self.pages[name] = getattr(importlib.import_module(module), kind)(self, self.state)
 
     def _first_page(self) -> str:
-        return self.state.pages.get(self.name, next(iter(PAGES)))
+        saved = self.state.pages.get(self.name, "")
+        return saved if saved in PAGES else next(iter(PAGES))
 
     def _fit_subtitle(self, subtitle: str, width: int) -> None:
         room = width - self._title_width - self.tabs.winfo_reqwidth() - theme.px(40)

@@ -40,6 +40,7 @@ class Session:
         """Write the file a moment after each change from now on."""
         self._state.subscribe("draft", self._schedule)
         self._state.subscribe("run", self._schedule)
+        self._state.subscribe("page", self._schedule)
 
     def restore(self) -> str:
         """Open what the file says; returns what the user should know, or an empty string."""
@@ -83,5 +84,5 @@ class Session:
 
     def _save_scheduled(self) -> None:
         self._job = ""
+        self._state.preferences.save()  # which has the followed run and the page in sight
         self.save(keeps_edits=True)
-        self._state.preferences.save()  # which has the followed run

@@ -18,7 +18,7 @@ def make_clickable(row: tk.Frame, action: Callable[[], object]) -> None:
     def highlight() -> None:
         x, y = row.winfo_pointerxy()
         is_over = 0 <= x - row.winfo_rootx() < row.winfo_width() and 0 <= y - row.winfo_rooty() < row.winfo_height()
-        colour = theme.ACCENT_SOFT if is_over else theme.CARD
+        colour = theme.WINDOW if is_over else theme.CARD  # on which buttons stand out
         for part in parts:
             theme.paint(part, bg=colour)
         for child in row.winfo_children():

@@ -17,13 +17,17 @@ def choose_path(
 ) -> str:
     """The chosen path, empty if cancelled. Only files with one of `endings`, e.g. ".yaml", are listed.
 
-    Without a `start` (`Path()`) it opens where the last such dialog was left.
+    Without a `start` (`Path()`), or one that is not there, it opens where the last such dialog was left, else the last
+    one of any kind, else in the home folder.
     """
     places, kind = _places(owner), " ".join([purpose, *endings])
     chosen = start if start.is_file() else None
-    start = _existing(Path(places.get(kind, "")) if start == Path() else start)
+    if start == Path() or not (start.is_absolute() or start.exists()):
+        start = Path(places.get(kind) or next(reversed(places.values()), "") or Path.home())
+    start = _existing(start)
     answer = _ask(owner, purpose, title, start, endings, chosen.name if chosen else name)
     if answer:
+        places.pop(kind, None)  # the last one stands last
         places[kind] = str(Path(answer).parent)
     return answer
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.background import Background
 from app.widgets import theme
-from app.widgets.buttons import Button, Entry, frame, handler, text
+from app.widgets.buttons import Button, Entry, Switch, frame, handler, text
 from app.widgets.table import table
 from app.windows.dialog import Dialog
 from app.windows.folder_listing import Item, Purpose, count_images, list_folder
@@ -31,6 +31,7 @@ class FileDialog:
         self, owner: tk.Misc, purpose: Purpose, title: str, folder: Path, endings: tuple[str, ...], name: str
     ) -> None:
         self._purpose, self._endings = purpose, endings
+        self._listed = endings  # none: files with any
         self._answer = ""
         self._confirmed = ""
         self._prefix, self._typed_at = "", 0  # typed in the list, and when, in ms
@@ -50,7 +51,7 @@ class FileDialog:
         self._path_entry.line.bind("<Return>", handler(self._open_typed))
         self._build_list(body)
         if hint := _hint(purpose, endings):
-            text(body, hint, "small", colour=theme.MUTED, wrap=560).pack(anchor="w", pady=(theme.px(6), 0))
+            self._build_hint(body, hint)
         self._name = Entry(body, width=560)
         if purpose in ("open", "save"):
             self._name.pack(fill="x", pady=(theme.px(8), 0))
@@ -88,11 +89,23 @@ class FileDialog:
             self._list.bind(key, lambda event: self._select_first())
         self._list.bind("<Key>", self._type_ahead, add="+")
 
+    def _build_hint(self, body: tk.Misc, hint: str) -> None:
+        line = frame(body)
+        line.pack(fill="x", pady=(theme.px(6), 0))
+        text(line, hint, "small", colour=theme.MUTED, wrap=400).pack(side="left")
+        Switch(line, self._show_all).pack(side="right")
+        text(line, "All files", "small", colour=theme.MUTED).pack(side="right", padx=theme.px(8))
+
+    def _show_all(self, is_on: bool) -> None:
+        """List the files with other endings, too, or no longer."""
+        self._listed = () if is_on else self._endings
+        self._open_folder(self._folder)
+
     def _open_folder(self, folder: Path) -> None:
         self._message.configure(text="")
         self._path_entry.show(str(folder))  # what is accepted from now on, also before it is listed
         self._background.run(
-            lambda: list_folder(folder, self._endings, self._purpose),
+            lambda: list_folder(folder, self._listed, self._purpose),
             lambda items: self._show(folder, items),
             lambda message: self._message.configure(text=message),
         )

@@ -127,7 +127,10 @@ def choose_devices(driver: Driver, page: QueuePage, queue: RunQueue) -> None:
     driver.wait(lambda: page.table.item("4", "values")[5].startswith("Learning rate: 0.5  ·  "), "what differs first")
     page.select(4)
     driver.wait(lambda: f"Output: {queue.runs_dir}" in page.bar.said, "where its run writes")
-    assert all(title in page.bar.said for title in ("Model family: ", "Concepts: ", "Maximum steps: ")), page.bar.said
+    images_first = f"Learning rate: 0.5  ·  {Path(config.concepts[0].path).name}  ·  "
+    assert page.bar.said.startswith(images_first), page.bar.said
+    assert " steps  ·  " in page.bar.said
+    assert not any(title in page.bar.said for title in ("Model family: ", "Concepts: ", "Maximum steps: "))
 
 
 RUNNER = """

@@ -13,15 +13,15 @@ import pytest
 from PIL import Image
 
 from app.form.choice_titles import choice_title
-from app.form.setting_text import setting_title, with_titles
+from app.form.setting_text import inactive_reason, setting_title, with_titles
 from app.images.lists import ProblemList
 from app.preferences import Preferences
 from app.sections import SECTIONS
 from app.sections.adapters import alpha_note
-from app.widgets.buttons import Button
+from app.widgets.buttons import Button, Switch
 from app.windows.chooser import choose_path
 from app.windows.folder_listing import count_images
-from modules.config import ConfigError, TrainConfig
+from modules.config import ConfigError, TrainConfig, find_option
 from modules.run import LaunchPlan
 from modules.run.preflight_report.start import _rank_envs
 from tests.app.driver import Driver
@@ -84,10 +84,25 @@ def test_names_become_titles(sentence: str, shown: str) -> None:
         ("ddim", "DDIM"),
         ("dpmpp_2m_sde_karras", "DPM++ 2M SDE Karras"),
         ("v_prediction", "v-prediction"),
+        ("model", "The model's own"),
+        ("both", "Both (diffusers and kohya)"),
     ],
 )
 def test_choices_are_spelt_as_the_field_does(value: str, shown: str) -> None:
     assert choice_title(value) == shown
+
+
+def test_conditions_are_sentences() -> None:
+    reasons = {
+        path: inactive_reason(option, {})
+        for path in ("ema_decay", "lora_rank", "prefetch_factor")
+        if (option := find_option(TrainConfig, path)) is not None
+    }
+    assert reasons == {
+        "ema_decay": "Used only if “EMA (averaged weights)” is on.",
+        "lora_rank": "Used only if “Training method” is LoRA.",
+        "prefetch_factor": "Used only if “Data loader workers” is set.",
+    }
 
 
 def test_settings_of_lists_have_titles() -> None:
@@ -214,6 +229,18 @@ def test_folder_chooser_counts_images_and_remembers_its_place(driver: Driver, ho
 
     driver.later(lambda: "cats" in driver.listed_files(), lambda: driver.press("Escape"))
     assert choose_path(driver.window, "folder", "Folder", Path()) == "", "it opened where it was left"
+    (home / "photos" / "LICENSE").touch()
+    (home / "photos" / "model.safetensors").touch()
+
+    def show_all() -> None:
+        assert "LICENSE" not in driver.listed_files()
+        window = driver.dialogs()[0]
+        driver.click_really(next(each for each in _all(window) if isinstance(each, Switch)))
+        driver.later(lambda: "LICENSE" in driver.listed_files(), lambda: driver.press("Escape"))
+
+    driver.later(lambda: "model.safetensors" in driver.listed_files(), show_all)
+    endings = (".safetensors",)
+    assert choose_path(driver.window, "any", "Base model", Path(), endings) == "", "where another kind was left"
     driver.window.preferences.save()
     assert Preferences.load().places == {"folder": str(home / "photos")}
 

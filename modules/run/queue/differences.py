@@ -11,10 +11,9 @@ from modules.run.queue.folder import RunQueue
 
 MOST_COMPARED: Final = 100  # entries; each is a file to read
 _NOT_COMPARED: Final = ("run_name", "runs_dir", "device_ids")  # which an entry has, or shows, anyway
-_DESCRIBE: Final = (  # any run, as far as they are set
-    *("family", "base_model", "method", "concepts", "max_steps", "epochs"),
-    *("batch_size", "learning_rate", "resolution"),
-)
+_FIRST: Final = ("concepts", "max_steps", "epochs", "method", "learning_rate", "batch_size", "resolution")
+_LAST: Final = ("base_model", "family")  # long, and alike in most queues
+_DESCRIBE: Final = (*_FIRST, *_LAST)  # any run, as far as they are set
 _SHOWN_OF_ITEM: Final = {"concepts": "path", "samples": "prompt", "parts": "part"}
 
 Data = dict[str, Any]
@@ -55,9 +54,12 @@ def describing(config: Data, but: Collection[str] = ()) -> list[tuple[Option, ob
 
 
 def differing(configs: Mapping[int, Data]) -> dict[int, list[tuple[Option, object]]]:
-    """By number the settings, and their values, that are not the same in all `configs`, which are as dumped."""
+    """By number the settings, and their values, that are not the same in all `configs`, which are as dumped.
+
+    What people tell runs by comes first: images, length, method.
+    """
     found: dict[int, list[tuple[Option, object]]] = {number: [] for number in configs}
-    for option in options(TrainConfig):
+    for option in sorted(options(TrainConfig), key=_place):
         if "*" in option.path or option.path in _NOT_COMPARED:
             continue
         values = {
@@ -68,6 +70,13 @@ def differing(configs: Mapping[int, Data]) -> dict[int, list[tuple[Option, objec
                 if is_active(option, configs[number]):
                     found[number].append((option, value))
     return found
+
+
+def _place(option: Option) -> int:
+    """Where the setting stands among others; those that are not named keep their order in the middle."""
+    if option.path in _LAST:
+        return len(_FIRST) + 1 + _LAST.index(option.path)
+    return _FIRST.index(option.path) if option.path in _FIRST else len(_FIRST)
 
 
 def _read(queue: RunQueue, entry: Entry) -> Data:
