@@ -20,6 +20,7 @@ VALUES: dict[str, object] = {
     "concepts.*.caption_extension": ".caption",
     "resolution": 640,  # a multiple of the family's size step
     "device_ids": [0, 1],
+    "run_name": "my-run",
     "master_addr": "gpu01",
     "processes_per_node": [2],
     "optimizer.name": "lion",
