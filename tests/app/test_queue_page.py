@@ -128,7 +128,7 @@ def choose_devices(driver: Driver, page: QueuePage, queue: RunQueue) -> None:
     page.select(4)
     driver.wait(lambda: f"Output: {queue.runs_dir}" in page.bar.said, "where its run writes")
     images_first = f"Learning rate: 0.5  ·  {Path(config.concepts[0].path).name}  ·  "
-    assert page.bar.said.startswith(images_first), page.bar.said
+    driver.wait(lambda: page.bar.said.startswith(images_first), "its settings")
     assert " steps  ·  " in page.bar.said
     assert not any(title in page.bar.said for title in ("Model family: ", "Concepts: ", "Maximum steps: "))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from app.preferences import Preferences
 from modules.config import TrainConfig, save_config
 from tests.app.driver import Driver
 
@@ -25,6 +26,8 @@ def edit():
     window.files.open(__import__("pathlib").Path(sys.argv[1]))
     window.state_.draft.set("epochs", 77)
     window.state_.draft.set("batch_size", "many")
+    window.show_section("monitor")
+    window.sections["monitor"].open_page("runs")
     window.after(50, lambda: print("edited", flush=True))
 window.after(500, edit)
 window.mainloop()
@@ -53,7 +56,9 @@ def edit_and_kill(display: str, home: Path) -> None:
 def test_unsaved_changes_survive_a_kill(display: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     edit_and_kill(display, home)
     monkeypatch.setenv("TANDEM_CONFIG_DIR", str(home / "preferences"))
-    with Driver.open(keeps_session=True) as driver:
+    left = Preferences.load()
+    with Driver.open(keeps_session=True, section=left.section, pages=left.pages) as driver:
+        assert (driver.window.section, driver.window.sections["monitor"].page) == ("monitor", "runs")
         draft = driver.draft
         assert draft.file == home / "a.yaml"
         assert (draft.get("epochs"), draft.get("batch_size"), draft.get("seed")) == (77, "many", 5)

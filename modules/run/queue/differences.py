@@ -11,8 +11,8 @@ from modules.run.queue.folder import RunQueue
 
 MOST_COMPARED: Final = 100  # entries; each is a file to read
 _NOT_COMPARED: Final = ("run_name", "runs_dir", "device_ids")  # which an entry has, or shows, anyway
-_FIRST: Final = ("concepts", "max_steps", "epochs", "method", "learning_rate", "batch_size", "resolution")
-_LAST: Final = ("base_model", "family")  # long, and alike in most queues
+_FIRST: Final = ("concepts", "max_steps", "epochs", "method", "base_model", "learning_rate", "batch_size", "resolution")
+_LAST: Final = ("family",)  # long, and alike in most queues
 _DESCRIBE: Final = (*_FIRST, *_LAST)  # any run, as far as they are set
 _SHOWN_OF_ITEM: Final = {"concepts": "path", "samples": "prompt", "parts": "part"}
 
