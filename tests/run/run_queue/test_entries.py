@@ -180,7 +180,7 @@ def test_devices_of_an_entry_that_waits_are_chosen(tmp_path: Path) -> None:
     assert shown == {
         1: {"concepts": [cats], "learning_rate": 1e-4, "ema": False},
         2: {"concepts": [dogs], "learning_rate": 2e-4, "ema": False},
-        3: {"concepts": [], "ema": True, "ema_decay": 0.999},  # the learning rate is the fourth
+        3: {"concepts": [], "learning_rate": 2e-4, "ema": True},  # ema_decay is the fourth
     }
     queue.edit(lambda found: found.with_entry(found.entry(3).changed(state="finished")))
     found = differences.of(queue, queue.read().entries)
