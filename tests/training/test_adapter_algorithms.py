@@ -46,8 +46,10 @@ def settings_of(case: str) -> dict[str, Any]:
 def test_training_files_and_continuing(case: str, tmp_path: Path) -> None:
     settings = settings_of(case)
     family, config = ready(**settings, learning_rate=0.05)
-    base = batch_of(3, ready(seed=9)[0])
+    family.model.train()
+    base, drawn = batch_of(3, ready(seed=9)[0]), torch.get_rng_state()
     assert_close(batch_of(3, family), base)
+    assert torch.equal(torch.get_rng_state(), drawn), "adapters draw nothing"
     before = state_of(family.model)
     weights = train_a_little(family, config)
     for name, tensor in family.model.state_dict().items():

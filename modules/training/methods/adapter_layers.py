@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, TypeVar, cast
 
 import torch
@@ -83,6 +83,9 @@ def add_layers(model: nn.Module, config: TrainConfig, sizes: Mapping[str, LayerS
     for name, layer in adapted_layers(model):
         if config.lora_algorithm == "lokr" and ADAPTER in layer.lokr_w1 and ADAPTER in layer.lokr_w2:
             layer.scaling[ADAPTER] = 1.0  # without a rank alpha does not count, as in LyCORIS
+        if config.lora_algorithm in ("loha", "lokr"):
+            layer.__class__ = _without_draws(cast(Any, type(layer)))
+            layer.train(layer.training)
         if config.lora_algorithm == "oft" and layer.oft_block_size[ADAPTER] < 2:
             raise ConfigError(
                 f"oft_block_size is {config.oft_block_size}, but no number near it divides the {layer.in_features} "
@@ -93,6 +96,21 @@ def add_layers(model: nn.Module, config: TrainConfig, sizes: Mapping[str, LayerS
             kind = own.partition(".")[0]
             if kind in _FIRST_VALUES or kind in _ZERO:
                 _set_first_values(weight, kind, f"{config.seed}/{name}.{own}")
+
+
+@cache
+def _without_draws(kind: type[nn.Module]) -> type[nn.Module]:
+    """peft's LoHa or LoKr layer, itself always in eval mode: in training mode it draws a random number for its
+    `module_dropout` also where that is 0, and what is drawn for no sample depends on the batch size."""
+
+    class WithoutDraws(kind):  # type: ignore[misc,valid-type]
+        def train(self, mode: bool = True) -> WithoutDraws:
+            super().train(mode)
+            self.training = False
+            return self
+
+    WithoutDraws.__name__ = kind.__name__
+    return WithoutDraws
 
 
 def adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
