@@ -18,12 +18,12 @@ def choose_path(
     """The chosen path, empty if cancelled. Only files with one of `endings`, e.g. ".yaml", are listed.
 
     Without a `start` (`Path()`), or one that is not there, it opens where the last such dialog was left, else the last
-    one of any kind, else in the home folder.
+    one of any kind, else in the present folder.
     """
     places, kind = _places(owner), " ".join([purpose, *endings])
     chosen = start if start.is_file() else None
     if start == Path() or not (start.is_absolute() or start.exists()):
-        start = Path(places.get(kind) or next(reversed(places.values()), "") or Path.home())
+        start = Path(places.get(kind) or next(reversed(places.values()), ""))
     start = _existing(start)
     answer = _ask(owner, purpose, title, start, endings, chosen.name if chosen else name)
     if answer:
