@@ -158,6 +158,17 @@ def add_trust_code(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_allow(parser: argparse.ArgumentParser) -> None:
+    """The option for what the config of another machine may name on this one."""
+    parser.add_argument(
+        "--allow",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="with --join: a folder or file on this machine that machine 0's config may name; once for each",
+    )
+
+
 def add_measured_hosts(parser: argparse.ArgumentParser) -> None:
     """Add `--hosts` of a program that measures."""
     parser.add_argument(

@@ -13,6 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts.common import (
+    add_allow,
     add_trust_code,
     add_version,
     allow_code,
@@ -104,13 +105,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="HOST[:PORT]",
         help="join the preflight of several machines, with the line that machine 0 shows",
     )
-    top.add_argument(
-        "--allow",
-        metavar="PATH",
-        action="append",
-        default=[],
-        help="with --join: a folder or file on this machine that machine 0's config may name; once for each",
-    )
+    add_allow(top)
     top.add_argument("--settings", help=argparse.SUPPRESS)  # as --config, on a machine that has joined without one
     top.add_argument("--result", help=argparse.SUPPRESS)  # where the processes report to the one that started them
     add_trust_code(top)

@@ -18,7 +18,7 @@ from modules.run.join.join_line import JoinLine, parse_address
 from modules.run.join.join_token import JOIN_TOKEN, ask_for_token, find_token
 from modules.run.join.local_settings import check_local_settings
 from modules.run.launch.rank_env import RankEnv
-from scripts.common import add_trust_code, add_version
+from scripts.common import add_allow, add_trust_code, add_version
 
 # Flags that --dry_run repeats in the commands it shows.
 REPEATED_FLAGS = (
@@ -80,13 +80,7 @@ def parser() -> argparse.ArgumentParser:
         "machine 0 generates one)",
     )
     top.add_argument("--token", metavar="WORD", help=argparse.SUPPRESS)  # visible to every user of the machine
-    top.add_argument(
-        "--allow",
-        metavar="PATH",
-        action="append",
-        default=[],
-        help="with --join: a folder or file on this machine that machine 0's config may name; once for each",
-    )
+    add_allow(top)
     top.add_argument(
         "--allow_differences",
         action="store_true",

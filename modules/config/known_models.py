@@ -245,8 +245,8 @@ KNOWN_MODELS: Final[Mapping[str, KnownModel]] = {
     "lodestones/Chroma1-HD": _CHROMA,
     "lodestones/Chroma1-Base": _CHROMA,
 }
-# Models that were distilled to few steps, and those that they were made from.
-_BEFORE_DISTILLATION: Final[Mapping[str, str]] = {
+# Models that were distilled to few steps, and those of their kind that people train instead.
+_TRAINED_INSTEAD: Final[Mapping[str, str]] = {
     "tongyi-mai/z-image-turbo": "Tongyi-MAI/Z-Image",
     "black-forest-labs/flux.1-schnell": "black-forest-labs/FLUX.1-dev",
     "black-forest-labs/flux.2-klein-4b": "black-forest-labs/FLUX.2-klein-base-4B",
@@ -262,6 +262,6 @@ def known_model(name: str) -> KnownModel | None:
     return _BY_LOWER_CASE.get(name.partition("@")[0].lower())
 
 
-def before_distillation(name: str) -> str | None:
-    """The model that the one of this hub name was distilled from, to generate in few steps; None for others."""
-    return _BEFORE_DISTILLATION.get(name.partition("@")[0].lower())
+def trained_instead(name: str) -> str | None:
+    """For a model of this hub name that was distilled to few steps, the one to train instead; None for others."""
+    return _TRAINED_INSTEAD.get(name.partition("@")[0].lower())

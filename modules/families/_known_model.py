@@ -6,7 +6,7 @@ from pathlib import Path
 
 from modules.config import ConfigError, TrainConfig
 from modules.config.family_about import family_about
-from modules.config.known_models import before_distillation, known_model
+from modules.config.known_models import known_model, trained_instead
 
 
 def check_known_model(config: TrainConfig) -> None:
@@ -22,7 +22,7 @@ def check_known_model(config: TrainConfig) -> None:
 
 def distillation_notes(config: TrainConfig) -> list[str]:
     """That training takes away what a model was distilled for, and which one to train; empty for others."""
-    original = before_distillation(config.base_model or "")
+    original = trained_instead(config.base_model or "")
     if original is None:
         return []
     return [

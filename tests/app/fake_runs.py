@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import math
 import random
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from PIL import Image
@@ -49,6 +53,27 @@ def make_fake_run(
             code = {"finished": 0, "failed": 3}.get(ended, 130)
             file.write(line({"t": clock + 0.4 * steps + 1, "type": "finished", "reason": ended, "exit_code": code}))
     return folder
+
+
+_TRAINS = """
+import sys; sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from modules.run import RunFolder
+from modules.run.folder.run_lock import training_lock
+with training_lock(RunFolder(Path(sys.argv[2]))):
+    print('held', flush=True); sys.stdin.read()
+"""
+
+
+@contextmanager
+def active(run: Path) -> Iterator[None]:
+    """Inside the block a process holds the lock of the run, as one that trains does."""
+    argv = [sys.executable, "-c", _TRAINS, str(Path(__file__).parents[2]), str(run)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield
+        process.kill()
 
 
 def line(event: dict[str, object]) -> str:

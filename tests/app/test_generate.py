@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +31,8 @@ from modules.families._by_name import family_class
 from modules.run.view.event_records import SampleFile
 from scripts.common import MOST_LORA_SCALES
 from tests.app.driver import Driver, write
-from tests.app.fake_runs import make_fake_run
+from tests.app.fake_runs import active, make_fake_run
 from tests.families.tiny_pipelines import tiny_sd
-from tests.runs import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -74,22 +71,10 @@ def ended(driver: Driver, page: Any) -> str:
 
 def test_the_page_in_sight_says_whether_a_run_trains(driver: Driver, page: Any, home: Path) -> None:
     folder = make_fake_run(home / "runs" / "cats", steps=3, ended=None)
-    program = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from pathlib import Path\n"
-        "from modules.run import RunFolder\n"
-        "from modules.run.folder.run_lock import training_lock\n"
-        "with training_lock(RunFolder(Path(sys.argv[2]))):\n"
-        "    print('held', flush=True); sys.stdin.read()\n"
-    )
-    argv = [sys.executable, "-c", program, str(ROOT), str(folder.path)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as active:
-        assert active.stdout is not None
-        assert active.stdout.readline() == "held\n"
+    with active(folder.path):
         assert page.status.cget("text") == ""
         driver.window.state_.actions.follow(folder.path)
         driver.wait(lambda: page.status.cget("text").startswith("A run is training"), "the note")
-        active.kill()
     driver.wait(lambda: page.status.cget("text") == "", "no note after the run")
 
 

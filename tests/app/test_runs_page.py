@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tkinter as tk
 import zipfile
 from collections.abc import Iterator
@@ -22,9 +21,8 @@ from modules.config import TrainConfig, load_config, save_config
 from modules.run import RunFolder
 from modules.run.folder.run_notes import read_notes
 from modules.run.queue.own_copy import own_copy
-from tests.app.fake_runs import make_fake_run
+from tests.app.fake_runs import active, make_fake_run
 from tests.app.run_driver import Driven
-from tests.runs import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -185,18 +183,7 @@ def test_runs_go_to_the_trash_and_back(driven: Driven, page: RunsPage, home: Pat
 
 def test_active_run_is_neither_renamed_nor_deleted(driven: Driven, page: RunsPage, home: Path) -> None:
     folder = home / "runs" / "dogs"
-    program = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from pathlib import Path\n"
-        "from modules.run import RunFolder\n"
-        "from modules.run.folder.run_lock import training_lock\n"
-        "with training_lock(RunFolder(Path(sys.argv[2]))):\n"
-        "    print('held', flush=True); sys.stdin.read()\n"
-    )
-    argv = [sys.executable, "-c", program, str(ROOT), str(folder)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as active:
-        assert active.stdout is not None
-        assert active.stdout.readline() == "held\n"
+    with active(folder):
         select(driven, page, "dogs")
         driven.press("Delete")
         opened(driven)
@@ -208,7 +195,6 @@ def test_active_run_is_neither_renamed_nor_deleted(driven: Driven, page: RunsPag
         driven.press("Return")
         assert "is active; it can be renamed once it has ended" in texts(dialogs(driven)[0])
         driven.press("Escape")
-        active.kill()
     assert folder.is_dir()
 
 
