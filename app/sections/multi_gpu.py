@@ -159,7 +159,7 @@ class Section(FormSection):
         sentence, fault, backend = summary
         if (field := self.find("distributed_backend")) is not None:
             field.note(backend, theme.MUTED)
-        elif self.shown and not self._planning:  # its card is still to appear
+        elif self._due and self.shown and not self._planning:  # its card is still to appear
             self._planning = self.after(_PLAN_PAUSE_MS, self._describe)
         theme.paint(self.plan_label, fg=theme.BAD if fault else theme.TEXT)
         self.plan_label.configure(text=fault or sentence)

@@ -121,6 +121,15 @@ def test_summary_of_processes_batch_and_learning_rate(settings: dict[str, object
     assert expected in sentence
 
 
+def test_an_idle_section_does_not_plan_again_and_again(section: Section, shared_driver: Driver) -> None:
+    window = shared_driver.window
+    shared_driver.set("enable_multi_gpu", False)
+    window.show_section("multi_gpu")
+    shared_driver.settle()
+    assert section.find("distributed_backend") is None, "it has no place for its note"
+    shared_driver.wait(lambda: not section._planning and not window.state_.background._pending, "rest")
+
+
 def test_impossible_settings_are_reported(section: Section, shared_driver: Driver) -> None:
     shared_driver.set("device_ids", [7])
     shared_driver.wait(lambda: "device_ids names GPU 7" in shared_driver.text(section), "why not")
