@@ -44,6 +44,7 @@ def finish(driver: Driver, page: AnnotatePage) -> None:
     driver.settle()
 
 
+@pytest.mark.slow
 def test_tags_are_proposed_reviewed_written_and_undone(
     page: AnnotatePage, shared_driver: Driver, shared_home: Path
 ) -> None:

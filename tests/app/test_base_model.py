@@ -118,6 +118,7 @@ def test_hub_ids_and_invalid_names() -> None:
     assert "neither a file or folder" in inspect_base_model("nowhere/at/all").error
 
 
+@pytest.mark.slow
 def test_field_shows_the_model_type(driver: Driver, pipeline: Path) -> None:
     driver.set("base_model", str(pipeline))
     driver.wait(lambda: "SomePipeline" in driver.text(), "the kind of model")

@@ -15,6 +15,7 @@ from tests.app.driver import Driver
 from tests.data.helpers import write_image
 
 
+@pytest.mark.slow
 def test_schedule_follows_its_fields_and_the_number_of_images(driver: Driver, tmp_path: Path) -> None:
     for number in range(10):
         write_image(tmp_path / "cats" / f"{number}.png", seed=number)

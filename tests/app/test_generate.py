@@ -69,6 +69,7 @@ def ended(driver: Driver, page: Any) -> str:
     return str(page.status.cget("text"))
 
 
+@pytest.mark.slow
 def test_the_page_in_sight_says_whether_a_run_trains(driver: Driver, page: Any, home: Path) -> None:
     folder = make_fake_run(home / "runs" / "cats", steps=3, ended=None)
     with active(folder.path):

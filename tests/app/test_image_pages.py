@@ -59,6 +59,7 @@ def browser(section: Section) -> ImageBrowser:
     return pages(section).browser
 
 
+@pytest.mark.slow
 def test_images_are_shown_with_captions_and_marks(section: Section, shared_driver: Driver) -> None:
     shown = browser(section).shown
     assert [each.file.name for each in shown][:2] == ["00.png", "01.png"]

@@ -53,6 +53,7 @@ def choose_file(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
     monkeypatch.setattr(importer, "choose_path", lambda *given: str(file))
 
 
+@pytest.mark.slow
 def test_lists_are_shown_and_copied_and_escape_changes_nothing(
     driver: Driver, theirs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

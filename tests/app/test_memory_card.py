@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from app.curves.memory_card import MemoryCard
 from app.sections.model import Section
 from modules.config import TrainConfig
@@ -22,6 +24,7 @@ def trained(**settings: object) -> object:
     return found.as_data()["trained"]
 
 
+@pytest.mark.slow
 def test_it_shows_what_the_settings_train_and_computes_only_in_sight(driver: Driver) -> None:
     driver.wait(lambda: driver.window.state_.family.declaration is not None, "the family")
     driver.window.show_section("model")

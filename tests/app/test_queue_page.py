@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from app.monitor.queue_reader import QueueReader
-from app.monitor.queue_texts import loss_text, row_of
+from app.monitor.queue_texts import loss_text, row_of, settings_text
 from app.monitor.run_queue import QueuePage
 from app.shell.closing import confirm_close
-from modules.config import load_config, save_config
+from modules.config import TrainConfig, find_option, load_config, save_config
 from modules.run.queue.entries import Entry
 from modules.run.queue.folder import RunQueue
 from tests.app.driver import Driver
@@ -60,6 +60,7 @@ def texts(page: QueuePage) -> list[str]:
     return [" ".join(page.table.item(item, "values")[:2]).strip() for item in page.table.get_children()]
 
 
+@pytest.mark.slow
 def test_order_by_mouse_and_keys(driver: Driver, home: Path, images: Path) -> None:
     queue = RunQueue("runs")
     for name in ("one", "two", "three", "four"):
@@ -259,5 +260,9 @@ def test_cells_of_a_row() -> None:
     assert result(state="finished", exit_code=0, reason="Finished") == "loss 0.05"
     assert result(state="finished", exit_code=130, reason="Stopped") == "Stopped (exit code 130)"
     assert result(state="failed", exit_code=2, reason="No such folder") == "No such folder (exit code 2)"
+    family, options = (find_option(TrainConfig, name) for name in ("family", "family_options"))
+    assert family is not None
+    assert options is not None
+    assert settings_text([(options, {}), (family, "/home/me/models/own_family.py")]) == "own_family.py"
     assert loss_text(0.05, None) == "loss 0.05"
     assert loss_text(0.05, 0.0625) == "validation 0.0625, loss 0.05"

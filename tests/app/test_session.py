@@ -53,6 +53,7 @@ def edit_and_kill(display: str, home: Path) -> None:
         process.send_signal(signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_unsaved_changes_survive_a_kill(display: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     edit_and_kill(display, home)
     monkeypatch.setenv("TANDEM_CONFIG_DIR", str(home / "preferences"))

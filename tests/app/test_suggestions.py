@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from app.form.choice_fields import SuggestionField
 from app.widgets.popover import PopupMenu
 from modules.config import TARGET_PRESETS
@@ -16,6 +18,7 @@ def menu_of(field: SuggestionField) -> list[str]:
     return menu.labels()
 
 
+@pytest.mark.slow
 def test_lora_presets_are_offered(driver: Driver) -> None:
     driver.set("method", "lora")
     field = driver.field("lora_targets")

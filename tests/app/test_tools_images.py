@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from app.tools.duplicates_page import DuplicatesPage
@@ -12,6 +13,7 @@ from tests.app.driver import Driver
 from tests.data.helpers import write_image
 
 
+@pytest.mark.slow
 def test_near_duplicates_are_reviewed_and_moved_to_the_trash(
     driver: Driver, tmp_path: Path, monkeypatch: object
 ) -> None:

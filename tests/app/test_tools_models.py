@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -27,6 +28,7 @@ def finish(driver: Driver, page: ModelsPage) -> None:
     driver.settle()
 
 
+@pytest.mark.slow
 def test_a_model_is_converted_and_errors_are_one_sentence(driver: Driver, tmp_path: Path) -> None:
     tiny_sd(tmp_path / "model")
     page = page_of(driver)

@@ -72,6 +72,7 @@ def fault_of(folder: Path) -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_mutated_backups_never_end_in_another_error(tmp_path: Path) -> None:
     good = Backups(tmp_path / "good", keep=1).write(state_at(4), '{"seed": 1}')
     draw = random.Random(5)

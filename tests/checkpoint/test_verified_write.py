@@ -126,6 +126,7 @@ print(found.errno, found.filename == sys.argv[1], os.listdir("/proc/self/fd") ==
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of memory")
 def test_memory_that_is_refused_leaves_no_open_file(tmp_path: Path) -> None:
     command = [sys.executable, "-c", REFUSED_MEMORY, str(tmp_path / "file")]

@@ -102,6 +102,7 @@ def test_two_ranks_train_as_one_does(
         assert weight_difference(run.state, pair.state) <= 1e-9, key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ALL, ids=" ".join)
 def test_a_resumed_run_is_the_same_to_the_bit(
     key: tuple[str, str], configs: dict[tuple[str, str], TrainConfig], alone: dict[tuple[str, str], Run]

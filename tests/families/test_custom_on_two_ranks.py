@@ -63,6 +63,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     return train_group(2, jobs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*OPTIONS, *POINTS])
 def test_two_ranks_train_what_one_trains(name: str, group: dict[str, Run], tmp_path: Path) -> None:
     run = group[name]

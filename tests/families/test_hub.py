@@ -90,6 +90,7 @@ def unfinished(hub_home: Path) -> list[Path]:
     return list(hub_home.rglob("*.incomplete"))
 
 
+@pytest.mark.slow
 def test_only_required_files_are_downloaded_and_only_once(hub: HubServer, tmp_path: Path) -> None:
     write(tmp_path / "model", *USELESS)
     reported: list[tuple[int, int]] = []

@@ -24,6 +24,7 @@ def config_of(base: Path, **more: object) -> TrainConfig:
     return TrainConfig.model_validate({**given, **more})
 
 
+@pytest.mark.slow
 def test_settings_that_fit_make_the_table_smaller(sd_folder: Path) -> None:
     config, kind = config_of(sd_folder, ema=True), family_class("stable_diffusion")
     table = memory_table(kind, config)

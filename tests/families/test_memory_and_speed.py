@@ -82,6 +82,7 @@ def same(run: Run, expected: Run) -> None:
     assert run.state.weights.keys() == expected.state.weights.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", JOBS, ids=" ".join)
 @pytest.mark.parametrize("setting", ["gradient_checkpointing", "channels_last"])
 def test_the_result_stays(setting: str, job: tuple[str, str], make: Make, plain: dict[tuple[str, str], Run]) -> None:

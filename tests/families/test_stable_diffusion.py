@@ -40,6 +40,7 @@ def folders(sd_folder: Path, sdxl_folder: Path) -> dict[str, Path]:
     return dict(zip(FAMILIES, (sd_folder, sdxl_folder), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_loss_equals_one_written_with_diffusers(family: str, folders: dict[str, Path]) -> None:
     for options in OBJECTIVES:

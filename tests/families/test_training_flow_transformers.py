@@ -43,6 +43,7 @@ def alone(configs: dict[str, TrainConfig]) -> dict[str, Run]:
     return {name: run for name, (_, run) in done.items()}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_same_to_the_bit(configs: dict[str, TrainConfig], alone: dict[str, Run]) -> None:
     half = configs["lora"].model_copy(update={"run_name": "half", "max_steps": STEPS // 2})
     assert train_alone(half)[0] == 0

@@ -83,6 +83,7 @@ def test_two_ranks_train_as_one_does(configs: dict[str, TrainConfig], alone: dic
         assert weight_difference(alone[name].state, pair.state) <= 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(JOBS))
 def test_a_resumed_run_is_the_same_to_the_bit(
     name: str, configs: dict[str, TrainConfig], alone: dict[str, Run]

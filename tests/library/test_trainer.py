@@ -96,6 +96,7 @@ def test_the_figures_are_those_of_the_whole_data(trained: tuple[nn.Module, FitRe
     assert result.best["validation_loss"] <= result.metrics["validation_loss"] < result.losses[1]
 
 
+@pytest.mark.slow
 def test_an_interrupted_fit_resumes_exactly(tmp_path: Path) -> None:
     expected, model, steps = make_model(), make_model(), 100
     trainer(tmp_path / "whole", expected, epochs=20).fit()

@@ -59,6 +59,7 @@ def test_the_steps_of_the_real_loop_are_measured_and_nothing_is_saved(
     assert not list(run.folder.backup_dir.glob("step-*"))
 
 
+@pytest.mark.slow
 def test_phases_are_those_that_a_clock_around_the_calls_finds(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from modules import ROOT
 
 PASSES = "def test_one(): pass\ndef test_two(): pass\n"
@@ -17,6 +19,7 @@ def test_worker(): pathlib.Path(__file__).with_suffix(".worker").write_text(os.e
 CRASHES = "import os\ndef test_crash(): os.abort()\n"
 
 
+@pytest.mark.slow
 def test_a_group_stays_together_and_a_crashed_worker_does_not_stop_the_others(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_xdist_make_scheduler\n")
     for name in ("test_a.py", "test_b.py"):  # without a group, each worker would get one

@@ -42,6 +42,7 @@ def call(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
 
 
+@pytest.mark.slow
 def test_package_is_listed_then_written_and_holds_nothing_private(run: RunFolder, tmp_path: Path) -> None:
     file = tmp_path / "cats.zip"
     asked = call(run.path, "--output", file)

@@ -50,6 +50,7 @@ def test_the_list_passes_with_two_cpu_processes(tmp_path: Path) -> None:
     assert " parameters in 2 processes" in (tmp_path / "gpu_check.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_point_that_fails_or_hangs_says_so(tmp_path: Path) -> None:
     assert run_point("metric copies", "cpu", tmp_path / "a", limit_s=0.1) == "FAILED: no result within 0 s"
     answer = run_point("metric copies", "nonsense", tmp_path / "b")

@@ -33,6 +33,7 @@ def theirs(tmp_path: Path) -> Path:
     return tmp_path / "theirs.json"
 
 
+@pytest.mark.slow
 def test_as_a_program(theirs: Path) -> None:
     out = theirs.with_name("ours.yaml")
     command = [sys.executable, "scripts/import_config.py", str(theirs), "-o", str(out), "--set", "learning_rate=1e-5"]

@@ -173,6 +173,7 @@ def test_venv_is_a_file(checkout: Checkout) -> None:
     assert_error_message(checkout.set_up(), str(checkout.root / ".venv"), "delete")
 
 
+@pytest.mark.slow
 def test_second_start_does_nothing(ready: Checkout) -> None:
     before = {file: file.stat().st_mtime_ns for file in (ready.root / ".venv").rglob("*")}
     # Nothing but the shell and the comparison: no Python is even looked for.

@@ -22,6 +22,7 @@ def described(tallies: list[Tally]) -> str:
     )
 
 
+@pytest.mark.slow
 def test_mutants_of_every_kind_are_accepted_or_refused(tmp_path: Path) -> None:
     plans = [Plan(kind, 0, CASES.get(kind, OF_OTHERS) - 1) for kind in KINDS]
     tallies = run(plans, "ci", tmp_path)

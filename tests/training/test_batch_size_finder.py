@@ -43,6 +43,7 @@ def test_the_search_finds_the_largest_that_fits(most: int) -> None:
         assert largest_that_fits(lambda size, at_most=largest: size <= at_most, most) == largest  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_the_search_stops_where_memory_runs_out(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, run = search_alone(images, tmp_path, monkeypatch, family_options={"faults": ["fits:0:6"], "batch_norm": True})
     assert code == 0

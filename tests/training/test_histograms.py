@@ -64,6 +64,7 @@ def board_of(run: Run) -> dict[str, dict[int, tuple[list[float], list[float]]]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_two_ranks_show_what_one_process_shows(images: Path, tmp_path: Path) -> None:
     common: dict[str, object] = {

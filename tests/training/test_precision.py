@@ -53,6 +53,7 @@ def read_switches(cases: list[tuple[Name, bool, int]]) -> list[dict[str, bool]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_switches_of_torch_for_each_precision() -> None:
     cases: list[tuple[Name, bool, int]] = [
         ("fp32", False, 4), ("bf16", True, 4), ("fp32", False, 4), ("fp16", True, 4), ("tf32", True, 4),

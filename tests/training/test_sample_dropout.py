@@ -200,6 +200,7 @@ def test_without_dropout_nothing_is_drawn() -> None:
     assert report.texts == []
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch warns itself while it traces
 def test_compiled_layers_drop_the_same_in_every_micro_batch() -> None:
     model = Calls(lambda x, drop: torch.sin(drop(torch.cos(drop(x)))), drop=nn.Dropout(0.4))

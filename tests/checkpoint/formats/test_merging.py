@@ -45,6 +45,7 @@ def fused(kind: Any, folder: Path, lora: Path, scale: float, out: Path) -> dict[
     return weights_below(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("layout", "dora", "scale"), [("kohya", False, 0.7), ("diffusers", True, 1.0)])
 def test_a_folder_and_a_single_file_become_what_diffusers_fuses(

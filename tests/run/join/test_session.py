@@ -46,6 +46,7 @@ def fill(channel: Channel) -> int:
     raise AssertionError("the buffers never fill")
 
 
+@pytest.mark.slow
 def test_pings_do_not_fill_the_connection_during_training(ends: Ends, tmp_path: Path) -> None:
     host, guest = ends
     with while_training(guest, RunFolder(tmp_path), range(1, 2)):
