@@ -14,8 +14,8 @@ from app.form.item_list import ItemList, ItemListSpec
 from app.sections import SECTIONS
 from app.state import AppState
 from app.widgets import theme
-from app.widgets.buttons import frame, text
 from app.widgets.scroll import Scroll
+from app.widgets.section_head import SectionHead
 from modules.config import Option, TrainConfig, options
 
 FIRST_CARDS = 2  # shown at once, one in each column
@@ -40,13 +40,7 @@ class FormSection(tk.Frame):
         self._due: list[FieldCard] = []  # those of the blocks that are still to appear
         self._jump = ""  # where to go when all have appeared
         self.lists: dict[str, ItemList] = {}
-        title, subtitle = SECTIONS[self.name]
-        head = frame(self, theme.WINDOW)
-        head.pack(fill="x", padx=theme.px(24), pady=(theme.px(16), theme.px(12)))
-        text(head, title, "title", bg=theme.WINDOW).pack(side="left")
-        self._subtitle = text(head, subtitle, colour=theme.MUTED, bg=theme.WINDOW)
-        self.head = head
-        head.bind("<Configure>", lambda event: self._fit_head(event.width))
+        self.head = SectionHead(self, *SECTIONS[self.name]).frame
         self.scroll = Scroll(self)
         self.scroll.pack(fill="both", expand=True, padx=(theme.px(16), theme.px(4)))
         self.columns = Columns(self.scroll.inside)
@@ -207,15 +201,6 @@ class FormSection(tk.Frame):
                 known = option.path.replace("*", str(block.index))
                 if path == known or path.startswith(f"{known}."):
                     self._forced.add(option.path)
-
-    def _fit_head(self, width: int) -> None:
-        """Show the subtitle if there is room for it."""
-        others = [child for child in self.head.winfo_children() if child is not self._subtitle]
-        needed = sum(child.winfo_reqwidth() for child in others) + self._subtitle.winfo_reqwidth() + theme.px(64)
-        if needed <= width:
-            self._subtitle.pack(side="left", padx=theme.px(16), pady=(theme.px(6), 0))
-        else:
-            self._subtitle.pack_forget()
 
     def _changed(self) -> None:
         if self.shown:

@@ -21,6 +21,7 @@ from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, add_tooltip, frame, popup_menu, text, wrap_within
 from app.widgets.progress_bar import ProgressBar
+from app.widgets.section_head import SectionHead
 from modules.config import TandemError
 from modules.machine import visible_gpus
 from modules.run import RunFolder
@@ -136,14 +137,8 @@ class Section(tk.Frame):
         self._show_status()
 
     def _build(self) -> Iterator[None]:
-        head = frame(self, theme.WINDOW)
-        head.pack(fill="x", padx=theme.px(24), pady=(theme.px(16), theme.px(12)))
-        title, subtitle = SECTIONS[self.name]
-        text(head, title, "title", bg=theme.WINDOW).pack(side="left")
-        text(head, subtitle, colour=theme.MUTED, bg=theme.WINDOW).pack(
-            side="left", padx=theme.px(16), pady=(theme.px(6), 0)
-        )
-        opened = Button(head, "Open folder", self._open_folder, icon="folder", bg=theme.WINDOW)
+        head = SectionHead(self, *SECTIONS[self.name])
+        opened = Button(head.frame, "Open folder", self._open_folder, icon="folder", bg=theme.WINDOW)
         opened.pack(side="right")
         add_tooltip(opened, lambda: f"The images are in {self._folder()}.")
         body = frame(self, theme.WINDOW)

@@ -18,7 +18,8 @@ from app.sections import SECTIONS
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Segments, add_tooltip, card, frame, text
-from app.widgets.ellipsis import fit, truncate
+from app.widgets.ellipsis import truncate
+from app.widgets.section_head import SectionHead
 from modules.run.view.event_records import Message
 
 REFRESH_MS: Final = 125
@@ -112,21 +113,13 @@ class Section(tk.Frame):
         self.pages["log"].show_level("warning")  # type: ignore[attr-defined]
 
     def _build(self) -> None:
-        head = frame(self, theme.WINDOW)
-        head.pack(fill="x", padx=theme.px(24), pady=(theme.px(16), theme.px(12)))
-        heading = text(head, SECTIONS[self.name][0], "title", bg=theme.WINDOW)
-        heading.pack(side="left")
+        self._head = head = SectionHead(self, SECTIONS[self.name][0])
         names = {title: name for name, title in TABS.items()}
-        self.tabs = Segments(head, list(names), lambda title: self.open_page(names[title]))
+        self.tabs = Segments(head.frame, list(names), lambda title: self.open_page(names[title]))
         self.tabs.set(TABS[self.page])
-        self.tabs.pack(side="right")  # before what may be shortened
-        self._head, self._beside_title = head, (heading, self.tabs)
-        tk.Misc.bind(head, "<Configure>", lambda event: self._show_status(), add="+")
-        self._title = text(head, "", colour=theme.MUTED, bg=theme.WINDOW)
-        self._title.pack(side="left", padx=theme.px(16), pady=(theme.px(6), 0))
-        self.warnings = text(head, "", "small", colour=theme.WARN, bg=theme.WINDOW)
+        self.tabs.pack(side="right")
+        self.warnings = head.add_label("small", theme.WARN)
         self.warnings.configure(cursor="hand2")
-        self.warnings.pack(side="left", pady=(theme.px(7), 0))
         self.warnings.bind("<Button-1>", lambda event: self.show_warnings())
         add_tooltip(self.warnings, self._last_warning)
         self.banner = card(self)
@@ -251,11 +244,7 @@ class Section(tk.Frame):
         said = f"{count} warnings" if count > 1 else "1 warning" if count else ""
         if self.warnings.cget("text") != said:
             self.warnings.configure(text=said)
-        others = sum(each.winfo_reqwidth() for each in (*self._beside_title, self.warnings))
-        room = self._head.winfo_width() - others - theme.px(40)
-        title = fit(self._title, title, theme.tk_font(), room) if self._head.winfo_width() > 1 else title
-        if self._title.cget("text") != title:
-            self._title.configure(text=title)
+        self._head.say(title, may_shorten=True)
         waits = run is not None and status is not None and status.kind == "waiting"
         self.waiting.show(run.join_prompt if run is not None and waits else None)
         self._show_banner(status)

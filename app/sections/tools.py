@@ -11,8 +11,8 @@ from app.sections import SECTIONS
 from app.shell.prebuild import import_module
 from app.state import AppState
 from app.widgets import theme
-from app.widgets.buttons import Segments, frame, text
-from app.widgets.ellipsis import fit
+from app.widgets.buttons import Segments
+from app.widgets.section_head import SectionHead
 
 # page -> its title, its module and class; each is built when it is first shown
 PAGES: Final = {
@@ -34,17 +34,9 @@ class Section(tk.Frame):
         self.state = state
         self.pages: dict[str, Any] = {}
         self.page = ""  # until one is built
-        title, subtitle = SECTIONS[self.name]
-        head = frame(self, theme.WINDOW)
-        head.pack(fill="x", padx=theme.px(24), pady=(theme.px(16), theme.px(12)))
-        heading = text(head, title, "title", bg=theme.WINDOW)
-        heading.pack(side="left")
-        self.tabs = Segments(head, [page[0] for page in PAGES.values()], self._chosen)
+        head = SectionHead(self, *SECTIONS[self.name])
+        self.tabs = Segments(head.frame, [page[0] for page in PAGES.values()], self._chosen)
         self.tabs.pack(side="right")
-        self._subtitle = text(head, subtitle, colour=theme.MUTED, bg=theme.WINDOW)
-        self._subtitle.pack(side="left", padx=theme.px(16), pady=(theme.px(6), 0))
-        self._title_width = heading.winfo_reqwidth()
-        tk.Misc.bind(head, "<Configure>", lambda event: self._fit_subtitle(subtitle, event.width), add="+")
 
     def show(self) -> None:
         """Show the section."""
@@ -89,10 +81,6 @@ class Section(tk.Frame):
     def _first_page(self) -> str:
         saved = self.state.pages.get(self.name, "")
         return saved if saved in PAGES else next(iter(PAGES))
-
-    def _fit_subtitle(self, subtitle: str, width: int) -> None:
-        room = width - self._title_width - self.tabs.winfo_reqwidth() - theme.px(40)
-        self._subtitle.configure(text=fit(self._subtitle, subtitle, theme.tk_font(), room))
 
     def _chosen(self, title: str) -> None:
         self.open_page(next(name for name, page in PAGES.items() if page[0] == title))

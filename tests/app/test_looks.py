@@ -118,12 +118,22 @@ def at_150(shared_driver: Driver) -> Iterator[Driver]:
     shared_driver.window.set_scale(100)
 
 
-def test_no_label_is_cut_off_at_150_percent(at_150: Driver) -> None:
+def title_place(section: tk.Misc, title: str) -> tuple[int, int, int]:
+    """Where a section's title stands on the screen, and where its head ends."""
+    head = next(each for each in section.winfo_children() if isinstance(each, tk.Frame))
+    label = next(each for each in head.winfo_children() if isinstance(each, tk.Label) and each.cget("text") == title)
+    return label.winfo_rootx(), label.winfo_rooty(), head.winfo_rooty() + head.winfo_height()
+
+
+def test_titles_stay_in_place_and_no_label_is_cut_off_at_150_percent(at_150: Driver) -> None:
     window = at_150.window
+    places = set()
     for name in SECTIONS:
         window.show_section(name)
         at_150.settle()
         assert cut_off(window.sections[name]) == [], name
+        places.add(title_place(window.sections[name], SECTIONS[name][0]))
+    assert len(places) == 1, "the titles jump from section to section"
     window.show_section("monitor")
     monitor = window.sections["monitor"]
     monitor.open_page("runs")

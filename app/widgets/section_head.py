@@ -1,0 +1,73 @@
+"""The head of a section: its title, a line beside it on the same baseline, and its buttons at the right.
+
+Only here it is decided how high heads are and where titles stand, so that nothing moves from one section to the next.
+"""
+
+from __future__ import annotations
+
+import tkinter as tk
+from typing import Final
+
+from app.widgets import theme
+from app.widgets.buttons import frame, text
+from app.widgets.ellipsis import fit
+from app.widgets.text_width import text_width
+
+MARGIN: Final = 24  # beside heads, and beside what is below them; this and all sizes below in unscaled pixels
+_ABOVE, _BELOW, _GAP = 2 * theme.UNIT, 12, 2 * theme.UNIT
+
+
+class SectionHead:
+    """Takes the upper edge of `parent`; pack buttons into `frame`, at the right."""
+
+    def __init__(self, parent: tk.Misc, title: str, line: str = "") -> None:
+        self.frame = frame(parent, theme.WINDOW)
+        self._title = text(self.frame, title, "title", bg=theme.WINDOW)
+        ascent, height = _metrics(self._title, "title")
+        head_height = max(theme.px(theme.CONTROL_HEIGHT), height)
+        self._baseline = (head_height - height) // 2 + ascent
+        self.frame.configure(height=head_height)
+        self.frame.pack_propagate(False)
+        self.frame.pack(fill="x", padx=theme.px(MARGIN), pady=(theme.px(_ABOVE), theme.px(_BELOW)))
+        self._stand_on_baseline(self._title, "title")
+        self._line = self.add_label()
+        self._wanted, self._may_shorten = line, False
+        self.frame.bind("<Configure>", lambda event: self._fit())
+
+    def add_label(self, font: theme.FontName = "body", colour: theme.Colour = theme.MUTED) -> tk.Label:
+        """An empty label after the line beside the title."""
+        label = text(self.frame, "", font, colour=colour, bg=theme.WINDOW)
+        self._stand_on_baseline(label, font, theme.px(_GAP))
+        return label
+
+    def say(self, line: str, *, may_shorten: bool = False) -> None:
+        """Set the line beside the title; without room for it, it is left out or shortened with an ellipsis."""
+        self._wanted, self._may_shorten = line, may_shorten
+        self._fit()
+
+    def _stand_on_baseline(self, label: tk.Label, font: theme.FontName, left: int = 0) -> None:
+        ascent, _ = _metrics(label, font)
+        label.pack(side="left", anchor="n", padx=(left, 0), pady=(self._baseline - ascent, 0))
+
+    def _fit(self) -> None:
+        width = self.frame.winfo_width()
+        if width <= 1:
+            return  # until it is known
+        others = [each for each in self.frame.winfo_children() if each is not self._line]
+        room = width - sum(each.winfo_reqwidth() + theme.px(theme.UNIT) for each in others) - 2 * theme.px(_GAP)
+        font = theme.tk_font()
+        if self._may_shorten:
+            shown = fit(self._line, self._wanted, font, max(room, 0))
+        else:
+            shown = self._wanted if text_width(self._line, self._wanted, font) <= room else ""
+        if self._line.cget("text") != shown:
+            self._line.configure(text=shown)
+
+
+def _metrics(widget: tk.Misc, name: theme.FontName) -> tuple[int, int]:
+    """Ascent and line height of a font, in pixels."""
+    font = theme.tk_font(name)
+    return (
+        int(widget.tk.call("font", "metrics", font, "-displayof", widget, "-ascent")),
+        int(widget.tk.call("font", "metrics", font, "-displayof", widget, "-linespace")),
+    )
