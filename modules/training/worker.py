@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -31,7 +30,6 @@ from modules.monitoring.wandb_log import WandbLog
 from modules.run import (
     Commands,
     EventLog,
-    EventReader,
     Failure,
     RunFolder,
     SilentCommands,
@@ -40,29 +38,22 @@ from modules.run import (
     exit_code_of,
     record_failure,
     release_reserve,
-    root_cause,
     start_rank_log,
     stop_rank_log,
 )
 from modules.run.batch_size.records import SearchRequest
 from modules.run.benchmark.records import BenchmarkRequest
-from modules.run.console import warn
-from modules.run.folder.event_summary import EventSummary
 from modules.run.folder.run_lock import training_lock
 from modules.run.html_report import update_report
-from modules.run.launch.fatal_startup import is_fatal, report_fatal_startup
-from modules.run.launch.restarts import (
-    restarts_left,
-    resume_after_restart,
-)
+from modules.run.launch.restarts import resume_after_restart
 from modules.run.queued_output import queued_output
-from modules.run.supervise.outcome import outcome_message, outcome_of_failure
 from modules.training import run_info
 from modules.training.actions import ACTIONS
 from modules.training.batch_size_finder import search_batch_size
 from modules.training.control_requests import PAUSE, STOP_REQUESTS, ControlRequests, Outcome, StoppedBeforeTraining
 from modules.training.device import require_device
 from modules.training.distributed_trainer import DataParallelTrainer, DistributedTrainer
+from modules.training.failure_report import cause_of, report_failure
 from modules.training.find_backup import find_backup
 from modules.training.finish import train_to_the_end
 from modules.training.generic_trainer import GenericTrainer
@@ -70,9 +61,6 @@ from modules.training.profiler import profiled
 from modules.training.step_benchmark import measure_steps
 from modules.training.step_metrics import metric_names
 from modules.training.triggers import TimeTrigger
-
-# How long a rank gives the others to report what it would otherwise report itself.
-OTHERS_REPORT_WITHIN_S = 3.0
 
 
 def run_worker(
@@ -132,7 +120,7 @@ def _run_worker(
         failure = Failure.from_exception(error, rank=rank, traceback=traceback.format_exc(), training=is_training)
         record_failure(folder, failure, keep_existing=True)
         if not supervised:
-            _report_failure(_cause(folder, failure), folder, report, rank)
+            report_failure(cause_of(folder, failure), folder, report, rank)
         return exit_code_of(failure.kind)
     finally:
         release_reserve(folder, [rank])
@@ -179,9 +167,7 @@ def join_ranks(
         expected=(StoppedBeforeTraining,),
         on_note=report.note,
         on_waiting=report.waiting if rank_env.rank == 0 else None,
-        on_force_exit=None
-        if supervised
-        else partial(_report_failure, folder=folder, report=report, rank=rank_env.rank),
+        on_force_exit=None if supervised else partial(report_failure, folder=folder, report=report, rank=rank_env.rank),
     ) as ranks:
         run_info.report_cluster(ranks.cluster_info, config, report)
         yield ranks
@@ -234,49 +220,6 @@ def control_requests(config: TrainConfig, folder: RunFolder, rank: int) -> Contr
     if config.max_minutes is not None:
         intervals[PAUSE] = Interval(config.max_minutes, "minutes")
     return ControlRequests(commands, TimeTrigger(intervals))
-
-
-def _report_failure(failure: Failure, folder: RunFolder, report: Report, rank: int) -> None:
-    """Without a supervisor rank 0 reports why the run ended, or rank 1 if rank 0 itself is what failed."""
-    report_fatal_startup(exit_code_of(failure.kind))
-    if restarts_left() and not is_fatal(exit_code_of(failure.kind)):
-        report.warning(
-            f"Rank {failure.rank} on {failure.host} failed: {failure.message} torchrun starts all ranks again, "
-            f"which resume from the newest backup ({restarts_left()} restarts left)."
-        )
-    elif rank == 0:
-        _report_end(failure, folder, report)
-    elif rank == 1 and failure.rank == 0 and not _rank0_reported(folder, failure):
-        _report_end(failure, folder, RunReport(EventLog(folder.events_file), None))
-
-
-def _report_end(failure: Failure, folder: RunFolder, report: Report) -> None:
-    outcome = outcome_of_failure(failure, EventSummary.of_file(folder.events_file))
-    report.failed(failure)
-    warn(outcome_message(outcome, folder))
-
-
-def _rank0_reported(folder: RunFolder, failure: Failure) -> bool:
-    """Whether rank 0 reported how the run ended, before or soon after its failure was known."""
-    events, reader = EventSummary(), EventReader(folder.events_file)
-    deadline = time.monotonic() + OTHERS_REPORT_WITHIN_S
-    while time.monotonic() < deadline:
-        events.read(reader)
-        if events.finished_at is not None and events.finished_at > failure.time - OTHERS_REPORT_WITHIN_S:
-            return True
-        time.sleep(0.1)
-    return False
-
-
-def _cause(folder: RunFolder, own: Failure) -> Failure:
-    """The failure that caused this one; for a secondary failure, after a moment in which the cause is written down."""
-    deadline = time.monotonic() + OTHERS_REPORT_WITHIN_S
-    while own.is_secondary and time.monotonic() < deadline:
-        cause = root_cause(folder)
-        if cause is not None and not cause.is_secondary:
-            return cause
-        time.sleep(0.1)
-    return root_cause(folder) or own
 
 
 def _exit_code(outcome: Outcome, *, in_supervised_group: bool) -> int:
