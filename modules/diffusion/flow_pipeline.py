@@ -12,7 +12,6 @@ from typing import Any
 import diffusers
 import torch
 import transformers
-from diffusers.models.modeling_utils import ModelMixin
 from torch import nn
 
 from modules.config import ConfigError
@@ -22,6 +21,7 @@ from modules.diffusion.base_model_files import DAMAGED, first_line
 from modules.diffusion.component_files import copy_with_weights, load_network, load_part, scheduler_config
 from modules.diffusion.encoder_weights import move_encoder, quantize_encoder_
 from modules.diffusion.hub.files import INDEX
+from modules.diffusion.pipeline_classes import component_classes
 from modules.diffusion.quantized_networks import (
     describe_quantized_,
     load_quantized_encoder,
@@ -32,11 +32,7 @@ from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.stored_dtype import SAFETENSORS_HALF, dtype_of
 from modules.diffusion.transformer_files.base import FlowBase, base_of_file
 from modules.diffusion.transformer_files.loading import load_transformer_file
-from modules.files import FileFault, open_regular, printable, read_json
-
-_LIBRARIES = {"diffusers": diffusers, "transformers": transformers}
-# Processors of text and images, of which only the tokenizer is needed here: those of images need torchvision.
-_TOKENIZER_OF_PROCESSOR = {"PixtralProcessor": transformers.AutoTokenizer}
+from modules.files import FileFault, open_regular, read_json
 
 
 @dataclass(frozen=True)
@@ -148,7 +144,7 @@ def load_flow_components(base: FlowBase, spec: FlowPipelineSpec, dtype: torch.dt
     """
     folder = base.ensure_folder()
     base.check(folder, spec.class_names, spec.components)
-    pipeline_class, classes, index = component_classes(folder, spec)
+    pipeline_class, classes, index = component_classes(folder, spec.components)
     with quiet_libraries():
         return FlowComponents(
             folder=folder,
@@ -187,7 +183,7 @@ def meta_transformer(base: FlowBase, spec: FlowPipelineSpec) -> nn.Module | None
         return None
     base_model_files.check_pipeline_class(folder, spec.class_names, str(folder), base.option)
     base_model_files.check_small_files(folder, [folder / "transformer"], base.option)
-    _, classes, _ = component_classes(folder, spec)
+    _, classes, _ = component_classes(folder, spec.components)
     kind = classes["transformer"]
     try:
         with quiet_libraries(), torch.device("meta"):
@@ -227,51 +223,6 @@ def find_scheduler(
         return (scheduler_config(folder, base.option), index) if isinstance(index, dict) else None
     except (ConfigError, FileFault, OSError):
         return None
-
-
-def component_classes(folder: Path, spec: FlowPipelineSpec) -> tuple[Any, dict[str, Any], Mapping[str, Any]]:
-    """The pipeline class, the class of each component, and model_index.json.
-
-    A component's class is that of the index, which must be one of diffusers or transformers that the pipeline's
-    constructor takes. Raises ConfigError for any other.
-    """
-    index = read_json(folder / INDEX)
-    assert isinstance(index, dict), "check_pipeline_class has read it"
-    with quiet_libraries():  # the import of its file warns of torchvision
-        pipeline_class = getattr(diffusers, index["_class_name"])
-    expected = pipeline_class._get_signature_types()
-    classes = {}
-    for name in spec.components:
-        entry: Any = index.get(name)
-        try:
-            if not _is_component(entry) or entry[0] not in _LIBRARIES:
-                raise FileFault(f"names {printable(entry, 80)} as its {name}, not a class of diffusers or transformers")
-            kind = _TOKENIZER_OF_PROCESSOR.get(entry[1]) or getattr(_LIBRARIES[entry[0]], entry[1], None)
-            if not _is_acceptable(kind, name, expected.get(name, ())):
-                raise FileFault(
-                    f"names {printable(entry[1], 80)} as its {name}, which {index['_class_name']} cannot use"
-                )
-        except FileFault as error:
-            raise ConfigError(f"base_model: in the model {str(folder)!r} {INDEX} {error}.", DAMAGED) from error
-        classes[name] = kind
-    return pipeline_class, classes, index
-
-
-def _is_acceptable(kind: object, name: str, expected: tuple[Any, ...]) -> bool:
-    if not isinstance(kind, type):
-        return False
-    if name.startswith("tokenizer"):  # transformers has several classes for one tokenizer
-        tokenizers = transformers.PreTrainedTokenizerBase | transformers.ProcessorMixin | transformers.AutoTokenizer
-        return issubclass(kind, tokenizers)
-    if name == "scheduler":
-        return issubclass(kind, diffusers.FlowMatchEulerDiscreteScheduler)
-    base = ModelMixin if name in ("transformer", "vae") else transformers.PreTrainedModel
-    wanted = tuple(each for each in expected if isinstance(each, type))
-    return issubclass(kind, base) and issubclass(kind, wanted or base)
-
-
-def _is_component(entry: object) -> bool:
-    return isinstance(entry, list) and len(entry) == 2 and all(isinstance(each, str) for each in entry)
 
 
 def _load_transformer(folder: Path, kind: Any, single_file: Path | None) -> Any:

@@ -13,7 +13,8 @@ from modules.config import ConfigError
 from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
 from modules.diffusion.base_model_files import DAMAGED, first_line
-from modules.diffusion.flow_pipeline import FlowPipelineSpec, component_classes
+from modules.diffusion.flow_pipeline import FlowPipelineSpec
+from modules.diffusion.pipeline_classes import component_classes
 from modules.diffusion.quiet_libraries import quiet_libraries
 
 
@@ -33,7 +34,7 @@ def meta_encoders(name: str, folder: Path | None, spec: FlowPipelineSpec) -> dic
 
 
 def _of_folder(folder: Path, spec: FlowPipelineSpec) -> dict[str, nn.Module]:
-    _, classes, _ = component_classes(folder, spec)
+    _, classes, _ = component_classes(folder, spec.components)
     base_model_files.check_small_files(folder, [folder / encoder for encoder in spec.encoders], "base_model")
     return {
         encoder: classes[encoder](

@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from modules.checkpoint.formats import read_lora
 from modules.config import TrainConfig
-from modules.diffusion import flow_pipeline
+from modules.diffusion import flow_pipeline, pipeline_classes
 from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.distributed import Weights
 from modules.families._by_name import family_class
@@ -147,9 +147,10 @@ def test_the_import_of_a_pipeline_prints_no_warning(folders: dict[str, Path], mo
             levels.append(transformers_logging.get_verbosity())
             return getattr(diffusers, name)
 
-    monkeypatch.setattr(flow_pipeline, "diffusers", Spy())
+    for module in (flow_pipeline, pipeline_classes):
+        monkeypatch.setattr(module, "diffusers", Spy())
     spec = FlowPipelineSpec(("FluxPipeline",), {})
-    flow_pipeline.component_classes(folders["flux"], spec)
+    pipeline_classes.component_classes(folders["flux"], spec.components)
     assert levels[0] == logging.ERROR
     levels.clear()
     flow_pipeline._known_transformer("black-forest-labs/FLUX.1-dev", spec)
