@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from modules.diffusion.flow_pipeline import FlowPipelineSpec
+from modules.diffusion.latent_tokens import from_tokens, image_positions, to_tokens
 from modules.diffusion.text_states import TextBatch
-from modules.families._flow_transformer import FlowTransformer, from_tokens, image_positions, to_tokens
+from modules.families._flow_transformer import FlowTransformer
 
 PROMPT = "prompt.states"
 

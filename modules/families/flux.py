@@ -10,9 +10,10 @@ from torch import Tensor
 
 from modules.diffusion.flow_options import GuidedFlowOptions
 from modules.diffusion.flow_pipeline import FlowPipelineSpec
+from modules.diffusion.latent_tokens import from_tokens, image_positions, to_tokens
 from modules.diffusion.text_states import TextBatch
 from modules.diffusion.transformer_files.architectures import variant_architecture
-from modules.families._flow_transformer import FlowTransformer, from_tokens, image_positions, to_tokens
+from modules.families._flow_transformer import FlowTransformer
 
 PROMPT, POOLED = "prompt", "pooled"
 

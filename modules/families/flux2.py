@@ -12,9 +12,10 @@ from torch import Tensor
 from modules.diffusion.flow_matching import SigmaShift
 from modules.diffusion.flow_options import FlowOptions, GuidedFlowOptions
 from modules.diffusion.flow_pipeline import FlowPipelineSpec
+from modules.diffusion.latent_tokens import from_tokens, to_tokens
 from modules.diffusion.text_states import TextBatch
 from modules.diffusion.transformer_files.architectures import variant_architecture
-from modules.families._flow_transformer import FlowTransformer, from_tokens, to_tokens
+from modules.families._flow_transformer import FlowTransformer
 
 PROMPT = "prompt"
 # mu of diffusers' `compute_empirical_mu` for 50 steps, linear in the tokens up to 4300 of them

@@ -11,8 +11,9 @@ from torch import Tensor
 from modules.diffusion.flow_matching import SigmaShift
 from modules.diffusion.flow_options import FlowOptions
 from modules.diffusion.flow_pipeline import FlowPipelineSpec
+from modules.diffusion.latent_tokens import from_tokens, to_tokens
 from modules.diffusion.text_states import TextBatch
-from modules.families._flow_transformer import FlowTransformer, from_tokens, to_tokens
+from modules.families._flow_transformer import FlowTransformer
 
 PROMPT, GAP = "prompt.states", "gap"
 
