@@ -17,6 +17,7 @@ from app.annotate.rows import TITLES, Row
 from app.annotate.status import JobStatus, crashed, proposed, undone, wrote
 from app.background import Background
 from app.child_program import ChildProgram
+from app.form.setting_text import with_actions
 from modules import ROOT
 from modules.annotation import Message, Proposal, ProposalSet, Task
 from modules.files import FileFault, decode_json, printable, read_lines, validate_record
@@ -26,6 +27,7 @@ from modules.run.format_progress import BYTES, format_progress
 SCRIPT: Final = ROOT / "scripts" / "annotate.py"
 _WAIT_S: Final = 3.0  # for a process to end that was told to
 _SHOWN: Final = 600  # characters of an error
+_FIELDS: Final = {"model": "Model", "batch_size": "Images at once", "device": "Device"}  # by the names of flags
 _SURE: Final = 3  # images after which the time left is estimated
 
 
@@ -201,7 +203,7 @@ class AnnotateJob:
         if message.failed is not None:
             self._is_over = True
             said = " ".join(filter(None, [message.failed, message.advice]))
-            self.status = JobStatus(printable(said, _SHOWN), "bad")
+            self.status = JobStatus(printable(with_actions(said, _FIELDS), _SHOWN), "bad")
         elif message.image is not None:
             self._take_image(message)
         elif message.note is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from app.form.choice_titles import choice_title, value_title
 from modules.config import Fault, Option, TrainConfig, allowed, find_option
@@ -17,6 +17,14 @@ ON_RESUME = {
 
 
 _NAME = re.compile(r"(?<![\w'\"/\\.-])[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*(?![\w'\"/\\-])")  # not inside quotes or a path
+_FLAG = re.compile(r"(?<![\w'\"/-])--([a-z][a-z0-9_]*)\b")
+_SET_FLAG = re.compile(r" \(--set [^()]*\)")  # says for the command line what stands before it
+_IN_WINDOW = {
+    "then --resume latest": "then press Resume",
+    "--resume latest": "Resume",
+    "as scripts/sample.py --lora": "under Generate",
+    ": scripts/convert.py BASE OUT --merge LORA": " under Tools, Model files",
+}
 
 
 def format_value(value: object) -> str:
@@ -89,6 +97,7 @@ def with_titles(sentence: str, more: Iterable[Option] = ()) -> str:
     A name of one word, which may be an ordinary word, counts only where the sentence begins with it.
     """
     titles = {option.path: option.title for option in more}
+    sentence = with_actions(sentence, titles)
 
     def title(match: re.Match[str]) -> str:
         name = match.group()
@@ -100,6 +109,23 @@ def with_titles(sentence: str, more: Iterable[Option] = ()) -> str:
         return f"“{found}”" + (f" of {name.partition('.')[0].removesuffix('s')} {places[0]}" if places else "")
 
     return _NAME.sub(title, sentence).replace(", or empty (null)", ", or empty")
+
+
+def with_actions(sentence: str, titles: Mapping[str, str] | None = None) -> str:
+    """A sentence written for the command line, with the window's buttons and fields in place of its flags.
+
+    `titles` are those of the fields by the names of their flags; the settings' are known.
+    """
+    for flag, words in _IN_WINDOW.items():
+        sentence = sentence.replace(flag, words)
+
+    def title(match: re.Match[str]) -> str:
+        name = match.group(1)
+        option = find_option(TrainConfig, name)
+        found = (titles or {}).get(name, "" if option is None else option.title)
+        return f"“{found}”" if found else match.group()
+
+    return _FLAG.sub(title, _SET_FLAG.sub("", sentence))
 
 
 def setting_title(path: str) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from app.child_program import ChildProgram
-from app.generate.settings import GenerateSettings, arguments, number_of_images
+from app.form.setting_text import with_titles
+from app.generate.settings import OPTIONS, GenerateSettings, arguments, number_of_images
 from modules import ROOT
 from modules.files import FileFault, Record, decode_json, is_plain_name, printable, read_lines, validate_record
 from modules.run.format_progress import BYTES, format_progress
@@ -132,7 +133,8 @@ class GenerateJob:
                 self.note = printable(event.message, 400)
             case "failed":
                 self._is_over = True
-                self.status = JobStatus(printable(event.message, 600), "bad", details=printable(event.advice, 600))
+                message, advice = (with_titles(said, OPTIONS.values()) for said in (event.message, event.advice))
+                self.status = JobStatus(printable(message, 600), "bad", details=printable(advice, 600))
             case "finished":
                 self._is_over = True
                 count = f"{len(self.files)} image{'' if len(self.files) == 1 else 's'}"

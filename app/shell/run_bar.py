@@ -70,7 +70,7 @@ class RunBar(tk.Frame):
         has_log = self._status.problem is not None
         title = "Message" if self._has_message() and not has_log else self._status.title
         open_log = (lambda: self.event_generate("<<ShowLog>>")) if has_log else None
-        self.details = ErrorDetails(self, self._state, title, self._full_detail(), open_log)
+        self.details = ErrorDetails(self, self._state, title, self._full_detail(), self._names_settings(), open_log)
         self.details.show()
 
     def press_resume(self) -> None:
@@ -194,10 +194,16 @@ class RunBar(tk.Frame):
 
     def _full_detail(self) -> str:
         problem = self._status.problem
-        advice = "" if problem is None or not problem.advice else f"\n\n{problem.advice}"
         if self._has_message():
             return self._message
-        return self._detail_of(self._status) + advice
+        if problem is None:
+            return self._detail_of(self._status)
+        return "\n\n".join(with_titles(part) for part in (problem.text, problem.advice) if part)
+
+    def _names_settings(self) -> str:
+        """What names the settings at fault as files do."""
+        problem = self._status.problem
+        return self._full_detail() if self._has_message() or problem is None else f"{problem.text}\n{problem.advice}"
 
     def _has_changed(self, name: str, value: object) -> bool:
         if self._shown.get(name, self) == value:

@@ -7,6 +7,7 @@ import tkinter as tk
 from pathlib import Path
 from typing import Final
 
+from app.form.setting_text import with_actions
 from app.open_path import show_folder
 from app.state import AppState
 from app.tools.job import JobResult, ModelJob, format_bytes
@@ -145,7 +146,8 @@ class ModelsPage(tk.Frame):
         self.stop_button.configure(state="disabled")
         self.progress.show(1.0 if result.out else 0.0, busy=False, colour=theme.GOOD if result.out else theme.ACCENT)
         colour = theme.GOOD if result.out else theme.MUTED if result.was_stopped else theme.BAD
-        self._say(result.sentence, colour)
+        titles = {field.name: field.title for field in self.form.task.fields}
+        self._say(with_actions(result.sentence, titles), colour)
         if result.out:
             self.open_button.pack(side="left", padx=(8, 0))
         else:

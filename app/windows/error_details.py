@@ -20,10 +20,19 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*")
 
 
 class ErrorDetails:
-    """The dialog; `open_log` is what "Show log" does, if there is a log."""
+    """The dialog with `message`; `names` has the settings of it by their names in files, to show the first.
+
+    `open_log` is what "Show log" does, if there is a log.
+    """
 
     def __init__(
-        self, owner: tk.Misc, state: AppState, title: str, message: str, open_log: Callable[[], object] | None
+        self,
+        owner: tk.Misc,
+        state: AppState,
+        title: str,
+        message: str,
+        names: str,
+        open_log: Callable[[], object] | None,
     ) -> None:
         self._owner, self._state = owner, state
         self.dialog = Dialog(owner, title)
@@ -48,7 +57,7 @@ class ErrorDetails:
         self.copy = self.dialog.button("Copy", self._copy)
         if open_log is not None:
             self.show_log = self.dialog.button("Show log", lambda: self._leave(open_log))
-        if path := setting_named(self._message):
+        if path := setting_named(names.strip()):
             self.show_setting = self.dialog.button("Show setting", lambda: self._leave(lambda: state.jump_to(path)))
         self.debug_package = self.dialog.button("Debug package…", lambda: self._leave(self._make_package))
         self.dialog.button("Close", self.dialog.close, "accent")

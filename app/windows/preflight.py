@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from app.form.setting_text import with_titles
 from app.multi_gpu.plan_summary import INVALID_SETTINGS
 from app.state import AppState
 from app.widgets import theme
@@ -192,7 +193,7 @@ class PreflightWindow(ProgramWindow):
         selected = self.table.selection()
         if self.report is not None and selected:
             cell = self.report.cells[int(selected[0])]
-            self._advice.configure(text=cell.advice or cell.value)
+            self._advice.configure(text=with_titles(cell.advice or cell.value))
 
     def _colour_rows(self) -> None:
         def recolour() -> None:

@@ -151,7 +151,7 @@ def test_errors_are_one_sentence(driver: Driver, page: Any, models: Path, tmp_pa
     fill(page, model=tmp_path / "empty")
     page.start_button.invoke()
     message = ended(driver, page)
-    assert message.startswith("--model:")
+    assert message.startswith("“Base model”: ")
     assert "Traceback" not in message
 
 

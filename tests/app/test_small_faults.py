@@ -70,6 +70,10 @@ def test_alpha_that_is_not_the_rank_is_explained_beside_the_setting(driver: Driv
         ("max_steps is 0; set global_batch_size", "“Maximum steps” is 0; set “Global batch size (fixed)”"),
         ("the seed is odd, so is precision", "the seed is odd, so is precision"),
         ('run_name is "a/max_steps"', '“Run name” is "a/max_steps"'),
+        ("Set a lower batch_size, then --resume latest.", "Set a lower “Batch size per GPU”, then press Resume."),
+        ("start again with --resume latest: it", "start again with Resume: it"),
+        ("set device to cpu (--set device=cpu).", "set device to cpu."),
+        ("under another --run_name, not --nonsense", "under another “Run name”, not --nonsense"),
     ],
 )
 def test_names_become_titles(sentence: str, shown: str) -> None:
@@ -150,7 +154,7 @@ def test_error_in_the_run_bar_opens_by_keys(driver: Driver, home: Path, way: str
     folder = make_fake_run(home / "runs" / "cats", steps=3, ended=None)
     error = {"t": time.time(), "type": "error", "rank": 0, "host": "alpha", "kind": "x", "message": "It broke. " * 9}
     with folder.events_file.open("a") as file:
-        file.write(line({**error, "advice": "Mend it."}))
+        file.write(line({**error, "advice": "Set max_steps, then --resume latest."}))
     bar = driver.window.run_bar
     assert not bar._detail.cget("takefocus")
     driver.window.state_.actions.follow(folder.path)
@@ -164,7 +168,8 @@ def test_error_in_the_run_bar_opens_by_keys(driver: Driver, home: Path, way: str
         driver.press("Return")
     else:
         driver.press("F12")
-    assert "Mend it." in bar.details.text.get("1.0", "end")
+    assert "Set “Maximum steps”, then press Resume." in bar.details.text.get("1.0", "end"), "no flags in the window"
+    assert bar.details.show_setting.winfo_viewable(), "by its name in files"
     driver.press("Escape")
     if way == "Tab":
         assert driver.window.focus_get() is bar._detail, "the keyboard is back where it was"
