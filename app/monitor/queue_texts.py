@@ -10,7 +10,6 @@ from typing import Final
 from app.form.setting_text import display_value, format_value, with_titles
 from modules.config import Option
 from modules.config.family_about import family_about
-from modules.config.family_files import family_names
 from modules.files import printable
 from modules.run.exit_codes import FINISHED
 from modules.run.format_duration import format_duration
@@ -47,6 +46,8 @@ def settings_text(differences: Iterable[tuple[Option, object]]) -> str:
 
 
 def _setting(option: Option, value: object) -> str:
+    if value == {}:
+        return ""  # those of a family, or of single layers: there are none
     said = _value(option, value)
     if option.path in ("max_steps", "epochs"):
         return (
@@ -62,11 +63,11 @@ def _value(option: Option, value: object) -> str:
     if option.path == "concepts" and isinstance(value, list):
         return ", ".join(PurePath(str(path)).name for path in value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {format_value(each)}" for name, each in value.items()) or "empty"
+        return ", ".join(f"{name} {format_value(each)}" for name, each in value.items())
     if option.path == "base_model" and value:
         return printable(PurePath(str(value)).name or str(value), 200)
-    if option.path == "family" and value in family_names():
-        return family_about(str(value)).title
+    if option.path == "family" and value:
+        return printable(family_about(str(value)).title, 200)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and option.unit and (option.unit in option.title.lower() or value == 1):
         return format_value(value)  # not "Maximum steps: 500 steps" or "1 images"

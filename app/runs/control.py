@@ -45,6 +45,8 @@ class RunControl:
     def __init__(self, path: Path, process: subprocess.Popen[bytes] | None = None) -> None:
         self.folder = RunFolder(path)
         self._process = process
+        self._pid = None if process is None else process.pid
+        self._exit_code: int | None = None  # of that process; None also once another one has started the run again
         self._launcher: psutil.Process | None = None
         self._stop_wanted = False
         self._requested: dict[str, float] = {}  # requested commands, and when
@@ -63,8 +65,10 @@ class RunControl:
         liveness = self._follower.liveness
         if liveness.launcher is not None:
             self._launcher = liveness.launcher.process
-        if self._process is not None and self._process.poll() is not None:
-            self._process = None  # it has ended, and its PID may be reused
+            if self._launcher.pid != self._pid:
+                self._exit_code = None
+        if self._process is not None and (code := self._process.poll()) is not None:
+            self._process, self._exit_code = None, code  # its PID may be reused
             self._follower.poll_now()
         if not liveness.exists:
             return replace(status_of(self.view, liveness, time.time()), is_alive=self._is_launcher_alive())
@@ -75,7 +79,7 @@ class RunControl:
         if not liveness.is_alive:
             self._stop_wanted = False
             self._requested.clear()
-        return status_of(self.view, liveness, time.time(), self._stop_wanted)
+        return status_of(self.view, liveness, time.time(), self._stop_wanted, self._exit_code)
 
     @property
     def join_prompt(self) -> JoinPrompt | None:

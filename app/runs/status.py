@@ -11,8 +11,9 @@ from app.runs.join_prompt import join_prompt_of
 from modules.files import FileFault, open_regular, printable
 from modules.run import Failure, RunFolder, root_cause
 from modules.run.endings import ENDINGS, Ending
+from modules.run.exit_codes import FINISHED
 from modules.run.folder.failures import read_start_failure
-from modules.run.folder.pidfile import Launcher, find_launcher
+from modules.run.folder.pidfile import Launcher, find_launcher, interrupted_start
 from modules.run.folder.run_lock import is_training
 from modules.run.format_duration import in_words
 from modules.run.format_progress import format_progress
@@ -35,6 +36,11 @@ PHASES: Final[Mapping[str, str]] = {
 }
 _CONSOLE_TAIL_BYTES: Final = 4096
 _QUIET_S: Final = 120.0
+_LOST_END: Final = "Its process ended without an error, but no event says that the model was saved."
+_AFTER_LOST_END: Final = (
+    "log/console.txt and log/launcher.txt in the run folder may say more. Resume continues from the newest backup, if "
+    "there is one."
+)
 _HOW_TO_FORCE: Final = "“Force stop” ends it at once, without a backup."
 _SLOW_START_S: Final = 20.0  # from here on the time is told
 
@@ -51,6 +57,7 @@ class Liveness:
     start_failure: Message | None = None  # why the last start by the window started no process
     console: str = ""  # tail of the launcher's output, of a run that has ended
     join_line: str = ""  # of a run that may be waiting for other machines
+    interrupted_start: float = 0.0  # when the launcher started, if it was killed; else 0
 
     @property
     def is_alive(self) -> bool:
@@ -59,8 +66,8 @@ class Liveness:
 
     @property
     def started(self) -> float:
-        """When the launcher started, in seconds since the epoch; 0 if unknown."""
-        return self.launcher.marked_at if self.launcher is not None else 0.0
+        """When the run was last started, in seconds since the epoch; 0 if unknown."""
+        return self.launcher.marked_at if self.launcher is not None else self.interrupted_start
 
 
 @dataclass(frozen=True)
@@ -106,26 +113,30 @@ def read_liveness(folder: RunFolder) -> Liveness:
     if launcher is not None or has_started:
         waits = launcher is not None and not has_started
         stop_wanted = (folder.commands_dir / "stop").exists()
-        return Liveness(True, launcher, has_started, stop_wanted, join_line=read_join_line(folder) if waits else "")
+        join_line = read_join_line(folder) if waits else ""
+        return Liveness(True, launcher, has_started, stop_wanted, None, None, "", join_line, interrupted_start(folder))
     cause, start_failure = root_cause(folder), read_start_failure(folder)
     return Liveness(
         failure=None if cause is None else replace(_message(cause), rank=cause.rank, host=cause.host),
         start_failure=None if start_failure is None else _message(start_failure),
         console=_console_tail(folder),
+        interrupted_start=interrupted_start(folder),
     )
 
 
-def status_of(view: RunView, liveness: Liveness, now: float, stop_wanted: bool = False) -> Status:
-    """Derive the status; takes the view's lock."""
+def status_of(
+    view: RunView, liveness: Liveness, now: float, stop_wanted: bool = False, exit_code: int | None = None
+) -> Status:
+    """Derive the status; takes the view's lock. `exit_code` of the launcher, if it has ended and that is known."""
     join_prompt = join_prompt_of(view, liveness.join_line, liveness.started)
     with view.lock:
         is_old = liveness.started > view.time  # the events are about an earlier start
-        phase, step, finished = view.phase, view.step, None if is_old else view.finished
+        phase, step, finished = (None, None, None) if is_old else (view.phase, view.step, view.finished)
         position = view.position
         total = view.run_info.total_steps if view.run_info is not None else None
         never_started = view.run_info is None and view.backup_step is None
         cause_of_end = view.cause_of_end
-        error, backup, last_event_at = view.error, view.backup_step, view.time
+        error, backup, last_event_at = None if is_old else view.error, view.backup_step, view.time
         backing_up = None if is_old else view.backing_up
     done = _fraction(position, total)
     if not liveness.exists:
@@ -143,9 +154,7 @@ def status_of(view: RunView, liveness: Liveness, now: float, stop_wanted: bool =
         stop_wanted = stop_wanted or liveness.stop_wanted
         if join_prompt is not None and not stop_wanted:
             return Status("waiting", "Waiting for machines", "busy", join_prompt.messages[-1], True, None)
-        status = _active_status(
-            None if is_old else phase, step, done, now, stop_wanted=stop_wanted, started=liveness.started
-        )
+        status = _active_status(phase, step, done, now, stop_wanted=stop_wanted, started=liveness.started)
         if status.kind == "stopping" and backing_up is not None:
             return replace(status, detail=f"{_backup_at_the_end(backing_up, backup)} {_HOW_TO_FORCE}")
         if backing_up is not None and status.kind == "training":
@@ -156,8 +165,12 @@ def status_of(view: RunView, liveness: Liveness, now: float, stop_wanted: bool =
         return Status("failed", "Did not start", "bad", "", False, done, problem, never_started)
     if finished is not None:
         return _final_status(finished.reason, done, error or liveness.failure, backup, cause_of_end)
-    if liveness.failure is not None or error is not None:
-        return Status("failed", "Failed", "bad", "", False, done, error or liveness.failure)
+    failure = error or liveness.failure
+    if failure is not None and not (is_old and failure.time < liveness.started):
+        return Status("failed", "Failed", "bad", "", False, done, failure)
+    if exit_code == FINISHED:
+        problem = Message(now, "error", _LOST_END, _AFTER_LOST_END)
+        return Status("unknown", "Ended without saying how", "warn", _LOST_END, False, done, problem)
     if phase is None and step is None and (output := _last_lines(liveness.console)):
         problem = Message(0.0, "error", output)
         return Status("failed", "Did not start", "bad", "", False, 0.0, problem, never_started)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from io import StringIO
@@ -14,13 +15,14 @@ import psutil
 import pytest
 from rich.console import Console
 
+from app.runs.control import RunControl
 from app.runs.follower import Follower
 from app.runs.join_prompt import JoinPrompt, join_prompt_of
-from app.runs.status import STOPPING, Liveness, status_of
+from app.runs.status import STOPPING, Liveness, Status, status_of
 from modules.config import DataError
 from modules.run import RunFolder
 from modules.run.folder.failures import record_start_failure
-from modules.run.folder.pidfile import Launcher
+from modules.run.folder.pidfile import Launcher, write_pidfile
 from modules.run.join.join_line import read_join_line, write_join_line
 from modules.run.view.event_records import Message
 from modules.run.view.run_view import RunView
@@ -320,6 +322,33 @@ def test_failed_resume_is_newer_than_the_last_end() -> None:
     assert status_of(view, Liveness(start_failure=failure), 102.0).problem == failure
     view.apply([{"t": 103.0, "type": "finished", "reason": "stopped"}])
     assert status_of(view, Liveness(start_failure=failure), 104.0).kind == "stopped"
+
+
+def test_a_run_that_never_said_how_it_ended_has_not_finished(tmp_path: Path) -> None:
+    """Exit code 0 is no success without an event; what an earlier start has written tells nothing of a later one."""
+
+    def status_after(folder: RunFolder, kind: str, process: subprocess.Popen[bytes] | None = None) -> Status:
+        control = RunControl(folder.path, process)
+        until(lambda: control.status().kind == kind, f"{kind}, but {control.status()}")
+        control.detach()
+        return control.status()
+
+    cut = make_fake_run(tmp_path / "cut", steps=5, ended=None)
+    cut.console_file.write_text("Finished after step 5.\n")
+    for _ in range(2):
+        status = status_after(cut, "unknown", subprocess.Popen(["true"]))
+        assert (status.title, status.has_result, status.can_resume) == ("Ended without saying how", False, True)
+        assert status.problem is not None
+        assert "log/console.txt" in status.problem.advice
+        cut.events_file.write_text("")  # and now all events are lost
+    finished = make_fake_run(tmp_path / "finished", steps=5, started_at=time.time() - 100)
+    with subprocess.Popen(["sleep", "100"]) as launcher:
+        write_pidfile(finished, launcher.pid)
+        launcher.kill()
+    assert "killed" in str(status_after(finished, "killed").problem)
+    finished.console_file.write_text("ImportError: torch\n")
+    status = status_after(finished, "failed")
+    assert (status.title, status.can_resume) == ("Did not start", True)
 
 
 def test_warnings_of_a_resumed_run_count_once() -> None:

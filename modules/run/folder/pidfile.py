@@ -80,6 +80,14 @@ def find_launcher(folder: RunFolder) -> Launcher | None:
         return None
 
 
+def interrupted_start(folder: RunFolder) -> float:
+    """When the pidfile was written that a launcher has left because it was killed; 0 if there is none."""
+    try:
+        return validate_record(_Mark, read_json(_file(folder))).marked
+    except (OSError, FileFault):
+        return 0.0
+
+
 def _works_in(process: psutil.Process, folder: Path) -> bool:
     argv = process.cmdline()
     for flag, value in pairwise(argv):

@@ -130,11 +130,13 @@ class ActiveRun:
         code = None if self._process is None else self._process.poll()
         if has_finished and (code is None or code < 0):  # of a launcher that was killed meanwhile
             code = events.exit_code
-        if code == FINISHED:
-            ending = ENDINGS.get(events.reason if has_finished else "finished")
+        if has_finished and code == FINISHED:
+            ending = ENDINGS.get(events.reason)
             return Ended(code, ending.title if ending else "Finished")
+        cause = _cause(self.folder, events if has_finished else EventSummary(), code)
+        code = None if code == FINISHED else code  # the events were lost, so nobody knows whether there is a model
         was_stopped = bool(self._stops) and (code is None or code < 0 or code in _OF_A_STOP)
-        return Ended(code, _cause(self.folder, events, code), was_stopped)
+        return Ended(code, cause, was_stopped)
 
 
 def _time(event: Event) -> float:
@@ -184,4 +186,6 @@ def _cause(folder: RunFolder, events: EventSummary, code: int | None) -> str:
     if code is not None and code < 0:
         with suppress(ValueError):
             return f"The process was ended by {signal.Signals(-code).name}"
+    if code == FINISHED:
+        return f"It ended without saying how; more in {folder.launcher_log}"
     return "The process was killed, or the computer went down" if code is None else f"It ended with exit code {code}"

@@ -56,19 +56,18 @@ def describing(config: Data, but: Collection[str] = ()) -> list[tuple[Option, ob
 def differing(configs: Mapping[int, Data]) -> dict[int, list[tuple[Option, object]]]:
     """By number the settings, and their values, that are not the same in all `configs`, which are as dumped.
 
-    What people tell runs by comes first: images, length, method.
+    What people tell runs by comes first: images, length, method. A setting that only some of them have, like those of
+    LoRA beside a fine-tune, follows from another one; it is listed only if it differs among these, or from its default.
     """
     found: dict[int, list[tuple[Option, object]]] = {number: [] for number in configs}
     for option in sorted(options(TrainConfig), key=_place):
         if "*" in option.path or option.path in _NOT_COMPARED:
             continue
-        values = {
-            number: _value(data, option.path) if is_active(option, data) else None for number, data in configs.items()
-        }
-        if len({repr(value) for value in values.values()}) > 1:
+        values = {n: _value(data, option.path) for n, data in configs.items() if is_active(option, data)}
+        known = [*values.values(), *([option.default] if len(values) < len(configs) else [])]
+        if len(set(map(repr, known))) > 1:
             for number, value in values.items():
-                if is_active(option, configs[number]):
-                    found[number].append((option, value))
+                found[number].append((option, value))
     return found
 
 

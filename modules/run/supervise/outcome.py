@@ -78,7 +78,8 @@ def decide_outcome(evidence: RunEvidence) -> RunOutcome:
 
 def _vanished(evidence: RunEvidence) -> bool:
     """Whether rank 0 ended in the middle of the run without reporting it."""
-    return not evidence.stop_reason and evidence.events.has_started
+    began = evidence.events.has_started or (0 in evidence.ranks and bool(evidence.events.phase))
+    return not evidence.stop_reason and began
 
 
 def outcome_of_failure(failure: Failure, events: EventSummary) -> RunOutcome:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from modules.config import Concept, ConfigError, TrainConfig, load_config, save_config
+from modules.config import Concept, ConfigError, TrainConfig, dump, load_config, save_config
 from modules.run.folder.pidfile import pidfile_held
 from modules.run.folder.run_lock import supervisor_lock
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host, remove_host
 from modules.run.launch.detached import create_run
 from modules.run.queue.active_run import ActiveRun, resources_in_use
-from modules.run.queue.differences import Differences
+from modules.run.queue.differences import Differences, differing
 from modules.run.queue.entries import MOST_ENDED, Entry, Queue, Resources, parse_devices
 from modules.run.queue.folder import RunQueue
 from scripts import run_queue
@@ -175,12 +175,16 @@ def test_devices_of_an_entry_that_waits_are_chosen(tmp_path: Path) -> None:
         queue.set_devices(3, [0])
     differences = Differences()
     found = differences.of(queue, queue.read().entries)
-    shown = {number: {option.path: value for option, value in each[:3]} for number, each in found.items()}
+    count = {
+        number: next(place for place, (option, _) in enumerate(each) if option.path == "epochs")
+        for number, each in found.items()
+    }
+    shown = {number: {option.path: value for option, value in each[: count[number]]} for number, each in found.items()}
     cats, dogs = (str(Path(name).absolute()) for name in ("cats", "dogs"))
     assert shown == {
         1: {"concepts": [cats], "learning_rate": 1e-4, "ema": False},
         2: {"concepts": [dogs], "learning_rate": 2e-4, "ema": False},
-        3: {"concepts": [], "learning_rate": 2e-4, "ema": True},  # ema_decay is the fourth
+        3: {"concepts": [], "learning_rate": 2e-4, "ema": True},  # and its decay is the default
     }
     queue.edit(lambda found: found.with_entry(found.entry(3).changed(state="finished")))
     found = differences.of(queue, queue.read().entries)
@@ -188,6 +192,19 @@ def test_devices_of_an_entry_that_waits_are_chosen(tmp_path: Path) -> None:
     alone = [*rest[:2], "learning_rate", *rest[2:]]  # among the ended ones
     assert [option.path for option, _ in found[3]] == alone
     assert [option.path for option, _ in found[1]] == ["concepts", "learning_rate", *rest], "what differs comes first"
+
+
+def test_settings_of_one_method_alone_are_no_difference() -> None:
+    """Beside a fine-tune a LoRA is listed with what was chosen for it, and not with all that it has by default."""
+
+    def listed(*configs: dict[str, object]) -> list[dict[str, object]]:
+        dumped = {number: dump(TrainConfig.model_validate(config)) for number, config in enumerate(configs)}
+        return [{option.path: value for option, value in each} for each in differing(dumped).values()]
+
+    full, lora, other = {}, {"method": "lora", "lora_rank": 4}, {"method": "lora"}
+    assert listed(full, lora) == [{"method": "fine_tune"}, {"method": "lora", "lora_rank": 4}]
+    assert listed(full, other) == [{"method": "fine_tune"}, {"method": "lora"}]
+    assert listed(lora, other) == [{"lora_rank": 4}, {"lora_rank": 16}]
 
 
 def test_machines_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,6 +253,25 @@ def test_what_other_runs_take(tmp_path: Path) -> None:
         data = json.loads(folder.config_file.read_text())
         folder.config_file.write_text(json.dumps({**data, "num_nodes": 2, "device_ids": [0]}))
         assert resources_in_use(tmp_path / "runs", set()) == {"by-hand": Resources([0], ["beta"])}
+
+
+def test_an_exit_code_alone_is_no_success(tmp_path: Path) -> None:
+    """Of a run whose events were lost, and of one killed before it wrote any after those of its last start."""
+    queue, entry = RunQueue(tmp_path), Entry(number=1, name="x", devices=None, added=1.0, started=100.0)
+    folder = queue.run_folder(entry)
+    folder.make_directories()
+    folder.events_file.write_text('{"t": 99.0, "type": "finished", "reason": "finished", "exit_code": 0}\n')
+
+    def ended(command: str) -> tuple[int | None, str]:
+        with subprocess.Popen([command]) as process:
+            process.wait()
+            found = ActiveRun(entry, folder, process).ended()
+        return found.exit_code, found.reason
+
+    assert ended("true") == (None, f"It ended without saying how; more in {folder.launcher_log}")
+    assert ended("false") == (1, "It ended with exit code 1")
+    folder.events_file.write_text('{"t": 101.0, "type": "finished", "reason": "cached", "exit_code": 0}\n')
+    assert ended("true") == (0, "Images cached")
 
 
 def _entry(**changes: object) -> dict[str, object]:

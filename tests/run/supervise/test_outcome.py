@@ -51,6 +51,8 @@ def finished(code: int) -> EventSummary:
         (RunEvidence(1, events=EventSummary([{"type": "finished", "exit_code": "0"}]), failures=[OOM]), 3, 1),
         (RunEvidence(3221225477), 3, 0),
         (RunEvidence(0, events=EventSummary([{"type": "started"}])), 3, 0),
+        (RunEvidence(0, events=EventSummary([{"type": "phase", "phase": "loading"}])), 3, 0),
+        (RunEvidence(0, events=EventSummary([{"type": "phase", "phase": "loading"}]), ranks=range(1, 2)), 0, None),
         (RunEvidence(0, events=EventSummary([{"type": "started"}]), stop_reason="interrupted"), 130, None),
         (RunEvidence(-9, failures=[LOST], launcher="torchrun", launcher_pid=5, ranks=range(2, 4)), 3, 2),
         (RunEvidence(-9, failures=[LOST], launcher="torchrun", launcher_pid=5, killed_pids=frozenset({5})), 3, 0),
