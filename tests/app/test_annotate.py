@@ -23,6 +23,8 @@ from tests.annotators.tiny_tagger import tiny_tagger
 from tests.app.driver import Driver
 from tests.data.helpers import write_image
 
+pytestmark = pytest.mark.slow
+
 VALUES = {"concept": OTHER_FOLDER, "folder": ".", "model": OWN_MODEL, "own": "me/model", "mode": "append"}
 
 
@@ -44,7 +46,6 @@ def finish(driver: Driver, page: AnnotatePage) -> None:
     driver.settle()
 
 
-@pytest.mark.slow
 def test_tags_are_proposed_reviewed_written_and_undone(
     page: AnnotatePage, shared_driver: Driver, shared_home: Path
 ) -> None:

@@ -15,6 +15,8 @@ from modules.run.benchmark.records import BenchmarkResult, CaseResult, Measured
 from tests.app.driver import Driver
 from tests.runs import tiny_config
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def opened(shared_driver: Driver, shared_home: Path, images: Path) -> BenchmarkWindow:
@@ -31,7 +33,6 @@ def enter(opened: BenchmarkWindow, **values: str) -> None:
         opened.options.entries[name].show(value)
 
 
-@pytest.mark.slow
 def test_cases_are_measured_saved_and_compared(opened: BenchmarkWindow, shared_driver: Driver, tmp_path: Path) -> None:
     driver = shared_driver
     enter(opened, steps="3", batch_sizes="2")
@@ -75,7 +76,6 @@ def test_cases_are_measured_saved_and_compared(opened: BenchmarkWindow, shared_d
     opened.dialog.close()
 
 
-@pytest.mark.slow
 def test_stopping_keeps_what_was_measured(opened: BenchmarkWindow, shared_driver: Driver) -> None:
     enter(opened, steps="2", batch_sizes="2 3")
     opened.button.invoke()

@@ -14,8 +14,9 @@ from modules.families._noise_levels import histogram
 from tests.app.driver import Driver
 from tests.data.helpers import write_image
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_schedule_follows_its_fields_and_the_number_of_images(driver: Driver, tmp_path: Path) -> None:
     for number in range(10):
         write_image(tmp_path / "cats" / f"{number}.png", seed=number)

@@ -34,6 +34,7 @@ def fill(file: Path) -> None:
             pass
 
 
+@pytest.mark.slow
 def test_settings_on_a_full_disk(display: str, full_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TANDEM_CONFIG_DIR", str(full_disk / "preferences"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(full_disk / "cache"))

@@ -73,6 +73,7 @@ def test_images_are_shown_with_captions_and_marks(section: Section, shared_drive
     shared_driver.wait(lambda: pages(section).is_complete, "the folder read again")
 
 
+@pytest.mark.slow
 def test_filter_matches_names_and_captions(section: Section, shared_driver: Driver) -> None:
     browser(section).show_only("number 1")
     assert {each.file.stem for each in browser(section).shown} == {"01", "10", "11"}

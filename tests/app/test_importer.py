@@ -14,6 +14,8 @@ from modules.config import load_config
 from modules.importers import import_file
 from tests.app.driver import Driver, _all
 
+pytestmark = pytest.mark.slow
+
 THEIRS = {
     "training_method": "FINE_TUNE",
     "model_type": "STABLE_DIFFUSION_15",
@@ -53,7 +55,6 @@ def choose_file(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
     monkeypatch.setattr(importer, "choose_path", lambda *given: str(file))
 
 
-@pytest.mark.slow
 def test_lists_are_shown_and_copied_and_escape_changes_nothing(
     driver: Driver, theirs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,8 @@ from modules.config import TrainConfig
 from modules.training.memory_table.report import memory_report
 from tests.app.driver import Driver
 
+pytestmark = pytest.mark.slow
+
 
 def card_of(driver: Driver) -> MemoryCard:
     section = driver.window.sections["model"]
@@ -24,7 +26,6 @@ def trained(**settings: object) -> object:
     return found.as_data()["trained"]
 
 
-@pytest.mark.slow
 def test_it_shows_what_the_settings_train_and_computes_only_in_sight(driver: Driver) -> None:
     driver.wait(lambda: driver.window.state_.family.declaration is not None, "the family")
     driver.window.show_section("model")

@@ -25,6 +25,7 @@ from modules.config import ConfigError, TrainConfig
 from modules.machine import Gpu, GpuLoad, Link, preferred_addresses
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host, hosts_file
+from modules.run.preflight_report.report import Cell, PreflightReport
 from modules.run.queue.folder import RunQueue
 from tests import ssh_server
 from tests.app.driver import Driver
@@ -306,6 +307,16 @@ def test_stop_ends_the_preflight(section: Section, shared_driver: Driver) -> Non
     shared_driver.wait(lambda: opened.child is None, "the end")
     assert "Stopped before all was checked." in shared_driver.text(window)
     assert opened.button.cget("text") == "Check again"
+    cell = Cell("network", "all", "red", "10 MB/s", " ".join(["Use another network card, or a shorter cable."] * 30))
+    opened._result.write_text(PreflightReport((cell,)).to_json())
+    opened.progressed("")
+    below = opened.button.winfo_rooty()
+    opened.table.selection_set("0")
+    shared_driver.settle()
+    advice, room = opened._advice, opened._below
+    assert advice.cget("text") == f"10 MB/s\n{cell.advice}", "what is cut in the table, too"
+    assert room.winfo_height() >= advice.winfo_reqheight() > 100, "every line"
+    assert opened.button.winfo_rooty() == below
     opened.dialog.close()
 
 

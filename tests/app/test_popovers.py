@@ -41,6 +41,7 @@ def selected(driver: Driver) -> str:
     return "" if row is None else row.label
 
 
+@pytest.mark.slow
 def test_choice_by_keyboard_alone(driver: Driver) -> None:
     field = driver.field("scheduler")
     assert isinstance(field, MenuField)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from app.monitor.recent_runs import loss_outline
 from tests.app.driver import Driver
 from tests.app.fake_runs import make_fake_run
 
 
+@pytest.mark.slow
 def test_without_a_run_the_monitor_offers_the_newest(driver: Driver, home: Path) -> None:
     driver.window.show_section("monitor")
     section = driver.window.sections["monitor"]

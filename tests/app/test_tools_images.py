@@ -12,8 +12,9 @@ from app.tools.preview_page import PreviewPage
 from tests.app.driver import Driver
 from tests.data.helpers import write_image
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_near_duplicates_are_reviewed_and_moved_to_the_trash(
     driver: Driver, tmp_path: Path, monkeypatch: object
 ) -> None:

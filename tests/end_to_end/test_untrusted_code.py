@@ -42,6 +42,7 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
     return tmp_path / "theirs.json", marker
 
 
+@pytest.mark.slow
 def test_no_program_runs_it(hostile: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     config, marker = hostile
     folder = config.parent

@@ -114,6 +114,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(
     assert same_state(resumed.state, alone[key].state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "file"),
     [

@@ -83,6 +83,7 @@ def test_two_ranks_train_what_one_trains(name: str, group: dict[str, Run], tmp_p
     assert (run.folder.model_dir / "model.safetensors").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_on_two_ranks_is_one_sentence(name: str, group: dict[str, Run]) -> None:
     failures = group[name].failure(0) + group[name].failure(1)

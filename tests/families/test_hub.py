@@ -115,6 +115,7 @@ def test_only_required_files_are_downloaded_and_only_once(hub: HubServer, tmp_pa
     assert model().cached_folder() != folder
 
 
+@pytest.mark.slow
 def test_branches_tags_and_commits(hub: HubServer, tmp_path: Path) -> None:
     repository = hub.repositories[NAME]
     other = write(tmp_path / "other", *NEEDED)

@@ -18,13 +18,14 @@ from modules.training.memory_table.report import check_capacity, check_memory
 from modules.training.memory_table.table import memory_table
 from tests.families.tiny_flow_pipelines import tiny_qwen_image
 
+pytestmark = pytest.mark.slow
+
 
 def config_of(base: Path, **more: object) -> TrainConfig:
     given = {"family": "stable_diffusion", "base_model": str(base), "resolution": 512, "batch_size": 4}
     return TrainConfig.model_validate({**given, **more})
 
 
-@pytest.mark.slow
 def test_settings_that_fit_make_the_table_smaller(sd_folder: Path) -> None:
     config, kind = config_of(sd_folder, ema=True), family_class("stable_diffusion")
     table = memory_table(kind, config)

@@ -89,6 +89,7 @@ def test_the_result_stays(setting: str, job: tuple[str, str], make: Make, plain:
     same(trained(make(*job, setting, **{setting: True})), plain[job])
 
 
+@pytest.mark.slow
 def test_a_sample_is_dropped_the_same_in_every_micro_batch(make: Make) -> None:
     """With prompts of two chunks, each of which is a row of its own for the text encoder."""
     settings = {"lora_dropout": 0.3, "family_options": {"long_prompts": "chunk", "prompt_windows": 2}}

@@ -99,6 +99,7 @@ def test_phases_are_those_that_a_clock_around_the_calls_finds(
         assert found.phases[name] == pytest.approx(statistics.fmean(times[request.warm_up : -1]), rel=0.15), name
 
 
+@pytest.mark.slow
 def test_one_and_two_processes_and_what_is_written(images: Path, tmp_path: Path) -> None:
     config = tiny_config(images, tmp_path, global_batch_size=8)
     train_command(config, tmp_path / "c.yaml")  # writes the file

@@ -14,6 +14,8 @@ from modules.run import RunFolder
 from tests.app.fake_runs import make_fake_run
 from tests.runs import ROOT
 
+pytestmark = pytest.mark.slow
+
 SECRET = "hf_" + "aB3" * 11
 
 
@@ -42,7 +44,6 @@ def call(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
 
 
-@pytest.mark.slow
 def test_package_is_listed_then_written_and_holds_nothing_private(run: RunFolder, tmp_path: Path) -> None:
     file = tmp_path / "cats.zip"
     asked = call(run.path, "--output", file)

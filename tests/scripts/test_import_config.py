@@ -46,6 +46,7 @@ def test_as_a_program(theirs: Path) -> None:
     assert (config.epochs, config.learning_rate) == (17, 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="its pipes close otherwise")
 def test_a_reader_that_has_read_enough_ends_nothing(theirs: Path) -> None:
     """As with `| head -1`: the config is written, and there is no traceback."""

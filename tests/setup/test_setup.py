@@ -189,6 +189,7 @@ def test_second_start_does_nothing(ready: Checkout) -> None:
     assert min(times_s) < 0.05
 
 
+@pytest.mark.slow
 def test_project_is_importable_from_anywhere(ready: Checkout) -> None:
     (ready.root / "modules").mkdir(exist_ok=True)
     (ready.root / "modules" / "__init__.py").touch()

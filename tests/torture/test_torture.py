@@ -13,7 +13,10 @@ from tests.torture.watch import Plan, Tally, run
 CASES = {"models": 4, "conversions": 4, "caches": 10, "frames": 15, "hosts": 15, "runs": 15}
 OF_OTHERS = 30
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the harness measures memory in /proc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the harness measures memory in /proc"),
+]
 
 
 def described(tallies: list[Tally]) -> str:
@@ -22,7 +25,6 @@ def described(tallies: list[Tally]) -> str:
     )
 
 
-@pytest.mark.slow
 def test_mutants_of_every_kind_are_accepted_or_refused(tmp_path: Path) -> None:
     plans = [Plan(kind, 0, CASES.get(kind, OF_OTHERS) - 1) for kind in KINDS]
     tallies = run(plans, "ci", tmp_path)

@@ -53,6 +53,7 @@ def test_the_search_stops_where_memory_runs_out(images: Path, tmp_path: Path, mo
     assert [event["reason"] for event in run.events("finished")] == ["searched"]
 
 
+@pytest.mark.slow
 def test_the_search_ends_at_what_the_data_can_fill(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

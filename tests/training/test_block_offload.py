@@ -140,6 +140,7 @@ def trained(base: TrainConfig, name: str, resume: str | None = None, **settings:
     return run
 
 
+@pytest.mark.slow
 def test_a_run_ends_in_the_same_bits_as_without(base: TrainConfig) -> None:
     for name, settings in {"fp64": {}, "int8": {**INT8, **RECOMPUTED}}.items():
         off = trained(base, f"{name}-off", **settings)

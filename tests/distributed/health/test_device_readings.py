@@ -12,6 +12,8 @@ import pytest
 from tests.nvml import A100_MIG, H100, LAPTOP, LOST, NO_PERMISSION, RTX, fake_nvml
 from tests.runs import ROOT, environment
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import json, os, platform, sys
 platform.release = lambda: os.environ.get("RELEASE", "6.8.0-45-generic")
@@ -43,7 +45,6 @@ def readings(ranks: list[tuple[str, str]], *gpus: dict[str, object], **variables
     return list(json.loads(done.stdout).values())
 
 
-@pytest.mark.slow
 def test_slurm_tasks_with_one_visible_gpu_each_show_their_own() -> None:
     ranks = [("cuda:0", "GPU-a"), ("cuda:0", "GPU-c"), ("cuda:0", "GPU-b")]
     assert temperatures(ranks, *GPUS, CUDA_VISIBLE_DEVICES="0") == [40, 42, 41]
