@@ -44,7 +44,7 @@ class GpuList:
         text(head, "GPUs on this machine", "heading").pack(side="left")
         self._count = text(head, font="small", colour=theme.MUTED)
         self._count.pack(side="right")
-        self._message = text(self.frame, colour=theme.MUTED)
+        self._message = text(self.frame, "Looking for GPUs…", colour=theme.MUTED)  # takes seconds on a busy machine
         wrap_within(self._message, self.frame)
         self._message.pack(fill="x", padx=theme.px(16), pady=(0, theme.px(12)))
         self.canvas = tk.Canvas(self.frame, height=0, width=10, borderwidth=0, highlightthickness=0, takefocus=1)

@@ -175,14 +175,18 @@ class MultiNodeWindow:
         if not value.isdecimal():
             self.port_status.configure(text="")
             return
-        port = int(value)
+        port, draft = int(value), self.state.draft
         uses = {port: "for training", port + 1: "for joining"}
+        both = f"Ports {port} (for training) and {port + 1} (for joining)"
         taken = [f"{number} ({use})" for number, use in uses.items() if not port_is_free(number)]
-        theme.paint(self.port_status, fg=theme.BAD if taken else theme.GOOD)
-        if taken:
+        if not draft.get("enable_multi_gpu") or draft.get("node_rank"):
+            colour, status = theme.MUTED, f"{both} are used on machine 0, with “Multi-GPU training” on."
+        elif taken:
+            colour = theme.BAD
             status = f"Not free on this machine: port {' and '.join(taken)}. Choose another."
         else:
-            status = f"Ports {port} (for training) and {port + 1} (for joining) are free on this machine."
+            colour, status = theme.GOOD, f"{both} are free on this machine."
+        theme.paint(self.port_status, fg=colour)
         self.port_status.configure(text=status)
 
     def _show_message(self, message: str) -> None:

@@ -29,7 +29,8 @@ _MAX_MESSAGES: Final = 6  # about the machines that join
 _START_THERE: Final = "Run these in Tandem's folder there; each machine needs this config file at the same path."
 _JOIN_THERE: Final = "Run this in Tandem's folder there. It needs no config file; each machine counts its own GPUs."
 _CLICK_A_ROW: Final = "Click a row to read all of it, and what to do about it."
-_ADVICE_HEIGHT: Final = 64  # unscaled, of three lines
+_TABLE_HEIGHT, _ADVICE_HEIGHT = 320, 64  # unscaled; of three lines, longer ones take room from the table
+_LEAST_TABLE_HEIGHT: Final = 120
 _NOBODY_YET: Final = "No other machine has joined yet."
 _DEPTHS: Final = {"Quick": "basic", "Thorough": "all"}
 _STATES: Final = {"green": "ok", "yellow": "note", "red": "failed", "grey": "-"}
@@ -59,8 +60,8 @@ class PreflightWindow(ProgramWindow):
         self.depth.pack(side="left")
         self.status = text(head, font="strong", wrap=600)
         self.status.pack(side="left", padx=theme.px(16))
-        table_frame = frame(self.dialog.body)
-        table_frame.configure(width=theme.px(940), height=theme.px(320))
+        self._upper = table_frame = frame(self.dialog.body)
+        table_frame.configure(width=theme.px(940), height=theme.px(_TABLE_HEIGHT))
         table_frame.pack_propagate(False)
         table_frame.pack(fill="both", expand=True)
         columns = {
@@ -75,13 +76,14 @@ class PreflightWindow(ProgramWindow):
         self._joined = text(self.waiting, _NOBODY_YET, colour=theme.MUTED)
         wrap_within(self._joined, self.waiting, margin=0)
         self.lines: list[CopyLine] = []
-        below = frame(self.dialog.body)  # of a fixed height: the buttons stay where they are
+        self._below = below = frame(self.dialog.body)
         below.configure(height=theme.px(_ADVICE_HEIGHT))
         below.pack_propagate(False)
         below.pack(fill="x", pady=(theme.px(8), 0))
         self._advice = text(below, colour=theme.MUTED)
         wrap_within(self._advice, below, margin=0)
         self._advice.pack(anchor="nw")
+        tk.Misc.bind(self._advice, "<Configure>", lambda event: self._fit_advice())
         self.table.bind("<<TreeviewSelect>>", lambda event: self._show_advice())
         self.dialog.button("Close", self.dialog.close)
         self.button = self.dialog.button("Check again", self.start_or_stop, "accent")
@@ -193,7 +195,18 @@ class PreflightWindow(ProgramWindow):
         selected = self.table.selection()
         if self.report is not None and selected:
             cell = self.report.cells[int(selected[0])]
-            self._advice.configure(text=with_titles(cell.advice or cell.value))
+            self._advice.configure(text=with_titles("\n".join(filter(None, (cell.value, cell.advice)))))
+
+    def _fit_advice(self) -> None:
+        """Make room for all lines of the advice, at the cost of the table: the buttons stay where they are."""
+        height = max(theme.px(_ADVICE_HEIGHT), self._advice.winfo_reqheight())
+        if height == int(self._below.cget("height")):
+            return
+        self._below.configure(height=height)
+        rest = theme.px(_TABLE_HEIGHT + _ADVICE_HEIGHT) - height
+        self._upper.configure(height=max(theme.px(_LEAST_TABLE_HEIGHT), rest))
+        if selected := self.table.selection():
+            self.table.after_idle(self.table.see, selected[0])
 
     def _colour_rows(self) -> None:
         def recolour() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from app.multi_gpu.gpu_list import GpuReading
+from app.multi_gpu.gpu_list import GpuList, GpuReading
 from app.multi_gpu.link_matrix import LinkMatrix
 from app.multi_gpu.plan_summary import describe
 from app.runs.control import create_run
@@ -235,6 +235,10 @@ def test_launch_commands_are_seen_whole_and_scroll(
         opened = multi_node_window(driver)
         opened.show()
         driver.wait(lambda: f"port {join_port} (for joining)" in opened.port_status.cget("text"), "the join port")
+        assert opened.port_status.cget("text").startswith("Not free")
+        driver.set("enable_multi_gpu", False)
+        driver.wait(lambda: "are used on machine 0" in opened.port_status.cget("text"), "that no port is needed")
+        driver.set("enable_multi_gpu", True)
     driver.draft.file = shared_home / "seen.yaml"
     opened.generate()
     driver.wait(lambda: len(opened.commands) == 5, "the commands")
@@ -308,7 +312,7 @@ def test_stop_ends_the_preflight(section: Section, shared_driver: Driver) -> Non
     assert "Stopped before all was checked." in shared_driver.text(window)
     assert opened.button.cget("text") == "Check again"
     cell = Cell("network", "all", "red", "10 MB/s", " ".join(["Use another network card, or a shorter cable."] * 30))
-    opened._result.write_text(PreflightReport((cell,)).to_json())
+    opened._result.write_text(PreflightReport("Preflight", (cell,)).dump())
     opened.progressed("")
     below = opened.button.winfo_rooty()
     opened.table.selection_set("0")
@@ -353,6 +357,11 @@ def test_closing_the_search_stops_its_processes(section: Section, shared_driver:
 
 
 def test_gpus_are_shown_without_load_readings(section: Section) -> None:
+    before = GpuList(section.scroll.inside, lambda _: None)
+    assert before._message.cget("text") == "Looking for GPUs…", "the driver has not answered yet"
+    before.show(GpuReading(), None)
+    assert before._message.cget("text").startswith("No GPU found")
+    before.frame.destroy()
     section.gpus.show(replace(READING, loads=()), None)
     assert section.gpus.selected() == [0, 1, 2, 3]
 
