@@ -21,7 +21,7 @@ from app.windows.error_details import ErrorDetails
 REFRESH_MS: Final = 250
 IDLE_MS: Final = 1000  # while no run is active
 MESSAGE_S: Final = 8.0
-WIDEST, WIDE, MEDIUM, NARROW = 1400, 1220, 830, 680  # unscaled pixels of width from which more is shown
+WIDEST, WIDE, MEDIUM, NARROW = 1400, 1244, 830, 680  # unscaled pixels of width from which more is shown
 _ABOVE: Final = 3  # of a title with one line below it
 _FOCUS_RING: Final = 1  # around the line below it, in pixels
 

@@ -18,7 +18,7 @@ from app.windows.result import SHOW_RESULT
 ICON_WIDTH: Final = 34
 LABELLED_WIDTH: Final = 88  # of buttons with text in a wide window
 BESIDE_LABEL: Final = 40  # of a button: its icon and the gaps
-STOP_WIDTH: Final = 112  # for "Force stop", too
+LONG_WIDTH: Final = 112  # of "Force stop", and of "Save model": the header's Save writes the settings
 
 
 class RunButtons(tk.Frame):
@@ -86,7 +86,7 @@ class RunButtons(tk.Frame):
         self.stop = self._button(self, "Stop", actions.stop, "stop", "plain")
         self.back_up = self._button(self, "Back up", lambda: actions.request("backup"), "backup", "quiet")
         self.sample = self._button(self, "Sample", lambda: actions.request("sample"), "image", "quiet")
-        self.save = self._button(self, "Save", lambda: actions.request("save"), "save", "quiet")
+        self.save = self._button(self, "Save model", lambda: actions.request("save"), "save", "quiet")
         self.resume.pack_forget()
         self.join.pack_forget()
         self.result.pack_forget()
@@ -106,7 +106,7 @@ class RunButtons(tk.Frame):
         return max(widest + theme.px(BESIDE_LABEL) if widest else 0, least) + theme.px(4)
 
     def _label(self, button: Button, *, shown: bool) -> None:
-        labelled = STOP_WIDTH if button is self.stop else LABELLED_WIDTH
+        labelled = LONG_WIDTH if button in (self.stop, self.save) else LABELLED_WIDTH
         is_wide = shown and self._level >= 3
         button.configure(text=self._labels[button] if shown else "", width=labelled if is_wide else ICON_WIDTH)
 

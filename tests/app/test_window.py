@@ -16,7 +16,9 @@ from app.preferences import Preferences
 from app.sections import SECTIONS
 from app.sections.adapters import empty_text
 from app.sections.sampling import NO_SAMPLES
+from app.shell.run_buttons import BESIDE_LABEL, LONG_WIDTH
 from app.widgets import theme
+from app.widgets.text_width import text_width
 from app.windows.shortcuts import SHORTCUTS
 from modules.config import TrainConfig, load_config, options, save_config, trusted_code
 from modules.config.family_about import family_about
@@ -637,6 +639,9 @@ def test_nothing_in_the_run_bar_is_cut_off(driver: Driver, scale: int, monkeypat
         bar.buttons.save,
         *bar.figures.cells.values(),
     ]
+    assert scale > 100 or bar.buttons.save.cget("text") == "Save model", "the header's Save writes the settings"
+    label = text_width(bar, str(bar.buttons.save.cget("text")), theme.tk_font())
+    assert not label or label + theme.px(BESIDE_LABEL) <= theme.px(LONG_WIDTH), "it is as wide as its place"
     shown += [bar.buttons.enqueue] if bar.buttons.enqueue.winfo_manager() else []
     right = bar.winfo_rootx() + bar.winfo_width()
     for one, after in pairwise(sorted(shown, key=lambda one: (one.winfo_rooty(), one.winfo_rootx()))):
