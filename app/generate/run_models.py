@@ -90,9 +90,9 @@ def finished_runs(runs_dir: Path) -> list[RunFolder]:
 
 
 def _runs(runs_dir: Path) -> list[RunFolder]:
-    return [RunFolder(path.resolve()) for path in runs_dir.iterdir() if path.is_dir()]
+    return [RunFolder(path.absolute()) for path in runs_dir.iterdir() if path.is_dir()]
 
 
 def _base_of(config: TrainConfig) -> str:
     base = str(config.base_model)
-    return str(Path(base).resolve()) if Path(base).exists() else base
+    return str(Path(base).absolute()) if Path(base).exists() else base

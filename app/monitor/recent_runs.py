@@ -103,7 +103,7 @@ class _Row(tk.Frame):
 def read_recent(runs_dir: Path, side: int) -> list[RecentRun]:
     """The newest runs in a folder, each with its sample within a square of `side` pixels. Call it off the Tk thread."""
     try:
-        runs_dir = runs_dir.resolve()
+        runs_dir = runs_dir.absolute()
     except OSError:  # the working folder has vanished
         return []
     found = []

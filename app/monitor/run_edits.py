@@ -148,7 +148,7 @@ class RunEdits:
     def _forget(self, moved: list[Trashed]) -> None:
         """Follow a deleted run no longer, neither now nor when the window is opened next."""
         state, gone = self._state, {each.original for each in moved}
-        if Path(state.preferences.last_run) in gone:
+        if Path(state.preferences.last_run).resolve() in gone:
             state.preferences.last_run = ""
         if state.run is not None and state.run.folder.path.resolve() in gone:
             state.run.detach()
@@ -163,26 +163,26 @@ class RunEdits:
         """Let everything in the window that refers to a run refer to its new name."""
         state, old, new = self._state, before.path, after.path
         preferences = state.preferences
-        preferences.recent = [_moved_path(name, old, new) for name in preferences.recent]
-        preferences.last_run = _moved_path(preferences.last_run, old, new)
+        preferences.recent = [moved_path(name, old, new) for name in preferences.recent]
+        preferences.last_run = moved_path(preferences.last_run, old, new)
         if state.draft.file is not None:
-            state.draft.file = Path(_moved_path(str(state.draft.file), old, new))
+            state.draft.file = Path(moved_path(str(state.draft.file), old, new))
         for path in ("base_model", "family_options.layout", "lora_from"):
             value = state.draft.get(path)
-            if isinstance(value, str) and (moved := _moved_path(value, old, new)) != value:
+            if isinstance(value, str) and (moved := moved_path(value, old, new)) != value:
                 state.draft.set(path, moved)
-        if state.run is not None and state.run.folder.path == old:
+        if state.run is not None and state.run.folder.path.resolve() == old.resolve():
             state.actions.follow(new)
         if after.report_file.is_file():
             state.background.run(lambda: write_report(after), lambda _: None)
         self._changed()
 
 
-def _moved_path(text: str, old: Path, new: Path) -> str:
-    """The path after a folder was renamed; another one is returned as it is."""
+def moved_path(text: str, old: Path, new: Path) -> str:
+    """The path after a folder was renamed, whichever way it leads there; another one is returned as it is."""
     if not text:
         return text
-    path = Path(text)
-    if path == old or old in path.parents:
-        return str(new / path.relative_to(old))
+    for path, folder in ((Path(text), old), (Path(text).resolve(), old.resolve())):
+        if path.is_relative_to(folder):
+            return str(new / path.relative_to(folder))
     return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,8 +53,9 @@ class RunList:
         return self.scan_folders([runs_dir], limit)
 
     def scan_folders(self, folders: Sequence[Path], limit: int = MAX_RUNS) -> list[RunSummary]:
-        """Summaries of the newest runs in each of several folders, newest first."""
-        found = self.read([path for folder in folders for path in _folders(folder)[:limit]])
+        """Summaries of the newest runs in each of several folders, newest first; by another path it is the same one."""
+        once = {os.path.realpath(folder): folder for folder in reversed(folders)}  # the first path of each is shown
+        found = self.read([path for folder in once.values() for path in _folders(folder)[:limit]])
         return sorted(found, key=lambda summary: summary.started or 0.0, reverse=True)
 
     def read(self, paths: Sequence[Path]) -> list[RunSummary]:

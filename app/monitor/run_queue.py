@@ -148,7 +148,7 @@ class QueuePage(Page):
             return
         folder = self.run_queue.run_folder(entry)
         if folder.path.is_dir():
-            self.state.actions.follow(folder.path.resolve())
+            self.state.actions.follow(folder.path)
             self.open_page("curves")
         else:
             self.complain(f"{entry.name} has no run folder yet.")
@@ -237,7 +237,7 @@ class QueuePage(Page):
         folder = self.run_queue.run_folder(running)
         if folder.config_file.exists():
             self._followed = (running.number, running.started)
-            self.state.actions.follow(folder.path.resolve())
+            self.state.actions.follow(folder.path)
 
     def _is_working(self) -> bool:
         return (self.has_runner and self.queue.wanted == "run") or time.monotonic() < self._starting_until

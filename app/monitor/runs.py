@@ -88,12 +88,12 @@ class RunsPage(Page):
         """The folder of the followed run, or else that of the settings."""
         if self.run is not None:
             return self.run.folder.path.parent
-        return Path(str(self.state.draft.get("runs_dir") or "runs")).resolve()
+        return Path(str(self.state.draft.get("runs_dir") or "runs")).absolute()
 
     @property
     def folders(self) -> list[Path]:
-        """All folders whose runs are listed, each once."""
-        of_settings = Path(str(self.state.draft.get("runs_dir") or "runs")).resolve()
+        """All folders whose runs are listed, as they are written."""
+        of_settings = Path(str(self.state.draft.get("runs_dir") or "runs")).absolute()
         return list(dict.fromkeys([self.runs_dir, of_settings, *map(Path, self.state.preferences.runs_folders)]))
 
     @property
@@ -278,7 +278,7 @@ class RunsPage(Page):
         """Write the report anew, which a run does only at its end, and open it in the browser."""
         if len(self.selected) != 1:
             return
-        folder = RunFolder(self.selected[0].path.resolve())
+        folder = RunFolder(self.selected[0].path)
 
         def failed(reason: str) -> None:
             if folder.report_file.is_file():  # of a run on a disk that may only be read

@@ -47,7 +47,7 @@ class RunActions:
     def attach(self, named: Path | None) -> None:
         """When the window opens: follow the named run, else an active one, else the last one."""
         if named is not None:
-            self.follow(named.resolve())
+            self.follow(named.absolute())
             return
         runs_dir = Path(str(self._state.draft.get("runs_dir") or "runs"))
         self._state.background.run(lambda: active_runs(runs_dir), self._attach_active)
@@ -57,7 +57,8 @@ class RunActions:
         if self._state.run is not None:
             return
         if active:
-            self.follow(last if last in active else active[0])
+            same = [path for path in active if last is not None and path.resolve() == last.resolve()]
+            self.follow([*same, *active][0])
             name = self._state.run.folder.name if self._state.run is not None else ""
             self._show_message(f"Following {name}, which was already training.")
             if len(active) > 1:

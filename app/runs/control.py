@@ -25,7 +25,7 @@ def existing_run(config: TrainConfig) -> RunFolder | None:
     """The existing run with the config's run_name, or None."""
     if config.run_name is None:
         return None
-    folder = RunFolder((Path(config.runs_dir) / config.run_name).resolve())
+    folder = RunFolder((Path(config.runs_dir) / config.run_name).absolute())
     return folder if folder.events_file.exists() and folder.config_file.exists() else None
 
 
@@ -36,7 +36,7 @@ def active_runs(runs_dir: Path) -> list[Path]:
         folders.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     except OSError:
         return []
-    return [path.resolve() for path in folders if read_liveness(RunFolder(path)).is_alive]
+    return [path.absolute() for path in folders if read_liveness(RunFolder(path)).is_alive]
 
 
 class RunControl:

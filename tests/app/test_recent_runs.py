@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from app.monitor.recent_runs import loss_outline
+from app.monitor.recent_runs import loss_outline, read_recent
+from app.monitor.run_edits import moved_path
+from app.monitor.run_list import RunList
+from app.runs.control import active_runs, create_run, existing_run
+from modules.run import RunFolder
 from tests.app.driver import Driver
-from tests.app.fake_runs import make_fake_run
+from tests.app.fake_runs import active, make_fake_run
+from tests.runs import tiny_config
 
 
 @pytest.mark.slow
@@ -48,3 +53,20 @@ def test_the_outline_of_a_long_run_is_read_in_parts(tmp_path: Path) -> None:
         file.write('{"v": 1, "t": 1, "type": "step", "step": "x", "loss": "x"}\n')
     assert loss_outline(run.events_file)
     assert loss_outline(tmp_path / "missing") == ()
+
+
+def test_run_folders_are_shown_as_they_are_written(tmp_path: Path) -> None:
+    """A link to them is followed only to see that two paths lead to the same run."""
+    real, link = tmp_path / "disk", tmp_path / "link"
+    real.mkdir()
+    link.symlink_to(real)
+    config = tiny_config(tmp_path / "images", tmp_path, device="cpu", runs_dir=str(link), run_name="cats")
+    assert create_run(config).path == link / "cats"
+    make_fake_run(link / "cats", steps=2)
+    assert existing_run(config) == RunFolder(link / "cats")
+    with active(link / "cats"):
+        assert active_runs(link) == [link / "cats"]
+    assert [run.path for run in RunList().scan_folders([link, real])] == [link / "cats"]
+    assert [run.summary.path for run in read_recent(link, 10)] == [link / "cats"]
+    for written in (link, real):
+        assert moved_path(str(written / "cats" / "model"), link / "cats", link / "dogs") == str(link / "dogs" / "model")

@@ -38,7 +38,7 @@ def check_config(config: TrainConfig) -> None:
 def create_run(config: TrainConfig) -> RunFolder:
     """Check that this computer can run the config, and create the run folder. Raises TandemError."""
     check_config(config)
-    return RunFolder(RunFolder.create(config).path.resolve())
+    return RunFolder(RunFolder.create(config).path.absolute())
 
 
 def next_free_name(folder: RunFolder, taken: Sequence[str] = ()) -> str:
