@@ -85,6 +85,8 @@ class PreflightWindow(ProgramWindow):
         self._advice.pack(anchor="nw")
         tk.Misc.bind(self._advice, "<Configure>", lambda event: self._fit_advice())
         self.table.bind("<<TreeviewSelect>>", lambda event: self._show_advice())
+        # once it has been laid out anew
+        self.table.bind("<Configure>", lambda event: self.table.after_idle(self._see_selected), add="+")
         self.dialog.button("Close", self.dialog.close)
         self.button = self.dialog.button("Check again", self.start_or_stop, "accent")
 
@@ -197,6 +199,10 @@ class PreflightWindow(ProgramWindow):
             cell = self.report.cells[int(selected[0])]
             self._advice.configure(text=with_titles("\n".join(filter(None, (cell.value, cell.advice)))))
 
+    def _see_selected(self) -> None:
+        if selected := self.table.selection():
+            self.table.see(selected[0])
+
     def _fit_advice(self) -> None:
         """Make room for all lines of the advice, at the cost of the table: the buttons stay where they are."""
         height = max(theme.px(_ADVICE_HEIGHT), self._advice.winfo_reqheight())
@@ -205,8 +211,6 @@ class PreflightWindow(ProgramWindow):
         self._below.configure(height=height)
         rest = theme.px(_TABLE_HEIGHT + _ADVICE_HEIGHT) - height
         self._upper.configure(height=max(theme.px(_LEAST_TABLE_HEIGHT), rest))
-        if selected := self.table.selection():
-            self.table.after_idle(self.table.see, selected[0])
 
     def _colour_rows(self) -> None:
         def recolour() -> None:

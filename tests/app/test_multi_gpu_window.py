@@ -312,15 +312,16 @@ def test_stop_ends_the_preflight(section: Section, shared_driver: Driver) -> Non
     assert "Stopped before all was checked." in shared_driver.text(window)
     assert opened.button.cget("text") == "Check again"
     cell = Cell("network", "all", "red", "10 MB/s", " ".join(["Use another network card, or a shorter cable."] * 30))
-    opened._result.write_text(PreflightReport("Preflight", (cell,)).dump())
+    opened._result.write_text(PreflightReport("Preflight", (cell,) * 9).dump())
     opened.progressed("")
     below = opened.button.winfo_rooty()
-    opened.table.selection_set("0")
+    opened.table.selection_set("8")
     shared_driver.settle()
     advice, room = opened._advice, opened._below
     assert advice.cget("text") == f"10 MB/s\n{cell.advice}", "what is cut in the table, too"
     assert room.winfo_height() >= advice.winfo_reqheight() > 100, "every line"
     assert opened.button.winfo_rooty() == below
+    assert opened.table.bbox("8"), "the row is still in sight"
     opened.dialog.close()
 
 
