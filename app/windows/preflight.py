@@ -13,6 +13,7 @@ from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Segments, frame, text, wrap_within
 from app.widgets.copy_line import CopyLine
+from app.widgets.later import later
 from app.widgets.table import table
 from app.windows.child_program import ProgramWindow
 from modules import ROOT
@@ -86,7 +87,7 @@ class PreflightWindow(ProgramWindow):
         tk.Misc.bind(self._advice, "<Configure>", lambda event: self._fit_advice())
         self.table.bind("<<TreeviewSelect>>", lambda event: self._show_advice())
         # once it has been laid out anew
-        self.table.bind("<Configure>", lambda event: self.table.after_idle(self._see_selected), add="+")
+        self.table.bind("<Configure>", lambda event: later(self.table, 1, self._see_selected), add="+")
         self.dialog.button("Close", self.dialog.close)
         self.button = self.dialog.button("Check again", self.start_or_stop, "accent")
 
