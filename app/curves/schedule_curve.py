@@ -81,7 +81,11 @@ def describe(config: TrainConfig, steps: int, highest: float, is_known: bool) ->
     )
     if warmup >= steps:
         rise = f"All {steps:,} steps are warm-up: the learning rate ends at {_short(end)} of {_short(highest)}."
-    known = "" if is_known else f" Drawn for {steps:,} steps: their number is known once there are images to count."
+    known = (
+        ""
+        if is_known
+        else f" Drawn for {steps:,} steps: how many is known once there are images and all settings are valid."
+    )
     return rise + known
 
 

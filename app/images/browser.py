@@ -74,10 +74,13 @@ class ImageBrowser(tk.Frame):
     def show(self, image_index: ImageIndex) -> None:
         """Show a (possibly partial) survey result."""
         self._image_index = image_index
-        self._problems.clear()
-        for problem in image_index.problems:
-            self._problems[problem.file].append(problem.description)
+        self._note_problems()
         self.refresh()
+
+    def _note_problems(self) -> None:
+        self._problems.clear()
+        for problem in self._image_index.problems:
+            self._problems[problem.file].append(problem.description)
 
     def refresh(self) -> None:
         """Show the images that pass the filter."""
@@ -144,6 +147,11 @@ class ImageBrowser(tk.Frame):
         return self._files().get(image.concept, CaptionFiles())
 
     def _caption_written(self, image: IndexedImage) -> None:
+        self._image_index.caption_written(image)
+        self._note_problems()
+        self.grid_view.mark(set(self._problems))
+        if image is self.grid_view.selected_image:
+            self.editor.update_details(image, self._problems.get(image.file, []))
         self._captions_changed()
 
     # Find and replace

@@ -10,6 +10,7 @@ from pathlib import Path
 from app.images.image_index import IndexedImage
 from app.nested import value_at
 from modules.config.captions import split_caption
+from modules.config.file_access import mode_beside
 from modules.config.sections.concept import CaptionLines
 from modules.files import read_text, replacing
 
@@ -91,8 +92,11 @@ def apply(change: CaptionChange) -> None:
     if change.after is None:
         change.file.unlink(missing_ok=True)
         return
+    mode = mode_beside(change.file)
     with replacing(change.file) as partial:
         partial.write_text(change.after, "utf-8")
+        if mode:
+            partial.chmod(mode)
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,11 @@ class ImageGrid(tk.Frame):
             self.canvas.bind(f"<{key}>", lambda _, key=key: self._move(key))  # type: ignore[misc]
         self.bind("<Destroy>", lambda _: self._cancel_poll(), add="+")
 
+    def mark(self, files: set[Path]) -> None:
+        """Put the warning sign on these files."""
+        self._marked = files
+        self._draw()
+
     def show(self, images: Sequence[IndexedImage], marked: set[Path]) -> None:
         """Show these images, with a warning sign on `marked` files; keeps the selection if possible."""
         previous = self.selected_image.file if self.selected_image is not None else None

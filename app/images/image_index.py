@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from app.child_program import start_module
+from modules.config.captions import CaptionState
 
 # The settings that determine the result of a survey.
 SURVEY_SETTINGS = ("concepts", "resolution", "aspect_ratio_bucketing", "masked_training")
@@ -104,6 +105,17 @@ class ImageIndex:
                 buckets = record["buckets"]
                 assert isinstance(buckets, list)
                 self.buckets = [(str(name), int(count)) for name, count in buckets]
+
+    def caption_written(self, image: IndexedImage) -> None:
+        """Let the problems say what the caption of an image, which was written or removed since, is like now."""
+        others = [each for each in self.problems if (each.kind, each.file) != ("caption", image.file)]
+        counts = self._folder(image.concept).problems
+        counts["caption"] -= len(self.problems) - len(others)
+        if said := CaptionState[image.caption_state.upper()].explain():
+            at = next((n for n, each in enumerate(others) if each.file == image.file), len(others))
+            others.insert(at, ImageProblem(image.concept, image.file, "caption", said))
+            counts["caption"] += 1
+        self.problems = others
 
     def _folder(self, number: int) -> ConceptFolder:
         return self.folders.setdefault(number, ConceptFolder())

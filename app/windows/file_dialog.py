@@ -71,6 +71,7 @@ class FileDialog:
         """Show the dialog and wait for the answer."""
         window = self._dialog.show()
         (self._name.line if self._purpose == "save" else self._list).focus_set()
+        self._name.select_range(0, len(Path(self._name.get()).stem))  # what is typed replaces it and keeps the ending
         window.wait_window()
         return self._answer
 

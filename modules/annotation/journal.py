@@ -15,6 +15,7 @@ from pydantic import Field, field_validator
 
 from modules.annotation.proposals import BEFORE, JOURNAL, Header, ProposalSet, check_below
 from modules.config import ConfigError
+from modules.config.file_access import mode_beside
 from modules.files import (
     FileFault,
     Record,
@@ -166,8 +167,9 @@ def read_now(path: Path, limit: int = LARGEST_FILE) -> Found:
 def write_beside(path: Path, data: bytes, *, mode: int = 0, mtime_ns: int = 0) -> None:
     """Write a file as a whole, with the permissions and the time of modification that are given. Raises OSError.
 
-    It is not synced: what it replaces is, in the journal.
+    Without permissions it gets those that fit its folder. It is not synced: what it replaces is, in the journal.
     """
+    mode = mode or mode_beside(path)
     with replacing(path) as partial:
         with os.fdopen(open_for_writing(partial), "wb") as file:
             file.write(data)

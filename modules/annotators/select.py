@@ -12,7 +12,8 @@ from PIL import Image
 
 from modules.annotation import Header, Proposal
 from modules.config import Concept
-from modules.data.index.captions import Captions, CaptionState
+from modules.config.captions import CaptionState
+from modules.data.index.captions import Captions
 from modules.data.index.images import (
     IMAGE_ERRORS,
     decode_image,

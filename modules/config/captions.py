@@ -1,8 +1,9 @@
-"""What the text of a caption file means."""
+"""What the text of a caption file means, and what can be said of one."""
 
 from __future__ import annotations
 
 import re
+from enum import IntEnum
 
 from modules.config.sections.concept import CaptionLines
 
@@ -19,3 +20,24 @@ def split_caption(text: str, lines: CaptionLines) -> tuple[str, ...]:
     separate = _LINE_END.split(text.replace("\0", ""))
     found = ["\n".join(separate)] if lines == "whole" else separate[:1] if lines == "first" else separate
     return tuple(caption.strip() for caption in found if caption.strip())
+
+
+class CaptionState(IntEnum):
+    """Result of looking for a caption; anything but FOUND is reported. The numbers are stored in the index."""
+
+    FOUND = 0
+    MISSING = 1
+    UNREADABLE = 2
+    EMPTY = 3
+    CONTROL = 4  # used, but it contains more than text
+
+    def explain(self) -> str:
+        """The state in plain words, for problems.txt."""
+        return {
+            CaptionState.FOUND: "",
+            CaptionState.MISSING: "no caption found; used with an empty caption",
+            CaptionState.UNREADABLE: "its caption file cannot be read; used with an empty caption",
+            CaptionState.EMPTY: "its caption is empty",
+            CaptionState.CONTROL: "its caption contains control characters; it is used with them, but without NUL "
+            "characters",
+        }[self]

@@ -44,3 +44,15 @@ def umask_of(folder: Path) -> int:
     except OSError:
         return -1
     return ~mode & _PRIVATE if os.name == "posix" else -1
+
+
+def mode_beside(file: Path) -> int:
+    """The permissions of a file that is written into a folder of somebody's own, such as a caption beside its image.
+
+    Those that it has; a new one gets what its folder lets others read. 0 where nothing is known: ours are right then.
+    """
+    try:
+        return stat.S_IMODE(file.stat().st_mode)
+    except OSError:
+        umask = umask_of(file.parent)
+    return 0 if umask < 0 else 0o664 & ~umask

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import stat
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from tkinter import ttk
@@ -156,6 +159,37 @@ def test_read_only_captions_give_the_reason(section: Section, shared_driver: Dri
     image = browser(section).shown[0]
     browser(section).editor.show(image, [])
     assert "The folder's settings use the file name as the caption." in shared_driver.text(section)
+
+
+def test_a_typed_caption_is_counted_and_readable_as_its_folder(
+    section: Section, folder: Path, shared_driver: Driver
+) -> None:
+    folder.chmod(0o755)
+    file = folder / "tiny.txt"
+
+    def said() -> str:
+        return shared_driver.text(section)
+
+    assert browser(section).open(folder / "tiny.png")
+    shared_driver.settle()
+    before = said()
+    assert "no caption found" in before
+    browser(section).editor.text.show("a tiny cat")
+    browser(section).editor.save()
+    assert "no caption found" not in said()
+    counted = [int(re.search(r"(\d+) with a caption", each).group(1)) for each in (before, said())]  # type: ignore[union-attr]
+    assert counted[1] == counted[0] + 1
+    kinds = [Counter(each.kind for each in pages(section).image_index.problems)["caption"]]
+    assert f"{kinds[0]} without a caption" in said() or not kinds[0]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o644, "others may read it as they may read the image"
+    file.chmod(0o640)
+    browser(section).editor.text.show("a tiny grey cat")
+    browser(section).editor.save()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640, "what it had"
+    browser(section).editor.undo()
+    browser(section).editor.undo()
+    assert not file.exists()
+    assert said() == before
 
 
 def test_captions_are_edited_as_the_settings_read_them(section: Section, folder: Path, shared_driver: Driver) -> None:

@@ -82,8 +82,9 @@ class Entry(Box):
         self.line.focus_set()
 
     def select_range(self, start: int, end: int | str) -> None:
-        """Select text."""
+        """Select text, with the caret at its end: Tk replaces only a selection that the caret touches."""
         self.line.select_range(start, end)
+        self.line.icursor(end)
 
     def draw(self) -> None:
         super().draw()

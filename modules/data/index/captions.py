@@ -9,12 +9,11 @@ import os
 import posixpath
 import re
 from collections.abc import Sequence
-from enum import IntEnum
 from pathlib import Path
 from typing import TypeAlias
 
 from modules.config import Concept
-from modules.config.captions import split_caption
+from modules.config.captions import CaptionState, split_caption
 from modules.data.index.links import describe_foreign_link, is_foreign_link
 from modules.data.index.problems import Problem
 from modules.data.index.scan import FolderScan
@@ -29,27 +28,6 @@ _MAX_CAPTION_FILE_BYTES = 1 << 20
 _MAX_METADATA_BYTES = 512 << 20  # a line of text for each of a million images
 _MAX_FAULTS = 20  # listed of one metadata file
 _RULES = 2  # another number when captions are found otherwise than before, so that they are read again
-
-
-class CaptionState(IntEnum):
-    """Result of looking for a caption; anything but FOUND is reported. The numbers are stored in the index."""
-
-    FOUND = 0
-    MISSING = 1
-    UNREADABLE = 2
-    EMPTY = 3
-    CONTROL = 4  # used, but it contains more than text
-
-    def explain(self) -> str:
-        """The state in plain words, for problems.txt."""
-        return {
-            CaptionState.FOUND: "",
-            CaptionState.MISSING: "no caption found; used with an empty caption",
-            CaptionState.UNREADABLE: "its caption file cannot be read; used with an empty caption",
-            CaptionState.EMPTY: "its caption is empty",
-            CaptionState.CONTROL: "its caption contains control characters; it is used with them, but without NUL "
-            "characters",
-        }[self]
 
 
 class Captions:

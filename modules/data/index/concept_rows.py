@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modules.config import Concept
-from modules.data.index.captions import Captions, CaptionState, pack_captions
+from modules.config.captions import CaptionState
+from modules.data.index.captions import Captions, pack_captions
 from modules.data.index.column_store import Column
 from modules.data.index.images import IMAGE_ERRORS, describe_image_error, read_image_size, suppress_pillow_warnings
 from modules.data.index.index import Index, ProgressCallback, no_progress

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modules.config import DataError
+from modules.config.captions import CaptionState
 from modules.config.sections.data import DataSettings
 from modules.data.index.buckets import Bucket
-from modules.data.index.captions import CaptionState, unpack_captions
+from modules.data.index.captions import unpack_captions
 from modules.data.index.column_store import Column, StringColumn, map_columns
 from modules.data.index.problems import Problem
 from modules.data.index.scan import concept_root

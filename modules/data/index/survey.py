@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from modules.config import DataError, TandemError, validate
+from modules.config.captions import CaptionState
 from modules.config.sections.data import DataSettings
 from modules.data.archives.cifar import is_archive, unpacked_concept
 from modules.data.index.buckets import assign_buckets, make_buckets
-from modules.data.index.captions import CaptionState, unpack_captions
+from modules.data.index.captions import unpack_captions
 from modules.data.index.concept_rows import ConceptRows, index_concept
 from modules.data.index.index import no_progress
 from modules.data.index.scan import scan_concept
