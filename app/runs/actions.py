@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from app.form.setting_text import with_titles
+from app.runs.ask_machines import ask_machines
 from app.runs.checks import Missing, missing_for_training
 from app.runs.control import RunControl, active_runs, create_run, existing_run, launch, next_free_name
 from app.runs.status import STOPPING, Status
@@ -17,7 +18,7 @@ from app.state import AppState
 from app.widgets.later import later
 from app.windows.dialog import Dialog
 from app.windows.faults import show_faults
-from modules.config import TrainConfig
+from modules.config import TrainConfig, load_config
 from modules.run import RunFolder
 from modules.run.hosts.host_list import known_hosts
 from modules.run.queue.folder import RunQueue
@@ -159,16 +160,31 @@ class RunActions:
             self.resume_in(self._state.run.folder)
 
     def resume_in(self, folder: RunFolder) -> None:
-        """Resume a run from its last backup."""
-        if not self._starting:
-            self._mark_starting()
-            self._launch(folder, resume=True)
+        """Resume a run from its last backup; if it is one of several machines, ask with which."""
+        if self._starting:
+            return
+        self._mark_starting()
+
+        def chosen(answer: str) -> None:
+            if answer:
+                self._launch(folder, resume=True, alone=answer == "alone")
+            else:
+                self._starting = False
+                self._state.notify("run")
+
+        def known(machines: int) -> None:
+            if machines > 1:
+                ask_machines(self._owner, folder.name, machines, chosen)
+            else:
+                self._launch(folder, resume=True)
+
+        self._state.background.run(lambda: load_config(folder.config_file).num_nodes, known, self._not_started)
 
     def _mark_starting(self) -> None:
         self._starting = True
         self._state.notify("run")
 
-    def _launch(self, folder: RunFolder, resume: bool = False) -> None:
+    def _launch(self, folder: RunFolder, resume: bool = False, alone: bool = False) -> None:
         take_token, switched_on = self._state.next_join_token.take, list(self._state.preferences.hosts)
 
         def done(process: subprocess.Popen[bytes]) -> None:
@@ -176,7 +192,7 @@ class RunActions:
             self.follow(folder.path, process)
 
         self._state.background.run(
-            lambda: launch(folder, resume=resume, take_token=take_token, hosts=known_hosts(switched_on)),
+            lambda: launch(folder, resume=resume, alone=alone, take_token=take_token, hosts=known_hosts(switched_on)),
             done,
             self._not_started,
         )

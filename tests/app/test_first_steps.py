@@ -120,6 +120,29 @@ def test_stopped_run_claims_no_backup_that_there_is_not(driver: Driver, shared_h
     driver.wait(lambda: words in following.status().detail, words)
 
 
+def test_a_run_of_two_machines_asks_with_which_it_resumes(driver: Driver, shared_home: Path) -> None:
+    run = make_fake_run(
+        shared_home / "pair", steps=10, total=100, ended="stopped", num_nodes=2, enable_multi_gpu=True, device="cpu"
+    )
+    state, resume = driver.window.state_, driver.window.run_bar.buttons.resume
+    state.actions.follow(run.path)
+    driver.wait(resume.winfo_ismapped, "Resume")
+    driver.click_really(resume)
+    driver.wait(driver.dialogs, "the question")
+    assert "pair trained on 2 machines" in driver.text(driver.dialogs()[0])
+    driver.press("Escape")
+    driver.wait(lambda: not state.actions.is_starting and resume.winfo_ismapped(), "Resume again")
+    driver.click_really(resume)
+    driver.wait(driver.dialogs, "the question")
+    driver.click_button("On this machine alone")
+    driver.wait(lambda: state.run is not None and state.run._process is not None, "a start")
+    assert state.run is not None
+    assert state.run._process is not None
+    assert state.run._process.args[-2:] == ["--set", "num_nodes=1"]  # type: ignore[index]
+    state.run.force_stop()
+    driver.wait(lambda: state.run is not None and not state.run.is_alive, "its end")
+
+
 def test_question_about_a_run_ends_with_the_run_and_keeps_the_keyboard(driver: Driver) -> None:
     ended, answers = [False], list[str]()
     choices = (Choice("", "Wait", "accent"),)

@@ -94,8 +94,10 @@ def test_life_of_a_run_without_a_window(images: Path, tmp_path: Path) -> None:
     assert f"step {control.view.backup_step}" in status.problem.advice
     control.detach()
 
-    control = RunControl(folder.path, launch(folder, resume=True))
-    until(lambda: control.status().kind == "training" and control.has_started, "going on")
+    of_two_machines = {**json.loads(folder.config_file.read_text("utf-8")), "enable_multi_gpu": True, "num_nodes": 2}
+    folder.config_file.write_text(json.dumps(of_two_machines), "utf-8")
+    control = RunControl(folder.path, launch(folder, resume=True, alone=True))
+    until(lambda: control.status().kind == "training" and control.has_started, "going on without the other machine")
     assert steps(control) <= before + 25, "from the backup"
     worker = rank_0(folder)
     worker.suspend()  # a hang: it holds the lock but does not respond

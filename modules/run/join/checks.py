@@ -20,6 +20,7 @@ from modules.run.join.fingerprint import (
     differing_names,
     digest,
     enabled_concepts,
+    lacks_base_model,
     package_listing,
 )
 from modules.run.join.join_line import SAME_VERSION
@@ -76,6 +77,13 @@ def check_dataset(
     session.send("request_listings", which=wrong)
     theirs = [strings(listing) for listing in session.expect("listings")["listings"]]
     names = [*(concept_name(config, number) for number in enabled_concepts(config)), "the model"]
+    model = config.base_model
+    if wrong[-1] == len(own) - 1 and model is not None and lacks_base_model(model, own[-1], theirs[-1], key):
+        raise JoinRejected(
+            f"base_model: there is no file or folder {model!r} on {host}",
+            "Copy it from machine 0; if it is in another place there, join with --set base_model=PATH",
+            kind="data",
+        )
     found = [
         compare_data(names[number], own[number], there, key, host) for number, there in zip(wrong, theirs, strict=True)
     ]

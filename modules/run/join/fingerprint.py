@@ -199,6 +199,12 @@ def compare_data(what: str, here: Listing, there: Listing, key: str, host: str) 
     )
 
 
+def lacks_base_model(base_model: str, here: Listing, there: Listing, key: str) -> bool:
+    """Whether the other machine has nothing at the path of the base model, and so took it for a name on the hub."""
+    as_name = {"base_model": base_model}
+    return as_name.items().isdisjoint(here.items()) and keyed_listing(as_name, key).items() <= there.items()
+
+
 def differing_names(here: Listing, there: Listing) -> list[str]:
     """The names that only one listing has, or whose values differ."""
     return sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))

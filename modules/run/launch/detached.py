@@ -54,6 +54,7 @@ def launch(
     folder: RunFolder,
     *,
     resume: bool = False,
+    alone: bool = False,
     take_token: Callable[[], str] | None = None,
     hosts: Sequence[str] = (),
     cwd: Path | None = None,
@@ -61,15 +62,17 @@ def launch(
     """Start training in an existing run folder, in a session of its own. Raises ConfigError (full disk, a link in it).
 
     `take_token` gives the secret with which other machines join; without it a multi-machine run generates one. It
-    starts `hosts` over ssh, as many of them as it has other machines. Relative paths of the config begin at `cwd`.
+    starts `hosts` over ssh, as many of them as it has other machines. `alone` resumes such a run without the others.
+    Relative paths of the config begin at `cwd`.
     """
     argv = [sys.executable, str(TRAIN_SCRIPT), "--config", str(folder.config_file), "--start_in", str(folder.path)]
     argv += ["--resume", "latest"] if resume else []
+    argv += ["--set", "num_nodes=1"] if alone else []
     try:
         folder.make_directories()
         (folder.commands_dir / "stop").unlink(missing_ok=True)
         folder.start_failure_file.unlink(missing_ok=True)
-        others = load_config(folder.config_file).num_nodes - 1 if take_token or hosts else 0
+        others = load_config(folder.config_file).num_nodes - 1 if not alone and (take_token or hosts) else 0
         token = take_token() if take_token is not None and others else ""
         argv += ["--hosts", ",".join(hosts[:others])] if hosts[:others] else []
         process = start_detached(argv, folder.console_file, token=token, cwd=cwd)

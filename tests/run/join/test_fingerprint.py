@@ -19,6 +19,7 @@ from modules.run.join.fingerprint import (
     family_listing,
     keyed_listing,
     keyed_names,
+    lacks_base_model,
     package_listing,
 )
 
@@ -114,6 +115,10 @@ def test_family_and_base_model(tmp_path: Path) -> None:
     (tmp_path / "b" / "config.json").write_text("[]")
     assert listing(base_model=str(tmp_path / "a")) != listing(base_model=str(tmp_path / "b"))
     assert listing(base_model="some/name")["base_model"] == "some/name"
+    here, missing, other = (listing(base_model=name) for name in (str(tmp_path / "a"), "models/a", str(tmp_path / "b")))
+    assert lacks_base_model("models/a", here, keyed_listing(missing, KEY), KEY)
+    assert not lacks_base_model("models/a", here, keyed_listing(other, KEY), KEY), "another model is there"
+    assert not lacks_base_model("models/a", missing, keyed_listing(missing, KEY), KEY), "a name on the hub"
     file, layouts = str(tmp_path / "a" / "big.safetensors"), [{"layout": str(tmp_path / name)} for name in ("a", "b")]
     assert listing(base_model=file, family_options=layouts[0]) != listing(base_model=file, family_options=layouts[1])
     (tmp_path / "b" / "config.json").write_text("{}")
