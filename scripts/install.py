@@ -138,7 +138,7 @@ def explain_os(error: OSError) -> str:
         return f"the disk of {path} is full; free some space and start again"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{path} cannot be written; fix its permissions, or copy Tandem to a folder of your own"
-    return f"{path}: {error.strerror}; fix that, or delete {VENV}, and start again"
+    return f"{path}: {error.strerror or error}; fix that, or delete {VENV}, and start again"
 
 
 def explain_output(program: str, output: str) -> str:

@@ -97,16 +97,16 @@ def parser() -> argparse.ArgumentParser:
     listing = action("list", "list the entries: what runs, what waits in its order, what has ended")
     listing.add_argument("--json", action="store_true", help="as JSON")
     move = action("move", "move an entry among those that wait")
-    move.add_argument("entry", type=int, metavar="ENTRY", help="its number in the list")
+    move.add_argument("entry", type=entry_number, metavar="ENTRY", help="its number in the list")
     move.add_argument("place", metavar="PLACE", help="first, last, up, down, or a place from 1")
     devices = action("devices", "choose the GPUs of an entry that waits")
-    devices.add_argument("entry", type=int, metavar="ENTRY", help="its number in the list")
+    devices.add_argument("entry", type=entry_number, metavar="ENTRY", help="its number in the list")
     devices.add_argument("devices", metavar="DEVICES", help="the indices of its GPUs, such as 0,1, or all")
     remove = action("remove", "remove entries; the folders of their runs stay")
-    remove.add_argument("entry", type=int, nargs="+", metavar="ENTRY", help="its number in the list")
+    remove.add_argument("entry", type=entry_number, nargs="+", metavar="ENTRY", help="its number in the list")
     remove.add_argument("--stop", action="store_true", help="one that runs, too: its run stops after a backup")
     retry = action("retry", "let entries that have ended wait again; their runs continue from their last backups")
-    retry.add_argument("entry", type=int, nargs="+", metavar="ENTRY", help="its number in the list")
+    retry.add_argument("entry", type=entry_number, nargs="+", metavar="ENTRY", help="its number in the list")
     run = action(
         "run", "work off the queue; Ctrl-C stops the present run after a backup, and the next `run` continues it"
     )
@@ -117,6 +117,13 @@ def parser() -> argparse.ArgumentParser:
     action("pause", "let the process that works off the queue end after the present runs")
     action("stop", "let it stop the present runs after a backup, and end; they wait again")
     return top
+
+
+def entry_number(text: str) -> int:
+    """The number of an entry, as `list` shows it."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number: name an entry by its number in `list`")
+    return int(text)
 
 
 def queue_of(options: argparse.Namespace) -> RunQueue:

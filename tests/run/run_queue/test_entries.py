@@ -309,6 +309,12 @@ def test_a_file_from_elsewhere(entries: object, fault: str, tmp_path: Path, caps
     assert file.read_bytes() == before, "nothing is lost"
 
 
+def test_an_entry_is_named_by_its_number(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run_queue.main(["move", "cats", "first"])
+    assert "'cats' is no number: name an entry by its number in `list`" in capsys.readouterr().err
+
+
 def _linked_config(queue: RunQueue, secret: Path) -> None:
     queue.add(config_in(queue.runs_dir))
     queue.config_file(1).unlink()
