@@ -1,8 +1,8 @@
 #!/bin/sh
 # Runs every check, even after one has failed: ./scripts/test.sh [--fast] [options for pytest]
-# --fast takes less than a minute: no mypy, no slow tests, and the first tests of every file.
-# Two workers share the tests: while the processes of one wait, the other computes. mypy, which takes a minute of a
-# core, gets what both leave; its errors come last. Your options for pytest come last, e.g. -n 0.
+# --fast takes a minute or two: no mypy, no slow tests, and the first tests of every file.
+# Three workers share the tests of two cores: while the processes of one wait, the others compute. mypy, which takes a
+# minute of a core, gets what they leave; its errors come last. Your options for pytest come last, e.g. -n 0.
 set -u
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 1
@@ -56,7 +56,7 @@ check format -m ruff format --quiet --check --output-format concise .
 check layers -c 'from importlinter.cli import lint_imports_command; lint_imports_command()' --no-logo
 [ -z "$failed" ] || echo "== failed, see above:$failed"
 [ -n "$fast" ] || start_mypy
-check pytest -m pytest -n 2 --dist loadgroup --no-loadscope-reorder ${fast:+"$fast"} "$@"
+check pytest -m pytest -n "$([ -n "$fast" ] && echo 2 || echo 3)" --dist loadgroup --no-loadscope-reorder ${fast:+"$fast"} "$@"
 [ -n "$fast" ] || wait "$mypy" || {
     echo "== mypy"
     cat "$mypy_output"

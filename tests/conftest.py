@@ -75,7 +75,7 @@ def file_of(nodeid: str) -> str:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
-    """For `pytest -n 2 --dist loadgroup`."""
+    """For `pytest -n 3 --dist loadgroup`."""
     return FilesAndGroups(config, log)
 
 

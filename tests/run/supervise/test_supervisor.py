@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from modules import ROOT
 from modules.config import ConfigError
 from modules.run import RunFolder, read_events, request_command
 from modules.run.folder.commands import is_stopped_by_user
@@ -471,7 +472,16 @@ with open(sys.argv[1], "a") as file:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc counts the bytes that a process has read")
 def test_the_supervisor_keeps_no_events_and_reads_each_once(folder: RunFolder) -> None:
+    """In a process of its own: tracemalloc and /proc count what all threads of a process do."""
     folder.events_file.write_text('{"type":"step","step":1}\n')
+    code = f"from tests.run.supervise.test_supervisor import replay; replay({str(folder.path)!r})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def replay(path: str) -> None:
+    """Supervise a program that writes 5,000 steps; assert what that reads and keeps."""
+    folder = RunFolder(Path(path))
     argv = [sys.executable, "-c", REPLAY.replace("\\\\", "\\"), str(folder.events_file)]
     before = _bytes_read()
     tracemalloc.start()
