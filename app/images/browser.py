@@ -147,11 +147,11 @@ class ImageBrowser(tk.Frame):
         return self._files().get(image.concept, CaptionFiles())
 
     def _caption_written(self, image: IndexedImage) -> None:
-        self._image_index.caption_written(image)
-        self._note_problems()
-        self.grid_view.mark(set(self._problems))
-        if image is self.grid_view.selected_image:
-            self.editor.update_details(image, self._problems.get(image.file, []))
+        if self._image_index.caption_written(image):
+            self._note_problems()
+            self.grid_view.mark(set(self._problems))
+            if image is self.grid_view.selected_image:
+                self.editor.update_details(image, self._problems.get(image.file, []))
         self._captions_changed()
 
     # Find and replace

@@ -106,16 +106,22 @@ class ImageIndex:
                 assert isinstance(buckets, list)
                 self.buckets = [(str(name), int(count)) for name, count in buckets]
 
-    def caption_written(self, image: IndexedImage) -> None:
-        """Let the problems say what the caption of an image, which was written or removed since, is like now."""
-        others = [each for each in self.problems if (each.kind, each.file) != ("caption", image.file)]
-        counts = self._folder(image.concept).problems
-        counts["caption"] -= len(self.problems) - len(others)
-        if said := CaptionState[image.caption_state.upper()].explain():
+    def caption_written(self, image: IndexedImage) -> bool:
+        """Let the problems say what the caption of an image, which was written or removed, is like now.
+
+        False if they said so before.
+        """
+        said = CaptionState[image.caption_state.upper()].explain()
+        before = [each for each in self.problems if each.kind == "caption" and each.file == image.file]
+        if [each.description for each in before] == [said] * bool(said):
+            return False
+        others = [each for each in self.problems if each not in before]
+        if said:
             at = next((n for n, each in enumerate(others) if each.file == image.file), len(others))
             others.insert(at, ImageProblem(image.concept, image.file, "caption", said))
-            counts["caption"] += 1
+        self._folder(image.concept).problems["caption"] += bool(said) - len(before)
         self.problems = others
+        return True
 
     def _folder(self, number: int) -> ConceptFolder:
         return self.folders.setdefault(number, ConceptFolder())

@@ -52,7 +52,7 @@ def mode_beside(file: Path) -> int:
     Those that it has; a new one gets what its folder lets others read. 0 where nothing is known: ours are right then.
     """
     try:
-        return stat.S_IMODE(file.stat().st_mode)
+        return file.stat().st_mode & 0o777
     except OSError:
         umask = umask_of(file.parent)
     return 0 if umask < 0 else 0o664 & ~umask
