@@ -119,7 +119,10 @@ def test_lora_and_model_are_read_by_diffusers(name: str, folders: dict[str, Path
         for weight in whole.model.parameters():
             weight.mul_(1.1)
     whole.export(whole.model.state_dict(), tmp_path / "whole")
-    assert np.array_equal(np.array(whole.sample(request)), drawn(tmp_path / "whole"))
+    # Chroma's was once not the same to the bit, with other tests beside it; as above, rounding may move a pixel by one.
+    exported = drawn(tmp_path / "whole")
+    assert not np.array_equal(exported, drawn(folders[name]))
+    assert np.abs(np.array(whole.sample(request)).astype(int) - exported).max() <= 1
 
 
 @pytest.mark.parametrize("name", ["z_image", "lumina2"])
