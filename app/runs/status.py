@@ -74,6 +74,7 @@ class Liveness:
 class Status:
     """The state of a run in one line. `fraction` (0 to 1) is None if unknown; `problem` says why the run failed.
 
+    `detail` says more; of a run that failed, what Resume does.
     `never_started`: none of its processes has got as far as a first step, so there is nothing to resume.
     """
 
@@ -162,20 +163,21 @@ def status_of(
         return status
     if liveness.start_failure is not None and liveness.start_failure.time > last_event_at:
         problem = liveness.start_failure
-        return Status("failed", "Did not start", "bad", "", False, done, problem, never_started)
+        effect = "" if never_started else _effect_of_resume(backup)
+        return Status("failed", "Did not start", "bad", effect, False, done, problem, never_started)
     if finished is not None:
         return _final_status(finished.reason, done, error or liveness.failure, backup, cause_of_end)
     failure = error or liveness.failure
     if failure is not None and not (is_old and failure.time < liveness.started):
-        return Status("failed", "Failed", "bad", "", False, done, failure)
+        return Status("failed", "Failed", "bad", _effect_of_resume(backup), False, done, failure)
     if exit_code == FINISHED:
         problem = Message(now, "error", _LOST_END, _AFTER_LOST_END)
-        return Status("unknown", "Ended without saying how", "warn", _LOST_END, False, done, problem)
+        return Status("unknown", "Ended without saying how", "warn", "", False, done, problem)
     if phase is None and step is None and (output := _last_lines(liveness.console)):
         problem = Message(0.0, "error", output)
         return Status("failed", "Did not start", "bad", "", False, 0.0, problem, never_started)
-    problem = Message(now, "error", "The process was killed, or the computer went down.", _effect_of_resume(backup))
-    return Status("killed", "Terminated unexpectedly", "bad", "", False, done, problem)
+    problem = Message(now, "error", "The process was killed, or the computer went down.")
+    return Status("killed", "Terminated unexpectedly", "bad", _effect_of_resume(backup), False, done, problem)
 
 
 def _active_status(
@@ -232,7 +234,7 @@ def _final_status(
 ) -> Status:
     if reason == "failed":
         problem = error or Message(0.0, "error", "The run failed without a message; check its log.")
-        return Status("failed", "Failed", "bad", "", False, done, problem)
+        return Status("failed", "Failed", "bad", _effect_of_resume(backup), False, done, problem)
     ending = ENDINGS.get(reason, Ending(reason.capitalize() or "Ended"))
     if ending.is_complete:
         return Status(reason, ending.title, "good", ending.explanation, False, 1.0)

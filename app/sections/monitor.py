@@ -63,6 +63,7 @@ class Section(tk.Frame):
         self.page = saved if saved in TABS else "curves"
         self._importing: set[str] = set()
         self._problem: Message | None = None
+        self._shown_problem: tuple[str, str, str] | None = None  # what the banner says of it
         self._job = ""
         self._build()
         state.subscribe("run", self._followed, self)
@@ -256,16 +257,17 @@ class Section(tk.Frame):
 
     def _show_banner(self, status: Status | None) -> None:
         problem = None if status is None else status.problem
-        key = None if problem is None else (problem.text, problem.advice)
-        if key == (None if self._problem is None else (self._problem.text, self._problem.advice)):
+        key = None if problem is None or status is None else (problem.text, problem.advice, status.detail)
+        if key == self._shown_problem:
             return
-        self._problem = problem
+        self._problem, self._shown_problem = problem, key
         if problem is None or status is None:
             self.banner.pack_forget()
             return
         origin = "" if problem.rank is None else f" (rank {problem.rank} on {problem.host})"
         self._banner_title.configure(text=f"{status.title}{origin}: {truncate(with_titles(problem.text.strip()), 420)}")
-        self._show_advice(truncate(with_titles(problem.advice.strip()), 300))
+        advice = truncate(with_titles(problem.advice.strip()), 300)
+        self._show_advice(" ".join(filter(None, (advice, status.detail))))
         if status.can_resume:
             self._banner_resume.pack(side="left", padx=theme.px(4))
         else:

@@ -198,7 +198,7 @@ class RunBar(tk.Frame):
             return self._message
         if problem is None:
             return self._detail_of(self._status)
-        return "\n\n".join(with_titles(part) for part in (problem.text, problem.advice) if part)
+        return "\n\n".join(with_titles(part) for part in (problem.text, problem.advice, self._status.detail) if part)
 
     def _names_settings(self) -> str:
         """What names the settings at fault as files do."""

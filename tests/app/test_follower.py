@@ -302,6 +302,19 @@ def test_stopped_run_says_what_becomes_of_its_backup() -> None:
     assert status.kind in STOPPING, "Stop can only be forced"
 
 
+def test_a_run_that_failed_says_from_which_step_resume_goes_on() -> None:
+    view, start_failure = RunView(), Message(9.0, "error", "world_size is 9")
+    view.apply([{"t": 1.0, "type": "error", "message": "out of memory"}])
+    assert status_of(view, Liveness(), 2.0).detail == "There is no backup yet: Resume starts at the first step."
+    assert status_of(view, Liveness(start_failure=start_failure), 9.0).detail == "", "it never started"
+    goes_on = "Resume continues from the backup of step 1,200."
+    view.apply([{"t": 3.0, "type": "backup", "step": 1200}])
+    assert status_of(view, Liveness(), 4.0).detail == goes_on
+    view.apply([{"t": 5.0, "type": "finished", "reason": "failed"}])
+    assert status_of(view, Liveness(), 6.0).detail == goes_on
+    assert status_of(view, Liveness(start_failure=start_failure), 9.0).detail == goes_on
+
+
 def test_startup_error_has_its_advice(tmp_path: Path, follow: Follow) -> None:
     folder = RunFolder(tmp_path / "r")
     folder.log_dir.mkdir(parents=True)

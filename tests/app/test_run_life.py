@@ -91,7 +91,7 @@ def test_life_of_a_run_without_a_window(images: Path, tmp_path: Path) -> None:
     status = control.status()
     assert (status.kind, status.can_resume) == ("killed", True)
     assert status.problem is not None
-    assert f"step {control.view.backup_step}" in status.problem.advice
+    assert f"step {control.view.backup_step}" in status.detail
     control.detach()
 
     of_two_machines = {**json.loads(folder.config_file.read_text("utf-8")), "enable_multi_gpu": True, "num_nodes": 2}
