@@ -17,6 +17,8 @@ _HEAD: Final = 34
 _NAME: Final = 210
 _GAUGE: Final = 122
 _MIN_PARTS_WIDTH: Final = 260
+_NONE: Final = -1  # in place of the count of the statistics that are shown
+_EDGES: Final = 14, 8  # left and right of the lines, in unscaled pixels
 
 # Parts of a step in order: title and colour.
 _PARTS: Final = {
@@ -54,7 +56,7 @@ class RanksPage(Page):
     def build(self) -> None:
         """Summary and legend above, the table in a card."""
         self.stats: list[RankStats] = []
-        self._shown_count = -1
+        self._shown_count = _NONE
         self._head = head = frame(self, theme.WINDOW)
         head.pack(fill="x", padx=theme.px(8), pady=(0, theme.px(8)))
         self.summary = text(head, "", bg=theme.WINDOW)
@@ -87,15 +89,18 @@ class RanksPage(Page):
 
     def run_changed(self) -> None:
         """Clear the table for another run."""
-        self._shown_count, self._first, self.stats = -1, 0, []
+        self._shown_count, self._first, self.stats = _NONE, 0, []
         self.draw()
 
     def refresh(self) -> None:
-        """Redraw if there are new process statistics."""
-        if self.run is None or self.run.view.ranks_count == self._shown_count:
+        """Redraw if there are new process statistics; those of an earlier start are not shown."""
+        if self.run is None:
             return
-        self._shown_count = self.run.view.ranks_count
-        self.stats = rank_stats(self.run.view)
+        count = _NONE if self.run.shows_earlier_start else self.run.view.ranks_count
+        if count == self._shown_count:
+            return
+        self._shown_count = count
+        self.stats = [] if count == _NONE else rank_stats(self.run.view)
         self.draw()
 
     def draw(self) -> None:
@@ -135,8 +140,7 @@ class RanksPage(Page):
         titles += [(split[1] + n * theme.px(_GAUGE), _GAUGES[name][0]) for n, name in enumerate(shown)]
         for x, title in titles:
             self._write(x, middle, title, theme.MUTED, "small")
-        y = theme.px(_HEAD) - 1
-        self.table.create_line(0, y, self.table.winfo_width(), y, fill=theme.resolve(theme.LINE))
+        self._draw_line(theme.px(_HEAD) - 1)
 
     def _draw_row(self, each: RankStats, top: int, split: tuple[int, int], shown: list[str], longest: float) -> None:
         upper, lower = top + theme.px(19), top + theme.px(37)
@@ -157,13 +161,11 @@ class RanksPage(Page):
             gauge = each.gauges.get(name)
             if gauge is not None:
                 self._draw_gauge(name, gauge, split[1] + index * theme.px(_GAUGE), upper, lower)
-        self.table.create_line(
-            theme.px(14),
-            top + theme.px(ROW),
-            self.table.winfo_width() - theme.px(8),
-            top + theme.px(ROW),
-            fill=theme.resolve(theme.LINE),
-        )
+        self._draw_line(top + theme.px(ROW))
+
+    def _draw_line(self, y: int) -> None:
+        left, right = map(theme.px, _EDGES)
+        self.table.create_line(left, y, self.table.winfo_width() - right, y, fill=theme.resolve(theme.LINE))
 
     def _draw_breakdown(self, each: RankStats, y: int, split: tuple[int, int], longest: float) -> None:
         if not longest:

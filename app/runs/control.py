@@ -95,6 +95,12 @@ class RunControl:
         return run_info is not None and run_info.time >= self._follower.liveness.started
 
     @property
+    def shows_earlier_start(self) -> bool:
+        """Whether the run has been started again, and all that the view knows is of the time before."""
+        with self.view.lock:
+            return self._follower.liveness.started > self.view.time
+
+    @property
     def has_samples(self) -> bool:
         """Whether the run has sample prompts."""
         with self.view.lock:

@@ -86,7 +86,8 @@ class RunBar(tk.Frame):
             run.resend_stop()
         self._show_state(status)
         self._progress.show(status.fraction, busy=status.is_alive, colour=_bar_colour(status))
-        self.figures.show(None if run is None else run.view, status, with_total=self._level != 0)
+        view, is_old = (None, False) if run is None else (run.view, run.shows_earlier_start)
+        self.figures.show(view, status, with_total=self._level != 0, is_old=is_old)
         self.buttons.show(status)
         self._status = status
         if self._has_changed("details", self._has_details()):

@@ -48,14 +48,19 @@ class RunFigures(tk.Frame):
             weight = 3 if name == "step" and columns == 4 else 2
             self.grid_columnconfigure(place, weight=weight if used else 0, uniform="metrics" if used else "")
 
-    def show(self, view: RunView | None, status: Status, *, with_total: bool) -> None:
-        """Show those of a run, nothing without one; `with_total` also how many steps there are, where there is room."""
+    def show(self, view: RunView | None, status: Status, *, with_total: bool, is_old: bool = False) -> None:
+        """Show those of a run, nothing without one; `with_total` also how many steps there are, where there is room.
+
+        `is_old`: the run has been started again, and the view knows nothing of that yet.
+        """
         if view is None:
             for label in (*self._titles.values(), *self.labels.values()):
                 _set_text(label, "")
             return
         with view.lock:
             step, position, run_info, finished = view.step, view.position, view.run_info, view.finished
+            if is_old:
+                step, position, finished = None, view.backup_step, None
             took = view.time - (view.first_time or view.time)
         total = run_info.total_steps if run_info is not None and with_total else None
         self._set("step", "" if position is None else self._step_text(position, total))

@@ -14,14 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from PIL import Image
 
 from app.monitor.run_list import read_view
 from app.monitor.sample_index import SampleIndex
+from app.runs.status import Liveness
 from app.widgets import theme
 from modules.config import Concept, TrainConfig
 from modules.run import RunFolder
+from modules.run.folder.pidfile import Launcher
 from tests.app.fake_runs import PROMPTS, line, make_fake_run, rank_rows, step_event, write_sample
 from tests.app.run_driver import Driven
 
@@ -96,6 +99,35 @@ def test_resumed_run_is_at_the_step_of_its_backup(driven: Driven, tmp_path: Path
     assert bar.figures.labels["step"].cget("text") == "200 of 1,000"
     assert bar.figures.labels["loss"].cget("text") == "-"
     assert driven.window.state_.run.status().fraction == pytest.approx(0.2)
+
+
+def test_nothing_measured_before_a_resume_stays(
+    driven: Driven, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither while the processes start and no event says so, nor after the first one that does."""
+    folder = make_fake_run(tmp_path / "again", steps=20, total=1000, ended=None)
+    follow(driven, folder.path)
+    page, figures = driven.monitor("ranks"), driven.window.run_bar.figures
+    run = driven.window.state_.run
+    driven.until(lambda: len(page.stats) == 4, "four processes")
+    starts = Liveness(launcher=Launcher(psutil.Process(), time.time() + 60))
+    monkeypatch.setattr("app.runs.follower.read_liveness", lambda folder: starts)
+    driven.until(lambda: run.status().kind == "starting", "the next start")
+    driven.until(lambda: not page.stats, "no processes")
+    driven.until(lambda: figures.labels["loss"].cget("text") == "-", "no loss")
+    assert figures.labels["speed"].cget("text") == "-"
+    assert figures.labels["step"].cget("text") == "20 of 1,000", "that of the backup"
+    loading = {"t": starts.started + 1, "type": "phase", "phase": "loading"}
+    with folder.events_file.open("a") as file:
+        file.write(line(loading))
+    driven.until(lambda: run.status().kind == "loading", "loading")
+    driven.live(0.3)
+    assert not page.stats
+    with folder.events_file.open("a") as file:
+        rows = rank_rows(4, random.Random(0))
+        file.write(line({"t": starts.started + 2, "type": "ranks", "ranks": [{**row, "step_s": 0.8} for row in rows]}))
+    driven.until(lambda: page.stats, "new statistics")
+    assert page.stats[0].mean_step_s == 0.8, "not the mean with those of the earlier start"
 
 
 def test_another_run_without_values_shows_none_of_the_former(driven: Driven, runs: Path, tmp_path: Path) -> None:
@@ -259,6 +291,10 @@ def test_processes_show_statistics_and_the_straggler(driven: Driven, runs: Path)
     said = texts_on(page.table)
     assert "76 °C" in said
     assert "17.2 GiB" in said
+    lines = [page.table.coords(item) for item in page.table.find_all() if page.table.type(item) == "line"]
+    across = [(line[0], line[2]) for line in lines if line[2] - line[0] > page.table.winfo_width() / 2]
+    assert len(across) == 5, "below the head and each process"
+    assert len(set(across)) == 1
     widths = {}
     for name in ("computing", "waiting"):
         x0, _, x1, _ = page.table.coords(page.table.find_withtag(name)[0])

@@ -78,7 +78,7 @@ class RunView:
         self.eval_losses: dict[str, Series] = {}  # validation and test loss
         self.eval_metrics: dict[str, Series] = {}  # such as "accuracy" of the validation, and "test accuracy"
         self.ranks: list[dict[str, float | str]] = []
-        self.ranks_count = 0  # number of `ranks` events
+        self.ranks_count = 0  # changes with `ranks`
         self.rank_summaries: list[dict[str, MetricSummary]] = []
         self.samples: deque[SampleFile] = deque(maxlen=MAX_SAMPLES)
         self.samples_count = 0
@@ -124,7 +124,7 @@ class RunView:
             parse_facts(event),
             parse_texts(event.get("versions")),
         )
-        self.ranks, self.rank_summaries = [], []
+        self._clear_ranks()
 
     def _phase(self, event: Event, time: float) -> None:
         self._set_time(time)
@@ -132,8 +132,14 @@ class RunView:
         if name == "loading":  # the first event of each start, resumed ones too
             self.finished, self.error, self.step, self.backing_up = None, None, None, None
             self.cause_of_end = ""
+            self._clear_ranks()
         counted = parse_int(event.get("done")), parse_int(event.get("total")), parse_text(event.get("unit"))
         self.phase = Phase(name, time, *counted)
+
+    def _clear_ranks(self) -> None:
+        """Before a start has measured anything."""
+        self.ranks, self.rank_summaries = [], []
+        self.ranks_count += 1
 
     def _data(self, event: Event, time: float) -> None:
         self._set_time(time)
