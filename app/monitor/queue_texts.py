@@ -16,6 +16,7 @@ from modules.run.format_duration import format_duration
 from modules.run.queue.entries import Entry, Queue
 
 _WITHOUT_TITLE: Final = ("concepts", "method", "base_model", "family")
+_LIMITS: Final = ("max_steps", "epochs")  # of a run's length
 _STATES: Final = {
     "waiting": "Waiting",
     "running": "Running",
@@ -42,19 +43,29 @@ def state_text(queue: Queue, *, has_runner: bool, is_working: bool) -> str:
 
 def settings_text(differences: Iterable[tuple[Option, object]]) -> str:
     """The settings in which an entry differs from others, on one line; a value that speaks for itself has no title."""
-    return "  ·  ".join(filter(None, (_setting(option, value) for option, value in differences)))
+    texts, limits = dict[str, str](), dict[str, str]()
+    for option, value in differences:
+        if option.path in _LIMITS:
+            texts["limits"] = ""  # where the first of them stands
+            if value:
+                limits[option.path] = _limit(option, value)
+        else:
+            texts[option.path] = _setting(option, value)
+    if limits:
+        both = " or ".join(limits[path] for path in _LIMITS if path in limits)
+        texts["limits"] = f"{both}, whichever first" if len(limits) > 1 else both
+    return _joined(*texts.values())
+
+
+def _limit(option: Option, value: object) -> str:
+    unit = str(option.unit)
+    return f"{format_value(value)} {unit.removesuffix('s') if value == 1 else unit}"
 
 
 def _setting(option: Option, value: object) -> str:
     if value == {}:
         return ""  # those of a family, or of single layers: there are none
     said = _value(option, value)
-    if option.path in ("max_steps", "epochs"):
-        return (
-            f"{format_value(value)} {option.unit if value != 1 else str(option.unit).removesuffix('s')}"
-            if value
-            else ""
-        )
     speaks_for_itself = said and said != "empty" and option.path in _WITHOUT_TITLE
     return said if speaks_for_itself else f"{option.title.partition(' (')[0]}: {said}"
 
@@ -82,8 +93,6 @@ def loss_text(loss: float | None, validation_loss: float | None) -> str:
 
 def row_of(entry: Entry, place: int | None, settings: str = "", losses: str = "") -> tuple[str, ...]:
     """The cells of an entry; `place` is that among those that wait, `settings` in what it differs from others."""
-    code = "" if entry.exit_code in (None, FINISHED) else f" (exit code {entry.exit_code})"
-    reason = printable(with_titles(entry.reason.split("\n")[0]), 300)
     return (
         "" if place is None else str(place),
         entry.name,
@@ -91,8 +100,29 @@ def row_of(entry: Entry, place: int | None, settings: str = "", losses: str = ""
         " + ".join(["All" if entry.devices is None else ", ".join(map(str, entry.devices)), *entry.hosts]),
         _time(entry),
         settings,
-        f"{reason}{code}" if reason and reason != _STATES[entry.state] else losses,
+        _end(entry) or losses,
     )
+
+
+def selected_text(entry: Entry, settings: str, losses: str, folder: PurePath) -> str:
+    """What its row has no room for; of an entry that has ended, first how and when."""
+    output = f"Output: {printable(folder)}"
+    if entry.is_open:
+        return _joined(with_titles(entry.reason), settings, output)
+    end = _joined(_end(entry), _time(entry)) if _end(entry) else f"{_STATES[entry.state]} {_time(entry)}"
+    rest = [with_titles(line) for line in entry.reason.split("\n")[1:]]
+    return "\n".join([_joined(end, losses, output, settings), *rest])
+
+
+def _end(entry: Entry) -> str:
+    """Why it ended, unless its state says it."""
+    code = "" if entry.exit_code in (None, FINISHED) else f" (exit code {entry.exit_code})"
+    reason = printable(with_titles(entry.reason.split("\n")[0]), 300)
+    return f"{reason}{code}" if reason and reason != _STATES[entry.state] else ""
+
+
+def _joined(*parts: str) -> str:
+    return "  ·  ".join(filter(None, parts))
 
 
 def _time(entry: Entry) -> str:

@@ -6,17 +6,15 @@ import time
 from pathlib import Path
 from typing import Final
 
-from app.form.setting_text import with_titles
 from app.monitor.page import Page
 from app.monitor.queue_bar import QueueBar
 from app.monitor.queue_reader import QueueContent, QueueReader
 from app.monitor.queue_table import queue_table, show_entries
-from app.monitor.queue_texts import state_text
+from app.monitor.queue_texts import selected_text, state_text
 from app.monitor.row_drag import RowDrag
 from app.shell.ask import Choice, ask
 from app.widgets import theme
 from app.widgets.buttons import Button, add_tooltip, card, frame, handler, text
-from modules.files import printable
 from modules.run.queue.entries import Entry, Queue
 from modules.run.queue.folder import RunQueue
 from modules.run.queue.start_runner import start_runner
@@ -254,14 +252,13 @@ class QueuePage(Page):
     def _show_buttons(self) -> None:
         entry, waiting = self.selected, [each.number for each in self.queue.waiting]
         self.bar.show(entry, waiting)
-        about = "" if entry is None else with_titles(entry.reason) or self._summary(entry)
-        reason = self._problem or about
+        reason = self._problem or ("" if entry is None else self._about(entry))
         self.table.say("" if self.queue.entries else _EMPTY)
         self.bar.say(reason or (_HINT if len(waiting) > 1 else ""))
 
-    def _summary(self, entry: Entry) -> str:
-        """The settings of an entry, and where its run writes."""
-        return f"{self.settings.get(entry.number, '')}  ·  Output: {printable(self.run_queue.run_folder(entry).path)}"
+    def _about(self, entry: Entry) -> str:
+        settings, losses = self.settings.get(entry.number, ""), self.losses.get(entry.number, "")
+        return selected_text(entry, settings, losses, self.run_queue.run_folder(entry).path)
 
     def _waiting_items(self) -> list[str]:
         return [str(entry.number) for entry in self.queue.waiting]

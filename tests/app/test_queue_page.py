@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from app.monitor.queue_reader import QueueReader
-from app.monitor.queue_texts import loss_text, row_of, settings_text
+from app.monitor.queue_texts import loss_text, row_of, selected_text, settings_text
 from app.monitor.run_queue import QueuePage
 from app.shell.closing import confirm_close
 from modules.config import TrainConfig, find_option, load_config, save_config
@@ -130,7 +130,7 @@ def choose_devices(driver: Driver, page: QueuePage, queue: RunQueue) -> None:
     driver.wait(lambda: f"Output: {queue.runs_dir}" in page.bar.said, "where its run writes")
     images_first = f"Learning rate: 0.5  ·  {Path(config.concepts[0].path).name}  ·  "
     driver.wait(lambda: page.bar.said.startswith(images_first), "its settings")
-    assert " steps  ·  " in page.bar.said
+    assert " epochs, whichever first  ·  " in page.bar.said
     assert not any(title in page.bar.said for title in ("Model family: ", "Concepts: ", "Maximum steps: "))
 
 
@@ -247,6 +247,31 @@ def test_add_start_and_follow(preferences: Path, images: Path, tmp_path: Path) -
         driven.until(lambda: "Not started" in page.status.cget("text"), "the state")
     finally:
         driven.close()
+
+
+def test_both_limits_of_a_run_are_told(tmp_path: Path) -> None:
+    queue = RunQueue(tmp_path)
+    lengths: list[dict[str, Any]] = [{"max_steps": 1500, "epochs": 3}, {"max_steps": 500}, {"epochs": 1}]
+    for length in lengths:
+        queue.add(TrainConfig(device="cpu", **length))
+    settings = QueueReader().read(queue).settings
+    assert settings[1].startswith("1500 steps or 3 epochs, whichever first  ·  ")
+    assert settings[2].startswith("500 steps or 10 epochs, whichever first  ·  ")
+    assert settings[3].startswith("1 epoch  ·  ")
+
+
+def test_what_the_selected_entry_was_is_told_whole() -> None:
+    """Of one that has ended, how, when and how long it trained, and where its run is."""
+    finished = Entry(number=1, name="cats", devices=None, added=1.0, started=60.0, ended=180.0, state="finished")
+    finished = finished.changed(exit_code=0, reason="Finished")
+    when = row_of(finished, None)[4]
+    said = selected_text(finished, "512 px", "loss 0.05", Path("runs/cats"))
+    assert said == f"Finished {when}  ·  loss 0.05  ·  Output: runs/cats  ·  512 px"
+    failed = finished.changed(state="failed", exit_code=2, reason="No such folder\nNo file cats")
+    said = selected_text(failed, "", "", Path("runs/cats"))
+    assert said == f"No such folder (exit code 2)  ·  {when}  ·  Output: runs/cats\nNo file cats"
+    waiting = Entry(number=2, name="dogs", devices=None, added=1.0)
+    assert selected_text(waiting, "512 px", "", Path("runs/dogs")) == "512 px  ·  Output: runs/dogs"
 
 
 def test_cells_of_a_row() -> None:

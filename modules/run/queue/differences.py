@@ -48,8 +48,7 @@ class Differences:
 def describing(config: Data, but: Collection[str] = ()) -> list[tuple[Option, object]]:
     """Model, images, length and the like of a config as dumped, without what is empty and the paths in `but`."""
     by_path = {option.path: option for option in options(TrainConfig)}
-    unused = "epochs" if config.get("max_steps") else "max_steps"
-    values = [(by_path[path], _value(config, path)) for path in _DESCRIBE if path not in but and path != unused]
+    values = [(by_path[path], _value(config, path)) for path in _DESCRIBE if path not in but]
     return [(option, value) for option, value in values if value not in (None, "", []) and is_active(option, config)]
 
 
