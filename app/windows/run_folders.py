@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tkinter as tk
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +12,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, frame, text
 from app.windows.chooser import choose_path
 from app.windows.dialog import Dialog
+from modules.files import whole_path
 
 
 class RunFoldersWindow:
@@ -33,7 +33,7 @@ class RunFoldersWindow:
 
     def add(self, folder: Path) -> None:
         """List the runs in a folder, too."""
-        name = os.path.abspath(folder)
+        name = str(whole_path(folder))
         if name != str(self._main) and name not in self._preferences.runs_folders:
             self._set([*self._preferences.runs_folders, name])
 

@@ -1,7 +1,7 @@
 """Files and texts that may come from somebody else: read with limits, shown without being obeyed."""
 
 from modules.files.display import MASK, control_character, is_secret_name, mask_secrets, printable, spreadsheet_cell
-from modules.files.links import find_link, is_link
+from modules.files.links import find_link, is_link, whole_path
 from modules.files.partial import PARTIAL, REPLACED, REPLACED_MODEL, put_back_replaced, remove_partial, replacing
 from modules.files.reading import (
     FileFault,
@@ -45,4 +45,5 @@ __all__ = [
     "replacing",
     "spreadsheet_cell",
     "validate_record",
+    "whole_path",
 ]

@@ -22,6 +22,15 @@ def is_link(entry: Path | os.DirEntry[str]) -> bool:
         return False
 
 
+def whole_path(path: str | Path) -> Path:
+    """The absolute path without `..`: after a link, this is the folder above what the link leads to, as for the
+    system, not the one above the link. Looks at the disk only if there is a `..`."""
+    whole = os.path.abspath(path)
+    if ".." in Path(path).parts and (real := os.path.realpath(path)) != os.path.realpath(whole):
+        return Path(real)
+    return Path(whole)
+
+
 def find_link(folder: Path, except_in: Collection[str] = ()) -> Path | None:
     """A link somewhere in a folder, except in its subfolders `except_in`; None if there is none.
 

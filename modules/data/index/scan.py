@@ -16,6 +16,7 @@ from modules.config.sections.concept import IMAGE_SUFFIXES
 from modules.data.index.images import UNSUPPORTED_SUFFIXES
 from modules.data.index.links import describe_foreign_link, is_foreign_link
 from modules.data.index.problems import Problem
+from modules.files import whole_path
 
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl")  # if both name an image, the later one wins
 _NEIGHBOURS = 1000  # images that a metadata file may lie beside, if it is a link
@@ -56,7 +57,7 @@ class FolderScan:
 
 def concept_root(concept: Concept) -> str:
     """The concept's folder as an absolute path."""
-    return os.path.abspath(os.path.expanduser(concept.path))
+    return str(whole_path(os.path.expanduser(concept.path)))
 
 
 def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:

@@ -20,6 +20,7 @@ from modules.files import (
     remove_partial,
     replacing,
     validate_record,
+    whole_path,
 )
 from modules.run.folder.commands import request_command
 from modules.run.folder.links import refuse_links
@@ -37,10 +38,10 @@ _EDITING = threading.Lock()
 
 
 class RunQueue:
-    """The queue of a runs folder; every change is one edit under a lock. Constructing it touches no disk."""
+    """The queue of a runs folder; every change is one edit under a lock. Constructing it writes nothing."""
 
     def __init__(self, runs_dir: str | Path) -> None:
-        self.runs_dir = Path(os.path.abspath(runs_dir))
+        self.runs_dir = whole_path(runs_dir)
         self.path = self.runs_dir / QUEUE_DIR
         self._file = self.path / "queue.json"
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from modules import ROOT
 from modules.config import TrainConfig, dump, validate
+from modules.files import whole_path
 from modules.run.join.allowed_paths import OWN_FOLDERS, path_settings
 
 _OF_THIS_MACHINE: Final = (*OWN_FOLDERS, "rescue_dir", "family")
@@ -30,7 +31,7 @@ def own_copy(
         if not value or os.path.isabs(value) or (is_in_tandem and first not in _OF_THIS_MACHINE):
             continue
         if first in _ALWAYS_FOLDERS or os.path.exists(value):
-            _set(data, name.split("."), os.path.abspath(value))
+            _set(data, name.split("."), str(whole_path(value)))
     data["runs_dir"] = str(runs_dir)
     copy = validate(data, "the entry")
     return copy if devices is None else on_devices(copy, devices)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from modules.config import Concept, ConfigError, TrainConfig, dump, load_config, save_config
+from modules.data.index.scan import concept_root
 from modules.run.folder.pidfile import pidfile_held
 from modules.run.folder.run_lock import supervisor_lock
 from modules.run.hosts.host import Host
@@ -64,6 +65,29 @@ def test_an_entry_is_a_copy(
     assert config.concepts[0].path == str(tmp_path / "images")
     assert Path(config.cache_dir) == tmp_path / "cache"
     assert config.device_ids is None, "there are none beside device=cpu"
+
+
+def test_a_folder_above_a_link_is_the_one_that_the_system_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`link/..` is the folder above what the link points to; runs written through it are the queue's own."""
+    (tmp_path / "disk" / "projects" / "images").mkdir(parents=True)
+    (tmp_path / "disk" / "projects" / "cats").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "projects" / "cats")
+    monkeypatch.chdir(tmp_path)
+    config = config_in(Path(), run_name="cats", runs_dir="link/../runs")
+    config = config.model_copy(update={"concepts": (Concept(path="link/../images"),)})
+    queue = RunQueue(config.runs_dir)
+    entry = queue.add(config)
+    assert (tmp_path / "disk" / "projects" / "runs" / ".queue" / "queue.json").is_file()
+    assert not (tmp_path / "runs").exists()
+    monkeypatch.chdir("/")
+    copy = queue.load(entry)
+    assert os.path.samefile(copy.runs_dir, tmp_path / "disk" / "projects" / "runs")
+    images = tmp_path / "disk" / "projects" / "images"
+    assert os.path.samefile(copy.concepts[0].path, images)
+    assert os.path.samefile(concept_root(Concept(path=f"{tmp_path}/link/../images")), images)
+    assert RunQueue(copy.runs_dir).read() == queue.read(), "as the runner gets it"
 
 
 def test_names_are_those_of_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
