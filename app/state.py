@@ -53,6 +53,7 @@ class AppState:
         self.family = FamilyLoader(root, self.background, self.draft, lambda: self.notify("family"))
         root.after_idle(self.family.refresh)
         self.run: RunControl | None = None
+        self.queued = 0  # entries that wait in the queue, as far as that has been read
         self.actions: RunStarter  # set by the run bar, which is built before any section
         self.say: Callable[[str], object] = lambda message: None  # in the run bar, which sets it
         self.annotate_job: AnnotateJob | None = None  # as generate_job

@@ -106,6 +106,14 @@ STARTING: Final = Status(
 )
 
 
+def no_run(queued: int) -> Status:
+    """The status without a run, while so many entries wait in the queue."""
+    if not queued:
+        return NO_RUN
+    waits = "1 run waits" if queued == 1 else f"{queued:,} runs wait"
+    return replace(NO_RUN, detail=f"{NO_RUN.detail} {waits} in the queue.")
+
+
 def read_liveness(folder: RunFolder) -> Liveness:
     """Check the processes of a run, and its folder for failures. Takes milliseconds; callable from any thread."""
     if not folder.path.is_dir():

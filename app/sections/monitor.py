@@ -96,6 +96,7 @@ class Section(tk.Frame):
         self.state.set_page(self.name, name)
         self.tabs.set(TABS[name])
         self._arrange()
+        self._show_status()
 
     def show_log(self, problem: Message | None = None) -> None:
         """Show the log, at the failure if one is given."""
@@ -249,7 +250,7 @@ class Section(tk.Frame):
         waits = run is not None and status is not None and status.kind == "waiting"
         self.waiting.show(run.join_prompt if run is not None and waits else None)
         self._show_banner(status)
-        self.result.show(status)
+        self.result.show(None if self.page in _WITHOUT_RUN else status)
 
     def _last_warning(self) -> str:
         run = self.state.run

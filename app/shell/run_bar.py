@@ -8,7 +8,8 @@ from typing import Final
 
 from app.form.setting_text import with_titles
 from app.runs.actions import RunActions
-from app.runs.status import NO_RUN, Status, Tone
+from app.runs.queue_watch import QueueWatch
+from app.runs.status import NO_RUN, Status, Tone, no_run
 from app.shell.run_buttons import RunButtons
 from app.shell.run_figures import RunFigures
 from app.state import AppState
@@ -42,6 +43,7 @@ class RunBar(tk.Frame):
         theme.paint(self, bg=theme.CARD)
         self._state = state
         self.actions = state.actions = RunActions(self, state, self.show_message)
+        self._queue = QueueWatch(state)
         self._message, self._message_until = "", 0.0
         state.say = self.show_message
         self._shown: dict[str, object] = {}
@@ -81,7 +83,9 @@ class RunBar(tk.Frame):
     def refresh(self) -> None:
         """Update the bar from the followed run."""
         run = self._state.run
-        status = NO_RUN if run is None else run.status()
+        status = no_run(self._state.queued) if run is None else run.status()
+        if run is None:
+            self._queue.refresh()
         if run is not None and status.kind == "stopping":
             run.resend_stop()
         self._show_state(status)

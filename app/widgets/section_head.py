@@ -6,7 +6,7 @@ Only here it is decided how high heads are and where titles stand, so that nothi
 from __future__ import annotations
 
 import tkinter as tk
-from typing import Final
+from typing import Final, Literal
 
 from app.widgets import theme
 from app.widgets.buttons import frame, text
@@ -29,25 +29,31 @@ class SectionHead:
         self.frame.configure(height=head_height)
         self.frame.pack_propagate(False)
         self.frame.pack(fill="x", padx=theme.px(MARGIN), pady=(theme.px(_ABOVE), theme.px(_BELOW)))
-        self._stand_on_baseline(self._title, "title")
-        self._line = self.add_label()
+        self._stand_on_baseline(self._title, "title", "left")
+        self._line = self._label("body", theme.MUTED, "left")
         self._wanted, self._may_shorten = line, False
         self.frame.bind("<Configure>", lambda event: self._fit())
 
     def add_label(self, font: theme.FontName = "body", colour: theme.Colour = theme.MUTED) -> tk.Label:
-        """An empty label after the line beside the title."""
-        label = text(self.frame, "", font, colour=colour, bg=theme.WINDOW)
-        self._stand_on_baseline(label, font, theme.px(_GAP))
-        return label
+        """An empty label before what has been packed at the right, where no title moves it."""
+        return self._label(font, colour, "right")
 
     def say(self, line: str, *, may_shorten: bool = False) -> None:
         """Set the line beside the title; without room for it, it is left out or shortened with an ellipsis."""
         self._wanted, self._may_shorten = line, may_shorten
         self._fit()
 
-    def _stand_on_baseline(self, label: tk.Label, font: theme.FontName, left: int = 0) -> None:
+    def _label(self, font: theme.FontName, colour: theme.Colour, side: Literal["left", "right"]) -> tk.Label:
+        label = text(self.frame, "", font, colour=colour, bg=theme.WINDOW)
+        gap = theme.px(_GAP)
+        self._stand_on_baseline(label, font, side, (gap, 0) if side == "left" else (0, gap))
+        return label
+
+    def _stand_on_baseline(
+        self, label: tk.Label, font: theme.FontName, side: Literal["left", "right"], beside: tuple[int, int] = (0, 0)
+    ) -> None:
         ascent, _ = _metrics(label, font)
-        label.pack(side="left", anchor="n", padx=(left, 0), pady=(self._baseline - ascent, 0))
+        label.pack(side=side, anchor="n", padx=beside, pady=(self._baseline - ascent, 0))
 
     def _fit(self) -> None:
         width = self.frame.winfo_width()

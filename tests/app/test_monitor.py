@@ -147,6 +147,28 @@ def step_of(path: Path, step: int) -> dict[str, float]:
     return next(event for event in events if event["type"] == "step" and event["step"] == step)
 
 
+def test_the_head_and_the_pages_of_lists_keep_their_places(driven: Driven, tmp_path: Path) -> None:
+    """Whatever the run's title is, and when it is complete: its result is no matter of the queue and the other runs."""
+    folder = make_fake_run(tmp_path / "short", steps=20, total=100, ended=None)
+    with folder.events_file.open("a") as file:
+        file.write(line({"t": time.time(), "type": "warning", "message": "Odd images"}))
+    follow(driven, folder.path)
+    driven.monitor("samples")
+    section = driven.window.sections["monitor"]
+    driven.until(lambda: section.warnings.cget("text") == "1 warning", "the count")
+    driven.window.update()
+    place = section.warnings.winfo_rootx()
+    with folder.events_file.open("a") as file:
+        file.write(line({"t": time.time(), "type": "finished", "reason": "finished", "exit_code": 0}))
+    driven.until(section.result.card.winfo_ismapped, "the result")
+    assert section.warnings.winfo_rootx() == place
+    for name in ("queue", "runs"):
+        driven.monitor(name)
+        assert not section.result.card.winfo_ismapped()
+    driven.monitor("log")
+    assert section.result.card.winfo_ismapped()
+
+
 def test_curves_show_the_numbers_and_zoom(driven: Driven, runs: Path) -> None:
     follow(driven, runs / "cats")
     page = driven.monitor("curves")

@@ -174,6 +174,17 @@ def test_closing_the_window_says_what_the_queue_goes_on_with(driver: Driver, hom
     assert len(closed) == 3, "nothing is left to do"
 
 
+def test_without_a_run_the_bar_says_what_waits(driver: Driver, home: Path) -> None:
+    queue, bar = RunQueue("runs"), driver.window.run_bar
+    assert bar._detail_of(bar._status) == "Press Train to start."
+    queue.add(TrainConfig(device="cpu"))
+    driver.wait(lambda: "1 run waits in the queue." in bar._full_detail(), "the count")
+    queue.add(TrainConfig(device="cpu"))
+    driver.wait(lambda: bar._full_detail() == "Press Train to start. 2 runs wait in the queue.", "the count")
+    (queue.path / "queue.json").write_text("{")
+    driver.wait(lambda: bar._full_detail() == "Press Train to start.", "no count")
+
+
 def test_a_broken_queue_is_named(driver: Driver, home: Path) -> None:
     queue = RunQueue("runs")
     queue.path.mkdir(parents=True)
