@@ -5,26 +5,20 @@ from __future__ import annotations
 import subprocess
 import tkinter as tk
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 from app.form.setting_text import with_titles
 from app.runs.ask_machines import ask_machines
-from app.runs.checks import Missing, missing_for_training
 from app.runs.control import RunControl, active_runs, create_run, existing_run, launch, next_free_name
+from app.runs.start_check import StartCheck
 from app.runs.status import STOPPING, Status
 from app.shell.ask import Choice, ask
 from app.state import AppState
-from app.widgets.later import later
-from app.windows.dialog import Dialog
-from app.windows.faults import show_faults
 from modules.config import TrainConfig, load_config
 from modules.run import RunFolder
 from modules.run.hosts.host_list import known_hosts
 from modules.run.queue.folder import RunQueue
 
-_POLL_MS = 50
-_WAITING_SHOWN_MS = 300
 _DONE = {"finished", "early_stopping", "cached"}
 
 
@@ -36,6 +30,7 @@ class RunActions:
         self._state = state
         self._show_message = show_message
         self._starting = False
+        self._check = StartCheck(owner, state, self._unmark_starting)
 
     def follow(self, path: Path, process: subprocess.Popen[bytes] | None = None) -> None:
         """Follow this run from now on; the previous one continues unobserved."""
@@ -76,7 +71,7 @@ class RunActions:
             self._state.notify("invalid")
         elif not self._starting and not (self._state.run is not None and self._state.run.is_alive):
             self._mark_starting()
-            self._wait_for_family(self._show_waiting(), self._start)
+            self._check.run(self._start)
 
     def enqueue(self) -> None:
         """Add a copy of the current settings to the queue, after the same checks as `train`."""
@@ -84,60 +79,7 @@ class RunActions:
             self._state.notify("invalid")
         elif not self._starting:
             self._mark_starting()
-            self._wait_for_family(self._show_waiting(), self._add_to_queue)
-
-    def _show_waiting(self) -> Dialog:
-        """A dialog with which to give up while something is being checked; it shows itself after a moment."""
-        dialog = Dialog(self._owner, "Checking the settings…", "The model family and the base model are being read.")
-
-        def cancel() -> None:
-            self._starting = False
-            dialog.close()
-            self._state.notify("run")
-
-        dialog.on_cancel = cancel
-        dialog.button("Cancel", cancel)
-        later(dialog.window, _WAITING_SHOWN_MS, dialog.show)
-        return dialog
-
-    def _wait_for_family(self, waiting: Dialog, go_on: Callable[[TrainConfig], object]) -> None:
-        family, config = self._state.family, self._state.draft.config
-        if not waiting.window.winfo_exists():
-            return  # cancelled
-        if config is not None and family.declaration is None and not family.error:
-            later(waiting.window, _POLL_MS, lambda: self._wait_for_family(waiting, go_on))
-            return
-
-        def checked(missing: Missing) -> None:
-            if waiting.window.winfo_exists():
-                self._end_waiting(waiting)
-                self._decide(config, missing, go_on)
-
-        if config is None:  # the family's declaration has shown an error
-            self._end_waiting(waiting)
-            self._state.notify("invalid")
-        else:
-            declaration, error = family.declaration, family.error
-            self._state.background.run(lambda: missing_for_training(config, declaration, error), checked)
-
-    def _end_waiting(self, waiting: Dialog) -> None:
-        self._starting = False
-        if waiting.window.winfo_viewable():
-            waiting.close()
-        else:
-            waiting.window.destroy()
-        self._state.notify("run")
-
-    def _decide(self, config: TrainConfig | None, missing: Missing, go_on: Callable[[TrainConfig], object]) -> None:
-        """Go on, or list what is missing."""
-        if config is None:
-            return
-        if missing.faults:
-            anyway = None if missing.certain else partial(go_on, config)
-            why = "Training cannot start yet." if missing.certain else "Training would probably fail."
-            show_faults(self._owner, self._state, why, missing.faults, anyway)
-        else:
-            go_on(config)
+            self._check.run(self._add_to_queue)
 
     def _add_to_queue(self, config: TrainConfig) -> None:
         queue, switched_on = RunQueue(config.runs_dir), list(self._state.preferences.hosts)
@@ -169,8 +111,7 @@ class RunActions:
             if answer:
                 self._launch(folder, resume=True, alone=answer == "alone")
             else:
-                self._starting = False
-                self._state.notify("run")
+                self._unmark_starting()
 
         def known(machines: int) -> None:
             if machines > 1:
@@ -182,6 +123,10 @@ class RunActions:
 
     def _mark_starting(self) -> None:
         self._starting = True
+        self._state.notify("run")
+
+    def _unmark_starting(self) -> None:
+        self._starting = False
         self._state.notify("run")
 
     def _launch(self, folder: RunFolder, resume: bool = False, alone: bool = False) -> None:
@@ -198,8 +143,7 @@ class RunActions:
         )
 
     def _not_started(self, message: str, title: str = "Training did not start") -> None:
-        self._starting = False
-        self._state.notify("run")
+        self._unmark_starting()
         said = with_titles(message)
         ask(
             self._owner,

@@ -302,7 +302,7 @@ def test_sections_are_prepared_in_quiet_moments(driver: Driver, monkeypatch: pyt
 def test_no_script_outlives_a_dialog_that_was_not_needed(driver: Driver) -> None:
     """Its command would be gone, and another widget's binding might get the name."""
     call, actions = driver.window.tk.call, driver.window.run_bar.actions
-    actions._end_waiting(actions._show_waiting())
+    actions._check._end(actions._check._make_dialog())
     waiting = [call("after", "info", job)[0] for job in driver.window.tk.splitlist(call("after", "info"))]
     commands = [driver.window.tk.splitlist(script)[0] for script in waiting]
     ours = [name for name in commands if not str(name).startswith(("::", "tk", "ttk"))]
