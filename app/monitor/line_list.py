@@ -93,7 +93,7 @@ class LineList(tk.Frame):
             canvas.itemconfigure(item, text=piece, fill=theme.resolve(COLOURS[level]))
         self._draw_highlight(edge)
         after = self._line_of_row[-1] + 1 if rows else 0
-        self.bar.show(self.first / max(1, count), after / max(1, count))
+        self.bar.show(self.first / max(1, count), after / count if count else 1)
 
     def _pieces(self, line: str) -> list[str]:
         """The rows of a line, each with as many words as fit; half as many characters where some are wide."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
+from app.monitor.message_line import MessageLine
 from app.monitor.queue_devices import DevicesField
 from app.widgets import theme
-from app.widgets.buttons import Button, add_tooltip, frame, text
-from app.widgets.ellipsis import fit_lines
+from app.widgets.buttons import Button, frame
 from modules.run.queue.entries import Entry
-
-_LINES: Final = 2  # of the message
 
 
 class EntryActions(Protocol):
@@ -27,21 +25,18 @@ class EntryActions(Protocol):
 
 
 class QueueBar(tk.Frame):
-    """`said` is the message as a whole; what does not fit is in its tooltip."""
+    """`show` allows what can be done with an entry."""
 
     def __init__(self, parent: tk.Misc, actions: EntryActions) -> None:
         super().__init__(parent, borderwidth=0, highlightthickness=0)
         theme.paint(self, bg=theme.WINDOW)
-        self.said = ""
         row = frame(self, theme.WINDOW)
         row.pack(fill="x", pady=(0, theme.px(6)))
         self._build_buttons(row, actions)
         self.devices = DevicesField(row, actions.set_devices, actions.complain)
         self.devices.pack(side="left", padx=(0, theme.px(8)))
-        self.message = text(self, "", "small", colour=theme.MUTED, bg=theme.WINDOW)
+        self.message = MessageLine(self, lines=2)
         self.message.pack(fill="x")
-        self.message.bind("<Configure>", lambda event: self._fit_message())
-        add_tooltip(self.message, lambda: self.said)
 
     def show(self, entry: Entry | None, waiting: Sequence[int]) -> None:
         """Allow what can be done with the entry; `waiting` are the numbers of those that wait, in their order."""
@@ -56,11 +51,6 @@ class QueueBar(tk.Frame):
         for button, is_allowed in allowed.items():
             button.configure(state="normal" if is_allowed else "disabled")
         self.devices.show(entry if place is not None else None)
-
-    def say(self, message: str) -> None:
-        """Show a message below the buttons."""
-        self.said = message
-        self._fit_message()
 
     def _build_buttons(self, row: tk.Frame, actions: EntryActions) -> None:
         self.open_button = Button(
@@ -84,11 +74,4 @@ class QueueBar(tk.Frame):
         )
         buttons = (self.open_button, self.up_button, self.down_button, self.repeat_button, self.remove_button)
         for button in buttons:
-            button.pack(side="left", padx=(0, theme.px(8)))
-
-    def _fit_message(self) -> None:
-        room = self.message.winfo_width()
-        line = self.said.split("\n")[0]
-        shown = fit_lines(self, line, theme.tk_font("small"), room, _LINES) if room > 1 else line
-        if self.message.cget("text") != shown:
-            self.message.configure(text=shown)
+            button.pack(side="left", padx=(0, 8))

@@ -163,7 +163,7 @@ class QueuePage(Page):
             icon="stop",
             tooltip="Stop the present run after a backup; it waits again and is continued at the next start.",
         )
-        self.stop_button.pack(side="left", padx=(theme.px(8), 0))
+        self.stop_button.pack(side="left", padx=(8, 0))
         self.add_button = Button(
             head,
             "Add present settings",
@@ -171,7 +171,7 @@ class QueuePage(Page):
             icon="plus",
             tooltip="Add a copy of the present settings to the queue.  (F4)",
         )
-        self.add_button.pack(side="left", padx=(theme.px(8), 0))
+        self.add_button.pack(side="left", padx=(8, 0))
         self.status = text(head, "", colour=theme.MUTED, bg=theme.WINDOW)
         self.status.pack(side="left", fill="x", expand=True, padx=theme.px(12))
         add_tooltip(
@@ -197,7 +197,7 @@ class QueuePage(Page):
     def complain(self, reason: str) -> None:
         """Show why something cannot be done."""
         self._problem = reason
-        self.bar.say(reason)
+        self.bar.message.say(reason)
 
     def _selected(self) -> None:
         self._problem = ""
@@ -211,7 +211,7 @@ class QueuePage(Page):
     def _unreadable(self, reason: str) -> None:
         self._is_reading, self._read_at = False, time.monotonic()
         if self.winfo_exists():
-            self.bar.say(reason)
+            self.bar.message.say(reason)
 
     def _show(self, found: QueueContent) -> None:
         self._is_reading, self._read_at = False, time.monotonic()
@@ -254,7 +254,7 @@ class QueuePage(Page):
         self.bar.show(entry, waiting)
         reason = self._problem or ("" if entry is None else self._about(entry))
         self.table.say("" if self.queue.entries else _EMPTY)
-        self.bar.say(reason or (_HINT if len(waiting) > 1 else ""))
+        self.bar.message.say(reason or (_HINT if len(waiting) > 1 else ""))
 
     def _about(self, entry: Entry) -> str:
         settings, losses = self.settings.get(entry.number, ""), self.losses.get(entry.number, "")

@@ -14,9 +14,9 @@ from app.monitor.page import Page
 from app.monitor.run_edits import RunEdits
 from app.monitor.run_list import RunList, RunSummary
 from app.monitor.run_table import RunTable
+from app.monitor.runs_bar import RunsBar
 from app.widgets import theme
-from app.widgets.buttons import Button, Entry, add_tooltip, card, frame, handler, text
-from app.widgets.ellipsis import fit
+from app.widgets.buttons import Button, Entry, card, frame, handler, text
 from app.windows.backups import BackupsWindow
 from app.windows.run_folders import RunFoldersWindow
 from modules.config import TandemError, load_config
@@ -37,7 +37,7 @@ class RunsPage(Page):
         self._browse: Callable[[str], object] = webbrowser.open
         self._scanned_at = 0.0
         self._is_scanning = False
-        self._message, self._said_until = "", 0.0
+        self._said_until = 0.0
         self.comparison: RunComparison | None = None
         upper = card(self)
         upper.pack(fill="both", expand=True, padx=6, pady=(0, 6))
@@ -49,19 +49,14 @@ class RunsPage(Page):
         self.edits = RunEdits(self, self.state, lambda: self.selected, self._say, self.scan_now)
         self.table.bind("<<TreeviewSelect>>", lambda event: self._on_select())
         for sequence in ("<Double-Button-1>", "<Return>"):
-            self.table.bind(sequence, lambda event: self._follow())
+            self.table.bind(sequence, lambda event: self.follow_selected())
         self.table.bind("<F2>", handler(self.edits.rename))
         self.table.bind("<Delete>", handler(self.edits.delete))
         self.table.bind("<Control-f>", handler(self.search.focus_set))
         self.table.bind("<Button-3>", self._right_click)
-        self.bar = frame(self, theme.WINDOW)
+        self.bar = RunsBar(self, self)
         # at the lower edge whatever is above it, which gets the room that is left
         self.bar.pack(side="bottom", fill="x", padx=theme.px(6), pady=(0, theme.px(6)), before=upper)
-        self._build_buttons()
-        self.message = text(self.bar, _HINT, "small", colour=theme.MUTED, bg=theme.WINDOW)
-        self.message.pack(side="left", fill="x", expand=True, padx=theme.px(8))
-        self.message.bind("<Configure>", lambda event: self._fit_message())
-        add_tooltip(self.message, lambda: self._message)
         self._on_select()
 
     @property
@@ -125,34 +120,6 @@ class RunsPage(Page):
         )
         self.folders_button.pack(side="right")
 
-    def _build_buttons(self) -> None:
-        def button(label: str, command: Callable[[], object], icon: str, tooltip: str = "") -> Button:
-            made = Button(self.bar, label, command, icon=icon, tooltip=tooltip)
-            made.pack(side="left", padx=(0, theme.px(8)))
-            return made
-
-        self.follow_button = button("Follow", self._follow, "monitor", "Show this run in the monitor and the run bar.")
-        self.resume_button = button("Resume", self._resume, "refresh")
-        self.settings_button = button(
-            "Open settings", self._open_settings, "presets", "Edit a copy of the settings this run was started with."
-        )
-        self.backups_button = button(
-            "Backups…",
-            self._show_backups,
-            "backup",
-            "What this run can continue from, with step and size: check it, go back, or free disk space.",
-        )
-        self.report_button = button(
-            "Report",
-            self._show_report,
-            "file",
-            "Curves, samples, warnings, devices and settings of this run as one page in the browser.",
-        )
-        self.more_button = button(
-            "More", self._show_menu, "down", "Rename, tags and notes, folder, debug package, trash."
-        )
-        self.undo_button = Button(self.bar, "Undo", self.edits.undo_delete, icon="undo")
-
     def table_focus(self) -> None:
         """Go from the search to the table, where a run is selected."""
         rows = self.table.get_children()
@@ -186,25 +153,14 @@ class RunsPage(Page):
         count = "" if shown == total else f"{shown:,} of {total:,} runs"
         if self.count.cget("text") != count:
             self.count.configure(text=count)
-        self._show_undo()
+        self.bar.offer_undo(bool(self.edits.trashed))
         self._show_message()
-
-    def _show_undo(self) -> None:
-        if self.edits.trashed and not self.undo_button.winfo_manager():
-            self.undo_button.pack(side="right", padx=(theme.px(8), 0), before=self.message)
-        elif not self.edits.trashed and self.undo_button.winfo_manager():
-            self.undo_button.pack_forget()
 
     def _on_select(self) -> None:
         selected = self.selected
         if selected:
             self._said_until = 0.0
-        only = selected[0] if len(selected) == 1 else None
-        can_resume = only is not None and only.status.can_resume
-        for button in (self.follow_button, self.settings_button, self.backups_button, self.report_button):
-            button.configure(state="normal" if only is not None else "disabled")
-        self.resume_button.configure(state="normal" if can_resume else "disabled")
-        self.more_button.configure(state="normal" if selected else "disabled")
+        self.bar.show(selected)
         self._show_message()
         if len(selected) < 2:
             if self.comparison is not None:
@@ -224,29 +180,17 @@ class RunsPage(Page):
         elif not self.rows.count:
             message = f"No run matches “{self.search.get()}”."
         elif len(selected) == 1 and selected[0].status.problem is not None:
-            message = selected[0].status.problem.text.split("\n")[0][:110]
+            message = selected[0].status.problem.text.split("\n")[0]
         elif len(selected) == 1 and selected[0].notes.line:
             message = selected[0].notes.line
         else:
             message = _HINT if len(selected) < 2 else f"Comparing {len(selected)} runs."
-        self._set_message(message)
+        self.bar.message.say(message)
 
     def _say(self, message: str) -> None:
         self._said_until = time.monotonic() + _SAID_S
-        self._set_message(message)
-        self._show_undo()
-
-    def _set_message(self, message: str) -> None:
-        if message != self._message:
-            self._message = message
-            self._fit_message()
-
-    def _fit_message(self) -> None:
-        """As much of the message as there is room for beside the buttons; the tooltip has the rest."""
-        room = self.message.winfo_width()
-        shown = fit(self, self._message, theme.tk_font("small"), room) if room > 1 else self._message
-        if self.message.cget("text") != shown:
-            self.message.configure(text=shown)
+        self.bar.message.say(message)
+        self.bar.offer_undo(bool(self.edits.trashed))
 
     def _right_click(self, event: tk.Event[tk.Misc]) -> None:
         row = self.table.identify_row(event.y)
@@ -255,26 +199,34 @@ class RunsPage(Page):
         if row:
             self.edits.show_menu(event.x_root, event.y_root)
 
-    def _show_menu(self) -> None:
-        button = self.more_button
+    def undo_delete(self) -> None:
+        """Take back what was deleted last."""
+        self.edits.undo_delete()
+
+    def show_menu(self) -> None:
+        """All that can be done with the selected runs, below the button for it."""
+        button = self.bar.more
         self.edits.show_menu(button.winfo_rootx(), button.winfo_rooty() + button.winfo_height())
 
     def _show_folders(self) -> None:
         RunFoldersWindow(self, self.state, self.runs_dir, self.scan_now).show()
 
-    def _follow(self) -> None:
+    def follow_selected(self) -> None:
+        """Show the selected run in the monitor and the run bar."""
         if len(self.selected) == 1:
             self.state.actions.follow(self.selected[0].path)
 
-    def _resume(self) -> None:
+    def resume_selected(self) -> None:
+        """Resume the selected run."""
         if len(self.selected) == 1:
             self.state.actions.resume_in(RunFolder(self.selected[0].path))
 
-    def _show_backups(self) -> None:
+    def show_backups(self) -> None:
+        """Show what the selected run can continue from."""
         if len(self.selected) == 1:
             BackupsWindow(self, self.state, RunFolder(self.selected[0].path)).show()
 
-    def _show_report(self) -> None:
+    def show_report(self) -> None:
         """Write the report anew, which a run does only at its end, and open it in the browser."""
         if len(self.selected) != 1:
             return
@@ -291,7 +243,8 @@ class RunsPage(Page):
 
         self.state.background.run(lambda: write_report(folder), done, failed)
 
-    def _open_settings(self) -> None:
+    def open_settings(self) -> None:
+        """Edit a copy of the selected run's settings."""
         if len(self.selected) != 1:
             return
         file = RunFolder(self.selected[0].path).config_file

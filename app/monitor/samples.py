@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -12,10 +13,14 @@ from app.monitor.tile_grid import TileGrid
 from app.monitor.viewer import SampleViewer
 from app.widgets import theme
 from app.widgets.buttons import Button, Menu, Segments, Slider, add_tooltip, card, frame, handler, text
+from app.widgets.text_width import text_width
 from app.windows.custom_sample import CustomSampleDialog, custom_sample_obstacle
 from modules.run.view.event_records import SampleFile
 
 _FULL: Final = 1000  # positions of the slider
+_SLIDER: Final = 320  # of most widths, in unscaled pixels
+_MENU: Final = 460
+_GAP: Final = 12
 
 
 class SamplesPage(Page):
@@ -34,21 +39,23 @@ class SamplesPage(Page):
         self.mode = Segments(bar, ["By step", "By prompt"], self._choose_mode)
         self.mode.set("By step")
         self.mode.pack(side="left")
+        # before the controls, which get the room that is left
+        self.custom = Button(bar, "Custom sample…", self._ask_custom, icon="generate", bg=theme.WINDOW)
+        self.custom.pack(side="right")
         self._controls = frame(bar, theme.WINDOW)
         self._controls.pack(side="left", fill="x", expand=True, padx=(theme.px(16), 0))
-        self.slider = Slider(self._controls, 0, 1, _FULL, self._slide, bg=theme.WINDOW, width=320)
+        self._controls.bind("<Configure>", lambda event: self._fit_controls())
+        self.slider = Slider(self._controls, 0, 1, _FULL, self._slide, bg=theme.WINDOW, width=_SLIDER)
         self.slider.show(1)
         self.slider.pack(side="left")
         for key, by in (("<Left>", -1), ("<Right>", 1)):
             self.slider.bind(key, handler(partial(self._step_by, by)))
         self.position = text(self._controls, "", bg=theme.WINDOW)
-        self.position.pack(side="left", padx=theme.px(12))
+        self.position.pack(side="left", padx=theme.px(_GAP))
         self.loss = LossStrip(self._controls, self._choose_step)
-        self.loss.pack(side="right", fill="x", expand=True, padx=(0, theme.px(12)))
+        self.loss.pack(side="right", fill="x", expand=True, padx=(0, theme.px(_GAP)))
         add_tooltip(self.loss, "The training loss. Click for the samples of a step.")
-        self.menu = Menu(self._controls, [""], self._choose_prompt, bg=theme.WINDOW, width=460)
-        self.custom = Button(bar, "Custom sample…", self._ask_custom, icon="generate", bg=theme.WINDOW)
-        self.custom.pack(side="right")
+        self.menu = Menu(self._controls, [""], self._choose_prompt, bg=theme.WINDOW, width=_MENU)
         add_tooltip(self.custom, self._custom_help)
         self._reason = ""
         self._show_custom()
@@ -83,6 +90,7 @@ class SamplesPage(Page):
         self.prompt = self.prompt or (prompts[0] if prompts else "")
         self.menu.show(self.prompt)
         previous = self.step
+        self._fit_controls()
         if self._follows and self.index.steps:
             self.step = self.index.steps[-1]
         self._show(keep_scroll=self.by_prompt or previous == self.step)
@@ -114,9 +122,19 @@ class SamplesPage(Page):
             self.position.configure(text="")
             return
         loss = self.loss.loss_at(self.step)
-        position = f"Step {self.step:,}   ({steps.index(self.step) + 1} of {len(steps)})"
-        self.position.configure(text=position if loss is None else f"{position}   Loss {loss:.3g}")
+        self.position.configure(text=_position(steps, self.step, loss))
         self.loss.mark(self.step)
+
+    def _fit_controls(self) -> None:
+        """The slider leaves room for the longest position beside it, so that it does not move while it is used."""
+        if self._controls.winfo_width() <= 1:
+            return  # until it is known
+        room = self._controls.winfo_width() - self.loss.winfo_reqwidth() - theme.px(_GAP)
+        steps = self.index.steps
+        longest = text_width(self, _position(steps, steps[-1], 0.001234), theme.tk_font()) if steps else 0
+        left = room - longest - 2 * theme.px(_GAP)
+        self.slider.configure(width=min(theme.px(_SLIDER), max(left, theme.px(_SLIDER) // 4)))
+        self.menu.configure(width=min(theme.px(_MENU), room))
 
     def _choose_step(self, wanted: float) -> None:
         """Show the samples drawn nearest to a step."""
@@ -148,7 +166,7 @@ class SamplesPage(Page):
         else:
             self.menu.pack_forget()
             self.slider.pack(side="left")
-            self.position.pack(side="left", padx=theme.px(12))
+            self.position.pack(side="left", padx=theme.px(_GAP))
         self._show()
 
     def _choose_prompt(self, prompt: str) -> None:
@@ -178,3 +196,8 @@ class SamplesPage(Page):
         if self._viewer is not None and self._viewer.winfo_exists():
             self._viewer.destroy()
         self._viewer = SampleViewer(self, self.index, sample)
+
+
+def _position(steps: Sequence[int], step: int, loss: float | None) -> str:
+    position = f"Step {step:,}   ({steps.index(step) + 1} of {len(steps)})"
+    return position if loss is None else f"{position}   Loss {loss:.3g}"

@@ -44,8 +44,8 @@ def opened(driven: Driven, monkeypatch: pytest.MonkeyPatch) -> BackupsWindow:
     page = driven.monitor("runs")
     driven.until(lambda: "cats" in page.runs, "the run")
     page.select(["cats"])
-    driven.until(lambda: page.backups_button.cget("state") == "normal", "the button")
-    driven.click(page.backups_button)
+    driven.until(lambda: page.bar.backups.cget("state") == "normal", "the button")
+    driven.click(page.bar.backups)
     driven.until(lambda: shown and shown[0].child is None and shown[0].backups, "the list")
     return shown[0]
 

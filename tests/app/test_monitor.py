@@ -354,6 +354,33 @@ def test_only_visible_of_1000_processes_are_drawn(driven: Driven, tmp_path: Path
     assert "Rank 999" in texts_on(page.table)
 
 
+def test_nothing_of_the_pages_is_cut_off_at_150_percent(driven: Driven, runs: Path) -> None:
+    follow(driven, runs / "cats")
+    driven.window.set_scale(150)
+    try:
+        page = driven.monitor("samples")
+        driven.until(lambda: page.position.cget("text"), "the samples")
+        driven.live(0.2)
+        assert [each.winfo_width() >= each.winfo_reqwidth() for each in (page.custom, page.position)] == [True, True]
+        page.mode.buttons["By prompt"].invoke()
+        driven.live(0.2)
+        assert page.menu.winfo_width() >= page.menu.winfo_reqwidth()
+        page.mode.buttons["By step"].invoke()
+        page = driven.monitor("log")
+        driven.live(0.2)
+        assert not page.lines.lines
+        assert page.lines.bar.itemcget(page.lines.bar._body, "state") == "hidden", "there is nothing to scroll"
+        page = driven.monitor("runs")
+        page.bar.offer_undo(True)
+        driven.until(lambda: page.bar.message.said.startswith("Select a run;"), "the hint")
+        driven.live(0.2)
+        assert page.bar.message.cget("text") == page.bar.message.said
+        assert page.bar.undo.winfo_width() >= page.bar.undo.winfo_reqwidth()
+        page.bar.offer_undo(False)
+    finally:
+        driven.window.set_scale(100)
+
+
 def test_samples_by_step_and_by_prompt_with_settings(driven: Driven, runs: Path) -> None:
     follow(driven, runs / "cats")
     page = driven.monitor("samples")
@@ -482,7 +509,7 @@ def test_runs_table_and_setting_differences(driven: Driven, runs: Path) -> None:
     page = driven.monitor("runs")
     driven.until(lambda: set(page.runs) >= {"cats", "dogs", "future"}, "the runs")
     rows = {name: page.table.item(name, "values") for name in page.runs}
-    assert page.message.cget("text") == "Select a run; select two or more to compare them."
+    assert page.bar.message.cget("text") == "Select a run; select two or more to compare them."
     assert rows["cats"][1] == "Stopped"
     assert rows["cats"][3] == "400 / 1,000"
     assert rows["dogs"][1] == "Failed"
@@ -500,19 +527,19 @@ def test_runs_table_and_setting_differences(driven: Driven, runs: Path) -> None:
     assert dict(zip(names, found["Learning rate"], strict=True)) == {"cats": "0.0001", "dogs": "0.0005"}
     page.select(["future"])
     driven.until(lambda: len(page.selected) == 1, "one selected")
-    page._open_settings()
-    assert "999" in page._message, "a config of a newer version is reported, not opened"
+    page.open_settings()
+    assert "999" in page.bar.message.said, "a config of a newer version is reported, not opened"
     page.select(["dogs"])
-    driven.until(lambda: "It broke." in page.message.cget("text"), "why it failed")
+    driven.until(lambda: "It broke." in page.bar.message.cget("text"), "why it failed")
     opened: list[str] = []
     page._browse = opened.append
-    driven.click(page.report_button)
+    driven.click(page.bar.report)
     driven.until(lambda: opened, "the report")
     assert opened == [(runs / "dogs" / "report.html").as_uri()]
     assert "It broke." in (runs / "dogs" / "report.html").read_text("utf-8")
-    page._open_settings()
+    page.open_settings()
     assert driven.window.state_.draft.get("batch_size") == 3
-    page._follow()
+    page.follow_selected()
     driven.until(lambda: driven.window.state_.run.folder.name == "dogs", "the chosen run")
     section = driven.window.sections["monitor"]
     driven.until(section.banner.winfo_ismapped, "the banner")

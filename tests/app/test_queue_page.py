@@ -115,7 +115,7 @@ def choose_devices(driver: Driver, page: QueuePage, queue: RunQueue) -> None:
     line.focus_force()
     line.insert(0, "1,x")
     driver.press("Return")
-    assert "GPUs is '1,x'" in page.bar.said, "longer than its place"
+    assert "GPUs is '1,x'" in page.bar.message.said, "longer than its place"
     line.delete(0, "end")
     line.insert(0, "1, 0")
     driver.press("Return")
@@ -127,11 +127,11 @@ def choose_devices(driver: Driver, page: QueuePage, queue: RunQueue) -> None:
     page._reader = QueueReader()
     driver.wait(lambda: page.table.item("4", "values")[5].startswith("Learning rate: 0.5  ·  "), "what differs first")
     page.select(4)
-    driver.wait(lambda: f"Output: {queue.runs_dir}" in page.bar.said, "where its run writes")
+    driver.wait(lambda: f"Output: {queue.runs_dir}" in page.bar.message.said, "where its run writes")
     images_first = f"Learning rate: 0.5  ·  {Path(config.concepts[0].path).name}  ·  "
-    driver.wait(lambda: page.bar.said.startswith(images_first), "its settings")
-    assert " epochs, whichever first  ·  " in page.bar.said
-    assert not any(title in page.bar.said for title in ("Model family: ", "Concepts: ", "Maximum steps: "))
+    driver.wait(lambda: page.bar.message.said.startswith(images_first), "its settings")
+    assert " epochs, whichever first  ·  " in page.bar.message.said
+    assert not any(title in page.bar.message.said for title in ("Model family: ", "Concepts: ", "Maximum steps: "))
 
 
 RUNNER = """

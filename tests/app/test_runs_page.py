@@ -102,7 +102,7 @@ def test_search_narrows_the_table(driven: Driven, page: RunsPage) -> None:
     assert page.count.cget("text") == "1 of 3 runs"
     type_keys(driven, "xx")
     assert shown(page) == []
-    assert page._message == "No run matches “ogxx”."
+    assert page.bar.message.said == "No run matches “ogxx”."
     driven.press("Escape")
     assert shown(page) == ["birds", "dogs", "cats"], "newest first, all again"
     assert page.search.get() == ""
@@ -172,13 +172,13 @@ def test_runs_go_to_the_trash_and_back(driven: Driven, page: RunsPage, home: Pat
     driven.until(lambda: set(page.runs) == {"birds"}, "two gone")
     trash = home / "data" / "Trash"
     assert sorted(path.name for path in (trash / "files").iterdir()) == ["cats", "dogs"]
-    assert str(trash / "files") in page._message
+    assert str(trash / "files") in page.bar.message.said
     assert driven.window.state_.run is None, "a deleted run is followed no longer"
     assert driven.window.run_bar._title.cget("text") == "No run yet"
-    driven.click(page.undo_button)
+    driven.click(page.bar.undo)
     driven.until(lambda: len(page.runs) == 3, "all back")
     assert not list(trash.rglob("*.trashinfo"))
-    assert not page.undo_button.winfo_ismapped()
+    assert not page.bar.undo.winfo_ismapped()
 
 
 def test_active_run_is_neither_renamed_nor_deleted(driven: Driven, page: RunsPage, home: Path) -> None:
@@ -188,7 +188,8 @@ def test_active_run_is_neither_renamed_nor_deleted(driven: Driven, page: RunsPag
         driven.press("Delete")
         opened(driven)
         driven.click(button(dialogs(driven)[0], "Move to the trash"))
-        driven.until(lambda: "dogs is active; it can be deleted once it has ended" in page._message, "the refusal")
+        refusal = "dogs is active; it can be deleted once it has ended"
+        driven.until(lambda: refusal in page.bar.message.said, "the refusal")
         driven.press("F2")
         opened(driven)
         type_keys(driven, "wolves")
@@ -232,11 +233,11 @@ def test_menu_opens_the_folder(driven: Driven, page: RunsPage, home: Path, monke
         assert (home / "shown").read_text() == f"{folder}\n"
         (home / "shown").unlink()
     assert said[1] == f"Opened {folder}."
-    assert "No file manager could be opened (exit code 4)" in page._message
+    assert "No file manager could be opened (exit code 4)" in page.bar.message.said
     program.unlink()
     monkeypatch.setenv("PATH", str(program.parent))
     page.edits.show_folder()
-    driven.until(lambda: "no program xdg-open" in page._message, "what is missing")
+    driven.until(lambda: "no program xdg-open" in page.bar.message.said, "what is missing")
 
 
 def test_debug_package_is_seen_before_it_is_written(driven: Driven, page: RunsPage, home: Path) -> None:
