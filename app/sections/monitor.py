@@ -17,7 +17,7 @@ from app.runs.status import Status
 from app.sections import SECTIONS
 from app.state import AppState
 from app.widgets import theme
-from app.widgets.buttons import Button, Segments, add_tooltip, card, frame, text
+from app.widgets.buttons import Button, Segments, add_tooltip, card, frame, text, wrap_within
 from app.widgets.ellipsis import truncate
 from app.widgets.section_head import SectionHead
 from modules.run.view.event_records import Message
@@ -46,6 +46,7 @@ TABS: Final = {
     "queue": "Queue",
 }
 _WITHOUT_RUN: Final = ("runs", "queue")
+_BESIDE_BANNER: Final = 270  # what its texts leave to its buttons, in unscaled pixels
 
 
 class Section(tk.Frame):
@@ -143,12 +144,13 @@ class Section(tk.Frame):
             icon="refresh",
         )
         self._banner_resume.pack(side="left", padx=theme.px(4))
-        self._banner_title = text(self.banner, "", bg=theme.BAD_SOFT, wrap=640)
+        self._banner_title = text(self.banner, "", bg=theme.BAD_SOFT)
         self._banner_title.pack(side="top", anchor="w", padx=theme.px(16), pady=(theme.px(10), 0))
-        self._banner_advice = text(self.banner, "", "small", colour=theme.MUTED, bg=theme.BAD_SOFT, wrap=640)
+        self._banner_advice = text(self.banner, "", "small", colour=theme.MUTED, bg=theme.BAD_SOFT)
         for label in (self._banner_title, self._banner_advice):
             label.configure(cursor="hand2")
             label.bind("<Button-1>", lambda event: self.event_generate("<<ShowError>>"))
+            wrap_within(label, self.banner, margin=_BESIDE_BANNER)
         self._holder = frame(self, theme.WINDOW)
         self._holder.pack(fill="both", expand=True, padx=theme.px(18), pady=(0, theme.px(8)))
         self.waiting = WaitingCard(self, self._holder)

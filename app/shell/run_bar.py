@@ -23,6 +23,10 @@ REFRESH_MS: Final = 250
 IDLE_MS: Final = 1000  # while no run is active
 MESSAGE_S: Final = 8.0
 WIDEST, WIDE, MEDIUM, NARROW = 1400, 1244, 830, 680  # unscaled pixels of width from which more is shown
+FOUR_COLUMNS: Final = 1650  # of figures, from this width on
+# By level: the width of the texts, and that of the bar from which on they have half of what is more. Up to there the
+# figures and their total need it.
+_TEXTS: Final = ((126, 930), (180, 930), (198, 930), (270, 1280), (270, 1334))
 _ABOVE: Final = 3  # of a title with one line below it
 _FOCUS_RING: Final = 1  # around the line below it, in pixels
 
@@ -48,7 +52,7 @@ class RunBar(tk.Frame):
         state.say = self.show_message
         self._shown: dict[str, object] = {}
         self._status = NO_RUN
-        self._level = -1
+        self._level, self._columns = -1, 0
         self._build()
         self.bind("<Configure>", lambda event: self._fit(event.width))
         state.subscribe("run", self._show_other_run, self)
@@ -145,19 +149,21 @@ class RunBar(tk.Frame):
         self.figures.pack(fill="x")
 
     def _fit(self, width: int) -> None:
-        """In a narrow bar, rarely used buttons become icons first, then metrics and text shrink."""
+        """In a narrow bar, rarely used buttons become icons first, then figures and texts shrink."""
         unscaled = width / theme.scale()
         level = sum(unscaled >= least for least in (NARROW, MEDIUM, WIDE, WIDEST))
-        text_width = theme.px((126, 180, 198, 270, 270)[level] + max(0.0, unscaled - WIDEST) / 2)
+        least, full = _TEXTS[level]
+        text_width = theme.px(least + max(0.0, unscaled - full) / 2)
         if text_width != self._text_frame.winfo_reqwidth():
             self._text_frame.configure(width=text_width)
             self._shown.clear()  # texts are shortened anew
-        if level == self._level:
+        columns = 4 if unscaled >= FOUR_COLUMNS else 2
+        if (level, columns) == (self._level, self._columns):
             return
-        self._level = level
+        self._level, self._columns = level, columns
         self.buttons.arrange(level)
         self._shown.clear()
-        self.figures.arrange(4 if level == 4 else 2)
+        self.figures.arrange(columns)
         self.refresh()
 
     def _show_state(self, status: Status) -> None:

@@ -43,7 +43,7 @@ class RunButtons(tk.Frame):
         if not level:  # the Queue page has it, too
             self.enqueue.pack_forget()
         elif not self.enqueue.winfo_manager():
-            self.enqueue.pack(side="left", padx=(theme.px(4), 0), after=self.train)
+            self.enqueue.pack(side="left", padx=(4, 0), after=self.train)
         self.slot.configure(width=self._slot_width())
         self._shown.clear()
 
@@ -93,7 +93,7 @@ class RunButtons(tk.Frame):
 
     def _button(self, box: tk.Frame, label: str, command: Callable[[], object], icon: str, style: Style) -> Button:
         button = Button(box, label, command, icon=icon, style=style, bg=theme.CARD, width=ICON_WIDTH)
-        button.pack(side="left", padx=(theme.px(4), 0))
+        button.pack(side="left", padx=(4, 0))
         add_tooltip(button, lambda: self.tooltip_text(button))
         self._labels[button] = label
         return button
@@ -117,7 +117,7 @@ class RunButtons(tk.Frame):
     def _set_visible(self, button: Button, visible: bool) -> None:
         """Show a button only while it is useful."""
         if visible and not button.winfo_manager():
-            button.pack(side="right", padx=(theme.px(4), 0))
+            button.pack(side="right", padx=(4, 0))
         elif not visible and button.winfo_manager():
             button.pack_forget()
 

@@ -101,6 +101,28 @@ def test_resumed_run_is_at_the_step_of_its_backup(driven: Driven, tmp_path: Path
     assert driven.window.state_.run.status().fraction == pytest.approx(0.2)
 
 
+def test_the_texts_of_the_run_bar_share_the_free_width_with_its_figures(driven: Driven, runs: Path) -> None:
+    follow(driven, runs / "cats")
+    bar = driven.window.run_bar
+    figures = bar.figures
+    shown = {}
+    try:
+        for width in (1000, 1280, 1390, 1440, 1660):
+            driven.window.geometry(f"{width}x800+0+0")
+            driven.until(lambda width=width: bar.winfo_width() == width, "the width")
+            driven.live(0.1)
+            for name, cell in figures.cells.items():
+                place = cell.grid_info()
+                _, _, room, _ = figures.grid_bbox(place["column"], place["row"])
+                assert cell.winfo_reqwidth() <= room, (width, name)
+            shown[width] = bar._text_frame.winfo_width(), figures.winfo_width()
+    finally:
+        driven.window.geometry("1280x800+0+0")
+        driven.until(lambda: bar.winfo_width() == 1280, "the window as it was")
+    assert shown[1280][0] == theme.px(270)
+    assert all(text > 0.7 * middle for text, middle in shown.values()), shown
+
+
 def test_nothing_measured_before_a_resume_stays(
     driven: Driven, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
