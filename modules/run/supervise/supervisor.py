@@ -6,7 +6,6 @@ import math
 import os
 import secrets
 import shlex
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -15,10 +14,8 @@ from typing import Self
 from modules.files import mask_secrets, remove_tree
 from modules.run.console import warn
 from modules.run.folder.commands import clear_commands
-from modules.run.folder.event_summary import EventSummary, follow_from_end
 from modules.run.folder.events import EventLog
-from modules.run.folder.failures import Failure, clear_failures, read_failures, record_failure, release_reserve
-from modules.run.folder.folder_guard import FolderGuard
+from modules.run.folder.failures import Failure, clear_failures, read_failures, release_reserve
 from modules.run.folder.half_written import remove_half_written
 from modules.run.folder.run_folder import RunFolder, not_writable_error
 from modules.run.folder.run_lock import supervisor_lock, training_has_ended
@@ -37,13 +34,11 @@ from modules.run.supervise.outcome import (
     decide_outcome,
     outcome_message,
 )
-from modules.run.supervise.process_tree import ProcessTree, waits_for_a_disk
-from modules.run.supervise.recorded_failures import RecordedFailures
-from modules.run.supervise.restart_tracker import RestartTracker
+from modules.run.supervise.process_tree import ProcessTree
+from modules.run.supervise.process_watch import ProcessWatch
 from modules.run.supervise.stop_requests import StopRequests
 
 _POLL_EVERY_S = 0.1
-_HOUSEKEEPING_EVERY_S = 2.0
 _LOCK_FREE_WITHIN_S = 2.0  # after the last rank was killed
 
 
@@ -87,20 +82,20 @@ class Supervisor:
         self.outcome: RunOutcome | None = None
         self.restart_was_stopped = False  # by a signal after a failure
         self._tree = ProcessTree()
-        self._restarts = RestartTracker(self._tree, argv)
-        self._recorded_failures = RecordedFailures(folder, self._watched, self._restarts)
-        self._guard = FolderGuard(folder)
-        self._launcher_pid = 0
-        self._reader = follow_from_end(folder.events_file)
-        self._events = EventSummary()
         self._log = LauncherLogFile(folder.launcher_log)
+        self._watch = ProcessWatch(
+            self._argv,
+            folder,
+            self._tree,
+            self._log,
+            ranks=ranks,
+            watched=self._watched,
+            grace=self._grace,
+            warn=self._warn,
+            report_restart=self._report_own_restart,
+        )
         within_s = self._grace.stop_s
         self._requests = StopRequests(folder, self._tree, argv, has_first_rank=0 in ranks, within_s=within_s)
-        self._failed_at: float | None = None
-        self._finished_at: float | None = None
-        self._alone_since: float | None = None
-        self._last_housekeeping = 0.0
-        self._killed_pids: set[int] = set()
 
     @classmethod
     def from_plan(
@@ -146,13 +141,12 @@ class Supervisor:
         folder = torchrun_folder(environment) if str(TORCHRUN) in self._argv else nullcontext()
         with log, self._requests.handlers_installed(), folder:
             child = start_child(self._argv, log, self._child_environment(environment))
-            self._launcher_pid = child.pid
+            self._watch.launcher_pid = child.pid
             try:
                 with exit_waiter(child) as waiter:
                     while child.poll() is None:
                         self._requests.handle(child)
-                        self._kill_overdue(child)
-                        self._do_housekeeping()
+                        self._watch.check()
                         waiter.wait(_POLL_EVERY_S)
             finally:
                 # Helper processes of a successful run are about to exit; those of a failed one may hang.
@@ -227,67 +221,10 @@ class Supervisor:
             STORE_SECRET: self._store_secret,
         }
 
-    def _kill_overdue(self, child: subprocess.Popen[bytes]) -> None:
-        """Stop a failed run within 30 s even if a rank hangs in a collective; torchrun alone takes longer."""
-        now = time.monotonic()
-        self._read_progress(now)
-        if self._failed_at is not None and self._restarts.max_restarts and self._recorded_failures.would_repeat():
-            self._killed_pids.update(self._tree.kill())  # torchrun included, before it restarts the ranks
-            return
-        deadline = self._grace.deadline(self._failed_at, self._finished_at, self._alone_since)
-        if now < deadline:
-            return
-        if not self._restarts.is_last_attempt and self._finished_at is None:
-            self._killed_pids.update(self._restarts.kill_ranks())  # torchrun will restart them
-            return
-        # torchrun is spared at first, because its report names the rank that failed first.
-        spared = [child.pid] if now < deadline + self._grace.report_s else []
-        self._killed_pids.update(self._tree.kill(spare=spared))
-
-    def _do_housekeeping(self) -> None:
-        """Checks that are needed rarely or take longer."""
-        now = time.monotonic()
-        if now - self._last_housekeeping < _HOUSEKEEPING_EVERY_S:
-            return
-        self._last_housekeeping = now
-        if self._failed_at is not None and not self._restarts.is_last_attempt and self._restarts.detect_restart():
-            self._report_restart()
-        if self._failed_at is None and (failure := self._suspended_rank()):
-            record_failure(self._folder, failure, keep_existing=True)
-        if not launcher_name(self._argv) and self._restarts.is_alone_and_suspended(self._launcher_pid):
-            self._warn(
-                f"The process of the run is stopped (state T): by Ctrl-Z, a debugger or `kill -STOP`. "
-                f"`kill -CONT {self._launcher_pid}` lets it continue."
-            )
-        if self._finished_at is not None and self._alone_since is None and self._is_only_launcher_left():
-            self._alone_since = now
-        if self._failed_at is not None and self._restarts.is_last_attempt and self._is_rest_unkillable():
-            self._killed_pids.update(self._tree.kill())  # torchrun would wait for them
-        if self._guard.restore():
-            self._warn(
-                f"The run folder {self._folder.path} was deleted or moved during the run. It was recreated; "
-                "earlier backups, events and samples are no longer in it."
-            )
-
-    def _suspended_rank(self) -> Failure | None:
-        return self._restarts.suspended_rank(self._launcher_pid, self._ranks.start)
-
-    def _is_only_launcher_left(self) -> bool:
-        """Whether torchrun is the only process left on this machine."""
-        is_torchrun = launcher_name(self._argv) == "torchrun"
-        return is_torchrun and all(each.pid == self._launcher_pid for each in self._tree.processes())
-
-    def _is_rest_unkillable(self) -> bool:
-        """Whether the launcher waits only for processes that no signal reaches."""
-        rest = [each.pid for each in self._tree.processes() if each.pid != self._launcher_pid]
-        return bool(rest) and all(map(waits_for_a_disk, rest))
-
-    def _report_restart(self) -> None:
-        """Report why the previous attempt failed, and reset the state for the new one."""
-        failure = self._decide_outcome(returncode=1).failure
-        self._warn_of_restart(failure, self._restarts.restart_count, self._restarts.max_restarts)
+    def _report_own_restart(self, number: int, allowed: int) -> None:
+        """Report why the previous attempt of this torchrun failed; what it has left is not that of the new one."""
+        self._warn_of_restart(self._decide_outcome(returncode=1).failure, number, allowed)
         clear_failures(self._folder, [each.rank for each in read_failures(self._folder)])
-        self._failed_at = None
         self._log.start_new_attempt()
 
     def _warn(self, text: str) -> None:
@@ -297,42 +234,30 @@ class Supervisor:
             log.write("warning", message=text)
             log.close()
 
-    def _read_progress(self, now: float) -> None:
-        self._events.add(self._reader.new())
-        if self._finished_at is None and self._events.exit_code is not None:
-            self._finished_at = now
-        if self._failed_at is None and (
-            self._recorded_failures.is_any(self._launcher_pid) or self._log.shows_failure()
-        ):
-            self._failed_at = now
-
     def _decide_outcome(self, returncode: int) -> RunOutcome:
-        self._events.read(self._reader)
+        self._watch.read_rest()
         return decide_outcome(
             RunEvidence(
                 returncode=returncode,
-                events=self._events,
+                events=self._watch.events,
                 failures=read_failures(self._folder),
                 report=parse_launcher_log(self._log.text(), self._ranks.start),
                 stop_reason=self._requests.stop_reason,
                 was_forced=self._requests.was_forced,
-                killed_pids=frozenset(self._killed_pids),
+                killed_pids=frozenset(self._watch.killed_pids),
                 launcher=launcher_name(self._argv),
-                launcher_pid=self._launcher_pid,
+                launcher_pid=self._watch.launcher_pid,
                 ranks=self._ranks,
-                lost_folder=str(self._folder.path) if self._is_folder_lost() else "",
+                lost_folder=str(self._folder.path) if self._watch.is_folder_lost else "",
             )
         )
-
-    def _is_folder_lost(self) -> bool:
-        return self._guard.has_restored or (self._events.has_started and not self._folder.events_file.exists())
 
     def report(self) -> None:
         """Write the events that a dead rank 0 could not write, and print the failure message."""
         outcome = self.outcome
         assert outcome is not None, "the run has not ended"
         if 0 in self._ranks:
-            write_last_events(self._folder, self._events, outcome, self._requests.stop_reason)
+            write_last_events(self._folder, self._watch.events, outcome, self._requests.stop_reason)
         if message := outcome_message(outcome, self._folder):
             warn(message)
         elif self.was_forced and math.isinf(self._grace.stop_s):
