@@ -9,6 +9,7 @@ from typing import Final
 
 from app.widgets import theme
 from app.widgets.buttons import Entry, Switch, frame, text
+from app.widgets.scroll import Scroll
 from app.windows.dialog import Dialog
 from modules.config import ConfigError
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
@@ -39,7 +40,11 @@ class HostDialog:
         self._saved, self._former = saved, former
         about = "ssh must reach it without a question: connect to it once by hand, and copy your key with ssh-copy-id."
         self.dialog = Dialog(owner, "Add a machine" if former is None else f"Change {former.name}", about)
-        body = self.dialog.body
+        self.message = text(self.dialog.body, "", "small", colour=theme.BAD, wrap=WIDTH + 60)
+        self.message.pack(side="bottom", anchor="w", pady=(theme.px(8), 0))  # before the fields, which give way to it
+        area = Scroll(self.dialog.body, theme.CARD)
+        area.pack(fill="both", expand=True)
+        body = area.inside
         body.grid_columnconfigure(1, weight=1)
         self.entries: dict[str, Entry] = {}
         for row, (name, title, example, explanation) in enumerate(_FIELDS):
@@ -58,8 +63,7 @@ class HostDialog:
         self.allow_differences = Switch(place, lambda _: None)
         self.allow_differences.pack(anchor="w")
         text(place, _DIFFERENCES, "small", colour=theme.MUTED).pack(anchor="w", pady=(theme.px(2), 0))
-        self.message = text(body, "", "small", colour=theme.BAD, wrap=WIDTH + 60)
-        self.message.grid(row=len(_FIELDS) + 1, column=0, columnspan=2, sticky="w", pady=(theme.px(8), 0))
+        area.ask_for_all()
         if former is not None:
             self._fill(former)
         self.dialog.button("Cancel", self.dialog.close)

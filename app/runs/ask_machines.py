@@ -12,9 +12,9 @@ def ask_machines(owner: tk.Misc, name: str, machines: int, chosen: Callable[[str
     """Ask how to resume the run; `chosen` gets "together", "alone", or an empty answer for neither."""
     others = "the other machine" if machines == 2 else f"the other {machines - 1} machines"
     choices = (
+        Choice("", "Cancel", style="quiet"),
         Choice("alone", "On this machine alone"),
         Choice("together", f"With {others}", style="accent"),
-        Choice("", "Cancel", style="quiet"),
     )
     question = (
         f"{name} trained on {machines} machines. With {others} it goes on once all have joined again. On this machine "

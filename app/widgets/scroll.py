@@ -29,6 +29,11 @@ class Scroll(tk.Frame):
         self.inside.bind("<Configure>", lambda event: self._fit())
         self.canvas.bind("<Configure>", lambda event: self._fit())
 
+    def ask_for_all(self) -> None:
+        """Ask for the room of all that is inside; where a window has less, it scrolls."""
+        self.inside.update_idletasks()
+        self.canvas.configure(width=self.inside.winfo_reqwidth(), height=self.inside.winfo_reqheight())
+
     def see(self, widget: tk.Misc, margin: int = 56, part: tuple[int, int] | None = None) -> None:
         """Scroll as little as needed to show the widget, plus `margin` unscaled pixels.
 

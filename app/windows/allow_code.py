@@ -30,7 +30,7 @@ def ask_for_code(owner: tk.Misc, file: Path, on_allowed: Callable[[bytes], objec
     )
     shown = tk.Text(dialog.body, width=90, height=18, wrap="none", borderwidth=0, highlightthickness=0)
     theme.paint(shown, bg=theme.FIELD, fg=theme.TEXT)
-    shown.configure(font=theme.font("mono"), padx=theme.px(12), pady=theme.px(10))
+    shown.configure(font=theme.tk_font("mono"), padx=theme.px(12), pady=theme.px(10))
     shown.insert("1.0", printable(code.decode("utf-8", "replace"), _SHOWN_CHARACTERS, lines=True, mask=False))
     shown.configure(state="disabled")
     shown.pack(fill="both", expand=True)

@@ -43,7 +43,7 @@ class BatchSizeWindow(ProgramWindow):
             self.dialog.body, width=100, height=16, wrap="word", borderwidth=0, highlightthickness=0, state="disabled"
         )
         theme.paint(self.shown, bg=theme.FIELD, fg=theme.TEXT)
-        self.shown.configure(font=theme.font("mono"), padx=theme.px(12), pady=theme.px(10))
+        self.shown.configure(font=theme.tk_font("mono"), padx=theme.px(12), pady=theme.px(10))
         self.shown.pack(fill="both", expand=True)
         self.dialog.button("Close", self.dialog.close)
         self.again = self.dialog.button("Search", self.start)

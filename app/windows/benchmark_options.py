@@ -6,10 +6,11 @@ import tkinter as tk
 from typing import Final
 
 from app.widgets import theme
-from app.widgets.buttons import Entry, add_tooltip, frame, text
+from app.widgets.buttons import Entry, add_tooltip, frame, text, wrap_within
 from modules.run.benchmark.records import MOST_STEPS
 
 _EMPTY: Final = "Empty: 1, 2, 4, … and all that these settings start, with their own batch size."
+_HINT_WIDTH: Final = 240  # unscaled, until it is known how much is left
 _FIELDS: Final = (
     ("steps", "Steps", "30", "How many optimizer steps are measured in each case, after 10 that are not."),
     ("ranks", "Processes", "", "Such as 1 2 4: how many processes, each with a GPU if there are any."),
@@ -33,7 +34,11 @@ class BenchmarkOptions:
             for widget in (label, entry):
                 add_tooltip(widget, tip)
             self.entries[name] = entry
-        text(row, _EMPTY, colour=theme.MUTED).pack(side="left")
+        hint = frame(row)
+        hint.pack(side="left", fill="x", expand=True)
+        label = text(hint, _EMPTY, colour=theme.MUTED, wrap=_HINT_WIDTH)
+        wrap_within(label, hint, margin=0)
+        label.pack(anchor="w")
 
     def arguments(self) -> list[str]:
         """The options of the program. Raises ValueError, whose text names the field, for a number that is none."""

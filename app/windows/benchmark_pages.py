@@ -10,7 +10,7 @@ from typing import Final
 from PIL import Image, ImageTk
 
 from app.widgets import theme
-from app.widgets.buttons import Segments, frame, text
+from app.widgets.buttons import Segments, frame, text, wrap_within
 from app.widgets.table import Table, table
 from modules.files import printable
 from modules.files.images import open_image
@@ -48,7 +48,6 @@ class BenchmarkPages:
         holder = frame(parent)
         holder.configure(width=theme.px(SIZE[0]), height=theme.px(SIZE[1]))
         holder.pack_propagate(False)
-        holder.pack(fill="both", expand=True)
         self._pages = {name: frame(holder) for name in _PAGES}
         self.table = _numbers(self._pages["Table"], HEADS)
         self.table.bind("<<TreeviewSelect>>", lambda event: self._show_note())
@@ -60,11 +59,13 @@ class BenchmarkPages:
             self._pages["Output"], wrap="word", borderwidth=0, highlightthickness=0, state="disabled", height=1
         )
         theme.paint(self._output, bg=theme.FIELD, fg=theme.TEXT)
-        self._output.configure(font=theme.font("mono"), padx=theme.px(12), pady=theme.px(10))
+        self._output.configure(font=theme.tk_font("mono"), padx=theme.px(12), pady=theme.px(10))
         self._output.pack(fill="both", expand=True)
         self.note = text(parent, colour=theme.MUTED, wrap=SIZE[0])
         self.note.configure(height=2, anchor="nw")
-        self.note.pack(fill="x", pady=(theme.px(8), 0))
+        wrap_within(self.note, parent, margin=0)
+        self.note.pack(side="bottom", fill="x", pady=(theme.px(8), 0))  # before the pages, which give way to it
+        holder.pack(fill="both", expand=True)
         self.turn_to("Table")
 
     def turn_to(self, page: str) -> None:

@@ -69,9 +69,9 @@ class Dialog:
     def show(self) -> tk.Toplevel:
         """Place it over its owner and take the keyboard focus."""
         window = self.window
-        self._place()
+        self.place()
         if self._owner.winfo_width() == 1:  # it is still opening: where it will be is known in a moment
-            window.after(_OPENING_MS, self._place)
+            window.after(_OPENING_MS, self.place)
         window.deiconify()
         window.lift()
         window.wait_visibility()
@@ -96,7 +96,8 @@ class Dialog:
         else:
             self._owner.focus_force()
 
-    def _place(self) -> None:
+    def place(self) -> None:
+        """Put it over its owner and wholly onto the screen, also once its contents have become larger."""
         window, owner = self.window, self._owner
         window.update_idletasks()
         width = min(window.winfo_reqwidth(), window.winfo_screenwidth())

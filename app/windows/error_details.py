@@ -46,14 +46,9 @@ class ErrorDetails:
         theme.paint(self.text, bg=theme.CARD, fg=theme.TEXT)
         self.text.insert("1.0", self._message)
         self.text.configure(state="disabled")
-        bar = Scrollbar(holder, self.text.yview)
-        self.text.configure(yscrollcommand=bar.set)
+        self._bar = Scrollbar(holder, self.text.yview)
+        self.text.configure(yscrollcommand=self._bar.set)
         self.text.pack(side="left", fill="both", expand=True)
-        self.text.update_idletasks()
-        lines = self._count_lines()
-        self.text.configure(height=min(lines, _MAX_LINES))
-        if lines > _MAX_LINES:
-            bar.pack(side="right", fill="y")
         self.copy = self.dialog.button("Copy", self._copy)
         if open_log is not None:
             self.show_log = self.dialog.button("Show log", lambda: self._leave(open_log))
@@ -64,8 +59,15 @@ class ErrorDetails:
         self.dialog.on_return(self.dialog.close)
 
     def show(self) -> tk.Toplevel:
-        """Open the dialog."""
-        return self.dialog.show()
+        """Open the dialog, as high as its text needs."""
+        window = self.dialog.show()
+        window.update_idletasks()  # only now the text has its width, and with that its lines
+        lines = self._count_lines()
+        self.text.configure(height=min(lines, _MAX_LINES))
+        if lines > _MAX_LINES:
+            self._bar.pack(side="right", fill="y", before=self.text)
+        self.dialog.place()
+        return window
 
     def _count_lines(self) -> int:
         counted = self.text.count("1.0", "end", "displaylines")

@@ -49,17 +49,20 @@ class FileDialog:
         self._path_entry = Entry(line, lambda _: self._show_choice(), width=480)
         self._path_entry.pack(side="left", padx=(theme.px(8), 0), fill="x", expand=True)
         self._path_entry.line.bind("<Return>", handler(self._open_typed))
-        self._build_list(body)
+        box = self._build_list(body)
+        foot = frame(body)
+        foot.pack(side="bottom", fill="x")  # before the list, which gives way on a low screen
+        box.pack(fill="both", expand=True)
         if hint := _hint(purpose, endings):
-            self._build_hint(body, hint)
-        self._name = Entry(body, width=560)
+            self._build_hint(foot, hint)
+        self._name = Entry(foot, width=560)
         if purpose in ("open", "save"):
             self._name.pack(fill="x", pady=(theme.px(8), 0))
         self._name.show(name)
-        self._choice = text(body, "", "small", colour=theme.MUTED, wrap=560)
+        self._choice = text(foot, "", "small", colour=theme.MUTED, wrap=560)
         if purpose in ("folder", "any"):
             self._choice.pack(anchor="w", pady=(theme.px(8), 0))
-        self._message = text(body, "", "small", colour=theme.WARN, wrap=560)
+        self._message = text(foot, "", "small", colour=theme.WARN, wrap=560)
         self._message.pack(anchor="w", pady=(theme.px(6), 0))
         self._dialog.button("Cancel", self._dialog.close)
         take = {"open": "Open", "save": "Save", "folder": "Choose", "any": "Choose"}[purpose]
@@ -75,9 +78,8 @@ class FileDialog:
         window.wait_window()
         return self._answer
 
-    def _build_list(self, body: tk.Misc) -> None:
+    def _build_list(self, body: tk.Misc) -> tk.Frame:
         box = frame(body)
-        box.pack(fill="both", expand=True)
         columns = {"name": ("Name", 400), "changed": ("Modified", 150)}
         if self._purpose == "folder":
             columns = {"name": ("Name", 320), "images": ("Images", 80), "changed": ("Modified", 150)}
@@ -89,6 +91,7 @@ class FileDialog:
         for key in ("<Down>", "<Up>"):
             self._list.bind(key, lambda event: self._select_first())
         self._list.bind("<Key>", self._type_ahead, add="+")
+        return box
 
     def _build_hint(self, body: tk.Misc, hint: str) -> None:
         line = frame(body)

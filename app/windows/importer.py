@@ -10,7 +10,7 @@ from app.dry_run import dry_run
 from app.shell.ask import Choice, ask
 from app.state import AppState
 from app.widgets import theme
-from app.widgets.buttons import Button, Segments, frame, text
+from app.widgets.buttons import Button, Segments, frame, text, wrap_within
 from app.widgets.table import table
 from app.windows.chooser import choose_path
 from app.windows.dialog import Dialog
@@ -66,15 +66,20 @@ class ImportWindow:
         self._tabs = Segments(body, list(self._lists), self._show_list)
         self._tabs.pack(anchor="w", pady=(0, theme.px(8)))
         box = frame(body)
-        box.pack(fill="both", expand=True)
         names = (f"In {report.trainer}", "Here", "Why")
         columns = dict(zip(COLUMNS, zip(names, COLUMN_WIDTHS, strict=True), strict=True))
         self._table = table(box, columns)
         self._table.configure(height=VISIBLE_ROWS)
         self._table.bind("<<TreeviewSelect>>", lambda event: self._show_detail())
-        self._detail = text(body, "", colour=theme.MUTED, wrap=sum(COLUMN_WIDTHS))
+        below = frame(body)
+        self._detail = text(below, "", colour=theme.MUTED)
         self._detail.configure(height=4, anchor="nw", justify="left")
-        self._detail.pack(fill="x", pady=(theme.px(8), 0))
+        self._detail.pack(fill="x")
+        wrap_within(self._detail, below, margin=0)
+        below.configure(width=theme.px(sum(COLUMN_WIDTHS)), height=self._detail.winfo_reqheight())
+        below.pack_propagate(False)
+        below.pack(side="bottom", fill="x", pady=(theme.px(8), 0))  # before the table, which gives way to it
+        box.pack(fill="both", expand=True)
         self._copy: Button = self._dialog.button("Copy the lists", self._copy_lists)
         self._dialog.button("Cancel", self._dialog.close)
         self._dialog.button("Open", self._open, "accent")

@@ -64,7 +64,6 @@ class PreflightWindow(ProgramWindow):
         self._upper = table_frame = frame(self.dialog.body)
         table_frame.configure(width=theme.px(940), height=theme.px(_TABLE_HEIGHT))
         table_frame.pack_propagate(False)
-        table_frame.pack(fill="both", expand=True)
         columns = {
             "check": ("Check", 150),
             "where": ("Where", 130),
@@ -80,7 +79,8 @@ class PreflightWindow(ProgramWindow):
         self._below = below = frame(self.dialog.body)
         below.configure(height=theme.px(_ADVICE_HEIGHT))
         below.pack_propagate(False)
-        below.pack(fill="x", pady=(theme.px(8), 0))
+        below.pack(side="bottom", fill="x", pady=(theme.px(8), 0))  # before the table, which gives way to it
+        table_frame.pack(fill="both", expand=True)
         self._advice = text(below, colour=theme.MUTED)
         wrap_within(self._advice, below, margin=0)
         self._advice.pack(anchor="nw")

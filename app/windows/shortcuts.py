@@ -7,6 +7,7 @@ from typing import Final
 
 from app.widgets import theme
 from app.widgets.buttons import frame, text
+from app.widgets.scroll import Scroll
 from app.windows.dialog import Dialog
 
 LEFT = (0, 2, 5)  # groups of the left column, chosen so that both are equally long
@@ -43,7 +44,9 @@ SHORTCUTS: Final = (
 def show_shortcuts(owner: tk.Misc) -> tk.Toplevel:
     """Show the list in two columns."""
     dialog = Dialog(owner, "Keyboard shortcuts")
-    columns = [frame(dialog.body), frame(dialog.body)]
+    area = Scroll(dialog.body, theme.CARD)
+    area.pack(fill="both", expand=True)
+    columns = [frame(area.inside), frame(area.inside)]
     for index, column in enumerate(columns):
         column.grid(row=0, column=index, sticky="n", padx=(0, theme.px(40) if index == 0 else 0))
     for number, (group, keys) in enumerate(SHORTCUTS):
@@ -57,6 +60,7 @@ def show_shortcuts(owner: tk.Misc) -> tk.Toplevel:
             shown.grid(row=row, column=1, sticky="e", padx=(theme.px(24), 0))
             table.grid_columnconfigure(0, minsize=theme.px(170))
             table.grid_columnconfigure(1, weight=1)
+    area.ask_for_all()
     dialog.window.bind("<F1>", lambda event: dialog.close())
     dialog.button("Close", dialog.close, "accent").focus_set()
     return dialog.show()
