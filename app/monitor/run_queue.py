@@ -219,6 +219,7 @@ class QueuePage(Page):
             return
         self.queue, self.has_runner = found.queue, found.has_runner
         self.settings, self.losses = found.settings, found.losses
+        self.state.queued = len(self.queue.waiting)
         if self.has_runner:
             self._starting_until = 0.0
         show_entries(self.table, self.queue, self.settings, self.losses)

@@ -9,7 +9,7 @@ from typing import Final
 from app.state import AppState
 from modules.run.queue.folder import RunQueue
 
-_EVERY_S: Final = 2.0
+_EVERY_S: Final = 10.0  # rarely, because each time an idle window wakes
 
 
 class QueueWatch:

@@ -174,7 +174,9 @@ def test_closing_the_window_says_what_the_queue_goes_on_with(driver: Driver, hom
     assert len(closed) == 3, "nothing is left to do"
 
 
-def test_without_a_run_the_bar_says_what_waits(driver: Driver, home: Path) -> None:
+def test_without_a_run_the_bar_says_what_waits(driver: Driver, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.runs.queue_watch._EVERY_S", 0.1)
+    driver.window.run_bar._queue._read_at = 0.0
     queue, bar = RunQueue("runs"), driver.window.run_bar
     assert bar._detail_of(bar._status) == "Press Train to start."
     queue.add(TrainConfig(device="cpu"))
