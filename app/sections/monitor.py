@@ -135,7 +135,7 @@ class Section(tk.Frame):
             lambda: self.show_log(self._problem),
             bg=theme.BAD_SOFT,
             icon="terminal",
-        ).pack(side="left", padx=theme.px(4))
+        ).pack(side="left", padx=4)
         self._banner_resume = Button(
             self._banner_buttons,
             "Resume",
@@ -143,7 +143,7 @@ class Section(tk.Frame):
             bg=theme.BAD_SOFT,
             icon="refresh",
         )
-        self._banner_resume.pack(side="left", padx=theme.px(4))
+        self._banner_resume.pack(side="left", padx=4)
         self._banner_title = text(self.banner, "", bg=theme.BAD_SOFT)
         self._banner_title.pack(side="top", anchor="w", padx=theme.px(16), pady=(theme.px(10), 0))
         self._banner_advice = text(self.banner, "", "small", colour=theme.MUTED, bg=theme.BAD_SOFT)
@@ -272,7 +272,7 @@ class Section(tk.Frame):
         advice = truncate(with_titles(problem.advice.strip()), 300)
         self._show_advice(" ".join(filter(None, (advice, status.detail))))
         if status.can_resume:
-            self._banner_resume.pack(side="left", padx=theme.px(4))
+            self._banner_resume.pack(side="left", padx=4)
         else:
             self._banner_resume.pack_forget()
         # customtkinter scales its own widgets
