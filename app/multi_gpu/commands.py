@@ -1,18 +1,22 @@
-"""The commands that the multi-node window shows: one per machine, the join line, the Slurm script."""
+"""The commands that the multi-node window shows: one per machine, the join line, the Slurm job."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import secrets
+import shlex
+import sys
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
-from modules.config import ConfigError, TrainConfig
-from modules.run import LaunchPlan, RunFolder
+from modules import ROOT
+from modules.config import TrainConfig
+from modules.machine import visible_gpus
+from modules.run import LaunchPlan
 from modules.run.join.join_token import JOIN_TOKEN
+from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.environment import LaunchEnvironment
-from modules.run.slurm.layout import SlurmRequest
-from modules.run.slurm.script import plan_jobs, render
+
+SUBMIT_SCRIPT = ROOT / "scripts" / "submit_slurm.py"
 
 
 @dataclass(frozen=True)
@@ -25,10 +29,12 @@ class Command:
 
 
 def build_commands(config: TrainConfig, config_file: Path, token: str) -> list[Command]:
-    """All ways to start this config on several machines, the simplest first.
+    """All ways to start this config, the simplest first; on one machine only the Slurm job.
 
     Queries ports and GPUs: call it off the main thread. Raises ConfigError if the config cannot run on this machine.
     """
+    if config.num_nodes == 1:
+        return [_slurm_job(config, config_file)]
     shared = config.model_copy(update={"enable_multi_gpu": True})
     plan = replace(LaunchPlan.from_config(shared, config_path=config_file), node_rank=0)
     first = LaunchPlan.from_config(
@@ -43,7 +49,7 @@ def build_commands(config: TrainConfig, config_file: Path, token: str) -> list[C
             "Machine 0, which the others join",
             f"Start this first, on the machine with the address {plan.master_addr}, or press Train in its window. "
             "Both show which machines have joined.",
-            f" {JOIN_TOKEN}={token} {first.command_line()}",
+            f" {_start_folder()} && {JOIN_TOKEN}={token} {first.command_line()}",
         ),
         Command(
             "Every other machine",
@@ -51,35 +57,61 @@ def build_commands(config: TrainConfig, config_file: Path, token: str) -> list[C
             plan.join_line(plan.port + 1, token),
         ),
     ]
+    secret = secrets.token_hex(16)
     for node in range(plan.num_nodes):
-        title = f"Machine {node} with torchrun, manually"
         found.append(
-            Command(title, "Needs the same config file at the same path on every machine.", plan.command_line(node))
+            Command(
+                f"Machine {node} with torchrun, manually",
+                "Every machine needs Tandem, its Python and the config file at the same paths, and this start folder, "
+                f"where relative paths in the config begin. {STORE_SECRET}, the same on all, authenticates what the "
+                "processes tell each other; it is new each time that the commands are generated.",
+                f" {_start_folder()} && {STORE_SECRET}={secret} {plan.command_line(node)}",
+            )
         )
-    return [*found, _batch_script(shared, plan)]
+    return [*found, _slurm_job(shared, config_file)]
 
 
-_SLURM = partial(
-    Command, "Slurm batch script", "Save it and submit it with sbatch, or run scripts/submit_slurm.py to do both."
-)
-
-
-def _batch_script(config: TrainConfig, plan: LaunchPlan) -> Command:
-    counts = [count or plan.processes_here for count in plan.process_counts]  # as many as here, unless it is known
+def _slurm_job(config: TrainConfig, config_file: Path) -> Command:
+    """The line that writes the run's folder with the batch script in it, and submits it."""
+    counts = _processes_of_nodes(config)
+    title = "Slurm job"
     if len(set(counts)) > 1:
-        return _SLURM(
-            f"# not possible: {' + '.join(map(str, counts))} processes are set, and a Slurm job has as many on each\n"
-            "# of its nodes. Set “Processes per machine” to one number for all, or start the machines with the\n"
-            "# commands above."
+        return Command(
+            title,
+            "Not possible with these settings:",
+            f"# {' + '.join(map(str, counts))} processes are set, and a Slurm job has as many on each of its nodes.\n"
+            "# Set “Processes per machine” to one number for all, or start the machines with the commands above.",
         )
-    request = SlurmRequest(gpus=sum(counts), nodes=len(counts), gpus_per_node=max(counts), cpu=plan.backend == "gloo")
-    folder = RunFolder(Path(config.runs_dir).absolute() / (config.run_name or "slurm-run"))
-    script = _or_reason(lambda: render(plan_jobs(config, request)[-1], request, folder, Path.cwd()))
-    return _SLURM(script)
+    alone = "“Number of machines” is 1, so this is the only line; Train needs none. " if len(counts) == 1 else ""
+    command = [sys.executable, str(SUBMIT_SCRIPT), "--config", str(config_file)]
+    command += ["--gpus", str(sum(counts)), "--nodes", str(len(counts))]
+    if config.device == "cpu":
+        command.append("--cpu")
+    return Command(
+        title,
+        f"{alone}Run it on a login node of the cluster, which sees this folder and the config file: it checks the "
+        "settings, writes the run's folder with slurm.sh in it, and submits that with sbatch. Correct --gpus, the "
+        "number on all nodes together, if it is that of this computer, and add what your cluster asks for, such as "
+        "--partition NAME --time 1-0 --account NAME --mem 64G --gpu_type NAME; --dry_run only shows the script.",
+        f"{_start_folder()} && {shlex.join(command)}",
+    )
 
 
-def _or_reason(work: Callable[[], str]) -> str:
-    try:
-        return work()
-    except ConfigError as error:
-        return f"# not possible: {error}"
+def _processes_of_nodes(config: TrainConfig) -> list[int]:
+    """The processes on each node: as set, or else as many as this computer has GPUs."""
+    nodes = config.num_nodes
+    is_group = config.training_mode in {"distributed", "fully_sharded"}
+    if not (is_group or (config.training_mode == "auto" and config.enable_multi_gpu)):
+        return [1]
+    if config.processes_per_node is not None:
+        given = list(config.processes_per_node)
+        return given if len(given) == nodes else given * nodes
+    if config.world_size is not None:
+        return [config.world_size // nodes] * nodes
+    here = 1 if config.device == "cpu" else len(visible_gpus())
+    return [max(here, 1)] * nodes
+
+
+def _start_folder() -> str:
+    """Goes to where relative paths in the config begin."""
+    return f"cd {shlex.quote(str(Path.cwd()))}"

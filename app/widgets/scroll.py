@@ -75,7 +75,10 @@ def scroll_by_wheel(root: tk.Tk) -> None:
 
 
 def scroll_to_focus(root: tk.Tk) -> None:
-    """Scroll each widget that gets the focus into view, unless it is an area itself or its scrollbar."""
+    """Scroll each widget that gets the focus into view, unless it is an area itself or its scrollbar.
+
+    What is under the pointer stays there: it would move away from a press before the release.
+    """
     root.bind_all("<FocusIn>", _focused, add="+")
 
 
@@ -90,8 +93,15 @@ def enclosing(widget: object) -> Scroll | None:
 
 def _focused(event: tk.Event[tk.Misc]) -> None:
     area = enclosing(event.widget)
-    if area is not None and str(event.widget).startswith(f"{area.inside}."):
+    if area is None or not str(event.widget).startswith(f"{area.inside}."):
+        return
+    if not (_is_under_pointer(event.widget) and _is_under_pointer(area.canvas)):
         area.see(event.widget)
+
+
+def _is_under_pointer(widget: tk.Misc) -> bool:
+    x, y = widget.winfo_pointerx() - widget.winfo_rootx(), widget.winfo_pointery() - widget.winfo_rooty()
+    return 0 <= x < widget.winfo_width() and 0 <= y < widget.winfo_height()
 
 
 def _turned(event: tk.Event[tk.Misc]) -> None:

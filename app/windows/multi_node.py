@@ -64,7 +64,7 @@ class MultiNodeWindow:
         self._list.pack(fill="both", expand=True, pady=(theme.px(12), 0))
         text(
             self._list,
-            "“Generate launch commands” shows the exact command for each machine.",
+            "“Generate launch commands” shows the exact command for each machine, and that for a Slurm job.",
             colour=theme.MUTED,
         ).pack(anchor="w", pady=theme.px(8))
         self._dialog.button("Close", self._dialog.close)
@@ -82,11 +82,8 @@ class MultiNodeWindow:
         if draft.config is None:
             self._show_message(INVALID_SETTINGS)
             return
-        if not draft.config.enable_multi_gpu:
+        if draft.config.num_nodes > 1 and not draft.config.enable_multi_gpu:
             self._show_message("“Multi-GPU training” is off: switch it on above, several machines need it.")
-            return
-        if draft.config.num_nodes < 2:
-            self._show_message("“Number of machines” is 1; set how many machines train together.")
             return
         if draft.file is None or draft.is_dirty:
             self._save("the launch commands name this file")

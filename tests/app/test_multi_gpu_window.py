@@ -18,6 +18,8 @@ from app.multi_gpu.link_matrix import LinkMatrix
 from app.multi_gpu.plan_summary import describe
 from app.runs.control import create_run
 from app.sections.multi_gpu import Section
+from app.widgets.buttons import Button
+from app.widgets.scroll import Scroll
 from app.windows.batch_size import BatchSizeWindow
 from app.windows.multi_node import MultiNodeWindow
 from app.windows.preflight import PreflightWindow
@@ -168,7 +170,7 @@ def test_commands_for_two_machines_work_when_pasted(
     shared_driver.wait(lambda: len(opened.commands) == 5, "the commands")
     shared_driver.settle()
     first, join, *_, batch = opened.commands
-    assert "#SBATCH --nodes=2" in batch.text
+    assert "--nodes 2" in batch.text
     copied = shell(join.text, place, images)
     try:
         done = subprocess.run(
@@ -208,15 +210,40 @@ def shell(command: str, place: Path, images: Path) -> subprocess.Popen[str]:
     )
 
 
-def test_multi_node_window_reports_what_is_missing(section: Section, shared_driver: Driver) -> None:
+def test_one_machine_has_the_line_of_a_slurm_job(section: Section, shared_driver: Driver, shared_home: Path) -> None:
+    shared_driver.draft.file = shared_home / "one.yaml"
+    shared_driver.draft.set("world_size", 2)
+    assert shared_driver.window.files.save()
     opened = multi_node_window(shared_driver)
     opened.show()
     opened.generate()
+    shared_driver.wait(lambda: opened.commands, "the line")
+    (slurm,) = opened.commands
+    assert "--gpus 2 --nodes 1" in slurm.text
     shared_driver.settle()
-    assert "“Number of machines” is 1; set how many machines train together." in shared_driver.text(
-        opened._dialog.window
-    )
+    assert "“Number of machines” is 1" in shared_driver.text(opened._dialog.window)
     opened._dialog.close()
+
+
+def test_press_does_not_scroll_what_is_under_the_pointer(section: Section, shared_driver: Driver) -> None:
+    """A button at the edge of the visible part would else move away before the release."""
+    driver, window = shared_driver, tk.Toplevel(shared_driver.window)
+    area = Scroll(window)
+    area.canvas.configure(height=100, width=200)
+    area.pack()
+    pressed: list[int] = []
+    buttons = [Button(area.inside, f"Copy {number}", lambda: pressed.append(1)) for number in range(9)]
+    for button in buttons:
+        button.pack()
+    driver.settle()
+    at_edge = next(one for one in buttons if one.winfo_y() + one.winfo_height() > 60)
+    driver.click_really(at_edge)
+    driver.wait(lambda: driver.window.focus_get() is at_edge, "the focus")
+    driver.wait(lambda: pressed, "the press")
+    assert area.canvas.canvasy(0) == 0
+    buttons[-1].focus_set()
+    driver.wait(lambda: area.canvas.canvasy(0) > 0, "the last button in sight")
+    window.destroy()
 
 
 def test_launch_commands_are_seen_whole_and_scroll(
@@ -256,7 +283,7 @@ def test_launch_commands_are_seen_whole_and_scroll(
     driver.click_button("Generate launch commands")
     driver.wait(lambda: opened.commands is not before, "the commands for unequal machines")
     script = opened.commands[-1].text
-    assert "#SBATCH" not in script, "Slurm would start as many on each"
+    assert "submit_slurm" not in script, "Slurm would start as many on each"
     assert "4 + 2 processes" in script
     opened._dialog.close()
 
