@@ -27,8 +27,13 @@ from modules.run.preflight_report.start import WAITING
 SCRIPT = ROOT / "scripts" / "preflight.py"
 _MAX_LINES: Final = 3  # of commands for other machines
 _MAX_MESSAGES: Final = 6  # about the machines that join
-_START_THERE: Final = "Run these in Tandem's folder there; each machine needs this config file at the same path."
-_JOIN_THERE: Final = "Run this in Tandem's folder there. It needs no config file; each machine counts its own GPUs."
+_BY_HAND: Final = "The check starts no machine over ssh, as Train does: do it by hand. "
+_START_THERE: Final = (
+    f"{_BY_HAND}Run these in Tandem's folder there; each machine needs this config file at the same path."
+)
+_JOIN_THERE: Final = (
+    f"{_BY_HAND}Run this in Tandem's folder there. It needs no config file; each machine counts its own GPUs."
+)
 _CLICK_A_ROW: Final = "Click a row to read all of it, and what to do about it."
 _TABLE_HEIGHT, _ADVICE_HEIGHT = 320, 64  # unscaled; of three lines, longer ones take room from the table
 _LEAST_TABLE_HEIGHT: Final = 120
@@ -66,9 +71,9 @@ class PreflightWindow(ProgramWindow):
         table_frame.pack_propagate(False)
         columns = {
             "check": ("Check", 150),
-            "where": ("Where", 130),
+            "where": ("Where", 210),
             "state": ("", 60),
-            "value": ("Result", 560),
+            "value": ("Result", 480),
         }
         self.table = table(table_frame, columns)
         self._colour_rows()

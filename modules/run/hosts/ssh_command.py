@@ -98,15 +98,16 @@ def ssh_fault(host: Host, exit_code: int, output: str) -> HostError | None:
 
 def _connection_fault(host: Host, output: str) -> HostError | None:
     port = "" if host.port is None else f"-p {host.port} "
+    at_port = "; for another port than ssh's own, set the machine's port" if not port else f" on port {host.port}"
     if "REMOTE HOST IDENTIFICATION HAS CHANGED" in output:
         return HostError(
-            f"the host key of {host} is not the one that is known here, so somebody else may be answering",
+            f"{host} shows another host key than the one that is known here, so somebody else may be answering",
             "If the machine was set up anew, remove the old key (ssh-keygen -R) and connect once: "
             f"ssh {port}{host.target}",
         )
     if "Host key verification failed" in output or "host key is known for" in output:
         return HostError(
-            f"the host key of {host} is unknown here", f"Connect once and compare it: ssh {port}{host.target}"
+            f"{host} shows a host key that is unknown here", f"Connect once and compare it: ssh {port}{host.target}"
         )
     if re.search(r"Permission denied|Too many authentication failures|No supported authentication", output):
         return HostError(
@@ -121,7 +122,7 @@ def _connection_fault(host: Host, output: str) -> HostError | None:
     if re.search(r"connect to host|timed out|Connection (closed|reset|refused)|Network is unreachable", output):
         return HostError(
             f"{host} is not reachable: {last_lines(output, 1).rstrip('.')}",
-            "Check that it is on, its address, and that sshd runs there",
+            f"Check that it is on, its address, and that sshd runs there{at_port}",
         )
     return None
 

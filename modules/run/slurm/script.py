@@ -224,11 +224,13 @@ def _srun_comment(layout: SlurmLayout, request: SlurmRequest) -> list[str]:
 
 
 def _exit_handling(request: SlurmRequest, folder: RunFolder) -> list[str]:
-    by_hand = f"echo {_quoted(f'Paused after a backup. Continue with:  sbatch {_quoted(script_path(folder))}')} >&2"
+    by_hand = (
+        f"echo {_quoted(f'The run is not complete. Continue it with:  sbatch {_quoted(script_path(folder))}')} >&2"
+    )
     if not request.requeue:
         return [
             f"# {PAUSED}: paused after a backup, because SIGUSR1 announced the time limit.",
-            f'[ "$code" != {PAUSED} ] || {by_hand}',
+            f'[ "$code" != {PAUSED} ] && [ "$code" != {TERMINATED} ] || {by_hand}',
             'exit "$code"',
         ]
     return [
@@ -241,8 +243,8 @@ def _exit_handling(request: SlurmRequest, folder: RunFolder) -> list[str]:
         f'if [ "$code" = {PAUSED} ] || is_preempted; then',
         '    echo "Requeueing the job."',
         '    scontrol requeue "$SLURM_JOB_ID" && exit 0',
-        f"    {by_hand}",
         "fi",
+        f'[ "$code" != {PAUSED} ] && [ "$code" != {TERMINATED} ] || {by_hand}',
         'exit "$code"',
     ]
 

@@ -89,11 +89,11 @@ def test_keys_that_are_not_accepted(host: Host, server: SshServer, monkeypatch: 
     try:
         server.known_hosts.write_text("")
         said = check_host(host).fault
-        assert "the host key of beta (root@127.0.0.1) is unknown here." in said
+        assert "beta (root@127.0.0.1) shows a host key that is unknown here." in said
         assert f"ssh -p {server.port} root@127.0.0.1" in said
         other = (server.place / "key.pub").read_text().split()[1]
         server.known_hosts.write_text(f"[127.0.0.1]:{server.port} ssh-ed25519 {other}\n")
-        assert "is not the one that is known here" in check_host(host).fault
+        assert "shows another host key than the one that is known here" in check_host(host).fault
     finally:
         server.known_hosts.write_text(known)
     accepted = (server.place / "key.pub").read_text()

@@ -182,6 +182,23 @@ def test_separate_caching_job() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="batch scripts are for bash")
+@pytest.mark.parametrize("requeue", [True, False])
+def test_cancelled_job_names_the_command_that_continues_it(tmp_path: Path, requeue: bool) -> None:
+    """After scancel, when scontrol tells of no preemption and the training has ended with 143."""
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    for name, body in {"srun": "exit 143", "scontrol": "echo PreemptTime=None"}.items():
+        (commands / name).write_text(f"#!/bin/sh\n{body}\n")
+        (commands / name).chmod(0o755)
+    folder = tmp_path / "runs" / "x"
+    text = script(SlurmRequest(1, cpu=True, requeue=requeue), folder=folder).replace("cd /work ", f"cd '{tmp_path}' ")
+    environ = {"PATH": f"{commands}:/usr/bin:/bin", "SLURM_JOB_ID": "1", "SLURM_CPUS_PER_TASK": "1"}
+    done = subprocess.run(["bash", "-c", text], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 143, done.stderr
+    assert f"Continue it with:  sbatch {folder}/slurm.sh" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="batch scripts are for bash")
 @pytest.mark.parametrize(
     "request_", [SlurmRequest(4), SlurmRequest(2, cpu=True, requeue=False), SlurmRequest(8, nodes=2)]
 )
@@ -212,7 +229,7 @@ def test_bash_passes_arguments_to_srun(request_: SlurmRequest, tmp_path: Path) -
     assert words[-4:] == ["--run_name", "x", "--resume", "latest"]
     assert done.returncode == (0 if request_.requeue else 138), done.stderr
     assert ("scontrol requeue 1042" in done.stdout) == request_.requeue
-    assert done.stderr == "" if request_.requeue else "Continue with:  sbatch" in done.stderr
+    assert done.stderr == "" if request_.requeue else "Continue it with:  sbatch" in done.stderr
 
 
 def fake_sbatch(folder: Path, said: str) -> dict[str, str]:
