@@ -178,7 +178,7 @@ def _about(entry: Entry) -> str:
     """When, and how it ended."""
     at = entry.ended or (entry.started if entry.state == "running" else entry.added)
     verb = {"waiting": "added", "running": "since"}.get(entry.state, "at")
-    code = "" if entry.exit_code in (None, FINISHED) else f" (exit code {entry.exit_code})"
+    code = f" (exit code {entry.exit_code})" if entry.state == "failed" and entry.exit_code is not None else ""
     reason = f"  {entry.reason.splitlines()[0]}{code}" if entry.reason else ""
     return f"{verb} {time.strftime('%d %b %H:%M', time.localtime(at or 0))}{reason}"
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from app.monitor.queue_texts import loss_text, settings_text
 from app.monitor.run_list import RunList
 from modules.run.queue.differences import Differences
 from modules.run.queue.entries import Queue
 from modules.run.queue.folder import RunQueue
+
+_WITH_LOSSES: Final = ("finished", "stopped")
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class QueueReader:
         found = queue.read()
         differences = self._differences.of(queue, found.in_order())
         texts = {number: settings_text(each) for number, each in differences.items()}
-        folders = {queue.run_folder(each).path: each.number for each in found.entries if each.state == "finished"}
+        folders = {queue.run_folder(each).path: each.number for each in found.entries if each.state in _WITH_LOSSES}
         summaries = self._runs.read(list(folders))
         losses = {folders[each.path]: loss_text(each.loss, each.validation_loss) for each in summaries}
         return QueueContent(found, queue.has_runner(), texts, losses)

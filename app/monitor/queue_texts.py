@@ -11,7 +11,6 @@ from app.form.setting_text import display_value, format_value, with_titles
 from modules.config import Option
 from modules.config.family_about import family_about
 from modules.files import printable
-from modules.run.exit_codes import FINISHED
 from modules.run.format_duration import format_duration
 from modules.run.queue.entries import Entry, Queue
 
@@ -21,6 +20,7 @@ _STATES: Final = {
     "waiting": "Waiting",
     "running": "Running",
     "finished": "Finished",
+    "stopped": "Stopped",
     "failed": "Failed",
     "removed": "Removed",
 }
@@ -115,8 +115,8 @@ def selected_text(entry: Entry, settings: str, losses: str, folder: PurePath) ->
 
 
 def _end(entry: Entry) -> str:
-    """Why it ended, unless its state says it."""
-    code = "" if entry.exit_code in (None, FINISHED) else f" (exit code {entry.exit_code})"
+    """Why it ended, unless its state says it; the code of a stop says nothing more."""
+    code = f" (exit code {entry.exit_code})" if entry.state == "failed" and entry.exit_code is not None else ""
     reason = printable(with_titles(entry.reason.split("\n")[0]), 300)
     return f"{reason}{code}" if reason and reason != _STATES[entry.state] else ""
 

@@ -296,7 +296,7 @@ def test_cells_of_a_row() -> None:
 
     assert row_of(Entry(number=1, name="cats", devices=None, hosts=["beta"], added=1.0), 1)[3] == "All + beta"
     assert result(state="finished", exit_code=0, reason="Finished") == "loss 0.05"
-    assert result(state="finished", exit_code=130, reason="Stopped") == "Stopped (exit code 130)"
+    assert result(state="stopped", exit_code=130, reason="Stopped") == "loss 0.05"
     assert result(state="failed", exit_code=2, reason="No such folder") == "No such folder (exit code 2)"
     family, options = (find_option(TrainConfig, name) for name in ("family", "family_options"))
     assert family is not None

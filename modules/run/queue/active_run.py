@@ -28,7 +28,7 @@ from modules.run.folder.run_lock import is_training
 from modules.run.hosts.host_list import find_hosts
 from modules.run.hosts.remote_machines import hosts_of_former_run
 from modules.run.launch.detached import check_config, create_run, launch
-from modules.run.queue.entries import Entry, Resources
+from modules.run.queue.entries import Entry, Resources, State
 from modules.run.queue.folder import RunQueue
 
 _CHUNK_BYTES = 64 << 10
@@ -42,6 +42,13 @@ class Ended:
     exit_code: int | None
     reason: str
     was_stopped: bool = False
+
+    @property
+    def state(self) -> State:
+        """That of its entry, unless it waits again."""
+        if self.exit_code == FINISHED:
+            return "finished"
+        return "stopped" if self.exit_code in _OF_A_STOP else "failed"
 
 
 class ActiveRun:

@@ -14,7 +14,7 @@ from modules.files import FileFault, Record, printable
 from modules.run.hosts.host import NAME
 from modules.run.hosts.host_list import MOST_HOSTS
 
-State = Literal["waiting", "running", "finished", "failed", "removed"]
+State = Literal["waiting", "running", "finished", "stopped", "failed", "removed"]
 Wanted = Literal["run", "pause", "stop"]
 
 MOST_ENTRIES: Final = 2000

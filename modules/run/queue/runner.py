@@ -16,7 +16,7 @@ from modules.config import ConfigError, TandemError
 from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED, PAUSED, TERMINATED
 from modules.run.folder.run_lock import file_lock
 from modules.run.queue.active_run import ActiveRun, Ended, is_alive, resources_in_use
-from modules.run.queue.entries import Entry, Queue, Resources, State, now
+from modules.run.queue.entries import Entry, Queue, Resources, now
 from modules.run.queue.folder import RunQueue
 from modules.run.supervise.signals import PAUSE_SIGNAL, pause_signal_unblocked, termination_signals
 
@@ -143,7 +143,7 @@ class QueueRunner:
             self._record(entry, run.ended())
 
     def _record(self, entry: Entry, ended: Ended) -> None:
-        state: State = "finished" if ended.exit_code == FINISHED else "failed"
+        state = ended.state
         if entry.state == "removed":
             self._echo(f"Entry {entry.title} has ended; it was removed.")
         elif ended.was_stopped:

@@ -22,6 +22,7 @@ from modules.run.queue.active_run import ActiveRun, resources_in_use
 from modules.run.queue.differences import Differences, differing
 from modules.run.queue.entries import MOST_ENDED, Entry, Queue, Resources, parse_devices
 from modules.run.queue.folder import RunQueue
+from modules.run.queue.runner import QueueRunner
 from scripts import run_queue
 from tests.runs import ROOT, TINY, environment, tiny_config
 
@@ -296,6 +297,27 @@ def test_an_exit_code_alone_is_no_success(tmp_path: Path) -> None:
     assert ended("false") == (1, "It ended with exit code 1")
     folder.events_file.write_text('{"t": 101.0, "type": "finished", "reason": "cached", "exit_code": 0}\n')
     assert ended("true") == (0, "Images cached")
+
+
+@pytest.mark.parametrize(("reason", "code"), [("stopped", 130), ("terminated", 143), ("paused", 138)])
+def test_a_run_that_somebody_stops_is_no_failure(
+    reason: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue = RunQueue(tmp_path)
+    entry = Entry(number=1, name="x", devices=None, added=1.0, started=100.0, state="running")
+    queue.edit(lambda found: found.replaced([entry]))
+    folder = queue.run_folder(entry)
+    folder.make_directories()
+    event = {"t": 101.0, "type": "finished", "reason": reason, "exit_code": code}
+    folder.events_file.write_text(json.dumps(event) + "\n")
+    assert QueueRunner(queue, print, stop_on_failure=True).run() == 0
+    assert queue.read().entry(1).state == "stopped"
+    assert run_queue.main(["list", "--runs_dir", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "failed" not in said
+    assert "exit code" not in said
+    queue.retry(1)
+    assert numbers(queue) == [1]
 
 
 def _entry(**changes: object) -> dict[str, object]:
