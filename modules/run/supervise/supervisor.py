@@ -80,6 +80,7 @@ class Supervisor:
         self._store_secret = store_secret or secrets.token_hex(32)
         self._grace = grace or GracePeriods()
         self.outcome: RunOutcome | None = None
+        self._started_at = 0.0  # Unix time
         self.restart_was_stopped = False  # by a signal after a failure
         self._tree = ProcessTree()
         self._log = LauncherLogFile(folder.launcher_log)
@@ -207,6 +208,7 @@ class Supervisor:
 
     def _clear_last_start(self) -> None:
         self._folder.log_dir.mkdir(parents=True, exist_ok=True)
+        self._started_at = time.time()
         clear_failures(self._folder, self._watched)
         remove_tree(self._folder.received_dir)  # of processes that were killed; none receives before all have started
         if 0 in self._ranks:
@@ -240,7 +242,7 @@ class Supervisor:
             RunEvidence(
                 returncode=returncode,
                 events=self._watch.events,
-                failures=read_failures(self._folder),
+                failures=self._failures_of_this_start(),
                 report=parse_launcher_log(self._log.text(), self._ranks.start),
                 stop_reason=self._requests.stop_reason,
                 was_forced=self._requests.was_forced,
@@ -251,6 +253,11 @@ class Supervisor:
                 lost_folder=str(self._folder.path) if self._watch.is_folder_lost else "",
             )
         )
+
+    def _failures_of_this_start(self) -> list[Failure]:
+        """What this machine's ranks recorded of other ranks at an earlier start was not cleared, and is left out."""
+        recorded = read_failures(self._folder)
+        return [each for each in recorded if each.rank in self._watched or each.time >= self._started_at]
 
     def report(self) -> None:
         """Write the events that a dead rank 0 could not write, and print the failure message."""

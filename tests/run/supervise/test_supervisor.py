@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import pytest
 
 from modules.config import ConfigError
 from modules.run import RunFolder, read_events, request_command
+from modules.run.folder.failures import Failure, record_failure
 from modules.run.supervise.grace_periods import GracePeriods
 from modules.run.supervise.supervisor import Supervisor
 from tests.run.supervise.supervised import (
@@ -40,6 +42,19 @@ def test_killed_rank_is_named(folder: RunFolder, capfd: pytest.CaptureFixture[st
     assert last_finished(folder)["exit_code"] == 3
     error = next(event for event in read_events(folder.events_file) if event["type"] == "error")
     assert (error["rank"], error["kind"]) == (1, "killed")
+
+
+def test_what_another_rank_failed_of_before_is_not_the_cause(
+    folder: RunFolder, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = Failure(rank=1, host="beta", kind="connection lost", message="beta was unplugged", time=time.time() - 60)
+    record_failure(folder, before)  # of a rank of another machine, by one of this
+    (folder.log_dir / "started-1").touch()  # the rank that fails waits for its peer
+    argv = torchrun(folder, "fail:the disk is gone")
+    Supervisor(argv, folder, ranks=range(1), environment={"OMP_NUM_THREADS": "1"}).run()
+    message = capfd.readouterr().err
+    assert "the disk is gone" in message
+    assert "unplugged" not in message
 
 
 @pytest.mark.timeout(120)  # the other rank would stay for 300 s
