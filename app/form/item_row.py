@@ -63,10 +63,9 @@ def draw_row(
         warning = icons.image("warning", 18, theme.BAD)
         canvas.create_image(width - px(SWITCH_ROOM + 12), middle, image=warning)
         images.append(warning)
-    off = theme.MUTED if state.is_selected else theme.FAINT  # faint text is hard to read on the selection's colour
     lines: list[tuple[str, theme.FontName, theme.Colour]] = [
-        (item.title, "strong", theme.TEXT if state.is_on else off),
-        (item.detail, "small", theme.MUTED if state.is_on else off),
+        (item.title, "strong", theme.TEXT if state.is_on else theme.FAINT),
+        (item.detail, "small", theme.MUTED if state.is_on else theme.FAINT),
         (item.path, "small", theme.MUTED),
     ]
     shown = [line for line in lines if line[0]]

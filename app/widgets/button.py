@@ -30,13 +30,13 @@ _STYLES: Final[dict[Style, dict[str, theme.Colour]]] = {
     "accent": {"fg_color": theme.ACCENT, "hover_color": theme.ACCENT_HOVER, "text_color": theme.ON_ACCENT},
     "plain": {"fg_color": theme.HOVER, "hover_color": theme.PRESSED, "text_color": theme.TEXT},
     "quiet": {"hover_color": theme.HOVER, "text_color": theme.TEXT},
-    "danger": {"fg_color": theme.BAD_SOFT, "hover_color": theme.PRESSED, "text_color": theme.BAD},
+    "danger": {"fg_color": theme.BAD_SOFT, "hover_color": theme.HOVER, "text_color": theme.BAD},
 }
 _HELD: Final[dict[Style, theme.Colour]] = {  # while the mouse button is down on it
     "accent": theme.ACCENT_PRESSED,
     "plain": theme.EDGE,
     "quiet": theme.PRESSED,
-    "danger": theme.EDGE,
+    "danger": theme.PRESSED,
 }
 
 
