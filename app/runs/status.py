@@ -12,6 +12,8 @@ from modules.files import FileFault, open_regular, printable
 from modules.run import Failure, RunFolder, root_cause
 from modules.run.endings import ENDINGS, Ending
 from modules.run.exit_codes import FINISHED
+from modules.run.folder.backup_list import complete_backups
+from modules.run.folder.backup_manifest import BACKUP_NAME
 from modules.run.folder.failures import read_start_failure
 from modules.run.folder.pidfile import Launcher, find_launcher, interrupted_start
 from modules.run.folder.run_lock import is_training
@@ -37,10 +39,10 @@ PHASES: Final[Mapping[str, str]] = {
 _CONSOLE_TAIL_BYTES: Final = 4096
 _QUIET_S: Final = 120.0
 _LOST_END: Final = "Its process ended without an error, but no event says that the model was saved."
-_AFTER_LOST_END: Final = (
-    "log/console.txt and log/launcher.txt in the run folder may say more. Resume continues from the newest backup, if "
-    "there is one."
-)
+_SAID_ELSEWHERE: Final = "log/console.txt and log/launcher.txt in the run folder may say more."
+_AFTER_LOST_END: Final = f"{_SAID_ELSEWHERE} Resume continues from the newest backup, if there is one."
+_LOST_EVENTS: Final = "The run has saved its work, but none of its events are left to say how it ended."
+_AFTER_LOST_EVENTS: Final = f"events.jsonl is empty, damaged or was removed; a full disk can do that. {_SAID_ELSEWHERE}"
 _HOW_TO_FORCE: Final = "“Force stop” ends it at once, without a backup."
 _SLOW_START_S: Final = 20.0  # from here on the time is told
 
@@ -58,6 +60,8 @@ class Liveness:
     console: str = ""  # tail of the launcher's output, of a run that has ended
     join_line: str = ""  # of a run that may be waiting for other machines
     interrupted_start: float = 0.0  # when the launcher started, if it was killed; else 0
+    backup: int | None = None  # the step of the newest backup, of a run that has ended
+    has_model: bool = False  # whether a run that has ended has saved one
 
     @property
     def is_alive(self) -> bool:
@@ -130,6 +134,8 @@ def read_liveness(folder: RunFolder) -> Liveness:
         start_failure=None if start_failure is None else _message(start_failure),
         console=_console_tail(folder),
         interrupted_start=interrupted_start(folder),
+        backup=_newest_backup(folder),
+        has_model=folder.model_dir.is_dir(),
     )
 
 
@@ -143,9 +149,10 @@ def status_of(
         phase, step, finished = (None, None, None) if is_old else (view.phase, view.step, view.finished)
         position = view.position
         total = view.run_info.total_steps if view.run_info is not None else None
-        never_started = view.run_info is None and view.backup_step is None
+        backup = liveness.backup if view.backup_step is None else view.backup_step
+        never_started = view.run_info is None and backup is None and not liveness.has_model
         cause_of_end = view.cause_of_end
-        error, backup, last_event_at = None if is_old else view.error, view.backup_step, view.time
+        error, last_event_at = None if is_old else view.error, view.time
         backing_up = None if is_old else view.backing_up
     done = _fraction(position, total)
     if not liveness.exists:
@@ -181,6 +188,10 @@ def status_of(
     if exit_code == FINISHED:
         problem = Message(now, "error", _LOST_END, _AFTER_LOST_END)
         return Status("unknown", "Ended without saying how", "warn", "", False, done, problem)
+    if not last_event_at and (backup is not None or liveness.has_model):
+        problem = Message(now, "error", _LOST_EVENTS, _AFTER_LOST_EVENTS)
+        left = _effect_of_resume(backup) if backup is not None else "Its model is in the run folder."
+        return Status("unknown", "Ended without saying how", "warn", left, False, done, problem)
     if phase is None and step is None and (output := _last_lines(liveness.console)):
         problem = Message(0.0, "error", output)
         return Status("failed", "Did not start", "bad", "", False, 0.0, problem, never_started)
@@ -258,6 +269,13 @@ def _fraction(step: int | None, total: int | None) -> float | None:
 
 def _message(failure: Failure) -> Message:
     return Message(failure.time, "error", failure.message, failure.advice, failure=failure.kind)
+
+
+def _newest_backup(folder: RunFolder) -> int | None:
+    """The step of the newest backup, as its name says."""
+    backups = complete_backups(folder.backup_dir)
+    named = None if not backups else BACKUP_NAME.fullmatch(backups[-1].name)
+    return None if named is None else int(named[0].removeprefix("step-"))
 
 
 def _last_lines(console: str) -> str:

@@ -15,10 +15,11 @@ import psutil
 import pytest
 from rich.console import Console
 
+from app.monitor.run_list import RunList
 from app.runs.control import RunControl
 from app.runs.follower import Follower
 from app.runs.join_prompt import JoinPrompt, join_prompt_of
-from app.runs.status import STOPPING, Liveness, Status, status_of
+from app.runs.status import STOPPING, Liveness, Status, read_liveness, status_of
 from modules.config import DataError
 from modules.run import RunFolder
 from modules.run.folder.failures import record_start_failure
@@ -362,6 +363,26 @@ def test_a_run_that_never_said_how_it_ended_has_not_finished(tmp_path: Path) -> 
     finished.console_file.write_text("ImportError: torch\n")
     status = status_after(finished, "failed")
     assert (status.title, status.can_resume) == ("Did not start", True)
+
+
+def test_a_run_without_events_names_what_it_has_left(tmp_path: Path) -> None:
+    """A full disk may have cut them, or somebody has removed them: it was not killed, nor has it never started."""
+    folder = make_fake_run(tmp_path / "cut", steps=5, ended=None)
+    folder.events_file.write_text("")
+    folder.console_file.write_text("Training step 20 of 50\n")
+    assert status_of(RunView(), read_liveness(folder), 100.0).title == "Did not start"
+    folder.model_dir.mkdir(exist_ok=True)
+    status = status_of(RunView(), read_liveness(folder), 100.0)
+    assert (status.kind, status.has_result, status.can_resume) == ("unknown", False, True)
+    assert status.detail == "Its model is in the run folder."
+    for name in ("step-000010", "step-000020"):
+        (folder.backup_dir / name).mkdir(parents=True)
+    for _ in range(2):
+        (row,) = RunList().scan(folder.path.parent)
+        assert row.status.title == "Ended without saying how"
+        assert row.status.detail == "Resume continues from the backup of step 20."
+        assert "none of its events" in str(row.status.problem)
+        folder.events_file.unlink(missing_ok=True)
 
 
 def test_warnings_of_a_resumed_run_count_once() -> None:
