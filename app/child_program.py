@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from modules import ROOT
@@ -30,7 +30,7 @@ class ChildProgram:
     ) -> None:
         self._log = log
         # files, not pipes, which would block the program unless read
-        with ExitStack() as files:
+        with ExitStack() as files, _interruptible():
             self.process = subprocess.Popen(
                 [sys.executable, str(script), *arguments],
                 env={**os.environ, **(variables or {})},
@@ -62,6 +62,20 @@ class ChildProgram:
             self.process.terminate()
         else:
             os.killpg(self.process.pid, signal.SIGINT)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """A program that is started inside the block ends at SIGINT: it would inherit that this one ignores it, as a
+    background job of a shell does, but inherits no handler."""
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, frame: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def start_module(module: str, *arguments: str) -> subprocess.Popen[str]:

@@ -31,7 +31,7 @@ from modules.run.console import echo
 from modules.run.exit_codes import BAD_CONFIG, INTERRUPTED
 from modules.run.join.join_line import JoinLine
 from modules.run.join.join_token import ask_for_token, take_token
-from modules.run.join.session import StopRequested
+from modules.run.join.session import StopRequested, raise_on_stop_signals
 from modules.run.launch.rank_env import RankEnv, read_rank_env
 from modules.run.preflight_report.joining import join_preflight
 from modules.run.preflight_report.report import PreflightReport
@@ -49,31 +49,33 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         set_file_access()
         if options.join is not None:
-            return as_joined(options, token)
+            with raise_on_stop_signals():
+                return as_joined(options, token)
         config = resolve_config(options.config or options.settings, [*options.set, *_flags(options)])
         rank_env = read_rank_env(os.environ, config.initial_port)
         if rank_env is not None:
             return as_rank(rank_env, config, options)
         allow_code(config.family, trust=options.trust_code)
-        report = start_preflight(
-            config,
-            argv,
-            options.wait,
-            echo,
-            _result_of(options),
-            has_config=options.config is not None,
-            token=token,
-            passed_on=_of_tasks(options),
-        )
+        with raise_on_stop_signals():
+            report = start_preflight(
+                config,
+                argv,
+                options.wait,
+                echo,
+                _result_of(options),
+                has_config=options.config is not None,
+                token=token,
+                passed_on=_of_tasks(options),
+            )
     except TandemError as error:
         print(f"Preflight did not start: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
         print(f"--json: {options.json} cannot be written: {error.strerror or error}.", file=sys.stderr)
         return BAD_CONFIG
-    except (KeyboardInterrupt, StopRequested):
+    except (KeyboardInterrupt, StopRequested) as stop:
         print("Stopped before all was checked.", file=sys.stderr)
-        return INTERRUPTED
+        return stop.exit_code if isinstance(stop, StopRequested) else INTERRUPTED
     show(report, options)
     return report.exit_code
 

@@ -26,6 +26,7 @@ from modules.run.launch.store_secret import new_secret
 from modules.run.preflight_report.joining import Group, JoinProgress, as_group, counts_itself, joined_machines
 from modules.run.preflight_report.report import Cell, OtherMachine, PreflightReport
 from modules.run.supervise.process_tree import ProcessTree
+from modules.run.supervise.signals import termination_signals_ignored
 
 SCRIPT: Final = ROOT / "scripts" / "preflight.py"
 _PORT_RANGE: Final = range(20_000, 32_000)
@@ -114,9 +115,10 @@ def _check_here(
         _wait(list(children.values()), result, wait_s, _Relay(_log(logs, min(children)), echo))
         codes = {rank: child.poll() for rank, child in children.items()}
     finally:
-        process_tree.terminate(patience_s=0.0)
-        for child in children.values():
-            child.wait()
+        with termination_signals_ignored():  # such as the second Ctrl-C
+            process_tree.terminate(patience_s=0.0)
+            for child in children.values():
+                child.wait()
     return _completed(_read(result), codes, logs)
 
 

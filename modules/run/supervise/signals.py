@@ -53,6 +53,20 @@ def ignore_termination_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+@contextmanager
+def termination_signals_ignored() -> Iterator[None]:
+    """Inside the block no signal keeps this process from ending those that it has started."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {number: signal.signal(number, signal.SIG_IGN) for number in termination_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
 def ignore_signals_after_stop() -> None:
     """For a program that ends with its run: from the end of a stopped run on, signals do not change its exit code."""
     _IGNORES_AFTER_STOP.set()
