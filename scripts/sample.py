@@ -142,7 +142,7 @@ def parser() -> argparse.ArgumentParser:
 
 def generate(options: argparse.Namespace, events: SampleEvents) -> None:
     """Load the model through its family and generate. Raises TandemError or OSError."""
-    from scripts.sample_images import find_device, free_number, write_grid, write_rows
+    from scripts.sample_images import find_device, free_number, row_length, write_grid, write_rows
 
     if not 1 <= options.count <= MOST_IMAGES:
         raise ConfigError(f"--count is {options.count}; use 1 to {MOST_IMAGES}.")
@@ -159,8 +159,8 @@ def generate(options: argparse.Namespace, events: SampleEvents) -> None:
     images = write_rows(loaded, strengths, device, folder, events)
     requested = len(loaded.requests) * max(1, len(strengths))
     if len(images) > 1 and not options.no_grid:
-        columns = len(loaded.requests) if len(loaded.requests) > 1 else len(strengths)
-        write_grid(images, folder, first, columns if strengths else 0)
+        columns = row_length(len(loaded.requests), len(strengths)) if strengths else 0
+        write_grid(images, folder, first, columns)
     events.report("finished", images=len(images), stopped=len(images) < requested)
 
 

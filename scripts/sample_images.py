@@ -60,13 +60,15 @@ def write_rows(
 
     Raises TandemError, or OSError if an image cannot be written.
     """
+    batch = {"batch": free_number(folder)}
     adapters = len(loaded.loras) + (loaded.config.method == "lora")
     dtype = merged_dtype(loaded.family, loaded.config, adapters)
     if not strengths:
         for lora in loaded.loras:
             lora.merge_into(loaded.family, dtype)
         precision = move_to(device, loaded.family, loaded.config)
-        return write_images(loaded, loaded.loras, precision, folder, events)
+        return write_images(loaded, loaded.loras, precision, folder, events, batch)
+    batch["row_length"] = row_length(len(loaded.requests), len(strengths))
     layers = LoraLayers(loaded.family, loaded.loras, dtype)
     images: list[tuple[Image.Image, str]] = []
     for row, strength in enumerate(strengths):
@@ -74,7 +76,7 @@ def write_rows(
             break
         loras = layers.merge(strength)
         precision = move_to(device, loaded.family, loaded.config)
-        made = write_images(loaded, loras, precision, folder, events, (row, len(strengths)))
+        made = write_images(loaded, loras, precision, folder, events, batch, (row, len(strengths)))
         images += [(image, f"strength {strength:g}  {prompt}") for image, prompt in made]
     return images
 
@@ -85,14 +87,16 @@ def write_images(
     precision: Precision,
     folder: Path,
     events: SampleEvents,
+    batch: Mapping[str, int],
     row: tuple[int, int] = (0, 1),
 ) -> list[tuple[Image.Image, str]]:
     """Generate and write an image for each request, until one is told to stop; returns them with their prompts.
 
-    `row` of how many rows it is, for the events. Raises OutOfMemory, or OSError if an image cannot be written.
+    `batch` says in the PNGs what was generated together; `row` of how many rows it is, for the events.
+    Raises OutOfMemory, or OSError if an image cannot be written.
     """
     family, requests = loaded.family, loaded.requests
-    origin = {**loaded.origin, **({"lora": ", ".join(map(str, loras))} if loras else {})}
+    origin = {**loaded.origin, **({"lora": ", ".join(map(str, loras))} if loras else {}), **batch}
     first, images = free_number(folder), list[tuple[Image.Image, str]]()
     before, total = row[0] * len(requests), row[1] * len(requests)
     with events.stopping_after_the_image():
@@ -108,6 +112,11 @@ def write_images(
             events.report("image", file=str(file))
             images.append((image, request.prompt))
     return images
+
+
+def row_length(images: int, strengths: int) -> int:
+    """How many images belong side by side: those of a LoRA strength, or one of each."""
+    return images if images > 1 else strengths
 
 
 def write_grid(images: Sequence[tuple[Image.Image, str]], folder: Path, number: int, columns: int = 0) -> None:

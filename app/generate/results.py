@@ -1,15 +1,18 @@
-"""The right side of the Generate page: the images of a folder side by side, the newest first."""
+"""The right side of the Generate page: the images of a folder side by side, the newest batch first."""
 
 from __future__ import annotations
 
 import re
 import tkinter as tk
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 from app.generate.settings import GenerateSettings
 from app.monitor.tile_grid import TileGrid
+from app.monitor.tile_lines import Block
 from app.monitor.tiles import read_settings
 from app.monitor.viewer import SampleViewer
 from app.widgets import theme
@@ -37,24 +40,80 @@ _TITLES: Final = {
 }
 
 
-def read_image(file: Path, number: int) -> tuple[SampleFile, str]:
-    """An image and its caption, from the settings in the PNG."""
+@dataclass(frozen=True)
+class GeneratedImage:
+    """An image, its caption, and the batch it was generated in: the number of its first image, and how long a row is.
+
+    `row_length` 0: any number side by side. `batch` None: not known, as of images before 0.2.
+    """
+
+    sample: SampleFile
+    caption: str
+    batch: int | None = None
+    row_length: int = 0
+
+    @property
+    def number(self) -> int:
+        """The number in the file's name."""
+        return int(re.sub(r"\D", "", Path(self.sample.file).name) or 0)
+
+    @property
+    def group(self) -> tuple[str, int]:
+        """What is shown together: the images of a batch."""
+        return ("", self.batch) if self.batch is not None else (self.sample.file, 0)
+
+    @property
+    def row(self) -> int:
+        """Which row of its batch it stands in, also if some are missing."""
+        return (self.number - (self.batch or 0)) // self.row_length if self.row_length else 0
+
+
+def read_image(file: Path) -> GeneratedImage:
+    """An image with what its PNG says of it."""
     settings = read_settings(file)
     prompt, seed = printable(settings.get("prompt", ""), 300), settings.get("seed")
     caption = f"seed {seed}   {prompt}" if type(seed) is int else prompt
     strength = printable(settings.get("lora", ""), 300).rpartition(":")[2]
     caption = f"strength {strength}   {caption}" if strength else caption
-    return SampleFile(str(file), prompt, 0, number), caption
+    try:
+        changed_ns = file.stat().st_mtime_ns
+    except OSError:
+        changed_ns = 0
+    image = GeneratedImage(SampleFile(str(file), prompt, 0, changed_ns), caption)
+    batch, length = settings.get("batch"), settings.get("row_length", 0)
+    if type(batch) is not int or not 0 <= batch <= image.number or type(length) is not int or length < 0:
+        return image
+    return replace(image, batch=batch, row_length=length)
 
 
-def read_folder(folder: Path) -> list[tuple[SampleFile, str]]:
-    """The newest images that were generated into the folder, with their captions; takes milliseconds for each."""
+def read_folder(folder: Path) -> list[GeneratedImage]:
+    """The newest images that were generated into the folder; takes milliseconds for each."""
     try:
         files = [file for file in folder.iterdir() if NAME.fullmatch(file.name)]
         files.sort(key=lambda file: file.stat().st_mtime_ns, reverse=True)
     except OSError:
         return []
-    return [read_image(file, file.stat().st_mtime_ns) for file in files[:MAX_IMAGES] if file.is_file()]
+    return in_batches([read_image(file) for file in files[:MAX_IMAGES] if file.is_file()])
+
+
+def in_batches(images: Sequence[GeneratedImage]) -> list[GeneratedImage]:
+    """The newest batch first, the images of each in the order in which they were generated."""
+    newest: dict[tuple[str, int], tuple[int, int]] = {}
+    for image in images:
+        newest[image.group] = max((image.sample.number, image.number), newest.get(image.group, (0, 0)))
+    batches = sorted(newest, key=lambda group: newest[group], reverse=True)
+    place = {group: index for index, group in enumerate(batches)}
+    return sorted(images, key=lambda image: (place[image.group], image.number))
+
+
+def blocks_of(images: Sequence[GeneratedImage]) -> list[Block]:
+    """The rows of comparisons, which no other batch is mixed with, and between them the images of all others."""
+    found, previous = list[Block](), None
+    for (group, _), members in groupby(images, lambda each: (each.group if each.row_length else None, each.row)):
+        row = list(members)
+        found.append(Block(len(row), row[0].row_length, is_apart=group != previous))
+        previous = group
+    return found
 
 
 def reusable(settings: Mapping[str, object]) -> dict[str, object]:
@@ -100,9 +159,8 @@ class Results(tk.Frame):
         theme.paint(self, bg=theme.WINDOW)
         self._use = use
         self._viewer: Viewer | None = None
-        self.items: list[tuple[SampleFile, str]] = []
-        self._row: list[Path] = []  # images that stay in the order in which they were generated, before all others
-        self._row_length = 0
+        self.images: list[GeneratedImage] = []
+        self._keeps_scroll = False
         holder = card(self)
         holder.pack(fill="both", expand=True)
         self.grid_view = TileGrid(holder, self._open, _EMPTY)
@@ -113,35 +171,30 @@ class Results(tk.Frame):
         self.grid_view.close()
         super().destroy()
 
-    def begin(self, row_length: int) -> None:
-        """Images are about to be generated: so many belong side by side, in their order (0: any, the newest first)."""
-        self._row, self._row_length = [], row_length
-        self.grid_view.set_row_length(row_length)
+    def begin(self) -> None:
+        """Images are about to be generated: they come into sight."""
+        self._keeps_scroll = False
 
-    def show(self, items: list[tuple[SampleFile, str]]) -> None:
-        """Show these images."""
-        items = self._in_rows(items)
-        if items != self.items:
-            self.items = items
-            self.grid_view.show(items)
+    def show(self, images: list[GeneratedImage]) -> None:
+        """Show these images, which are in order."""
+        if images != self.images:
+            self.images = images
+            self.grid_view.show(self.items, keep_scroll=self._keeps_scroll, blocks=blocks_of(images))
+            self._keeps_scroll = True
 
     def add(self, file: Path) -> None:
-        """Show an image that has just been generated, before all others."""
-        known = {Path(sample.file) for sample, _ in self.items}
-        if file not in known:
-            if self._row_length:
-                self._row.append(file)
-            self.items = self._in_rows([read_image(file, len(known) + 1), *self.items][:MAX_IMAGES])
-            self.grid_view.show(self.items)
+        """Show an image that has just been generated, in its batch, before all others."""
+        others = [image for image in self.images if image.sample.file != str(file)]
+        self.show(in_batches([*others, read_image(file)])[:MAX_IMAGES])
 
-    def _in_rows(self, items: list[tuple[SampleFile, str]]) -> list[tuple[SampleFile, str]]:
-        by_file = {Path(item[0].file): item for item in items}
-        first = [by_file.pop(file) for file in self._row if file in by_file]
-        return [*first, *by_file.values()]
+    @property
+    def items(self) -> list[tuple[SampleFile, str]]:
+        """The images with their captions."""
+        return [(image.sample, image.caption) for image in self.images]
 
     def of_prompt(self, prompt: str) -> list[SampleFile]:
         """All images, for the viewer."""
-        return [sample for sample, _ in self.items]
+        return [image.sample for image in self.images]
 
     def at_step(self, step: int) -> list[SampleFile]:
         """All images, for the viewer."""

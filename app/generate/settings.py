@@ -120,13 +120,6 @@ def arguments(settings: GenerateSettings, events: Path) -> list[str]:
     return ["--no_grid", *(f"--{name}={value}" for name, value in given.items() if value is not None)]
 
 
-def row_length(settings: GenerateSettings) -> int:
-    """How many images belong side by side: those of a LoRA strength, or one of each; 0 with only one strength."""
-    if not settings.lora.strip() or len(settings.lora_scale) < 2:
-        return 0
-    return settings.count if settings.count > 1 else len(settings.lora_scale)
-
-
 def number_of_images(settings: GenerateSettings) -> int:
     """With all strengths of the LoRA."""
     return settings.count * (len(settings.lora_scale) if settings.lora.strip() else 1)

@@ -9,6 +9,7 @@ from typing import Final
 
 from PIL import ImageTk
 
+from app.monitor.tile_lines import GAP, SIDE, Block, Line, bottom_of, lines_of
 from app.monitor.tiles import TileLoader
 from app.widgets import theme
 from app.widgets.ellipsis import truncate
@@ -16,12 +17,7 @@ from app.widgets.scrollbar import Scrollbar
 from modules.run.view.event_records import SampleFile
 
 NO_SAMPLES: Final = "No samples yet.\nThey are generated at the interval set under Sampling, and when you press Sample."
-SIDE: Final = 168  # unscaled pixels, at least
-_LEAST: Final = 72  # in a row of a given length
-_LARGEST: Final = 448
 _STEP: Final = 16  # pixels: a window being resized need not read all images again at each of its sizes
-_GAP: Final = 14
-_CAPTION_HEIGHT: Final = 34
 _POLL_MS: Final = 25
 _MAX_PER_POLL: Final = 6  # images handed to Tk at a time, which takes a few milliseconds
 _MAX_PHOTOS: Final = 160
@@ -39,7 +35,9 @@ class TileGrid(tk.Frame):
         self._photos: OrderedDict[tuple[int, str, int], ImageTk.PhotoImage] = OrderedDict()
         self._items: Sequence[tuple[SampleFile, str]] = ()
         self._focused = 0
-        self._row_length = 0
+        self._blocks: Sequence[Block] = ()
+        self._lines: list[Line] = []
+        self._lines_key: object = None  # what they were made for
         self._top = 0
         self._poll_job = ""
         self.canvas = tk.Canvas(self, borderwidth=0, highlightthickness=0, takefocus=1)
@@ -50,18 +48,15 @@ class TileGrid(tk.Frame):
         self._listen()
         theme.follow(self.canvas, "tiles", self.draw)
 
-    def show(self, items: Sequence[tuple[SampleFile, str]], *, keep_scroll: bool = False) -> None:
-        """Show samples, each with its caption."""
-        self._items = items
+    def show(
+        self, items: Sequence[tuple[SampleFile, str]], *, keep_scroll: bool = False, blocks: Sequence[Block] = ()
+    ) -> None:
+        """Show samples, each with its caption; all in one block unless `blocks` are given."""
+        self._items, self._blocks = items, tuple(blocks) or (Block(len(items)),)
         if not keep_scroll:
             self._top = 0
         self._focused = min(self._focused, max(0, len(items) - 1))
         self._tiles.cancel_pending()
-        self.draw()
-
-    def set_row_length(self, images: int) -> None:
-        """Show so many images side by side if there is room, however small they get; 0 for any number."""
-        self._row_length = images
         self.draw()
 
     def clear(self) -> None:
@@ -76,25 +71,13 @@ class TileGrid(tk.Frame):
             self.after_cancel(self._poll_job)
 
     @property
-    def columns(self) -> int:
-        """The fewest columns with which all images are in sight, or else as many as fit, unless rows are given."""
-        if self._row_length:
-            return min(
-                self._row_length, max(1, (self.canvas.winfo_width() - theme.px(_GAP)) // theme.px(_LEAST + _GAP))
-            )
-        most = max(1, (self.canvas.winfo_width() - theme.px(_GAP)) // theme.px(SIDE + _GAP))
-        for columns in range(1, min(most, len(self._items)) + 1):
-            rows = -(-len(self._items) // columns)
-            if rows * self._cell(columns)[1] + theme.px(_GAP) <= self.canvas.winfo_height():
-                return columns
-        return most
-
-    def _cell(self, columns: int) -> tuple[int, int]:
-        """Width and height in pixels of a cell with its gaps, if the columns fill the width."""
-        width = (self.canvas.winfo_width() - theme.px(_GAP)) // columns
-        least = _LEAST if self._row_length else SIDE
-        width = max(theme.px(least + _GAP), min(width, theme.px(_LARGEST + _GAP)))
-        return width, width + theme.px(_CAPTION_HEIGHT)
+    def lines(self) -> list[Line]:
+        """Where the images stand."""
+        size = self.canvas.winfo_width(), self.canvas.winfo_height()
+        key = (size, theme.scale(), self._blocks)
+        if key != self._lines_key:  # thousands take some milliseconds
+            self._lines_key, self._lines = key, lines_of(self._blocks, *size)
+        return self._lines
 
     @property
     def drawn(self) -> int:
@@ -106,10 +89,8 @@ class TileGrid(tk.Frame):
         canvas = self.canvas
         canvas.delete("all")
         width, height = canvas.winfo_width(), canvas.winfo_height()
-        columns = self.columns
-        cell_w, cell_h = self._cell(columns)
-        rows = -(-len(self._items) // columns)
-        total = rows * cell_h + theme.px(_GAP)
+        lines = self.lines
+        total = bottom_of(lines)
         self._top = max(0, min(self._top, total - height))
         self.bar.show(self._top / max(1, total), min(1.0, (self._top + height) / max(1, total)))
         if not self._items:
@@ -117,19 +98,19 @@ class TileGrid(tk.Frame):
                 width / 2,
                 height / 2,
                 text=self.empty,
-                width=max(1, width - 2 * theme.px(_GAP)),
+                width=max(1, width - 2 * theme.px(GAP)),
                 fill=theme.resolve(theme.FAINT),
                 font=theme.tk_font(),
                 justify="center",
             )
             return
-        first = self._top // cell_h * columns
-        last = min(len(self._items), ((self._top + height) // cell_h + 1) * columns)
         is_complete = True
-        for index in range(first, last):
-            x = theme.px(_GAP) + index % columns * cell_w
-            y = theme.px(_GAP) + index // columns * cell_h - self._top
-            is_complete &= self._draw_one(index, x, y, cell_w - theme.px(_GAP))
+        for line in lines:
+            if self._top - line.height < line.top < self._top + height:
+                for place in range(line.count):
+                    x = theme.px(GAP) + place * line.width
+                    side = line.width - theme.px(GAP)
+                    is_complete &= self._draw_one(line.first + place, x, line.top - self._top, side)
         if not is_complete and not self._poll_job:
             self._poll_job = self.after(_POLL_MS, self._poll)
 
@@ -191,8 +172,8 @@ class TileGrid(tk.Frame):
         canvas.bind("<space>", lambda event: self._open())
         for key, by in (("<Left>", -1), ("<Right>", 1)):
             canvas.bind(key, lambda event, by=by: self._choose(self._focused + by))  # type: ignore[misc]
-        canvas.bind("<Up>", lambda event: self._choose(self._focused - self.columns))
-        canvas.bind("<Down>", lambda event: self._choose(self._focused + self.columns))
+        for key, by in (("<Up>", -1), ("<Down>", 1)):
+            canvas.bind(key, lambda event, by=by: self._choose_beyond(by))  # type: ignore[misc]
         canvas.bind("<Prior>", lambda event: self._move_view(-3))
         canvas.bind("<Next>", lambda event: self._move_view(3))
         for sequence in ("<FocusIn>", "<FocusOut>"):
@@ -201,23 +182,27 @@ class TileGrid(tk.Frame):
     def _choose(self, index: int) -> str:
         if 0 <= index < len(self._items):
             self._focused = index
-            columns = self.columns
-            cell = self._cell(columns)[1]
-            row = index // columns
+            line = next(line for line in self.lines if index < line.first + line.count)
             height = self.canvas.winfo_height()
-            self._top = min(max(self._top, (row + 1) * cell + theme.px(_GAP) - height), row * cell)
+            self._top = min(max(self._top, line.top + line.height - height), line.top - theme.px(GAP))
             self.draw()
         return "break"
 
+    def _choose_beyond(self, by: int) -> str:
+        """The image in the line above or below, or the last one of a shorter line."""
+        lines = self.lines
+        at = next((number for number, line in enumerate(lines) if self._focused < line.first + line.count), -1)
+        if at < 0 or not 0 <= at + by < len(lines):
+            return "break"
+        return self._choose(lines[at + by].first + min(self._focused - lines[at].first, lines[at + by].count - 1))
+
     def _click(self, x: int, y: int) -> None:
         self.canvas.focus_set()
-        columns = self.columns
-        width, height = self._cell(columns)
-        column, row = (x - theme.px(_GAP) // 2) // width, (y + self._top) // height
-        index = row * columns + column
-        if 0 <= column < columns and index < len(self._items):
-            self._focused = index
-            self._open()
+        for line in self.lines:
+            place = (x - theme.px(GAP) // 2) // line.width
+            if 0 <= y + self._top - line.top < line.height and 0 <= place < line.count:
+                self._focused = line.first + place
+                self._open()
 
     def _open(self) -> None:
         if self._items:
@@ -230,9 +215,7 @@ class TileGrid(tk.Frame):
 
     def _scroll(self, how: str, amount: str, unit: str = "") -> None:
         if how == "moveto":
-            columns = self.columns
-            rows = -(-len(self._items) // columns)
-            self._top = round(float(amount) * (rows * self._cell(columns)[1] + theme.px(_GAP)))
+            self._top = round(float(amount) * bottom_of(self.lines))
             self.draw()
         else:
             self._move_view(int(float(amount)) * (5 if unit == "pages" else 1))

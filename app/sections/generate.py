@@ -14,7 +14,7 @@ from app.generate.history import History
 from app.generate.job import GenerateJob, JobStatus, Tone
 from app.generate.results import Results, read_folder
 from app.generate.run_models import finished_runs, read_run_model
-from app.generate.settings import check, row_length
+from app.generate.settings import check
 from app.open_path import show_folder
 from app.sections import SECTIONS
 from app.state import AppState
@@ -120,7 +120,7 @@ class Section(tk.Frame):
         self.history.add(settings)
         self.history.save()
         self._added = 0
-        self.results.begin(row_length(settings))
+        self.results.begin()
         try:
             self.job.start(settings)
         except OSError as error:

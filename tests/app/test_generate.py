@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from app.generate.history import History, history_file
 from app.generate.job import GenerateJob
-from app.generate.results import read_folder, reusable
+from app.generate.results import blocks_of, read_folder, reusable
 from app.generate.settings import (
     GENERATES_NOTHING,
     MOST_STRENGTHS,
@@ -22,13 +23,12 @@ from app.generate.settings import (
     check,
     families,
     parse_strengths,
-    row_length,
 )
+from app.monitor.tile_lines import lines_of
 from app.monitor.tiles import read_settings
 from app.widgets.inputs import Menu
 from modules.config.family_files import family_names
 from modules.families._by_name import family_class
-from modules.run.view.event_records import SampleFile
 from scripts.common import MOST_LORA_SCALES
 from tests.app.driver import Driver, write
 from tests.app.fake_runs import active, make_fake_run
@@ -90,14 +90,14 @@ def test_images_appear_side_by_side_and_carry_their_settings(driver: Driver, pag
     assert page.job.is_running
     assert ended(driver, page) == "2 images saved in generated."
     files = [Path(sample.file) for sample, _ in page.results.items]
-    assert [file.name for file in files] == ["sample-01.png", "sample-00.png"]
+    assert [file.name for file in files] == ["sample-00.png", "sample-01.png"]
     assert sorted(path.name for path in Path("generated").iterdir()) == ["sample-00.png", "sample-01.png"]
     driver.wait(lambda: page.results.grid_view.drawn == 2, "the images to be drawn")
-    settings = read_settings(files[1])
+    settings = read_settings(files[0])
     assert {key: settings[key] for key in ("prompt", "seed", "width", "steps", "model")} == {
         "prompt": "-a red disc", "seed": 7, "width": 64, "steps": 2, "model": str(models / "sd"),
     }  # fmt: skip
-    assert read_settings(files[0])["seed"] == 8
+    assert read_settings(files[1])["seed"] == 8
     assert History.load().prompts[0].prompt == "-a red disc"
 
     fill(page, random_seed=True, count=1)
@@ -189,26 +189,37 @@ def test_the_page_opens_as_it_was_left(home: Path, display: str) -> None:
 
 
 def rows_of_strengths(page: Any, home: Path) -> None:
-    """The images of a list of strengths stay in their order, those of each side by side; others come after them."""
-    files = [home / f"sample-{number:02d}.png" for number in range(5)]
-    for number, file in enumerate(files):
-        info = PngInfo()
-        info.add_text(
-            "tandem", json.dumps({"prompt": "a", "seed": number % 2, "lora": f"cats.safetensors:{number // 2}"})
-        )
-        Image.new("RGB", (8, 8)).save(file, pnginfo=info)
-    former, *files = files
-    page.results.show([(SampleFile(str(former), "a", 0, 1), "former")])
-    page.results.begin(2)
-    for file in files:
-        page.results.add(file)
-    assert [Path(sample.file) for sample, _ in page.results.items] == [*files, former]
-    assert page.results.items[1][1] == "strength 1   seed 0   a"
-    assert page.results.grid_view.columns == 2
-    page.results.show(list(reversed(page.results.items)))
-    assert [Path(sample.file) for sample, _ in page.results.items] == [*files, former], "also when the folder is read"
-    page.results.begin(0)
-    page.results.add(former)
+    """Batches stay as they were generated: also when the folder is read, and at every width."""
+    folder = home / "rows"
+    folder.mkdir()
+
+    def generate(numbers: Sequence[int], row_length: int) -> None:
+        page.results.begin()
+        for number in numbers:
+            batch = {"batch": numbers[0], **({"row_length": row_length} if row_length else {})}
+            settings = {"prompt": "a", "seed": number % 2, "lora": f"cats.safetensors:{number // 2}", **batch}
+            info = PngInfo()
+            info.add_text("tandem", json.dumps(settings))
+            file = folder / f"sample-{number:02d}.png"
+            Image.new("RGB", (8, 8)).save(file, pnginfo=info)
+            os.utime(file, ns=(number, number))
+            page.results.add(file)
+
+    for numbers, row_length in (((0,), 0), ((1, 2, 3, 4, 5), 2), ((6, 7, 8), 3), ((9, 10), 0), ((11,), 0)):
+        generate(numbers, row_length)
+    images = page.results.images
+    assert [image.number for image in images] == [11, 9, 10, 6, 7, 8, 1, 2, 3, 4, 5, 0]
+    assert page.results.items[7][1] == "strength 1   seed 0   a"
+    assert read_folder(folder) == images
+    (folder / "sample-03.png").unlink()
+    blocks = blocks_of(read_folder(folder))
+    for width, rows in (
+        (1000, [[11, 9, 10], [6, 7, 8], [1, 2], [4], [5], [0]]),
+        (200, [[11], [9], [10], [6, 7], [8], [1, 2], [4], [5], [0]]),
+    ):
+        numbers = [image.number for image in read_folder(folder)]
+        lines = lines_of(blocks, width, 100)
+        assert [numbers[line.first : line.first + line.count] for line in lines] == rows
 
 
 DAMAGED = (
@@ -245,7 +256,7 @@ def foreign(tmp_path: Path) -> Path:
 def test_foreign_images_are_shown_without_their_settings(foreign: Path) -> None:
     items = read_folder(foreign)
     assert len(items) == 5
-    assert all(reusable(read_settings(Path(sample.file))) == {} for sample, _ in items)
+    assert all(reusable(read_settings(Path(image.sample.file))) == {} for image in items)
     assert reusable({"prompt": "x", "seed": 3, "width": 64, "steps": 0}) == {"prompt": "x", "seed": 3, "width": 64}
 
 
@@ -296,8 +307,6 @@ def test_strengths_are_numbers_with_commas_between(typed: str, strengths: tuple[
     assert settings.lora_scale == strengths
     several = len(strengths) > 1
     assert (f"--lora_scales={','.join(f'{s:g}' for s in strengths)}" in arguments(settings, Path("e"))) is several
-    assert row_length(settings) == (len(strengths) if several else 0)
-    assert row_length(settings.model_copy(update={"count": 4})) == (4 if several else 0)
 
 
 def test_a_prompt_of_the_history_is_filled_in(home: Path, display: str) -> None:

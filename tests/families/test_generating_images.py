@@ -115,10 +115,11 @@ def test_the_strength_of_a_lora_and_the_options_it_was_trained_with(
     assert len({pixels(none), pixels(half), pixels(whole)}) == 3
     (alone,) = generated(*lora, "--lora_scale", "0.5")
     assert pixels(half) == pixels(alone), "as if it had been loaded with this strength"
-    with Image.open(none) as image:
+    with Image.open(half) as image:
         settings = json.loads(image.info["tandem"])
     assert settings["sampler"] == "euler"
-    assert settings["lora"] == "pytorch_lora_weights.safetensors:0"
+    assert settings["lora"] == "pytorch_lora_weights.safetensors:0.5"
+    assert (settings["batch"], settings["row_length"]) == (int(none.stem.rpartition("-")[2]), 3)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to one process there")
