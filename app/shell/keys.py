@@ -46,6 +46,9 @@ CONTROL = "Command" if sys.platform == "darwin" else "Control"
 def bind_keys(root: tk.Tk, window: ShortcutTarget) -> None:
     """Bind all shortcuts; each stops the event, so that Tk's own binding (Ctrl+O opens a line) does not run."""
     files = window.files
+    # in every field that text can be selected in; Tk's own Ctrl+A on Linux goes to the start of the line, as in Emacs
+    root.event_delete("<<LineStart>>", "<Control-a>")
+    root.event_add("<<SelectAll>>", "<Control-a>")
     keys: dict[str, Callable[[], object]] = {
         f"<{CONTROL}-n>": files.new,
         f"<{CONTROL}-o>": files.choose,

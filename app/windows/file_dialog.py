@@ -91,6 +91,8 @@ class FileDialog:
         for key in ("<Down>", "<Up>"):
             self._list.bind(key, lambda event: self._select_first())
         self._list.bind("<Key>", self._type_ahead, add="+")
+        for key in ("<Control-a>", "<Control-l>"):
+            self._list.bind(key, handler(self._retype_path))
         return box
 
     def _build_hint(self, body: tk.Misc, hint: str) -> None:
@@ -247,9 +249,13 @@ class FileDialog:
     def _home(self) -> None:
         self._open_folder(Path.home())
 
+    def _retype_path(self) -> None:
+        self._path_entry.focus_set()
+        self._path_entry.select_range(0, "end")
+
     def _type_ahead(self, event: tk.Event[tk.Misc]) -> None:
         """Select the next entry that starts with what is typed; a path is typed into its field."""
-        if not event.char.strip():
+        if not event.char.strip() or not event.char.isprintable():  # Ctrl+A has U+0001
             return
         goes_on = event.time - self._typed_at < TYPED_TOGETHER_MS
         prefix, self._typed_at = (self._prefix if goes_on else "") + event.char, event.time

@@ -12,7 +12,9 @@ import pytest
 from app.family_declaration import load_declaration
 from app.runs.status import NO_RUN, Status
 from app.shell.ask import Choice, ask
+from app.widgets.copy_line import CopyLine
 from app.windows.chooser import choose_path
+from app.windows.dialog import Dialog
 from app.windows.folder_listing import Purpose
 from app.windows.multi_node import MultiNodeWindow
 from tests.app.driver import Driver
@@ -47,6 +49,25 @@ def test_click_on_a_placeholder_puts_the_caret_into_the_entry(driver: Driver, pa
     driver.press("Escape")
 
 
+def test_ctrl_a_selects_all_of_a_text_and_of_a_line_to_copy(driver: Driver) -> None:
+    driver.window.show_section("generate")
+    box = driver.window.sections["generate"].form.fields["prompt"].control
+    driver.click_really(box.text)
+    driver.type("a red disc")
+    driver.press("ctrl+a")
+    driver.type("x")
+    assert box.get() == "x"
+    dialog = Dialog(driver.window, "A line")
+    line = CopyLine(dialog.body, "Copy it")
+    line.pack()
+    line.show("python train.py")
+    dialog.show()
+    driver.click_really(line.entry)
+    driver.press("ctrl+a")
+    assert line.entry.selection_get() == "python train.py"
+    driver.press("Escape")
+
+
 @pytest.mark.parametrize(
     ("purpose", "keys", "expected"),
     [
@@ -57,6 +78,8 @@ def test_click_on_a_placeholder_puts_the_caret_into_the_entry(driver: Driver, pa
         ("folder", ["Down", "Down", "CLICK Choose"], "photos/b"),
         ("folder", ["Down", "Return", "CLICK Choose"], "photos/a"),
         ("folder", ["WORD {home}/other", "CLICK Choose"], "other"),
+        ("folder", ["ctrl+a", "WORD {home}/other", "CLICK Choose"], "other"),
+        ("folder", ["ctrl+d", "WORD {home}/other", "CLICK Choose"], "other"),
         ("any", ["WORD a/../model.safetensors", "Return"], "photos/a/../model.safetensors"),
         ("any", ["shift+Tab", "TYPE {home}/photos/model.safetensors", "Return"], "photos/model.safetensors"),
         ("save", ["WORD a/../new", "Return"], "photos/a/../new.yaml"),

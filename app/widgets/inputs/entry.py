@@ -55,8 +55,6 @@ class Entry(Box):
         line.configure(textvariable=self._content)
         line.bind("<FocusIn>", lambda event: self._focus(True), add="+")
         line.bind("<FocusOut>", lambda event: self._leave(), add="+")
-        for key in ("<Control-a>", "<Command-a>"):
-            line.bind(key, lambda event: self._select_all())
         self._fit()
         self._update_placeholder()
 
@@ -128,7 +126,3 @@ class Entry(Box):
         self.line.selection_clear()
         if self._left:
             self._left()
-
-    def _select_all(self) -> str:
-        self.line.select_range(0, tk.END)
-        return "break"

@@ -49,8 +49,6 @@ class TextBox(Box):
         box.bind("<FocusOut>", lambda event: self._focus(False), add="+")
         box.bind("<Tab>", lambda event: _go(box.tk_focusNext()))
         box.bind("<Shift-Tab>", lambda event: _go(box.tk_focusPrev()))
-        for key in ("<Control-a>", "<Command-a>"):
-            box.bind(key, lambda event: self._select_all())
         if box.tk.call("tk", "windowingsystem") == "x11":
             box.bind("<ISO_Left_Tab>", lambda event: _go(box.tk_focusPrev()))
         self._fit()
@@ -87,10 +85,6 @@ class TextBox(Box):
             selectbackground=theme.resolve(theme.ACCENT),
             selectforeground=theme.resolve(theme.ON_ACCENT),
         )
-
-    def _select_all(self) -> str:
-        self.text.tag_add("sel", "1.0", "end-1c")
-        return "break"
 
     def _fit(self) -> None:
         width = max(self.winfo_width(), int(self.cget("width")))
