@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -122,6 +122,13 @@ class ImageIndex:
         self._folder(image.concept).problems["caption"] += bool(said) - len(before)
         self.problems = others
         return True
+
+    def removed(self, files: Collection[Path]) -> None:
+        """Unreadable images are gone: forget their problems."""
+        for each in self.problems:
+            if each.file in files:
+                self._folder(each.concept).problems[each.kind] -= 1
+        self.problems = [each for each in self.problems if each.file not in files]
 
     def _folder(self, number: int) -> ConceptFolder:
         return self.folders.setdefault(number, ConceptFolder())

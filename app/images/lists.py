@@ -1,4 +1,4 @@
-"""Tags, problems and bucket sizes of the images: two lists and a histogram."""
+"""Tags and bucket sizes of the images: a list and a histogram."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from app.images.grid import NONE_FOUND
-from app.images.image_index import ImageProblem
 from app.widgets import theme
-from app.widgets.buttons import Button, frame, text
+from app.widgets.buttons import text
 from app.widgets.scrollbar import Scrollbar
 from app.widgets.table import table
 
@@ -19,10 +18,6 @@ _BAR = 22
 
 _TAGS: Final = "Press Enter or double-click to show the images with this tag."
 _NO_TAGS: Final = "No tags: no image has a caption yet."
-_ANNOTATE: Final = (
-    "Have captions, tags or masks proposed for the folder of the selected image, or the first without a caption"
-)
-_KINDS: Final = {"broken": "unreadable", "caption": "no caption", "tiny": "too small", "duplicate": "duplicate"}
 
 
 class TagList(tk.Frame):
@@ -42,60 +37,11 @@ class TagList(tk.Frame):
         self._hint.configure(text=_TAGS if counts else _NO_TAGS)
         self.table.delete(*self.table.get_children())
         for number, (tag, count) in enumerate(counts[:MOST_TAGS]):
-            self.table.insert("", "end", iid=str(number), values=(tag, count))
+            self.table.insert("", "end", iid=str(number), values=(tag, f"{count:,}"))
 
     def _select(self, on_select: Callable[[str], object]) -> None:
         for item in self.table.selection():
             on_select(str(self.table.item(item, "values")[0]))
-
-
-class ProblemList(tk.Frame):
-    """Problems by file; `on_select` is called with the selected one."""
-
-    def __init__(self, parent: tk.Misc, on_select: Callable[[ImageProblem], object]) -> None:
-        super().__init__(parent)
-        theme.paint(self, bg=theme.CARD)
-        self._problems: Sequence[ImageProblem] = ()
-        columns = {"kind": ("Type", 130), "file": ("File", 300), "what": ("Problem", 480)}
-        foot = frame(self)
-        foot.pack(side="bottom", fill="x", pady=(theme.px(8), 0))
-        self._hint = text(foot, "", "small", colour=theme.MUTED)
-        self._hint.pack(side="left")
-        self.annotate = Button(
-            foot, "Write captions", lambda: self.event_generate("<<Annotate>>"), bg=theme.CARD, tooltip=_ANNOTATE
-        )
-        self.table = table(self, columns)
-        self.table.bind("<Return>", lambda _: self._select(on_select))
-        self.table.bind("<Double-Button-1>", lambda _: self._select(on_select))
-
-    def show(self, problems: Sequence[ImageProblem], *, is_reading: bool, was_read: bool) -> None:
-        """Show all problems, in folder order; while the files are being read there may be more.
-
-        `was_read`: there are images, and every folder could be read.
-        """
-        self._problems = problems
-        known = "Press Enter or double-click to show the image." if problems else ""
-        open_end = "The files are still being read…" if is_reading else ""
-        self.table.say("No problems found." if was_read and not is_reading and not problems else "")
-        self._hint.configure(text="  ".join(filter(None, [known, open_end])))
-        self.table.delete(*self.table.get_children())
-        for number, each in enumerate(problems):
-            kind = _KINDS.get(each.kind, each.kind)
-            self.table.insert("", "end", iid=str(number), values=(kind, each.file.name, each.description))
-        if self.to_caption() is None:
-            self.annotate.pack_forget()
-        else:
-            self.annotate.pack(side="right")
-
-    def to_caption(self) -> ImageProblem | None:
-        """The selected problem, else the first image without a caption; None if every image has one."""
-        selected = [self._problems[int(item)] for item in self.table.selection()]
-        uncaptioned = [each for each in self._problems if each.kind == "caption"]
-        return next(iter(selected + uncaptioned), None) if uncaptioned else None
-
-    def _select(self, on_select: Callable[[ImageProblem], object]) -> None:
-        for item in self.table.selection():
-            on_select(self._problems[int(item)])
 
 
 class BucketHistogram(tk.Frame):

@@ -12,8 +12,10 @@ from app.images.browser import ImageBrowser
 from app.images.captions import CaptionFiles
 from app.images.grid import NONE_FOUND
 from app.images.image_index import SURVEY_SETTINGS, ConceptFolder, ImageIndex, ImageProblem, count_problems, tag_counts
-from app.images.lists import BucketHistogram, ProblemList, TagList
+from app.images.lists import BucketHistogram, TagList
+from app.images.problem_list import ProblemList
 from app.images.reader import SurveyReader
+from app.images.removal import ImageRemoval
 from app.images.thumbnails import Thumbnails
 from app.nested import value_at
 from app.state import AppState
@@ -156,10 +158,27 @@ class ImagePages(tk.Frame):
             self.tags = TagList(self._card, self._show_tag)
             return self.tags
         if name == "problems":
-            self.problems = ProblemList(self._card, self._show_problem)
-            return self.problems
+            return self._build_problems()
         self.histogram = BucketHistogram(self._card)
         return self.histogram
+
+    def _build_problems(self) -> ProblemList:
+        def remove(problems: list[ImageProblem]) -> None:
+            captions = self._caption_files()
+            self.removal.ask([(each.file, captions.get(each.concept, CaptionFiles())) for each in problems])
+
+        self.problems = made = ProblemList(self._card, self._show_problem, remove, lambda: self.removal.undo())
+        self.removal = ImageRemoval(self, self.state.background, made.say, self._removed, self.reload)
+        return made
+
+    def _removed(self, images: set[Path]) -> None:
+        """Without these images, which are in the trash now."""
+        self.image_index.removed(images)
+        if self._reader.is_reading:  # and has perhaps read them already
+            self.reload()
+        self._show_summary()
+        self._fill(self._page)
+        self._changed()
 
     def _fill(self, name: str) -> None:
         match name:
@@ -172,6 +191,7 @@ class ImagePages(tk.Frame):
                 is_reading = self._reader.is_reading or not self._reader.has_read
                 was_read = bool(self.image_index.images) and not self._errors()
                 self.problems.show(self.image_index.problems, is_reading=is_reading, was_read=was_read)
+                self.problems.offer_undo(self.removal.can_undo)
             case "buckets":
                 self.histogram.empty = self._none_found()
                 self.histogram.show(self.image_index.buckets)

@@ -6,10 +6,10 @@ import tkinter as tk
 from collections.abc import Sequence
 from typing import Protocol
 
-from app.monitor.message_line import MessageLine
 from app.monitor.queue_devices import DevicesField
 from app.widgets import theme
 from app.widgets.buttons import Button, frame
+from app.widgets.message_line import MessageLine
 from modules.run.queue.entries import Entry
 
 

@@ -15,7 +15,7 @@ from app.widgets.buttons import popup_menu
 from app.windows.debug_package import DebugPackageWindow
 from app.windows.run_notes import edit_notes
 from modules.config import TandemError
-from modules.files.trash import Trashed, restore
+from modules.files.trash import Trashed, restore_all
 from modules.run import RunFolder
 from modules.run.folder.manage import rename_run, trash_run
 from modules.run.html_report import write_report
@@ -112,9 +112,7 @@ class RunEdits:
         """Take back what the last deletion moved to the trash."""
         taken, self.trashed = self.trashed, []
         try:
-            while taken:
-                restore(taken[-1])
-                taken.pop()
+            restore_all(taken)
         except OSError as error:
             self.trashed = taken
             self._say(f"{error.filename or taken[-1].original} cannot be taken back: {error.strerror or error}.")

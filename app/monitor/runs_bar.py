@@ -6,10 +6,10 @@ import tkinter as tk
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from app.monitor.message_line import MessageLine
 from app.monitor.run_list import RunSummary
 from app.widgets import theme
 from app.widgets.buttons import Button, frame
+from app.widgets.message_line import MessageLine
 
 
 class RunsActions(Protocol):

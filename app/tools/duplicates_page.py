@@ -5,12 +5,13 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Mapping
 from functools import partial
-from glob import escape
 from pathlib import Path
 from typing import Any, Final, cast
 
 from PIL import ImageTk
 
+from app.images.captions import CaptionFiles
+from app.images.removal import trash_images
 from app.state import AppState
 from app.tools.job import format_bytes
 from app.tools.line_program import Answer
@@ -19,7 +20,7 @@ from app.tools.program_page import ProgramPage, load_image
 from app.tools.tool_form import ToolForm
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Menu, Style, card, frame, text
-from modules.files.trash import Trashed, move_to_trash, restore
+from modules.files.trash import Trashed, restore_all
 
 MODULE: Final = "modules.data.index.near_duplicates"
 DISTANCES: Final[Mapping[str, str]] = {"0": "The same", "4": "Very similar", "10": "Similar"}
@@ -116,15 +117,15 @@ class DuplicatesPage(ProgramPage):
         """Take back what the last step moved; look again to see it."""
         if not self.trashed:
             return
-        step = self.trashed.pop()
+        count = len(self.trashed[-1])
         try:
-            for each in step:
-                restore(each)
+            restore_all(self.trashed[-1])
         except OSError as error:
             self.say(f"{error.filename or 'A file'} cannot be taken back: {error.strerror or error}.", theme.BAD)
             return
+        self.trashed.pop()
         self._undo.configure(state="normal" if self.trashed else "disabled")
-        self.say(f"Back: {_count(len(step), 'file')}. Find shows the groups again.")
+        self.say(f"Back: {_count(count, 'file')}. Find shows the groups again.")
 
     def _build_review(self) -> None:
         row = frame(self._review)
@@ -212,31 +213,19 @@ class DuplicatesPage(ProgramPage):
         files = [
             str(image["file"]) for number in wanted for image in self.groups[number] if image["file"] in self.marked
         ]
-        moved: list[Trashed] = []
-        why = ""
-        try:
-            for file in files:
-                for each in with_caption(Path(file)):
-                    moved.append(move_to_trash(each))
-        except OSError as error:
-            why = f"{error.filename or 'A file'} cannot be moved: {error.strerror or error}."
-        gone = {str(each.original) for each in moved}
+        removal = trash_images((Path(file), CaptionFiles()) for file in files)
+        gone = set(map(str, removal.images))
         self.marked -= gone
-        self.trashed.append(moved)
+        self.trashed.append(removal.files)
         left = [[image for image in group if image["file"] not in gone] for group in self.groups]
         self.groups = [
-            group for number, group in enumerate(left) if len(group) > 1 and (number not in wanted or bool(why))
+            group
+            for number, group in enumerate(left)
+            if len(group) > 1 and (number not in wanted or bool(removal.faults))
         ]
         self._show_group(min(self.at, max(len(self.groups) - 1, 0)))
-        if why:
-            self.say(why, theme.BAD)
-
-
-def with_caption(image: Path) -> list[Path]:
-    """The image and, if it has one and no other image shares it, its caption file."""
-    caption = image.with_suffix(".txt")
-    others = [path for path in image.parent.glob(f"{escape(image.stem)}.*") if path not in (image, caption)]
-    return [image, caption] if caption.is_file() and not others else [image]
+        if removal.faults:
+            self.say(" ".join(removal.faults), theme.BAD)
 
 
 def _count(number: int, noun: str) -> str:

@@ -57,6 +57,13 @@ def restore(trashed: Trashed) -> None:
     trashed.info.unlink(missing_ok=True)
 
 
+def restore_all(trashed: list[Trashed]) -> None:
+    """Move everything back, the last first, and out of the list. Raises OSError, with the list of what is left."""
+    while trashed:
+        restore(trashed[-1])
+        trashed.pop()
+
+
 def _trashes(path: Path) -> Iterator[tuple[Path, Path | None]]:
     """The trash folders that may take a path, best first, each with the folder to which its paths are relative."""
     if sys.platform in ("win32", "darwin"):

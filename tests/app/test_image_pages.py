@@ -291,6 +291,48 @@ def test_problems_are_counted_by_kind_and_captions_are_a_click_away(
     assert shared_driver.window.section == "tools"
 
 
+def test_unreadable_images_go_to_the_trash_and_back(
+    section: Section, shared_driver: Driver, shared_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, place = shared_driver, shared_home / "torn"
+    monkeypatch.setenv("XDG_DATA_HOME", str(shared_home / "data"))
+    place.mkdir()
+    shutil.copy(shared_home / "cats" / "00.png", place / "good.png")
+    for name in ("a", "b", "c"):
+        (place / f"{name}.png").write_text("no image")
+        (place / f"{name}.txt").write_text(name)
+    (place / "d.gif").write_text("another format, perhaps a good image")
+    driver.draft.set("concepts", [{"path": str(place)}])
+    section.turn_to("problems")
+    found = pages(section).problems
+    rows = found.table.get_children
+    driver.wait(lambda: len(rows()) == 5 and pages(section).is_complete, "the folder read")
+    driver.settle()
+    assert found.trash.cget("text") == "Move all 3 unreadable to the trash…"
+    found.table.focus_force()
+    found.table.selection_set([row for row in rows() if found.table.item(row, "values")[1] in ("b.png", "good.png")])
+    driver.settle()
+    driver.press("Delete")
+    assert "b.png: with their captions" in driver.text(driver.dialogs()[0])
+    driver.press("Return")
+    assert (place / "b.png").exists(), "Return keeps it"
+    driver.press("Delete")
+    driver.answer("Move to the trash")
+    driver.wait(lambda: len(rows()) == 4, "one gone")
+    assert sorted(each.name for each in (shared_home / "data/Trash/files").iterdir()) == ["b.png", "b.txt"]
+    assert "3 unreadable, 1 without a caption" in driver.text(pages(section))
+    driver.click_button("Move all 2 unreadable to the trash…")
+    driver.answer("Move to the trash")
+    driver.wait(lambda: len(rows()) == 2, "all gone")
+    assert sorted(each.name for each in place.iterdir()) == ["d.gif", "good.png"]
+    assert f"Moved 2 images to {shared_home / 'data/Trash/files'}. “Undo” takes them back." == found._message.said
+    for count in (4, 5):
+        driver.click_button("Undo")
+        driver.wait(lambda count=count: len(rows()) == count, "them back")  # type: ignore[misc]
+    assert (place / "b.txt").read_text() == "b"
+    assert not found.undo.winfo_ismapped()
+
+
 def test_tables_follow_the_colour_mode(section: Section, shared_driver: Driver) -> None:
     section.turn_to("problems")
     shared_driver.settle()

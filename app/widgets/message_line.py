@@ -1,4 +1,4 @@
-"""What a list's page says below its buttons: as much as fits, and the rest in a tooltip."""
+"""A message of a page: as much as fits, and the rest in a tooltip."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from app.widgets.ellipsis import fit_lines
 class MessageLine(tk.Label):
     """`said` is the message as a whole; its first line is shown, in so many `lines` as most."""
 
-    def __init__(self, parent: tk.Misc, lines: int = 1) -> None:
+    def __init__(self, parent: tk.Misc, lines: int = 1, bg: theme.Colour = theme.WINDOW) -> None:
         super().__init__(parent, font=theme.tk_font("small"), anchor="w", justify="left", padx=0, pady=0, borderwidth=0)
-        theme.paint(self, bg=theme.WINDOW, fg=theme.MUTED)
+        theme.paint(self, bg=bg, fg=theme.MUTED)
         self.said = ""
         self._lines = lines
         self.bind("<Configure>", lambda event: self._fit())
