@@ -28,7 +28,8 @@ class TagList(tk.Frame):
         theme.paint(self, bg=theme.CARD)
         self._hint = text(self, "", "small", colour=theme.MUTED)
         self._hint.pack(side="bottom", anchor="w", pady=(theme.px(8), 0))
-        self.table = table(self, {"tag": ("Tag", 480), "count": ("Captions", 120)}, ("count",))
+        # a number that stands far from its tag, as on a wide screen, belongs to none
+        self.table = table(self, {"tag": ("Tag", 400), "count": ("Captions", 100)}, ("count",), stretch=False)
         self.table.bind("<Return>", lambda _: self._select(on_select))
         self.table.bind("<Double-Button-1>", lambda _: self._select(on_select))
 

@@ -90,11 +90,13 @@ class Table(ttk.Treeview):
                 super().item(item, values=fitted)
 
 
-def table(parent: tk.Misc, columns: Mapping[str, tuple[str, int]], numbers: Collection[str] = ()) -> Table:
+def table(
+    parent: tk.Misc, columns: Mapping[str, tuple[str, int]], numbers: Collection[str] = (), *, stretch: bool = True
+) -> Table:
     """A table that fills `parent`, with a scrollbar; `columns` maps names to (title, width in unscaled pixels).
 
-    The columns share the available width in proportion, but none is narrower than its title; those of `numbers` are
-    aligned at the right.
+    The columns share the available width in proportion, but none is narrower than its title; unless they `stretch`,
+    what they do not need stays free. Those of `numbers` are aligned at the right.
     """
     restyle(parent)  # the style must exist before its first table
     tree = Table(parent, columns, numbers)
@@ -109,6 +111,8 @@ def table(parent: tk.Misc, columns: Mapping[str, tuple[str, int]], numbers: Coll
         if event.width != previous:
             previous = event.width
             room = event.width - theme.px(_END_WIDTH)
+            if not stretch:
+                room = min(room, theme.px(total))
             least = {name: width + theme.px(_PADDING + 6) for name, width in titles.items()}
             widths = {name: max(room * width // total, least[name]) for name, (_, width) in columns.items()}
             fixed = {name: theme.px(width) for name, (_, width) in columns.items() if width < _TEXTS_FROM}
@@ -121,6 +125,7 @@ def table(parent: tk.Misc, columns: Mapping[str, tuple[str, int]], numbers: Coll
             widths[widest] = max(widths[widest] - max(sum(widths.values()) - room, 0), least[widest])
             for name, width in widths.items():
                 tree.column(name, width=width)
+            tree.column(_END, width=max(event.width - sum(widths.values()), theme.px(_END_WIDTH)))
         tree.schedule()
 
     bar = Scrollbar(parent, tree.yview)

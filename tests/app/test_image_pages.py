@@ -251,6 +251,9 @@ def test_tag_opens_its_images(section: Section, shared_driver: Driver) -> None:
     assert "no image has a caption" in shared_driver.text(tags)
     tags.show(counts)
     assert "double-click" in shared_driver.text(tags)
+    shared_driver.settle()
+    assert table.winfo_width() > theme.px(700)
+    assert sum(table.column(name, "width") for name in ("tag", "count")) <= theme.px(500), "numbers beside their tags"
     assert table.item("0", "values") == ("a cat", "12")
     row = next(item for item in table.get_children() if table.item(item, "values")[0] == "number 5")
     table.selection_set(row)
