@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -56,6 +56,7 @@ class AppState:
         self.queued = 0  # entries that wait in the queue, as far as that has been read
         self.actions: RunStarter  # set by the run bar, which is built before any section
         self.say: Callable[[str], object] = lambda message: None  # in the run bar, which sets it
+        self.sample_to_generate: Mapping[str, object] = {}  # for the page Generate, of the next <<GenerateWithRun>>
         self.annotate_job: AnnotateJob | None = None  # as generate_job
         self.model_job: ModelJob | None = None  # as generate_job
         self.generate_job: GenerateJob | None = None  # outlives its page, which a change of scale builds anew

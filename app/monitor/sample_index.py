@@ -18,6 +18,7 @@ class SampleIndex:
         self._by_step: dict[int, dict[str, SampleFile]] = {}
         self._by_prompt: dict[str, dict[str, SampleFile]] = {}
         self._steps: list[int] = []
+        self.custom: list[SampleFile] = []  # in the order in which they came
 
     def update(self, view: RunView, folder: RunFolder) -> bool:
         """Add new samples of the run in `folder`; returns whether there were any."""
@@ -30,11 +31,12 @@ class SampleIndex:
             self._read_count = view.samples_count
         if was_reset:
             self.resets += 1
-            self._by_step, self._by_prompt = {}, {}
+            self._by_step, self._by_prompt, self.custom = {}, {}, []
         for each in new:
             sample = replace(each, file=str(folder.sample_file(each.file)))
             self._by_step.setdefault(sample.step, {})[sample.file] = sample
             self._by_prompt.setdefault(sample.prompt, {})[sample.file] = sample
+            self.custom += [sample] * sample.is_custom
         self._steps = sorted(self._by_step)
         return True
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from app.monitor.loss_strip import LossStrip
@@ -21,6 +22,7 @@ _FULL: Final = 1000  # positions of the slider
 _SLIDER: Final = 320  # of most widths, in unscaled pixels
 _MENU: Final = 460
 _GAP: Final = 12
+_UNKNOWN: Final = -1
 
 
 class SamplesPage(Page):
@@ -34,6 +36,8 @@ class SamplesPage(Page):
         self.prompt = ""
         self._follows = True
         self._viewer: SampleViewer | None = None
+        self._custom_count = _UNKNOWN
+        self._draft: dict[str, str] = {}  # what was typed for a custom sample
         bar = frame(self, theme.WINDOW)
         bar.pack(fill="x", padx=theme.px(6), pady=(0, theme.px(8)))
         self.mode = Segments(bar, ["By step", "By prompt"], self._choose_mode)
@@ -70,6 +74,7 @@ class SamplesPage(Page):
         self.grid_view.clear()
         self.loss.clear()
         self.step, self.prompt, self._follows = None, "", True
+        self._custom_count = _UNKNOWN
         self.slider.show(1)
         self.menu.set_choices([""])
         self._show_custom()
@@ -80,8 +85,12 @@ class SamplesPage(Page):
         self._show_custom()
         if self.run is not None and self.loss.refresh(self.run.view):
             self._show_position()
-        resets = self.index.resets
-        if self.run is None or not self.index.update(self.run.view, self.run.folder):
+        if self.run is None:
+            return
+        resets, is_caught_up = self.index.resets, self.run.is_caught_up
+        has_new = self.index.update(self.run.view, self.run.folder)
+        new_custom = self._new_custom(is_caught_up)
+        if not has_new:
             return
         if self.index.resets != resets:
             self.grid_view.clear()
@@ -94,6 +103,27 @@ class SamplesPage(Page):
         if self._follows and self.index.steps:
             self.step = self.index.steps[-1]
         self._show(keep_scroll=self.by_prompt or previous == self.step)
+        if new_custom is not None:
+            self.show_sample(new_custom)
+
+    def show_sample(self, sample: SampleFile) -> None:
+        """Show a sample among those of its step, and mark it."""
+        self.refresh()
+        if sample.step not in self.index.steps:
+            return
+        if self.by_prompt:
+            self.mode.set("By step")
+            self._choose_mode("By step")
+        self._go_to(self.index.steps.index(sample.step))
+        found = next((each for each in self.shown() if Path(each.file).name == Path(sample.file).name), sample)
+        self.grid_view.mark(found.file)
+
+    def _new_custom(self, is_caught_up: bool) -> SampleFile | None:
+        """A custom sample that has just come; none of those that the run had before."""
+        count, before = len(self.index.custom), self._custom_count
+        if is_caught_up or before != _UNKNOWN:
+            self._custom_count = count
+        return self.index.custom[-1] if _UNKNOWN < before < count else None
 
     def close(self) -> None:
         """Stop the image thread."""
@@ -110,7 +140,7 @@ class SamplesPage(Page):
         if self.by_prompt:
             items = [(sample, f"step {sample.step:,}") for sample in samples]
         else:
-            items = [(sample, sample.prompt) for sample in samples]
+            items = [(sample, f"{'custom:  ' if sample.is_custom else ''}{sample.prompt}") for sample in samples]
         self._show_position()
         self.grid_view.show(items, keep_scroll=keep_scroll)
 
@@ -145,8 +175,13 @@ class SamplesPage(Page):
 
     def _ask_custom(self) -> None:
         if self.run is not None:
-            self.dialog = CustomSampleDialog(self, self.run)
+            self.dialog = CustomSampleDialog(self, self.run, self._draft, self._generate)
             self.dialog.show()
+
+    def _generate(self, fields: Mapping[str, object]) -> None:
+        """Generate without the run, which has ended."""
+        self.state.sample_to_generate = fields
+        self.event_generate("<<GenerateWithRun>>")
 
     def _show_custom(self) -> None:
         reason = "No run is followed." if self.run is None else custom_sample_obstacle(self.run)

@@ -35,6 +35,7 @@ class TileGrid(tk.Frame):
         self._photos: OrderedDict[tuple[int, str, int], ImageTk.PhotoImage] = OrderedDict()
         self._items: Sequence[tuple[SampleFile, str]] = ()
         self._focused = 0
+        self._marked = ""
         self._blocks: Sequence[Block] = ()
         self._lines: list[Line] = []
         self._lines_key: object = None  # what they were made for
@@ -58,6 +59,11 @@ class TileGrid(tk.Frame):
         self._focused = min(self._focused, max(0, len(items) - 1))
         self._tiles.cancel_pending()
         self.draw()
+
+    def mark(self, file: str) -> None:
+        """Frame an image and bring it into sight; the frame goes when another one is clicked."""
+        self._marked = file
+        self._choose(next((index for index, (sample, _) in enumerate(self._items) if sample.file == file), -1))
 
     def clear(self) -> None:
         """Forget all images: those of another run may have the same names."""
@@ -118,7 +124,7 @@ class TileGrid(tk.Frame):
         sample, caption = self._items[index]
         canvas, read = self.canvas, side // _STEP * _STEP
         tile = self._tiles.get(sample, read)
-        if index == self._focused and self.focus_get() is canvas:
+        if sample.file == self._marked or (index == self._focused and self.focus_get() is canvas):
             edge = theme.px(3)
             canvas.create_rectangle(
                 x - edge,
@@ -201,7 +207,7 @@ class TileGrid(tk.Frame):
         for line in self.lines:
             place = (x - theme.px(GAP) // 2) // line.width
             if 0 <= y + self._top - line.top < line.height and 0 <= place < line.count:
-                self._focused = line.first + place
+                self._focused, self._marked = line.first + place, ""
                 self._open()
 
     def _open(self) -> None:

@@ -13,7 +13,7 @@ import psutil
 from app.runs.follower import Follower
 from app.runs.join_prompt import JoinPrompt, join_prompt_of
 from app.runs.status import READING, STARTING, Status, read_liveness, status_of
-from modules.config import TrainConfig
+from modules.config import Sample, TrainConfig
 from modules.run import RunFolder, request_command
 from modules.run.launch.detached import create_run, launch, next_free_name
 from modules.run.supervise.force_stop import force_stop, request_graceful_stop
@@ -49,6 +49,7 @@ class RunControl:
         self._exit_code: int | None = None  # of that process; None also once another one has started the run again
         self._launcher: psutil.Process | None = None
         self._stop_wanted = False
+        self.awaited_sample: Sample | None = None  # a custom one that was asked for and has not come
         self._requested: dict[str, float] = {}  # requested commands, and when
         self._stopping: threading.Thread | None = None
         self._follower = Follower(path)

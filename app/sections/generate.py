@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import tkinter as tk
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -90,14 +90,15 @@ class Section(tk.Frame):
         self.after_cancel(self._poll_job)
         super().destroy()
 
-    def use_run(self, folder: RunFolder) -> None:
-        """Fill in what a run has saved; an error is shown in its place."""
+    def use_run(self, folder: RunFolder, sample: Mapping[str, object] | None = None) -> None:
+        """Fill in what a run has saved, and the prompt and numbers of `sample`; an error is shown in its place."""
+        self.form.show(sample or {})
         try:
             found = read_run_model(folder)
         except TandemError as error:
             self._say(JobStatus(str(error), "bad"))
             return
-        self.form.show(found.fields)
+        self.form.show({**found.fields, **(sample or {})})
         self.form.show_faults({})
         if not self.form.values()["prompt"]:
             self.form.fields["prompt"].control.focus_set()

@@ -20,7 +20,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Segments, add_tooltip, card, frame, text, wrap_within
 from app.widgets.ellipsis import truncate
 from app.widgets.section_head import SectionHead
-from modules.run.view.event_records import Message
+from modules.run.view.event_records import Message, SampleFile
 
 REFRESH_MS: Final = 125
 DRAWING_MS: Final = 25  # while a page draws one of its plots after the other
@@ -108,6 +108,12 @@ class Section(tk.Frame):
         page = self.pages["log"]
         if isinstance(page, LogPage) and problem is not None:
             page.show_failure(problem)
+
+    def show_sample(self, sample: SampleFile) -> None:
+        """Show a sample of the followed run among those of its step."""
+        self.open_page("samples")
+        self._make("samples")
+        self.pages["samples"].show_sample(sample)  # type: ignore[attr-defined]
 
     def show_warnings(self) -> None:
         """Show the warnings in the log."""

@@ -59,7 +59,13 @@ def bind_requests(root: tk.Tk, window: RequestTarget) -> None:
     def generate_with_run() -> None:
         window.show_section("generate")
         if state.run is not None:
-            window.sections["generate"].use_run(state.run.folder)
+            window.sections["generate"].use_run(state.run.folder, state.sample_to_generate)
+        state.sample_to_generate = {}
+
+    def show_custom_sample() -> None:
+        window.show_section("monitor")
+        if (sample := window.run_bar.custom_sample) is not None:
+            window.sections["monitor"].show_sample(sample)
 
     def annotate() -> None:
         folder = window.sections["data"].pages.folder_to_annotate
@@ -76,6 +82,7 @@ def bind_requests(root: tk.Tk, window: RequestTarget) -> None:
         "ShowLog": show_log,
         "ShowResult": show_result,
         "GenerateWithRun": generate_with_run,
+        "ShowCustomSample": show_custom_sample,
         "Annotate": annotate,
     }
     for name, action in requests.items():

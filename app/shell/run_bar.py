@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 import tkinter as tk
+from collections.abc import Callable
 from typing import Final
 
 from app.form.setting_text import with_titles
 from app.runs.actions import RunActions
+from app.runs.custom_sample_watch import CustomSampleWatch, generate_fields
 from app.runs.queue_watch import QueueWatch
 from app.runs.status import NO_RUN, Status, Tone, no_run
 from app.shell.run_buttons import RunButtons
@@ -18,10 +20,13 @@ from app.widgets.buttons import add_tooltip, frame, handler, text
 from app.widgets.ellipsis import fit, fit_lines
 from app.widgets.progress_bar import ProgressBar
 from app.windows.error_details import ErrorDetails
+from modules.config import Sample
+from modules.run.view.event_records import SampleFile
 
 REFRESH_MS: Final = 250
 IDLE_MS: Final = 1000  # while no run is active
 MESSAGE_S: Final = 8.0
+ACTION_S: Final = 60.0  # of a message that can be clicked
 WIDEST, WIDE, MEDIUM, NARROW = 1400, 1244, 830, 680  # unscaled pixels of width from which more is shown
 FOUR_COLUMNS: Final = 1650  # of figures, from this width on
 # By level: the width of the texts, and that of the bar from which on they have half of what is more. Up to there the
@@ -48,7 +53,10 @@ class RunBar(tk.Frame):
         self._state = state
         self.actions = state.actions = RunActions(self, state, self.show_message)
         self._queue = QueueWatch(state)
+        self._custom = CustomSampleWatch()
+        self.custom_sample: SampleFile | None = None  # the one that has come last
         self._message, self._message_until = "", 0.0
+        self._message_action: Callable[[], object] | None = None
         state.say = self.show_message
         self._shown: dict[str, object] = {}
         self._status = NO_RUN
@@ -64,10 +72,21 @@ class RunBar(tk.Frame):
         self.after_cancel(self._job)
         super().destroy()
 
-    def show_message(self, message: str) -> None:
-        """Show a message for a few seconds in place of the run's detail."""
-        self._message, self._message_until = message, time.monotonic() + MESSAGE_S
+    def show_message(self, message: str, action: Callable[[], object] | None = None) -> None:
+        """Show a message for a few seconds in place of the run's detail; `action` is what a click on it does."""
+        self._message, self._message_action = message, action
+        self._message_until = time.monotonic() + (MESSAGE_S if action is None else ACTION_S)
         self.refresh()
+
+    def press_text(self) -> None:
+        """Do what the message of the moment offers, or show the details."""
+        action = self._message_action if self._has_message() else None
+        if action is None:
+            self.show_details()
+        else:
+            self._message = ""
+            self.refresh()
+            action()
 
     def show_details(self) -> None:
         """Show the run's error, the message of the moment, or what does not fit into the bar, whole."""
@@ -113,6 +132,21 @@ class RunBar(tk.Frame):
         self.refresh()
         is_idle = is_all_read and not self._status.is_alive
         self._job = self.after(IDLE_MS if is_idle else REFRESH_MS, self._tick)
+        self._tell_of_custom_samples()
+
+    def _tell_of_custom_samples(self) -> None:
+        run = self._state.run
+        if (arrived := self._custom.arrived(run)) is not None:
+            self.custom_sample = arrived
+            said = f"Custom sample of step {arrived.step:,} is ready: click to see it."
+            self.show_message(said, lambda: self.event_generate("<<ShowCustomSample>>"))
+        elif (missed := self._custom.missed(run)) is not None:
+            said = "The run ended before your custom sample: click to generate it."
+            self.show_message(said, lambda: self._generate(missed))
+
+    def _generate(self, sample: Sample) -> None:
+        self._state.sample_to_generate = generate_fields(sample)
+        self.event_generate("<<GenerateWithRun>>")
 
     def _build(self) -> None:
         line = theme.paint(tk.Frame(self, height=1), bg=theme.LINE)
@@ -138,9 +172,9 @@ class RunBar(tk.Frame):
         theme.paint(self._detail, highlightbackground=theme.CARD, highlightcolor=theme.ACCENT)
         add_tooltip(self._detail, self._full_detail)
         for key in ("<Return>", "<space>"):
-            self._detail.bind(key, handler(self.show_details))
+            self._detail.bind(key, handler(self.press_text))
         for label in (self._dot, self._title, self._detail):
-            label.bind("<Button-1>", lambda event: self.show_details(), add="+")
+            label.bind("<Button-1>", lambda event: self.press_text(), add="+")
         middle = frame(body)
         middle.pack(side="left", fill="both", expand=True, padx=theme.px(14))
         self._progress = ProgressBar(middle)
@@ -175,7 +209,7 @@ class RunBar(tk.Frame):
             theme.paint(self._dot, fg=TONES[status.tone])
         detail, colour = self._detail_of(status), theme.MUTED
         if self._has_message():
-            detail, colour = self._message, theme.TEXT
+            detail, colour = self._message, theme.TEXT if self._message_action is None else theme.ACCENT_TEXT
         elif status.tone == "bad":
             detail, colour = with_titles(detail) if status.problem is not None else detail, theme.BAD
         elif run is not None and status.kind == "training":

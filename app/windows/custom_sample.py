@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
+from collections.abc import Callable
 from typing import Final
 
 from pydantic import ValidationError
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 from app.form.setting_text import fault_message, format_value
 from app.generate.settings import GENERATES_NOTHING
 from app.runs.control import RunControl
+from app.runs.custom_sample_watch import generate_fields
 from app.widgets import theme
 from app.widgets.buttons import Entry, TextBox, frame, text
 from app.windows.dialog import Dialog
@@ -21,6 +23,8 @@ _WIDTH: Final = 480
 _OPTIONS: Final = {option.path: option for option in options(Sample)}
 _NUMBERS: Final = (("seed", "width", "height"), ("steps", "guidance_scale"))
 _OPTIONAL: Final = ("width", "height")
+_POLL_MS: Final = 250
+_ENDED: Final = "The run has ended. The page Generate takes this prompt over, with the model that the run has saved."
 
 
 def custom_sample_obstacle(run: RunControl) -> str:
@@ -42,10 +46,21 @@ def custom_sample_obstacle(run: RunControl) -> str:
 
 
 class CustomSampleDialog:
-    """Prompt, seed and size; what is wrong is shown before anything is sent."""
+    """Prompt, seed and size; what is wrong is shown before anything is sent.
 
-    def __init__(self, owner: tk.Misc, run: RunControl) -> None:
-        self._run = run
+    `draft` is what was typed the last time, and gets what is typed now. Once the run has ended, `generate` gets the
+    fields for the page Generate.
+    """
+
+    def __init__(
+        self,
+        owner: tk.Misc,
+        run: RunControl,
+        draft: dict[str, str],
+        generate: Callable[[dict[str, object]], object],
+    ) -> None:
+        self._run, self._draft, self._generate = run, draft, generate
+        self._has_ended = False
         message = "Training pauses for one image after the present step; its result does not change."
         self.dialog = Dialog(owner, "Custom sample", message)
         self.texts: dict[str, TextBox] = {}
@@ -54,10 +69,11 @@ class CustomSampleDialog:
         for name, height in (("prompt", 92), ("negative_prompt", 48)):
             text(body, _OPTIONS[name].title, "small", colour=theme.MUTED).pack(anchor="w")
             box = self.texts[name] = TextBox(body, lambda _: self._edited(), width=_WIDTH, height=height)
+            box.show(draft.get(name, ""))
             box.pack(fill="x", pady=(theme.px(3), theme.px(10)))
             for key in ("<Control-Return>", "<Control-KP_Enter>"):
                 box.text.bind(key, lambda event: self._send_by_key())
-        start = self._first_sample()
+        start = {**self._first_sample(), **draft}
         for names in _NUMBERS:
             row = frame(body)
             row.pack(fill="x", pady=(0, theme.px(10)))
@@ -81,18 +97,37 @@ class CustomSampleDialog:
         """Open the dialog."""
         window = self.dialog.show()
         self.texts["prompt"].focus_set()
-        self.dialog.cancel_when(self._is_over)
+        self._watch()
         return window
 
     def send(self) -> None:
         """Ask the run for the image, or show what is wrong."""
         sample, sentence = self._checked()
+        if self._has_ended:
+            texts: dict[str, object] = {name: box.get() for name, box in self.texts.items()}
+            self.dialog.close()
+            self._generate(texts if sample is None else generate_fields(sample))
+            return
         if sample is not None:
             sentence = custom_sample_obstacle(self._run) or self._run.request(CUSTOM_SAMPLE, encode_sample(sample))
         if sentence:
             self.message.configure(text=sentence)
         else:
+            self._run.awaited_sample = sample
             self.dialog.close()
+
+    def _watch(self) -> None:
+        """Once the run has ended, what is typed can go to the page Generate."""
+        if not self.dialog.window.winfo_exists():
+            return
+        if self._run.is_alive:
+            self.dialog.window.after(_POLL_MS, self._watch)
+            return
+        self._has_ended = True
+        theme.paint(self.message, fg=theme.WARN)
+        self.message.configure(text=_ENDED)
+        self.send_button.configure(text="Open Generate")
+        self.dialog.place()
 
     def _checked(self) -> tuple[Sample | None, str]:
         values: dict[str, object] = {name: box.get() for name, box in self.texts.items()}
@@ -113,14 +148,14 @@ class CustomSampleDialog:
         return sample, ""
 
     def _edited(self) -> None:
-        self.message.configure(text="")
+        controls: dict[str, TextBox | Entry] = {**self.texts, **self.entries}
+        self._draft.update({name: control.get() for name, control in controls.items()})
+        if not self._has_ended:
+            self.message.configure(text="")
 
     def _send_by_key(self) -> str:
         self.send()
         return "break"
-
-    def _is_over(self) -> bool:
-        return not self._run.is_alive
 
     def _first_sample(self) -> dict[str, str]:
         """Numbers to begin with: those of the run's first sample, or the usual ones."""

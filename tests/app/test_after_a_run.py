@@ -17,7 +17,7 @@ from app.runs.written import format_size, what_was_written
 from app.widgets.button import Button
 from app.windows.custom_sample import CustomSampleDialog
 from app.windows.result import ResultWindow
-from modules.config import TrainConfig
+from modules.config import Sample, TrainConfig
 from modules.run import RunFolder
 from tests.app.driver import write
 from tests.app.run_driver import Driven, tiny
@@ -143,16 +143,38 @@ def test_a_custom_sample_of_a_running_training(home: Path, preferences: Path, im
         write(asked.entries["width"], "24")
         driven.click(asked.send_button)
         assert not toplevels(window)
-        driven.until(lambda: page.index.steps, "the image")
+        driven.monitor("log")
+        arrived = "Custom sample of step"
+        driven.until(lambda: window.run_bar._detail.cget("text").startswith(arrived), "the message")
+        driven.click(window.run_bar._detail)
+        assert page.winfo_ismapped()
+        assert not window.run_bar._detail.cget("text").startswith(arrived)
         (sample,) = page.index.at_step(page.index.steps[0])
         assert Path(sample.file).name.endswith("-custom-00.png")
         with Image.open(sample.file) as image:
             settings = json.loads(image.info["tandem"])
             assert image.size == (24, 16)
         assert (settings["prompt"], settings["seed"]) == ("a blue disc\nat night", 11)
+        driven.until(lambda: page.grid_view.drawn == 1, "the image on the page")
+        assert page.grid_view._marked == sample.file
         driven.until(lambda: page.custom.cget("state") == "normal", "the end of the request")
+        driven.click(page.custom)
+        second = opened(page)
+        assert second.texts["prompt"].get() == "a blue disc\nat night", "what was typed the last time"
+        write(second.texts["prompt"], "a green disc")
         window.state_.run.stop()
         driven.until(lambda: not window.state_.run.is_alive, "the end")
+        driven.until(lambda: second.send_button.cget("text") == "Open Generate", "the offer")
+        assert second.message.cget("text").startswith("The run has ended.")
+        driven.click(second.send_button)
+        assert window.section == "generate"
+        values = window.sections["generate"].form.values()
+        assert (values["prompt"], values["seed"], values["width"]) == ("a green disc", "11", "24")
+        window.state_.run.awaited_sample = Sample(prompt="a late disc")
+        said = "The run ended before your custom sample"
+        driven.until(lambda: window.run_bar._detail.cget("text").startswith(said), "the message")
+        driven.click(window.run_bar._detail)
+        assert window.sections["generate"].form.values()["prompt"] == "a late disc"
     finally:
         driven.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Final
 
 _MAX_TEXT_LENGTH: Final = 4000
@@ -77,6 +78,11 @@ class SampleFile:
     prompt: str
     step: int
     number: int  # its index in the run, so that a regenerated file counts as a new sample
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether somebody asked for it while the run trained; the name of its file says so."""
+        return "-custom-" in PurePath(self.file).name
 
 
 @dataclass(frozen=True)
