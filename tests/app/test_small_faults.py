@@ -14,7 +14,7 @@ from PIL import Image
 
 from app.form.choice_titles import choice_title
 from app.form.setting_text import inactive_reason, setting_title, with_titles
-from app.images.lists import ProblemList
+from app.images.problem_list import ProblemList
 from app.preferences import Preferences
 from app.sections import SECTIONS
 from app.sections.adapters import alpha_note
@@ -132,7 +132,7 @@ def test_problems_say_that_files_are_still_being_read(driver: Driver, home: Path
     driver.window.show_section("data")
     section = driver.window.sections["data"]
     section.turn_to("problems")
-    assert section.pages.problems._hint.cget("text") == "The files are still being read…"
+    assert section.pages.problems._message.said == "The files are still being read…"
     driver.wait(lambda: section.pages.is_complete, "the folder is read")
     problems: ProblemList = section.pages.problems
     rows = [problems.table.item(item, "values") for item in problems.table.get_children()]
