@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -25,17 +26,20 @@ from scripts.common import (
 
 prepare_program()
 
-from modules.config import ConfigError, TandemError, TrainConfig, resolve_config
+from modules.config import ConfigError, TandemError, TrainConfig
 from modules.config.file_access import set_file_access
-from modules.run.console import echo
+from modules.run.console import echo, warn
 from modules.run.exit_codes import BAD_CONFIG, INTERRUPTED
+from modules.run.hosts.host_list import named_hosts, resolve_with_hosts
+from modules.run.hosts.stop_from_stdin import stop_at_line_of_stdin
 from modules.run.join.join_line import JoinLine
-from modules.run.join.join_token import ask_for_token, take_token
+from modules.run.join.join_token import JOIN_TOKEN, ask_for_token, find_token, take_token
 from modules.run.join.session import StopRequested, raise_on_stop_signals
 from modules.run.launch.rank_env import RankEnv, read_rank_env
 from modules.run.preflight_report.joining import join_preflight
 from modules.run.preflight_report.report import PreflightReport
-from modules.run.preflight_report.start import check_joined, start_preflight
+from modules.run.preflight_report.start import check_joined, read_report, start_preflight
+from scripts.train_options import check_hosts
 
 MAX_SECONDS = 86_400
 DEFAULT_PATIENCE_S = 30.0
@@ -50,9 +54,14 @@ def main(arguments: list[str] | None = None) -> int:
         set_file_access()
         if options.join is not None:
             with raise_on_stop_signals():
-                return as_joined(options, token)
-        config = resolve_config(options.config or options.settings, [*options.set, *_flags(options)])
+                line = join_line(options, token)
+                if options.stop_from_stdin:  # after the token, which comes the same way
+                    stop_at_line_of_stdin(also_at_end=True)
+                return as_joined(line, options)
+        hosts = named_hosts(options.hosts)
+        config = resolve_with_hosts(options.config or options.settings, [*options.set, *_flags(options)], len(hosts))
         rank_env = read_rank_env(os.environ, config.initial_port)
+        check_hosts(config, options, rank_env)
         if rank_env is not None:
             return as_rank(rank_env, config, options)
         allow_code(config.family, trust=options.trust_code)
@@ -66,6 +75,8 @@ def main(arguments: list[str] | None = None) -> int:
                 has_config=options.config is not None,
                 token=token,
                 passed_on=_of_tasks(options),
+                of_ranks=["--test", options.test, "--wait", f"{options.wait:g}"],
+                hosts=hosts,
             )
     except TandemError as error:
         print(f"Preflight did not start: {error}", file=sys.stderr)
@@ -107,7 +118,18 @@ def parser() -> argparse.ArgumentParser:
         metavar="HOST[:PORT]",
         help="join the preflight of several machines, with the line that machine 0 shows",
     )
+    top.add_argument(
+        "--hosts",
+        metavar="NAME,NAME",
+        help="start these machines over ssh, so that they join (scripts/hosts.py lists, adds and tests them)",
+    )
+    top.add_argument(
+        "--token_file",
+        metavar="FILE",
+        help=f"with --join: file with the token, - for standard input; or set {JOIN_TOKEN}",
+    )
     add_allow(top)
+    top.add_argument("--stop_from_stdin", action="store_true", help=argparse.SUPPRESS)  # a line "stop" acts as Ctrl-C
     top.add_argument("--settings", help=argparse.SUPPRESS)  # as --config, on a machine that has joined without one
     top.add_argument("--result", help=argparse.SUPPRESS)  # where the processes report to the one that started them
     add_trust_code(top)
@@ -126,10 +148,10 @@ def seconds(text: str) -> float:
     return value
 
 
-def as_joined(options: argparse.Namespace, token: str | None) -> int:
+def as_joined(line: JoinLine, options: argparse.Namespace) -> int:
     """Join machine 0's preflight, check this machine's part, and show the report."""
     questions = (ask_about_path, ask_about_code) if is_interactive() else ()
-    config, group = join_preflight(join_line(options, token), echo, *questions)
+    config, group = join_preflight(line, echo, *questions)
     report = check_joined(config, group, _of_tasks(options), options.wait, echo, _result_of(options))
     show(report, options)
     return report.exit_code
@@ -138,11 +160,12 @@ def as_joined(options: argparse.Namespace, token: str | None) -> int:
 def join_line(options: argparse.Namespace, token: str | None) -> JoinLine:
     """The line given by `--join`. Raises ConfigError for what machine 0 decides."""
     decided = {"--config": options.config, "--backend": options.backend, "--test": options.test != "basic"}
+    decided["--hosts"] = options.hosts
     if given := [name for name, value in decided.items() if value]:
         raise ConfigError(f"{given[0]} cannot be used with --join: machine 0 decides it for all machines")
     return JoinLine.parse(
         options.join,
-        token or ask_for_token(),
+        find_token(None, options.token_file, token, warn) or ask_for_token(),
         settings=tuple(options.set),
         allow=tuple(options.allow),
         trust_code=options.trust_code,
@@ -166,9 +189,12 @@ def as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namespace)
         wait_s=options.wait,
     )
 
+    result = None if options.result is None or rank_env.local_rank else Path(options.result)
+    before = () if result is None else read_report(result).cells  # about the machines that are started over ssh
+
     def save(report: PreflightReport) -> None:
-        if options.result is not None and rank_env.local_rank == 0:
-            report.save(Path(options.result))
+        if result is not None:
+            replace(report, cells=(*before, *report.cells)).save(result)
 
     report = run_preflight(rank_env, preflight_options, echo, save)
     save(report)

@@ -17,7 +17,7 @@ from app.widgets.later import later
 from app.widgets.table import table
 from app.windows.child_program import ProgramWindow
 from modules import ROOT
-from modules.config import TrainConfig, save_config
+from modules.config import ConfigError, TrainConfig, save_config
 from modules.files import FileFault, read_text
 from modules.run.exit_codes import INTERRUPTED
 from modules.run.join.join_token import JOIN_TOKEN, generate_token, with_token
@@ -27,13 +27,8 @@ from modules.run.preflight_report.start import WAITING
 SCRIPT = ROOT / "scripts" / "preflight.py"
 _MAX_LINES: Final = 3  # of commands for other machines
 _MAX_MESSAGES: Final = 6  # about the machines that join
-_BY_HAND: Final = "The check starts no machine over ssh, as Train does: do it by hand. "
-_START_THERE: Final = (
-    f"{_BY_HAND}Run these in Tandem's folder there; each machine needs this config file at the same path."
-)
-_JOIN_THERE: Final = (
-    f"{_BY_HAND}Run this in Tandem's folder there. It needs no config file; each machine counts its own GPUs."
-)
+_START_THERE: Final = "Run these in Tandem's folder there; each machine needs this config file at the same path."
+_JOIN_THERE: Final = "Run this in Tandem's folder there. It needs no config file; each machine counts its own GPUs."
 _CLICK_A_ROW: Final = "Click a row to read all of it, and what to do about it."
 _TABLE_HEIGHT, _ADVICE_HEIGHT = 320, 64  # unscaled; of three lines, longer ones take room from the table
 _LEAST_TABLE_HEIGHT: Final = 120
@@ -45,8 +40,9 @@ _STATES: Final = {"green": "ok", "yellow": "note", "red": "failed", "grey": "-"}
 class PreflightWindow(ProgramWindow):
     """Runs scripts/preflight.py with the current settings.
 
-    For several machines with known numbers of processes `save` is called first if the settings are not in a file, which
-    the other machines need, with the reason; without these numbers the others join, and get the settings from here.
+    The machines that Train would start over ssh are started. For several machines with known numbers of processes
+    that are started by hand, `save` is called first if the settings are not in a file, which these machines need, with
+    the reason; without these numbers the others join, and get the settings from here.
     """
 
     def __init__(self, parent: tk.Misc, state: AppState, save: Callable[[str], object]) -> None:
@@ -105,7 +101,13 @@ class PreflightWindow(ProgramWindow):
         if self.child is not None:
             return
         self._advice.configure(text="")
-        file = self._config_file(config)
+        try:
+            hosts = self.hosts(config)
+        except ConfigError as error:
+            self.show_status(str(error), theme.BAD)
+            return
+        joins = bool(hosts) or _counts_itself(config)
+        file = self._config_file(config, by_join_line=joins)
         if file is None:
             self.show_status("The other machines need the config file: save the settings, then check again.", theme.BAD)
             return
@@ -116,9 +118,9 @@ class PreflightWindow(ProgramWindow):
         self.report = None
         self.button.configure(text="Stop")
         self.show_status("Checking…", theme.MUTED)
-        self._token = generate_token() if _counts_itself(config) else ""
+        self._token = generate_token() if joins else ""
         arguments = ["--config", str(file), "--json", str(self._result), "--test", _DEPTHS[self.depth.get()]]
-        self.run(SCRIPT, arguments, {JOIN_TOKEN: self._token} if self._token else None)
+        self.run(SCRIPT, [*arguments, *hosts], {JOIN_TOKEN: self._token} if self._token else None)
 
     def ended(self, exit_code: int, output: str) -> None:
         """Show the verdict, or why there is none."""
@@ -137,7 +139,7 @@ class PreflightWindow(ProgramWindow):
             report = PreflightReport.parse(read_text(self._result))
         except (OSError, FileFault):
             return
-        if report.waits_for and not report.cells:
+        if report.waits_for or report.joining:
             self._show_waiting(report, output)
             return
         self.waiting.place_forget()
@@ -154,10 +156,10 @@ class PreflightWindow(ProgramWindow):
         if report.cells and not self.table.selection():
             self._advice.configure(text=_CLICK_A_ROW)
 
-    def _config_file(self, config: TrainConfig) -> Path | None:
+    def _config_file(self, config: TrainConfig, *, by_join_line: bool) -> Path | None:
         """The file with the settings to check; None if the other machines need one and there is none."""
         draft = self.state.draft
-        if config.num_nodes > 1 and not _counts_itself(config):
+        if config.num_nodes > 1 and not by_join_line:
             if draft.file is None or draft.is_dirty:
                 self._save("the other machines need this file")
             return None if draft.file is None or draft.is_dirty else draft.file.absolute()
@@ -168,16 +170,16 @@ class PreflightWindow(ProgramWindow):
     def _show_waiting(self, report: PreflightReport, output: str) -> None:
         """In place of the table: what to start on the other machines, and who has joined."""
         commands = [(f"Machine {other.node_rank}", other.command) for other in report.waits_for]
+        count = len(commands)
         if report.needs_token:  # the same for all
-            count = len(commands)
             title = "Every other machine" if count > 1 else "The other machine"
             commands = [(title, with_token(commands[0][1], self._token))]
         if [line.entry.get() for line in self.lines] != [command for _, command in commands[:_MAX_LINES]]:
             self._show_commands(commands, _JOIN_THERE if report.needs_token else _START_THERE)
+        others = "the other machine" if count == 1 else f"the {count} other machines"
+        self.show_status(f"Waiting for {others}…" if commands else "Starting the other machines…", theme.MUTED)
         if not self.waiting.winfo_manager():
-            count = len(report.waits_for)
-            others = "the other machine" if count == 1 else f"the {count} other machines"
-            self.show_status(f"Waiting for {others}…", theme.MUTED)
+            self._joined.pack(fill="x", pady=(theme.px(12), 0))
             self.waiting.place(relwidth=1, relheight=1)
             self.waiting.lift()
         said = [*report.joining] or [line for line in output.splitlines() if line.startswith(WAITING)][-1:]
@@ -187,7 +189,9 @@ class PreflightWindow(ProgramWindow):
         for child in self.waiting.winfo_children():
             if child is not self._joined:
                 child.destroy()
-        text(self.waiting, about, colour=theme.MUTED, wrap=900).pack(anchor="w")
+        self._joined.pack_forget()
+        if commands:
+            text(self.waiting, about, colour=theme.MUTED, wrap=900).pack(anchor="w")
         self.lines = []
         for title, command in commands[:_MAX_LINES]:
             line = CopyLine(self.waiting, title, command)

@@ -62,7 +62,7 @@ class MachinesStart:
         self._started_at = time.time()
         self._supervisor: Supervisor | None = None
         self._hosts = hosts
-        self._remote = RemoteMachines(hosts, folder, echo)
+        self._remote = RemoteMachines(hosts, folder.log_dir, echo)
         self._has_started = False
         self._printed: tuple[str, ...] = ()  # the notes of the plan
 

@@ -498,6 +498,13 @@ def test_a_machine_is_added_tested_and_started_by_train(
         lock.rmdir()
         card.remove(card.hosts[1])
         assert [host.name for host in card.hosts] == ["beta"]
+        opened = preflight_window(driver)
+        opened.show()
+        driver.wait(lambda: opened.child is None, "the end of the preflight")
+        assert "ssh (beta)" in opened.status.cget("text"), "it starts what Train would start"
+        assert opened.table.item("0", "values")[:3] == ("ssh", "beta", "failed")
+        assert len(opened.table.get_children()) > 1, "this machine is checked without it"
+        opened.dialog.close()
         window.run_bar.actions.train()
         driver.wait(lambda: window.state_.run and window.state_.run.status().kind == "failed", "the refusal")
         problem = window.state_.run.status().problem

@@ -1,4 +1,4 @@
-"""The machines that a run starts over ssh: each runs `train.py --join` there, as a person would by hand."""
+"""The machines that a run or a preflight starts over ssh: each joins it there, as a person would let it by hand."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ from modules.run.join.allowed_paths import paths_of_machine_0
 from modules.run.join.session import StopRequested, raise_on_stop_signals
 from modules.run.supervise.stop_requests import SAME_REQUEST_S
 
-_JOINS: Final = "Joining the run at"  # train.py's first line, after which ssh has done its work
-_NUMBERED: Final = re.compile(r"this is machine (\d{1,7}) of ")  # of train.py, once machine 0 has let it join
-_REFUSED: Final = "Training did not start: "  # of train.py, before why
+TRAIN: Final = "scripts/train.py"
+PREFLIGHT: Final = "scripts/preflight.py"
+# What both print: first, after which ssh has done its work; once machine 0 has let them join; and before why not.
+_JOINS: Final = re.compile(r"Joining the (run|preflight) at")
+_NUMBERED: Final = re.compile(r"this is machine (\d{1,7}) of ")
+_REFUSED: Final = re.compile(r"(?:Training|Preflight) did not start: ")
 _FILES_ELSEWHERE: Final = (
     "If its files are elsewhere, add that to its settings in the list of machines, such as concepts.0.path=/data/cats"
 )
@@ -40,19 +43,22 @@ _BETWEEN_REQUESTS_S: Final = SAME_REQUEST_S + 0.7  # on a slow network they may 
 Echo = Callable[[str], None]
 
 
-def join_arguments(config: TrainConfig, host: Host, address: str, resume: str = "") -> list[str]:
-    """What follows Python there. The token is not in it, which every user there could read: it comes by stdin.
+def join_arguments(
+    config: TrainConfig, host: Host, address: str, resume: str = "", *, program: Sequence[str] = (TRAIN,)
+) -> list[str]:
+    """What follows Python there: `program` is the script and arguments of its own.
 
-    The person who starts the run may read the same account's files over ssh anyway, so the paths of the config that
-    exist here are allowed there without a question, and so is the family's code, which must be the same as here.
+    The token is not in it, which every user there could read: it comes by stdin. The person who starts the run may read
+    the same account's files over ssh anyway, so the paths of the config that exist here are allowed there without a
+    question, and so is the family's code, which must be the same as here.
     """
     own = {assignment.partition("=")[0].strip() for assignment in host.settings}
     named = [*(value for _, value in paths_of_machine_0(config, own)), resume]
     allowed = [value for value in dict.fromkeys(named) if value and _exists(value)]
     trust = ["--trust_code"] if config.family.endswith(".py") and "family" not in own else []
-    trust += ["--allow_differences"] if host.allow_differences else []
+    trust += ["--allow_differences"] if host.allow_differences and program[0] == TRAIN else []
     return [
-        *("scripts/train.py", "--join", address, "--token_file", "-", "--stop_from_stdin"),
+        *(*program, "--join", address, "--token_file", "-", "--stop_from_stdin"),
         *trust,
         *(f"--allow={value}" for value in allowed),
         *(f"--set={assignment}" for assignment in host.settings),
@@ -73,10 +79,10 @@ def _log_name(name: str) -> str:
 
 
 class RemoteMachine:
-    """One of them: its ssh, whose output is in the run's folder."""
+    """One of them: its ssh, whose output is in the file `log`, which a preflight removes at its end."""
 
-    def __init__(self, host: Host, argv: Sequence[str], log: Path) -> None:
-        self.host, self._argv, self._log = host, list(argv), log
+    def __init__(self, host: Host, argv: Sequence[str], log: Path, *, keeps_log: bool = True) -> None:
+        self.host, self._argv, self._log, self._keeps_log = host, list(argv), log, keeps_log
         self._process: subprocess.Popen[bytes] | None = None
         self._output: OutputFile | None = None
         self.was_left = False  # without waiting for its end
@@ -109,7 +115,7 @@ class RemoteMachine:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of train.py there, or of ssh."""
+        """The exit code of the program there, or of ssh."""
         return 0 if self._process is None else int(self._process.returncode)
 
     def why_ended(self) -> TandemError:
@@ -118,15 +124,15 @@ class RemoteMachine:
             self._output.close()
         output = self.output()
         fault = ssh_fault(self.host, self.exit_code, output)
-        if fault is not None and _JOINS not in output:
+        if fault is not None and _JOINS.search(output) is None:
             return fault
         kinds: dict[int, type[TandemError]] = {BAD_CONFIG: ConfigError, NO_DATA: DataError}
-        _, was_refused, reason = output.rpartition(_REFUSED)
-        said = "it says" if was_refused else "its last lines"
-        more = f"All it printed is in {self._log}"
+        *before, reason = _REFUSED.split(output)
+        said = "it says" if before else "its last lines"
+        advice = [_FILES_ELSEWHERE] * (self.exit_code == NO_DATA)
+        advice += [f"All it printed is in {self._log}"] * self._keeps_log
         return kinds.get(self.exit_code, HostError)(
-            f"{self.host} ended early ({self._how()}); {said}: {last_lines(reason) or 'nothing'}",
-            f"{_FILES_ELSEWHERE}. {more}" if self.exit_code == NO_DATA else more,
+            f"{self.host} ended early ({self._how()}); {said}: {last_lines(reason) or 'nothing'}", ". ".join(advice)
         )
 
     def _how(self) -> str:
@@ -177,10 +183,11 @@ class RemoteMachine:
 
 
 class RemoteMachines:
-    """All machines that a run has started; none without hosts."""
+    """All machines that a run or a preflight has started; none without hosts."""
 
-    def __init__(self, hosts: Sequence[Host], folder: RunFolder, echo: Echo) -> None:
-        self._hosts, self._folder, self._echo = hosts, folder, echo
+    def __init__(self, hosts: Sequence[Host], log_dir: Path, echo: Echo, *, program: Sequence[str] = (TRAIN,)) -> None:
+        """`program` joins there: a script and arguments of its own."""
+        self._hosts, self._log_dir, self._echo, self._program = hosts, log_dir, echo, program
         self._machines: list[RemoteMachine] = []
         self._may_start: list[RemoteMachine] = []
         self._token = ""
@@ -188,10 +195,12 @@ class RemoteMachines:
     def start(self, config: TrainConfig, address: str, token: str, resume: str = "") -> None:
         """Start all of them, to join at `address`. Raises HostError, and OSError for a log that cannot be written."""
         self._token = token
-        self._folder.log_dir.mkdir(parents=True, exist_ok=True)
+        self._log_dir.mkdir(parents=True, exist_ok=True)
         for host in self._hosts:
-            argv = ssh_argv(host, join_arguments(config, host, address, resume), passed_on(os.environ))
-            machine = RemoteMachine(host, argv, self._folder.log_dir / _log_name(host.name))
+            arguments = join_arguments(config, host, address, resume, program=self._program)
+            argv = ssh_argv(host, arguments, passed_on(os.environ))
+            log = self._log_dir / _log_name(host.name)
+            machine = RemoteMachine(host, argv, log, keeps_log=self._program[0] == TRAIN)
             self._machines.append(machine)
             machine.start(token)
 
@@ -226,7 +235,7 @@ class RemoteMachines:
         for machine in self._running():
             if lost and machine.number in lost:
                 machine.disconnect()
-                self._echo(f"Note: {machine.host} can no longer be reached; its part of the run ends by itself there.")
+                self._echo(f"Note: {machine.host} can no longer be reached; its part ends by itself there.")
         try:
             with raise_on_stop_signals():
                 if not at_once:
@@ -239,7 +248,7 @@ class RemoteMachines:
                 self._end_in_steps((_BETWEEN_REQUESTS_S, _ENDS_WITHIN_S))
         for machine in self._running():
             machine.disconnect()
-            self._echo(f"Note: {machine.host} has not answered the request to stop; look there for train.py.")
+            self._echo(f"Note: {machine.host} has not answered the request to stop; look there for {self._program[0]}.")
         for machine in self._machines:
             machine.close()
 

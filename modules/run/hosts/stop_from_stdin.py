@@ -11,22 +11,25 @@ STOP_LINE: Final = b"stop\n"
 _LONGEST: Final = 4096
 
 
-def stop_at_line_of_stdin() -> None:
-    """From now on, a line "stop" acts as Ctrl-C does; the end of the input does nothing, as the run goes on without it.
+def stop_at_line_of_stdin(*, also_at_end: bool = False) -> None:
+    """From now on, a line "stop" acts as Ctrl-C does; so does the end of the input, `also_at_end`: a run goes on
+    without it, a preflight would tell nobody.
 
     Reads the descriptor itself: a thread that waits in `sys.stdin` would hold up the end of the program.
     """
-    threading.Thread(target=_read, name="stdin", daemon=True).start()
+    threading.Thread(target=_read, args=(also_at_end,), name="stdin", daemon=True).start()
 
 
-def _read() -> None:
+def _read(also_at_end: bool) -> None:
     pending = b""
     while True:
         try:
             data = os.read(0, _LONGEST)
         except OSError:
-            return
+            data = b""
         if not data:
+            if also_at_end:
+                os.kill(os.getpid(), signal.SIGINT)
             return
         *lines, pending = (pending + data).split(b"\n")
         for line in lines:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from modules.config import ConfigError, TandemError, TrainConfig
 from modules.files import printable
 from modules.run.console import is_terminal, show_secret
 from modules.run.format_duration import in_words
+from modules.run.hosts.remote_machines import RemoteMachines
 from modules.run.join.allowed_paths import Ask
 from modules.run.join.join_line import JoinLine, connect
 from modules.run.join.join_token import JOIN_TOKEN, check_token, generate_token, with_token
@@ -26,9 +27,12 @@ from modules.run.join.received_config import receive_config
 from modules.run.join.server import JoinServer
 from modules.run.join.session import Session, raise_on_stop_signals
 from modules.run.launch.plan import LaunchPlan, elsewhere
-from modules.run.preflight_report.report import OtherMachine, PreflightReport
+from modules.run.preflight_report.report import Cell, OtherMachine, PreflightReport
 
 _WAIT_LONGER: Final = "Run the line above on the missing machines sooner, or wait longer with --wait SECONDS"
+# How long machines that this one has started may take to end by themselves, before they are asked to.
+_ENDS_WITHIN_S: Final = 15.0  # with their table
+_LEAVES_WITHIN_S: Final = 1.0  # before it
 
 Echo = Callable[[str], None]
 
@@ -45,15 +49,22 @@ class JoinProgress:
         self._report = PreflightReport("Preflight")
         self._lock = threading.Lock()
 
-    def show_line(self, plan: LaunchPlan, port: int, token: str) -> None:
-        """Show what to run on the other machines. Raises ConfigError if the token can be shown nowhere."""
+    def show_line(self, plan: LaunchPlan, port: int, token: str, by_hand: int) -> None:
+        """Show what to run on the machines that join by hand."""
+        if not by_hand:
+            self._echo(f"This is machine 0 of {plan.num_nodes}; it starts the others over ssh.")
+            return
         command = shlex.join([*elsewhere(self._script), "--join", plan.join_address(port), *self._arguments])
-        others = tuple(OtherMachine(number, command) for number in range(1, plan.num_nodes))
-        where = "the other machine" if len(others) == 1 else f"each of the {len(others)} other machines"
+        others = tuple(OtherMachine(number, command) for number in range(plan.num_nodes - by_hand, plan.num_nodes))
+        where = "the other machine" if by_hand == 1 else f"each of the {by_hand} other machines"
         self._echo(f"This is machine 0 of {plan.num_nodes}. Run this line on {where}, in Tandem's folder:")
         if not show_secret(f"\n  {with_token(command, token)}\n"):  # a log is no place for it
             self._echo(f"  {JOIN_TOKEN}=... {command}")
         self._save(replace(self._report, waits_for=others, needs_token=True))
+
+    def add(self, cells: Iterable[Cell]) -> None:
+        """Findings before the first check; from now on the messages are about the machines that join."""
+        self._save(replace(self._report.with_cells(cells), joining=()))
 
     def report(self, message: str) -> None:
         """A message about the machines that join."""
@@ -93,13 +104,16 @@ def joined_machines(
     token: str | None,
     wait_s: float,
     progress: JoinProgress,
+    remote: RemoteMachines,
+    by_hand: int,
     *,
     has_config: bool,
 ) -> Iterator[Group]:
-    """Machine 0: wait for all others, and stay connected until the end. Raises JoinError naming the missing ones."""
+    """Machine 0: wait for all others, of which `remote` are started here and `by_hand` join with the line, and stay
+    connected until the end. Raises JoinError naming the missing ones."""
     if token is not None:
         check_token(token)
-    elif not is_terminal():
+    elif by_hand and not is_terminal():
         raise ConfigError(
             "the other machines need a token to join, which only a terminal may show",
             f"Set {JOIN_TOKEN} here and there to the same 32 letters and digits or more, such as those of: openssl "
@@ -115,9 +129,10 @@ def joined_machines(
     )
     outcome = "it was stopped"
     try:
-        progress.show_line(plan, server.port, token)
+        progress.show_line(plan, server.port, token, by_hand)
         progress.report(f"Waiting up to {in_words(wait_s)} ({server.summary()}).")
-        counts = server.wait(wait_s, if_late=_WAIT_LONGER)
+        remote.start(config, plan.join_address(server.port), token)
+        counts = server.wait(wait_s, remote.check, if_late=_WAIT_LONGER)
         everyone = (plan.processes_here, *(counts[number] for number in sorted(counts)))
         known = {"processes_per_node": everyone, "world_size": None}
         plan = LaunchPlan.from_config(as_group(config.model_copy(update=known)), config_path="config.json")
@@ -128,6 +143,7 @@ def joined_machines(
         raise
     finally:
         server.close(outcome)
+        remote.finish(_LEAVES_WITHIN_S if outcome else _ENDS_WITHIN_S)
 
 
 def join_preflight(

@@ -19,11 +19,15 @@ from modules.config import ConfigError, TrainConfig, save_config
 from modules.files import FileFault, read_bytes, read_text
 from modules.machine import find_free_port, hostname
 from modules.run.exit_codes import FAILED, FINISHED
+from modules.run.hosts.host import Host
+from modules.run.hosts.measuring import on_machines
+from modules.run.hosts.remote_machines import RemoteMachines
 from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.plan import LaunchPlan, elsewhere
 from modules.run.launch.rank_env import RankEnv
 from modules.run.launch.store_secret import new_secret
 from modules.run.preflight_report.joining import Group, JoinProgress, as_group, counts_itself, joined_machines
+from modules.run.preflight_report.reachable import reachable_hosts
 from modules.run.preflight_report.report import Cell, OtherMachine, PreflightReport
 from modules.run.supervise.process_tree import ProcessTree
 from modules.run.supervise.signals import termination_signals_ignored
@@ -48,31 +52,45 @@ def start_preflight(
     has_config: bool = False,
     token: str | None = None,
     passed_on: Sequence[str] = (),
+    of_ranks: Sequence[str] = (),
+    hosts: Sequence[Host] = (),
 ) -> PreflightReport:
-    """Start scripts/preflight.py with `arguments` for each rank of this machine and return their report.
+    """Start scripts/preflight.py for each rank of this machine and return their report.
 
     For a window to follow, the file `result` says at first what to start on the other machines; on the machine of
     rank 0 it is updated after each check. Machines whose processes are not given join with `token` or a generated one,
-    and count them themselves; `passed_on` are the arguments of their command. Raises TandemError if this machine
+    and count them themselves; `passed_on` are the arguments of their command, `of_ranks` more for the ranks here, and
+    `arguments` those of this command, for machines with processes that are given. `hosts` are started over ssh; one
+    that cannot take part is a red cell, and the others are checked without it. Raises TandemError if this machine
     cannot run the config, or another one does not join.
     """
-    plan = LaunchPlan.from_config(as_group(config), config_path="config.json")
-    for reason in plan.reasons:
-        echo(f"Note: {reason}.")
     with tempfile.TemporaryDirectory(prefix="tandem-preflight-") as folder:
         logs = Path(folder)
         result = logs / "report.json" if result is None else result
-        if counts_itself(config, plan):
-            PreflightReport("Preflight").save(result)
-            progress = JoinProgress(SCRIPT, passed_on, echo, result)
-            with joined_machines(config, plan, token, wait_s, progress, has_config=has_config) as group:
-                return _check_here(group.plan, group.secret, arguments, wait_s, echo, result, logs)
+        PreflightReport("Preflight").save(result)
+        progress = JoinProgress(SCRIPT, passed_on, echo, result)
+        by_hand = config.num_nodes - 1 - len(hosts)
+        found, cells = reachable_hosts(hosts, progress.report)
+        progress.add(cells)
+        if cells:
+            config = on_machines(config, 1 + len(found) + by_hand)
+        plan = LaunchPlan.from_config(as_group(config), config_path="config.json")
+        for reason in plan.reasons:
+            echo(f"Note: {reason}.")
+        here = [*_saved(config, logs, has_config=has_config), *passed_on, *of_ranks]
+        if found or counts_itself(config, plan):
+            program = (str(SCRIPT.relative_to(ROOT)), *passed_on)
+            remote = RemoteMachines(found, logs, progress.report, program=program)
+            with joined_machines(
+                config, plan, token, wait_s, progress, remote, by_hand, has_config=has_config
+            ) as group:
+                return _check_here(group.plan, group.secret, here, wait_s, echo, result, logs)
         others = _other_machines(plan, arguments)
-        PreflightReport("Preflight", waits_for=others).save(result)
+        PreflightReport("Preflight", cells, waits_for=others).save(result)
         for other in others:
             echo(f"Run on machine {other.node_rank}, in Tandem's folder: {other.command}")
         secret = new_secret() if plan.num_nodes == 1 else None
-        return _check_here(plan, secret, arguments, wait_s, echo, result, logs)
+        return _check_here(plan, secret, here, wait_s, echo, result, logs)
 
 
 def check_joined(
@@ -88,9 +106,14 @@ def check_joined(
         logs = Path(folder)
         result = logs / "report.json" if result is None else result
         PreflightReport("Preflight").save(result)
-        save_config(config, logs / "config.json")
-        settings = ["--config" if group.has_config else "--settings", str(logs / "config.json")]
-        return _check_here(group.plan, group.secret, [*settings, *arguments], wait_s, echo, result, logs)
+        here = [*_saved(config, logs, has_config=group.has_config), *arguments]
+        return _check_here(group.plan, group.secret, here, wait_s, echo, result, logs)
+
+
+def _saved(config: TrainConfig, logs: Path, *, has_config: bool) -> list[str]:
+    """The arguments that name the config to the processes of this machine."""
+    save_config(config, logs / "config.json")
+    return ["--config" if has_config else "--settings", str(logs / "config.json")]
 
 
 def _check_here(
@@ -119,7 +142,7 @@ def _check_here(
             process_tree.terminate(patience_s=0.0)
             for child in children.values():
                 child.wait()
-    return _completed(_read(result), codes, logs)
+    return _completed(read_report(result), codes, logs)
 
 
 def _example(machines: int) -> str:
@@ -217,9 +240,8 @@ def _changed_at(file: Path) -> int:
         return 0
 
 
-def _completed(report: PreflightReport | None, codes: Mapping[int, int | None], logs: Path) -> PreflightReport:
+def _completed(found: PreflightReport, codes: Mapping[int, int | None], logs: Path) -> PreflightReport:
     """The report, with a red cell for each process that failed."""
-    found = PreflightReport("Preflight") if report is None else report
     cells = [
         Cell("processes", f"rank {rank}", "red", _describe_exit(code, _log(logs, rank)), _FAILED_ADVICE)
         for rank, code in codes.items()
@@ -242,11 +264,12 @@ def _describe_exit(code: int | None, log: Path) -> str:
     return f"ended with exit code {code}{f': {last_line}' if last_line else ''}"[:300]
 
 
-def _read(result: Path) -> PreflightReport | None:
+def read_report(result: Path) -> PreflightReport:
+    """What the processes have found so far; nothing if the file cannot be read."""
     try:
         return PreflightReport.parse(read_text(result))
     except (OSError, FileFault):
-        return None
+        return PreflightReport("Preflight")
 
 
 def _log(logs: Path, rank: int) -> Path:

@@ -84,7 +84,7 @@ print(*lines, times[1] - times[0] > {SAME_REQUEST_S}, flush=True)
 
 def listening_machine(tmp_path: Path) -> tuple[RemoteMachines, RemoteMachine]:
     """One that ends at the second request."""
-    machines = RemoteMachines([BETA], RunFolder(tmp_path), lambda _: None)
+    machines = RemoteMachines([BETA], tmp_path, lambda _: None)
     machine = RemoteMachine(BETA, [sys.executable, "-c", TWO_REQUESTS], tmp_path / "host-beta.txt")
     machines._machines.append(machine)
     machine.start(TOKEN)
@@ -119,7 +119,7 @@ def test_a_run_that_was_stopped_at_once_stops_its_machines_at_once(tmp_path: Pat
 def test_a_machine_that_is_no_longer_heard_is_not_waited_for(tmp_path: Path) -> None:
     """Its ssh would notice that only after a minute."""
     said: list[str] = []
-    machines = RemoteMachines([BETA], RunFolder(tmp_path), said.append)
+    machines = RemoteMachines([BETA], tmp_path, said.append)
     machine = RemoteMachine(BETA, ["sh", "-c", "echo this is machine 3 of 4; sleep 100"], tmp_path / "host-beta.txt")
     machines._machines.append(machine)
     machine.start(TOKEN)
@@ -127,7 +127,7 @@ def test_a_machine_that_is_no_longer_heard_is_not_waited_for(tmp_path: Path) -> 
         time.sleep(0.01)
     machines.finish(3600.0, lost={3})
     machines.report_unexpected_ends()
-    assert said == ["Note: beta can no longer be reached; its part of the run ends by itself there."]
+    assert said == ["Note: beta can no longer be reached; its part ends by itself there."]
 
 
 def test_machines_that_a_resumed_run_has_started_before(tmp_path: Path) -> None:
