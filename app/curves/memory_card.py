@@ -14,10 +14,10 @@ from app.widgets import theme
 from app.widgets.buttons import card, frame, text, wrap_within
 from modules.config import ConfigError, TrainConfig, dump
 from modules.run import LaunchPlan
+from modules.run.format_memory import format_memory
 from modules.run.queue.own_copy import own_copy
 
 PAUSE_MS: Final = 2000  # after the last change
-_GIB: Final = 2**30
 _METHODS: Final = {"fine_tune": "Fine-tuning of the weights themselves", "embedding": "Embedding of a new word"}
 
 
@@ -139,9 +139,10 @@ def remark(answer: MemoryAnswer) -> str:
         return "Known once the model is loaded."
     parts = [
         "" if answer.has_activations else "Activations come on top: this model's are not known in advance.",
-        "" if all(row.is_exact for row in answer.rows) else "≈ is an estimate; all else is exact.",
+        "" if all(row.is_exact for row in answer.rows) else "≈ is an estimate.",
+        "Counted are tensors; CUDA and the gaps between them take about 1 GiB more of a GPU.",
     ]
-    return " ".join(filter(None, parts)) or "All is exact."
+    return " ".join(filter(None, parts))
 
 
 def facts(config: TrainConfig, answer: MemoryAnswer) -> list[tuple[str, str, bool]]:
@@ -152,12 +153,13 @@ def facts(config: TrainConfig, answer: MemoryAnswer) -> list[tuple[str, str, boo
     for title, place, phase in (
         ("Memory of each device", "device", "training"),
         ("While images are cached", "device", "caching"),
-        ("Host memory of each process", "host", "training"),
+        ("Host memory, besides Python and torch", "host", "training"),
     ):
         rows = [row for row in answer.rows if (row.place, row.phase) == (place, phase)]
         if not rows:
             continue
-        lines.append((title, _total(rows), True))
+        total = _total(rows)
+        lines.append((title, total if total.startswith(("≈", "under")) else f"about {total}", True))
         if place == "device":
             lines += [(_what(row), _total([row]), False) for row in rows]
     return lines
@@ -179,8 +181,7 @@ def _what(row: Row) -> str:
 
 
 def _total(rows: list[Row]) -> str:
-    size = sum(row.bytes for row in rows)
-    shown = f"{size / _GIB:.2f} GiB" if size >= _GIB / 10 else f"{size / 2**20:.1f} MiB"
+    shown = format_memory(sum(row.bytes for row in rows))
     return shown if all(row.is_exact for row in rows) else f"≈ {shown}"
 
 

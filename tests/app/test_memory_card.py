@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from app.curves.memory_card import MemoryCard
+from app.curves.memory_card import MemoryCard, facts
 from app.sections.model import Section
 from modules.config import TrainConfig
 from modules.training.memory_table.report import memory_report
@@ -36,6 +38,10 @@ def test_it_shows_what_the_settings_train_and_computes_only_in_sight(driver: Dri
     assert f"{expected:,}" in driver.text(card.frame)
     assert "Fine-tuning" in driver.text(card.frame)
     assert "Activations come on top" in driver.text(card.frame)
+    assert card._config is not None
+    host = next(value for title, value, _ in facts(card._config, card.answer) if title.startswith("Host memory"))
+    assert re.fullmatch(r"about \d+ MiB", host)
+    assert "exact" not in driver.text(card.frame)
     assert card.frame.winfo_viewable()
 
     driver.set("method", "lora")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from modules.config import TrainConfig
 from modules.diffusion.quantized import QuantizedLinear
 from modules.families._family import Family
+from modules.run.format_memory import format_memory
 from modules.training.block_offload import offloaded_blocks
 from modules.training.memory_table.encoding import encoding_activations
 from modules.training.memory_table.fake_model import call_in_fake, fake_family
@@ -72,19 +73,20 @@ class MemoryTable:
         for place, phase, title in (
             ("device", "training", f"Memory of {device} while training:"),
             ("device", "caching", f"Memory of {device} while images are cached:"),
-            ("host", "training", "Host memory, for each process:"),
+            ("host", "training", "Host memory of each process, besides Python and torch:"),
         ):
             rows = [row for row in self.rows if (row.place, row.phase) == (place, phase)]
             if not rows:
                 continue
             found.append(title)
             found += [
-                f"  {row.what:<{width}}  {in_gib(row.bytes):>11}{'' if row.is_exact else '  estimated'}" for row in rows
+                f"  {row.what:<{width}}  {format_memory(row.bytes):>11}{'' if row.is_exact else '  estimated'}"
+                for row in rows
             ]
             total = sum(row.bytes for row in rows)
             is_whole = place == "host" or any(row.what.startswith("activations") for row in rows)
             more = "" if is_whole else ", without activations"
-            found.append(f"  {'together' + more:<{width}}  {in_gib(total):>11}")
+            found.append(f"  {'together' + more:<{width}}  {format_memory(total):>11}")
         return found
 
     def as_data(self) -> dict[str, object]:
