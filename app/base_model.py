@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,11 @@ def other_family(info: BaseModelInfo, family: str) -> str:
     )
 
 
+def is_lora(names: Iterable[str]) -> bool:
+    """Whether tensors of these names are those of a LoRA or its kin."""
+    return any(part in name for name in names for part in _LORA)
+
+
 def _inspect_folder(folder: Path) -> BaseModelInfo:
     index = folder / "model_index.json"
     if not index.is_file():
@@ -125,10 +131,10 @@ def _inspect_file(file: Path) -> BaseModelInfo:
         return BaseModelInfo(
             error=f"{file.name} is not a model: choose a .safetensors file, a diffusers folder or a Hugging Face model."
         )
-    shapes = _tensor_shapes(file)
+    shapes = tensor_shapes(file)
     if shapes is None:
         return BaseModelInfo(error=f"{file.name} is truncated or damaged: copy or download it again.")
-    if any(part in name for name in shapes for part in _LORA):
+    if is_lora(shapes):
         return BaseModelInfo(error=f"{file.name} is a LoRA, not a base model.")
     count = f"{len(shapes):,} tensors"
     if (family := named_family(shapes)) in family_names():
@@ -143,7 +149,7 @@ def _inspect_file(file: Path) -> BaseModelInfo:
     return BaseModelInfo(f"Unknown model type, {count}.")
 
 
-def _tensor_shapes(file: Path) -> dict[str, list[int]] | None:
+def tensor_shapes(file: Path) -> dict[str, list[int]] | None:
     """The shapes in a safetensors header, by name; None if the file is damaged or truncated."""
     with open_regular(file) as opened:
         start = opened.read(8)

@@ -14,6 +14,7 @@ Kind = Literal["any", "file", "folder", "save", "choice", "integer", "number", "
 AS_IS: Final = "as in the file"
 _MODEL: Final = "A diffusers folder or a .safetensors file."
 _LORA: Final = "A LoRA in a .safetensors file."
+KIND: Final = "kind"  # of the source, among the values of a task: see app/tools/source_kind.py
 STRONGEST: Final = 100.0  # strength of a LoRA, as in scripts/common.py
 
 
@@ -31,6 +32,7 @@ class ToolField:
     only_for: tuple[str, ...] = ()
     decided_by: str = "to"
     details: Mapping[str, str] | None = None  # value -> what it means, below its title
+    not_for: tuple[str, ...] = ()  # kinds of the source
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ TASKS: Final[tuple[ModelTask, ...]] = (
                 *("layout", "Folder with the layout", "folder"),
                 "A diffusers folder of the same architecture, which gives what the file lacks: configs, tokenizers.",
                 only_for=("diffusers",),
+                not_for=("lora", "embedding"),
             ),
             _OUT,
             _OVERWRITE,
@@ -126,7 +129,8 @@ TASKS: Final[tuple[ModelTask, ...]] = (
 
 def applies(field: ToolField, values: Mapping[str, str]) -> bool:
     """Whether the field counts under the other values."""
-    return not field.only_for or values.get(field.decided_by) in field.only_for
+    is_wanted = not field.only_for or values.get(field.decided_by) in field.only_for
+    return is_wanted and values.get(KIND, "") not in field.not_for
 
 
 def faults(task: ModelTask, values: Mapping[str, str]) -> dict[str, str]:
@@ -142,6 +146,8 @@ def faults(task: ModelTask, values: Mapping[str, str]) -> dict[str, str]:
             found[field.name] = f"{field.title} is {value!r}; use a whole number from 1 to {MAX_RANK}."
         elif field.kind == "number" and not _is_strength(value):
             found[field.name] = f"{field.title} is {value!r}; use a number from {-STRONGEST:g} to {STRONGEST:g}."
+    if values.get(KIND) == "model" and values.get("to") == "diffusers" and not values.get("layout", "").strip():
+        found["layout"] = "Choose a diffusers folder of the same architecture: the file holds weights only."
     if values.get("to") == "dtype" and values.get("dtype") == AS_IS and task.name == "convert":
         found["dtype"] = "Choose a number format: only that is converted."
     return found
@@ -153,7 +159,7 @@ def arguments(task: ModelTask, values: Mapping[str, str]) -> list[str]:
     more: list[str] = []
     if task.name == "convert":
         more = [f"--to={values['to']}"]
-        if values["to"] == "diffusers" and values.get("layout", "").strip():
+        if _has_layout(values):
             more.append(f"--layout={_path(values['layout'])}")
     elif task.name == "merge":
         for lora, scale in (("lora", "scale"), ("lora2", "scale2")):
@@ -179,13 +185,16 @@ def suggested_out(task: ModelTask, values: Mapping[str, str]) -> str:
         return ""
     source = Path(text).expanduser()
     is_model_folder = source.is_dir() and not source.suffix
-    is_folder = (task.name == "merge" and is_model_folder) or (
-        task.name == "convert" and values.get("to") == "diffusers" and bool(values.get("layout", "").strip())
-    )
+    is_folder = (task.name == "merge" and is_model_folder) or (task.name == "convert" and _has_layout(values))
     stem = source.name if is_model_folder else source.stem
     ending = "" if is_folder else ".safetensors"
     names = (f"{stem}-{task.suffix}{'' if number == 1 else f'-{number}'}{ending}" for number in range(1, 1000))
     return str(next((source.parent / name for name in names if not (source.parent / name).exists()), source.parent))
+
+
+def _has_layout(values: Mapping[str, str]) -> bool:
+    is_wanted = values.get("to") == "diffusers" and values.get(KIND) != "lora"
+    return is_wanted and bool(values.get("layout", "").strip())
 
 
 def _path(text: str) -> str:

@@ -11,7 +11,8 @@ from app.form.setting_text import with_actions
 from app.open_path import show_folder
 from app.state import AppState
 from app.tools.job import JobResult, ModelJob, format_bytes
-from app.tools.model_tasks import TASKS, arguments, faults, suggested_out
+from app.tools.model_tasks import KIND, TASKS, arguments, faults, suggested_out
+from app.tools.source_kind import FITTING, REASONS, SourceKind, source_kind
 from app.tools.tool_form import ToolForm
 from app.widgets import theme
 from app.widgets.buttons import Button, Segments, card, frame, text, wrap_within
@@ -114,6 +115,8 @@ class ModelsPage(tk.Frame):
 
     def _edited(self, name: str) -> None:
         form = self.form
+        if name == "source" and form.task.name == "convert":
+            self._look_at(form, form.values()["source"].strip())
         if name in _INPUTS:
             values = form.values()
             if values["out"].strip() in ("", self._suggested):
@@ -121,6 +124,15 @@ class ModelsPage(tk.Frame):
                 form.show("out", self._suggested)
         if self._is_checked:
             form.say(faults(form.task, form.values()))
+
+    def _look_at(self, form: ToolForm, source: str) -> None:
+        """Offer the formats that this file or folder can become."""
+
+        def found(kind: SourceKind) -> None:
+            if form.values()["source"].strip() == source and form.values()[KIND] != kind:
+                form.offer("to", FITTING[kind], kind, REASONS[kind])
+
+        self._state.background.run(lambda: source_kind(source), found)
 
     def _poll(self) -> None:
         self._poll_job = ""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from app.tools.model_tasks import ModelTask, ToolField, applies
+from app.tools.model_tasks import KIND, ModelTask, ToolField, applies
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Menu, Switch, frame, text
 from app.windows.chooser import choose_path
@@ -31,6 +31,8 @@ class ToolForm(tk.Frame):
         self.controls: dict[str, Entry | Menu | Switch] = {}
         self._messages: dict[str, tk.Label] = {}
         self._rows: dict[str, tuple[tk.Misc, ...]] = {}
+        self._kind = ""  # of the source
+        self._notes: dict[str, str] = {}  # in place of what fields are for
         self.grid_columnconfigure(0, minsize=theme.px(_TITLES))
         self.grid_columnconfigure(2, weight=1)  # beside the fields in a wide window
         for row, field in enumerate(task.fields):
@@ -46,7 +48,7 @@ class ToolForm(tk.Frame):
                 found[name] = "on" if control.get() else ""
             else:
                 found[name] = control.get() if isinstance(control, Entry) else control.value()
-        return found
+        return {**found, KIND: self._kind}
 
     def show(self, name: str, value: str) -> None:
         """Put a text into a field, as if it had been typed."""
@@ -55,12 +57,23 @@ class ToolForm(tk.Frame):
         control.show(value)
         self._edited(name)
 
+    def offer(self, name: str, choices: Sequence[str], kind: str, note: str) -> None:
+        """Offer only these choices of a menu, which are those for the `kind` of the source, and say why."""
+        menu = self.controls[name]
+        assert isinstance(menu, Menu)
+        self._kind, self._notes[name] = kind, note
+        menu.set_choices(choices)
+        if menu.value() not in choices:
+            menu.show(choices[0])
+        self.say({})
+        self._edited(name)
+
     def say(self, sentences: dict[str, str]) -> None:
         """Show what is wrong; the other fields show what they are for."""
         for field in self.task.fields:
             wrong = sentences.get(field.name, "")
             theme.paint(self._messages[field.name], fg=theme.BAD if wrong else theme.MUTED)
-            self._messages[field.name].configure(text=wrong or field.help)
+            self._messages[field.name].configure(text=wrong or self._notes.get(field.name, "") or field.help)
             control = self.controls[field.name]
             if not isinstance(control, Switch):
                 control.mark(bool(wrong))

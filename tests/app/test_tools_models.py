@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from app.tools.model_tasks import TASKS, arguments, faults
+from app.tools.model_tasks import FORMATS, TASKS, arguments, faults
 from app.tools.models_page import ModelsPage
-from scripts.convert import check_paths, parser
+from app.tools.source_kind import FITTING, SourceKind, source_kind
+from modules.checkpoint.formats.file_types import detect_file_type
+from modules.config import ConfigError
+from scripts.convert import check_paths, parser, refuse_other_kinds
 from tests.app.driver import Driver
 from tests.families.tiny_pipelines import tiny_sd
 
@@ -47,8 +51,20 @@ def test_a_model_is_converted_and_errors_are_one_sentence(driver: Driver, tmp_pa
     assert {tensor.dtype for tensor in load_file(out).values()} <= {torch.bfloat16, torch.int64}
     assert page.open_button.winfo_viewable()
 
+    menu = page.form.controls["to"]
     page.form.show("source", str(out))
-    page.form.controls["to"].choose("kohya")
+    driver.wait(lambda: menu.choices == ("dtype", "diffusers"), "the formats that it can become")
+    assert menu.value() == "dtype"
+    assert "This file holds the weights of a model" in driver.text(page.form)
+    menu.choose("diffusers")
+    driver.click_button("Start")
+    assert "the file holds weights only" in driver.text(page.form)
+    page.form.show("source", str(tmp_path / "cats.safetensors"))
+    save_file({"unet.to_k.lora_A.weight": torch.zeros(1, 1)}, tmp_path / "cats.safetensors")
+    page.form.show("source", str(tmp_path / "cats.safetensors") + " ")
+    driver.wait(lambda: menu.choices == ("kohya", "diffusers", "dtype"), "those of a LoRA")
+    assert not page.form.controls["layout"].winfo_viewable()
+    (tmp_path / "cats.safetensors").unlink()
     page.form.show("out", str(tmp_path / "lora.safetensors"))
     driver.click_button("Start")
     finish(driver, page)
@@ -74,6 +90,46 @@ def test_stop_leaves_nothing_and_the_job_survives_a_change_of_scale(driver: Driv
     finish(driver, page)
     assert page.status.cget("text") == "Stopped: nothing was written."
     assert sorted(path.name for path in tmp_path.glob("large*")) == ["large.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("model", ["model.diffusion_model.input_blocks.0.0.weight", "cond_stage_model.transformer.a.weight"]),
+        ("model", ["double_blocks.0.img_mod.lin.weight", "double_blocks.0.img_attn.proj.weight"]),
+        ("lora", ["unet.to_k.lora_A.weight", "unet.to_k.lora_B.weight"]),
+        ("lora", ["lora_unet_down_blocks_0_to_k.lora_down.weight", "lora_unet_down_blocks_0_to_k.alpha"]),
+        ("embedding", ["emb_params"]),
+        ("embedding", ["clip_l", "clip_g"]),
+        ("other", ["encoder.weight", "decoder.weight"]),
+    ],
+)  # fmt: skip
+def test_the_formats_that_are_offered_are_those_that_the_program_takes(
+    tmp_path: Path, kind: SourceKind, names: list[str]
+) -> None:
+    file = tmp_path / "a.safetensors"
+    save_file({name: torch.zeros(1, 1) for name in names}, file)
+    assert source_kind(str(file)) == kind
+    taken = set()
+    for form in FORMATS:
+        layout = "folder" if form == "diffusers" and kind == "model" else None
+        try:
+            refuse_other_kinds(file, detect_file_type(names), Namespace(to=form, layout=layout))
+        except ConfigError:
+            continue
+        taken.add(form)
+    assert set(FITTING[kind]) == taken
+
+
+def test_what_is_no_model_is_of_no_kind(tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(b"no")
+    assert [source_kind(str(each)) for each in (tmp_path, tmp_path / "a.safetensors", tmp_path / "gone")] == [
+        "",
+        "",
+        "",
+    ]
+    (tmp_path / "model_index.json").write_text("{}")
+    assert source_kind(str(tmp_path)) == "folder"
 
 
 def test_arguments_are_those_of_the_program(tmp_path: Path) -> None:

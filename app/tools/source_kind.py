@@ -1,0 +1,52 @@
+"""What a file that is to be converted holds, and the formats that it can become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+from app.base_model import is_lora, tensor_shapes
+from app.tools.model_tasks import FORMATS
+from modules.config.family_files import family_names
+from modules.config.transformer_families import named_family
+
+SourceKind = Literal["folder", "model", "lora", "embedding", "other", ""]  # "": not known
+
+# As scripts/convert.py, which a test compares.
+FITTING: Final[Mapping[SourceKind, tuple[str, ...]]] = {
+    "folder": ("single_file",),
+    "model": ("dtype", "diffusers"),
+    "lora": ("kohya", "diffusers", "dtype"),
+    "embedding": ("embedding", "dtype"),
+    "other": ("dtype", "kohya", "diffusers", "embedding"),
+    "": tuple(FORMATS),
+}
+REASONS: Final[Mapping[SourceKind, str]] = {
+    "folder": "This is a diffusers folder, which becomes a single file.",
+    "model": "This file holds the weights of a model: they get another number format, or become a diffusers folder.",
+    "lora": "This file is a LoRA, which becomes one for other programs.",
+    "embedding": "This file is an embedding, which becomes one for other programs.",
+    "other": "What this file holds is not known; another number format suits any file.",
+    "": "",
+}
+
+
+def source_kind(name: str) -> SourceKind:
+    """What a path leads to, from the names of its tensors; reads headers only, and may be slow on a network disk."""
+    path = Path(name).expanduser()
+    try:
+        if path.is_dir():
+            return "folder" if (path / "model_index.json").is_file() else ""
+        shapes = tensor_shapes(path) if path.suffix.lower() == ".safetensors" else None
+    except OSError:
+        return ""
+    if not shapes:
+        return ""
+    if is_lora(shapes):
+        return "lora"
+    if set(shapes) == {"clip_l", "clip_g"} or (len(shapes) == 1 and "." not in next(iter(shapes))):
+        return "embedding"
+    if any(each.startswith("model.diffusion_model.") for each in shapes) or named_family(shapes) in family_names():
+        return "model"
+    return "other"
