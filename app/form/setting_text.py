@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from app.form.choice_titles import choice_title, value_title
 from modules.config import Fault, Option, TrainConfig, allowed, find_option
+from modules.config.numbers import format_number, plain_number
 
 ON_RESUME = {
     "free": "",
@@ -34,7 +35,7 @@ def format_value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return _number(value)
+        return plain_number(value)
     if isinstance(value, (list, tuple)):
         return ", ".join(format_value(item) for item in value)
     return str(value)
@@ -48,7 +49,9 @@ def display_value(option: Option, value: object) -> str:
         return "empty"
     if isinstance(value, str):
         return value_title(option, value)
-    return f"{format_value(value)} {option.unit}" if option.unit else format_value(value)
+    if option.unit is None or not isinstance(value, (int, float)):
+        return format_value(value)
+    return f"{format_number(value)} {option.unit}"  # what has no unit may be a name, such as a port or a seed
 
 
 def choice_details(option: Option) -> dict[str, str]:
@@ -160,16 +163,3 @@ def _condition(term: str, more: Iterable[Option]) -> str:
     else:
         needed = "on" if is_switch else "set"
     return f"Used only if “{title}” is {needed}."
-
-
-def _number(value: float) -> str:
-    if value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
-    mantissa, e, exponent = repr(value).partition("e")
-    if e:
-        return f"{mantissa}e{int(exponent)}"
-    if abs(value) < 0.001:
-        mantissa, _, exponent = f"{value:e}".partition("e")
-        text = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-        return text if float(text) == value else repr(value)
-    return mantissa

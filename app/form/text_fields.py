@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tkinter as tk
 
 from app.form.field import CONTROL_WIDTH, ControlField
@@ -11,6 +12,11 @@ from modules.config import Option
 
 NUMBER_WIDTH = 120
 NARROWEST = 160  # of a line that fills the available width
+# Thousands as messages separate them; "1,500" with decimals allowed is 1.5, as in many countries.
+_GROUPED = {
+    "integer": re.compile(r"[+-]?\d{1,3}(,\d{3})+"),
+    "number": re.compile(r"[+-]?\d{1,3}(,\d{3}){2,}"),
+}
 
 
 class TextField(ControlField):
@@ -58,7 +64,11 @@ class NumberField(TextField):
     width = NUMBER_WIDTH
 
     def parse(self, typed: str) -> object:
-        stripped = typed.strip().replace(",", ".") if self.option.type == "number" else typed.strip()
+        stripped = typed.strip()
+        if _GROUPED[self.option.type].fullmatch(stripped):
+            stripped = stripped.replace(",", "")
+        elif self.option.type == "number":
+            stripped = stripped.replace(",", ".")
         return None if self.option.optional and not stripped else stripped
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from app.form.setting_text import display_value, format_value, with_titles
 from modules.config import Option
 from modules.config.family_about import family_about
+from modules.config.numbers import format_number
 from modules.files import printable
 from modules.run.format_duration import format_duration
 from modules.run.queue.entries import Entry, Queue
@@ -59,7 +60,7 @@ def settings_text(differences: Iterable[tuple[Option, object]]) -> str:
 
 def _limit(option: Option, value: object) -> str:
     unit = str(option.unit)
-    return f"{format_value(value)} {unit.removesuffix('s') if value == 1 else unit}"
+    return f"{value:,} {unit.removesuffix('s') if value == 1 else unit}"
 
 
 def _setting(option: Option, value: object) -> str:
@@ -79,9 +80,8 @@ def _value(option: Option, value: object) -> str:
         return printable(PurePath(str(value)).name or str(value), 200)
     if option.path == "family" and value:
         return printable(family_about(str(value)).title, 200)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and option.unit and (option.unit in option.title.lower() or value == 1):
-        return format_value(value)  # not "Maximum steps: 500 steps" or "1 images"
+    if isinstance(value, int | float) and option.unit and (option.unit in option.title.lower() or value == 1):
+        return format_number(value)  # not "Maximum steps: 500 steps" or "1 images"
     return printable(" ".join(display_value(option, value).split()), 200)
 
 

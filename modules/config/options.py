@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from modules.config.interval import Interval
+from modules.config.numbers import format_number
 from modules.config.section import Picks, Resume, Section, unwrap_optional
 
 OptionType = Literal[
@@ -35,9 +36,9 @@ class Bounds:
     def __str__(self) -> str:
         """ "from 8 to 8192", "above 0 and up to 10"; empty without limits."""
         if self.ge is not None and self.le is not None:
-            return f"from {self.ge} to {self.le}"
+            return f"from {format_number(self.ge)} to {format_number(self.le)}"
         limits = (("of at least", self.ge), ("above", self.gt), ("up to", self.le), ("below", self.lt))
-        return " and ".join(f"{words} {limit}" for words, limit in limits if limit is not None)
+        return " and ".join(f"{words} {format_number(limit)}" for words, limit in limits if limit is not None)
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def unwrap_optional(annotation: Any) -> Any:
 
 def _reject_endless_lists(value: Any) -> None:
     if isinstance(value, (list, tuple, dict)) and len(value) > MOST_ITEMS:
-        raise ValueError(f"it has {len(value)} items, and at most {MOST_ITEMS} are allowed")
+        raise ValueError(f"it has {len(value):,} items, and at most {MOST_ITEMS:,} are allowed")
 
 
 def _reject_control_characters(value: Any, extra: Any) -> None:

@@ -28,19 +28,23 @@ class DatasetSummary:
 
     def lines(self) -> list[str]:
         """The summary as text for the terminal, with a histogram of the buckets."""
-        images = f"{self.images} image{'s' * (self.images != 1)}"
-        validation = f", {self.validation_images} more for validation and test" if self.validation_images else ""
-        problems = f", {self.problems} problem{'s' * (self.problems != 1)} (see problems.txt)" if self.problems else ""
-        steps = f"{self.steps_per_epoch} step{'s' * (self.steps_per_epoch != 1)} per epoch"
-        samples = f"{self.epoch_size} sample{'s' * (self.epoch_size != 1)}, {self.effective_batch} per step"
+        images = f"{self.images:,} image{'s' * (self.images != 1)}"
+        validation = f", {self.validation_images:,} more for validation and test" if self.validation_images else ""
+        problems = (
+            f", {self.problems:,} problem{'s' * (self.problems != 1)} (see problems.txt)" if self.problems else ""
+        )
+        steps = f"{self.steps_per_epoch:,} step{'s' * (self.steps_per_epoch != 1)} per epoch"
+        samples = f"{self.epoch_size:,} sample{'s' * (self.epoch_size != 1)}, {self.effective_batch:,} per step"
         return [f"{images}{validation}{problems}", f"{steps}: {samples}", *self._histogram()]
 
     def _histogram(self) -> list[str]:
         highest = max(self.buckets.values(), default=1)
         shown = list(self.buckets.items())[:_SHOWN_BUCKETS]
-        lines = [f"  {name:>11}  {'#' * max(1, count * _WIDTH // highest):<{_WIDTH}} {count}" for name, count in shown]
+        lines = [
+            f"  {name:>11}  {'#' * max(1, count * _WIDTH // highest):<{_WIDTH}} {count:,}" for name, count in shown
+        ]
         rest = list(self.buckets.values())[_SHOWN_BUCKETS:]
-        return [*lines, f"  and {len(rest)} more sizes with {sum(rest)} images"] if rest else lines
+        return [*lines, f"  and {len(rest):,} more sizes with {sum(rest):,} images"] if rest else lines
 
 
 def summarize_dataset(index: Index, examples: Examples, order: Order) -> DatasetSummary:

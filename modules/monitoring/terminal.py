@@ -140,7 +140,7 @@ class PlainTerminal:
         now = time.monotonic()
         if now - self._printed_at >= LINE_EVERY_S or step >= self._total_steps:
             self._printed_at = now
-            print(f"step {step} of {self._total_steps}, {figures}", flush=True)
+            print(f"step {step:,} of {self._total_steps:,}, {figures}", flush=True)
 
     def line(self, text: str) -> None:
         """Print the line."""

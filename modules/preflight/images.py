@@ -49,7 +49,7 @@ def check(coordinator: Coordinator) -> Iterable[Cell]:
         cells += _differences(coordinator, hosts, seen, rank) if rank else []
     total = sum(count for _, count, _ in seen.get(0, []))
     same = f", the same on {len(seen)} hosts" if len(seen) > 1 else ""
-    yield from cells or [Cell("images", hosts_of(first_ranks), "green", f"{total} files{same}")]
+    yield from cells or [Cell("images", hosts_of(first_ranks), "green", f"{total:,} files{same}")]
 
 
 def _differences(

@@ -11,7 +11,7 @@ _UNITS: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
 def format_progress(done: int, total: int, unit: str = "") -> str:
     """`done` of `total` as text; `unit` is BYTES, or empty for plain counts."""
     if unit != BYTES:
-        return f"{done} of {total}"
+        return f"{done:,} of {total:,}"
     size, name = next((each for each in _UNITS if total >= each[0]), _UNITS[-1])
     digits = 1 if size > 1 else 0
     return f"{done / size:.{digits}f} of {total / size:.{digits}f} {name}"

@@ -135,8 +135,8 @@ def check_sizes(config: TrainConfig, longest: int | None, index: Index) -> None:
     if len(beyond):
         bucket = index.buckets[int(beyond[0])]
         raise ConfigError(
-            f"resolution is {config.resolution}: with aspect_ratio_bucketing {len(beyond)} of {len(index)} images are "
-            f"trained at sizes such as {bucket} pixels, and the positions of {config.base_model!r} cover {longest} "
+            f"resolution is {config.resolution}: with aspect_ratio_bucketing {len(beyond):,} of {len(index):,} images "
+            f"are trained at sizes such as {bucket} pixels, and the positions of {config.base_model!r} cover {longest} "
             "along a side.",
             f"Use a resolution of at most {config.resolution * longest // max(bucket.height, bucket.width)}, or set "
             "aspect_ratio_bucketing to false.",
@@ -278,9 +278,9 @@ def _report_dataset(
         report.warning(warning)
     if config.method == "embedding" and not any(config.embedding_token in caption for caption in captions):
         report.warning(
-            f"The token {config.embedding_token!r} is in none of the {len(captions)} captions, so nothing is learned; "
-            "add it to the captions, or to the prompt_prefix of the concept."
+            f"The token {config.embedding_token!r} is in none of the {len(captions):,} captions, so nothing is "
+            "learned; add it to the captions, or to the prompt_prefix of the concept."
         )
     if problems:
-        count = f"{len(problems)} files have problems" if len(problems) > 1 else "1 file has a problem"
+        count = f"{len(problems):,} files have problems" if len(problems) > 1 else "1 file has a problem"
         report.warning(f"{count}, for example {problems[0].line()}. All are listed in {problems_file}.")

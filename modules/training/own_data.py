@@ -50,9 +50,10 @@ def prepare_own_data(
     order = order_items(np.setdiff1d(train, held_out), config, global_batch_size)
     validation = np.concatenate([held_out, own_validation])
     counted = (
-        f"{order.samples_per_epoch} samples to train on, {len(validation)} for validation, {len(test)} for the test"
+        f"{order.samples_per_epoch:,} samples to train on, {len(validation):,} for validation, "
+        f"{len(test):,} for the test"
     )
-    report.data([f"Data: {counted}; {order.steps_per_epoch} steps per epoch of {global_batch_size} samples."])
+    report.data([f"Data: {counted}; {order.steps_per_epoch:,} steps per epoch of {global_batch_size} samples."])
     loader = item_loader(
         config,
         items,
@@ -94,7 +95,7 @@ def order_items(rows: NDArray[np.int64], config: TrainConfig, global_batch_size:
     order = Order(TrainingRows(rows, none, none, [1.0], [1.0]), config.seed, global_batch_size, config.drop_last)
     if not order.steps_per_epoch:
         raise DataError(
-            f"0 steps per epoch: there are {len(rows)} samples, fewer than the global batch size of "
+            f"0 steps per epoch: there are {len(rows):,} samples, fewer than the global batch size of "
             f"{global_batch_size}, and drop_last leaves out the incomplete step.",
             f"Switch drop_last off, or lower the global batch size to at most {len(rows)}.",
         )

@@ -82,11 +82,11 @@ def report_resume(state: StoredState, components: Components, progress: Progress
     position = state.position
     if position.epoch_size != progress.epoch_size:
         report.warning(
-            f"The data has changed since the backup: an epoch had {position.epoch_size} samples and now has "
-            f"{progress.epoch_size}. The run continues, but not exactly as it would have."
+            f"The data has changed since the backup: an epoch had {position.epoch_size:,} samples and now has "
+            f"{progress.epoch_size:,}. The run continues, but not exactly as it would have."
         )
     ranks = f"{position.world_size} rank{'s' * (position.world_size != 1)}"
-    report.note(f"Resuming at step {progress.step} (the backup was made by {ranks}).")
+    report.note(f"Resuming at step {progress.step:,} (the backup was made by {ranks}).")
     if changed := other_length(components, state.config, progress.step):
         report.warning(changed)
 
@@ -101,8 +101,8 @@ def other_length(components: Components, former: Mapping[str, object], step: int
         return ""
     was, is_ = (f"{components.plan.learning_rate * factor:.3g}" for factor in factors)
     return (
-        f"The run now has {now} steps instead of {before}, over which its learning rate is spread: that of step "
-        f"{step + 1} is {is_}, where it would have been {was}."
+        f"The run now has {now:,} steps instead of {before:,}, over which its learning rate is spread: that of step "
+        f"{step + 1:,} is {is_}, where it would have been {was}."
     )
 
 
@@ -115,7 +115,7 @@ def summary(components: Components, world_size: int) -> list[str]:
     first = (
         f"Training {parameters} parameters in {processes} on {device_name(components.device)}, "
         f"{components.config.precision}; effective batch {plan.global_batch_size}, "
-        f"{components.total_steps} steps, {components.data.order.steps_per_epoch} per epoch."
+        f"{components.total_steps:,} steps, {components.data.order.steps_per_epoch:,} per epoch."
     )
     end = end_of_run(components.config, components.data.order.steps_per_epoch)
     method = method_summary(components.family, components.config, weights)

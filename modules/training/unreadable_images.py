@@ -60,7 +60,7 @@ class UnreadableImages:
             return
         self._found.update(new)
         self._ranks.run_on_rank0("problems", self._write)
-        count = f"{len(new)} images cannot" if len(new) > 1 else "1 image cannot"
+        count = f"{len(new):,} images cannot" if len(new) > 1 else "1 image cannot"
         self._report.warning(
             f"{count} be read any more and are left out, for example {next(iter(new.values())).line()}. All are listed "
             f"in {self._problems_file}."
@@ -81,7 +81,7 @@ class UnreadableImages:
         """Raises DataError, on all ranks, if the rest is not the data set any more."""
         if self.too_many:
             raise DataError(
-                f"{len(self._found)} of {self._images} images cannot be read any more, for example "
+                f"{len(self._found):,} of {self._images:,} images cannot be read any more, for example "
                 f"{list(self._found.values())[-1].line()}. All are listed in {self._problems_file}; a backup was made.",
                 "Bring them back, then --resume latest, or start a new run without them.",
             )

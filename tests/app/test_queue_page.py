@@ -268,7 +268,7 @@ def test_both_limits_of_a_run_are_told(tmp_path: Path) -> None:
     for length in lengths:
         queue.add(TrainConfig(device="cpu", **length))
     settings = QueueReader().read(queue).settings
-    assert settings[1].startswith("1500 steps or 3 epochs, whichever first  ·  ")
+    assert settings[1].startswith("1,500 steps or 3 epochs, whichever first  ·  ")
     assert settings[2].startswith("500 steps or 10 epochs, whichever first  ·  ")
     assert settings[3].startswith("1 epoch  ·  ")
 

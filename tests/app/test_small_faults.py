@@ -38,6 +38,17 @@ def test_train_names_fields_by_their_titles(driver: Driver) -> None:
     driver.press("Escape")
 
 
+def test_thousands_may_be_separated_as_in_messages(driver: Driver) -> None:
+    field = driver.field("max_steps")
+    driver.set("max_steps", "0")
+    assert field.message.cget("text") == "Must be a whole number from 1 to 1,000,000,000, or empty"
+    driver.set("max_steps", "1,000,000")
+    assert field.message.cget("text") == ""
+    assert driver.draft.get("max_steps") == "1000000"
+    driver.set("max_minutes", "1,500")
+    assert driver.draft.get("max_minutes") == "1.500", "a decimal comma, as in many countries"
+
+
 def test_a_runs_folder_that_cannot_be_is_told_in_the_words_of_the_window(driver: Driver) -> None:
     driver.window.run_bar.actions._not_started("the run folder cannot be written. Set runs_dir to another folder.")
     driver.settle()

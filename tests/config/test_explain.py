@@ -57,7 +57,7 @@ def explained(data: Any) -> list[str]:
         ({"concepts": [3]}, "concepts.0 is 3; it must be a group of named settings."),
         (
             {"concepts": [{"path": "p", "repeats": 0}]},
-            "concepts.0.repeats is 0; it must be a number above 0 and up to 10000.",
+            "concepts.0.repeats is 0; it must be a number above 0 and up to 10,000.",
         ),
         (
             {"samples": [{}]},
@@ -128,9 +128,9 @@ def test_of_many_faults_the_first_are_explained() -> None:
 @pytest.mark.parametrize(("name", "item"), [("concepts", {"x": 0}), ("samples", {}), ("device_ids", "x")])
 def test_endless_lists_are_refused(name: str, item: object) -> None:
     (sentence,) = explained({name: [item] * 200_000})
-    assert sentence.endswith(f"; it has {200_000} items, and at most {MOST_ITEMS} are allowed.")
+    assert sentence.endswith(f"; it has 200,000 items, and at most {MOST_ITEMS:,} are allowed.")
     assert len(sentence) < 200
-    assert "has 200000 items" in explained({"family_options": {str(number): 0 for number in range(200_000)}})[0]
+    assert "has 200,000 items" in explained({"family_options": {str(number): 0 for number in range(200_000)}})[0]
 
 
 def test_names_of_any_length_get_no_suggestion() -> None:

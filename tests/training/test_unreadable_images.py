@@ -60,7 +60,7 @@ def test_too_many_end_the_run(tmp_path: Path, count: int, tolerated: int) -> Non
     images.add([problem(tolerated)])
     images.exchange()
     assert images.too_many
-    with pytest.raises(DataError, match=f"^{tolerated + 1} of {count} images cannot be read any more, for example"):
+    with pytest.raises(DataError, match=f"^{tolerated + 1} of {count:,} images cannot be read any more, for example"):
         images.check()
 
 

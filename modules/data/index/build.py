@@ -145,12 +145,12 @@ def _refuse_empty(columns: dict[str, Column], header: IndexHeader, scans: list[F
     folders = ", ".join(repr(scan.root) for scan in scans)
     if len(validation):
         raise DataError(
-            f"All {len(validation)} images in {folders} are held out for validation; none is left to train on.",
+            f"All {len(validation):,} images in {folders} are held out for validation; none is left to train on.",
             "Add a concept of kind train, or lower validation_split.",
         )
     reasons = _reasons(header, scans)
     raise DataError(
-        f"No usable image in {folders}: {header.files_seen} files seen{reasons}.",
+        f"No usable image in {folders}: {header.files_seen:,} files seen{reasons}.",
         "Tandem reads .png, .jpg, .jpeg, .webp and .bmp files.",
     )
 

@@ -145,7 +145,7 @@ def make_order(
     if not order.steps_per_epoch:
         samples = order.samples_per_epoch
         raise DataError(
-            f"0 steps per epoch: an epoch has {samples} samples, fewer than the global batch size of "
+            f"0 steps per epoch: an epoch has {samples:,} samples, fewer than the global batch size of "
             f"{global_batch_size}, and drop_last leaves out the incomplete step.",
             f"Switch drop_last off, or lower the global batch size to at most {samples}.",
         )

@@ -84,10 +84,10 @@ def _progress(view: RunView, name: str, rows: list[dict[str, float | str]]) -> T
         done = format_progress(phase.done or 0, phase.total, phase.unit) if phase.total else ""
         text.append(f"  {_shown(phase.name)} {done}".rstrip())
         if view.backing_up is not None:
-            text.append(f", backing up step {view.backing_up}")
+            text.append(f", backing up step {view.backing_up:,}")
     if step is not None:
-        total = f" of {info.total_steps}" if info is not None and info.total_steps else ""
-        text.append(f"\nstep {step.step}{total}", style="not bold")
+        total = f" of {info.total_steps:,}" if info is not None and info.total_steps else ""
+        text.append(f"\nstep {step.step:,}{total}", style="not bold")
         if step.loss is not None:
             text.append(f", loss {step.loss:.4g}", style="not bold")
         if step.samples_per_s and abs(step.samples_per_s) < MAX_FIGURE:
