@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from modules.run.view.event_records import MetricSummary
+from modules.run.view.rank_summary import MetricSummary
 from modules.run.view.run_view import RunView
 
 STRAGGLER_RATIO: Final = 1.2  # times the median step
@@ -50,7 +50,7 @@ def rank_stats(view: RunView) -> list[RankStats]:
     """The latest statistics of every process; takes the view's lock."""
     with view.lock:
         rows = [dict(row) for row in view.ranks]
-        rank_summaries = [dict(each) for each in view.rank_summaries]
+        rank_summaries = view.rank_summaries
         devices = view.run_info.devices if view.run_info is not None else ()
         host = "" if view.run_info is None else view.run_info.host
     local = [_local_time(row) for row in rows]

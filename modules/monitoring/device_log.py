@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+from modules.run.view.rank_summary import PEAK_SHARE, MetricSummary, add_reading, is_peak_known
 
 Reading: TypeAlias = Mapping[str, float | str | None]  # name with unit, for example cpu_percent -> value
 
@@ -43,27 +44,19 @@ _NOT_SUMMARISED: Final = frozenset(
 )
 
 
-@dataclass
-class _Sum:
-    total: float = 0.0
-    maximum: float = float("-inf")
-    count: int = 0
-
-
 class DeviceLog:
     """Follows the rows of the `ranks` events; memory does not grow with their number."""
 
     def __init__(self) -> None:
-        self._sums: dict[int, dict[str, _Sum]] = {}
+        self._sums: dict[int, dict[str, MetricSummary]] = {}
         self._said: set[tuple[int, str]] = set()
 
-    def add(self, rank: int, reading: Reading) -> list[str]:
-        """Count one reading of a rank; returns what has to be said of it for the first time."""
+    def add(self, rank: int, reading: Reading, steps: int = 1) -> list[str]:
+        """Count one reading of a rank, of so many steps; returns what has to be said of it for the first time."""
         sums = self._sums.setdefault(rank, {})
         for name, value in reading.items():
             if isinstance(value, (int, float)) and name not in _NOT_SUMMARISED:
-                each = sums.setdefault(name, _Sum())
-                each.total, each.maximum, each.count = each.total + value, max(each.maximum, value), each.count + 1
+                add_reading(sums, name, value, steps)
         fault = reading.get("fault")
         missing = [title for name, (title, *_) in GPU_METRICS.items() if reading.get(name, "") is None]
         if fault:
@@ -76,16 +69,23 @@ class DeviceLog:
         return [
             {
                 "rank": rank,
-                "mean": {name: round(each.total / each.count, 3) for name, each in sums.items()},
+                "mean": {name: round(each.mean, 3) for name, each in sums.items()},
                 "max": {name: round(each.maximum, 3) for name, each in sums.items()},
             }
-            for rank, sums in sorted(self._sums.items())
+            for rank, sums in self._known()
         ]
 
     def lines(self) -> list[str]:
         """The same for people, a line for each of the first ranks."""
-        lines = (_line(rank, sums) for rank, sums in sorted(self._sums.items()))
+        lines = (_line(rank, sums) for rank, sums in self._known())
         return [line for line in lines if line][:_MAX_LINES]
+
+    def _known(self) -> list[tuple[int, dict[str, MetricSummary]]]:
+        left_out = () if is_peak_known(self._sums.values()) else (PEAK_SHARE,)
+        return [
+            (rank, {name: each for name, each in sums.items() if name not in left_out})
+            for rank, sums in sorted(self._sums.items())
+        ]
 
     def _once(self, rank: int, what: str, text: str) -> list[str]:
         if (rank, what) in self._said:
@@ -98,11 +98,11 @@ def _missing_text(rank: int, missing: list[str]) -> str:
     return f"The driver of rank {rank}'s GPU does not report: {', '.join(missing)}."
 
 
-def _line(rank: int, sums: Mapping[str, _Sum]) -> str:
+def _line(rank: int, sums: Mapping[str, MetricSummary]) -> str:
     """Empty if the run was too short for a reading."""
     shown = []
     for name, (title, unit, factor) in {**GPU_METRICS, **_OTHERS}.items():
         if (each := sums.get(name)) is not None and each.maximum > 0:
-            mean, maximum = each.total / each.count * factor, each.maximum * factor
+            mean, maximum = each.mean * factor, each.maximum * factor
             shown.append(f"{title} {round(mean, 3):.3g} (max {round(maximum, 3):.3g}) {unit}".replace(" %", "%"))
     return f"Rank {rank} on average: {', '.join(shown)}." if shown else ""

@@ -54,6 +54,7 @@ class RunReport:
         self._monitor = monitor
         self._is_backing_up = False
         self._ranks_written_at = 0.0
+        self._steps_unwritten = 0  # by a `ranks` event
         self._devices = DeviceLog()
         self._drawings = BackgroundThread("drawings")
         self._wandb = None if wandb is None else wandb(self.warning)
@@ -120,15 +121,17 @@ class RunReport:
         if self._monitor is not None and not self._is_backing_up:  # whose thread takes CPUs and disk from the loader
             for text in self._monitor.update(times, steps, latest):
                 self.warning(text)
+        self._steps_unwritten += steps
         now = time.monotonic()
         if now - self._ranks_written_at < RANKS_EVERY_S:
             return
         self._ranks_written_at = now
         rows = [{**each.event(), **latest.get(each.rank, {})} for each in times]
         for each, row in zip(times, rows, strict=True):
-            for text in self._devices.add(each.rank, row):
+            for text in self._devices.add(each.rank, row, self._steps_unwritten):
                 self.warning(text) if row.get("fault") else self.note(text)
-        self._events.write("ranks", ranks=rows)
+        self._events.write("ranks", ranks=rows, steps=self._steps_unwritten)
+        self._steps_unwritten = 0
 
     def histograms(self, compute: Callable[[], Mapping[str, Histogram]], step: int) -> None:
         """Weights and gradients of `step` by tag; where nothing shows them, `compute` is not called."""

@@ -108,5 +108,5 @@ class StepRecorder:
             memory_mib=memory_mib,
             devices=devices,
             model_tflops=statistics.fmean(per_s) / 1e12 if per_s else 0.0,
-            peak_percent=statistics.fmean(shares) if shares else 0.0,
+            peak_percent=statistics.fmean(shares) if shares and max(shares) <= 100 else 0.0,  # see is_peak_known
         )

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import io
+from pathlib import Path
+
 import pytest
 import torch
+from rich.console import Console
 
+from app.monitor.rank_stats import rank_stats
 from modules.monitoring import RankStepTimes
 from modules.monitoring.device_log import DeviceLog
+from modules.run.view.run_view import RunView
+from modules.run.view.terminal import _steps
 from modules.training.step_metrics import _memory_mib
 
 FULL = {"utilization_percent": 90, "memory_used_mib": 2048, "temperature_c": 60, "power_w": 300.0}
@@ -42,6 +49,45 @@ def test_mean_and_maximum_of_each_rank() -> None:
     assert "GPU load 90 (max 90)%" in line
     assert "power 300 (max 600) W" in line
     assert "GPU memory 2 (max 2) GiB" in line
+
+
+def test_a_mean_step_is_that_of_the_steps_and_not_of_the_reports() -> None:
+    """A report comes every two seconds: of one slow step, or of many fast ones."""
+    log, view = DeviceLog(), RunView()
+    for steps, step_s, power_w in ((1, 2.0, 100.0), (199, 0.01, 300.0)):
+        row = {"rank": 0, "step_s": step_s, "power_w": power_w, "samples_per_s": 1 / step_s}
+        log.add(0, row, steps)
+        view.apply([{"type": "ranks", "t": 1.0, "ranks": [row], "steps": steps}])
+    mean = (2.0 + 199 * 0.01) / 200
+    assert log.summary()[0]["mean"] == {
+        "step_s": pytest.approx(mean, abs=0.001),
+        "power_w": 200,
+        "samples_per_s": 50.25,
+    }
+    (found,) = view.rank_summaries
+    assert (found["step_s"].mean, found["power_w"].mean) == (pytest.approx(mean), 200)
+
+
+def test_a_share_of_the_peak_above_100_percent_is_shown_nowhere(tmp_path: Path) -> None:
+    """The peak is measured at the start; a step that does more, of any rank at any time, shows that it is not known."""
+    log, view = DeviceLog(), RunView()
+    for share in (90.0, 117.0, 95.0):
+        rows = [{"rank": rank, "step_s": 1.0, "model_tflops": 2.0, "peak_percent": share + rank} for rank in range(2)]
+        for rank, row in enumerate(rows):
+            log.add(rank, row)
+        view.apply([{"type": "ranks", "t": 1.0, "ranks": rows}])
+    assert all("of the measured peak" not in line and "TFLOP/s" in line for line in log.lines())
+    assert all("peak_percent" not in row["mean"] for row in log.summary())
+    assert all("peak_percent" not in each.gauges and "step_s" in row for each, row in zip(rank_stats(view), view.ranks))
+    assert not [name for rank in view.rank_summaries for name in rank if name == "peak_percent"]
+    assert "%" not in _cells(view)
+
+
+def _cells(view: RunView) -> str:
+    """The steps as `scripts/monitor.py` shows them."""
+    console = Console(width=200, file=io.StringIO())
+    console.print(_steps(view.ranks, is_narrow=False))
+    return console.file.getvalue().split("\n", 2)[2]
 
 
 def test_memory_efficiency_is_of_the_peaks_of_torchs_allocator(monkeypatch: pytest.MonkeyPatch) -> None:

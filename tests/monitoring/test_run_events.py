@@ -32,7 +32,7 @@ FIELDS = {
         "learning_rate",
     },
     "step": {"step", "epoch", "samples_seen", "loss", "lr", "samples_per_s", "grad_norm", "eta_s"},
-    "ranks": {"ranks"},
+    "ranks": {"ranks", "steps"},
     "sample": {"file", "prompt", "step"},
     "backing_up": {"step"},
     "backup": {"path", "step"},

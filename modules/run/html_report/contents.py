@@ -178,9 +178,9 @@ def _plots(view: RunView) -> list[Plot]:
 
 
 def _devices(view: RunView, info: RunInfo) -> list[DeviceRow]:
-    rows = []
-    for rank in range(min(_MOST_RANKS, max(len(info.devices), len(view.rank_summaries)))):
-        summaries = view.rank_summaries[rank] if rank < len(view.rank_summaries) else {}
+    rows, found = [], view.rank_summaries
+    for rank in range(min(_MOST_RANKS, max(len(info.devices), len(found)))):
+        summaries = found[rank] if rank < len(found) else {}
         values = [
             (_title(name), _figure(name, summary.mean), _figure(name, summary.maximum))
             for name, summary in summaries.items()

@@ -107,26 +107,6 @@ class Finished:
     time: float
 
 
-@dataclass
-class MetricSummary:
-    """Mean and maximum of a metric over the run."""
-
-    count: int = 0
-    total: float = 0.0
-    maximum: float = -math.inf
-
-    def add(self, value: float) -> None:
-        """Add a value."""
-        self.count += 1
-        self.total += value
-        self.maximum = max(self.maximum, value)
-
-    @property
-    def mean(self) -> float:
-        """The mean; NaN without values."""
-        return self.total / self.count if self.count else math.nan
-
-
 def parse_float(value: object) -> float | None:
     """A finite number as a float; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -11,7 +11,6 @@ from modules.run.folder.events import Event
 from modules.run.view.event_records import (
     Finished,
     Message,
-    MetricSummary,
     Phase,
     RunInfo,
     SampleFile,
@@ -23,6 +22,7 @@ from modules.run.view.event_records import (
     parse_text,
     parse_texts,
 )
+from modules.run.view.rank_summary import PEAK_SHARE, MetricSummary, add_reading, is_peak_known
 from modules.run.view.series import MAX_POINTS, Series
 
 MAX_SAMPLES: Final = 20_000
@@ -79,7 +79,7 @@ class RunView:
         self.eval_metrics: dict[str, Series] = {}  # such as "accuracy" of the validation, and "test accuracy"
         self.ranks: list[dict[str, float | str]] = []
         self.ranks_count = 0  # changes with `ranks`
-        self.rank_summaries: list[dict[str, MetricSummary]] = []
+        self._summaries: list[dict[str, MetricSummary]] = []  # of each rank, by metric
         self.samples: deque[SampleFile] = deque(maxlen=MAX_SAMPLES)
         self.samples_count = 0
         self.backup_step: int | None = None
@@ -138,7 +138,7 @@ class RunView:
 
     def _clear_ranks(self) -> None:
         """Before a start has measured anything."""
-        self.ranks, self.rank_summaries = [], []
+        self.ranks, self._summaries = [], []
         self.ranks_count += 1
 
     def _data(self, event: Event, time: float) -> None:
@@ -180,12 +180,21 @@ class RunView:
             return
         self.ranks = [parse_rank(row) for row in rows[:MAX_RANKS]]
         self.ranks_count += 1
-        if len(self.rank_summaries) != len(self.ranks):
-            self.rank_summaries = [{} for _ in self.ranks]
-        for row, rank_summaries in zip(self.ranks, self.rank_summaries, strict=True):
+        if len(self._summaries) != len(self.ranks):
+            self._summaries = [{} for _ in self.ranks]
+        for row, summaries in zip(self.ranks, self._summaries, strict=True):
             for name, value in row.items():
                 if isinstance(value, float):
-                    rank_summaries.setdefault(name, MetricSummary()).add(value)
+                    add_reading(summaries, name, value, parse_int(event.get("steps")) or 1)
+        if not is_peak_known(self._summaries):
+            for row in self.ranks:
+                row.pop(PEAK_SHARE, None)
+
+    @property
+    def rank_summaries(self) -> list[dict[str, MetricSummary]]:
+        """Of each rank, what is known of its metrics over the run."""
+        left_out = () if is_peak_known(self._summaries) else (PEAK_SHARE,)
+        return [{name: each for name, each in rank.items() if name not in left_out} for rank in self._summaries]
 
     def _sample(self, event: Event, time: float) -> None:
         self._set_time(time)
