@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import pytest
 import torch
@@ -68,7 +67,7 @@ def test_a_mean_step_is_that_of_the_steps_and_not_of_the_reports() -> None:
     assert (found["step_s"].mean, found["power_w"].mean) == (pytest.approx(mean), 200)
 
 
-def test_a_share_of_the_peak_above_100_percent_is_shown_nowhere(tmp_path: Path) -> None:
+def test_a_share_of_the_peak_above_100_percent_is_shown_nowhere() -> None:
     """The peak is measured at the start; a step that does more, of any rank at any time, shows that it is not known."""
     log, view = DeviceLog(), RunView()
     for share in (90.0, 117.0, 95.0):
@@ -78,7 +77,7 @@ def test_a_share_of_the_peak_above_100_percent_is_shown_nowhere(tmp_path: Path) 
         view.apply([{"type": "ranks", "t": 1.0, "ranks": rows}])
     assert all("of the measured peak" not in line and "TFLOP/s" in line for line in log.lines())
     assert all("peak_percent" not in row["mean"] for row in log.summary())
-    assert all("peak_percent" not in each.gauges and "step_s" in row for each, row in zip(rank_stats(view), view.ranks))
+    assert all("peak_percent" not in each.gauges for each in rank_stats(view))
     assert not [name for rank in view.rank_summaries for name in rank if name == "peak_percent"]
     assert "%" not in _cells(view)
 
