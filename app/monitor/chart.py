@@ -22,6 +22,8 @@ from app.widgets import theme
 
 DPI: Final = 100
 _TEXT_PX: Final = 11
+_TICK_PX: Final = 80  # of width for each tick at most
+_ROUND: Final = (1, 2, 5, 10)  # ticks are multiples of these, times a power of ten
 _EDGES: Final = (58, 12, 10, 24)  # left, right, top and bottom, in unscaled pixels
 _POINTS_PER_PIXEL: Final = 0.5  # each with its lowest and highest value, so one value per pixel
 _UNITS: Final = ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172_800.0, 3600.0, "h"), (float("inf"), 86_400.0, "d"))
@@ -192,7 +194,7 @@ class Chart:
         if self._axis == "steps":
             self.axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
             # one tick if there is one step: more would be fractions of it
-            self.axes.xaxis.set_major_locator(MaxNLocator(self._x_ticks(), integer=True, min_n_ticks=1))
+            self.axes.xaxis.set_major_locator(MaxNLocator(self._x_ticks(), steps=_ROUND, integer=True, min_n_ticks=1))
             return
         divisor, unit = time_unit(self.range[1])
         formatter = FuncFormatter(lambda value, _: f"{value / divisor:.4g} {unit}")
@@ -200,7 +202,7 @@ class Chart:
         self.axes.xaxis.set_major_locator(_Multiples(divisor, self._x_ticks()))
 
     def _x_ticks(self) -> int:
-        return max(2, self._size[0] // theme.px(110))
+        return max(2, self._size[0] // theme.px(_TICK_PX))
 
     def _text_px(self) -> int:
         return theme.px(_TEXT_PX)
@@ -218,7 +220,7 @@ class _Multiples(MaxNLocator):
 
 
 def _y_ticks(most: int) -> MaxNLocator:
-    return MaxNLocator(most, steps=[1, 2, 5, 10], min_n_ticks=1 if most < 2 else 2)
+    return MaxNLocator(most, steps=_ROUND, min_n_ticks=1 if most < 2 else 2)
 
 
 def time_unit(seconds: float) -> tuple[float, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -33,6 +35,14 @@ def test_no_step_is_named_twice(steps: tuple[int, ...]) -> None:
     assert len(named) == len(set(named)) > 0
     chart.show(chart.lines, "time", 0.0, None, 800, 300)
     assert ticks(chart, *steps) == named  # back from the time axis
+
+
+@pytest.mark.parametrize("last", [49, 95, 225, 1875])
+def test_steps_are_named_in_round_numbers(last: int) -> None:
+    named = [int(label.replace(",", "")) for label in ticks(Chart(), 1, last)]
+    apart = {after - before for before, after in pairwise(named)}
+    assert len(apart) == 1
+    assert str(apart.pop()).rstrip("0") in ("1", "2", "5")
 
 
 def test_first_step_is_a_dot_until_there_is_a_line() -> None:
