@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from tkinter import font as tk_fonts
 from typing import Final
 
-from app.monitor.log_reader import LogLine
+from app.monitor.log_reader import RANK_LINE, LogLine
 from app.widgets import theme
 from app.widgets.scrollbar import Scrollbar
 
 COLOURS: Final = {"info": theme.TEXT, "warning": theme.WARN, "error": theme.BAD}
 _EDGE: Final = 10
-_INDENT: Final = "    "  # of the rows of a line after its first
+_INDENT: Final = 4  # characters before the rows of a line after its first, unless its message begins further right
 
 
 class LineList(tk.Frame):
@@ -31,6 +31,7 @@ class LineList(tk.Frame):
         self.first = 0
         self.selection: tuple[int, int] | None = None
         self._rows: list[int] = []  # the canvas items
+        self._heads: list[int] = []  # those of the time and rank before a line
         self._line_of_row: list[int] = []
         self._font = tk_fonts.Font(self, theme.tk_font("mono"))
         self._height = self._font.metrics("linespace") + theme.px(3)
@@ -77,6 +78,7 @@ class LineList(tk.Frame):
         self.first = max(0, min(self.first, self._last_first()))
         while len(self._rows) < visible_rows:
             self._rows.append(canvas.create_text(0, 0, anchor="nw", font=self._font))
+            self._heads.append(canvas.create_text(0, 0, anchor="nw", font=self._font))
         edge = theme.px(_EDGE) // 2
         rows = [
             (index, piece, self.lines[index].level)
@@ -84,13 +86,18 @@ class LineList(tk.Frame):
             for piece in self._pieces(self.lines[index].text)
         ][:visible_rows]
         self._line_of_row = [index for index, _, _ in rows]
-        for row, item in enumerate(self._rows):
+        heads = heads_of(rows)
+        for row, (item, head_item) in enumerate(zip(self._rows, self._heads, strict=True)):
             if row >= len(rows):
                 canvas.itemconfigure(item, text="")
+                canvas.itemconfigure(head_item, text="")
                 continue
-            _, piece, level = rows[row]
-            canvas.coords(item, theme.px(_EDGE), edge + row * self._height)
-            canvas.itemconfigure(item, text=piece, fill=theme.resolve(COLOURS[level]))
+            (_, piece, level), (head, is_said) = rows[row], heads[row]
+            for each in (item, head_item):
+                canvas.coords(each, theme.px(_EDGE), edge + row * self._height)
+            canvas.itemconfigure(head_item, text="" if is_said else head, fill=theme.resolve(theme.FAINT))
+            message = " " * len(head) + piece[len(head) :]
+            canvas.itemconfigure(item, text=message, fill=theme.resolve(COLOURS[level]))
         self._draw_highlight(edge)
         after = self._line_of_row[-1] + 1 if rows else 0
         self.bar.show(self.first / max(1, count), after / count if count else 1)
@@ -100,7 +107,8 @@ class LineList(tk.Frame):
         columns = max(20, (self.canvas.winfo_width() - 2 * theme.px(_EDGE)) // self._character)
         if not line.isascii():
             columns //= 2
-        return wrapped(line, columns)
+        indent = len(_head(line)) or _INDENT
+        return wrapped(line, columns, indent if indent < columns // 2 else _INDENT)
 
     def _last_first(self) -> int:
         """The line at the top when the end is in sight."""
@@ -179,7 +187,7 @@ class LineList(tk.Frame):
             self.clipboard_append(content)
 
 
-def wrapped(line: str, columns: int) -> list[str]:
+def wrapped(line: str, columns: int, indent: int = _INDENT) -> list[str]:
     """The line in rows of at most `columns` characters, broken after spaces; all but the first are indented.
 
     A word that fills most of a row, such as a path, is broken where the row ends.
@@ -189,5 +197,26 @@ def wrapped(line: str, columns: int) -> list[str]:
         end = line.rfind(" ", columns // 2, columns + 1)
         end = columns if end < 0 else end
         rows.append(line[:end])
-        line = _INDENT + line[end:].removeprefix(" ")
+        line = " " * indent + line[end:].removeprefix(" ")
     return [*rows, line]
+
+
+def heads_of(rows: Sequence[tuple[int, str, str]]) -> list[tuple[str, bool]]:
+    """Of each row (line, text, level): what stands before its message, and whether the line above says the same."""
+    heads: list[tuple[str, bool]] = []
+    above, previous = "", -1
+    for line, piece, _ in rows:
+        head = _head(piece) if line != previous else ""
+        heads.append((head, bool(head) and head == above))
+        if line != previous:
+            above, previous = head, line
+    return heads
+
+
+def _head(text: str) -> str:
+    """The time, rank, level and logger before a message."""
+    found = RANK_LINE.match(text)
+    if found is None:
+        return ""
+    logger, colon, _ = text[found.end() :].partition(": ")
+    return text[: found.end() + len(logger + colon)] if found[3] and colon and " " not in logger else found[0]

@@ -25,7 +25,7 @@ _REMEMBERED: Final = 20_000  # lines of the ranks
 CONSOLE: Final = "console"
 LAUNCHER: Final = "launcher"
 
-_RANK_LINE: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) rank (\d+) (?:(DEBUG|INFO|WARNING|ERROR|CRITICAL) )?")
+RANK_LINE: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) rank (\d+) (?:(DEBUG|INFO|WARNING|ERROR|CRITICAL) )?")
 _LEVEL_PATTERNS: Final = (
     ("error", re.compile(r"error|traceback|exception|fatal", re.I)),
     ("warning", re.compile(r"warn", re.I)),
@@ -167,7 +167,7 @@ class _Tail:
         # A line rewritten with \r shows only its last state.
         decoded = raw.rsplit(b"\r", 1)[-1][: _MAX_LINE_LENGTH * 4].decode(errors="replace").replace("\t", "    ")
         text = printable(decoded, _MAX_LINE_LENGTH)
-        found = _RANK_LINE.match(text)
+        found = RANK_LINE.match(text)
         if found is None:
             level = next((name for name, pattern in _LEVEL_PATTERNS if pattern.search(text)), "info")
             return LogLine(self._source, level, text, self._stamp)  # type: ignore[arg-type]
@@ -182,7 +182,7 @@ class _Tail:
 def _message(line: LogLine) -> str:
     """What a line says, without the time, rank, level and logger before it."""
     text = line.text
-    if found := _RANK_LINE.match(text):
+    if found := RANK_LINE.match(text):
         text = text[found.end() :].partition(": ")[2] if found[3] else text[found.end() :]
     return text.removeprefix("Warning: ").removeprefix("Error: ").strip()
 

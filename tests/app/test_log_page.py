@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.monitor.line_list import wrapped
+from app.monitor.line_list import heads_of, wrapped
 from app.monitor.log_reader import LogReader
 from modules.run import RunFolder
 from tests.app.fake_runs import make_fake_run
@@ -112,3 +112,26 @@ def test_long_lines_are_wrapped_and_scroll_whole(home: Path, preferences: Path, 
         assert lines.selected_text() == page.found[lines.selection[0]].text, "a click on any row selects the whole line"
     finally:
         driven.close()
+
+
+def test_time_and_rank_are_said_once_for_lines_that_follow_each_other() -> None:
+    failure = f"{STAMP}1 rank 0 "
+    texts = [
+        f"{failure}INFO tandem: 8 images",
+        f"{failure}Traceback (most recent call last):",
+        f"{failure}  File",
+        "    wrapped",
+        "console",
+        f"{failure}  end",
+        f"{STAMP}1 rank 1 here, too: a message",
+    ]
+    lines = [0, 1, 2, 2, 3, 4, 5]
+    assert heads_of([(line, text, "info") for line, text in zip(lines, texts, strict=True)]) == [
+        (f"{failure}INFO tandem: ", False),
+        (failure, False),
+        (failure, True),
+        ("", False),  # the rest of a long line
+        ("", False),
+        (failure, False),  # after a line without a time
+        (f"{STAMP}1 rank 1 ", False),
+    ]
