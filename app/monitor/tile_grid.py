@@ -122,7 +122,7 @@ class TileGrid(tk.Frame):
 
     def _draw_one(self, index: int, x: int, y: int, side: int) -> bool:
         sample, caption = self._items[index]
-        canvas, read = self.canvas, side // _STEP * _STEP
+        canvas, read, height = self.canvas, side // _STEP * _STEP, side
         tile = self._tiles.get(sample, read)
         if sample.file == self._marked or (index == self._focused and self.focus_get() is canvas):
             edge = theme.px(3)
@@ -153,9 +153,11 @@ class TileGrid(tk.Frame):
                 while len(self._photos) > _MAX_PHOTOS:
                     self._photos.popitem(last=False)
             self._photos.move_to_end(key)
-            canvas.create_image(x + side / 2, y + side / 2, image=photo, tags="image")
+            # each begins at the left and at the top, as its caption does
+            canvas.create_image(x, y, anchor="nw", image=photo, tags="image")
+            height = photo.height()
         canvas.create_text(
-            x, y + side + theme.px(5), anchor="nw", text=truncate(caption, side * 46 // theme.px(SIDE)), width=side,
+            x, y + height + theme.px(5), anchor="nw", text=truncate(caption, side * 46 // theme.px(SIDE)), width=side,
             fill=theme.resolve(theme.MUTED), font=theme.tk_font("small"),
         )  # fmt: skip
         return tile is not None

@@ -39,11 +39,12 @@ class Line:
 def lines_of(blocks: Sequence[Block], width: int, height: int) -> list[Line]:
     """The lines on a canvas of this size.
 
-    Blocks without columns have the fewest with which all images are in sight, or else as many as fit.
+    Blocks without columns have those with which all images are in sight and largest, or else as many as fit.
     """
+    fewest = max(1, (width - theme.px(GAP)) // theme.px(_LARGEST + GAP))  # with fewer they get no larger
     most = max(1, (width - theme.px(GAP)) // theme.px(SIDE + GAP))
     found: list[Line] = []
-    for columns in range(1, most + 1):
+    for columns in range(fewest, most + 1):
         found = _lines(blocks, width, columns)
         if not found or bottom_of(found) <= height:
             break
