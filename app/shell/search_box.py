@@ -6,10 +6,11 @@ import tkinter as tk
 
 from app.sections import SECTIONS
 from app.shell.search import SearchHit, search
+from app.shell.sidebar import section_of
 from app.state import AppState
 from app.widgets import icons, theme
 from app.widgets.buttons import Entry, handler
-from app.widgets.ellipsis import truncate
+from app.widgets.ellipsis import fit
 
 ROW = 44
 WIDTH = 420
@@ -122,12 +123,11 @@ class SearchBox(tk.Frame):
                 font=theme.tk_font("strong"),
                 fill=theme.resolve(theme.TEXT),
             )
-            section = hit.option.section or SECTIONS["model"][0]
             canvas.create_text(
                 width - px(16),
                 y + px(15),
                 anchor="e",
-                text=section,
+                text=SECTIONS[section_of(hit.option.path)][0],
                 font=theme.tk_font("small"),
                 fill=theme.resolve(theme.MUTED),
             )
@@ -136,7 +136,7 @@ class SearchBox(tk.Frame):
                 px(16),
                 y + px(32),
                 anchor="w",
-                text=truncate(below, 62),
+                text=fit(self, below, theme.tk_font("small"), width - px(32)),
                 font=theme.tk_font("small"),
                 fill=theme.resolve(theme.MUTED),
             )

@@ -259,6 +259,16 @@ def test_search_by_another_trainers_name_jumps_to_field(driver: Driver) -> None:
     assert driver.window.sections["multi_gpu"].find("bucket_cap_mb") is not None
 
 
+def test_search_says_in_which_section_of_the_sidebar_a_setting_is(driver: Driver) -> None:
+    driver.press("ctrl+f")
+    driver.type("learning rate")
+    found = driver.window.header.search._list
+    assert found is not None
+    shown = [found.itemcget(item, "text") for item in found.find_all() if found.type(item) == "text"]
+    assert shown[:2] == ["Learning rate", "Training"]
+    driver.press("Escape")
+
+
 def test_search_adds_an_item_to_an_empty_list(driver: Driver) -> None:
     driver.window.state_.jump_to("samples.*.guidance_scale")
     driver.settle()
