@@ -257,7 +257,7 @@ class Section(tk.Frame):
         self._head.say(title, may_shorten=True)
         waits = run is not None and status is not None and status.kind == "waiting"
         self.waiting.show(run.join_prompt if run is not None and waits else None)
-        self._show_banner(status)
+        self._show_banner(None if self.page in _WITHOUT_RUN else status)
         self.result.show(None if self.page in _WITHOUT_RUN else status)
 
     def _last_warning(self) -> str:

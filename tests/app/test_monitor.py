@@ -359,7 +359,7 @@ def test_nothing_said_of_a_step_runs_into_the_next_column(driven: Driven, runs: 
     labels = [item for item in items if "per step" in page.table.itemcget(item, "text")]
     assert len(labels) == 4
     for label in labels:
-        assert "28% waiting for data" in page.table.itemcget(label, "text")
+        assert "28 % waiting for data" in page.table.itemcget(label, "text")
         left, top, right, bottom = boxes[label]
         beside = [box for box in boxes.values() if box[0] > left and box[1] < bottom and box[3] > top]
         assert beside
@@ -564,6 +564,9 @@ def test_runs_table_and_setting_differences(driven: Driven, runs: Path) -> None:
     page.follow_selected()
     driven.until(lambda: driven.window.state_.run.folder.name == "dogs", "the chosen run")
     section = driven.window.sections["monitor"]
+    driven.live(0.2)
+    assert not section.banner.winfo_ismapped(), "the list is of all runs"
+    driven.monitor("curves")
     driven.until(section.banner.winfo_ismapped, "the banner")
     assert "rank 1 on beta" in section._banner_title.cget("text")
 
