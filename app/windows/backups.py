@@ -58,8 +58,8 @@ class BackupsWindow(ProgramWindow):
         self.status.pack(fill="x", pady=(theme.px(8), 0))
         self.remove_button = self.dialog.button("Remove old ones…", self._ask_to_remove)
         self.verify_button = self.dialog.button("Check all files", self.verify)
-        self.restore_button = self.dialog.button("Continue from this one", self.restore)
-        self.dialog.button("Close", self.dialog.close, "accent")
+        self.dialog.button("Close", self.dialog.close)
+        self.restore_button = self.dialog.button("Continue from this one", self.restore, "accent")
         self._show_buttons()
 
     def start(self) -> None:

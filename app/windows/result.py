@@ -53,9 +53,9 @@ class ResultWindow:
         self._status = text(self.dialog.body, "Reading…", colour=theme.MUTED, wrap=_WIDTH)
         self._status.pack(anchor="w", pady=(theme.px(8), 0))
         self.dialog.button("Open folder", partial(self._open, folder.path))
-        self.generate = self.dialog.button("Generate with it", self._generate)
+        self.dialog.button("Close", self.dialog.close)
+        self.generate = self.dialog.button("Generate with it", self._generate, "accent")
         self.generate.configure(state="disabled")
-        self.dialog.button("Close", self.dialog.close, "accent")
 
     def show(self) -> tk.Toplevel:
         """Open the window."""

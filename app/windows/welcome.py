@@ -46,18 +46,25 @@ def show_welcome(parent: tk.Misc, state: AppState, files: Files, open_presets: C
         dialog.close()
         files.import_settings()
 
-    options: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    options: tuple[tuple[str, str, str, str, Callable[[], None]], ...] = (
         (
             "play",
+            "The demo",
             "Try the demo",
             "Generates 1,200 small images. Then press Train: it takes about four minutes, even without a GPU.",
             demo,
         ),
-        ("presets", "Open a preset", "Ready-made settings; change what you like.", presets),
-        ("open", "Import settings", "From OneTrainer, kohya's scripts and GUI, and other trainers.", other_trainer),
-        ("plus", "Start from defaults", "Choose a model, add your images, train.", dialog.close),
+        ("presets", "A preset", "Open a preset", "Ready-made settings; change what you like.", presets),
+        (
+            "open",
+            "Another trainer",
+            "Import settings",
+            "From OneTrainer, kohya's scripts and GUI, and others.",
+            other_trainer,
+        ),
+        ("plus", "Your own settings", "Start from defaults", "Choose a model, add your images, train.", dialog.close),
     )
-    for icon, title, help_, action in options:
+    for icon, title, label, help_, action in options:
         row = frame(dialog.body)
         row.pack(fill="x", ipady=theme.px(6))
         icons.label(row, icon, 24, theme.ACCENT_TEXT, theme.CARD).pack(side="left", padx=theme.px(16))
@@ -66,7 +73,7 @@ def show_welcome(parent: tk.Misc, state: AppState, files: Files, open_presets: C
         text(labels, title, "heading").pack(anchor="w")
         text(labels, help_, colour=theme.MUTED, wrap=330).pack(anchor="w")
         style: Style = "accent" if icon == "play" else "plain"
-        button = Button(row, title, action, style=style, bg=theme.CARD, width=170)
+        button = Button(row, label, action, style=style, bg=theme.CARD, width=170)
         button.pack(side="right", padx=(24, 12))
         make_clickable(row, action)
         if icon == "play":
