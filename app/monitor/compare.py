@@ -25,7 +25,10 @@ from modules.run.view.series import Curve
 
 MAX_RUNS: Final = len(theme.SERIES)
 _REDRAW_S: Final = 0.5
-_BESIDE_NAME: Final = 34  # unscaled pixels of the dot in a heading, and around it
+_FEW_RUNS: Final = 3
+_SETTING: Final = 150  # unscaled pixels of the column of titles
+_LEAST_RUN: Final = 60  # and of each run's
+_BESIDE_NAME: Final = 44  # unscaled pixels of the dot in a heading, and around it
 METRICS: Final[Mapping[str, str]] = {
     "loss": PLOTS["loss"],
     "validation": "Validation",
@@ -51,6 +54,7 @@ class RunComparison(tk.Frame):
         """Compare these runs."""
         selected = tuple(paths[:MAX_RUNS])
         if selected != self.paths:
+            self._share_width(len(selected))
             self.paths = selected
             self._state.background.run(
                 lambda: setting_differences(list(selected)), lambda rows: self._show_differences(selected, rows)
@@ -88,8 +92,7 @@ class RunComparison(tk.Frame):
         slider.pack(side="left")
         body = frame(self, theme.WINDOW)
         body.pack(fill="both", expand=True)
-        body.columnconfigure(0, weight=3, uniform="halves")
-        body.columnconfigure(1, weight=2, uniform="halves")
+        self._body = body
         body.rowconfigure(0, weight=1)
         left, right = card(body), card(body)
         left.grid(row=0, column=0, sticky="nsew", padx=6, pady=(0, 6))
@@ -98,6 +101,13 @@ class RunComparison(tk.Frame):
         self.plot.pack(fill="both", expand=True, padx=theme.px(INSET), pady=theme.px(INSET))
         self._table_frame = frame(right)
         self._table_frame.pack(fill="both", expand=True, padx=theme.px(4), pady=theme.px(4))
+
+    def _share_width(self, runs: int) -> None:
+        """The table of the settings gets half of it once it has many columns."""
+        plot, settings = (3, 2) if runs <= _FEW_RUNS else (1, 1)
+        self._body.columnconfigure(0, weight=plot, uniform="halves")
+        self._body.columnconfigure(1, weight=settings, uniform="halves")
+        self._body.update_idletasks()  # the names in the headings are as long as there is room
 
     def _show_differences(self, paths: tuple[Path, ...], rows: list[tuple[str, list[str]]]) -> None:
         if paths != self.paths:
@@ -108,10 +118,10 @@ class RunComparison(tk.Frame):
             text(self._table_frame, "The settings are identical.", colour=theme.FAINT).pack(expand=True)
             return
         width = max(300, self._table_frame.winfo_width() / theme.scale() - 20)
-        run_width = round((width - 140) / len(paths))
-        columns = {"setting": ("Setting", 140)}
+        run_width = max(_LEAST_RUN, round((width - _SETTING) / len(paths)))
+        columns = {"setting": ("Setting", _SETTING)}
         names = distinct_names([path.name for path in paths], max(8, (run_width - _BESIDE_NAME) // 8))
-        columns |= {f"run{index}": (f" {name}", max(70, run_width)) for index, name in enumerate(names)}
+        columns |= {f"run{index}": (f" {name}", run_width) for index, name in enumerate(names)}
         self.difference_table = table(self._table_frame, columns)
         for index, colour in zip(range(len(paths)), theme.SERIES, strict=False):
             icons.show_in_heading(self.difference_table, f"run{index}", "dot", 12, colour)
