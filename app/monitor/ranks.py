@@ -33,20 +33,20 @@ _PARTS: Final = {
 }
 # Title, format, unit, factor.
 _GAUGES: Final = {
-    "utilization_percent": ("GPU load", "{:.0f}", "%", 1.0),
+    "utilization_percent": ("GPU load", "{:.0f}", " %", 1.0),
     "memory_used_mib": ("GPU memory", "{:.1f}", " GiB", 1 / 1024),
     "temperature_c": ("Temperature", "{:.0f}", " °C", 1.0),
     "power_w": ("Power", "{:.0f}", " W", 1.0),
-    "peak_percent": ("Of peak FLOPs", "{:.0f}", "%", 1.0),
+    "peak_percent": ("Of peak FLOPs", "{:.0f}", " %", 1.0),
     "sm_clock_mhz": ("GPU clock", "{:.0f}", " MHz", 1.0),
     "reserved_mib": ("Reserved by torch", "{:.1f}", " GiB", 1 / 1024),
-    "cpu_percent": ("CPU load", "{:.0f}", "%", 1.0),
+    "cpu_percent": ("CPU load", "{:.0f}", " %", 1.0),
     "ram_used_mib": ("RAM", "{:.1f}", " GiB", 1 / 1024),
-    "process_cpu_percent": ("CPU of process", "{:.0f}", "%", 1.0),
+    "process_cpu_percent": ("CPU of process", "{:.0f}", " %", 1.0),
     "process_ram_mib": ("RAM of process", "{:.1f}", " GiB", 1 / 1024),
     "disk_read_mb_s": ("Disk read", "{:.1f}", " MB/s", 1.0),
     "network_sent_mb_s": ("Network sent", "{:.1f}", " MB/s", 1.0),
-    "memory_efficiency_percent": ("Memory efficiency", "{:.0f}", "%", 1.0),
+    "memory_efficiency_percent": ("Memory efficiency", "{:.0f}", " %", 1.0),
 }
 
 
@@ -58,7 +58,7 @@ class RanksPage(Page):
         self.stats: list[RankStats] = []
         self._shown_count = _NONE
         self._head = head = frame(self, theme.WINDOW)
-        head.pack(fill="x", padx=theme.px(8), pady=(0, theme.px(8)))
+        head.pack(fill="x", padx=theme.px(6), pady=(0, theme.px(8)))
         self.summary = text(head, "", bg=theme.WINDOW)
         self.summary.pack(side="left")
         wrap_within(self.summary, head)
@@ -144,7 +144,7 @@ class RanksPage(Page):
 
     def _draw_row(self, each: RankStats, top: int, split: tuple[int, int], shown: list[str], longest: float) -> None:
         upper, lower = top + theme.px(19), top + theme.px(37)
-        mark = f"slowest: {each.slowness:.1f} x median" if each.is_straggler else ""
+        mark = f"slowest: {each.slowness:.1f} × median" if each.is_straggler else ""
         self._write(theme.px(14), upper, f"Rank {each.rank}", theme.WARN if mark else theme.TEXT, "strong")
         location = (
             each.device if f"on {each.host}" in each.device else "  ·  ".join(filter(None, (each.host, each.device)))
@@ -152,7 +152,7 @@ class RanksPage(Page):
         self._write(theme.px(14), lower, mark or truncate(location, 30), theme.WARN if mark else theme.MUTED, "small")
         self._draw_breakdown(each, upper, split, longest)
         if each.step_s is not None:
-            wait = f"{each.data_wait_share:.0%} waiting for data" if each.data_wait_share >= 0.02 else ""
+            wait = f"{100 * each.data_wait_share:.0f} % waiting for data" if each.data_wait_share >= 0.02 else ""
             said = (f"{_seconds(each.step_s)} per step", wait, each.held_back, f"mean {_seconds(each.mean_step_s)}")
             room = split[1] - split[0] - theme.px(10)
             label = fit(self.table, " · ".join(filter(None, said)), theme.tk_font("small"), room)
@@ -210,12 +210,12 @@ class RanksPage(Page):
         name = f"Rank {rank} on {host}" if host else f"Rank {rank}"
         if kind == "straggler":
             return f"{name} is the slowest: its steps, without waits, take {value:.1f} times the median; others wait."
-        return f"{name} waits for data {value:.0%} of the time; try more loader_workers."
+        return f"{name} waits for data {100 * value:.0f} % of the time; try more “Data loader workers”."
 
     def _draw_legend(self) -> None:
         legend = self.legend
         legend.delete("all")
-        x, middle = legend.winfo_width() - theme.px(8), theme.px(9)
+        x, middle = legend.winfo_width(), theme.px(9)
         present = [name for name in _PARTS if any(name in each.parts for each in self.stats)]
         for name in reversed(present):
             title, colour = _PARTS[name]

@@ -183,7 +183,7 @@ def format_gpu_load(load: GpuLoad | None) -> str:
     if load is None:
         return ""
     metrics = (
-        (load.utilization_percent, "{:.0f}%"),
+        (load.utilization_percent, "{:.0f} %"),
         (load.temperature_c, "{:.0f} °C"),
         (load.power_w, "{:.0f} W"),
     )

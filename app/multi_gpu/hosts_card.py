@@ -39,9 +39,8 @@ class HostsCard:
         Button(head, "Add…", self.add, bg=theme.CARD).pack(side="right")
         self._about = self._line(_ABOUT, theme.MUTED)
         self._rows = frame(self.frame)
-        self._rows.pack(fill="x", padx=theme.px(16), pady=(theme.px(8), 0))
+        self._rows.pack(fill="x", padx=theme.px(16), pady=(theme.px(8), theme.px(6)))
         self.effect = self._line("", theme.MUTED)
-        self.effect.pack_configure(pady=(theme.px(4), theme.px(14)))
         self.read()
 
     def read(self) -> None:
@@ -177,6 +176,10 @@ class HostsCard:
     def _show_effect(self, sentence: str, colour: theme.Colour) -> None:
         theme.paint(self.effect, fg=colour)
         self.effect.configure(text=sentence)
+        if sentence:
+            self.effect.pack(fill="x", padx=theme.px(16), pady=(0, theme.px(14)))
+        else:
+            self.effect.pack_forget()  # no empty line at the end of the card
 
     def _line(self, content: str, colour: theme.Colour) -> tk.Label:
         label = text(self.frame, content, "small", colour=colour)
