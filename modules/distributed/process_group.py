@@ -19,7 +19,7 @@ from modules.distributed.run_store import RunStore
 from modules.distributed.startup.member import Member, ranks_by_host
 from modules.distributed.startup.rendezvous import GroupError, members
 from modules.distributed.startup.store import open_store
-from modules.machine import hostname
+from modules.machine import hostname, set_hostname
 from modules.run.launch.environment import network_interfaces, set_network_interfaces
 from modules.run.launch.rank_env import RankEnv, read_rank_env
 
@@ -134,7 +134,9 @@ def join_group(rank_env: RankEnv, backend: str, timeout_s: float, store: RunStor
 def meet(rank_env: RankEnv, timeout_s: float, store: RunStore | None = None) -> Meeting:
     """Wait in the store until all processes have joined. Raises GroupError after `timeout_s` seconds."""
     store = open_store(rank_env, timeout_s) if store is None else store
-    return Meeting(rank_env, store, members(store, rank_env.world_size))
+    everyone = members(store, rank_env.world_size)
+    set_hostname(everyone[rank_env.rank].host)
+    return Meeting(rank_env, store, everyone)
 
 
 def connect(meeting: Meeting, backend: str, timeout_s: float) -> Group:

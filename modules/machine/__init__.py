@@ -6,12 +6,15 @@ from modules.machine.gpu_load import GpuLoad, gpu_load, spills_to_host
 from modules.machine.health import GpuHealth, driver_version, gpu_health
 from modules.machine.host import (
     cpu_count,
+    distinct_names,
     free_disk_mib,
     hostname,
     local_addresses,
     machine_id,
     memory_mib,
     process_start,
+    set_hostname,
+    system_hostname,
     torch_version,
 )
 from modules.machine.links import Link, gpu_links, link_table, without_peer_access
@@ -41,6 +44,7 @@ __all__ = [
     "Route",
     "cpu_count",
     "device_summary",
+    "distinct_names",
     "driver_version",
     "find_free_port",
     "free_disk_mib",
@@ -63,7 +67,9 @@ __all__ = [
     "process_start",
     "route_to",
     "route_to_master",
+    "set_hostname",
     "spills_to_host",
+    "system_hostname",
     "torch_version",
     "visible_gpus",
     "without_peer_access",

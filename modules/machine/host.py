@@ -5,6 +5,7 @@ import math
 import os
 import socket
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import psutil
 
 _CGROUP = Path("/sys/fs/cgroup")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+_RUN_HOSTNAME = "TANDEM_HOSTNAME"
 _NAMESPACES = (Path("/proc/self/ns/pid"), Path("/proc/self/ns/net"))
 
 
@@ -23,9 +25,32 @@ class Memory:
     available: int
 
 
-def hostname() -> str:
-    """The short name of this machine, never empty."""
+def system_hostname() -> str:
+    """The short name of this machine, never empty. Other machines of a run may have the same."""
     return socket.gethostname().split(".")[0] or "localhost"
+
+
+def hostname() -> str:
+    """How messages name this machine: its short name, or what tells it from the others of a run, such as
+    "localhost (10.0.0.2)"."""
+    return os.environ.get(_RUN_HOSTNAME) or system_hostname()
+
+
+def distinct_names(machines: Sequence[tuple[str, str]]) -> list[str]:
+    """The names of machines given by name and address: "localhost (10.0.0.2)" if several are called localhost, or
+    "localhost (machine 1)", by its place here, if addresses do not tell them apart."""
+    names = []
+    for number, (name, address) in enumerate(machines):
+        addresses = [other for same, other in machines if same == name]
+        are_distinct = len({*addresses} - {""}) == len(addresses)
+        names.append(f"{name} ({address if are_distinct else f'machine {number}'})" if len(addresses) > 1 else name)
+    return names
+
+
+def set_hostname(name: str) -> None:
+    """What `hostname` returns from now on, also in the processes that this one starts."""
+    if name != hostname():
+        os.environ[_RUN_HOSTNAME] = name
 
 
 def machine_id() -> str:

@@ -15,7 +15,7 @@ from modules.distributed.startup.member import Member, ranks_by_host
 from modules.distributed.startup.rendezvous import GroupError, Log, members
 from modules.distributed.startup.store import open_store
 from modules.files import printable
-from modules.machine import hostname
+from modules.machine import hostname, set_hostname
 from modules.preflight import all_reduce, clocks, disk, gpus, images, loader, pairs, ports, versions
 from modules.preflight.coordinator import Context, Coordinator, PreflightOptions, Task, answer_tasks
 from modules.run.launch.rank_env import RankEnv
@@ -63,6 +63,7 @@ def run_preflight(
     try:
         store = open_store(rank_env, options.wait_s, log)
         everyone = members(store, rank_env.world_size)
+        set_hostname(everyone[rank_env.rank].host)
     except (GroupError, StoreFault) as error:
         return report.with_cells([Cell("group", hostname(), "red", error.message, error.advice)])
     group, cell = _form_group(rank_env, backend, options.timeout_s, store, everyone)

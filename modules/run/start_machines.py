@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from modules.config import TandemError, TrainConfig
-from modules.machine import PortReservations
+from modules.machine import PortReservations, set_hostname
 from modules.run.console import show_secret
 from modules.run.exit_codes import FAILED, INTERRUPTED
 from modules.run.folder.commands import clear_commands, is_stopped_by_user, stop_reason
@@ -151,7 +151,8 @@ class MachinesStart:
         all_counts = self._config.model_copy(update={"processes_per_node": tuple(counts), "world_size": None})
         for number in range(1, allowed + 2):
             left = allowed + 1 - number
-            secret = server.start(counts, plan.port, resume=self._resume, restarts_left=left)
+            secret = server.start(counts, plan.port, plan.master_addr, resume=self._resume, restarts_left=left)
+            set_hostname(server.names[0])
             self._supervisor = Supervisor.from_plan(
                 plan,
                 self._folder,

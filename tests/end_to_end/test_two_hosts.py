@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -251,8 +252,8 @@ def test_a_machine_loses_power_and_rejoins(hosts: tuple[Host, Host], terminal: O
 def test_a_failure_on_the_other_machine_is_named_on_both(
     hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path, fault: str
 ) -> None:
-    """The machines share no disk, so machine 0 must be informed."""
-    alpha, beta = hosts
+    """The machines share no disk, so machine 0 must be informed. Of the same name, they are told apart by address."""
+    alpha, beta = hosts if fault == "power cut" else (replace(host, name="twin") for host in hosts)
     options = {"faults": ["error:1:4"]} if fault == "error" else {"slow_step_s": 0.2}
     config = two_machines(few, tmp_path, max_steps=1000, family_options=options)
     first = terminal(alpha, train_command(config, tmp_path / "c.json"))
@@ -265,9 +266,14 @@ def test_a_failure_on_the_other_machine_is_named_on_both(
         assert f"Machine 1, beta ({beta.address}), can no longer be reached" in text
     else:
         text = first.wait(3)
-        assert "rank 1 on beta failed while training" in text
+        assert f"rank 1 on twin ({beta.address}) failed while training" in text
         assert "a mistake in the family's own code" in text
+        shown = [run_of(config).events("started")[0]["host"], *run_of(config).events("started")[0]["devices"]]
+        assert [str(each).partition("twin ")[2] for each in shown] == [
+            *(f"({alpha.address})", f"({alpha.address})", f"({beta.address})")
+        ]
         others = second.wait(3)
+        assert f"rank 1 on twin ({beta.address}) failed" in others
         assert "a mistake in the family's own code" in others
     assert len(re.findall("Training stopped", text)) == 1
     assert alive(alpha, beta) == []

@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from modules.distributed.formatting import format_ranks, join_with_and
-from modules.machine import hostname, machine_id, route_to_master
+from modules.machine import distinct_names, hostname, machine_id, route_to_master
 from modules.run.launch.rank_env import RankEnv
 
 
@@ -48,15 +48,10 @@ class Member:
 
 def disambiguate_hosts(everyone: Sequence[Member]) -> list[Member]:
     """The same, with hosts like "localhost (10.0.0.2)" if several machines are called localhost."""
-    machines: dict[str, dict[str, str]] = {}
-    for member in everyone:
-        machines.setdefault(member.host, {})[member.machine_id] = member.address
-    names = {}
-    for host, addresses in machines.items():
-        are_distinct = len({*addresses.values()} - {""}) == len(addresses)
-        for number, (machine, address) in enumerate(addresses.items()):
-            suffix = address if are_distinct else f"machine {number}"
-            names[host, machine] = f"{host} ({suffix})" if len(addresses) > 1 else host
+    machines = {(member.host, member.machine_id): member.address for member in everyone}
+    names = dict(
+        zip(machines, distinct_names([(host, address) for (host, _), address in machines.items()]), strict=True)
+    )
     return [replace(member, host=names[member.host, member.machine_id]) for member in everyone]
 
 

@@ -16,7 +16,7 @@ import psutil
 from pydantic import Field
 
 from modules.files import FileFault, Record, open_for_writing, read_json, validate_record
-from modules.machine import hostname, process_start
+from modules.machine import process_start, system_hostname
 from modules.run.folder.run_folder import RunFolder
 
 # psutil derives a start time from clock ticks since boot, and may round it differently next time.
@@ -56,7 +56,7 @@ def pidfile_held(folder: RunFolder) -> Iterator[None]:
 def write_pidfile(folder: RunFolder, pid: int) -> None:
     """Record process `pid` of this computer as the run's launcher."""
     with suppress(OSError, psutil.Error):
-        mark = {"pid": pid, "started": process_start(pid), "host": hostname(), "marked": time.time()}
+        mark = {"pid": pid, "started": process_start(pid), "host": system_hostname(), "marked": time.time()}
         folder.log_dir.mkdir(parents=True, exist_ok=True)
         temporary = _file(folder).with_suffix(f".{os.getpid()}")
         temporary.write_text(json.dumps(mark), encoding="utf-8")
@@ -72,7 +72,7 @@ def find_launcher(folder: RunFolder) -> Launcher | None:
     try:
         mark = validate_record(_Mark, read_json(_file(folder)))
         process = psutil.Process(mark.pid)
-        is_same = mark.host == hostname() and abs(process_start(mark.pid) - mark.started) < _SAME_START_S
+        is_same = mark.host == system_hostname() and abs(process_start(mark.pid) - mark.started) < _SAME_START_S
         if not is_same or process.status() == psutil.STATUS_ZOMBIE or not _works_in(process, folder.path.resolve()):
             return None
         return Launcher(process, mark.marked)

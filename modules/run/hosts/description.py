@@ -9,7 +9,7 @@ from pydantic import Field
 
 from modules import __version__
 from modules.files import FileFault, Record, decode_json, printable, validate_record
-from modules.machine import cpu_count, gpu_obstacle, hostname, visible_gpus
+from modules.machine import cpu_count, gpu_obstacle, system_hostname, visible_gpus
 from modules.run.join.fingerprint import code_listing, digest, package_listing
 
 MARK: Final = "TANDEM-HOST "  # before it on its line may be what a login shell prints without a line end, as a title
@@ -39,7 +39,7 @@ def describe_this_machine() -> Description:
     """Queries the driver and reads Tandem's code: takes a tenth of a second."""
     obstacle = gpu_obstacle()
     return Description(
-        host=hostname()[:300],
+        host=system_hostname()[:300],
         tandem=__version__,
         code=digest(code_listing(), ""),
         packages=package_listing(),

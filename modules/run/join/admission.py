@@ -12,7 +12,7 @@ from typing import Final
 
 from modules.config import TrainConfig, dump
 from modules.files import printable
-from modules.machine import hostname
+from modules.machine import system_hostname
 from modules.run.join.channel import Message
 from modules.run.join.checks import check_dataset, process_count
 from modules.run.join.fingerprint import Listing, all_listings, family_identity
@@ -72,7 +72,7 @@ class Admission:
         nonce = secrets.token_hex(16)
         session.send(
             "welcome",
-            host=hostname(),
+            host=system_hostname(),
             number=number,
             machines=self._config.num_nodes,
             config=dump(self._config),

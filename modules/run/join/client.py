@@ -213,6 +213,7 @@ class JoinClient:
         if start.resume and start.resume != LATEST:
             ask = self._machine_zero.announced(self._ask)
             check_named_paths(self._config, self._join_line, start.resume, ask)
+        start.take_name(self._config.node_rank)
         shared = {"processes_per_node": tuple(start.counts), "world_size": None, "initial_port": start.port}
         return LaunchPlan.from_config(
             self._config.model_copy(update=shared),

@@ -82,6 +82,11 @@ class Members:
             state = self._states.get(number)
             return "unknown" if state is None else str(state.machine)
 
+    def machines(self) -> dict[int, RemoteMachine]:
+        """The machines that hold a number, by number."""
+        with self._changed:
+            return {number: state.machine for number, state in self._states.items()}
+
     def counts(self) -> dict[int, int]:
         """The process counts of the ready machines, by machine number."""
         with self._changed:

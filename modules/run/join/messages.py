@@ -6,7 +6,8 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, JsonValue
 
-from modules.files import FileFault, Record, validate_record
+from modules.files import FileFault, Record, printable, validate_record
+from modules.machine import set_hostname
 from modules.run.join.channel import Message
 from modules.run.join.members import JoinError
 
@@ -36,6 +37,12 @@ class Start(Record):
     nonce: str
     resume: Annotated[str, Field(pattern=r"^($|[^-])")] = ""
     restarts_left: Annotated[int, Field(ge=0)] = 0
+    names: list[Annotated[str, Field(max_length=300)]] = Field(default_factory=list)  # of the machines, all different
+
+    def take_name(self, number: int) -> None:
+        """From now on, messages name this machine, of this number, as all others do."""
+        if number < len(self.names):
+            set_hostname(printable(self.names[number]))
 
 
 def record(kind: type[R], message: Message) -> R:

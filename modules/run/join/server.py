@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from modules.config import TrainConfig
 from modules.files import printable
+from modules.machine import distinct_names, system_hostname
 from modules.run.folder.failures import Failure
 from modules.run.format_duration import in_words
 from modules.run.join.admission import LONGEST_REASON, Admission, MachineLeft, RunClosed, asking
@@ -59,6 +60,7 @@ class JoinServer:
         self._report_stop = report_stop
         self._members = Members(config.num_nodes)
         self._start_message: Message | None = None
+        self.names: list[str] = []  # of all machines, as messages tell them apart, from the start on
         self._outcome: str | None = None  # set by `close`
         self._is_preflight = bool(preflight)
         welcome = {"run_name": run_name, "folder_proofs": list(folder_proofs), "preflight": preflight}
@@ -97,12 +99,16 @@ class JoinServer:
         """The numbers of the machines that are not ready."""
         return self._members.missing_numbers()
 
-    def start(self, counts: Sequence[int], port: int, *, resume: str | None = None, restarts_left: int = 0) -> str:
-        """Make every machine start its processes: `counts` per machine, with the rendezvous at `port` of this one.
+    def start(
+        self, counts: Sequence[int], port: int, address: str = "", *, resume: str | None = None, restarts_left: int = 0
+    ) -> str:
+        """Make every machine start its processes: `counts` per machine, with the rendezvous at this one's `address`.
 
         `resume` is what this start resumes, if not what the run was started with; while `restarts_left`, machines may
         rejoin for the next start. Returns the secret that only the processes of this start know.
         """
+        machines = {0: RemoteMachine(system_hostname(), address), **self._members.machines()}
+        self.names = distinct_names([(machines[each].host, machines[each].address) for each in sorted(machines)])
         nonce = secrets.token_hex(16)
         self._resume = self._resume if resume is None else resume
         self._members.mark_started()
@@ -113,6 +119,7 @@ class JoinServer:
             "nonce": nonce,
             "resume": self._resume,
             "restarts_left": restarts_left,
+            "names": self.names,
         }
         return derive_key(self.token, "store", nonce)
 
@@ -183,7 +190,7 @@ class JoinServer:
         self._record(
             Failure(
                 self._ranks(number).start,
-                machine.host,
+                self.names[number],
                 "machine_lost",
                 f"Machine {number}, {machine}, {what.rstrip('.')}.",
                 "Check that it is running and connected; then continue with --resume latest.",
@@ -249,7 +256,7 @@ class JoinServer:
             if message is None:
                 continue
             if message["type"] == "failure":
-                self._record(failure_of(message, self._ranks(number), machine.host))
+                self._record(failure_of(message, self._ranks(number), self.names[number]))
             elif message["type"] == "finished":
                 self._members.mark_reported(number)
             elif message["type"] == "stopping":

@@ -12,6 +12,7 @@ from typing import Final
 
 from modules.config import ConfigError, TandemError, TrainConfig
 from modules.files import printable
+from modules.machine import set_hostname
 from modules.run.console import is_terminal, show_secret
 from modules.run.format_duration import in_words
 from modules.run.hosts.remote_machines import RemoteMachines
@@ -136,7 +137,9 @@ def joined_machines(
         everyone = (plan.processes_here, *(counts[number] for number in sorted(counts)))
         known = {"processes_per_node": everyone, "world_size": None}
         plan = LaunchPlan.from_config(as_group(config.model_copy(update=known)), config_path="config.json")
-        yield Group(plan, server.start(everyone, plan.port), has_config)
+        secret = server.start(everyone, plan.port, plan.master_addr)
+        set_hostname(server.names[0])
+        yield Group(plan, secret, has_config)
         outcome = ""
     except TandemError as error:
         outcome = error.message
@@ -173,6 +176,7 @@ def join_preflight(
         except BaseException as error:
             machine_zero.leave(error)
             raise
+    start.take_name(config.node_rank)
     counts = " + ".join(map(str, start.counts))
     echo(f"All machines have joined: {counts} processes. Checking; the table is shown on each machine at the end.")
     session.send("leave", is_done=True, reason="")

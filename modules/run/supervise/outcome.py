@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from modules.machine import hostname
+from modules.machine import hostname, system_hostname
 from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED, PAUSED, TERMINATED, exit_code_of
 from modules.run.folder.commands import STOP_INTERRUPTED, STOP_PAUSED, STOP_TERMINATED
 from modules.run.folder.error_help import explain_text
 from modules.run.folder.error_rules import advice_for_kind
 from modules.run.folder.event_summary import EventSummary
-from modules.run.folder.failures import Failure
+from modules.run.folder.failures import Failure, read_failures
 from modules.run.folder.run_folder import RunFolder
 from modules.run.supervise.launcher_log import LauncherReport, WorkerExit
 
@@ -94,7 +94,7 @@ def outcome_message(outcome: RunOutcome, folder: RunFolder) -> str:
         return ""
     at_startup = is_startup_failure(outcome)
     if at_startup:
-        lines = [f"Training did not start: {failure.message}"]
+        lines = [f"Training did not start: {_whose(failure, folder)}{failure.message}"]
     else:
         when = outcome.phase and f" while {outcome.phase}"
         kind = "" if failure.kind in _VAGUE_KINDS else f" ({failure.kind.replace('_', ' ')})"
@@ -114,6 +114,12 @@ def outcome_message(outcome: RunOutcome, folder: RunFolder) -> str:
         logs = (folder.launcher_log, folder.log_file(failure.rank), folder.log_file(0))
         lines.append(f"  More in: {next((log for log in logs if log.exists()), folder.launcher_log)}")
     return "\n".join(lines)
+
+
+def _whose(failure: Failure, folder: RunFolder) -> str:
+    """Where to look, if only another rank than 0 was rejected, such as for images that its machine lacks."""
+    same = [each for each in read_failures(folder) if each.message == failure.message]
+    return f"rank {failure.rank} on {failure.host}: " if failure.rank and len(same) < 2 else ""
 
 
 def is_startup_failure(outcome: RunOutcome) -> bool:
@@ -174,7 +180,7 @@ def _primary_failure(evidence: RunEvidence) -> Failure | None:
 
 
 def _failure_of_exit(worker: WorkerExit, evidence: RunEvidence) -> Failure:
-    host = worker.host if worker.host not in {"", "localhost"} else hostname()
+    host = hostname() if worker.host in {"", "localhost", system_hostname()} else worker.host
     if worker.exit_code == -signal.SIGABRT and evidence.report.native_error:
         kind, message, advice = explain_text(evidence.report.native_error, training=True)
         if kind == "mismatch":

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from modules.run import Event, Failure, RunFolder
 from modules.run.folder.event_summary import EventSummary
+from modules.run.folder.failures import record_failure
 from modules.run.supervise.launcher_log import LauncherReport, WorkerExit, parse_launcher_log
 from modules.run.supervise.outcome import RunEvidence, decide_outcome, outcome_message
 
@@ -64,6 +66,19 @@ def test_outcome_decisions(evidence: RunEvidence, code: int, rank: int | None) -
     assert (outcome.failure.rank if outcome.failure else None) == rank
 
 
+def test_a_rejection_of_one_machine_names_it(tmp_path: Path) -> None:
+    """Only there is the folder missing; what all ranks are rejected for needs no name."""
+    folder = RunFolder(tmp_path)
+    missing = Failure(1, "b", "data", "the folder 'cats' does not exist.", "Correct the path.", time=1.0)
+    evidence = RunEvidence(4, events=EventSummary([{"type": "phase", "phase": "indexing"}]), failures=[missing])
+    record_failure(folder, missing)
+    message = outcome_message(decide_outcome(evidence), folder)
+    assert message.startswith("Training did not start: rank 1 on b: the folder 'cats' does not exist.")
+    record_failure(folder, replace(missing, rank=2, host="c"))
+    message = outcome_message(decide_outcome(evidence), folder)
+    assert message.startswith("Training did not start: the folder 'cats' does not exist.")
+
+
 def test_message_names_rank_host_cause_fix_and_log() -> None:
     folder = RunFolder(Path("runs/x"))
     evidence = RunEvidence(1, events=EventSummary([{"type": "step"}]), failures=[OOM])
@@ -95,7 +110,7 @@ def test_joined_machine_reports_failures_as_failures() -> None:
     joined = RunEvidence(1, failures=[failure], launcher="torchrun", ranks=range(2, 4))
     assert outcome_message(decide_outcome(joined), folder).startswith("Training stopped: rank 2 on b failed (data).")
     first = RunEvidence(1, failures=[failure], launcher="torchrun", ranks=range(2))
-    assert outcome_message(decide_outcome(first), folder).startswith("Training did not start: A picture is gone")
+    assert outcome_message(decide_outcome(first), folder).startswith("Training did not start: rank 2 on b: A picture")
 
 
 def test_traceback_hint_needs_a_recorded_traceback() -> None:
