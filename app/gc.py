@@ -17,11 +17,15 @@ _IDLE_MS: Final = 1000  # while nothing is allocated; each wake-up costs an idle
 class TkThreadCollector:
     """Collects at Python's own thresholds, but between two events of the window."""
 
-    def __init__(self, root: tk.Misc) -> None:
-        self._root = root
+    def __init__(self) -> None:
+        """Before the first widget is made: what exists now, mostly modules, is exempt from later collections."""
         gc.collect()
-        gc.freeze()  # exempts what exists now (mostly modules), which shortens full collections
+        gc.freeze()
         gc.disable()
+
+    def start(self, root: tk.Misc) -> None:
+        """Collect whenever the events of this window leave a moment."""
+        self._root = root
         self._job = root.after(_POLL_MS, self._collect)
 
     def stop(self) -> None:
@@ -29,7 +33,6 @@ class TkThreadCollector:
         thread may free, as it does at exit.
         """
         self._root.after_cancel(self._job)
-        gc.unfreeze()
 
     def _collect(self) -> None:
         counts, limits = gc.get_count(), gc.get_threshold()

@@ -51,6 +51,7 @@ class MainWindow(ctk.CTk):
     ) -> None:
         """Opens `config_file`, or with `keeps_session` what was open last; shows `run_folder`, or the last run."""
         sys.setswitchinterval(SWITCH_S)
+        self._collector = TkThreadCollector()
         self.preferences = Preferences.load()
         ctk.set_appearance_mode(
             "light" if self.preferences.mode == "light" else "dark"
@@ -79,7 +80,7 @@ class MainWindow(ctk.CTk):
         self.state_.subscribe("jump", self._jump)
         self.state_.subscribe("draft", self._update_title)
         self.state_.subscribe("invalid", lambda: show_faults(self, self.state_, "Training cannot start yet."))
-        self._collector = TkThreadCollector(self)
+        self._collector.start(self)
         self._open_initial(config_file)
         self._prepare_sections()
 
