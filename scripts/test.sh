@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs every check, even after one has failed: ./scripts/test.sh [--fast] [options for pytest]
-# --fast takes a minute or two: no mypy, no slow tests, and the first tests of every file.
+# --fast takes about a minute: no mypy, no slow tests, and the first tests of every file.
 # Three workers share the tests of two cores: while the processes of one wait, the others compute. mypy, which takes a
 # minute of a core, gets what they leave; its errors come last. Your options for pytest come last, e.g. -n 0.
 set -u

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -57,11 +58,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not NOT_FAST & {mark.name for mark in item.iter_markers()}]
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With --fast, a file of which nothing would run is not imported."""
+    return (config.getoption("--fast") and is_not_fast(collection_path)) or None
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: full collections, of which some tests make many, leave its million objects out."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """With --fast, leave out the rest of a file that has taken its time, except for the last test, see below."""
+    is_last = nextitem is None or nextitem.path != item.path
+    return (not is_last and has_taken_its_time(item)) or None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """With --fast, skip the rest of a file that has taken its time."""
-    if item.config.getoption("--fast") and seconds_of_file[file_of(item.nodeid)] > FAST_FILE_S:
+    """The last test of such a file is skipped instead, with which its fixtures end."""
+    if has_taken_its_time(item):
         pytest.skip(f"--fast runs {FAST_FILE_S} s of each file")
+
+
+def has_taken_its_time(item: pytest.Item) -> bool:
+    """Whether a test comes too late for --fast."""
+    return bool(item.config.getoption("--fast")) and seconds_of_file[file_of(item.nodeid)] > FAST_FILE_S
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -96,6 +120,14 @@ class FilesAndGroups(LoadFileScheduling):
                 del workload[group]  # sent to another worker, it would never be reported as done
         super().remove_node(node)
         return crashed
+
+
+def is_not_fast(path: Path) -> bool:
+    """Whether a file's `pytestmark` holds one of NOT_FAST."""
+    if not (path.name.startswith("test_") and path.suffix == ".py"):
+        return False
+    marks = re.search(r"^pytestmark = (\[\n.*?^\]|[^\n]*)", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return bool(marks and NOT_FAST & set(re.findall(r"\bpytest\.mark\.(\w+)", marks[1])))
 
 
 @cache

@@ -67,21 +67,27 @@ _FUNCTIONS = {
     "linecache.getlines", "shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copytree", "shutil.rmtree",
     "Image.open", "sqlite3.connect",
 }  # fmt: skip
+_READING = ("read_text", "read_bytes")
+_NAMES = re.compile(rf"\b({'|'.join(sorted({name.rpartition('.')[2] for name in (*_FUNCTIONS, *_READING)}))})\s*\(")
 _MODE = re.compile(r"[rwxabt+]{1,4}")
 
 
 def direct_uses(source: str) -> list[str]:
     """What opens a file, copies one, or removes a folder, without modules/files."""
+    if not _NAMES.search(source):
+        return []  # most files; reading their syntax takes seconds
     return sorted({name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) for name in _used(node)})
 
 
 def _used(call: ast.Call) -> Iterator[str]:
+    if not isinstance(call.func, (ast.Name, ast.Attribute)):
+        return
     name = ast.unparse(call.func)
     if name in _FUNCTIONS:
         yield name
     elif isinstance(call.func, ast.Attribute):
         receiver = ast.unparse(call.func.value)
-        if call.func.attr in ("read_text", "read_bytes") and receiver != "files":  # the package itself
+        if call.func.attr in _READING and receiver != "files":  # the package itself
             yield call.func.attr
         elif call.func.attr == "open" and receiver != "self" and _is_mode(call):
             yield "open"

@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,10 +78,15 @@ def preferences(display: str) -> Path:
 
 @pytest.fixture(scope="session")
 def families(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built-in family's declaration: loading it imports torch, so it is loaded once for all tests."""
+    """The built-in family's declaration, loaded once for all tests: its program imports torch, which takes seconds
+    unless other test files have imported it here already."""
     folder = tmp_path_factory.mktemp("families")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TANDEM_CONFIG_DIR", str(folder))
+        if "torch" in sys.modules:
+            from modules.families.describe import describe
+
+            patch.setattr("app.family_declaration._run_describe", describe)
         load_declaration("pixel_diffusion")
     return folder / "families.json"
 

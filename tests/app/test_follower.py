@@ -93,6 +93,7 @@ def test_partial_line_is_read_once_complete(tmp_path: Path, follow: Follow) -> N
         until(lambda: view.step is not None and view.step.step == 11, "the whole line")
 
 
+@pytest.mark.slow
 def test_many_events_are_all_counted(tmp_path: Path, follow: Follow) -> None:
     folder = make_fake_run(tmp_path / "r", steps=20, ended=None)
     chance = random.Random(2)

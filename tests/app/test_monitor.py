@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +50,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def driven(display: str, runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driven]:
+def driven(display: str, shared_home: Path, runs: Path) -> Iterator[Driven]:
     """One window for all tests here: it takes a second to open."""
-    import os
-
-    (Path(os.environ["TANDEM_CONFIG_DIR"]) / "window.json").write_text('{"welcomed": true, "section": "monitor"}')
+    (shared_home / "preferences" / "window.json").write_text('{"welcomed": true, "section": "monitor"}')
     driven = Driven(run_folder=runs / "cats")
     driven.until(lambda: driven.window.state_.run is not None and driven.window.state_.run.is_caught_up, "the run")
     yield driven
@@ -165,8 +164,13 @@ def test_another_run_without_values_shows_none_of_the_former(driven: Driven, run
 
 
 def step_of(path: Path, step: int) -> dict[str, float]:
+    return steps_of(path)[step]
+
+
+@cache
+def steps_of(path: Path) -> dict[int, dict[str, float]]:
     events = [json.loads(text) for text in RunFolder(path).events_file.read_text().splitlines()]
-    return next(event for event in events if event["type"] == "step" and event["step"] == step)
+    return {event["step"]: event for event in events if event["type"] == "step"}
 
 
 def test_the_head_and_the_pages_of_lists_keep_their_places(driven: Driven, tmp_path: Path) -> None:

@@ -133,6 +133,7 @@ def test_diffusers_draws_with_the_lora_as_the_run_did(
     differ_by_a_level_at_most(drawn_by(pipeline), run.folder.samples_dir / "step-000004-00.png")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", list(PIPELINES))
 def test_diffusers_reads_the_new_word_as_the_run_did(
     family: str, configs: dict[tuple[str, str], TrainConfig], alone: dict[tuple[str, str], Run]
@@ -152,6 +153,7 @@ def test_diffusers_reads_the_new_word_as_the_run_did(
     differ_by_a_level_at_most(drawn_by(pipeline), run.folder.samples_dir / "step-000004-00.png")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ALL, ids=" ".join)
 def test_the_model_folder_is_enough_to_draw_again(key: tuple[str, str], alone: dict[tuple[str, str], Run]) -> None:
     """What scripts/sample.py does, in the run's precision."""
@@ -182,6 +184,7 @@ def test_token_not_trained_in_one_encoder_is_saved_for_both(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ALL, ids=" ".join)
 def test_backups_hold_what_is_trained_and_nothing_else(key: tuple[str, str], alone: dict[tuple[str, str], Run]) -> None:
     names = alone[key].state.weights

@@ -90,6 +90,7 @@ def test_a_fault_on_two_ranks_is_one_sentence(name: str, group: dict[str, Run]) 
     assert FAULTS[name] in failures
 
 
+@pytest.mark.slow
 def test_random_numbers_that_differ_between_ranks_are_noticed(group: dict[str, Run]) -> None:
     assert group_exit_codes(group[UNSEEDED], 2) == [0, 0]
     assert "Item 0 of the data is not the same on all ranks" in group[UNSEEDED].warnings

@@ -97,6 +97,7 @@ def test_a_sample_is_dropped_the_same_in_every_micro_batch(make: Make) -> None:
     same(runs[1], runs[0])
 
 
+@pytest.mark.slow
 def test_what_is_recomputed_is_dropped_again(make: Make) -> None:
     job = ("stable_diffusion_xl", "lora")
     runs = [
@@ -106,6 +107,7 @@ def test_what_is_recomputed_is_dropped_again(make: Make) -> None:
     same(runs[1], runs[0])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch warns itself while it traces
 @pytest.mark.parametrize("method", ["full", "lora", "embedding"])
 def test_compile_gives_the_same_result_for_images_of_any_size(
@@ -145,6 +147,7 @@ def test_a_model_that_repeats_nothing_is_compiled_as_a_whole() -> None:
     assert next(wrapped.parameters()) is next(model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("job", JOBS, ids=" ".join)
 def test_half_precision_trains_and_resumes_to_the_bit(precision: str, job: tuple[str, str], make: Make) -> None:

@@ -95,6 +95,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(
     assert same_state(resumed.state, alone[name].state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(JOBS))
 def test_a_run_leaves_samples_and_a_model(name: str, alone: dict[str, Run], configs: dict[str, TrainConfig]) -> None:
     folder = alone[name].folder
@@ -111,6 +112,7 @@ def test_a_run_leaves_samples_and_a_model(name: str, alone: dict[str, Run], conf
     assert all(not torch.equal(before[key], after[key]) for key in before)
 
 
+@pytest.mark.slow
 def test_recomputing_in_all_parts_changes_nothing(configs: dict[str, TrainConfig], alone: dict[str, Run]) -> None:
     config = configs["stable_diffusion"].model_copy(update={"run_name": "recomputed", "gradient_checkpointing": True})
     code, run = train_alone(config)
@@ -123,6 +125,7 @@ def test_recomputing_in_all_parts_changes_nothing(configs: dict[str, TrainConfig
         assert any(getattr(module, "gradient_checkpointing", False) for module in modules), part
 
 
+@pytest.mark.slow
 def test_bf16_trains_with_encodings_kept_as_small(configs: dict[str, TrainConfig], place: Path) -> None:
     changes = {"precision": "bf16", "run_name": "bf16", "max_steps": 2, "gradient_checkpointing": True}
     code, run = train_alone(TrainConfig(**(configs["stable_diffusion_xl"].model_dump() | changes)))

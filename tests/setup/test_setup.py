@@ -198,12 +198,14 @@ def test_project_is_importable_from_anywhere(ready: Checkout) -> None:
     assert Path(found.stdout.strip()) == ready.root / "modules" / "__init__.py"
 
 
+@pytest.mark.slow
 def test_dev_is_installed_on_top(ready: Checkout) -> None:
     assert SETTING_UP in ready.set_up("--dev").stdout
     assert ready.set_up("--dev").stdout == ""
     assert ready.set_up().stdout == ""
 
 
+@pytest.mark.slow
 def test_an_unknown_package(wrong_lock: Checkout) -> None:
     done = wrong_lock.set_up()
     log = wrong_lock.root / ".venv" / "setup.log"
@@ -212,12 +214,14 @@ def test_an_unknown_package(wrong_lock: Checkout) -> None:
     assert wrong_lock.set_up().returncode == 1, "a start after a failed one must not take it for done"
 
 
+@pytest.mark.slow
 def test_no_network(wrong_lock: Checkout) -> None:
     # A port that nobody listens on, in place of an index that cannot be reached.
     done = wrong_lock.set_up(PIP_NO_INDEX="0", PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_RETRIES="1")
     assert_error_message(done, "cannot reach the package index", "HTTPS_PROXY", "setup.log")
 
 
+@pytest.mark.slow
 def test_killed_setup_is_repaired(repaired: Repaired) -> None:
     assert "setup-unfinished" in repaired.left_by_the_killed
     assert "installed" not in repaired.left_by_the_killed
@@ -226,6 +230,7 @@ def test_killed_setup_is_repaired(repaired: Repaired) -> None:
     assert subprocess.run(pip, capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_of_two_starts_at_once_one_waits(repaired: Repaired) -> None:
     assert sorted(out.count(SETTING_UP) for out, _ in repaired.said) == [0, 1]
     assert sum("waiting" in err for _, err in repaired.said) == 1

@@ -64,6 +64,7 @@ def test_the_search_ends_at_what_the_data_can_fill(
     assert "more samples never come together" in "\n".join(found(run).lines(tiny_config(images, tmp_path)))
 
 
+@pytest.mark.slow
 def test_the_search_measures_what_a_process_takes(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

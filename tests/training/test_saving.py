@@ -84,6 +84,7 @@ def test_a_fine_tuned_model_is_also_one_file(place: Path) -> None:
     assert note["metadata"]["modelspec.author"] == "Ada"
 
 
+@pytest.mark.slow
 def test_a_lora_is_written_for_both_kinds_of_tools(place: Path) -> None:
     parts = [{"part": part} for part in ("unet", "text_encoder", "text_encoder_2")]
     run = trained(

@@ -141,6 +141,7 @@ def test_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_editors_at_once_lose_nothing(tmp_path: Path) -> None:
     queue, file = RunQueue(tmp_path / "runs"), tmp_path / "cats.json"
     save_config(config_in(tmp_path), file)

@@ -28,6 +28,7 @@ from tests.run.supervise.supervised import (
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
+@pytest.mark.slow
 def test_idle_torchrun_is_killed(folder: RunFolder) -> None:
     code = (
         "import sys, time; from pathlib import Path; from modules.run import EventLog\n"

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left")
 @pytest.mark.parametrize(
     ("number", "exit_code", "reason"),
     [
-        (signal.SIGINT, 130, "interrupted"),
+        pytest.param(signal.SIGINT, 130, "interrupted", marks=pytest.mark.slow),
         (signal.SIGTERM, 143, "terminated"),
         (signal.SIGQUIT, 143, "terminated"),
         (signal.SIGUSR2, 143, "terminated"),
@@ -119,6 +119,7 @@ def test_node_without_rank_0_signals_its_ranks(folder: RunFolder) -> None:
     assert len(list(folder.path.rglob(".partial-*"))) == 5, "rank 0 may still be writing into a shared folder"
 
 
+@pytest.mark.slow
 def test_training_survives_a_killed_supervisor(folder: RunFolder) -> None:
     process = supervise_in_subprocess(folder, sys.executable, str(WORKER), str(folder.path), "train_until_stopped")
     wait_until_started(folder, 1)

@@ -23,6 +23,7 @@ from tests.run.supervise.supervised import (
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
+@pytest.mark.slow
 def test_successful_run_prints_nothing(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     """Nor is left what an earlier start that was killed has received from another machine."""
     (folder.received_dir / "0123456789abcdef").mkdir(parents=True)
@@ -33,6 +34,7 @@ def test_successful_run_prints_nothing(folder: RunFolder, capfd: pytest.CaptureF
     assert not folder.received_dir.exists()
 
 
+@pytest.mark.slow
 def test_killed_rank_is_named(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     assert supervise(folder, "lose_peer", "kill:9") == 3
     message = capfd.readouterr().err
@@ -44,6 +46,7 @@ def test_killed_rank_is_named(folder: RunFolder, capfd: pytest.CaptureFixture[st
     assert (error["rank"], error["kind"]) == (1, "killed")
 
 
+@pytest.mark.slow
 def test_what_another_rank_failed_of_before_is_not_the_cause(
     folder: RunFolder, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,6 +60,7 @@ def test_what_another_rank_failed_of_before_is_not_the_cause(
     assert "unplugged" not in message
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)  # the other rank would stay for 300 s
 def test_stuck_rank_is_killed_after_a_failure(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     assert supervise(folder, "stubborn", "fail:CUDA out of memory. Tried to allocate 2 GiB") == 3
@@ -68,6 +72,7 @@ def test_stuck_rank_is_killed_after_a_failure(folder: RunFolder, capfd: pytest.C
     assert all(" rank 1 " in line for line in folder.log_file(1).read_text().splitlines())
 
 
+@pytest.mark.slow
 def test_fatal_startup_errors_are_not_restarted(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     argv = torchrun(folder, "reject:resolution is 7", "stubborn")
     argv.insert(3, "--max-restarts=2")
@@ -78,6 +83,7 @@ def test_fatal_startup_errors_are_not_restarted(folder: RunFolder, capfd: pytest
     assert (folder.log_dir / "rejected").read_text() == "once\n"
 
 
+@pytest.mark.slow
 def test_uncaught_error_is_explained_from_the_launcher_log(
     folder: RunFolder, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,11 +108,13 @@ def test_bad_config_message_names_no_rank(folder: RunFolder, capfd: pytest.Captu
     assert last_finished(folder)["exit_code"] == 2
 
 
+@pytest.mark.slow
 def test_ranks_of_a_killed_launcher_are_killed(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     assert supervise(folder, "kill_launcher", "stubborn") == 3
     assert "SIGKILL" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_orphans_and_hanging_ranks_are_killed(folder: RunFolder) -> None:
     argv = torchrun(folder, "orphan", "finish_and_hang:0")
     assert Supervisor(argv, folder, ranks=range(2), grace=GracePeriods(finish_s=0.5)).run() == 0
