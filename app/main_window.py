@@ -12,6 +12,7 @@ from typing import Any
 from app.gc import TkThreadCollector
 from app.preferences import Preferences
 from app.sections import SECTIONS
+from app.sections.places import in_order, section_of
 from app.shell.closing import confirm_close
 from app.shell.files import Files
 from app.shell.header import Header
@@ -20,7 +21,7 @@ from app.shell.prebuild import prepare_sections
 from app.shell.requests import bind_requests
 from app.shell.run_bar import RunBar
 from app.shell.session import Session
-from app.shell.sidebar import Sidebar, section_of
+from app.shell.sidebar import Sidebar
 from app.shell.window_geometry import WindowGeometry
 from app.slices import each
 from app.state import AppState
@@ -159,8 +160,7 @@ class MainWindow(ctk.CTk):
 
     def next_fault(self, by: int) -> None:
         """Jump to the next or previous error."""
-        faults = self.state_.draft.faults
-        if faults:
+        if faults := in_order(self.state_.draft.faults, self.state_.draft.family_options):
             self._fault = (getattr(self, "_fault", -1 if by > 0 else 0) + by) % len(faults)
             self.state_.jump_to(faults[self._fault].path)
 

@@ -43,6 +43,7 @@ class Section(FormSection):
 
     name = "adapters"
     declared_in = ("Adapters",)
+    items = "parts"
     item_cards = (Card("This submodule", ("part", "train", "learning_rate", "stop_after", "weights"), 1),)
     cards = (
         Card(
@@ -64,8 +65,7 @@ class Section(FormSection):
 
     def build(self) -> None:
         self.list = self.add_list(
-            ItemListSpec("parts", "train", "Submodules", "Add a submodule", EMPTY, describe, fill=self._fill),
-            self.item_cards,
+            ItemListSpec(self.items, "train", "Submodules", "Add a submodule", EMPTY, describe, fill=self._fill)
         )
         super().build()
 

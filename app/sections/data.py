@@ -43,6 +43,7 @@ class Section(FormSection):
 
     name = "data"
     declared_in = ("Data",)
+    items = "concepts"
     item_cards = (
         Card(
             "This concept",
@@ -85,7 +86,7 @@ class Section(FormSection):
         self.thumbnails = Thumbnails()
         self.pages: ImagePages | None = None
         kind = ItemListSpec(
-            "concepts",
+            self.items,
             "enabled",
             "Concepts",
             "Add a folder",
@@ -99,7 +100,7 @@ class Section(FormSection):
         wrap_within(self._origin, self.own_data)
         self._origin.pack(padx=theme.px(16), pady=theme.px(16), anchor="w")
         self.columns.add(self.own_data, 0)
-        self.list = self.add_list(kind, self.item_cards)
+        self.list = self.add_list(kind)
         super().build()
         self._for_all = next(block for block in self.blocks if block.heading.cget("text") == ALL_IMAGES)
         self.page = "folders"

@@ -28,6 +28,8 @@ class FormSection(tk.Frame):
     name = ""
     declared_in: tuple[str, ...] = ()  # the config sections whose settings are shown here
     cards: tuple[Card, ...] = ()
+    items = ""  # the list of setting groups of the section, and the cards of its selected item
+    item_cards: tuple[Card, ...] = ()
     master_switch = ""  # while it is off, only what depends on it and was changed is shown
 
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
@@ -54,9 +56,12 @@ class FormSection(tk.Frame):
         for each in complete(self.cards, self.declared_in):
             self.add_card(each.title, options_at(each.paths), each.column)
 
-    def add_list(self, spec: ItemListSpec, item_cards: Sequence[Card], column: int = 0) -> ItemList:
-        """Add a list of setting groups, and the cards of its selected item."""
-        cards = [(each.title, options_at([f"{spec.path}.*.{name}" for name in each.paths])) for each in item_cards]
+    def add_list(self, spec: ItemListSpec) -> ItemList:
+        """Add the list of setting groups, and the cards of its selected item."""
+        cards = [
+            (each.title, options_at([f"{self.items}.*.{name}" for name in each.paths]), each.column)
+            for each in self.item_cards
+        ]
 
         def chosen(index: int) -> None:
             for block in blocks:
@@ -66,8 +71,8 @@ class FormSection(tk.Frame):
 
         made = ItemList(self.scroll.inside, spec, self.state, chosen)
         self.lists[spec.path] = made
-        self.columns.add(made.frame, column)
-        blocks = [self.add_card(title, wanted, 1) for title, wanted in cards]
+        self.columns.add(made.frame, 0)
+        blocks = [self.add_card(title, wanted, column) for title, wanted, column in cards]
         return made
 
     def add_card(self, title: str, wanted: Sequence[Option], column: int) -> FieldCard:

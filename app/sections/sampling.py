@@ -24,6 +24,7 @@ class Section(FormSection):
 
     name = "sampling"
     declared_in = ("Sampling",)
+    items = "samples"
     item_cards = (
         Card("This sample", ("prompt", "negative_prompt", "enabled"), 1),
         Card("Generation", ("width", "height", "steps", "guidance_scale", "seed"), 1),
@@ -41,8 +42,7 @@ class Section(FormSection):
         note.pack(padx=theme.px(16), pady=theme.px(16), anchor="w")
         self.columns.add(self.no_samples, 0)
         self.list = self.add_list(
-            ItemListSpec("samples", "enabled", "Samples", "Add a sample", EMPTY, describe, added=self._added),
-            self.item_cards,
+            ItemListSpec(self.items, "enabled", "Samples", "Add a sample", EMPTY, describe, added=self._added)
         )
         super().build()
 

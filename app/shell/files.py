@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from app.sections.places import in_order
 from app.shell.ask import Choice, ask, ask_name
 from app.state import AppState
 from app.widgets.buttons import popup_menu
@@ -167,8 +168,8 @@ class Files:
             if answer == "repair":
                 self._state.draft.open(file, repair=True)
                 self._opened(file)
-                if self._state.draft.faults:
-                    self._state.jump_to(self._state.draft.faults[0].path)
+                if faults := in_order(self._state.draft.faults):
+                    self._state.jump_to(faults[0].path)
 
         choices = (Choice("", "Cancel"), Choice("repair", "Open and repair", "accent"))
         ask(

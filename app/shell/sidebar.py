@@ -8,37 +8,17 @@ from collections.abc import Callable
 from functools import partial
 
 from app.sections import SECTIONS
+from app.sections.places import section_of
 from app.state import AppState
 from app.widgets import icons, theme
 from app.widgets.buttons import Button, frame, handler, text
 from app.widgets.tooltip import Tooltip
-from modules.config import TrainConfig, find_option
 
 WIDTH = 184
 NARROW = 60
 TALL = 480  # unscaled pixels of height from which the name and tall entries fit
 ENTRY_HEIGHT = 36
 LOW_ENTRY_HEIGHT = 30
-SECTION_OF = {
-    "Model": "model",
-    "Data": "data",
-    "Training": "training",
-    "Memory": "training",
-    "Optimizer": "training",
-    "Adapters": "adapters",
-    "Multi-GPU": "multi_gpu",
-    "Sampling": "sampling",
-    "Output": "output",
-}
-
-
-def section_of(path: str) -> str:
-    """The section of the window that holds a setting."""
-    option = find_option(TrainConfig, path)
-    first = (
-        option or find_option(TrainConfig, path.split(".")[0]) or find_option(TrainConfig, f"{path.split('.')[0]}.name")
-    )
-    return SECTION_OF.get(first.section, "model") if first else "model"
 
 
 class Sidebar(tk.Frame):

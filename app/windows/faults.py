@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from app.form.setting_text import setting_title, with_titles
+from app.sections.places import in_order
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, frame, text
@@ -27,7 +28,7 @@ def show_faults(
 
     `go_on` starts the run all the same.
     """
-    faults = [*state.draft.faults, *missing]
+    faults = in_order([*state.draft.faults, *missing], state.draft.family_options)
     count = len(faults)
     kind = "invalid setting" if not missing else "thing to settle first" if count == 1 else "things to settle first"
     title = f"{count} {kind}{'s' * (count > 1 and not missing)}"

@@ -20,7 +20,7 @@ from app.form.setting_text import format_value
 from app.form.text_fields import TextField
 from app.main_window import MainWindow
 from app.preferences import Preferences
-from app.shell.sidebar import section_of
+from app.sections.places import section_of
 from app.widgets.button import Button
 from app.widgets.inputs import Entry, TextBox
 

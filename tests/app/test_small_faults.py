@@ -38,6 +38,20 @@ def test_train_names_fields_by_their_titles(driver: Driver) -> None:
     driver.press("Escape")
 
 
+def test_faults_are_listed_in_the_order_of_the_window(driver: Driver) -> None:
+    driver.draft.insert("concepts", 0, {"path": "", "repeats": 0})
+    for path, value in {"backups_kept": 0, "max_steps": 0, "epochs": 0, "resolution": 1}.items():
+        driver.draft.set(path, value)
+    titles = ["Resolution", "Folder", "Repeats per epoch", "Epochs", "Maximum steps", "Backups kept"]
+    driver.click_really(driver.window.run_bar.buttons.train)
+    places = list(map(driver.text(driver.dialogs()[0]).index, (f"“{title}” " for title in titles)))
+    assert places == sorted(places)
+    driver.press("Escape", "F8")
+    assert driver.window.section == "data"
+    driver.press("shift+F8")
+    assert driver.window.section == "output"
+
+
 def test_thousands_may_be_separated_as_in_messages(driver: Driver) -> None:
     field = driver.field("max_steps")
     driver.set("max_steps", "0")
