@@ -17,6 +17,7 @@ class EntryActions(Protocol):
     """What the buttons do: the Queue page."""
 
     def open_run(self) -> None: ...
+    def open_settings(self) -> None: ...
     def move(self, by: int) -> None: ...
     def repeat(self) -> None: ...
     def remove(self) -> None: ...
@@ -43,6 +44,7 @@ class QueueBar(tk.Frame):
         place = waiting.index(entry.number) if entry is not None and entry.number in waiting else None
         allowed = {
             self.open_button: entry is not None and entry.started is not None,
+            self.settings_button: entry is not None,
             self.up_button: bool(place),
             self.down_button: place is not None and place + 1 < len(waiting),
             self.repeat_button: entry is not None and not entry.is_open,
@@ -55,6 +57,13 @@ class QueueBar(tk.Frame):
     def _build_buttons(self, row: tk.Frame, actions: EntryActions) -> None:
         self.open_button = Button(
             row, "Open", actions.open_run, icon="monitor", tooltip="Show its run in the monitor and the run bar."
+        )
+        self.settings_button = Button(
+            row,
+            "Open settings",
+            actions.open_settings,
+            icon="presets",
+            tooltip="Edit a copy of its settings; what is in the queue stays as it is.",
         )
         self.up_button = Button(row, "", lambda: actions.move(-1), icon="up", tooltip="Earlier  (Alt+Up)")
         self.down_button = Button(row, "", lambda: actions.move(1), icon="down", tooltip="Later  (Alt+Down)")
@@ -72,6 +81,13 @@ class QueueBar(tk.Frame):
             icon="trash",
             tooltip="Take it out of the queue; its run folder stays.  (Delete)",
         )
-        buttons = (self.open_button, self.up_button, self.down_button, self.repeat_button, self.remove_button)
+        buttons = (
+            self.open_button,
+            self.settings_button,
+            self.up_button,
+            self.down_button,
+            self.repeat_button,
+            self.remove_button,
+        )
         for button in buttons:
             button.pack(side="left", padx=(0, 8))

@@ -5,23 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.monitor.queue_texts import loss_text, settings_text
-from app.monitor.run_list import RunList
+from app.monitor.queue_texts import loss_text, progress_text, settings_text
+from app.monitor.run_list import RunList, RunSummary
 from modules.run.queue.differences import Differences
 from modules.run.queue.entries import Queue
 from modules.run.queue.folder import RunQueue
 
-_WITH_LOSSES: Final = ("finished", "stopped")
+_WITH_RESULT: Final = ("running", "finished", "stopped")
 
 
 @dataclass(frozen=True)
 class QueueContent:
-    """A queue as it was read; of each entry, by its number, the settings that differ and the losses of its run."""
+    """A queue as it was read; of each entry, by its number, the settings that differ, and how far its run is
+    or its losses."""
 
     queue: Queue = field(default_factory=lambda: Queue(entries=[]))
     has_runner: bool = False
     settings: dict[int, str] = field(default_factory=dict)
-    losses: dict[int, str] = field(default_factory=dict)
+    results: dict[int, str] = field(default_factory=dict)
 
 
 class QueueReader:
@@ -36,7 +37,15 @@ class QueueReader:
         found = queue.read()
         differences = self._differences.of(queue, found.in_order())
         texts = {number: settings_text(each) for number, each in differences.items()}
-        folders = {queue.run_folder(each).path: each.number for each in found.entries if each.state in _WITH_LOSSES}
-        summaries = self._runs.read(list(folders))
-        losses = {folders[each.path]: loss_text(each.loss, each.validation_loss) for each in summaries}
-        return QueueContent(found, queue.has_runner(), texts, losses)
+        entries = {queue.run_folder(each).path: each for each in found.entries if each.state in _WITH_RESULT}
+        results = {
+            entries[run.path].number: _result(run, is_running=entries[run.path].state == "running")
+            for run in self._runs.read(list(entries))
+        }
+        return QueueContent(found, queue.has_runner(), texts, results)
+
+
+def _result(run: RunSummary, *, is_running: bool) -> str:
+    if not is_running:
+        return loss_text(run.loss, run.validation_loss)
+    return progress_text(run.status, run.step, run.total_steps, run.loss)

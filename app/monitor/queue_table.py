@@ -17,8 +17,8 @@ _COLUMNS: Final = {
     "state": ("State", 80),
     "devices": ("GPUs", 90),
     "time": ("Time", 160),
-    "settings": ("Settings", 300),
-    "result": ("Result", 170),
+    "settings": ("Settings", 260),
+    "result": ("Result", 210),
 }
 
 
@@ -34,8 +34,8 @@ def queue_table(parent: tk.Misc) -> Table:
     return made
 
 
-def show_entries(shown: Table, queue: Queue, settings: Mapping[int, str], losses: Mapping[int, str]) -> None:
-    """Show the entries in their order, and change only what differs; `settings` and `losses` by their numbers."""
+def show_entries(shown: Table, queue: Queue, settings: Mapping[int, str], results: Mapping[int, str]) -> None:
+    """Show the entries in their order, and change only what differs; `settings` and `results` by their numbers."""
     entries = queue.in_order()
     order = tuple(str(entry.number) for entry in entries)
     if gone := [item for item in shown.get_children() if item not in order]:
@@ -43,7 +43,7 @@ def show_entries(shown: Table, queue: Queue, settings: Mapping[int, str], losses
     places = {entry.number: place for place, entry in enumerate(queue.waiting, 1)}
     for index, (item, entry) in enumerate(zip(order, entries, strict=True)):
         number = entry.number
-        values = row_of(entry, places.get(number), settings.get(number, ""), losses.get(number, ""))
+        values = row_of(entry, places.get(number), settings.get(number, ""), results.get(number, ""))
         if not shown.exists(item):
             shown.insert("", index, iid=item, values=values, tags=(entry.state,))
         elif tuple(shown.item(item, "values")) != values:

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Final
 
 from app.form.setting_text import display_value, format_value, with_titles
+from app.runs.status import Status
 from modules.config import Option
 from modules.config.family_about import family_about
 from modules.config.numbers import format_number
@@ -91,8 +92,20 @@ def loss_text(loss: float | None, validation_loss: float | None) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in named if value is not None)
 
 
-def row_of(entry: Entry, place: int | None, settings: str = "", losses: str = "") -> tuple[str, ...]:
-    """The cells of an entry; `place` is that among those that wait, `settings` in what it differs from others."""
+def progress_text(status: Status, step: int | None, total_steps: int | None, loss: float | None) -> str:
+    """How far a run is: its step and loss, or what it does before the first step and between steps."""
+    doing = f"{status.title[:1].lower()}{status.title[1:]}"
+    if step is None or not status.is_alive:
+        return doing
+    of = f" of {total_steps:,}" if total_steps else ""
+    phase = "" if status.kind == "training" else doing
+    return ", ".join(filter(None, (f"step {step:,}{of}", loss_text(loss, None), phase)))
+
+
+def row_of(entry: Entry, place: int | None, settings: str = "", result: str = "") -> tuple[str, ...]:
+    """The cells of an entry; `place` is that among those that wait, `settings` in what it differs from others,
+    `result` how far it is or its losses.
+    """
     return (
         "" if place is None else str(place),
         entry.name,
@@ -100,18 +113,18 @@ def row_of(entry: Entry, place: int | None, settings: str = "", losses: str = ""
         " + ".join(["All" if entry.devices is None else ", ".join(map(str, entry.devices)), *entry.hosts]),
         _time(entry),
         settings,
-        _end(entry) or losses,
+        _end(entry) or result,
     )
 
 
-def selected_text(entry: Entry, settings: str, losses: str, folder: PurePath) -> str:
+def selected_text(entry: Entry, settings: str, result: str, folder: PurePath) -> str:
     """What its row has no room for; of an entry that has ended, first how and when."""
     output = f"Output: {printable(folder)}"
     if entry.is_open:
-        return _joined(with_titles(entry.reason), settings, output)
+        return _joined(with_titles(entry.reason), result, settings, output)
     end = _joined(_end(entry), _time(entry)) if _end(entry) else f"{_STATES[entry.state]} {_time(entry)}"
     rest = [with_titles(line) for line in entry.reason.split("\n")[1:]]
-    return "\n".join([_joined(end, losses, output, settings), *rest])
+    return "\n".join([_joined(end, result, output, settings), *rest])
 
 
 def _end(entry: Entry) -> str:

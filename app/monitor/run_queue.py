@@ -15,6 +15,7 @@ from app.monitor.row_drag import RowDrag
 from app.shell.ask import Choice, ask
 from app.widgets import theme
 from app.widgets.buttons import Button, add_tooltip, card, frame, handler, text
+from modules.config import TandemError
 from modules.run.queue.entries import Entry, Queue
 from modules.run.queue.folder import RunQueue
 from modules.run.queue.start_runner import start_runner
@@ -39,7 +40,7 @@ class QueuePage(Page):
         self._problem = ""  # why the last change was refused, until the next one or another selection
         self._reader = QueueReader()
         self.settings: dict[int, str] = {}  # of each entry, those that differ first
-        self.losses: dict[int, str] = {}  # of those that are finished
+        self.results: dict[int, str] = {}  # how far those are that run, and the losses of the finished
         self._followed: tuple[int, float | None] | None = None  # the start of an entry
         self._build_head()
         upper = card(self)
@@ -151,6 +152,18 @@ class QueuePage(Page):
         else:
             self.complain(f"{entry.name} has no run folder yet.")
 
+    def open_settings(self) -> None:
+        """Edit a copy of the selected entry's settings."""
+        entry = self.selected
+        if entry is None:
+            return
+        try:
+            self.state.draft.open_config(self.run_queue.load(entry))
+        except (TandemError, OSError) as error:
+            self.complain(str(error).split("\n")[0])
+        else:
+            self.state.say(f"A copy of the settings of {entry.name} is open.")
+
     def _build_head(self) -> None:
         head = frame(self, theme.WINDOW)
         head.pack(fill="x", padx=theme.px(6), pady=(0, theme.px(8)))
@@ -218,11 +231,11 @@ class QueuePage(Page):
         if not self.winfo_exists() or self.drag.item:
             return
         self.queue, self.has_runner = found.queue, found.has_runner
-        self.settings, self.losses = found.settings, found.losses
+        self.settings, self.results = found.settings, found.results
         self.state.queued = len(self.queue.waiting)
         if self.has_runner:
             self._starting_until = 0.0
-        show_entries(self.table, self.queue, self.settings, self.losses)
+        show_entries(self.table, self.queue, self.settings, self.results)
         self._show_state()
         self._show_buttons()
         self._follow_running()
@@ -258,8 +271,8 @@ class QueuePage(Page):
         self.bar.message.say(reason or (_HINT if len(waiting) > 1 else ""))
 
     def _about(self, entry: Entry) -> str:
-        settings, losses = self.settings.get(entry.number, ""), self.losses.get(entry.number, "")
-        return selected_text(entry, settings, losses, self.run_queue.run_folder(entry).path)
+        settings, results = self.settings.get(entry.number, ""), self.results.get(entry.number, "")
+        return selected_text(entry, settings, results, self.run_queue.run_folder(entry).path)
 
     def _waiting_items(self) -> list[str]:
         return [str(entry.number) for entry in self.queue.waiting]

@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from app.monitor.queue_reader import QueueReader
-from app.monitor.queue_texts import loss_text, row_of, selected_text, settings_text
+from app.monitor.queue_texts import loss_text, progress_text, row_of, selected_text, settings_text
 from app.monitor.run_queue import QueuePage
+from app.runs.status import Status
 from app.shell.closing import confirm_close
 from modules.config import TrainConfig, find_option, load_config, save_config
 from modules.run.queue.entries import Entry
@@ -132,6 +133,9 @@ def choose_devices(driver: Driver, page: QueuePage, queue: RunQueue) -> None:
     driver.wait(lambda: page.bar.message.said.startswith(images_first), "its settings")
     assert " epochs, whichever first  ·  " in page.bar.message.said
     assert not any(title in page.bar.message.said for title in ("Model family: ", "Concepts: ", "Maximum steps: "))
+    driver.click_really(page.bar.settings_button)
+    driver.wait(lambda: driver.draft.get("learning_rate") == 0.5, "a copy of its settings")
+    assert driver.draft.file is None, "what is saved does not change the queue"
 
 
 RUNNER = """
@@ -292,7 +296,7 @@ def test_cells_of_a_row() -> None:
 
     def result(**values: Any) -> str:
         entry = Entry(number=1, name="cats", devices=None, added=1.0, ended=2.0, **values)
-        return row_of(entry, None, losses="loss 0.05")[-1]
+        return row_of(entry, None, result="loss 0.05")[-1]
 
     assert row_of(Entry(number=1, name="cats", devices=None, hosts=["beta"], added=1.0), 1)[3] == "All + beta"
     assert result(state="finished", exit_code=0, reason="Finished") == "loss 0.05"
@@ -302,5 +306,12 @@ def test_cells_of_a_row() -> None:
     assert family is not None
     assert options is not None
     assert settings_text([(options, {}), (family, "/home/me/models/own_family.py")]) == "own_family.py"
+    assert (
+        progress_text(Status("training", "Training", "busy", is_alive=True), 120, 1000, 0.05)
+        == "step 120 of 1,000, loss 0.05"
+    )
+    sampling = Status("sampling", "Generating samples", "busy", is_alive=True)
+    assert progress_text(sampling, 120, None, None) == "step 120, generating samples"
+    assert progress_text(Status("loading", "Loading", "busy", is_alive=True), None, None, None) == "loading"
     assert loss_text(0.05, None) == "loss 0.05"
     assert loss_text(0.05, 0.0625) == "validation 0.0625, loss 0.05"
