@@ -7,7 +7,7 @@ from modules.run.folder.events import EventLog
 from modules.run.folder.failures import Failure
 from modules.run.folder.run_folder import RunFolder
 from modules.run.html_report import update_report
-from modules.run.supervise.outcome import RunOutcome
+from modules.run.supervise.outcome import CONTINUE_JOINED, RunOutcome
 
 
 def write_last_events(folder: RunFolder, events: EventSummary, outcome: RunOutcome, stop_reason: str) -> None:
@@ -36,6 +36,8 @@ def cause_of_restart(failure: Failure | None) -> str:
 
 def resume_hint(folder: RunFolder, ranks: range) -> str:
     """What --resume latest does after a stop without a backup; only the machine of rank 0 can see the backups."""
+    if folder.machine:
+        return f"to continue, {CONTINUE_JOINED}."
     if 0 in ranks and not any(folder.backup_dir.glob("step-*")):
         return "there is none yet, so --resume latest starts at the first step."
     return "--resume latest continues from the last one."

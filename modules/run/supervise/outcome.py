@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -33,6 +34,11 @@ _EXTERNAL_SIGNALS: Final = frozenset(
     if hasattr(signal, name)
 )
 STARTING: Final = "starting"  # before the first phase event
+# What a person at a machine that has joined can do.
+CONTINUE_JOINED: Final = "resume the run on machine 0 (--resume latest), then run its new line here"
+_CONTINUES: Final = re.compile(
+    r"\s*Continue with --resume latest\.$|[,;]?(?: then| and)? continue with --resume latest(?=\.$)"
+)
 
 
 @dataclass(frozen=True)
@@ -103,9 +109,12 @@ def outcome_message(outcome: RunOutcome, folder: RunFolder) -> str:
             f"Training stopped: {who} on {failure.host} failed{when}{kind}.",
             f"  What happened: {failure.message}",
         ]
-    if failure.advice:
-        lines.append(f"  What to try: {failure.advice}")
-    if not at_startup and "--resume" not in failure.advice and any(folder.backup_dir.glob("step-*")):
+    advice = _advice_for_joined(failure, folder) if folder.machine else failure.advice
+    if advice:
+        lines.append(f"  What to try: {advice}")
+    if folder.machine and not at_startup:
+        lines.append(f"  To continue: {CONTINUE_JOINED}.")
+    elif not at_startup and "--resume" not in failure.advice and any(folder.backup_dir.glob("step-*")):
         lines.append(f"  To continue from the newest backup: --resume latest --run_name {folder.name}")
     if not at_startup and failure.traceback:
         lines.append(f"  Full traceback: {folder.log_file(failure.rank)}")
@@ -113,7 +122,17 @@ def outcome_message(outcome: RunOutcome, folder: RunFolder) -> str:
         # Only a supervisor writes the first; a rank that logged nothing has no log.
         logs = (folder.launcher_log, folder.log_file(failure.rank), folder.log_file(0))
         lines.append(f"  More in: {next((log for log in logs if log.exists()), folder.launcher_log)}")
+    if folder.machine and not at_startup:
+        lines.append("  The log of the whole run is on machine 0.")
     return "\n".join(lines)
+
+
+def _advice_for_joined(failure: Failure, folder: RunFolder) -> str:
+    """The advice for a person at a machine that has joined: its logs have other names, and it cannot resume a run."""
+    is_here = failure.host == hostname()
+    launcher_log = str(folder.launcher_log) if is_here else f"its launcher's log on {failure.host}"
+    advice = _CONTINUES.sub("", failure.advice).replace("log/launcher.txt", launcher_log)
+    return advice.replace("--resume latest", "--resume latest on machine 0").strip()
 
 
 def _whose(failure: Failure, folder: RunFolder) -> str:

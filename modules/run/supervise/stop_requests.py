@@ -119,7 +119,8 @@ class StopRequests:
 
     def _request_stop(self, child: subprocess.Popen[bytes]) -> None:
         if self.stop_reason == STOP_PAUSED:
-            warn("Pausing after a backup because of SIGUSR1; --resume latest continues from there.")
+            where = "" if self._has_first_rank else " on machine 0"
+            warn(f"Pausing after a backup because of SIGUSR1; --resume latest{where} continues from there.")
         else:
             after = " after a backup" if math.isinf(self._within_s) else ""
             warn(f"Stopping{after}; press Ctrl-C again to stop at once.")

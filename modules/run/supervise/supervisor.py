@@ -29,6 +29,7 @@ from modules.run.supervise.grace_periods import GracePeriods
 from modules.run.supervise.launcher_log import LauncherLogFile, parse_launcher_log
 from modules.run.supervise.outcome import (
     CODE_OF_STOP,
+    CONTINUE_JOINED,
     RunEvidence,
     RunOutcome,
     decide_outcome,
@@ -197,7 +198,10 @@ class Supervisor:
             self.restart_was_stopped = True
             self.outcome = RunOutcome(CODE_OF_STOP[self._requests.stop_reason], None, outcome.phase)
             cause = cause_of_restart(outcome.failure)
-            warn(f"Stopped as requested instead of starting again: {cause} Continue with --resume latest.")
+            warn(f"Stopped as requested instead of starting again: {cause} {self._how_to_continue()}")
+
+    def _how_to_continue(self) -> str:
+        return f"To continue, {CONTINUE_JOINED}." if self._folder.machine else "Continue with --resume latest."
 
     def report_restart(self, number: int, allowed: int) -> None:
         """Say that all machines start again, and why, instead of `report`."""

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from modules.machine import hostname
 from modules.run import Event, Failure, RunFolder
+from modules.run.folder.error_rules import advice_for_kind
 from modules.run.folder.event_summary import EventSummary
 from modules.run.folder.failures import record_failure
 from modules.run.supervise.launcher_log import LauncherReport, WorkerExit, parse_launcher_log
@@ -64,6 +66,31 @@ def test_outcome_decisions(evidence: RunEvidence, code: int, rank: int | None) -
     outcome = decide_outcome(evidence)
     assert outcome.exit_code == code
     assert (outcome.failure.rank if outcome.failure else None) == rank
+
+
+@pytest.mark.parametrize(
+    ("kind", "host", "advice"),
+    [
+        ("launcher", "a", "If nobody did this on purpose, memory may have run out: check `dmesg`."),
+        ("lost", "b", "Check that the machine is running and reachable over the network."),
+        ("gone", hostname(), "See the end of {log} and of its own log. If it was killed, `dmesg` shows whether"),
+        ("gone", "b", "See the end of its launcher's log on b and of its own log. If it was killed, `dmesg` shows"),
+    ],
+)
+def test_a_joined_machine_says_what_can_be_done_there(kind: str, host: str, advice: str, tmp_path: Path) -> None:
+    """It cannot resume the run, and its logs have other names than machine 0's."""
+    folder = RunFolder(tmp_path, machine=1)
+    folder.log_dir.mkdir()
+    folder.launcher_log.write_text("")
+    evidence = RunEvidence(1, failures=[Failure(1, host, kind, "It broke.", advice_for_kind(kind))], ranks=range(1, 2))
+    _, _, tried, *rest = outcome_message(decide_outcome(evidence), folder).splitlines()
+    assert tried.startswith(f"  What to try: {advice.format(log=folder.launcher_log)}")
+    assert "--resume" not in tried
+    assert rest == [
+        "  To continue: resume the run on machine 0 (--resume latest), then run its new line here.",
+        f"  More in: {folder.launcher_log}",
+        "  The log of the whole run is on machine 0.",
+    ]
 
 
 def test_a_rejection_of_one_machine_names_it(tmp_path: Path) -> None:
