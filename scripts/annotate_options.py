@@ -20,6 +20,7 @@ from modules.annotation import (
     model_name,
 )
 from modules.config import ConfigError
+from modules.files import whole_path
 
 TASKS: Final[Mapping[Task, str]] = {
     "caption": "write captions with an image-to-text model",
@@ -114,12 +115,12 @@ def header_of(options: argparse.Namespace) -> Header:
         check_ending(task, options.ending)
     except ValueError as error:
         raise ConfigError(f"{'--mask_suffix' if task == 'mask' else '--caption_extension'}: {error}.") from None
-    folder = os.path.abspath(os.path.expanduser(options.folder))
+    folder = str(whole_path(os.path.expanduser(options.folder)))
     if Path(options.out).expanduser().resolve().is_relative_to(Path(folder).resolve()):
         raise ConfigError(f"--out: {options.out!r} is in the folder of the images.", "Use another folder.")
     model = model_name(task, options.model)
     if Path(model).expanduser().is_dir():
-        model = os.path.abspath(os.path.expanduser(model))
+        model = str(whole_path(os.path.expanduser(model)))
     try:
         folder.encode()
     except UnicodeEncodeError:

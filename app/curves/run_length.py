@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tkinter as tk
@@ -14,7 +13,7 @@ from typing import Final
 from app.state import AppState
 from modules import ROOT
 from modules.config import ConfigError, TrainConfig
-from modules.files import decode_json
+from modules.files import decode_json, whole_path
 from modules.run import LaunchPlan
 
 SETTINGS: Final = (
@@ -75,7 +74,7 @@ def _count(data: Mapping[str, object], config: TrainConfig | None) -> tuple[int 
     if not data.get("concepts"):
         return None, world_size, ""
     argv = [sys.executable, "-m", "modules.data.loading.count_steps", str(world_size)]
-    cache = os.path.abspath(str(data.get("cache_dir", "cache")))  # its list of images
+    cache = str(whole_path(str(data.get("cache_dir", "cache"))))  # its list of images
     text = json.dumps({**data, "concepts": absolute_concepts(data["concepts"]), "cache_dir": cache})
     try:
         done = subprocess.run(

@@ -34,6 +34,7 @@ from modules.files import (
     read_lines,
     replacing,
     validate_record,
+    whole_path,
 )
 from modules.run.folder.run_lock import file_lock
 
@@ -126,7 +127,7 @@ class ProposalSet:
     """One set of proposals; constructing it touches no disk."""
 
     def __init__(self, path: str | Path) -> None:
-        path = Path(os.path.abspath(path))
+        path = whole_path(path)
         self.path = path.parent if path.name in (_PROPOSALS, _SET) else path
 
     @classmethod

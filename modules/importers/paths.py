@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path, PureWindowsPath
 
 from modules.config.sections.concept import IMAGE_SUFFIXES
+from modules.files import whole_path
 
 LEVELS = 4  # parent folders of the file that are tried: OneTrainer's presets lie two below the folder it starts in
 
@@ -14,7 +14,7 @@ class PathResolver:
     """Resolves relative paths against the file's folder and its parents, in which trainers are started."""
 
     def __init__(self, file: Path) -> None:
-        self.file = Path(os.path.abspath(file))
+        self.file = whole_path(file)
         self.files = [file]
 
     def find(self, text: str) -> Path | None:
@@ -56,7 +56,7 @@ class PathResolver:
         if _is_absolute(text):
             return [Path(text)]
         folders = self.file.parents[: LEVELS + 1]
-        return [Path(os.path.normpath(folder / text.replace("\\", "/"))) for folder in folders]
+        return [whole_path(folder / text.replace("\\", "/")) for folder in folders]
 
 
 def _is_absolute(text: str) -> bool:

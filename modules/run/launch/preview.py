@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from modules.config import TrainConfig, effective_batch
+from modules.files import whole_path
 from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.plan import LaunchPlan
 
@@ -44,7 +45,7 @@ def preview(config: TrainConfig, plan: LaunchPlan, hosts: Sequence[object] = ())
 
 def absolute_config_path(source: str) -> str:
     """The absolute path of a config file, so that it works from any folder; a preset's name unchanged."""
-    return os.path.abspath(source) if os.path.isfile(source) else source
+    return str(whole_path(source)) if os.path.isfile(source) else source
 
 
 def to_arguments(flags: dict[str, object]) -> list[str]:
