@@ -18,7 +18,8 @@ from modules.run.folder.folder_guard import FolderGuard
 from modules.run.folder.resume import former_config
 from modules.run.folder.run_folder import check_run_name
 from modules.run.launch.fatal_startup import previous_fatal_exit_code
-from modules.run.preflight_report.start import _read
+from modules.run.preflight_report.report import PreflightReport
+from modules.run.preflight_report.start import read_report
 
 
 def config(tmp_path: Path, **settings: object) -> TrainConfig:
@@ -61,7 +62,7 @@ def test_what_is_no_small_file_is_neither_waited_for_nor_read_whole(
     folder.log_dir.rename(tmp_path / "log")
     assert guard.restore() is False
     assert previous_fatal_exit_code() is None
-    assert _read(tmp_path / "log" / "report.json") is None
+    assert read_report(tmp_path / "log" / "report.json") == PreflightReport("Preflight")
 
 
 def test_existing_run_error_suggests_solutions(tmp_path: Path) -> None:
