@@ -1,4 +1,5 @@
-"""The Samples page: all prompts at one step, with a slider over the steps and the loss, or one prompt at all steps."""
+"""The Samples page: all prompts at one step, with a slider over the steps and the loss; one prompt at all
+steps; or all."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from app.monitor.loss_strip import LossStrip
 from app.monitor.page import Page
 from app.monitor.sample_index import SampleIndex
 from app.monitor.tile_grid import TileGrid
+from app.monitor.tile_lines import Block
 from app.monitor.viewer import SampleViewer
 from app.widgets import theme
 from app.widgets.buttons import Button, Menu, Segments, Slider, add_tooltip, card, frame, handler, text
@@ -18,6 +20,9 @@ from app.widgets.text_width import text_width
 from app.windows.custom_sample import CustomSampleDialog, custom_sample_obstacle
 from modules.run.view.event_records import SampleFile
 
+BY_STEP: Final = "By step"
+BY_PROMPT: Final = "By prompt"
+ALL_STEPS: Final = "All"
 _FULL: Final = 1000  # positions of the slider
 _SLIDER: Final = 320  # of most widths, in unscaled pixels
 _MENU: Final = 460
@@ -31,7 +36,7 @@ class SamplesPage(Page):
     def build(self) -> None:
         """Mode and slider above, images in a card."""
         self.index = SampleIndex()
-        self.by_prompt = False
+        self.view = BY_STEP
         self.step: int | None = None
         self.prompt = ""
         self._follows = True
@@ -40,8 +45,8 @@ class SamplesPage(Page):
         self._draft: dict[str, str] = {}  # what was typed for a custom sample
         bar = frame(self, theme.WINDOW)
         bar.pack(fill="x", padx=theme.px(6), pady=(0, theme.px(8)))
-        self.mode = Segments(bar, ["By step", "By prompt"], self._choose_mode)
-        self.mode.set("By step")
+        self.mode = Segments(bar, [BY_STEP, BY_PROMPT, ALL_STEPS], self._choose_mode)
+        self.mode.set(BY_STEP)
         self.mode.pack(side="left")
         # before the controls, which get the room that is left
         self.custom = Button(bar, "Custom sample…", self._ask_custom, icon="generate", bg=theme.WINDOW)
@@ -102,7 +107,7 @@ class SamplesPage(Page):
         self._fit_controls()
         if self._follows and self.index.steps:
             self.step = self.index.steps[-1]
-        self._show(keep_scroll=self.by_prompt or previous == self.step)
+        self._show(keep_scroll=self.view != BY_STEP or previous == self.step)
         if new_custom is not None:
             self.show_sample(new_custom)
 
@@ -111,9 +116,9 @@ class SamplesPage(Page):
         self.refresh()
         if sample.step not in self.index.steps:
             return
-        if self.by_prompt:
-            self.mode.set("By step")
-            self._choose_mode("By step")
+        if self.view != BY_STEP:
+            self.mode.set(BY_STEP)
+            self._choose_mode(BY_STEP)
         self._go_to(self.index.steps.index(sample.step))
         found = next((each for each in self.shown() if Path(each.file).name == Path(sample.file).name), sample)
         self.grid_view.mark(found.file)
@@ -131,23 +136,35 @@ class SamplesPage(Page):
 
     def shown(self) -> list[SampleFile]:
         """The samples shown now, in order."""
-        if self.by_prompt:
+        if self.view == BY_PROMPT:
             return self.index.of_prompt(self.prompt)
+        if self.view == ALL_STEPS:
+            return [sample for row in self._rows() for sample in row]
         return [] if self.step is None else self.index.at_step(self.step)
 
+    def _rows(self) -> list[list[SampleFile]]:
+        """The samples of each step, the newest first; custom ones belong to no column."""
+        steps = reversed(self.index.steps)
+        return [[sample for sample in self.index.at_step(step) if not sample.is_custom] for step in steps]
+
     def _show(self, *, keep_scroll: bool = False) -> None:
-        samples = self.shown()
-        if self.by_prompt:
+        samples, blocks = self.shown(), list[Block]()
+        if self.view == BY_PROMPT:
             items = [(sample, f"step {sample.step:,}") for sample in samples]
+        elif self.view == ALL_STEPS:
+            items = [(sample, f"{sample.step:,}  ·  {sample.prompt}") for sample in samples]
+            rows = self._rows()
+            longest = max(map(len, rows), default=0)
+            blocks = [Block(len(row), longest, is_apart=True) for row in rows]
         else:
             items = [(sample, f"{'custom:  ' if sample.is_custom else ''}{sample.prompt}") for sample in samples]
         self._show_position()
-        self.grid_view.show(items, keep_scroll=keep_scroll)
+        self.grid_view.show(items, keep_scroll=keep_scroll, blocks=blocks)
 
     def _show_position(self) -> None:
         """Which step is shown, and the loss at it."""
         steps = self.index.steps
-        if self.by_prompt or self.step is None or self.step not in steps:
+        if self.view != BY_STEP or self.step is None or self.step not in steps:
             self.loss.mark(None)
             self.position.configure(text="")
             return
@@ -169,7 +186,7 @@ class SamplesPage(Page):
     def _choose_step(self, wanted: float) -> None:
         """Show the samples drawn nearest to a step."""
         steps = self.index.steps
-        if steps and not self.by_prompt:
+        if steps and self.view == BY_STEP:
             index = min(range(len(steps)), key=lambda number: abs(steps[number] - wanted))
             self._go_to(index)
 
@@ -193,13 +210,12 @@ class SamplesPage(Page):
         return self._reason or "Generate an image with a prompt of your own, after the present step."
 
     def _choose_mode(self, mode: str) -> None:
-        self.by_prompt = mode == "By prompt"
-        if self.by_prompt:
-            self.slider.pack_forget()
-            self.position.pack_forget()
+        self.view = mode
+        for control in (self.menu, self.slider, self.position):
+            control.pack_forget()
+        if mode == BY_PROMPT:
             self.menu.pack(side="left")
-        else:
-            self.menu.pack_forget()
+        elif mode == BY_STEP:
             self.slider.pack(side="left")
             self.position.pack(side="left", padx=theme.px(_GAP))
         self._show()

@@ -438,6 +438,12 @@ def test_samples_by_step_and_by_prompt_with_settings(driven: Driven, runs: Path)
     viewer._prompt_by(1)
     assert viewer.sample.prompt == PROMPTS[3]
     viewer.destroy()
+    driven.click(page.mode.buttons["All"])
+    assert [sample.step for sample in page.shown()] == [step for step in (400, 300, 200, 100) for _ in PROMPTS]
+    assert [sample.prompt for sample in page.shown()] == list(PROMPTS) * 4
+    columns = len(PROMPTS)
+    assert [(line.first, line.count) for line in page.grid_view.lines] == [(first, columns) for first in (0, 5, 10, 15)]
+    driven.until(lambda: page.grid_view.drawn >= columns, "the newest step")
     page.mode.buttons["By step"].invoke()
 
 
