@@ -54,7 +54,7 @@ class RunLength:
         self._job = ""
         asked, config = self._asked, self._state.draft.config
         data = {name: value for name, value in json.loads(asked).items() if value is not None}
-        self._state.background.run(lambda: _count(data, config), lambda found: self._show(asked, *found))
+        self._state.background.run(lambda: count_steps(data, config), lambda found: self._show(asked, *found))
 
     def _show(self, asked: str, steps: int | None, world_size: int, end: str) -> None:
         known = (self.steps, self.world_size, self.end, self.is_counting)
@@ -63,7 +63,7 @@ class RunLength:
             self._changed()
 
 
-def _count(data: Mapping[str, object], config: TrainConfig | None) -> tuple[int | None, int, str]:
+def count_steps(data: Mapping[str, object], config: TrainConfig | None) -> tuple[int | None, int, str]:
     """(steps, processes, `end`); None and "" if they cannot be counted. Slow: call it off the main thread."""
     world_size = 1
     if config is not None:

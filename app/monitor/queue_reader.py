@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from app.monitor.queue_texts import loss_text, progress_text, settings_text
@@ -32,16 +34,15 @@ class QueueReader:
         self._differences = Differences()
         self._runs = RunList()
 
-    def read(self, queue: RunQueue) -> QueueContent:
-        """Read the queue. Raises TandemError, OSError."""
+    def read(self, queue: RunQueue, steps: Mapping[int, int] = MappingProxyType({})) -> QueueContent:
+        """Read the queue; `steps` of entries that have been counted, by number. Raises TandemError, OSError."""
         found = queue.read()
         differences = self._differences.of(queue, found.in_order())
-        texts = {number: settings_text(each) for number, each in differences.items()}
         entries = {queue.run_folder(each).path: each for each in found.entries if each.state in _WITH_RESULT}
-        results = {
-            entries[run.path].number: _result(run, is_running=entries[run.path].state == "running")
-            for run in self._runs.read(list(entries))
-        }
+        runs = [(entries[run.path], run) for run in self._runs.read(list(entries))]
+        results = {entry.number: _result(run, is_running=entry.state == "running") for entry, run in runs}
+        steps = {**steps, **{entry.number: run.total_steps for entry, run in runs if run.total_steps}}
+        texts = {number: settings_text(each, steps.get(number)) for number, each in differences.items()}
         return QueueContent(found, queue.has_runner(), texts, results)
 
 

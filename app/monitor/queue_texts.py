@@ -17,7 +17,7 @@ from modules.run.format_duration import format_duration
 from modules.run.queue.entries import Entry, Queue
 
 _WITHOUT_TITLE: Final = ("concepts", "method", "base_model", "family")
-_LIMITS: Final = ("max_steps", "epochs")  # of a run's length
+_LIMITS: Final = {"max_steps": "step", "epochs": "epoch"}  # of a run's length
 _STATES: Final = {
     "waiting": "Waiting",
     "running": "Running",
@@ -43,25 +43,34 @@ def state_text(queue: Queue, *, has_runner: bool, is_working: bool) -> str:
     return f"{state}  ·  {running} running, {waiting} waiting"
 
 
-def settings_text(differences: Iterable[tuple[Option, object]]) -> str:
-    """The settings in which an entry differs from others, on one line; a value that speaks for itself has no title."""
-    texts, limits = dict[str, str](), dict[str, str]()
+def settings_text(differences: Iterable[tuple[Option, object]], steps: int | None = None) -> str:
+    """The settings in which an entry differs from others, on one line; a value that speaks for itself has no title.
+
+    With the number of `steps` that the run takes, of two limits only that which ends it is named.
+    """
+    texts, limits = dict[str, str](), dict[str, int]()
     for option, value in differences:
         if option.path in _LIMITS:
             texts["limits"] = ""  # where the first of them stands
-            if value:
-                limits[option.path] = _limit(option, value)
+            if isinstance(value, int):
+                limits[option.path] = value
         else:
             texts[option.path] = _setting(option, value)
     if limits:
-        both = " or ".join(limits[path] for path in _LIMITS if path in limits)
-        texts["limits"] = f"{both}, whichever first" if len(limits) > 1 else both
+        texts["limits"] = _length(limits, steps)
     return _joined(*texts.values())
 
 
-def _limit(option: Option, value: object) -> str:
-    unit = str(option.unit)
-    return f"{value:,} {unit.removesuffix('s') if value == 1 else unit}"
+def _length(limits: Mapping[str, int], steps: int | None) -> str:
+    """What ends the run: "500 steps", "3 epochs (180 steps)"; both limits if the number of its steps is not known."""
+    by_steps, by_epochs = (
+        f"{limits.get(path, 0):,} {unit}{'s' * (limits.get(path) != 1)}" for path, unit in _LIMITS.items()
+    )
+    if len(limits) < 2:
+        return by_steps if "max_steps" in limits else by_epochs
+    if steps is None:
+        return f"{by_steps} or {by_epochs}, whichever first"
+    return by_steps if steps >= limits["max_steps"] else f"{by_epochs} ({steps:,} step{'s' * (steps != 1)})"
 
 
 def _setting(option: Option, value: object) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 
 from app.monitor.page import Page
 from app.monitor.queue_bar import QueueBar
+from app.monitor.queue_lengths import QueueLengths
 from app.monitor.queue_reader import QueueContent, QueueReader
 from app.monitor.queue_table import queue_table, show_entries
 from app.monitor.queue_texts import selected_text, state_text
@@ -39,6 +40,7 @@ class QueuePage(Page):
         self._starting_until = 0.0
         self._problem = ""  # why the last change was refused, until the next one or another selection
         self._reader = QueueReader()
+        self._lengths = QueueLengths(self.state.background, self._read_now)
         self.settings: dict[int, str] = {}  # of each entry, those that differ first
         self.results: dict[int, str] = {}  # how far those are that run, and the losses of the finished
         self._followed: tuple[int, float | None] | None = None  # the start of an entry
@@ -85,7 +87,8 @@ class QueuePage(Page):
             return
         self._is_reading = True
         queue = self.run_queue
-        self.state.background.run(lambda: self._reader.read(queue), self._show, self._unreadable)
+        steps = self._lengths.known(queue, self.queue.entries)
+        self.state.background.run(lambda: self._reader.read(queue, steps), self._show, self._unreadable)
 
     def toggle(self) -> None:
         """Start the queue, or pause it: what runs goes on to its end."""
@@ -239,6 +242,7 @@ class QueuePage(Page):
         self._show_state()
         self._show_buttons()
         self._follow_running()
+        self._lengths.count(self.run_queue, self.queue.in_order())
 
     def _follow_running(self) -> None:
         """Show in the run bar what the queue has started, once, unless another run is active there."""

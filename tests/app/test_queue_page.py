@@ -129,9 +129,8 @@ def choose_devices(driver: Driver, page: QueuePage, queue: RunQueue) -> None:
     driver.wait(lambda: page.table.item("4", "values")[5].startswith("Learning rate: 0.5  ·  "), "what differs first")
     page.select(4)
     driver.wait(lambda: f"Output: {queue.runs_dir}" in page.bar.message.said, "where its run writes")
-    images_first = f"Learning rate: 0.5  ·  {Path(config.concepts[0].path).name}  ·  "
-    driver.wait(lambda: page.bar.message.said.startswith(images_first), "its settings")
-    assert " epochs, whichever first  ·  " in page.bar.message.said
+    images_first = f"Learning rate: 0.5  ·  {Path(config.concepts[0].path).name}  ·  100,000 steps  ·  "
+    driver.wait(lambda: page.bar.message.said.startswith(images_first), "its settings, and which limit ends it")
     assert not any(title in page.bar.message.said for title in ("Model family: ", "Concepts: ", "Maximum steps: "))
     driver.click_really(page.bar.settings_button)
     driver.wait(lambda: driver.draft.get("learning_rate") == 0.5, "a copy of its settings")
@@ -275,6 +274,10 @@ def test_both_limits_of_a_run_are_told(tmp_path: Path) -> None:
     assert settings[1].startswith("1,500 steps or 3 epochs, whichever first  ·  ")
     assert settings[2].startswith("500 steps or 10 epochs, whichever first  ·  ")
     assert settings[3].startswith("1 epoch  ·  ")
+    counted = QueueReader().read(queue, {1: 180, 2: 500, 3: 60}).settings
+    assert counted[1].startswith("3 epochs (180 steps)  ·  ")
+    assert counted[2].startswith("500 steps  ·  ")
+    assert counted[3].startswith("1 epoch  ·  ")
 
 
 def test_what_the_selected_entry_was_is_told_whole() -> None:
