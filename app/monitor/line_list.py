@@ -27,6 +27,7 @@ class LineList(tk.Frame):
         theme.paint(self, bg=theme.CARD)
         self._scrolled = scrolled
         self.lines: Sequence[LogLine] = ()
+        self.empty = ""  # shown while there are none
         self.follows = True
         self.first = 0
         self.selection: tuple[int, int] | None = None
@@ -42,6 +43,7 @@ class LineList(tk.Frame):
         self.bar.pack(side="right", fill="y", padx=3, pady=6)
         self.canvas.pack(fill="both", expand=True)
         self._highlight = self.canvas.create_rectangle(0, 0, 0, 0, width=0, state="hidden")
+        self._nothing = self.canvas.create_text(0, 0, font=theme.tk_font())
         self._listen()
         theme.follow(self.canvas, "lines", self.draw)
 
@@ -99,6 +101,8 @@ class LineList(tk.Frame):
             message = " " * len(head) + piece[len(head) :]
             canvas.itemconfigure(item, text=message, fill=theme.resolve(COLOURS[level]))
         self._draw_highlight(edge)
+        canvas.coords(self._nothing, canvas.winfo_width() / 2, canvas.winfo_height() / 2)
+        canvas.itemconfigure(self._nothing, text="" if count else self.empty, fill=theme.resolve(theme.FAINT))
         after = self._line_of_row[-1] + 1 if rows else 0
         self.bar.show(self.first / max(1, count), after / count if count else 1)
 

@@ -18,6 +18,8 @@ _LEVELS: Final = {
     "warning": ("Warnings and errors", ("warning", "error")),
     "error": ("Errors", ("error",)),
 }
+_NOTHING: Final = "The log is empty."
+_NO_MATCH: Final = "No line fits the source, the level and the search above."
 
 
 class LogPage(Page):
@@ -80,7 +82,8 @@ class LogPage(Page):
         self.found.extend(fresh)
         surplus = max(0, len(self.found) - 60_000)
         del self.found[:surplus]
-        if fresh or surplus:
+        self.lines.empty = _NO_MATCH
+        if fresh or surplus or not self.found:
             self.lines.show(self.found, surplus)
         self._show_count()
         self._scroll_to_failure()
@@ -94,6 +97,7 @@ class LogPage(Page):
                 lines = list(reader.lines)
                 self._read = reader.dropped + len(reader.lines)
         self.found = self._filtered(lines)
+        self.lines.empty = _NO_MATCH if lines else _NOTHING
         self.lines.selection = None
         self.lines.show(self.found)
         self._show_count()

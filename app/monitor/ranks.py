@@ -9,7 +9,7 @@ from app.monitor.page import Page
 from app.monitor.rank_stats import Gauge, RankStats, findings, rank_stats
 from app.widgets import theme
 from app.widgets.buttons import card, frame, text, wrap_within
-from app.widgets.ellipsis import fit, truncate
+from app.widgets.ellipsis import fit
 from app.widgets.scrollbar import Scrollbar
 
 ROW: Final = 54
@@ -146,10 +146,11 @@ class RanksPage(Page):
         upper, lower = top + theme.px(19), top + theme.px(37)
         mark = f"slowest: {each.slowness:.1f} × median" if each.is_straggler else ""
         self._write(theme.px(14), upper, f"Rank {each.rank}", theme.WARN if mark else theme.TEXT, "strong")
-        location = (
-            each.device if f"on {each.host}" in each.device else "  ·  ".join(filter(None, (each.host, each.device)))
-        )
-        self._write(theme.px(14), lower, mark or truncate(location, 30), theme.WARN if mark else theme.MUTED, "small")
+        device = each.device.removeprefix("NVIDIA ")  # which leaves room for its model
+        location = device if f"on {each.host}" in device else "  ·  ".join(filter(None, (each.host, device)))
+        room = theme.px(_NAME - _EDGES[0] - 10)
+        below = mark or fit(self.table, location, theme.tk_font("small"), room)
+        self._write(theme.px(14), lower, below, theme.WARN if mark else theme.MUTED, "small")
         self._draw_breakdown(each, upper, split, longest)
         if each.step_s is not None:
             wait = f"{100 * each.data_wait_share:.0f} % waiting for data" if each.data_wait_share >= 0.02 else ""
@@ -184,17 +185,19 @@ class RanksPage(Page):
         _, form, unit, scale = _GAUGES[name]
         self._write(x, upper - theme.px(5), form.format(gauge.now * scale) + unit, theme.TEXT, "small")
         if gauge.fill is not None:
-            y, wide = upper + theme.px(7), theme.px(_GAUGE - 30)
-            colour = theme.BAD if name == "temperature_c" and gauge.now >= 87 else theme.ACCENT
-            self.table.create_line(
-                x, y, x + wide, y, width=theme.px(4), fill=theme.resolve(theme.TROUGH), capstyle="round"
-            )
+            start, y = x + theme.px(2), upper + theme.px(7)  # with its round end below the text
+            wide, colour = theme.px(_GAUGE - 30), theme.ACCENT
+            if name == "temperature_c" and gauge.now >= 87:
+                colour = theme.BAD
+            self._draw_bar(start, start + wide, y, theme.TROUGH)
             if gauge.fill > 0:
-                self.table.create_line(
-                    x, y, x + wide * gauge.fill, y, width=theme.px(4), fill=theme.resolve(colour), capstyle="round"
-                )
+                self._draw_bar(start, start + wide * gauge.fill, y, colour)
         summary = f"avg {form.format(gauge.mean * scale)}  max {form.format(gauge.maximum * scale)}"
         self._write(x, lower + theme.px(3), summary, theme.FAINT, "small")
+
+    def _draw_bar(self, start: float, end: float, y: int, colour: theme.Colour) -> None:
+        fill = theme.resolve(colour)
+        self.table.create_line(start, y, end, y, width=theme.px(4), fill=fill, capstyle="round")
 
     def _show_summary(self) -> None:
         found = findings(self.stats)

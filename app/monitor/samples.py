@@ -116,9 +116,7 @@ class SamplesPage(Page):
         self.refresh()
         if sample.step not in self.index.steps:
             return
-        if self.view != BY_STEP:
-            self.mode.set(BY_STEP)
-            self._choose_mode(BY_STEP)
+        self._leave_view()
         self._go_to(self.index.steps.index(sample.step))
         found = next((each for each in self.shown() if Path(each.file).name == Path(sample.file).name), sample)
         self.grid_view.mark(found.file)
@@ -181,12 +179,13 @@ class SamplesPage(Page):
         longest = text_width(self, _position(steps, steps[-1], 0.001234), theme.tk_font()) if steps else 0
         left = room - longest - 2 * theme.px(_GAP)
         self.slider.configure(width=min(theme.px(_SLIDER), max(left, theme.px(_SLIDER) // 4)))
-        self.menu.configure(width=min(theme.px(_MENU), room))
+        self.menu.configure(width=min(theme.px(_MENU), room - theme.px(_GAP)))
 
     def _choose_step(self, wanted: float) -> None:
         """Show the samples drawn nearest to a step."""
         steps = self.index.steps
-        if steps and self.view == BY_STEP:
+        if steps:
+            self._leave_view()
             index = min(range(len(steps)), key=lambda number: abs(steps[number] - wanted))
             self._go_to(index)
 
@@ -209,12 +208,18 @@ class SamplesPage(Page):
     def _custom_help(self) -> str:
         return self._reason or "Generate an image with a prompt of your own, after the present step."
 
+    def _leave_view(self) -> None:
+        """Show the samples of one step."""
+        if self.view != BY_STEP:
+            self.mode.set(BY_STEP)
+            self._choose_mode(BY_STEP)
+
     def _choose_mode(self, mode: str) -> None:
         self.view = mode
         for control in (self.menu, self.slider, self.position):
             control.pack_forget()
         if mode == BY_PROMPT:
-            self.menu.pack(side="left")
+            self.menu.pack(side="left", padx=(0, theme.px(_GAP)))
         elif mode == BY_STEP:
             self.slider.pack(side="left")
             self.position.pack(side="left", padx=theme.px(_GAP))

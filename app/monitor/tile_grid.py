@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from PIL import ImageTk
+from PIL import Image, ImageTk
 
 from app.monitor.tile_lines import GAP, SIDE, Block, Line, bottom_of, lines_of
 from app.monitor.tiles import TileLoader
@@ -122,20 +122,11 @@ class TileGrid(tk.Frame):
 
     def _draw_one(self, index: int, x: int, y: int, side: int) -> bool:
         sample, caption = self._items[index]
-        canvas, read, height = self.canvas, side // _STEP * _STEP, side
-        tile = self._tiles.get(sample, read)
-        if sample.file == self._marked or (index == self._focused and self.focus_get() is canvas):
-            edge = theme.px(3)
-            canvas.create_rectangle(
-                x - edge,
-                y - edge,
-                x + side + edge,
-                y + side + edge,
-                outline=theme.resolve(theme.ACCENT),
-                width=theme.px(2),
-            )
+        canvas, side = self.canvas, side // _STEP * _STEP
+        tile = self._tiles.get(sample, side)
+        left, top, right, bottom = x, y, x + side, y + side
         if tile is None or tile.image is None:
-            canvas.create_rectangle(x, y, x + side, y + side, fill=theme.resolve(theme.HOVER), width=0)
+            canvas.create_rectangle(left, top, right, bottom, fill=theme.resolve(theme.HOVER), width=0)
             if tile is not None:
                 canvas.create_text(
                     x + side / 2,
@@ -145,22 +136,28 @@ class TileGrid(tk.Frame):
                     font=theme.tk_font("small"),
                 )
         else:
-            key = (sample.number, sample.file, read)
-            photo = self._photos.get(key)
-            if photo is None:
-                photo = ImageTk.PhotoImage(tile.image)
-                self._photos[key] = photo
-                while len(self._photos) > _MAX_PHOTOS:
-                    self._photos.popitem(last=False)
-            self._photos.move_to_end(key)
+            photo = self._photo(sample, side, tile.image)
             # each begins at the left and at the top, as its caption does
-            canvas.create_image(x, y, anchor="nw", image=photo, tags="image")
-            height = photo.height()
+            right, bottom = left + photo.width(), top + photo.height()
+            canvas.create_image(left, top, anchor="nw", image=photo, tags="image")
+        if sample.file == self._marked or (index == self._focused and self.focus_get() is canvas):
+            edge = theme.px(3)
+            corners = left - edge, top - edge, right + edge, bottom + edge
+            canvas.create_rectangle(*corners, outline=theme.resolve(theme.ACCENT), width=theme.px(2))
         canvas.create_text(
-            x, y + height + theme.px(5), anchor="nw", text=truncate(caption, side * 46 // theme.px(SIDE)), width=side,
+            x, bottom + theme.px(5), anchor="nw", text=truncate(caption, side * 46 // theme.px(SIDE)), width=side,
             fill=theme.resolve(theme.MUTED), font=theme.tk_font("small"),
         )  # fmt: skip
         return tile is not None
+
+    def _photo(self, sample: SampleFile, side: int, image: Image.Image) -> ImageTk.PhotoImage:
+        key = (sample.number, sample.file, side)
+        if key not in self._photos:
+            self._photos[key] = ImageTk.PhotoImage(image)
+            while len(self._photos) > _MAX_PHOTOS:
+                self._photos.popitem(last=False)
+        self._photos.move_to_end(key)
+        return self._photos[key]
 
     def _poll(self) -> None:
         self._poll_job = ""

@@ -104,11 +104,11 @@ class ModelsPage(tk.Frame):
         self.stop_button.pack(side="left", padx=(8, 0))
         self.stop_button.configure(state="disabled")
         self.open_button = Button(row, "Open folder", self._open_folder, icon="folder", bg=theme.CARD)
-        self.progress = ProgressBar(outer)
-        self.progress.pack(fill="x", padx=theme.px(16))
-        self.status = text(outer, "", colour=theme.MUTED)
+        below = frame(outer)
+        below.pack(fill="x", pady=(0, theme.px(8)))
+        self.progress = ProgressBar(below)
+        self.status = text(below, "", colour=theme.MUTED)
         wrap_within(self.status, outer)
-        self.status.pack(fill="x", padx=theme.px(16), pady=(theme.px(8), theme.px(14)))
 
     def _choose_title(self, title: str) -> None:
         self.choose(next(task.name for task in TASKS if task.title == title))
@@ -166,6 +166,9 @@ class ModelsPage(tk.Frame):
             self.open_button.pack_forget()
 
     def _say(self, sentence: str, colour: theme.Colour) -> None:
+        if sentence and not self.status.winfo_manager():
+            self.progress.pack(fill="x", padx=theme.px(16), pady=(theme.px(6), 0))
+            self.status.pack(fill="x", padx=theme.px(16), pady=(theme.px(8), theme.px(6)))
         theme.paint(self.status, fg=colour)
         self.status.configure(text=sentence)
 

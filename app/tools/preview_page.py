@@ -56,7 +56,7 @@ class PreviewPage(ProgramPage):
         self._photos: list[ImageTk.PhotoImage] = []  # Tk itself keeps no reference
         self._columns = 0
         self.scroll.inside.bind("<Configure>", lambda event: self._arrange(), add="+")
-        self.say("With these settings of Data: crops, sizes, mirroring, colours and captions are those of the run.")
+        self.say("Uses the settings of Data: crops, sizes, mirroring, colours and captions are those of the run.")
 
     def start(self) -> None:
         """Draw the samples."""

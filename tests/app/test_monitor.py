@@ -444,7 +444,8 @@ def test_samples_by_step_and_by_prompt_with_settings(driven: Driven, runs: Path)
     columns = len(PROMPTS)
     assert [(line.first, line.count) for line in page.grid_view.lines] == [(first, columns) for first in (0, 5, 10, 15)]
     driven.until(lambda: page.grid_view.drawn >= columns, "the newest step")
-    page.mode.buttons["By step"].invoke()
+    driven.click(page.loss)
+    assert (page.view, page.step) == ("By step", 200), "a step of the curve"
 
 
 def test_samples_of_a_new_run_of_the_same_name_are_read_anew(driven: Driven, tmp_path: Path) -> None:
@@ -466,6 +467,8 @@ def test_samples_of_a_new_run_of_the_same_name_are_read_anew(driven: Driven, tmp
     assert min(right - left for left, _, right, _ in boxes) > 168, "five fit at a larger size"
     assert max(bottom for *_, bottom in boxes) < grid.canvas.winfo_height(), "all are in sight"
     assert max(right for _, _, right, _ in boxes) > grid.canvas.winfo_width() - 60, "rows fill the width"
+    captions = [item for item in grid.canvas.find_all() if grid.canvas.type(item) == "text"]
+    assert {grid.canvas.coords(item)[0] for item in captions} == {left for left, *_ in boxes}, "captions below images"
     shutil.rmtree(place)
     assert shown((0, 0, 255)) == (0, 0, 255)
 
@@ -518,6 +521,9 @@ def test_log_is_filtered_searched_and_survives_a_flood(driven: Driven, tmp_path:
     page.search.line.focus_force()
     driven.press("t", "w", "o")
     driven.until(lambda: [each.text[-3:] for each in page.found] == ["two"], "the search")
+    driven.press("z")
+    driven.until(lambda: not page.found, "a search without a hit")
+    assert "No line fits the source, the level and the search above." in texts_on(page.lines.canvas)
     page.search.show("")
     page.filter()
     with folder.log_file(0).open("a") as file:
