@@ -34,6 +34,8 @@ class Preferences:
     runs_folders: list[str] = field(default_factory=list)  # listed under Runs beside that of the settings
     hosts: list[str] = field(default_factory=list)  # the machines that Train starts over ssh, by their names
     places: dict[str, str] = field(default_factory=dict)  # where a file dialog was left, by what it chooses
+    smoothing: int = 50  # of the curves, in steps
+    log_scale: bool = False  # of the loss
     welcomed: bool = False
 
     @classmethod

@@ -20,7 +20,7 @@ from modules.run.view.series import Series
 
 REDRAW_S: Final = 0.5
 SPANS: Final = (0, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
-_DEFAULT_SPAN_INDEX: Final = 4
+_DEFAULT_SPAN: Final = 50
 
 # Series of the run view and the title of its plot.
 PLOTS: Final[Mapping[str, str]] = {
@@ -41,7 +41,8 @@ class CurvesPage(Page):
     def build(self) -> None:
         """Toolbar, the loss card, and three cards below it."""
         self.axis: Axis = "steps"
-        self.span = float(SPANS[_DEFAULT_SPAN_INDEX])
+        preferences = self.state.preferences
+        self.span = float(preferences.smoothing if preferences.smoothing in SPANS else _DEFAULT_SPAN)
         self.x_range: Range = None
         self._counts: dict[str, object] = {}
         self._build_toolbar()
@@ -56,6 +57,7 @@ class CurvesPage(Page):
             if name == "loss":
                 self._loss_card = holder
             plot = Plot(holder, title, self._zoom)
+            plot.chart.log_scale = name == "loss" and preferences.log_scale
             plot.pack(fill="both", expand=True, padx=theme.px(INSET), pady=theme.px(INSET))
             self.plots[name] = plot
             row, column, wide = (1, 0, 3) if name == "loss" else (2, index - 1, 1)
@@ -152,13 +154,14 @@ class CurvesPage(Page):
         )
         last = len(SPANS) - 1
         self.smoothing = Slider(bar, 0, last, last, self._smooth, bg=theme.WINDOW, width=130)
-        self.smoothing.show(_DEFAULT_SPAN_INDEX)
+        self.smoothing.show(SPANS.index(round(self.span)))
         self.smoothing.pack(side="left")
         self._span_label = text(bar, _span_label(self.span), "small", bg=theme.WINDOW)
         self._span_label.configure(width=11)
         self._span_label.pack(side="left", padx=(theme.px(8), theme.px(10)))
         text(bar, "Log scale", "small", colour=theme.MUTED, bg=theme.WINDOW).pack(side="left", padx=(0, theme.px(6)))
         self.log_scale = Switch(bar, self._scale, bg=theme.WINDOW)
+        self.log_scale.show(self.state.preferences.log_scale)
         self.log_scale.pack(side="left")
         self.tools = Toolbar(bar, self.state, self, lambda: self._zoom(None))
         self.tools.pack(side="right")
@@ -168,10 +171,12 @@ class CurvesPage(Page):
         self.axis, self.x_range = axis, None
 
     def _smooth(self, index: float) -> None:
+        self.state.preferences.smoothing = SPANS[round(index)]
         self.span = float(SPANS[round(index)])
         self._span_label.configure(text=_span_label(self.span))
 
     def _scale(self, is_log: bool) -> None:
+        self.state.preferences.log_scale = is_log
         self.plots["loss"].chart.log_scale = is_log
         self.plots["loss"].is_due = True
 

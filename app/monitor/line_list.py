@@ -17,7 +17,7 @@ _INDENT: Final = 4  # characters before the rows of a line after its first, unle
 
 
 class LineList(tk.Frame):
-    """Scrolls by wheel, keys and bar; a click selects a line, Shift+click a range; Ctrl+C copies.
+    """Scrolls by wheel, keys and bar; a click selects a line, Shift+click a range, Ctrl+A all; Ctrl+C copies.
 
     A line that is too long takes several rows; `first` is the line at the top.
     """
@@ -158,6 +158,7 @@ class LineList(tk.Frame):
         canvas.bind("<Shift-Button-1>", lambda event: self._click(event.y, extends=True))
         canvas.bind("<B1-Motion>", lambda event: self._click(event.y, extends=True))
         canvas.bind("<Control-c>", lambda event: self._copy())
+        canvas.bind("<Control-a>", lambda event: self._select_all())
 
     def _move(self, lines: int) -> str:
         last = self._last_first()
@@ -184,6 +185,12 @@ class LineList(tk.Frame):
             index = self._line_of_row[row]
             self.selection = (self.selection[0] if extends and self.selection else index, index)
             self.draw()
+
+    def _select_all(self) -> str:
+        if self.lines:
+            self.selection = (0, len(self.lines) - 1)
+            self.draw()
+        return "break"
 
     def _copy(self) -> None:
         if content := self.selected_text():

@@ -8,6 +8,7 @@ from typing import Final
 from app.monitor.line_list import LineList
 from app.monitor.log_reader import CONSOLE, LAUNCHER, LogLine, LogReader
 from app.monitor.page import Page
+from app.open_path import show_folder
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Menu, card, frame, text
 from modules.run.view.event_records import Message
@@ -46,6 +47,10 @@ class LogPage(Page):
         self.search.pack(side="left")
         self.count = text(bar, "", "small", colour=theme.MUTED, bg=theme.WINDOW)
         self.count.pack(side="left", padx=theme.px(12))
+        self.folder = Button(
+            bar, icon="folder", command=self._show_folder, style="quiet", tooltip="Open the folder of the log files."
+        )
+        self.folder.pack(side="right")
         self.end = Button(bar, "Jump to end", lambda: self.lines.scroll_to_end(), icon="down", style="quiet")
         holder = card(self)
         holder.pack(fill="both", expand=True, padx=6, pady=(0, 6))
@@ -119,6 +124,10 @@ class LogPage(Page):
         """Stop the reader."""
         if self.reader is not None:
             self.reader.close()
+
+    def _show_folder(self) -> None:
+        if self.run is not None:
+            show_folder(self.state, self.run.folder.log_dir, lambda reason: None)  # the run bar says it, too
 
     def _scroll_to_failure(self) -> None:
         problem, reader = self._failure, self.reader

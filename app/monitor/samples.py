@@ -26,6 +26,7 @@ ALL_STEPS: Final = "All"
 _FULL: Final = 1000  # positions of the slider
 _SLIDER: Final = 320  # of most widths, in unscaled pixels
 _MENU: Final = 460
+_LOSS: Final = 90  # what the others leave to the loss
 _GAP: Final = 12
 _UNKNOWN: Final = -1
 
@@ -174,7 +175,7 @@ class SamplesPage(Page):
         """The slider leaves room for the longest position beside it, so that it does not move while it is used."""
         if self._controls.winfo_width() <= 1:
             return  # until it is known
-        room = self._controls.winfo_width() - self.loss.winfo_reqwidth() - theme.px(_GAP)
+        room = self._controls.winfo_width() - theme.px(_LOSS) - theme.px(_GAP)
         steps = self.index.steps
         longest = text_width(self, _position(steps, steps[-1], 0.001234), theme.tk_font()) if steps else 0
         left = room - longest - 2 * theme.px(_GAP)

@@ -110,6 +110,8 @@ def test_long_lines_are_wrapped_and_scroll_whole(home: Path, preferences: Path, 
         assert lines.selection is not None
         assert lines.selection[0] >= top
         assert lines.selected_text() == page.found[lines.selection[0]].text, "a click on any row selects the whole line"
+        driven.press("ctrl+a", "ctrl+c")
+        assert driven.window.clipboard_get() == "\n".join(line.text for line in page.found), "the whole log"
     finally:
         driven.close()
 

@@ -19,8 +19,10 @@ import psutil
 import pytest
 from PIL import Image
 
+from app.monitor.curves import SPANS
 from app.monitor.run_list import read_view
 from app.monitor.sample_index import SampleIndex
+from app.preferences import Preferences
 from app.runs.status import Liveness
 from app.widgets import theme
 from modules.config import Concept, TrainConfig
@@ -149,6 +151,30 @@ def test_nothing_measured_before_a_resume_stays(
         file.write(line({"t": starts.started + 2, "type": "ranks", "ranks": [{**row, "step_s": 0.8} for row in rows]}))
     driven.until(lambda: page.stats, "new statistics")
     assert page.stats[0].mean_step_s == 0.8, "not the mean with those of the earlier start"
+
+
+def test_smoothing_and_scale_of_the_curves_are_remembered(driven: Driven, runs: Path) -> None:
+    follow(driven, runs / "cats")
+    page = driven.monitor("curves")
+    driven.click(page.log_scale)
+    page.smoothing.focus_force()
+    driven.press("Right")
+    driven.until(lambda: page.span == 100, "more smoothing")
+    driven.window.preferences.save()
+    kept = Preferences.load()
+    assert (kept.smoothing, kept.log_scale) == (100, True)
+    driven.window.set_scale(110)  # builds the page anew, as the next window does
+    try:
+        anew = driven.monitor("curves")
+        assert anew is not page
+        driven.until(lambda: anew.plots["loss"].lines and not anew.plots["loss"].is_due, "the plot")
+        assert (anew.span, round(anew.smoothing.get())) == (100, SPANS.index(100))
+        assert anew.plots["loss"].chart.axes.get_yscale() == "log"
+        assert anew.plots["lr"].chart.axes.get_yscale() == "linear"
+        driven.click(anew.log_scale)
+        assert not driven.window.preferences.log_scale
+    finally:
+        driven.window.set_scale(100)
 
 
 def test_another_run_without_values_shows_none_of_the_former(driven: Driven, runs: Path, tmp_path: Path) -> None:
@@ -388,6 +414,7 @@ def test_nothing_of_the_pages_is_cut_off_at_150_percent(driven: Driven, runs: Pa
         driven.until(lambda: page.position.cget("text"), "the samples")
         driven.live(0.2)
         assert [each.winfo_width() >= each.winfo_reqwidth() for each in (page.custom, page.position)] == [True, True]
+        assert page.loss.find_all(), "the loss beside the samples"
         page.mode.buttons["By prompt"].invoke()
         driven.live(0.2)
         assert page.menu.winfo_width() >= page.menu.winfo_reqwidth()
