@@ -138,9 +138,11 @@ class BenchmarkPages:
 
 def _numbers(parent: tk.Misc, heads: Sequence[str]) -> Table:
     """A table of figures."""
-    wide = {"step": 190, "memory": 210} if "change" in heads else {}
-    columns = {head: (head[:1].upper() + head[1:], wide.get(head, 110)) for head in heads}
-    return table(parent, columns, numbers=list(columns))
+    narrow = {"ranks": 60, "batch": 60, "before": 75, "change": 75, "": 75}
+    widths = {**narrow, "after samples/s": 125, "step": 190, "memory": 190} if "change" in heads else {}
+    widths["machines"] = 140
+    columns = {head: (head[:1].upper() + head[1:], widths.get(head, 100)) for head in heads}
+    return table(parent, columns, numbers=[head for head in heads if head != "machines"])
 
 
 def _fill(shown: Table, rows: Sequence[Sequence[str]]) -> None:

@@ -14,10 +14,11 @@ import torch
 from PIL import Image
 
 from modules.config import ConfigError
+from modules.machine import system_hostname
 from modules.run import RunFolder
 from modules.run.benchmark.plot import save_plot
 from modules.run.benchmark.records import RESULT, BenchmarkRequest, BenchmarkResult, CaseResult, Measured
-from modules.run.benchmark.start import case_config, cases_of
+from modules.run.benchmark.start import case_config, cases_of, this_machine
 from modules.run.benchmark.tables import compared_lines, differences, result_lines
 from modules.training.generic_trainer import GenericTrainer
 from scripts.benchmark import main
@@ -109,7 +110,8 @@ def test_one_and_two_processes_and_what_is_written(images: Path, tmp_path: Path)
     done = run_command([*train_command(config, tmp_path / "c.yaml")[:1], *script, *options, *files])
     assert done.returncode == 0, done.stdout + done.stderr
     found = BenchmarkResult.load(tmp_path / "r.json")
-    assert [case.key for case in found.cases] == [(1, 4), (2, 4)]
+    assert [case.key for case in found.cases] == [(1, 4, 1), (2, 4, 1)]
+    assert {name for case in found.cases for name in case.machines} == {system_hostname()}
     assert [each.measured is not None and each.measured.samples for each in found.cases] == [24, 24]
     assert json.loads((tmp_path / "r.json").read_text())["cases"][0]["samples_per_s"] > 0
     assert "What a step consists of:" in done.stdout
@@ -135,6 +137,23 @@ def test_two_results_side_by_side() -> None:
     assert lines[2].endswith("the same"), "1 % is noise"
     assert lines[3] == "3 ranks, batch size 4: not measured after"
     assert differences(before, after) == ["machine: here -> there"]
+
+
+def test_a_row_says_on_which_machines_it_was_measured(tmp_path: Path) -> None:
+    """Two ranks on two machines are another case than two on one, which no other result's is compared with."""
+    alone, both = ["alpha"], ["alpha", "beta"]
+    made = [CaseResult(2, 4, measured(90.0), machines=alone), CaseResult(2, 4, measured(60.0), machines=both)]
+    found = BenchmarkResult("my.yaml", "demo", "here", {}, made)
+    found.save(tmp_path / "r.json")
+    assert BenchmarkResult.load(tmp_path / "r.json") == found
+    lines = result_lines(found)
+    assert [line.split()[-1] for line in lines[:2]] == ["machines", "alpha"]
+    assert lines[2].endswith("  alpha, beta")
+    assert lines[-1].endswith("  alpha, beta")
+    before = replace(found, cases=[CaseResult(2, 4, measured(60.0))])  # of an earlier version
+    assert compared_lines(before, found)[1].split()[-2:] == ["alpha", "faster"]
+    assert compared_lines(before, found)[2] == "2 ranks on alpha and beta, batch size 4: not measured before"
+    assert this_machine(["beta", system_hostname()]) == f"{system_hostname()} (this machine)"
 
 
 def test_a_plot_of_one_case(tmp_path: Path) -> None:

@@ -68,7 +68,8 @@ def _draw_sweep(axes: Axes, cases: list[CaseResult]) -> None:
 
 
 def _draw_phases(axes: Axes, cases: list[CaseResult]) -> None:
-    labels = [f"{case.ranks} x {case.batch_size}" for case in cases]
+    machines = [f"\n{len(case.machines)} machines" if len(case.machines) > 1 else "" for case in cases]
+    labels = [f"{case.ranks} x {case.batch_size}{more}" for case, more in zip(cases, machines, strict=True)]
     left = [0.0] * len(cases)
     names = list(cases[0].measured.phases) if cases[0].measured is not None else []
     for name, colour in zip(names, COLOURS, strict=False):

@@ -78,11 +78,12 @@ class CaseResult:
     batch_size: Positive
     measured: Measured | None
     failure: Text = ""
+    machines: list[Text] = field(default_factory=list)  # machine 0 first; empty in files of earlier versions
 
     @property
-    def key(self) -> tuple[int, int]:
-        """By which cases of two benchmarks are compared."""
-        return self.ranks, self.batch_size
+    def key(self) -> tuple[int, int, int]:
+        """By which cases of two benchmarks are compared: as many ranks on more machines are another case."""
+        return self.ranks, self.batch_size, max(1, len(self.machines))
 
 
 @dataclass(frozen=True)

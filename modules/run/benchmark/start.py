@@ -7,12 +7,13 @@ import platform
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from modules import __version__
 from modules.config import ConfigError, Interval, TandemError, TrainConfig
 from modules.files import FileFault, printable, remove_tree
-from modules.machine import hostname
+from modules.machine import system_hostname
 from modules.run.benchmark.records import RESULT, VARIABLE, BenchmarkRequest, BenchmarkResult, CaseResult, Measured
 from modules.run.exit_codes import FINISHED, INTERRUPTED
 from modules.run.folder.failures import root_cause
@@ -67,20 +68,29 @@ def run_benchmark(
     """
     if note := machines_text(len(hosts), config.num_nodes):
         echo(note)
+    here = this_machine([host.name for host in hosts])
     names = " and ".join(host.name for host in hosts)
     machine = f"{_machine()}{f'; {names}' if names else ''}"
     result = BenchmarkResult(name, printable(config.family), machine, {"tandem": __version__})
     count = len(cases) + bool(hosts)
     for number, (ranks, batch_size) in enumerate(cases, start=1):
         echo(f"\nCase {number} of {count}: {count_of(ranks, 'process', 'es')}, batch size {batch_size}")
-        result.cases.append(_run_case(case_config(config, ranks, batch_size, request), request, echo, ranks))
+        found = _run_case(case_config(config, ranks, batch_size, request), request, echo, ranks)
+        result.cases.append(replace(found, machines=[here]))
         keep(result)
     if hosts:
         echo(f"\nCase {count} of {count}: this machine and {names}, batch size {config.batch_size}")
         case = several_machines_config(config, 1 + len(hosts), request)
-        result.cases.append(_run_case(case, request, echo, 1 + len(hosts), hosts))
+        found = _run_case(case, request, echo, 1 + len(hosts), hosts)
+        result.cases.append(replace(found, machines=[here, *(host.name for host in hosts)]))
         keep(result)
     return result
+
+
+def this_machine(others: Sequence[str]) -> str:
+    """This machine's name beside those of others in the list of machines."""
+    name = printable(system_hostname())
+    return f"{name} (this machine)" if name in others else name
 
 
 def count_of(number: int, noun: str, plural: str = "s") -> str:
@@ -170,4 +180,4 @@ def _told(request: BenchmarkRequest) -> Iterator[None]:
 
 
 def _machine() -> str:
-    return printable(f"{hostname()}, {platform.system()} {platform.machine()}, {os.cpu_count()} CPU cores")
+    return printable(f"{system_hostname()}, {platform.system()} {platform.machine()}, {os.cpu_count()} CPU cores")

@@ -8,25 +8,27 @@ from modules.files import printable
 from modules.run.benchmark.records import BenchmarkResult, CaseResult, Measured
 
 _DASH = "-"
-HEADS = ("ranks", "batch", "samples/s", "scaling", "step", "90 % below", "memory", "of peak")
-COMPARED_HEADS = ("ranks", "batch", "before", "after samples/s", "change", "step", "memory", "")
+HEADS = ("ranks", "batch", "samples/s", "scaling", "step", "90 % below", "memory", "of peak", "machines")
+COMPARED_HEADS = ("ranks", "batch", "before", "after samples/s", "change", "step", "memory", "machines", "")
 NOISE = 0.03  # a difference below this share is not called one
 
 
 def result_lines(result: BenchmarkResult) -> list[str]:
     """One row for each case: throughput, scaling, step time and what it consists of, memory."""
     notes = [f"{name_of(case)}: {printable(case.failure)}" for case in result.cases if case.measured is None]
-    anatomy = [[*_key(case), *_phases(case.measured)] for case in result.cases if case.measured is not None]
+    anatomy = [
+        [*_key(case), *_phases(case.measured), _machines(case)] for case in result.cases if case.measured is not None
+    ]
     phases = next((list(case.measured.phases) for case in result.cases if case.measured is not None), [])
     lines = [*_table(HEADS, result_rows(result)), *notes]
     if anatomy:
-        lines += ["", "What a step consists of:", *_table(["ranks", "batch", *phases], anatomy)]
+        lines += ["", "What a step consists of:", *_table(["ranks", "batch", *phases, "machines"], anatomy)]
     return lines
 
 
 def result_rows(result: BenchmarkResult) -> list[list[str]]:
     """The cells below HEADS, a row for each case."""
-    return [[*_key(case), *_cells(case, _scaling(result, case))] for case in result.cases]
+    return [[*_key(case), *_cells(case, _scaling(result, case)), _machines(case)] for case in result.cases]
 
 
 def compared_lines(before: BenchmarkResult, after: BenchmarkResult) -> list[str]:
@@ -56,6 +58,7 @@ def compared_rows(before: BenchmarkResult, after: BenchmarkResult) -> tuple[list
                 f"{change:+.1%}",
                 f"{_ms(old.median_s)} -> {_ms(new.median_s)}",
                 f"{_memory(old)} -> {_memory(new)}",
+                _machines(case),
                 verdict,
             ]
         )
@@ -66,7 +69,16 @@ def unmeasured_rows(before: BenchmarkResult, after: BenchmarkResult | None) -> l
     """The cells below COMPARED_HEADS of the cases that only `before` has measured, with dashes for the rest."""
     done = {case.key for case in after.cases if case.measured is not None} if after is not None else set()
     return [
-        [*_key(case), f"{old.samples_per_s:.4g}", _DASH, _DASH, f"{_ms(old.median_s)} ->", f"{_memory(old)} ->", ""]
+        [
+            *_key(case),
+            f"{old.samples_per_s:.4g}",
+            _DASH,
+            _DASH,
+            f"{_ms(old.median_s)} ->",
+            f"{_memory(old)} ->",
+            _machines(case),
+            "",
+        ]
         for case in before.cases
         if case.key not in done and (old := case.measured) is not None
     ]
@@ -97,8 +109,17 @@ def _key(case: CaseResult) -> list[str]:
 
 
 def name_of(case: CaseResult) -> str:
-    """`2 ranks, batch size 4`."""
-    return f"{case.ranks} ranks, batch size {case.batch_size}" if case.ranks > 1 else f"batch size {case.batch_size}"
+    """`2 ranks, batch size 4`, or `2 ranks on alpha and beta, batch size 4`."""
+    where = f" on {' and '.join(map(printable, case.machines))}" if len(case.machines) > 1 else ""
+    return (
+        f"{case.ranks} ranks{where}, batch size {case.batch_size}"
+        if case.ranks > 1
+        else f"batch size {case.batch_size}"
+    )
+
+
+def _machines(case: CaseResult) -> str:
+    return ", ".join(map(printable, case.machines)) or _DASH
 
 
 def _cells(case: CaseResult, scaling: float | None) -> list[str]:
