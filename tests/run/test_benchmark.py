@@ -153,6 +153,8 @@ def test_a_row_says_on_which_machines_it_was_measured(tmp_path: Path) -> None:
     before = replace(found, cases=[CaseResult(2, 4, measured(60.0))])  # of an earlier version
     assert compared_lines(before, found)[1].split()[-2:] == ["alpha", "faster"]
     assert compared_lines(before, found)[2] == "2 ranks on alpha and beta, batch size 4: not measured before"
+    same = compared_lines(found, found)
+    assert [line.split()[-1] for line in same] == ["machines", *["same"] * 2], "each with its like"
     assert this_machine(["beta", system_hostname()]) == f"{system_hostname()} (this machine)"
 
 
