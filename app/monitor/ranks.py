@@ -73,7 +73,12 @@ class RanksPage(Page):
         self.bar = Scrollbar(holder, self._scroll)
         self.bar.pack(side="right", fill="y", padx=3, pady=6)
         self.table.pack(fill="both", expand=True, padx=theme.px(4), pady=theme.px(4))
+        self.others = text(holder, "", "small", colour=theme.ACCENT_TEXT)  # leads to the figures that have no room
+        self.others.configure(cursor="hand2")
+        self.others.bind("<Button-1>", lambda event: self._turn(1))
         self._first = 0
+        self._first_gauge = 0
+        self._gauges_shown = 1
         for sequence, rows in (
             ("<Button-4>", -1),
             ("<Button-5>", 1),
@@ -84,6 +89,8 @@ class RanksPage(Page):
         ):
             self.table.bind(sequence, lambda event, rows=rows: self._move(rows))  # type: ignore[misc]
         self.table.bind("<MouseWheel>", lambda event: self._move(-1 if event.delta > 0 else 1))
+        for key, by in (("<Left>", -1), ("<Right>", 1)):
+            self.table.bind(key, lambda event, by=by: self._turn(by))  # type: ignore[misc]
         self.table.bind("<Configure>", lambda event: self.draw())
         theme.follow(self.table, "ranks", self.draw)
 
@@ -118,9 +125,10 @@ class RanksPage(Page):
                 font=theme.tk_font("body"),
             )
             self.bar.show(0, 1)
+            self.others.pack_forget()
             return
         available = [name for name in _GAUGES if any(name in each.gauges for each in self.stats)]
-        shown = available[: max(1, (width - theme.px(_NAME + _MIN_PARTS_WIDTH)) // theme.px(_GAUGE))]
+        shown = self._choose_gauges(available, max(1, (width - theme.px(_NAME + _MIN_PARTS_WIDTH)) // theme.px(_GAUGE)))
         split = (
             theme.px(_NAME),
             max(theme.px(_NAME) + theme.px(120), width - theme.px(_GAUGE) * len(shown) - theme.px(14)),
@@ -133,6 +141,25 @@ class RanksPage(Page):
         for index, each in enumerate(self.stats[self._first : self._first + rows + 1]):
             top = theme.px(_HEAD) + index * theme.px(ROW)
             self._draw_row(each, top, split, shown, longest)
+
+    def _choose_gauges(self, available: list[str], room: int) -> list[str]:
+        """Those that are shown of all; a line below the table leads to the others."""
+        self._gauges_shown = room
+        if self._first_gauge >= len(available):
+            self._first_gauge = 0
+        first = min(self._first_gauge, max(0, len(available) - room))  # the last ones fill the width, too
+        if len(available) > room:
+            said = f"Figures {first + 1} to {first + room} of {len(available)}: show others (← →)"
+            self.others.configure(text=said)
+            self.others.pack(side="bottom", anchor="e", padx=theme.px(14), pady=(0, theme.px(6)), before=self.table)
+        else:
+            self.others.pack_forget()
+        return available[first : first + room]
+
+    def _turn(self, by: int) -> None:
+        """Show the next figures, after the last ones the first."""
+        self._first_gauge = max(0, self._first_gauge + by * self._gauges_shown)
+        self.draw()
 
     def _draw_head(self, split: tuple[int, int], shown: list[str]) -> None:
         middle = theme.px(_HEAD) / 2

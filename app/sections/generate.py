@@ -212,7 +212,8 @@ class Section(tk.Frame):
         lines = [status.text, status.details, note and f"Note: {note}"]
         theme.paint(self.status, fg=_TONES[status.tone])
         self.status.configure(text="\n".join(line for line in lines if line))
-        self.bar.show(status.fraction, busy=self.job.is_running)
+        colour = theme.GOOD if status.tone == "good" else theme.ACCENT
+        self.bar.show(status.fraction, busy=self.job.is_running, colour=colour)
 
     def _folder(self) -> Path:
         return Path(str(self.form.values()["folder"]).strip() or ".").expanduser()

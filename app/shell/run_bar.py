@@ -111,6 +111,8 @@ class RunBar(tk.Frame):
             self._queue.refresh()
         if run is not None and status.kind == "stopping":
             run.resend_stop()
+        if status.tone == "bad" and self._status.tone != "bad":
+            self._message = ""  # what is older than an error hides none
         self._show_state(status)
         self._progress.show(status.fraction, busy=status.is_alive, colour=_bar_colour(status))
         view, is_old = (None, False) if run is None else (run.view, run.shows_earlier_start)
@@ -138,9 +140,9 @@ class RunBar(tk.Frame):
         run = self._state.run
         if (arrived := self._custom.arrived(run)) is not None:
             self.custom_sample = arrived
-            said = f"Custom sample of step {arrived.step:,} is ready: click to see it."
+            said = f"Custom sample, step {arrived.step:,}: click to see it."
             self.show_message(said, lambda: self.event_generate("<<ShowCustomSample>>"))
-        elif (missed := self._custom.missed(run)) is not None:
+        elif (missed := self._custom.missed(run)) is not None and self._status.tone != "bad":  # an error comes first
             said = "The run ended before your custom sample: click to generate it."
             self.show_message(said, lambda: self._generate(missed))
 

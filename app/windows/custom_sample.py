@@ -9,6 +9,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from app.form.setting_text import fault_message, format_value
+from app.generate.run_models import has_model
 from app.generate.settings import GENERATES_NOTHING
 from app.runs.control import RunControl
 from app.runs.custom_sample_watch import generate_fields
@@ -24,7 +25,8 @@ _OPTIONS: Final = {option.path: option for option in options(Sample)}
 _NUMBERS: Final = (("seed", "width", "height"), ("steps", "guidance_scale"))
 _OPTIONAL: Final = ("width", "height")
 _POLL_MS: Final = 250
-_ENDED: Final = "The run has ended. The page Generate takes this prompt over, with the model that the run has saved."
+_ENDED: Final = "The run has ended. “Open Generate” takes this prompt along, with the model that the run has saved."
+_ENDED_WITHOUT: Final = "The run has ended, and has saved no model. “Open Generate” takes this prompt along."
 
 
 def custom_sample_obstacle(run: RunControl) -> str:
@@ -125,7 +127,7 @@ class CustomSampleDialog:
             return
         self._has_ended = True
         theme.paint(self.message, fg=theme.WARN)
-        self.message.configure(text=_ENDED)
+        self.message.configure(text=_ENDED if has_model(self._run.folder) else _ENDED_WITHOUT)
         self.send_button.configure(text="Open Generate")
         self.dialog.place()
 

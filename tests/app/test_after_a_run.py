@@ -144,7 +144,7 @@ def test_a_custom_sample_of_a_running_training(home: Path, preferences: Path, im
         driven.click(asked.send_button)
         assert not toplevels(window)
         driven.monitor("log")
-        arrived = "Custom sample of step"
+        arrived = "Custom sample, step"
         driven.until(lambda: window.run_bar._detail.cget("text").startswith(arrived), "the message")
         driven.click(window.run_bar._detail)
         assert page.winfo_ismapped()

@@ -345,9 +345,18 @@ def test_legend_of_the_processes_is_not_covered(driven: Driven, runs: Path) -> N
         driven.until(lambda: page.winfo_width() < 750, "a narrow window")
         driven.until(lambda: page.legend.bbox("all")[0] >= 0, "a legend below the summary")
         assert page.legend.winfo_y() >= page.summary.winfo_y() + page.summary.winfo_height()
+        heads = ("GPU load", "GPU memory", "Temperature", "Power")
+        driven.until(lambda: page.others.cget("text").startswith("Figures 1 to 1 of 4"), "what has no room")
+        assert [each for each in texts_on(page.table) if each in heads] == ["GPU load"]
+        driven.click(page.others)
+        assert [each for each in texts_on(page.table) if each in heads] == ["GPU memory"]
+        page.table.focus_force()
+        driven.press("Right", "Right", "Right", "Right")
+        assert [each for each in texts_on(page.table) if each in heads] == ["GPU memory"], "round and round"
     finally:
         driven.window.geometry("1280x800+0+0")
         driven.until(lambda: page.winfo_width() > 1000, "the window as it was")
+    driven.until(lambda: not page.others.winfo_ismapped(), "all figures")
 
 
 def test_processes_show_statistics_and_the_straggler(driven: Driven, runs: Path) -> None:
