@@ -111,6 +111,7 @@ class LineList(tk.Frame):
         columns = max(20, (self.canvas.winfo_width() - 2 * theme.px(_EDGE)) // self._character)
         if not line.isascii():
             columns //= 2
+        line = without_info(line)
         indent = len(_head(line)) or _INDENT
         return wrapped(line, columns, indent if indent < columns // 2 else _INDENT)
 
@@ -210,6 +211,14 @@ def wrapped(line: str, columns: int, indent: int = _INDENT) -> list[str]:
         rows.append(line[:end])
         line = " " * indent + line[end:].removeprefix(" ")
     return [*rows, line]
+
+
+def without_info(line: str) -> str:
+    """The line without the level and the logger that most lines have, which leaves their messages more room."""
+    found = RANK_LINE.match(line)
+    if found is None or found[3] != "INFO":
+        return line
+    return f"{found[0].removesuffix('INFO ')}{line[len(_head(line)) :]}"
 
 
 def heads_of(rows: Sequence[tuple[int, str, str]]) -> list[tuple[str, bool]]:

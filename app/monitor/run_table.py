@@ -17,7 +17,7 @@ from modules.run.format_duration import format_duration
 _DASH: Final = "-"
 _COLUMNS: Final[Mapping[str, tuple[str, int]]] = {
     "name": ("Run", 230),
-    "state": ("State", 140),
+    "state": ("State", 150),
     "started": ("Started", 104),
     "steps": ("Step", 108),
     "loss": ("Loss", 64),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.monitor.line_list import heads_of, wrapped
+from app.monitor.line_list import heads_of, without_info, wrapped
 from app.monitor.log_reader import LogReader
 from modules.run import RunFolder
 from tests.app.fake_runs import make_fake_run
@@ -137,3 +137,9 @@ def test_time_and_rank_are_said_once_for_lines_that_follow_each_other() -> None:
         (failure, False),  # after a line without a time
         (f"{STAMP}1 rank 1 ", False),
     ]
+
+
+def test_most_lines_are_shown_without_their_level_and_logger() -> None:
+    assert without_info(f"{STAMP}1 rank 0 INFO tandem: Step 10: saved.") == f"{STAMP}1 rank 0 Step 10: saved."
+    others = (f"{STAMP}1 rank 0 WARNING tandem: odd", f"{STAMP}1 rank 0   File", "INFO tandem: console")
+    assert [without_info(line) for line in others] == list(others)
