@@ -165,21 +165,30 @@ class FieldCard:
 
     def _heading_reason(self) -> str:
         """The shared reason, shorter where it is a switch of this very card."""
-        for option in self._visible:
-            if option.type == "switch" and f"“{option.title}”" in self._reason:
-                return f"“{option.title}” is {'on' if self._state.draft.get(option.path) else 'off'}"
+        cause = self._cause(self._reason)
+        if cause is not None and cause.type == "switch":
+            return f"“{cause.title}” is {'on' if self._state.draft.get(cause.path) else 'off'}"
         return self._reason
 
     def _shared_reason(self) -> str:
+        """What several fields need, if that holds for the whole card or one of its switches is the cause."""
         draft = self._state.draft
-        reasons = Counter(
+        unmet = [
             inactive_reason(option, draft.merged_data, self.index, draft.family_options) for option in self._visible
-        )
-        del reasons[""]
-        if not reasons:
+        ]
+        found = Counter(filter(None, unmet))
+        if not found:
             return ""
-        most, count = reasons.most_common(1)[0]
-        return most if count > 1 or len(self._visible) == 1 else ""
+        most, count = found.most_common(1)[0]
+        if count == 1 < len(self._visible):
+            return ""
+        cause = self._cause(most)
+        is_whole = all(reason or option is cause for option, reason in zip(self._visible, unmet, strict=True))
+        return most if is_whole or (cause is not None and cause.type == "switch") else ""
+
+    def _cause(self, reason: str) -> Option | None:
+        """The setting of this card that a reason names."""
+        return next((option for option in self._visible if f"“{option.title}”" in reason), None)
 
     def _resized(self, event: tk.Event[tk.Misc]) -> None:
         if event.width != self._width:

@@ -71,6 +71,15 @@ def test_switch_collapses_what_depends_on_it(section: Section, shared_driver: Dr
     assert shown() == everything
 
 
+def test_the_head_of_a_card_says_only_what_holds_for_all_of_it(section: Section, shared_driver: Driver) -> None:
+    shared_driver.set("enable_multi_gpu", True)
+    rank = shared_driver.field("powersgd_rank")
+    (card,) = [each for each in section.blocks if each.find("powersgd_rank")]
+    assert card._reason_label.cget("text") == "", "most of the card is used without compression"
+    assert rank.message.cget("text") == "Used only if “Gradient compression” is PowerSGD."
+    shared_driver.set("enable_multi_gpu", False)
+
+
 def test_machine_without_gpus_says_so(section: Section, shared_driver: Driver) -> None:
     shared_driver.wait(
         lambda: (
