@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import tkinter as tk
 from collections.abc import Callable
@@ -10,14 +9,14 @@ from functools import partial
 from pathlib import Path
 
 from app.sections.places import in_order
-from app.shell.ask import Choice, ask, ask_name
+from app.shell.ask import Choice, ask
+from app.shell.presets_menu import PresetsMenu
 from app.state import AppState
 from app.widgets.buttons import popup_menu
 from app.windows.chooser import choose_path
 from app.windows.faults import show_faults
-from modules.config import ConfigError, preset_names
+from modules.config import ConfigError
 from modules.config.io.files import read_data
-from modules.config.io.presets import OWN, preset_about
 
 ENDINGS = (".yaml", ".yml", ".json")
 CONTROL_NAME = "Cmd" if sys.platform == "darwin" else "Ctrl"
@@ -30,6 +29,7 @@ class Files:
     def __init__(self, window: tk.Tk, state: AppState) -> None:
         self._window = window
         self._state = state
+        self._presets = PresetsMenu(window, state, self.confirm_unsaved)
 
     def new(self) -> None:
         self.confirm_unsaved(self._state.draft.new)
@@ -77,18 +77,7 @@ class Files:
 
     def show_presets_menu(self, widget: tk.Misc) -> None:
         """Show the menu with all presets and Save as preset."""
-        menu = popup_menu(self._window)
-        is_own = False
-        for name in preset_names():
-            if name.startswith(f"{OWN}/") and not is_own:
-                is_own = True
-                menu.add_separator()
-            action = partial(self.confirm_unsaved, partial(self.open_preset, name))
-            shown, about = name.removeprefix(f"{OWN}/"), preset_about(name)
-            menu.add_command(shown, action, detail=_in_brief(about), is_chosen=name == self._state.draft.preset)
-        menu.add_separator()
-        menu.add_command("Save as preset…", self.save_as_preset, icon="save")
-        menu.open_below(widget)
+        self._presets.show(widget, self.open_preset, self.save_as_preset)
 
     def save(self, reason: str = "") -> bool:
         """Save to the current file, or ask for one, for this `reason`; return whether it was saved."""
@@ -108,17 +97,8 @@ class Files:
 
     def save_as_preset(self) -> None:
         """Ask for a name and save the settings as one of the user's presets."""
-        if not self._is_valid():
-            return
-
-        def keep(name: str) -> str:
-            try:
-                self._state.draft.save_as_preset(name)
-            except ConfigError as error:
-                return str(error)
-            return ""
-
-        ask_name(self._window, "Preset name", self._state.draft.preset.removeprefix(f"{OWN}/"), keep)
+        if self._is_valid():
+            self._presets.save_as()
 
     def show_save_menu(self, widget: tk.Misc) -> None:
         menu = popup_menu(self._window)
@@ -232,10 +212,3 @@ def _lines(error: ConfigError) -> str:
     """As many lines of the error as fit a window."""
     lines = str(error).splitlines()
     return "\n".join([*lines[:12], f"  … {len(lines) - 12}"] if len(lines) > 13 else lines)
-
-
-def _in_brief(about: str) -> str:
-    """What a preset is for, with the GPU memory that it needs."""
-    purpose = re.split(r"[:;] ", about, maxsplit=1)[0]
-    memory = re.search(r"\d+ GB", about)
-    return purpose if memory is None or " GB" in purpose else f"{purpose}, {memory[0]}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tkinter as tk
 
 from app.sections import SECTIONS
+from app.sections.places import section_of
 from app.shell.search import SearchHit, search
-from app.shell.sidebar import section_of
 from app.state import AppState
 from app.widgets import icons, theme
 from app.widgets.buttons import Entry, handler

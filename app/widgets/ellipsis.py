@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tkinter as tk
 from typing import Final
 
@@ -44,11 +45,12 @@ def fit_lines(widget: tk.Misc, text: str, font: theme.Font, room: int, most: int
 
 
 def wrap(widget: tk.Misc, text: str, font: theme.Font, room: int) -> list[str]:
-    """The text in lines of `room` pixels, broken between words; a line with a longer word is wider."""
+    """The text in lines of `room` pixels, broken between words, not at a no-break space; a longer word makes its line
+    wider."""
     lines: list[str] = []
     for paragraph in text[:_LONGEST].splitlines():
         line = ""
-        for word in paragraph.split():
+        for word in re.split(r"[ \t]+", paragraph.strip(" \t")):
             longer = f"{line} {word}".lstrip()
             if line and text_width(widget, longer, font) > room:
                 lines.append(line)

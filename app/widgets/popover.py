@@ -10,7 +10,7 @@ import tkinter as tk
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from app.widgets import theme
 from app.widgets.own_events import bind_own
@@ -34,6 +34,8 @@ class Place:
 class PopupMenu:
     """Fill it, then `tk_popup` or `open_below`. Arrows, Home, End, Page keys, letters, Return and Escape work."""
 
+    head: ClassVar[int] = 0  # unscaled height of what stands above the entries
+
     def __init__(self, parent: tk.Misc) -> None:
         self._parent = parent
         self.rows: list[Row] = []
@@ -54,9 +56,16 @@ class PopupMenu:
         detail: str = "",
         icon: str = "",
         is_chosen: bool = False,
+        words: str = "",
     ) -> None:
-        """Append an entry; `detail` stands below the label, `accelerator` at the right, `icon` or a tick before it."""
-        self.rows.append(Row(label, command, state == "normal", accelerator, detail, icon, is_chosen))
+        """Append an entry; `detail` stands below the label, `accelerator` at the right, `icon` or a tick before it. A
+        search finds it by these and by `words`.
+        """
+        self.rows.append(Row(label, command, state == "normal", accelerator, detail, icon, is_chosen, words=words))
+
+    def add_heading(self, title: str) -> None:
+        """Append the title of the entries that follow."""
+        self.rows.append(Row(title, is_heading=True))
 
     def add_separator(self) -> None:
         """Append a line, unless it would be the first entry or follow another."""
@@ -65,7 +74,7 @@ class PopupMenu:
 
     def labels(self) -> list[str]:
         """The texts of the entries."""
-        return [row.label for row in self.rows if not row.is_separator]
+        return [row.label for row in self.rows if not row.is_separator and not row.is_heading]
 
     def open_below(self, widget: tk.Misc, gap: int = 4) -> None:
         """Open at the lower edge of a widget, at least as wide as it, or above it if there is no room."""
@@ -106,17 +115,25 @@ class PopupMenu:
         window.withdraw()
         window.overrideredirect(True)
         theme.paint(window, bg=theme.CARD)
-        self._drawn = Rows(window, self.rows, at_least, window.winfo_screenheight() * 2 // 3, self._run)
+        tallest = window.winfo_screenheight() * 2 // 3
+        self._drawn = Rows(window, self.rows, at_least, tallest, self._run, head=theme.px(self.head))
         self._drawn.pack()
+        keyboard = self._add_head()
         self._place(window, place)
-        self._bind(window, owner)
+        self._bind(window, owner, keyboard)
         window.deiconify()
         window.lift()
         window.focus_force()
-        self._drawn.focus_force()
+        keyboard.focus_force()
         self.is_opening = True
         window.after_idle(setattr, self, "is_opening", False)
         owner.nametowidget(".").__dict__["open_popover_"] = self
+
+    def _add_head(self) -> tk.Misc:
+        """Put what stands above the entries there; returns what takes the keyboard."""
+        self._drawn.bind("<space>", lambda event: _stop(self._enter))
+        self._drawn.bind("<Key>", self._type_ahead)
+        return self._drawn
 
     def _place(self, window: tk.Toplevel, place: Place) -> None:
         width, height = self._drawn.extent
@@ -140,7 +157,7 @@ class PopupMenu:
             bottom = min(bottom, owner.winfo_rooty() + owner.winfo_height() - edge)
         return right, bottom
 
-    def _bind(self, window: tk.Toplevel, owner: tk.Misc) -> None:
+    def _bind(self, window: tk.Toplevel, owner: tk.Misc, keyboard: tk.Misc) -> None:
         keys: dict[str, Callable[[], object]] = {
             "<Down>": partial(self._drawn.step, 1),
             "<Up>": partial(self._drawn.step, -1),
@@ -150,14 +167,12 @@ class PopupMenu:
             "<End>": partial(self._drawn.select_end, -1),
             "<Return>": self._enter,
             "<KP_Enter>": self._enter,
-            "<space>": self._enter,
             "<Escape>": self.close,
             "<Tab>": self.close,
         }
         for key, action in keys.items():
-            self._drawn.bind(key, lambda event, action=action: _stop(action))  # type: ignore[misc]
-        self._drawn.bind("<Key>", self._type_ahead)
-        self._drawn.bind("<FocusOut>", lambda event: window.after(30, self._close_if_left))
+            keyboard.bind(key, lambda event, action=action: _stop(action))  # type: ignore[misc]
+        keyboard.bind("<FocusOut>", lambda event: window.after(30, self._close_if_left), add="+")
         _watch(owner)
 
     def _enter(self) -> None:

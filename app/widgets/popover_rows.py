@@ -19,13 +19,14 @@ _GUTTER: Final = 26  # of icons and ticks
 _HEIGHT: Final = 30
 _DETAIL_LINE: Final = 16
 _SEPARATOR: Final = 9
+_HEADING: Final = 28
 _THUMB: Final = 3  # shows how far a long list is scrolled
 _NARROWEST, _WIDEST, _DETAIL_WIDTH = 150, 460, 330
 
 
 @dataclass(frozen=True)
 class Row:
-    """One entry of a popover, or a separator, which has no label."""
+    """One entry of a popover, a heading, or a separator, which has no label. `words` are what a search finds it by."""
 
     label: str
     command: Callable[[], object] = lambda: None
@@ -34,6 +35,8 @@ class Row:
     detail: str = ""
     icon: str = ""
     is_chosen: bool = False
+    is_heading: bool = False
+    words: str = ""
 
     @property
     def is_separator(self) -> bool:
@@ -41,18 +44,29 @@ class Row:
 
     @property
     def can_be_chosen(self) -> bool:
-        return self.is_enabled and not self.is_separator
+        return self.is_enabled and not self.is_separator and not self.is_heading
 
 
 class Rows(tk.Canvas):
-    """`extent` is the width and height that it takes, in pixels; more rows than `tallest` allows are scrolled."""
+    """`extent` is the width and height that it takes, in pixels; more rows than `tallest` allows are scrolled.
+
+    The upper `head` pixels stay free, for what does not scroll.
+    """
 
     def __init__(
-        self, parent: tk.Misc, rows: Sequence[Row], at_least: int, tallest: int, run: Callable[[Row], object]
+        self,
+        parent: tk.Misc,
+        rows: Sequence[Row],
+        at_least: int,
+        tallest: int,
+        run: Callable[[Row], object],
+        *,
+        head: int = 0,
     ) -> None:
         super().__init__(parent, borderwidth=0, highlightthickness=0, takefocus=1, yscrollincrement=1)
         self._rows = rows
         self._run = run
+        self._head = head
         self._gutter = theme.px(_GUTTER) if any(row.icon or row.is_chosen for row in rows) else 0
         self._details = [wrap(self, row.detail, theme.tk_font("small"), theme.px(_DETAIL_WIDTH)) for row in rows]
         self._tops = self._heights()
@@ -108,24 +122,37 @@ class Rows(tk.Canvas):
             return True
         return False
 
+    def replace(self, rows: Sequence[Row]) -> None:
+        """Show other rows in the same extent, and highlight the first of them that can be chosen."""
+        self._rows = rows
+        self._details = [wrap(self, row.detail, theme.tk_font("small"), theme.px(_DETAIL_WIDTH)) for row in rows]
+        self._tops = self._heights()
+        self._content = self._tops[-1] + theme.px(_PAD)
+        self.configure(scrollregion=(0, 0, self.extent[0], max(self._content, self.extent[1])))
+        self._scroll_to(0)
+        self._index = next((number for number, row in enumerate(rows) if row.can_be_chosen), -1)
+        self._draw()
+
     def draw_frame(self, x: int, y: int) -> None:
         """Draw the rounded border; the corners take the colours of what they lie over at (x, y) of the screen."""
         width, height = self.extent
         radius, line, fill = theme.px(_PAD), theme.resolve(theme.EDGE), theme.resolve(theme.CARD)
-        self.create_rectangle(0, 0, width - 1, height - 1, outline=line, tags="frame")
+        top = int(self.canvasy(0))  # it may open scrolled
+        self.create_rectangle(0, top, width - 1, top + height - 1, outline=line, tags="frame")
         for anchor, at in {
             "nw": (0, 0), "ne": (width, 0), "sw": (0, height), "se": (width, height)
         }.items():  # fmt: skip
             under = _colour_at(self, x + min(at[0], width - 1), y + min(at[1], height - 1))
             corner = rounded_images.corner(self, radius, anchor, fill=fill, line=line, bg=under)
             self._corners.append(corner)
-            self.create_image(*at, anchor=anchor, image=corner, tags="frame")
+            self.create_image(at[0], top + at[1], anchor=anchor, image=corner, tags="frame")
 
     def _heights(self) -> list[int]:
         """The upper edge of each row, and the end of the last."""
-        tops = [theme.px(_PAD)]
+        tops = [theme.px(_PAD) + self._head]
         for row, detail in zip(self._rows, self._details, strict=True):
-            height = _SEPARATOR if row.is_separator else _HEIGHT + len(detail) * _DETAIL_LINE + 4 * bool(detail)
+            height = _HEIGHT + len(detail) * _DETAIL_LINE + 4 * bool(detail)
+            height = _SEPARATOR if row.is_separator else _HEADING if row.is_heading else height
             tops.append(tops[-1] + theme.px(height))
         return tops
 
@@ -148,6 +175,9 @@ class Rows(tk.Canvas):
                 self.create_line(
                     pad + side, middle, width - pad - side, middle, fill=theme.resolve(theme.LINE), tags="row"
                 )
+                continue
+            if row.is_heading:
+                self._draw_heading(row.label, pad + side, bottom)
                 continue
             if number == self._index:
                 self._highlight(pad, top, width - 2 * pad, bottom - top)
@@ -172,6 +202,11 @@ class Rows(tk.Canvas):
             y = top + theme.px(_HEIGHT - 1 + number * _DETAIL_LINE + _DETAIL_LINE // 2)
             self.create_text(left + self._gutter, y, anchor="w", text=line, fill=muted, font=small, tags="row")
 
+    def _draw_heading(self, title: str, left: int, bottom: int) -> None:
+        ink = theme.resolve(theme.MUTED)
+        font = theme.tk_font("strong")
+        self.create_text(left, bottom - theme.px(3), anchor="sw", text=title, fill=ink, font=font, tags="row")
+
     def _highlight(self, x: int, y: int, width: int, height: int) -> None:
         soft, card = theme.resolve(theme.ACCENT_SOFT), theme.resolve(theme.CARD)
         photo = rounded_images.rounded(self, width, height, theme.px(theme.RADIUS), fill=soft, line=soft, bg=card)
@@ -189,6 +224,9 @@ class Rows(tk.Canvas):
             return
         top, bottom = self._tops[self._index] - theme.px(_PAD), self._tops[self._index + 1] + theme.px(_PAD)
         view = int(self.canvasy(0))
+        if self._index == next((number for number, row in enumerate(self._rows) if row.can_be_chosen), 0):
+            top = 0  # with the heading above it
+        top -= self._head
         view = top if top < view else max(view, bottom - self.extent[1])
         self._scroll_to(view)
 
@@ -206,9 +244,10 @@ class Rows(tk.Canvas):
         """At the right edge, if there are more entries than fit."""
         (width, height), pad = self.extent, theme.px(_PAD)
         if self._content <= height:
+            self.itemconfigure(self._thumb, state="hidden")
             return
-        x, per_pixel = width - pad // 2 - 1, (height - 2 * pad) / self._content
-        top = view + pad + view * per_pixel
+        x, per_pixel = width - pad // 2 - 1, (height - self._head - 2 * pad) / self._content
+        top = view + self._head + pad + view * per_pixel
         self.coords(self._thumb, x, top, x, top + height * per_pixel)
         self.itemconfigure(self._thumb, fill=theme.resolve(theme.EDGE), state="normal")
         self.tag_raise(self._thumb)

@@ -15,10 +15,10 @@ from app.widgets.button import Button
 from app.widgets.popover import PopupMenu
 from app.widgets.popover_rows import Rows
 from app.widgets.tooltip import Tooltip
-from modules.config import TrainConfig, find_option, load_preset
+from modules.config import TrainConfig, find_option, load_preset, preset_names
 from modules.config.family_about import family_about
 from modules.config.family_files import family_names
-from modules.config.io.presets import save_preset
+from modules.config.io.presets import preset_summary, save_preset
 from tests.app.driver import Driver
 
 
@@ -189,7 +189,13 @@ def test_families_are_found_by_the_names_that_people_know(driver: Driver) -> Non
 
 
 def test_settings_are_kept_as_a_preset_by_the_menu(driver: Driver, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.draft.save_preset", partial(save_preset, folder=home))
+    folder = home / "presets"
+    monkeypatch.setattr("app.draft.save_preset", partial(save_preset, folder=folder))
+    monkeypatch.setattr("app.shell.presets_menu.preset_names", lambda: [*preset_names(), *preset_names(folder)])
+    monkeypatch.setattr(
+        "app.shell.presets_menu.preset_summary",
+        lambda name: preset_summary(name, folder) if name.startswith("mine/") else preset_summary(name),
+    )
     driver.set("max_steps", 77)
     driver.click_button("Presets")
     driver.press("End")
@@ -200,7 +206,48 @@ def test_settings_are_kept_as_a_preset_by_the_menu(driver: Driver, home: Path, m
     driver.type("xyz")
     driver.press("Return")
     assert driver.dialogs() == []
-    assert load_preset("mine/xyz", home).max_steps == 77
+    assert load_preset("mine/xyz", folder).max_steps == 77
+    assert "Saved as the preset “xyz”" in driver.text(driver.window.run_bar)
+
+    driver.set("max_steps", 78)
+    driver.save(home / "lora.yaml")
+    driver.window.files.save_as_preset()
+    driver.settle()
+    driver.press("Return")
+    assert (folder / "mine" / "lora.yaml").is_file(), "the file's name is suggested"
+    driver.window.files.save_as_preset()
+    driver.settle()
+    driver.type("xyz")
+    driver.press("Return")
+    assert "Save again to replace it" in driver.text(driver.dialogs()[0])
+    assert load_preset("mine/xyz", folder).max_steps == 77
+    driver.press("Return")
+    assert driver.dialogs() == []
+    assert load_preset("mine/xyz", folder).max_steps == 78
+
+    driver.window.open_presets()
+    driver.settle()
+    shown = [(row.label, row.detail) for row in rows(driver)._rows]
+    assert shown[:3] == [("Your presets", ""), *((name, "Pixel diffusion, Fine-tune") for name in ("lora", "xyz"))]
+    driver.press("Escape")
+
+
+def test_presets_are_found_by_any_of_their_words(driver: Driver) -> None:
+    driver.draft.open_preset("sdxl_lora_12gb")
+    driver.window.open_presets()
+    driver.settle()
+    drawn = rows(driver)
+    assert selected(driver) == "sdxl_lora_12gb"
+    border = next(item for item in drawn.find_withtag("frame") if drawn.type(item) == "rectangle")
+    assert drawn.canvasy(0) > 0, "scrolled"
+    assert drawn.coords(border)[1] == drawn.canvasy(0), "the border stands still at the edge"
+    driver.type("turbo qwen")
+    assert [row.label for row in drawn._rows] == ["Nothing found"]
+    driver.press("ctrl+a")
+    driver.type("xl 12 gb")
+    assert [row.label for row in drawn._rows] == ["Stable Diffusion XL", "sdxl_lora_12gb"]
+    driver.press("Escape")
+    assert popover(driver) is None
 
 
 def test_method_that_comes_with_a_family() -> None:

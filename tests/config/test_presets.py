@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from modules.config import ConfigError, TrainConfig, load_preset, preset_names, resolve_config, save_preset
-from modules.config.io.presets import preset_about
+from modules.config.io.presets import preset_summary
 
 
 @pytest.fixture
@@ -27,6 +27,8 @@ def test_names_and_own_presets(presets: Path) -> None:
     save_preset(TrainConfig(resolution=128), "mine/my cats", presets)
     assert load_preset("mine/my cats", presets).resolution == 128
     assert preset_names(presets / "nowhere") == []
+    with pytest.raises(ConfigError, match="'Demo' comes with Tandem"):
+        save_preset(TrainConfig(), "Demo", presets)
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a\\b", "a" * 200, "a\0"])
@@ -85,8 +87,8 @@ def test_faults_name_the_file_unless_they_are_in_what_was_just_given(presets: Pa
 
 def test_a_preset_says_what_it_is_for(presets: Path) -> None:
     (presets / "card.yaml").write_text("# For a card with\n# 12 GB.\nresolution: 32\n# later\n", encoding="utf-8")
-    assert preset_about("card", presets) == "For a card with 12 GB."
-    assert preset_about("demo", presets) == ""
+    assert preset_summary("card", presets).about == "For a card with 12 GB."
+    assert preset_summary("demo", presets).about == ""
 
 
 def test_shipped_presets_are_valid() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
@@ -19,6 +20,17 @@ from modules.files import FileFault, read_text
 
 PRESETS = ROOT / "presets"
 OWN = "mine"
+
+
+@dataclass(frozen=True)
+class PresetSummary:
+    """For a list of presets: what the head of its file says, and its model family and method; empty if unknown."""
+
+    name: str
+    about: str
+    family: str
+    method: str
+
 
 _NAME = re.compile(r"[\w][\w .-]{0,99}")
 
@@ -49,13 +61,17 @@ def preset_data(name: str, folder: Path = PRESETS) -> Data:
     return read_data(_file(name, folder))
 
 
-def preset_about(name: str, folder: Path = PRESETS) -> str:
-    """The comment at the head of a preset's file: what it is for, and the memory it needs; empty if there is none."""
+def preset_summary(name: str, folder: Path = PRESETS) -> PresetSummary:
+    """What a list of presets shows of one; the comment at the head of its file says what it is for."""
     try:
-        lines = read_text(_file(name, folder)).splitlines()
-    except (OSError, FileFault):
-        return ""
-    return " ".join(line.removeprefix("#").strip() for line in takewhile(lambda line: line.startswith("#"), lines))
+        file = _file(name, folder)
+        lines, data = read_text(file).splitlines(), read_data(file)
+    except (OSError, FileFault, ConfigError):
+        return PresetSummary(name, "", "", "")
+    head = takewhile(lambda line: line.startswith("#"), lines)
+    about = " ".join(line.removeprefix("#").strip() for line in head)
+    default = TrainConfig()
+    return PresetSummary(name, about, str(data.get("family", default.family)), str(data.get("method", default.method)))
 
 
 def save_preset(config: TrainConfig, name: str, folder: Path = PRESETS) -> Path:
@@ -63,6 +79,8 @@ def save_preset(config: TrainConfig, name: str, folder: Path = PRESETS) -> Path:
     plain = name.removeprefix(f"{OWN}/").strip()
     if not _NAME.fullmatch(plain):
         raise ConfigError(f"A preset cannot be named {name!r}; use letters, digits, spaces, dots and dashes.")
+    if plain.lower() in map(str.lower, _files(folder)):
+        raise ConfigError(f"The preset {plain!r} comes with Tandem; choose another name for yours.")
     own = folder / OWN
     try:
         own.mkdir(parents=True, exist_ok=True)
