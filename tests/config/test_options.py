@@ -60,6 +60,16 @@ def test_dependencies_name_known_settings() -> None:
             assert not wanted or set(wanted.split("|")) <= set(other.choices), option
 
 
+def test_a_setting_needs_what_the_settings_that_it_depends_on_need() -> None:
+    """Otherwise it stands there as if it had an effect, among others of its card that are greyed."""
+    for option in ALL:
+        terms = list(filter(None, (option.depends_on or "").split(" & ")))
+        for term in terms:
+            needed = find_option(TrainConfig, term.partition("=")[0])
+            if needed is not None:  # not one that has to be off
+                assert set(filter(None, (needed.depends_on or "").split(" & "))) <= set(terms), option.path
+
+
 @pytest.mark.parametrize(
     ("path", "variant", "given", "active"),
     [

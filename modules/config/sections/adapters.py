@@ -118,7 +118,7 @@ class AdapterSettings(Section):
         help="Multiplies the LoRA's effect by alpha / sqrt(rank) instead of alpha / rank, so that a high rank learns "
         "as fast as a low one. Files are saved with the alpha that has this effect elsewhere.",
         advanced=True,
-        depends_on="lora_algorithm=lora|loha|lokr",
+        depends_on="method=lora & lora_algorithm=lora|loha|lokr",
         resume="fixed",
     )
     lora_plus_ratio: float = setting(
@@ -127,7 +127,7 @@ class AdapterSettings(Section):
         help="Learning rate of a LoRA's second matrix (B, lora_up) relative to that of the first. 16 is that of the "
         "LoRA+ paper, with a lower learning rate; 1 trains both alike.",
         advanced=True,
-        depends_on="lora_algorithm=lora",
+        depends_on="method=lora & lora_algorithm=lora",
         ge=1,
         le=1000,
         resume="warn",
@@ -138,7 +138,7 @@ class AdapterSettings(Section):
         help="The size of LoKr's small factor: a layer's sides are divided by it, or by the number next below that "
         "divides them. 4 to 16 for more weights, empty for the most even division and the smallest files.",
         advanced=True,
-        depends_on="lora_algorithm=lokr",
+        depends_on="method=lora & lora_algorithm=lokr",
         ge=2,
         le=1024,
         resume="fixed",
@@ -149,7 +149,7 @@ class AdapterSettings(Section):
         help="How many inputs of a layer are rotated with one another. Larger changes more, with more weights and "
         "time. Where a layer's inputs cannot be divided by it, the nearest number that divides them is used.",
         advanced=True,
-        depends_on="lora_algorithm=oft",
+        depends_on="method=lora & lora_algorithm=oft",
         ge=2,
         le=1024,
         resume="fixed",
