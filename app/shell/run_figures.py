@@ -49,19 +49,22 @@ class RunFigures(tk.Frame):
             self.grid_columnconfigure(place, weight=weight if used else 0, uniform="metrics" if used else "")
 
     def show(self, view: RunView | None, status: Status, *, with_total: bool, is_old: bool = False) -> None:
-        """Show those of a run, nothing without one; `with_total` also how many steps there are, where there is room.
+        """Show those of a run, nothing without one and of one that ended before its first step.
 
+        `with_total`: also how many steps there are, where there is room.
         `is_old`: the run has been started again, and the view knows nothing of that yet.
         """
         if view is None:
-            for label in (*self._titles.values(), *self.labels.values()):
-                _set_text(label, "")
+            self._show_nothing()
             return
         with view.lock:
             step, position, run_info, finished = view.step, view.position, view.run_info, view.finished
             if is_old:
                 step, position, finished = None, view.backup_step, None
             took = view.time - (view.first_time or view.time)
+        if position is None and not status.is_alive:
+            self._show_nothing()  # it ended before its first step
+            return
         total = run_info.total_steps if run_info is not None and with_total else None
         self._set("step", "" if position is None else self._step_text(position, total))
         self._set("loss", "" if step is None or step.loss is None else f"{step.loss:.4g}")
@@ -73,6 +76,10 @@ class RunFigures(tk.Frame):
             self._set("left", "" if left is None else format_duration(left))
             rate = None if step is None or not status.is_alive else step.samples_per_s
         self._set("speed", f"{rate:.3g}" if rate else "")
+
+    def _show_nothing(self) -> None:
+        for label in (*self._titles.values(), *self.labels.values()):
+            _set_text(label, "")
 
     def _step_text(self, step: int, total: int | None) -> str:
         """Without the total where both would reach into the next column."""

@@ -187,6 +187,8 @@ def test_another_run_without_values_shows_none_of_the_former(driven: Driven, run
     driven.window.state_.actions.follow(fresh.path)
     assert all(plot.is_empty for plot in page.plots.values())
     assert not any(plot._value.cget("text") for plot in page.plots.values())
+    figures = driven.window.run_bar.figures
+    driven.until(lambda: not any(label.cget("text") for label in figures.labels.values()), "no dashes in the run bar")
 
 
 def step_of(path: Path, step: int) -> dict[str, float]:
