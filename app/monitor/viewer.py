@@ -12,11 +12,14 @@ from PIL import Image, ImageTk
 from app.monitor.tiles import fit_image, read_settings
 from app.widgets import theme
 from app.widgets.buttons import Button, frame, text
+from app.widgets.scroll import Scroll
+from app.windows.dialog import EDGE
 from modules.files.images import memory_to_decode, open_image
 from modules.run.view.event_records import SampleFile
 
 _SIZE: Final = (900, 620)
 _SIDEBAR_WIDTH: Final = 260
+_SCROLLBAR: Final = 14
 
 
 _SETTINGS: Final = {
@@ -48,10 +51,12 @@ class SampleViewer(tk.Toplevel):
         super().__init__(parent)
         theme.paint(self, bg=theme.CARD)
         self.transient(parent.winfo_toplevel())
-        width, height = (theme.px(side) for side in _SIZE)
+        most = self.winfo_screenwidth(), self.winfo_screenheight() - theme.px(EDGE)
+        width, height = (min(theme.px(side), room) for side, room in zip(_SIZE, most, strict=True))
         top = parent.winfo_toplevel()
         x = top.winfo_rootx() + max(0, (top.winfo_width() - width) // 2)
         y = top.winfo_rooty() + max(0, (top.winfo_height() - height) // 3)
+        x, y = max(0, min(x, self.winfo_screenwidth() - width)), max(0, min(y, most[1] - height))
         self.geometry(f"{width}x{height}+{x}+{y}")
         self._index = index
         self.sample = sample
@@ -99,11 +104,6 @@ class SampleViewer(tk.Toplevel):
         side.pack(side="right", fill="y", padx=theme.px(20), pady=theme.px(20))
         side.configure(width=theme.px(_SIDEBAR_WIDTH))
         side.pack_propagate(False)
-        for name, title in self.titles.items():
-            text(side, title, "small", colour=theme.MUTED).pack(anchor="w")
-            label = text(side, "-", wrap=_SIDEBAR_WIDTH)
-            label.pack(anchor="w", pady=(0, theme.px(10)))
-            self.values[name] = label
         self.buttons = frame(side)
         self.buttons.pack(side="bottom", anchor="w")
         Button(self.buttons, "Copy prompt", self._copy, icon="copy", bg=theme.CARD).pack(anchor="w")
@@ -114,6 +114,13 @@ class SampleViewer(tk.Toplevel):
             colour=theme.FAINT,
             wrap=_SIDEBAR_WIDTH,
         ).pack(side="bottom", anchor="w", pady=theme.px(10))
+        scroll = Scroll(side, theme.CARD)  # a long prompt needs more than a low screen has
+        scroll.pack(fill="both", expand=True)
+        for name, title in self.titles.items():
+            text(scroll.inside, title, "small", colour=theme.MUTED).pack(anchor="w")
+            label = text(scroll.inside, "-", wrap=_SIDEBAR_WIDTH - _SCROLLBAR)
+            label.pack(anchor="w", pady=(0, theme.px(10)))
+            self.values[name] = label
         self.surface = tk.Canvas(self, borderwidth=0, highlightthickness=0)
         theme.paint(self.surface, bg=theme.WINDOW)
         self.surface.pack(side="left", fill="both", expand=True)

@@ -36,9 +36,9 @@ class ModelsPage(tk.Frame):
         self._is_checked = False
         self.result = JobResult("")
         self._poll_job = ""
-        scroll = Scroll(self)
-        scroll.pack(fill="both", expand=True)
-        outer = card(scroll.inside)
+        self._scroll = Scroll(self)
+        self._scroll.pack(fill="both", expand=True)
+        outer = card(self._scroll.inside)
         outer.pack(fill="x", padx=8, pady=(0, 16))
         head = frame(outer)
         head.pack(fill="x", padx=theme.px(16), pady=(theme.px(14), theme.px(4)))
@@ -169,6 +169,7 @@ class ModelsPage(tk.Frame):
         if sentence and not self.status.winfo_manager():
             self.progress.pack(fill="x", padx=theme.px(16), pady=(theme.px(6), 0))
             self.status.pack(fill="x", padx=theme.px(16), pady=(theme.px(8), theme.px(6)))
+            self._scroll.see(self.status)
         theme.paint(self.status, fg=colour)
         self.status.configure(text=sentence)
 

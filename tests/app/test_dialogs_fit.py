@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from app.monitor.sample_index import SampleIndex
+from app.monitor.viewer import SampleViewer
 from app.multi_gpu.host_dialog import HostDialog
 from app.runs.ask_machines import ask_machines
 from app.widgets.button import Button
@@ -26,6 +28,7 @@ from app.windows.welcome import show_welcome
 from modules.importers import import_file
 from modules.run import RunFolder
 from modules.run.preflight_report.report import Cell, PreflightReport
+from modules.run.view.event_records import SampleFile
 from tests.app.driver import Driver
 
 ONETRAINER = Path(__file__).parents[1] / "importers" / "files" / "onetrainer.json"
@@ -54,6 +57,11 @@ def host(driver: Driver) -> None:
     assert opened.message.cget("text"), "nothing is given: it says so"
 
 
+def image(driver: Driver) -> None:
+    sample = SampleFile(str(Path("gone.png").absolute()), "a red scarf and a blue hat, " * 12, 100, 1)
+    SampleViewer(driver.window, SampleIndex(), sample)
+
+
 DIALOGS: dict[str, Callable[[Driver], object]] = {
     "batch size": lambda driver: BatchSizeWindow(driver.window, driver.window.state_).dialog.show(),
     "benchmark": lambda driver: BenchmarkWindow(driver.window, driver.window.state_).show(),
@@ -63,6 +71,7 @@ DIALOGS: dict[str, Callable[[Driver], object]] = {
     "file or folder": lambda driver: file_chooser(driver, "any"),
     "folder": lambda driver: file_chooser(driver, "folder"),
     "host": host,
+    "image": image,
     "import": lambda driver: show_import(driver.window, driver.window.state_, import_file(ONETRAINER)),
     "machines": lambda driver: ask_machines(driver.window, "cats", 3, lambda answer: None),
     "notes": lambda driver: RunNotesWindow(driver.window, RunFolder(Path("cats")), lambda: None).show(),
