@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ from modules.config.family_about import family_about
 from modules.config.family_files import family_names
 from modules.config.known_models import known_model
 from modules.config.transformer_families import hub_model_of, named_family
-from modules.files import decode_json, open_regular, read_json, validate_record
+from modules.files import decode_json, expand_home, open_regular, printable, read_json, validate_record
 
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*(@[\w./-]+)?")
 _WEIGHTS = (".safetensors", ".bin")
 _PICKLES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
-_MAX_HEADER_BYTES = 100 << 20  # the limit of safetensors itself
+_MAX_HEADER_BYTES = 16 << 20  # of models some hundred KiB; parsing more would hold up the window
+_MOST_SHOWN = 600  # characters: a file may name thousands of components
 # Prefixes of tensor names that only one type of whole model in one file has, the type and its family.
 _MODEL_TYPES = (
     ("conditioner.embedders.1.", "Stable Diffusion XL", "stable_diffusion_xl"),
@@ -54,7 +55,13 @@ class BaseModelInfo:
 
 def inspect_base_model(name: str) -> BaseModelInfo:
     """Inspect a folder, a file or a Hugging Face id. Reads headers only; may be slow on a network disk."""
-    path = Path(name).expanduser()
+    found = _inspect(name)
+    shown, error = (printable(said, _MOST_SHOWN) for said in (found.description, found.error))
+    return replace(found, description=shown, error=error)
+
+
+def _inspect(name: str) -> BaseModelInfo:
+    path = expand_home(name)
     try:
         if path.is_dir():
             return _inspect_folder(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -20,7 +19,7 @@ from modules.annotation import (
     model_name,
 )
 from modules.config import ConfigError
-from modules.files import whole_path
+from modules.files import expand_home, whole_path
 
 TASKS: Final[Mapping[Task, str]] = {
     "caption": "write captions with an image-to-text model",
@@ -115,12 +114,12 @@ def header_of(options: argparse.Namespace) -> Header:
         check_ending(task, options.ending)
     except ValueError as error:
         raise ConfigError(f"{'--mask_suffix' if task == 'mask' else '--caption_extension'}: {error}.") from None
-    folder = str(whole_path(os.path.expanduser(options.folder)))
-    if Path(options.out).expanduser().resolve().is_relative_to(Path(folder).resolve()):
+    folder = str(whole_path(expand_home(options.folder)))
+    if expand_home(options.out).resolve().is_relative_to(Path(folder).resolve()):
         raise ConfigError(f"--out: {options.out!r} is in the folder of the images.", "Use another folder.")
     model = model_name(task, options.model)
-    if Path(model).expanduser().is_dir():
-        model = str(whole_path(os.path.expanduser(model)))
+    if expand_home(model).is_dir():
+        model = str(whole_path(expand_home(model)))
     try:
         folder.encode()
     except UnicodeEncodeError:

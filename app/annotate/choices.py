@@ -11,6 +11,7 @@ from app.annotate.job import Order
 from app.annotate.rows import TITLES
 from app.tools.model_tasks import ModelTask, ToolField, applies
 from modules.annotation import DEFAULT_MODELS, KNOWN_MODELS, Task
+from modules.files import expand_home
 
 OTHER_FOLDER: Final = "other"
 OWN_MODEL: Final = "own"
@@ -144,7 +145,7 @@ TASKS: Final[dict[Task, ModelTask]] = {
 def folder_of(values: Mapping[str, str]) -> Path:
     """The folder of the images, absolute."""
     concept = values["concept"]
-    return Path(values["folder"].strip() if concept == OTHER_FOLDER else concept).expanduser().absolute()
+    return expand_home(values["folder"].strip() if concept == OTHER_FOLDER else concept).absolute()
 
 
 def faults(task: Task, values: Mapping[str, str]) -> dict[str, str]:
@@ -204,7 +205,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _expanded(name: str) -> str:
-    return str(Path(name).expanduser()) if name.startswith("~") else name
+    return str(expand_home(name)) if name.startswith("~") else name
 
 
 def _is_within(text: str, least: float, most: float, *, whole: bool) -> bool:

@@ -17,6 +17,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Menu, PopupMenu, Segments, card, frame, popup_menu, text, wrap_within
 from app.widgets.scroll import Scroll
 from modules.annotation import Task
+from modules.files import expand_home
 from modules.machine import visible_gpus
 
 _KEEPING: Final = "Nothing is written before you have seen it."
@@ -171,7 +172,7 @@ def concept_folders(concepts: object) -> dict[str, Mapping[str, object]]:
     found: dict[str, Mapping[str, object]] = {}
     for each in concepts if isinstance(concepts, list) else []:
         if isinstance(each, dict) and each.get("path"):
-            found.setdefault(str(Path(str(each["path"])).expanduser().absolute()), each)
+            found.setdefault(str(expand_home(str(each["path"])).absolute()), each)
     return found
 
 

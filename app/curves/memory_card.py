@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tkinter as tk
-from pathlib import Path
 from typing import Final
 
 from app.curves.memory_program import MemoryAnswer, MemoryProgram, Row
@@ -13,6 +12,7 @@ from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import card, frame, text, wrap_within
 from modules.config import ConfigError, TrainConfig, dump
+from modules.files import expand_home
 from modules.run import LaunchPlan
 from modules.run.format_memory import format_memory
 from modules.run.queue.own_copy import own_copy
@@ -191,5 +191,5 @@ def _answer(program: MemoryProgram, config: TrainConfig) -> MemoryAnswer:
         world_size = LaunchPlan.from_config(config, config_path="config.json").world_size or 1
     except ConfigError:
         world_size = 1  # which its own fields report
-    whole_paths = own_copy(config, Path(config.runs_dir).expanduser().absolute(), None)
+    whole_paths = own_copy(config, expand_home(config.runs_dir).absolute(), None)
     return program.ask(dump(whole_paths), world_size)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tkinter as tk
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from app.curves.noise_program import NoiseHistogram, NoiseProgram
@@ -14,6 +13,7 @@ from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import card, text, wrap_within
 from modules.config.family_files import family_names
+from modules.files import expand_home
 
 SETTINGS: Final = ("family", "family_options", "base_model", "resolution")
 FIRST_MS: Final = 1500  # after the card came into sight: a window that opens has other work
@@ -121,5 +121,5 @@ def describe(found: NoiseHistogram) -> str:
 def whole_path(settings: Mapping[str, object], name: str) -> dict[str, object]:
     """What the setting names, if it exists: the process has another working directory."""
     given = settings.get(name)
-    place = Path(given).expanduser() if isinstance(given, str) and given else None
+    place = expand_home(given) if isinstance(given, str) and given else None
     return {name: str(place.absolute())} if place is not None and place.exists() else {}

@@ -7,13 +7,12 @@ import subprocess
 import sys
 import tkinter as tk
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final
 
 from app.state import AppState
 from modules import ROOT
 from modules.config import ConfigError, TrainConfig
-from modules.files import decode_json, whole_path
+from modules.files import decode_json, expand_home, whole_path
 from modules.run import LaunchPlan
 
 SETTINGS: Final = (
@@ -90,7 +89,7 @@ def count_steps(data: Mapping[str, object], config: TrainConfig | None) -> tuple
 def absolute_concepts(concepts: object) -> list[object]:
     """The concepts with folders that a process with another working directory finds."""
     return [
-        {**each, "path": str(Path(each["path"]).expanduser().absolute())}
+        {**each, "path": str(expand_home(each["path"]).absolute())}
         if isinstance(each, dict) and isinstance(each.get("path"), str) and each["path"]
         else each
         for each in (concepts if isinstance(concepts, list) else [])

@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from app.base_model import BaseModelInfo, inspect_base_model
+from app.base_model import BaseModelInfo
 from app.form.choice_titles import choice_title
 from app.form.path_fields import CHECK_AFTER_MS
 from app.form.setting_text import format_value, help_text
 from app.generate.field import INSIDE, Field
 from app.generate.history import Prompt
+from app.generate.run_models import inspect_model
 from app.generate.settings import OPTIONS, check, families, parse_strengths
 from app.state import AppState
 from app.widgets import theme
@@ -268,7 +269,7 @@ class GenerateForm(tk.Frame):
         self._check_job = ""
         name = str(self.values()["model"]).strip()
         if name:
-            self._state.background.run(lambda: _inspect(name), partial(self._show_info, name))
+            self._state.background.run(lambda: inspect_model(name), partial(self._show_info, name))
         else:
             self.fields["model"].say("", theme.MUTED)
 
@@ -290,11 +291,3 @@ def _typed(option: Option, typed: str) -> object:
         return parse_strengths(typed)
     stripped = typed.strip().replace(",", ".")
     return None if option.optional and not stripped else stripped
-
-
-def _inspect(name: str) -> BaseModelInfo:
-    """As the Model section, but with models that Tandem has saved."""
-    if (Path(name).expanduser() / "tandem.json").is_file():
-        return BaseModelInfo("A model saved by Tandem.")
-    info = inspect_base_model(name)
-    return BaseModelInfo(info.description.replace("when training starts", "at the first use"), info.error)

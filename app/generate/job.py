@@ -13,7 +13,16 @@ from app.child_program import ChildProgram
 from app.form.setting_text import with_titles
 from app.generate.settings import OPTIONS, GenerateSettings, arguments, number_of_images
 from modules import ROOT
-from modules.files import FileFault, Record, decode_json, is_plain_name, printable, read_lines, validate_record
+from modules.files import (
+    FileFault,
+    Record,
+    decode_json,
+    expand_home,
+    is_plain_name,
+    printable,
+    read_lines,
+    validate_record,
+)
 from modules.run.format_progress import BYTES, format_progress
 
 SCRIPT: Final = ROOT / "scripts" / "sample.py"
@@ -80,7 +89,7 @@ class GenerateJob:
         self._place = tempfile.TemporaryDirectory(prefix="tandem-generate-")
         self.files, self.note, self._read, self._wanted = [], "", 0, number_of_images(settings)
         self._is_stopping = self._is_killed = self._is_over = False
-        self._folder = Path(settings.folder.strip()).expanduser()
+        self._folder = expand_home(settings.folder.strip())
         self.status = JobStatus("Starting: loading Python and libraries takes a few seconds.", fraction=None)
         self._child = ChildProgram(SCRIPT, arguments(settings, self._events), self._log)
 

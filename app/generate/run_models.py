@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from app.base_model import BaseModelInfo, inspect_base_model
 from modules.config import ConfigError, TrainConfig, load_config
+from modules.files import expand_home
 from modules.run import RunFolder
 
 MAX_RUNS: Final = 30  # listed
@@ -80,17 +84,23 @@ def read_run_model(folder: RunFolder) -> RunModel:
     )
 
 
+def inspect_model(name: str) -> BaseModelInfo:
+    """As the Model section does, but with models that Tandem has saved."""
+    if os.path.isfile(expand_home(name) / _SAVED_INFO):
+        return BaseModelInfo("A model saved by Tandem.")
+    info = inspect_base_model(name)
+    return BaseModelInfo(info.description.replace("when training starts", "at the first use"), info.error)
+
+
 def finished_runs(runs_dir: Path) -> list[RunFolder]:
     """The runs in a folder that have saved a model, newest first."""
-    try:
-        found = [(folder.model_dir.stat().st_mtime, folder) for folder in _runs(runs_dir) if has_model(folder)]
-    except OSError:
-        return []
-    return [folder for _, folder in sorted(found, key=lambda each: each[0], reverse=True)[:MAX_RUNS]]
-
-
-def _runs(runs_dir: Path) -> list[RunFolder]:
-    return [RunFolder(path.absolute()) for path in runs_dir.iterdir() if path.is_dir()]
+    found = list[tuple[float, Path]]()
+    with suppress(OSError):
+        for path in runs_dir.iterdir():
+            with suppress(OSError):  # a folder that may not be read, or has just been deleted
+                if has_model(run := RunFolder(path)):
+                    found.append((run.model_dir.stat().st_mtime, path.absolute()))
+    return [RunFolder(path) for _, path in sorted(found, reverse=True)[:MAX_RUNS]]
 
 
 def _base_of(config: TrainConfig) -> str:

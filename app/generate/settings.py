@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 from app.form.setting_text import fault_message
 from modules.config import Option, Sample, faults, options, setting
 from modules.config.family_files import family_names
+from modules.files import expand_home
 from modules.run.folder.custom_sample import MAX_PROMPT_CHARS
 
 AUTOMATIC: Final = "automatic"
@@ -140,4 +141,4 @@ def families() -> list[str]:
 def _path(typed: str) -> str:
     """`typed` without spaces around it; ~ is the home folder."""
     name = typed.strip()
-    return str(Path(name).expanduser()) if name.startswith("~") else name
+    return str(expand_home(name)) if name.startswith("~") else name

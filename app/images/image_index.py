@@ -13,6 +13,7 @@ from typing import Final
 
 from app.child_program import start_module
 from modules.config.captions import CaptionState
+from modules.files import expand_home
 
 # The settings that determine the result of a survey.
 SURVEY_SETTINGS = ("concepts", "resolution", "aspect_ratio_bucketing", "masked_training")
@@ -158,7 +159,7 @@ def survey(
     survey_settings = {name: settings[name] for name in SURVEY_SETTINGS if name in settings}
     concepts = settings.get("concepts")
     roots = {
-        number: Path(str(concept["path"])).expanduser().absolute()
+        number: expand_home(str(concept["path"])).absolute()
         for number, concept in enumerate(concepts if isinstance(concepts, Iterable) else ())
         if isinstance(concept, Mapping) and concept.get("path")
     }

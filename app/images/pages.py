@@ -21,6 +21,7 @@ from app.nested import value_at
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, card, frame, text
+from modules.files import expand_home
 
 _PAUSE_MS = 700  # after the last change of a setting
 _POLL_MS = 100
@@ -93,7 +94,7 @@ class ImagePages(tk.Frame):
         concepts = self._settings.get("concepts")
         if problem is None or not isinstance(concepts, list) or problem.concept >= len(concepts):  # one was removed
             return None
-        return Path(str(value_at(concepts[problem.concept], "path"))).expanduser().absolute()
+        return expand_home(str(value_at(concepts[problem.concept], "path"))).absolute()
 
     def reload_if_changed(self) -> None:
         """Schedule a reload if the folders' settings have changed since the last one."""

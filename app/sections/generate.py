@@ -23,6 +23,7 @@ from app.widgets.buttons import Button, add_tooltip, frame, popup_menu, text, wr
 from app.widgets.progress_bar import ProgressBar
 from app.widgets.section_head import SectionHead
 from modules.config import TandemError
+from modules.files import expand_home
 from modules.machine import visible_gpus
 from modules.run import RunFolder
 
@@ -216,7 +217,7 @@ class Section(tk.Frame):
         self.bar.show(status.fraction, busy=self.job.is_running, colour=colour)
 
     def _folder(self) -> Path:
-        return Path(str(self.form.values()["folder"]).strip() or ".").expanduser()
+        return expand_home(str(self.form.values()["folder"]).strip() or ".")
 
     def _open_folder(self) -> None:
         folder = self._folder()
@@ -230,7 +231,7 @@ class Section(tk.Frame):
         self.state.background.run(partial(read_folder, folder), self.results.show)
 
     def _list_runs(self, widget: tk.Misc) -> None:
-        runs_dir = Path(str(self.state.draft.get("runs_dir") or "runs"))
+        runs_dir = self.state.runs_dir
         self.state.background.run(lambda: finished_runs(runs_dir), partial(self._show_runs, widget, runs_dir))
 
     def _show_runs(self, widget: tk.Misc, runs_dir: Path, runs: list[RunFolder]) -> None:

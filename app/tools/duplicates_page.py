@@ -20,6 +20,7 @@ from app.tools.program_page import ProgramPage, load_image
 from app.tools.tool_form import ToolForm
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Menu, Style, card, frame, text
+from modules.files import expand_home
 from modules.files.trash import Trashed, restore_all
 
 MODULE: Final = "modules.data.index.near_duplicates"
@@ -70,7 +71,7 @@ class DuplicatesPage(ProgramPage):
 
     def start(self) -> None:
         """Look for them."""
-        folder = Path(self.folder.get().strip()).expanduser().absolute()
+        folder = expand_home(self.folder.get().strip()).absolute()
         if not self.folder.get().strip():
             self.say("Choose a folder of images.", theme.BAD)
             return

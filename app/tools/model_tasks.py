@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
 from modules.config.sections.adapters import MAX_RANK
+from modules.files import expand_home
 
 Kind = Literal["any", "file", "folder", "save", "choice", "integer", "number", "switch", "text"]
 AS_IS: Final = "as in the file"
@@ -155,7 +155,7 @@ def faults(task: ModelTask, values: Mapping[str, str]) -> dict[str, str]:
 
 def arguments(task: ModelTask, values: Mapping[str, str]) -> list[str]:
     """The arguments of scripts/convert.py for values without faults."""
-    source, out = (str(Path(values[name].strip()).expanduser()) for name in ("source", "out"))
+    source, out = (str(expand_home(values[name].strip())) for name in ("source", "out"))
     more: list[str] = []
     if task.name == "convert":
         more = [f"--to={values['to']}"]
@@ -183,7 +183,7 @@ def suggested_out(task: ModelTask, values: Mapping[str, str]) -> str:
     text = values.get("source", "").strip()
     if not text:
         return ""
-    source = Path(text).expanduser()
+    source = expand_home(text)
     is_model_folder = source.is_dir() and not source.suffix
     is_folder = (task.name == "merge" and is_model_folder) or (task.name == "convert" and _has_layout(values))
     stem = source.name if is_model_folder else source.stem
@@ -198,7 +198,7 @@ def _has_layout(values: Mapping[str, str]) -> bool:
 
 
 def _path(text: str) -> str:
-    return str(Path(text.strip()).expanduser())
+    return str(expand_home(text.strip()))
 
 
 def _is_strength(text: str) -> bool:

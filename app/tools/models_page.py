@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import tkinter as tk
-from pathlib import Path
 from typing import Final
 
 from app.form.setting_text import with_actions
@@ -18,6 +17,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Segments, card, frame, text, wrap_within
 from app.widgets.progress_bar import ProgressBar
 from app.widgets.scroll import Scroll
+from modules.files import expand_home
 from modules.run.format_duration import format_duration
 
 POLL_MS: Final = 200
@@ -80,7 +80,7 @@ class ModelsPage(tk.Frame):
         self.form.say(wrong)
         if wrong or self._state.model_job is not None:
             return
-        self._state.model_job = ModelJob(arguments(self.form.task, values), Path(values["out"].strip()).expanduser())
+        self._state.model_job = ModelJob(arguments(self.form.task, values), expand_home(values["out"].strip()))
         self._show_result(JobResult(""))
         self._poll()
 

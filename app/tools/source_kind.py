@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final, Literal
 
 from app.base_model import is_lora, tensor_shapes
 from app.tools.model_tasks import FORMATS
 from modules.config.family_files import family_names
 from modules.config.transformer_families import named_family
+from modules.files import FileFault, expand_home
 
 SourceKind = Literal["folder", "model", "lora", "embedding", "other", ""]  # "": not known
 
@@ -34,12 +34,12 @@ REASONS: Final[Mapping[SourceKind, str]] = {
 
 def source_kind(name: str) -> SourceKind:
     """What a path leads to, from the names of its tensors; reads headers only, and may be slow on a network disk."""
-    path = Path(name).expanduser()
+    path = expand_home(name)
     try:
         if path.is_dir():
             return "folder" if (path / "model_index.json").is_file() else ""
         shapes = tensor_shapes(path) if path.suffix.lower() == ".safetensors" else None
-    except OSError:
+    except (OSError, FileFault):
         return ""
     if not shapes:
         return ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from app.tools.model_tasks import KIND, ModelTask, ToolField, applies
@@ -13,6 +12,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Menu, Switch, frame, text
 from app.windows.chooser import choose_path
 from app.windows.folder_listing import Purpose
+from modules.files import expand_home
 
 _TITLES: Final = 190  # unscaled pixels of the column of titles
 _WIDEST: Final = 720  # of the fields
@@ -132,7 +132,7 @@ class ToolForm(tk.Frame):
     def _browse(self, field: ToolField) -> None:
         control = self.controls[field.name]
         assert isinstance(control, Entry)
-        start = Path(control.get().strip() or self.values().get("source", "")).expanduser()
+        start = expand_home(control.get().strip() or self.values().get("source", ""))
         endings = () if field.kind == "folder" else (".safetensors",)
         if field.kind == "save":
             chosen = choose_path(self, "save", field.title, start.parent, endings, start.name)

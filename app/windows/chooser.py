@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tkinter as tk
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,8 +22,8 @@ def choose_path(
     one of any kind, else in the present folder.
     """
     places, kind = _places(owner), " ".join([purpose, *endings])
-    chosen = start if start.is_file() else None
-    if start == Path() or not (start.is_absolute() or start.exists()):
+    chosen = start if os.path.isfile(start) else None
+    if start == Path() or not (start.is_absolute() or os.path.exists(start)):
         start = Path(places.get(kind) or next(reversed(places.values()), ""))
     start = _existing(start)
     answer = _ask(owner, purpose, title, start, endings, chosen.name if chosen else name)
@@ -59,4 +60,4 @@ def _existing(start: Path) -> Path:
         start = start.absolute()
     except OSError:
         return Path.home()  # the working directory was deleted
-    return next((folder for folder in (start, *start.parents) if folder.is_dir()), Path.home())
+    return next((folder for folder in (start, *start.parents) if os.path.isdir(folder)), Path.home())

@@ -119,7 +119,7 @@ class FileDialog:
     def _open_typed(self) -> None:
         """List the typed folder, or take the typed file."""
         path = self._typed()
-        if path.is_file() and self._purpose in ("open", "any"):
+        if os.path.isfile(path) and self._purpose in ("open", "any"):
             self._finish(path)
         else:
             self._open_folder(path)
@@ -212,7 +212,7 @@ class FileDialog:
     def _accept(self) -> None:
         if self._purpose in ("folder", "any"):
             chosen = self._chosen()
-            if chosen.is_dir() or (self._purpose == "any" and chosen.exists()):
+            if os.path.isdir(chosen) or (self._purpose == "any" and os.path.exists(chosen)):
                 self._finish(chosen)
             else:
                 kind = "folder" if self._purpose == "folder" else "file or folder"
@@ -225,13 +225,13 @@ class FileDialog:
                 self._open_folder(self._folder / item.name)
             return
         file = self._folder / name
-        if file.is_dir():
+        if os.path.isdir(file):
             self._open_folder(file)
-        elif self._purpose == "open" and not file.is_file():
+        elif self._purpose == "open" and not os.path.isfile(file):
             self._message.configure(text=f"There is no file {name} here.")
         elif self._purpose == "save":
             file = file if file.suffix or not self._endings else file.with_name(f"{file.name}{self._endings[0]}")
-            if file.exists() and self._confirmed != str(file):
+            if os.path.exists(file) and self._confirmed != str(file):
                 self._confirmed = str(file)
                 self._message.configure(text=f"{file.name} already exists. Save again to replace it.")
             else:

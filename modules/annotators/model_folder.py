@@ -29,6 +29,7 @@ from modules.diffusion.hub.one_model import (
     required_model_files,
 )
 from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.files import expand_home
 
 ACCEPTED = "Give a folder with the model, or its name on the hub (owner/model)."
 
@@ -45,7 +46,7 @@ def model_folder(
     of its own. Raises ConfigError.
     """
     try:
-        folder = Path(name).expanduser()
+        folder = expand_home(name)
         if not folder.is_dir():
             folder = _hub_model(name, kind, types).ensure_cached(progress)
         files = {each.name for each in folder.iterdir() if each.is_file()}

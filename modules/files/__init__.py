@@ -1,7 +1,15 @@
 """Files and texts that may come from somebody else: read with limits, shown without being obeyed."""
 
-from modules.files.display import MASK, control_character, is_secret_name, mask_secrets, printable, spreadsheet_cell
-from modules.files.links import find_link, is_link, whole_path
+from modules.files.display import (
+    MASK,
+    control_character,
+    encodable,
+    is_secret_name,
+    mask_secrets,
+    printable,
+    spreadsheet_cell,
+)
+from modules.files.links import expand_home, find_link, is_link, whole_path
 from modules.files.partial import PARTIAL, REPLACED, REPLACED_MODEL, put_back_replaced, remove_partial, replacing
 from modules.files.reading import (
     FileFault,
@@ -26,6 +34,8 @@ __all__ = [
     "Record",
     "control_character",
     "decode_json",
+    "encodable",
+    "expand_home",
     "file_size",
     "find_link",
     "is_link",

@@ -12,6 +12,7 @@ _UNPRINTABLE = re.compile(
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _CONTROL_BUT_LINES = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _LINE_ENDS = re.compile("[\n\t]")
+_HALF_PAIR = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 MASK = "***"  # in place of a secret
 _SECRET_NAME = (
@@ -50,6 +51,14 @@ def printable(text: object, limit: int = 2000, *, lines: bool = False, mask: boo
     if not lines:
         shown = _LINE_ENDS.sub(_escape, shown)
     return "".join(_escape_surrogate(character) for character in shown) if not shown.isascii() else shown
+
+
+def encodable(text: str) -> str:
+    """`text` with U+FFFD in place of lone surrogates, which JSON may hold and neither Tk nor a file takes.
+
+    Those that stand for the bytes of a file name that is not UTF-8 (PEP 383) stay.
+    """
+    return _HALF_PAIR.sub("\ufffd", text)
 
 
 def spreadsheet_cell(text: str) -> str:

@@ -31,6 +31,11 @@ def whole_path(path: str | Path) -> Path:
     return Path(whole)
 
 
+def expand_home(path: str | Path) -> Path:
+    """The path with a home folder for `~`. One such as ~nobody stays as it is, for which Path.expanduser raises."""
+    return Path(os.path.expanduser(path))
+
+
 def find_link(folder: Path, except_in: Collection[str] = ()) -> Path | None:
     """A link somewhere in a folder, except in its subfolders `except_in`; None if there is none.
 

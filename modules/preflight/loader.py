@@ -24,6 +24,7 @@ from modules.data.loading.loader import Examples, Loader, make_loader
 from modules.data.loading.on_the_fly import OnTheFlyExamples
 from modules.data.loading.order import make_order
 from modules.families._family import Family
+from modules.files import expand_home
 from modules.preflight.cells import hosts_of
 from modules.preflight.coordinator import Answer, Context, Coordinator
 from modules.preflight.disk import existing_parent
@@ -109,7 +110,7 @@ def _unpacked(concept: Concept, cache_dir: Path) -> Concept:
 
 
 def _copied(concept: Concept, target: Path, count: int) -> Concept:
-    root = Path(concept.path).expanduser()
+    root = expand_home(concept.path)
     names = [name for name in sorted(data_listing(concept)) if Path(name).suffix.lower() in IMAGE_SUFFIXES]
     for name in names[:: max(1, len(names) // count)][:count]:
         for file in {root / name, *((root / name).with_suffix(each) for each in concept.caption_extensions)}:

@@ -12,8 +12,11 @@ from diffusers import FlowMatchEulerDiscreteScheduler, UNet2DModel
 from safetensors.torch import save_file
 
 from app.base_model import inspect_base_model, other_family
+from app.generate.run_models import inspect_model
+from app.generate.settings import GenerateSettings, arguments
 from app.runs.checks import missing_for_training
 from app.widgets import theme
+from app.windows.chooser import _existing
 from modules.config import TrainConfig
 from modules.config.family_files import family_names
 from modules.families._by_name import family_class
@@ -110,6 +113,28 @@ def test_unusable_files_are_explained(tmp_path: Path) -> None:
     assert "pickle" in errors["model.ckpt"]
     assert "is not a model" in errors["notes.txt"]
     assert errors["whole.safetensors"] == ""
+
+
+def test_what_a_foreign_folder_says_stays_short(tmp_path: Path) -> None:
+    """A label with megabytes of text, or a header of as many, would stop the window for seconds."""
+    names = {f"part-{number}\n": ["diffusers", "UNet2DModel"] for number in range(20_000)}
+    (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": "Some\x1bPipeline", **names}))
+    error = inspect_base_model(str(tmp_path)).error
+    assert error.startswith("Some\\x1bPipeline, but components are missing or incomplete: part-0\\n, ")
+    assert len(error) < 1000
+    header = b"{" + b" " * (17 << 20) + b"}"
+    (tmp_path / "huge.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    assert "damaged" in inspect_base_model(str(tmp_path / "huge.safetensors")).error
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-this-name/model", "x" * 300, "\0"])
+def test_names_that_no_file_can_have(name: str) -> None:
+    """A user that does not exist, and a name longer than a file system takes."""
+    for inspect in (inspect_base_model, inspect_model):
+        assert inspect(name).error
+    assert _existing(Path(name)) in (Path.cwd(), *Path.cwd().parents)
+    settings = GenerateSettings(model="~nobody-of-this-name", prompt="x", folder="~nobody-of-this-name/out")
+    assert "--out=~nobody-of-this-name/out" in arguments(settings, Path("events"))
 
 
 def test_hub_ids_and_invalid_names() -> None:

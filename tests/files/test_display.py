@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
 
 from modules.config import ConfigError, TrainConfig
-from modules.files import mask_secrets, printable, spreadsheet_cell
+from modules.files import encodable, mask_secrets, printable, spreadsheet_cell
 from modules.importers import import_file
 from modules.run import RunFolder, read_events
 from modules.run.console import echo, warn
@@ -17,6 +18,7 @@ from modules.run.folder.events import EventLog
 from modules.run.folder.failures import Failure, read_failures, record_failure
 from modules.run.folder.rank_log import start_rank_log, stop_rank_log
 from modules.run.supervise.supervisor import Supervisor
+from modules.run.view.event_records import parse_text
 
 TOKEN = "hf_" + "aBcD1234" * 4
 SECRET_TEXTS = (
@@ -114,3 +116,9 @@ def test_logs_are_shown_and_not_obeyed(tmp_path: Path) -> None:
 def test_what_a_spreadsheet_would_run_is_text(text: str) -> None:
     assert spreadsheet_cell(text) == "'" + text
     assert spreadsheet_cell("a" + text) == "a" + text
+
+
+def test_lone_surrogates_are_no_text() -> None:
+    file_name = os.fsdecode(b"caf\xe9")
+    assert encodable(f"a\ud800b {file_name} \U0001f600\udfff") == f"a\ufffdb {file_name} \U0001f600\ufffd"
+    assert parse_text("\ud800") == "\ufffd"

@@ -17,7 +17,7 @@ from modules.config import Concept, ConfigError, DataError
 from modules.data.archives.numpy_pickle import read_pickled_data
 from modules.data.archives.tar_reader import MAX_FILE, extract
 from modules.data.index.index import ProgressCallback, no_progress
-from modules.files import FileFault, read_bytes, remove_tree
+from modules.files import FileFault, expand_home, read_bytes, remove_tree
 
 SIDE = 32  # pixels
 _PIXELS = 3 * SIDE**2
@@ -63,7 +63,7 @@ VERSIONS = (
 
 def is_archive(path: str | Path) -> bool:
     """Whether `path` is an archive by its name, or a folder with the files of one; nothing is opened."""
-    place = Path(path).expanduser()
+    place = expand_home(path)
     if place.name.lower().endswith(_SUFFIXES):
         return place.is_file()
     return any((place / version.names_file).is_file() and (place / version.test[0]).is_file() for version in VERSIONS)
@@ -73,7 +73,7 @@ def unpacked_concept(concept: Concept, cache_dir: Path) -> Concept:
     """The concept with the folder that `unpack` fills in place of its archive: test images for validation and test."""
     part = "train" if concept.kind == "train" else "test"
     source = "folder_name" if concept.caption_source == "auto" else concept.caption_source
-    path = str(_target(Path(concept.path).expanduser(), cache_dir) / part)
+    path = str(_target(expand_home(concept.path), cache_dir) / part)
     return concept.model_copy(update={"path": path, "caption_source": source})
 
 
@@ -82,7 +82,7 @@ def unpack(path: str | Path, cache_dir: Path, progress: ProgressCallback = no_pr
 
     Raises DataError if it is none of the four versions or damaged, ConfigError if it cannot be written.
     """
-    source = Path(path).expanduser()
+    source = expand_home(path)
     target = _target(source, cache_dir)
     if target.is_dir():
         return

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final
 
+from modules.files import encodable
+
 _MAX_TEXT_LENGTH: Final = 4000
 LEAST_FIGURE: Final = 1e-9
 MAX_FIGURE: Final = 1e12  # of what a rank has measured: others are no measurements
@@ -126,7 +128,7 @@ def parse_int(value: object) -> int | None:
 
 def parse_text(value: object) -> str:
     """Text, truncated if very long; empty for anything else."""
-    return value[:_MAX_TEXT_LENGTH] if isinstance(value, str) else ""
+    return encodable(value[:_MAX_TEXT_LENGTH]) if isinstance(value, str) else ""
 
 
 def parse_texts(value: object) -> dict[str, str]:
