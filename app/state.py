@@ -14,6 +14,7 @@ from app.family_loader import FamilyLoader
 from app.preferences import Preferences
 from app.runs.control import RunControl
 from app.slices import Slices
+from modules.files import control_character
 from modules.run import RunFolder
 from modules.run.join.join_token import NextToken
 
@@ -65,6 +66,12 @@ class AppState:
         self.pages = preferences.pages  # of each section, the page in sight; outlives the section, too
         self.next_join_token = NextToken()
         self._listeners: dict[Topic, list[Callable[[], object]]] = defaultdict(list)
+
+    @property
+    def runs_dir(self) -> Path:
+        """The folder of runs in the settings; the usual one for what no folder can be called."""
+        name = str(self.draft.get("runs_dir") or "")
+        return Path(name if name and not control_character(name) else "runs")
 
     def subscribe(self, topic: Topic, callback: Callable[[], object], owner: tk.Misc | None = None) -> None:
         """Call `callback` at every change of the topic until `owner` is destroyed."""

@@ -198,6 +198,6 @@ def _log_files(folder: RunFolder) -> list[tuple[str, Path]]:
         )
     except OSError:
         ranks = []
-    return [(name, path) for name, path in found if path.exists()] + [
+    return [(name, path) for name, path in found if os.path.exists(path)] + [
         (str(rank), path) for rank, path in ranks[:_MAX_FILES]
     ]

@@ -23,6 +23,7 @@ from app.widgets.clickable import make_clickable
 from modules.files import FileFault, open_regular
 from modules.run import RunFolder
 from modules.run.folder.event_reader import parse_events
+from modules.run.view.series import MAX_VALUE
 
 _COUNT: Final = 4
 _SIDE: Final = 56  # of the sample, in unscaled pixels
@@ -52,7 +53,7 @@ class RecentRuns(tk.Frame):
 
     def refresh(self) -> None:
         """Show the newest runs of the folder in the settings."""
-        runs_dir = Path(str(self._state.draft.get("runs_dir") or "runs"))
+        runs_dir = self._state.runs_dir
         side = theme.px(_SIDE)
         self._state.background.run(lambda: read_recent(runs_dir, side), self._show)
 
@@ -139,7 +140,7 @@ def loss_outline(file: Path) -> tuple[float, ...]:
 
 def _losses(chunk: bytes) -> list[float]:
     found = [event.get("loss") for event in parse_events(chunk) if event.get("type") == "step"]
-    return [loss for loss in found if isinstance(loss, float) and math.isfinite(loss)]
+    return [loss for loss in found if isinstance(loss, float) and abs(loss) < MAX_VALUE]
 
 
 def _last_sample(folder: RunFolder) -> Path | None:

@@ -6,11 +6,13 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from app.runs.status import Liveness, Status, read_liveness, status_of
+from app.runs.liveness import Liveness, read_liveness
+from app.runs.status import Status, status_of
 from modules.files import FileFault, open_regular, read_json
 from modules.run import Event, EventReader, RunFolder
 from modules.run.folder.event_reader import parse_events
@@ -139,11 +141,14 @@ def _different(values: Sequence[str], started_in: Sequence[Path | None]) -> set[
 
 
 def _folders(runs_dir: Path) -> list[Path]:
-    try:
-        found = [path for path in runs_dir.iterdir() if RunFolder(path).config_file.is_file()]
-        return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)[:MAX_RUNS]
-    except OSError:
-        return []
+    """The run folders in a folder, newest first, without those that may not be read or have just been deleted."""
+    found = list[tuple[float, Path]]()
+    with suppress(OSError):
+        for path in runs_dir.iterdir():
+            with suppress(OSError):
+                if RunFolder(path).config_file.is_file():
+                    found.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(found, reverse=True)[:MAX_RUNS]]
 
 
 def _head_and_tail(file: Path) -> list[Event]:

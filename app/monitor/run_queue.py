@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Final
 
 from app.monitor.page import Page
@@ -65,7 +64,7 @@ class QueuePage(Page):
     @property
     def run_queue(self) -> RunQueue:
         """The queue of the folder in the settings."""
-        return RunQueue(Path(str(self.state.draft.get("runs_dir") or "runs")))
+        return RunQueue(self.state.runs_dir)
 
     @property
     def selected(self) -> Entry | None:

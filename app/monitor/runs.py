@@ -83,12 +83,12 @@ class RunsPage(Page):
         """The folder of the followed run, or else that of the settings."""
         if self.run is not None:
             return self.run.folder.path.parent
-        return Path(str(self.state.draft.get("runs_dir") or "runs")).absolute()
+        return self.state.runs_dir.absolute()
 
     @property
     def folders(self) -> list[Path]:
         """All folders whose runs are listed, as they are written."""
-        of_settings = Path(str(self.state.draft.get("runs_dir") or "runs")).absolute()
+        of_settings = self.state.runs_dir.absolute()
         return list(dict.fromkeys([self.runs_dir, of_settings, *map(Path, self.state.preferences.runs_folders)]))
 
     @property

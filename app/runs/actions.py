@@ -45,7 +45,7 @@ class RunActions:
         if named is not None:
             self.follow(named.absolute())
             return
-        runs_dir = Path(str(self._state.draft.get("runs_dir") or "runs"))
+        runs_dir = self._state.runs_dir
         self._state.background.run(lambda: active_runs(runs_dir), self._attach_active)
 
     def _attach_active(self, active: list[Path]) -> None:

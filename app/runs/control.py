@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,8 @@ import psutil
 
 from app.runs.follower import Follower
 from app.runs.join_prompt import JoinPrompt, join_prompt_of
-from app.runs.status import READING, STARTING, Status, read_liveness, status_of
+from app.runs.liveness import read_liveness
+from app.runs.status import READING, STARTING, Status, status_of
 from modules.config import Sample, TrainConfig
 from modules.run import RunFolder, request_command
 from modules.run.launch.detached import create_run, launch, next_free_name
@@ -26,17 +29,18 @@ def existing_run(config: TrainConfig) -> RunFolder | None:
     if config.run_name is None:
         return None
     folder = RunFolder((Path(config.runs_dir) / config.run_name).absolute())
-    return folder if folder.events_file.exists() and folder.config_file.exists() else None
+    return folder if os.path.exists(folder.events_file) and os.path.exists(folder.config_file) else None
 
 
 def active_runs(runs_dir: Path) -> list[Path]:
     """The folders of runs that are active on this computer, newest first."""
-    try:
-        folders = [path for path in runs_dir.iterdir() if path.is_dir()]
-        folders.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    except OSError:
-        return []
-    return [path.absolute() for path in folders if read_liveness(RunFolder(path)).is_alive]
+    found = list[tuple[float, Path]]()
+    with suppress(OSError):
+        for path in runs_dir.iterdir():
+            with suppress(OSError):  # it has just been deleted
+                if read_liveness(RunFolder(path)).is_alive:
+                    found.append((path.stat().st_mtime, path.absolute()))
+    return [path for _, path in sorted(found, reverse=True)]
 
 
 class RunControl:
@@ -127,7 +131,7 @@ class RunControl:
 
     def is_pending(self, name: str) -> bool:
         """Whether the run has not yet picked up the request."""
-        if name in self._requested and not (self.folder.commands_dir / name).exists():
+        if name in self._requested and not os.path.lexists(self.folder.commands_dir / name):
             del self._requested[name]
         return name in self._requested
 
@@ -150,7 +154,7 @@ class RunControl:
 
     def resend_stop(self) -> None:
         """Repeat a stop request that the run's start has deleted along with older commands."""
-        if self._stop_wanted and not (self.folder.commands_dir / "stop").exists():
+        if self._stop_wanted and not os.path.lexists(self.folder.commands_dir / "stop"):
             with self.view.lock:
                 is_over = self.view.finished is not None
             if not is_over:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from app.runs.status import Liveness, read_liveness
+from app.runs.liveness import Liveness, read_liveness
 from modules.run import EventReader, RunFolder
 from modules.run.view.run_view import RunView
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Final
 
 from app.state import AppState
@@ -25,7 +24,7 @@ class QueueWatch:
         if self._is_reading or time.monotonic() - self._read_at < _EVERY_S:
             return
         self._is_reading = True
-        queue = RunQueue(Path(str(self._state.draft.get("runs_dir") or "runs")))
+        queue = RunQueue(self._state.runs_dir)
         self._state.background.run(lambda: len(queue.read().waiting), self._found, lambda why: self._found(0))
 
     def _found(self, count: int) -> None:

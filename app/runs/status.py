@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from app.runs.join_prompt import join_prompt_of
-from modules.files import FileFault, open_regular, printable
-from modules.run import Failure, RunFolder, root_cause
+from app.runs.liveness import Liveness
 from modules.run.endings import ENDINGS, Ending
 from modules.run.exit_codes import FINISHED
-from modules.run.folder.backup_list import complete_backups
-from modules.run.folder.backup_manifest import BACKUP_NAME
-from modules.run.folder.failures import read_start_failure
-from modules.run.folder.pidfile import Launcher, find_launcher, interrupted_start
-from modules.run.folder.run_lock import is_training
 from modules.run.format_duration import in_words
 from modules.run.format_progress import format_progress
-from modules.run.join.join_line import read_join_line
 from modules.run.view.event_records import Message, Phase, Step
 from modules.run.view.run_view import RunView
 
@@ -36,7 +28,6 @@ PHASES: Final[Mapping[str, str]] = {
     "validation": "Validating",
     "test": "Testing",
 }
-_CONSOLE_TAIL_BYTES: Final = 4096
 _QUIET_S: Final = 120.0
 _LOST_END: Final = "Its process ended without an error, but no event says that the model was saved."
 _SAID_ELSEWHERE: Final = "log/console.txt and log/launcher.txt in the run folder may say more."
@@ -45,33 +36,6 @@ _LOST_EVENTS: Final = "The run has saved its work, but none of its events are le
 _AFTER_LOST_EVENTS: Final = f"events.jsonl is empty, damaged or was removed; a full disk can do that. {_SAID_ELSEWHERE}"
 _HOW_TO_FORCE: Final = "“Force stop” ends it at once, without a backup."
 _SLOW_START_S: Final = 20.0  # from here on the time is told
-
-
-@dataclass(frozen=True)
-class Liveness:
-    """What a run's processes and folder show."""
-
-    exists: bool = True
-    launcher: Launcher | None = None
-    is_training: bool = False
-    stop_wanted: bool = False
-    failure: Message | None = None
-    start_failure: Message | None = None  # why the last start by the window started no process
-    console: str = ""  # tail of the launcher's output, of a run that has ended
-    join_line: str = ""  # of a run that may be waiting for other machines
-    interrupted_start: float = 0.0  # when the launcher started, if it was killed; else 0
-    backup: int | None = None  # the step of the newest backup, of a run that has ended
-    has_model: bool = False  # whether a run that has ended has saved one
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether any process of the run is known to exist."""
-        return self.launcher is not None or self.is_training
-
-    @property
-    def started(self) -> float:
-        """When the run was last started, in seconds since the epoch; 0 if unknown."""
-        return self.launcher.marked_at if self.launcher is not None else self.interrupted_start
 
 
 @dataclass(frozen=True)
@@ -118,27 +82,6 @@ def no_run(queued: int) -> Status:
     return replace(NO_RUN, detail=f"{NO_RUN.detail} {waits} in the queue.")
 
 
-def read_liveness(folder: RunFolder) -> Liveness:
-    """Check the processes of a run, and its folder for failures. Takes milliseconds; callable from any thread."""
-    if not folder.path.is_dir():
-        return Liveness(exists=False)
-    launcher, has_started = find_launcher(folder), is_training(folder)
-    if launcher is not None or has_started:
-        waits = launcher is not None and not has_started
-        stop_wanted = (folder.commands_dir / "stop").exists()
-        join_line = read_join_line(folder) if waits else ""
-        return Liveness(True, launcher, has_started, stop_wanted, None, None, "", join_line, interrupted_start(folder))
-    cause, start_failure = root_cause(folder), read_start_failure(folder)
-    return Liveness(
-        failure=None if cause is None else replace(_message(cause), rank=cause.rank, host=cause.host),
-        start_failure=None if start_failure is None else _message(start_failure),
-        console=_console_tail(folder),
-        interrupted_start=interrupted_start(folder),
-        backup=_newest_backup(folder),
-        has_model=folder.model_dir.is_dir(),
-    )
-
-
 def status_of(
     view: RunView, liveness: Liveness, now: float, stop_wanted: bool = False, exit_code: int | None = None
 ) -> Status:
@@ -156,14 +99,9 @@ def status_of(
         backing_up = None if is_old else view.backing_up
     done = _fraction(position, total)
     if not liveness.exists:
-        return Status(
-            "missing",
-            "The run folder is gone",
-            "bad",
-            "It was deleted, moved, or its disk is no longer connected.",
-            liveness.is_alive,
-            0.0,
-        )
+        title = "The run folder cannot be read" if liveness.fault else "The run folder is gone"
+        detail = liveness.fault or "It was deleted, moved, or its disk is no longer connected."
+        return Status("missing", title, "bad", detail, liveness.is_alive, 0.0)
     if liveness.is_alive:
         if finished is not None:
             return Status("ending", "Shutting down", "busy", _backup_at_the_end(backing_up, backup), True, done)
@@ -267,26 +205,6 @@ def _fraction(step: int | None, total: int | None) -> float | None:
     return min(1.0, step / total)
 
 
-def _message(failure: Failure) -> Message:
-    return Message(failure.time, "error", failure.message, failure.advice, failure=failure.kind)
-
-
-def _newest_backup(folder: RunFolder) -> int | None:
-    """The step of the newest backup, as its name says."""
-    backups = complete_backups(folder.backup_dir)
-    named = None if not backups else BACKUP_NAME.fullmatch(backups[-1].name)
-    return None if named is None else int(named[0].removeprefix("step-"))
-
-
 def _last_lines(console: str) -> str:
     """The end of the output of a launcher that crashed before it recorded why."""
     return "\n".join([line for line in console.splitlines() if line.strip()][-3:])
-
-
-def _console_tail(folder: RunFolder) -> str:
-    try:
-        with open_regular(folder.console_file) as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _CONSOLE_TAIL_BYTES))
-            return printable(file.read(_CONSOLE_TAIL_BYTES).decode(errors="replace"), _CONSOLE_TAIL_BYTES, lines=True)
-    except (OSError, FileFault):
-        return ""

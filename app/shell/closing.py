@@ -5,7 +5,6 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from app.runs.control import RunControl
@@ -22,7 +21,7 @@ _THE_QUEUE: Final = "The queue is at work"
 
 def confirm_close(owner: tk.Misc, state: AppState, close: Callable[[], object]) -> None:
     """Call `close`; if a run is active or the queue has work, ask first whether to stop it, leave it or cancel."""
-    queue = RunQueue(Path(str(state.draft.get("runs_dir") or "runs")))
+    queue = RunQueue(state.runs_dir)
     work = _work_of(queue)
     run = state.run if state.run is not None and state.run.is_alive else None
 

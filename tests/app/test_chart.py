@@ -9,8 +9,9 @@ import pytest
 
 from app.monitor.chart import Chart, PlotLine
 from app.monitor.legend import distinct_names
-from app.monitor.points import Points
+from app.monitor.points import Points, points_of
 from app.widgets import theme
+from modules.run.view.series import Series
 
 
 def points(*steps: int) -> Points:
@@ -64,6 +65,17 @@ def test_constant_small_number_has_ticks_around_it_in_one_notation() -> None:
     assert "1e-4" in named
     assert len(named) == len(set(named))
     assert all(label.endswith(("e-4", "e-5")) for label in named)
+
+
+def test_values_beyond_those_of_training_are_left_out() -> None:
+    """Of a foreign run: their sums, and the distance between two of them, are no numbers any more."""
+    series = Series()
+    for step, value in enumerate((1e308, -1e308, 3e38, -3e38, 0.5), start=1):
+        series.add(step, step, value)
+    chart, shown = Chart(), points_of(series.curve(), "steps", 0.0)
+    assert shown.steps.tolist() == [3.0, 4.0, 5.0]
+    chart.show([PlotLine("loss", shown, theme.SERIES[0])], "steps", 10.0, None, 800, 300)
+    chart.render()
 
 
 def test_outliers_are_cut_off_only_where_runs_are_compared() -> None:

@@ -19,7 +19,8 @@ from app.monitor.run_list import RunList
 from app.runs.control import RunControl
 from app.runs.follower import Follower
 from app.runs.join_prompt import JoinPrompt, join_prompt_of
-from app.runs.status import STOPPING, Liveness, Status, read_liveness, status_of
+from app.runs.liveness import Liveness, read_liveness
+from app.runs.status import STOPPING, Status, status_of
 from modules.config import DataError
 from modules.run import RunFolder
 from modules.run.folder.failures import record_start_failure

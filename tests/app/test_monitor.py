@@ -23,7 +23,7 @@ from app.monitor.curves import SPANS
 from app.monitor.run_list import read_view
 from app.monitor.sample_index import SampleIndex
 from app.preferences import Preferences
-from app.runs.status import Liveness
+from app.runs.liveness import Liveness
 from app.widgets import theme
 from modules.config import Concept, TrainConfig
 from modules.run import RunFolder

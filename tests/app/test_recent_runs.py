@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from app.monitor.recent_runs import loss_outline, read_recent
+from app.generate.run_models import finished_runs
+from app.monitor.log_reader import _log_files
+from app.monitor.recent_runs import _about, loss_outline, read_recent
 from app.monitor.run_edits import moved_path
 from app.monitor.run_list import RunList
+from app.monitor.run_table import _row
 from app.runs.control import active_runs, create_run, existing_run
+from app.runs.liveness import read_liveness
+from app.runs.status import status_of
 from modules.run import RunFolder
+from modules.run.debug_package import collect_parts
+from modules.run.queue.active_run import ActiveRun, resources_in_use
+from modules.run.queue.entries import Entry
+from modules.run.view.run_view import RunView
 from tests.app.driver import Driver
 from tests.app.fake_runs import active, make_fake_run
+from tests.permissions import modes_respected
 from tests.runs import tiny_config
 
 
@@ -70,3 +81,45 @@ def test_run_folders_are_shown_as_they_are_written(tmp_path: Path) -> None:
     assert [run.summary.path for run in read_recent(link, 10)] == [link / "cats"]
     for written in (link, real):
         assert moved_path(str(written / "cats" / "model"), link / "cats", link / "dogs") == str(link / "dogs" / "model")
+
+
+@pytest.mark.parametrize("at", ["1e300", "1e18", "-1e18", f"1{'0' * 400}", "NaN", '"x"'])
+def test_a_time_that_no_clock_can_show_is_none(at: str, tmp_path: Path) -> None:
+    run = make_fake_run(tmp_path / "cats", steps=1)
+    events = (
+        '"type": "step", "step": 5, "loss": 1e308',
+        '"type": "warning", "message": "w"',
+        '"type": "finished", "reason": "finished", "exit_code": 0',
+    )
+    run.events_file.write_text("".join(f'{{"t": {at}, {event}}}\n' for event in events))
+    (shown,) = read_recent(tmp_path, 10)
+    assert "5 steps" in _about(shown.summary)
+    assert all(abs(loss) < 1e300 for loss in shown.losses)
+    started = time.strftime("%d %b %H:%M", time.localtime(run.config_file.stat().st_mtime))
+    assert _row(shown.summary, "")[2] == started
+    entry = Entry(number=1, name="cats", devices=None, added=1.0, started=2.0, state="running")
+    assert ActiveRun(entry, run).ended().exit_code is None
+    assert "events.jsonl" in {part.name for part in collect_parts(run)}
+
+
+def test_a_run_that_may_not_be_read_hides_no_other_one(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        run = make_fake_run(tmp_path / name, steps=1)
+        (run.model_dir).mkdir()
+        (run.model_dir / "tandem.json").touch()
+    locked = RunFolder(tmp_path / "b")
+    with active(tmp_path / "c"), modes_respected():
+        locked.path.chmod(0)
+        try:
+            assert {run.name for run in RunList().scan(tmp_path)} == {"a", "c"}
+            assert {run.name for run in finished_runs(tmp_path)} == {"a", "c"}
+            assert active_runs(tmp_path) == [tmp_path / "c"]
+            assert list(resources_in_use(tmp_path, set())) == ["c"]
+            assert _log_files(locked) == []
+            assert existing_run(tiny_config(tmp_path, tmp_path, runs_dir=str(tmp_path), run_name="b")) is None
+            status = status_of(RunView(), read_liveness(locked), time.time())
+            assert status.title == "The run folder cannot be read"
+            assert status.detail.startswith(str(locked.path))
+            assert status.detail.endswith("Permission denied.")
+        finally:
+            locked.path.chmod(0o700)

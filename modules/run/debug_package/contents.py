@@ -16,7 +16,7 @@ from modules import __version__
 from modules.files import FileFault, open_regular, read_json
 from modules.machine import device_summary
 from modules.run.debug_package.anonymous import anonymous, anonymous_text, private_texts
-from modules.run.folder.event_reader import parse_events
+from modules.run.folder.event_reader import event_time, parse_events
 from modules.run.folder.events import Event
 from modules.run.folder.run_folder import RunFolder
 
@@ -91,14 +91,9 @@ def _run_parts(folder: RunFolder) -> Iterator[Part]:
 def _events(file: Path) -> list[Event]:
     """The events of the last minutes, and the important ones of the beginning and the end of the log."""
     found = [*parse_events(_head(file, _EVENT_BYTES // 4)), *parse_events(_tail(file, _EVENT_BYTES).encode())]
-    since = max((_time(event) for event in found), default=0.0) - LAST_S
-    kept = {json.dumps(event): event for event in found if _time(event) >= since or event["type"] in _KEPT}
+    since = max((event_time(event) for event in found), default=0.0) - LAST_S
+    kept = {json.dumps(event): event for event in found if event_time(event) >= since or event["type"] in _KEPT}
     return list(kept.values())
-
-
-def _time(event: Event) -> float:
-    at = event.get("t")
-    return float(at) if isinstance(at, (int, float)) else 0.0
 
 
 def _logs(folder: RunFolder) -> list[Path]:

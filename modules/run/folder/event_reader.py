@@ -17,6 +17,7 @@ _CHUNK_BYTES = 4 << 20
 _MAX_LINE_BYTES = 8 << 20
 _MAX_SKIPPED_BYTES = 64 << 20  # at once
 _HEAD_BYTES = 96  # of the first event, including its time
+_MAX_TIME = 1e11  # seconds since 1970, in the year 5138; what is more, no clock can show
 
 
 class EventReader:
@@ -93,6 +94,12 @@ def read_events(path: Path) -> list[Event]:
     while batch := reader.new():
         events.extend(batch)
     return events
+
+
+def event_time(event: Event) -> float:
+    """When an event was written, in seconds since 1970; 0 if it does not say so, or nonsense."""
+    at = event.get("t")
+    return float(at) if isinstance(at, (int, float)) and 0 <= at < _MAX_TIME else 0.0
 
 
 def parse_events(data: bytes) -> Iterator[Event]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from modules.run.exit_codes import EXIT_CODES
-from modules.run.folder.event_reader import EventReader
+from modules.run.folder.event_reader import EventReader, event_time
 from modules.run.folder.events import Event
 
 _MAX_TEXT: Final = 16_384  # characters of a message; a file from elsewhere may hold any
@@ -69,10 +69,10 @@ class EventSummary:
             texts = (_text(event, name) for name in ("host", "kind", "message", "advice"))
             self.error = ReportedError(rank if isinstance(rank, int) else None, *texts)
         elif kind == "finished":
-            code, at = event.get("exit_code"), event.get("t")
+            code = event.get("exit_code")
             self.exit_code = code if isinstance(code, int) and code in EXIT_CODES else None
             self.reason = _text(event, "reason")
-            self.finished_at = float(at) if isinstance(at, (int, float)) else 0.0
+            self.finished_at = event_time(event)
             self.phase_since_finished = ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -18,9 +19,8 @@ from modules.files import FileFault, read_json
 from modules.run.endings import ENDINGS
 from modules.run.exit_codes import FINISHED, INTERRUPTED, PAUSED, TERMINATED
 from modules.run.folder.commands import STOP_TERMINATED, request_command
-from modules.run.folder.event_reader import EventReader
+from modules.run.folder.event_reader import EventReader, event_time
 from modules.run.folder.event_summary import EventSummary
-from modules.run.folder.events import Event
 from modules.run.folder.failures import read_start_failure, root_cause
 from modules.run.folder.pidfile import find_launcher
 from modules.run.folder.run_folder import RunFolder, check_run_name_free
@@ -91,7 +91,7 @@ class ActiveRun:
         """Whether it may still be writing to its cache_dir, which another run that does so, too, would not survive."""
         while not self._is_prepared and (events := self._events.new()):
             since = self.entry.started or 0.0
-            self._is_prepared = any(event["type"] == "started" and _time(event) >= since for event in events)
+            self._is_prepared = any(event["type"] == "started" and event_time(event) >= since for event in events)
         return not self._is_prepared
 
     @property
@@ -146,11 +146,6 @@ class ActiveRun:
         return Ended(code, cause, was_stopped)
 
 
-def _time(event: Event) -> float:
-    at = event.get("t")
-    return float(at) if isinstance(at, (int, float)) else 0.0
-
-
 def is_alive(folder: RunFolder) -> bool:
     """Whether a run trains, or is about to."""
     return find_launcher(folder) is not None or is_training(folder)
@@ -159,13 +154,11 @@ def is_alive(folder: RunFolder) -> bool:
 def resources_in_use(runs_dir: Path, own: set[str]) -> dict[str, Resources]:
     """The runs of a folder that are active but are none of the queue's `own`, with what they take."""
     found: dict[str, Resources] = {}
-    try:
-        folders = [RunFolder(path) for path in runs_dir.iterdir() if path.name not in own and path.is_dir()]
-    except OSError:
-        return found
-    for folder in folders:
-        if folder.log_dir.is_dir() and is_alive(folder):
-            found[folder.name] = _resources(folder)
+    with suppress(OSError):
+        for path in runs_dir.iterdir():
+            folder = RunFolder(path)
+            if path.name not in own and os.path.isdir(folder.log_dir) and is_alive(folder):
+                found[folder.name] = _resources(folder)
     return found
 
 

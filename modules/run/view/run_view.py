@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from modules.run.folder.event_reader import event_time
 from modules.run.folder.events import Event
 from modules.run.view.event_records import (
     Finished,
@@ -61,7 +62,7 @@ class RunView:
             for event in events:
                 handler = self._handlers.get(str(event.get("type")))
                 if handler is not None:
-                    handler(event, parse_float(event.get("t")) or self.time)
+                    handler(event, event_time(event) or self.time)
             self.version += 1
 
     def _reset(self) -> None:

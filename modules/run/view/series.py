@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 # 200,000 steps are stored four per point: 32,768 to 65,536 points of 40 bytes. Merging takes 13 ms at that length.
 MAX_POINTS = 1 << 16
+MAX_VALUE = 1e39  # training computes in float32, which ends at 3.4e38; sums for a plot overflow at 1.8e308
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Series:
 
     def add(self, step: float, time: float, value: float) -> None:
         """Add the value of one step; a repeated step drops its old value and all later ones."""
-        if not math.isfinite(value):
+        if not abs(value) < MAX_VALUE:  # or it is NaN
             return
         if self.count and step <= self._last_step():
             self.truncate_from(step)

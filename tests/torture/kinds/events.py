@@ -11,7 +11,8 @@ from random import Random
 from app.monitor.log_reader import LogReader
 from app.monitor.run_list import RunList, read_view, setting_differences
 from app.monitor.sample_index import SampleIndex
-from app.runs.status import read_liveness, status_of
+from app.runs.liveness import read_liveness
+from app.runs.status import status_of
 from modules.config import TrainConfig
 from modules.files import printable
 from modules.machine import hostname
