@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Self
 
 from app.widgets.theme import SCALES
-from modules.files import FileFault, read_json, remove_partial, replacing
+from modules.files import FileFault, control_character, read_json, remove_partial, replacing
 from modules.files.private import make_private_folder
 from modules.files.user_folder import user_config_folder
 from modules.run.hosts.host_list import MOST_HOSTS
 
 RECENT_FILES = 10
 MOST_FOLDERS = 20
+MOST_CHARACTERS = 4096  # of a path
 
 
 @dataclass
@@ -52,24 +53,30 @@ class Preferences:
                 setattr(loaded, each.name, value)
         loaded.mode = loaded.mode if loaded.mode in ("system", "light", "dark") else "system"
         loaded.scale = loaded.scale if loaded.scale in SCALES else 100
-        loaded.recent = [name for name in loaded.recent if isinstance(name, str)][:RECENT_FILES]
-        loaded.runs_folders = [name for name in loaded.runs_folders if isinstance(name, str)][:MOST_FOLDERS]
+        loaded.recent = [name for name in loaded.recent if _is_path(name)][:RECENT_FILES]
+        loaded.runs_folders = [name for name in loaded.runs_folders if _is_path(name)][:MOST_FOLDERS]
+        loaded.last_run = loaded.last_run if _is_path(loaded.last_run) else ""
         loaded.hosts = [name for name in loaded.hosts if isinstance(name, str)][:MOST_HOSTS]
         # the other sections begin at their first page, which is quick to build
         loaded.pages = {
             name: page for name, page in loaded.pages.items() if name == loaded.section and type(page) is str
         }
-        loaded.places = {kind: place for kind, place in loaded.places.items() if isinstance(place, str)}
+        loaded.places = {kind: place for kind, place in loaded.places.items() if _is_path(place)}
         return loaded
 
     def save(self, file: Path | None = None) -> None:
         """Write the file; a folder that cannot be written is ignored."""
-        write_private(file or preferences_file(), json.dumps(asdict(self), indent=2, ensure_ascii=False))
+        write_private(file or preferences_file(), json.dumps(asdict(self), indent=2))
 
     def add_recent(self, file: Path) -> None:
         """Put a config file at the top of the recent files."""
         name = str(file.absolute())
         self.recent = [name, *(other for other in self.recent if other != name)][:RECENT_FILES]
+
+
+def _is_path(name: object) -> bool:
+    """Whether a file can have this name: the system refuses others, such as one with a null character."""
+    return isinstance(name, str) and len(name) <= MOST_CHARACTERS and not control_character(name)
 
 
 def preferences_file() -> Path:

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 
 from modules.config import TrainConfig, dump, find_option, options
 from modules.config.io.text_formats import Data
+from modules.files import encodable
 
 
 def repaired(data: Mapping[str, object]) -> Data:
-    """The data on top of the defaults, without unknown names."""
+    """The data on top of the defaults, without unknown names, and with texts that the window can show."""
     result = dump(TrainConfig())
-    for name, value in data.items():
+    for name, given in data.items():
+        value = _with_encodable_texts(given)
         if name == "optimizer":
             result[name] = _repaired_optimizer(value)
         elif name in ("concepts", "samples", "parts"):
@@ -20,6 +22,14 @@ def repaired(data: Mapping[str, object]) -> Data:
         elif name in result:
             result[name] = value
     return result
+
+
+def _with_encodable_texts(value: object) -> object:
+    if isinstance(value, dict):
+        return {encodable(str(name)): _with_encodable_texts(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_encodable_texts(each) for each in value]
+    return encodable(value) if isinstance(value, str) else value
 
 
 def _repaired_optimizer(value: object) -> object:

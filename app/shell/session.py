@@ -70,7 +70,7 @@ class Session:
         now = SavedSession(file=str(draft.file.absolute()) if draft.file else "", preset=draft.preset, unsaved=unsaved)
         if now != self._written:
             self._written = now
-            write_private(self._file, json.dumps(now.model_dump(), ensure_ascii=False))
+            write_private(self._file, json.dumps(now.model_dump()))
 
     def close(self) -> None:
         """The window closes, and the user has saved or discarded what there was."""

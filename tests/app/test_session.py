@@ -98,3 +98,28 @@ def test_a_damaged_session_opens_a_usable_window(
         driver.draft.set("seed", 12)
         driver.settle()
         assert driver.draft.get("seed") == 12
+
+
+def test_texts_that_are_none_in_utf_8_are_kept(display: str, home: Path) -> None:
+    """A folder whose name is not UTF-8 is chosen like any other; half a surrogate pair comes from a foreign file."""
+    folder = os.fsdecode(b"caf\xe9")
+    unsaved = {
+        "concepts": [{"path": folder}],
+        "samples": [{"prompt": "\ud800"}],
+        "family": "\ud800",
+        "run_name": "\ud800",
+    }
+    session_file(home).write_text(json.dumps({"unsaved": unsaved}))
+    with Driver.open(keeps_session=True, places={"folder": str(home)}) as driver:
+        assert driver.draft.get("family") == "\ufffd"
+        for section in ("data", "sampling", "output"):
+            driver.window.show_section(section)
+            driver.settle()
+        driver.draft.set("epochs", 77)
+        driver.wait(lambda: "77" in session_file(home).read_text(), "the session")
+        saved = json.loads(session_file(home).read_text())["unsaved"]
+        assert saved["concepts"][0]["path"] == folder
+        driver.window.preferences.places["folder"] = folder
+        driver.window.preferences.section = "data"
+        driver.window.preferences.save()
+        assert Preferences.load().section == "data"

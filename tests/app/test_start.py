@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from app.preferences import Preferences, preferences_file
 from app.shell.window_geometry import usable_geometry
-from modules.config import TrainConfig, save_config
+from modules.config import TrainConfig, dump, save_config
 from tests.app.driver import Driver
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,6 +93,29 @@ def test_damaged_preferences_give_defaults(tmp_path: Path, content: bytes) -> No
     file = tmp_path / "window.json"
     file.write_bytes(content)
     assert Preferences.load(file) == Preferences()
+
+
+@pytest.mark.parametrize("name", ["\0", "\ud800", "a\nb", "x" * 5000])
+def test_names_that_no_file_can_have_are_left_out(name: str, home: Path) -> None:
+    """The system raises for them, and the window would not be told what it waits for."""
+    file = home / "preferences" / "window.json"
+    names = {"recent": [name, "/a"], "runs_folders": [name, "/b"], "last_run": name, "places": {"x": name, "y": "/c"}}
+    file.write_text(json.dumps(names))
+    loaded = Preferences.load(file)
+    assert (loaded.recent, loaded.runs_folders, loaded.last_run, loaded.places) == (["/a"], ["/b"], "", {"y": "/c"})
+
+
+def test_a_run_folder_that_none_can_be_is_not_looked_for(display: str, home: Path) -> None:
+    session = {"unsaved": {**dump(TrainConfig()), "runs_dir": "a\0b"}}
+    (home / "preferences" / "session.json").write_text(json.dumps(session))
+    with Driver.open(keeps_session=True, section="monitor", pages={"monitor": "queue"}) as driver:
+        assert driver.draft.get("runs_dir") == "a\0b"
+        assert driver.draft.fault_at("runs_dir")
+        for name in ("queue", "curves"):
+            driver.window.sections["monitor"].open_page(name)
+            driver.settle()
+        page = driver.window.sections["monitor"].pages["queue"]
+        driver.wait(lambda: not page._is_reading, "the queue")
 
 
 def test_preferences_are_saved_and_loaded(tmp_path: Path) -> None:
