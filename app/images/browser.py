@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from app.images.captions import CaptionFiles, Replacement, plan_replacement, write_caption
-from app.images.editor import CaptionEditor, read_only_reason
+from app.background import Background
+from app.images.captions import CaptionChange, CaptionFiles
+from app.images.editor import CaptionEditor
 from app.images.grid import ImageGrid
 from app.images.image_index import ImageIndex, IndexedImage
+from app.images.replace_bar import ReplaceBar
 from app.images.thumbnails import Thumbnails
 from app.widgets import theme
-from app.widgets.buttons import Button, Entry, Menu, Switch, frame, text
-from modules.files import FileFault
+from app.widgets.buttons import Button, Entry, Menu, frame, text
 
 _FILTER_PAUSE_MS = 150
 
@@ -36,6 +37,7 @@ class ImageBrowser(tk.Frame):
         self,
         parent: tk.Misc,
         thumbnails: Thumbnails,
+        background: Background,
         caption_files: Callable[[], Mapping[int, CaptionFiles]],
         failed: Callable[[str], object],
         captions_changed: Callable[[], object],
@@ -47,8 +49,8 @@ class ImageBrowser(tk.Frame):
         self._problems: dict[Path, list[str]] = defaultdict(list)
         self._pause = ""
         self._build_bar()
-        self.replacing = ReplaceBar(self, self._plan, self._replace)
-        self.editor = CaptionEditor(self, thumbnails, self._caption_written, failed, self._caption_files)
+        self.replacing = ReplaceBar(self, background, self._to_replace, self._replaced)
+        self.editor = CaptionEditor(self, thumbnails, self._captions_written, failed, self._caption_files)
         self.editor.pack(side="right", fill="y", padx=(theme.px(2 * theme.UNIT), 0))
         self.grid_view = ImageGrid(self, thumbnails, self._selected, self.editor.focus_text)
         self.grid_view.pack(side="left", fill="both", expand=True)
@@ -146,12 +148,13 @@ class ImageBrowser(tk.Frame):
     def _caption_files(self, image: IndexedImage) -> CaptionFiles:
         return self._files().get(image.concept, CaptionFiles())
 
-    def _caption_written(self, image: IndexedImage) -> None:
-        if self._image_index.caption_written(image):
+    def _captions_written(self, images: Sequence[IndexedImage]) -> None:
+        if self._image_index.captions_written(images):
             self._note_problems()
             self.grid_view.mark(set(self._problems))
-            if image is self.grid_view.selected_image:
-                self.editor.update_details(image, self._problems.get(image.file, []))
+            selected = self.grid_view.selected_image
+            if selected is not None and any(image is selected for image in images):
+                self.editor.update_details(selected, self._problems.get(selected.file, []))
         self._captions_changed()
 
     # Find and replace
@@ -164,78 +167,16 @@ class ImageBrowser(tk.Frame):
             self.replacing.search.focus_set()
         self._fit()
 
-    def _plan(self, replacement: Replacement) -> list[tuple[IndexedImage, str]]:
+    def _to_replace(self) -> tuple[list[IndexedImage], Mapping[int, CaptionFiles]]:
         self.editor.save()
-        return [
-            (each, caption)
-            for each, caption in plan_replacement(self.shown, replacement)
-            if not read_only_reason(each, self._caption_files(each))
-        ]
+        return self.shown, self._files()
 
-    def _replace(self, replacement: Replacement) -> int:
-        """Write every planned caption, stopping at the first failure; returns how many were written."""
-        plans = self._plan(replacement)
-        for done, (image, caption) in enumerate(plans):
-            files = self._caption_files(image)
-            try:
-                change = write_caption(image.file, caption, files)
-            except (OSError, FileFault) as error:
-                self._failed(f"{files.file(image.file)} cannot be written: {error}.")
-                return done
-            self.editor.record(image, change)
+    def _replaced(self, changes: list[tuple[IndexedImage, CaptionChange]], fault: str) -> None:
+        self.editor.record(changes)
+        if fault:
+            self._failed(fault)
         self._reselect()
-        return len(plans)
 
     def _reselect(self) -> None:
         if self.grid_view.selected_image is not None:
             self._selected(self.grid_view.selected_image)
-
-
-class ReplaceBar(tk.Frame):
-    """Two entries, two switches, and the number of captions that would change."""
-
-    def __init__(
-        self,
-        parent: tk.Misc,
-        plan: Callable[[Replacement], list[tuple[IndexedImage, str]]],
-        replace: Callable[[Replacement], int],
-    ) -> None:
-        super().__init__(parent)
-        theme.paint(self, bg=theme.CARD)
-        self._plan, self._replace = plan, replace
-        self.button = Button(self, "Nothing to replace", self._run, style="accent", bg=theme.CARD)
-        self.button.configure(state="disabled")
-        self.button.pack(side="right")
-        self.search = self._entry("Find")
-        self.replace = self._entry("Replace with")
-        self.whole_words = self._switch("whole words")
-        self.match_case = self._switch("match case")
-
-    def _entry(self, tooltip: str) -> Entry:
-        entry = Entry(self, lambda _: self.count(), width=100, placeholder=tooltip)
-        entry.pack(side="left", fill="x", expand=True, padx=(0, theme.UNIT))
-        return entry
-
-    def _switch(self, title: str) -> Switch:
-        switch = Switch(self, lambda _: self.count())
-        switch.pack(side="left")
-        text(self, title, "small").pack(side="left", padx=(theme.px(theme.UNIT / 2), theme.px(2 * theme.UNIT)))
-        return switch
-
-    @property
-    def replacement(self) -> Replacement:
-        """The replacement that the controls describe."""
-        whole_words, match_case = bool(self.whole_words.get()), bool(self.match_case.get())
-        return Replacement(self.search.get(), self.replace.get(), whole_words, match_case)
-
-    def count(self) -> None:
-        """Show how many captions would change."""
-        changes = len(self._plan(self.replacement))
-        label = f"Replace in {changes:,} captions" if changes else "Nothing to replace"
-        self.button.configure(text=label, state="normal" if changes else "disabled")
-
-    def _run(self) -> None:
-        done = self._replace(self.replacement)
-        self.count()
-        if done:
-            self.button.configure(text=f"{done:,} captions replaced")

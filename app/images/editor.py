@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -40,13 +40,13 @@ _READ_ONLY_REASONS: Final = {
 
 
 class CaptionEditor(tk.Frame):
-    """`changed` is called for every caption that was written, `failed` with the reason if one could not be."""
+    """`changed` is called with the images whose captions were written, `failed` with the reason if one could not be."""
 
     def __init__(
         self,
         parent: tk.Misc,
         thumbnails: Thumbnails,
-        changed: Callable[[IndexedImage], object],
+        changed: Callable[[Sequence[IndexedImage]], object],
         failed: Callable[[str], object],
         caption_files: Callable[[IndexedImage], CaptionFiles],
     ) -> None:
@@ -153,14 +153,18 @@ class CaptionEditor(tk.Frame):
         except (OSError, FileFault) as error:
             self._failed(f"{files.file(image.file)} cannot be written: {_reason(error)}.")
             return
-        self.record(image, change)
+        self.record([(image, change)])
         self._hint.configure(text=f"{change.file.name} saved.")
 
-    def record(self, image: IndexedImage, change: CaptionChange) -> None:
-        """Add a written caption to the undo history."""
-        self._set_caption(image, change.after)
-        self._history.append((image, change))
-        self._undo.configure(state="normal")
+    def record(self, changes: Sequence[tuple[IndexedImage, CaptionChange]]) -> None:
+        """Add written captions to the undo history."""
+        one_of_each = {image.concept: image for image, _ in changes}
+        files = {concept: self._caption_files(image) for concept, image in one_of_each.items()}
+        for image, change in changes:
+            _set_caption(image, change.after, files[image.concept])
+        self._history += changes
+        self._undo.configure(state="normal" if self._history else "disabled")
+        self._changed([image for image, _ in changes])
 
     def undo(self) -> None:
         """Undo the last caption written."""
@@ -172,15 +176,11 @@ class CaptionEditor(tk.Frame):
         except OSError as error:
             self._failed(f"{change.file} cannot be written: {_reason(error)}.")
             return
-        self._set_caption(image, change.before)
+        _set_caption(image, change.before, self._caption_files(image))
+        self._changed([image])
         self._undo.configure(state="normal" if self._history else "disabled")
         if image is self._image:
             self._show_text()
-
-    def _set_caption(self, image: IndexedImage, text: str | None) -> None:
-        image.caption = self._caption_files(image).caption(text or "")
-        image.caption_state = "missing" if text is None else "found" if image.caption else "empty"
-        self._changed(image)
 
     def _show_text(self) -> None:
         image = self._image
@@ -212,6 +212,11 @@ class CaptionEditor(tk.Frame):
         self._thumbnails.poll(ready.append)
         if self._image is not None and self._image.file == file:
             self._draw()
+
+
+def _set_caption(image: IndexedImage, text: str | None, files: CaptionFiles) -> None:
+    image.caption = files.caption(text or "")
+    image.caption_state = "missing" if text is None else "found" if image.caption else "empty"
 
 
 def _details(image: IndexedImage) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -107,22 +107,25 @@ class ImageIndex:
                 assert isinstance(buckets, list)
                 self.buckets = [(str(name), int(count)) for name, count in buckets]
 
-    def caption_written(self, image: IndexedImage) -> bool:
-        """Let the problems say what the caption of an image, which was written or removed, is like now.
+    def captions_written(self, images: Iterable[IndexedImage]) -> bool:
+        """Let the problems say what the captions of images, which were written or removed, are like now.
 
         False if they said so before.
         """
-        said = CaptionState[image.caption_state.upper()].explain()
-        before = [each for each in self.problems if each.kind == "caption" and each.file == image.file]
-        if [each.description for each in before] == [said] * bool(said):
-            return False
-        others = [each for each in self.problems if each not in before]
-        if said:
-            at = next((n for n, each in enumerate(others) if each.file == image.file), len(others))
-            others.insert(at, ImageProblem(image.concept, image.file, "caption", said))
-        self._folder(image.concept).problems["caption"] += bool(said) - len(before)
-        self.problems = others
-        return True
+        said = {each.file: each for each in _caption_problems(images)}
+        before = {each.file: each for each in self.problems if each.kind == "caption" and each.file in said}
+        due = {file: now for file, now in said.items() if now.description != _description(before.get(file))}
+        others = [each for each in self.problems if each.kind != "caption" or each.file not in due]
+        self.problems = []
+        for file, now in due.items():
+            self._folder(now.concept).problems["caption"] += bool(now.description) - (file in before)
+        new = {file: now for file, now in due.items() if now.description}
+        for each in others:
+            if each.file in new:  # beside what else is wrong with the image
+                self.problems.append(new.pop(each.file))
+            self.problems.append(each)
+        self.problems += new.values()
+        return bool(due)
 
     def removed(self, files: Collection[Path]) -> None:
         """Unreadable images are gone: forget their problems."""
@@ -133,6 +136,17 @@ class ImageIndex:
 
     def _folder(self, number: int) -> ConceptFolder:
         return self.folders.setdefault(number, ConceptFolder())
+
+
+def _caption_problems(images: Iterable[IndexedImage]) -> Iterator[ImageProblem]:
+    """One for each image, also if nothing is wrong with its caption: its description is empty then."""
+    for image in images:
+        what = CaptionState[image.caption_state.upper()].explain()
+        yield ImageProblem(image.concept, image.file, "caption", what)
+
+
+def _description(problem: ImageProblem | None) -> str:
+    return "" if problem is None else problem.description
 
 
 def count_problems(kinds: Mapping[str, int]) -> str:

@@ -152,7 +152,12 @@ class ImagePages(tk.Frame):
     def _build_page(self, name: str) -> tk.Frame:
         if name == "images":
             self.browser = ImageBrowser(
-                self._card, self._thumbnails, self._caption_files, self._show_error, self._captions_changed
+                self._card,
+                self._thumbnails,
+                self.state.background,
+                self._caption_files,
+                self._show_error,
+                self._captions_changed,
             )
             return self.browser
         if name == "tags":

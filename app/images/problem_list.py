@@ -9,6 +9,7 @@ from typing import Final
 from app.images.image_index import ImageProblem
 from app.widgets import theme
 from app.widgets.buttons import Button, frame, handler
+from app.widgets.later import later
 from app.widgets.message_line import MessageLine
 from app.widgets.table import table
 from modules.config.sections.concept import IMAGE_SUFFIXES
@@ -17,6 +18,7 @@ _ANNOTATE: Final = (
     "Have captions, tags or masks proposed for the folder of the selected image, or the first without a caption"
 )
 _TRASH: Final = "Move the selected unreadable images to the trash (Delete), or all if none is selected; with captions"
+_ROWS_AT_ONCE: Final = 1000
 _KINDS: Final = {"broken": "unreadable", "caption": "no caption", "tiny": "too small", "duplicate": "duplicate"}
 
 
@@ -65,15 +67,14 @@ class ProblemList(tk.Frame):
 
         `was_read`: there are images, and every folder could be read.
         """
-        self._problems = problems
         known = "Press Enter or double-click to show the image." if problems else ""
         open_end = "The files are still being read…" if is_reading else ""
         self.table.say("No problems found." if was_read and not is_reading and not problems else "")
         self._hint = "  ".join(filter(None, [known, open_end]))
-        self.table.delete(*self.table.get_children())
-        for number, each in enumerate(problems):
-            kind = _KINDS.get(each.kind, each.kind)
-            self.table.insert("", "end", iid=str(number), values=(kind, each.file.name, each.description))
+        if problems is not self._problems:
+            self._problems = problems
+            self.table.delete(*self.table.get_children())
+            self._insert(problems)
         self._offer()
 
     def say(self, message: str) -> None:
@@ -104,6 +105,16 @@ class ProblemList(tk.Frame):
         """Files of other formats, and folders, are no images that could be broken."""
         selected = [each for each in self._selection if _is_unreadable_image(each)]
         return selected or [each for each in self._problems if _is_unreadable_image(each)]
+
+    def _insert(self, problems: Sequence[ImageProblem], first: int = 0) -> None:
+        """Insert a part of the rows, and the others a moment later: 20,000 take a fifth of a second."""
+        if problems is not self._problems:
+            return  # replaced meanwhile
+        for number, each in enumerate(problems[first : first + _ROWS_AT_ONCE], first):
+            kind = _KINDS.get(each.kind, each.kind)
+            self.table.insert("", "end", iid=str(number), values=(kind, each.file.name, each.description))
+        if first + _ROWS_AT_ONCE < len(problems):
+            later(self, 1, lambda: self._insert(problems, first + _ROWS_AT_ONCE))
 
     def _selected(self) -> None:
         if self.table.selection():

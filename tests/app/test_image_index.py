@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from app.images.captions import CaptionFiles, Replacement, apply, plan_replacement, read_caption, write_caption
-from app.images.image_index import ImageIndex, IndexedImage, survey, tag_counts
+from app.images.image_index import ImageIndex, ImageProblem, IndexedImage, survey, tag_counts
 from app.images.thumbnails import Thumbnails
 from modules.files import FileFault
 
@@ -166,3 +166,19 @@ def wait_for(thumbnails: Thumbnails, file: Path) -> Image.Image | None:
     found = thumbnails.get(file)
     thumbnails.close()
     return found
+
+
+def test_problems_follow_many_captions_at_once(tmp_path: Path) -> None:
+    images = [IndexedImage(0, f"{n}.png", tmp_path / f"{n}.png", 64, 64, "64x64", "", "missing") for n in range(4)]
+    index = ImageIndex()
+    assert index.captions_written(images[:3])
+    assert not index.captions_written(images[:3]), "they say so already"
+    index.problems.append(ImageProblem(0, images[3].file, "tiny", "small"))
+    images[0].caption_state = images[1].caption_state = "found"
+    assert index.captions_written(images)
+    assert [(each.file.stem, each.kind) for each in index.problems] == [
+        ("2", "caption"),
+        ("3", "caption"),
+        ("3", "tiny"),
+    ]
+    assert index.folders[0].problems["caption"] == 2

@@ -15,7 +15,7 @@ from PIL import Image
 
 from app.images.browser import ImageBrowser
 from app.images.grid import NONE_FOUND
-from app.images.image_index import tag_counts
+from app.images.image_index import ImageProblem, tag_counts
 from app.images.pages import ImagePages
 from app.sections.data import Section
 from app.widgets import theme
@@ -140,14 +140,16 @@ def test_details_follow_the_resolution(section: Section, shared_driver: Driver) 
     section.turn_to("images")
 
 
-def test_replace_writes_all_captions_and_undoes_them(section: Section, folder: Path) -> None:
+def test_replace_writes_all_captions_and_undoes_them(section: Section, folder: Path, shared_driver: Driver) -> None:
     browser(section).show_only("")
     bar = browser(section).replacing
     bar.search.show("grey")
     bar.replace.show("black")
-    bar.count()
-    assert bar.button.cget("text") == f"Replace in {12:,} captions"
+    for _ in range(3):
+        bar.count()
+    shared_driver.wait(lambda: bar.button.cget("text") == "Replace in 12 captions", "the count")
     bar.button.invoke()
+    shared_driver.wait(lambda: bar.button.cget("text") == "12 captions replaced", "the end")
     assert (folder / "07.txt").read_text("utf-8") == "a cat, number 7, black fur\n"
     for _ in range(12):
         browser(section).editor.undo()
@@ -334,6 +336,20 @@ def test_unreadable_images_go_to_the_trash_and_back(
         driver.wait(lambda count=count: len(rows()) == count, "them back")  # type: ignore[misc]
     assert (place / "b.txt").read_text() == "b"
     assert not found.undo.winfo_ismapped()
+
+
+def test_a_long_list_of_problems_comes_in_parts(section: Section, shared_driver: Driver, folder: Path) -> None:
+    section.turn_to("problems")
+    found = pages(section).problems
+    many = [ImageProblem(0, folder / f"{number}.png", "tiny", "small") for number in range(2500)]
+    found.show(many, is_reading=False, was_read=True)
+    assert len(found.table.get_children()) == 1000, "the window answers between two parts"
+    shared_driver.wait(lambda: len(found.table.get_children()) == 2500, "the others")
+    found.show(many, is_reading=False, was_read=True)
+    assert len(found.table.get_children()) == 2500, "what is unchanged stays"
+    found.show(many[:1], is_reading=False, was_read=True)
+    shared_driver.settle()
+    assert len(found.table.get_children()) == 1
 
 
 def test_tables_follow_the_colour_mode(section: Section, shared_driver: Driver) -> None:
