@@ -14,6 +14,7 @@ from app.monitor.sample_index import SampleIndex
 from app.monitor.tile_grid import TileGrid
 from app.monitor.tile_lines import Block
 from app.monitor.viewer import SampleViewer
+from app.open_path import show_folder
 from app.widgets import theme
 from app.widgets.buttons import Button, Menu, Segments, Slider, add_tooltip, card, frame, handler, text
 from app.widgets.text_width import text_width
@@ -252,7 +253,14 @@ class SamplesPage(Page):
     def _open(self, sample: SampleFile) -> None:
         if self._viewer is not None and self._viewer.winfo_exists():
             self._viewer.destroy()
-        self._viewer = SampleViewer(self, self.index, sample)
+        viewer = self._viewer = SampleViewer(self, self.index, sample)
+        Button(
+            viewer.buttons,
+            "Open folder",
+            lambda: show_folder(self.state, Path(viewer.sample.file).parent, lambda reason: None),
+            icon="folder",
+            bg=theme.CARD,
+        ).pack(anchor="w", pady=(8, 0))
 
 
 def _position(steps: Sequence[int], step: int, loss: float | None) -> str:

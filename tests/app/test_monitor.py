@@ -475,6 +475,8 @@ def test_samples_by_step_and_by_prompt_with_settings(driven: Driven, runs: Path)
     assert viewer.sample.step == 300
     viewer._prompt_by(1)
     assert viewer.sample.prompt == PROMPTS[3]
+    driven.click(viewer.buttons.winfo_children()[-1])
+    assert str(RunFolder(runs / "cats").samples_dir) in driven.window.run_bar._message, "its folder is opened"
     viewer.destroy()
     driven.click(page.mode.buttons["All"])
     assert [sample.step for sample in page.shown()] == [step for step in (400, 300, 200, 100) for _ in PROMPTS]
