@@ -62,7 +62,7 @@ class MainWindow(ctk.CTk):
         self.title("Tandem")
         self.report_callback_exception = self._report_bug
         self.state_ = AppState(self, self.preferences)
-        self.files = Files(self, self.state_)
+        self.files = self.state_.files = Files(self, self.state_)
         self._session = Session(self, self.state_) if keeps_session else None
         self.sections: dict[str, Any] = {}
         self.section = ""

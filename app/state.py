@@ -14,6 +14,7 @@ from app.family_loader import FamilyLoader
 from app.preferences import Preferences
 from app.runs.control import RunControl
 from app.slices import Slices
+from modules.config import TrainConfig
 from modules.files import control_character
 from modules.run import RunFolder
 from modules.run.join.join_token import NextToken
@@ -31,6 +32,12 @@ class RunStarter(Protocol):
     def enqueue(self) -> None: ...
     def resume(self) -> None: ...
     def resume_in(self, folder: RunFolder) -> None: ...
+
+
+class ConfigFiles(Protocol):
+    """Opens settings, and asks about unsaved changes before: app/shell/files.py."""
+
+    def open_copy(self, config: TrainConfig, name: str) -> None: ...
 
 
 Topic = Literal["draft", "faults", "family", "run", "theme", "jump", "invalid", "page"]
@@ -56,6 +63,7 @@ class AppState:
         self.run: RunControl | None = None
         self.queued = 0  # entries that wait in the queue, as far as that has been read
         self.actions: RunStarter  # set by the run bar, which is built before any section
+        self.files: ConfigFiles  # set by the main window
         self.say: Callable[[str], object] = lambda message: None  # in the run bar, which sets it
         self.sample_to_generate: Mapping[str, object] = {}  # for the page Generate, of the next <<GenerateWithRun>>
         self.annotate_job: AnnotateJob | None = None  # as generate_job

@@ -140,6 +140,7 @@ def resume(config: TrainConfig, options: argparse.Namespace) -> int:
     with supervisor_lock(folder):  # before the config changes: another start may be about to read it
         previous = former_config(folder)
         save_config(config, folder.config_file)
+        folder.resume_config_file.unlink(missing_ok=True)
         echo(f"Run folder: {folder.path}")
         code = start_run(
             config,

@@ -160,11 +160,11 @@ class QueuePage(Page):
         if entry is None:
             return
         try:
-            self.state.draft.open_config(self.run_queue.load(entry))
+            config = self.run_queue.load(entry)
         except (TandemError, OSError) as error:
             self.complain(str(error).split("\n")[0])
         else:
-            self.state.say(f"A copy of the settings of {entry.name} is open.")
+            self.state.files.open_copy(config, entry.name)
 
     def _build_head(self) -> None:
         head = frame(self, theme.WINDOW)

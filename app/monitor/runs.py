@@ -249,6 +249,8 @@ class RunsPage(Page):
             return
         file = RunFolder(self.selected[0].path).config_file
         try:
-            self.state.draft.open_config(load_config(file))
+            config = load_config(file)
         except (TandemError, OSError) as error:
             self._say(str(error).split("\n")[0])
+        else:
+            self.state.files.open_copy(config, self.selected[0].name)

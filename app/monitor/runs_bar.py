@@ -8,7 +8,7 @@ from typing import Protocol
 
 from app.monitor.run_list import RunSummary
 from app.widgets import theme
-from app.widgets.buttons import Button, frame
+from app.widgets.buttons import Button, add_tooltip, frame
 from app.widgets.message_line import MessageLine
 
 
@@ -30,6 +30,7 @@ class RunsBar(tk.Frame):
     def __init__(self, parent: tk.Misc, actions: RunsActions) -> None:
         super().__init__(parent, borderwidth=0, highlightthickness=0)
         theme.paint(self, bg=theme.WINDOW)
+        self._complete = ""  # the selected run's name, if there is nothing to resume
         row = frame(self, theme.WINDOW)
         row.pack(fill="x", pady=(0, theme.px(6)))
         self._build_buttons(row, actions)
@@ -41,9 +42,18 @@ class RunsBar(tk.Frame):
         only = selected[0] if len(selected) == 1 else None
         for button in (self.follow, self.settings, self.backups, self.report):
             button.configure(state="normal" if only is not None else "disabled")
-        can_resume = only is not None and only.status.can_resume
+        self._complete = only.name if only is not None and only.status.is_complete else ""
+        can_resume = only is not None and only.status.can_resume and not self._complete
         self.resume.configure(state="normal" if can_resume else "disabled")
         self.more.configure(state="normal" if selected else "disabled")
+
+    def _help_of_resume(self) -> str:
+        if self._complete:
+            return (
+                f"{self._complete} is complete. To train it further, open its settings, raise its epochs or maximum "
+                f"steps, set the run name to {self._complete}, and press Train."
+            )
+        return "Continue from the newest backup, with the run's own settings."
 
     def offer_undo(self, offered: bool) -> None:
         """Show the button that takes back what was deleted, or hide it."""
@@ -60,6 +70,7 @@ class RunsBar(tk.Frame):
 
         self.follow = button("Follow", actions.follow_selected, "monitor", "Show it in the monitor and the run bar.")
         self.resume = button("Resume", actions.resume_selected, "refresh")
+        add_tooltip(self.resume, self._help_of_resume)
         self.settings = button(
             "Open settings", actions.open_settings, "presets", "Edit a copy of the settings this run was started with."
         )

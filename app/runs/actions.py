@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from app.form.setting_text import with_titles
+from app.runs.ask_existing import Answer, ExistingRun, ask_about_existing, read_existing
 from app.runs.ask_machines import ask_machines
-from app.runs.control import RunControl, active_runs, create_run, existing_run, launch, next_free_name
+from app.runs.control import RunControl, active_runs, create_run, launch, next_free_name
 from app.runs.start_check import StartCheck
 from app.runs.status import STOPPING, Status
 from app.shell.ask import Choice, ask
@@ -18,8 +19,6 @@ from modules.config import TrainConfig, load_config
 from modules.run import RunFolder
 from modules.run.hosts.host_list import known_hosts
 from modules.run.queue.folder import RunQueue
-
-_DONE = {"finished", "early_stopping", "cached"}
 
 
 class RunActions:
@@ -90,26 +89,42 @@ class RunActions:
         )
 
     def _start(self, config: TrainConfig) -> None:
-        if (existing := existing_run(config)) is not None:
-            self._ask_about_existing(existing)
-            return
+        def known(existing: ExistingRun | None) -> None:
+            if existing is None:
+                self._state.background.run(lambda: create_run(config), self._launch, self._not_started)
+            else:
+                ask_about_existing(self._owner, existing, lambda answer: chosen(existing.folder, answer))
+
+        def chosen(folder: RunFolder, answer: Answer) -> None:
+            self._unmark_starting()
+            match answer:
+                case "own settings":
+                    self.resume_in(folder)
+                case "present settings":
+                    self.resume_in(folder, config)
+                case "new":
+                    self._state.draft.set("run_name", next_free_name(folder))
+                    self.train()
+
         self._mark_starting()
-        self._state.background.run(lambda: create_run(config), self._launch, self._not_started)
+        self._state.background.run(lambda: read_existing(config), known, self._not_started)
 
     def resume(self) -> None:
         """Resume the followed run."""
         if self._state.run is not None:
             self.resume_in(self._state.run.folder)
 
-    def resume_in(self, folder: RunFolder) -> None:
-        """Resume a run from its last backup; if it is one of several machines, ask with which."""
+    def resume_in(self, folder: RunFolder, config: TrainConfig | None = None) -> None:
+        """Resume a run from its last backup, with its own settings or those given; if it is one of several machines,
+        ask with which.
+        """
         if self._starting:
             return
         self._mark_starting()
 
         def chosen(answer: str) -> None:
             if answer:
-                self._launch(folder, resume=True, alone=answer == "alone")
+                self._launch(folder, resume=True, alone=answer == "alone", config=config)
             else:
                 self._unmark_starting()
 
@@ -117,9 +132,11 @@ class RunActions:
             if machines > 1:
                 ask_machines(self._owner, folder.name, machines, chosen)
             else:
-                self._launch(folder, resume=True)
+                self._launch(folder, resume=True, config=config)
 
-        self._state.background.run(lambda: load_config(folder.config_file).num_nodes, known, self._not_started)
+        self._state.background.run(
+            lambda: (config or load_config(folder.config_file)).num_nodes, known, self._not_started
+        )
 
     def _mark_starting(self) -> None:
         self._starting = True
@@ -129,18 +146,20 @@ class RunActions:
         self._starting = False
         self._state.notify("run")
 
-    def _launch(self, folder: RunFolder, resume: bool = False, alone: bool = False) -> None:
+    def _launch(
+        self, folder: RunFolder, resume: bool = False, alone: bool = False, config: TrainConfig | None = None
+    ) -> None:
         take_token, switched_on = self._state.next_join_token.take, list(self._state.preferences.hosts)
+
+        def start() -> subprocess.Popen[bytes]:
+            hosts = known_hosts(switched_on)
+            return launch(folder, resume=resume, config=config, alone=alone, take_token=take_token, hosts=hosts)
 
         def done(process: subprocess.Popen[bytes]) -> None:
             self._starting = False
             self.follow(folder.path, process)
 
-        self._state.background.run(
-            lambda: launch(folder, resume=resume, alone=alone, take_token=take_token, hosts=known_hosts(switched_on)),
-            done,
-            self._not_started,
-        )
+        self._state.background.run(start, done, self._not_started)
 
     def _not_started(self, message: str, title: str = "Training did not start") -> None:
         self._unmark_starting()
@@ -151,29 +170,6 @@ class RunActions:
             f"{said[:1].upper()}{said[1:]}",
             (Choice("", "Close", style="accent"),),
             lambda answer: None,
-        )
-
-    def _ask_about_existing(self, folder: RunFolder) -> None:
-        name = next_free_name(folder)
-        choices = (
-            Choice("resume", "Resume it"),
-            Choice("new", f"Start as {name}", style="accent"),
-            Choice("", "Cancel", style="quiet"),
-        )
-
-        def chosen(answer: str) -> None:
-            if answer == "resume":
-                self.resume_in(folder)
-            elif answer == "new":
-                self._state.draft.set("run_name", name)
-                self.train()
-
-        ask(
-            self._owner,
-            "This run already exists",
-            f"There is already a run named {folder.name}. Resume it, or start a new one under another name?",
-            choices,
-            chosen,
         )
 
     def request(self, name: str) -> None:
@@ -252,7 +248,7 @@ class RunActions:
 
     def offers_resume(self, status: Status) -> bool:
         """Whether to offer to resume the followed run."""
-        return status.can_resume and status.kind not in _DONE and not self._starting
+        return status.can_resume and not status.is_complete and not self._starting
 
 
 def enqueued(queue: RunQueue, config: TrainConfig, hosts: Sequence[str]) -> str:

@@ -61,6 +61,12 @@ class Status:
         return not self.is_alive and not self.never_started and self.kind not in {"none", "missing", "reading"}
 
     @property
+    def is_complete(self) -> bool:
+        """Whether the run has done all that its settings ask for, so that a resume would train nothing."""
+        ending = ENDINGS.get(self.kind)
+        return ending is not None and ending.is_complete
+
+    @property
     def has_result(self) -> bool:
         """Whether the run is complete and its model saved."""
         return self.kind in {"finished", "early_stopping"}

@@ -15,7 +15,7 @@ from app.state import AppState
 from app.widgets.buttons import popup_menu
 from app.windows.chooser import choose_path
 from app.windows.faults import show_faults
-from modules.config import ConfigError
+from modules.config import ConfigError, TrainConfig
 from modules.config.io.files import read_data
 
 ENDINGS = (".yaml", ".yml", ".json")
@@ -99,6 +99,15 @@ class Files:
         """Ask for a name and save the settings as one of the user's presets."""
         if self._is_valid():
             self._presets.save_as()
+
+    def open_copy(self, config: TrainConfig, name: str) -> None:
+        """Edit a copy of the settings of the run `name`, once nothing unsaved is lost by it."""
+
+        def open_it() -> None:
+            self._state.draft.open_config(config)
+            self._state.say(f"A copy of the settings of {name} is open.")
+
+        self.confirm_unsaved(open_it)
 
     def show_save_menu(self, widget: tk.Misc) -> None:
         menu = popup_menu(self._window)

@@ -36,6 +36,11 @@ class RunFolder:
         return self.path / (f"machine-{self.machine}.json" if self.machine else CONFIG_FILE_NAME)
 
     @property
+    def resume_config_file(self) -> Path:
+        """The settings with which the window resumes the run; they become `config_file` when it starts."""
+        return self.path / "resume.json"
+
+    @property
     def events_file(self) -> Path:
         """The event log, one JSON object per line."""
         return self.path / "events.jsonl"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from modules import ROOT
-from modules.config import ConfigError, TrainConfig, load_config
+from modules.config import ConfigError, TrainConfig, load_config, save_config
 from modules.files import open_for_writing
 from modules.run.folder.pidfile import write_pidfile
 from modules.run.folder.run_folder import RunFolder, not_writable_error
@@ -54,6 +54,7 @@ def launch(
     folder: RunFolder,
     *,
     resume: bool = False,
+    config: TrainConfig | None = None,
     alone: bool = False,
     take_token: Callable[[], str] | None = None,
     hosts: Sequence[str] = (),
@@ -63,16 +64,20 @@ def launch(
 
     `take_token` gives the secret with which other machines join; without it a multi-machine run generates one. It
     starts `hosts` over ssh, as many of them as it has other machines. `alone` resumes such a run without the others.
-    Relative paths of the config begin at `cwd`.
+    With `config`, the run resumes with these settings, and keeps its own if the change is refused. Relative paths of
+    the config begin at `cwd`.
     """
-    argv = [sys.executable, str(TRAIN_SCRIPT), "--config", str(folder.config_file), "--start_in", str(folder.path)]
+    settings = folder.config_file if config is None else folder.resume_config_file
+    argv = [sys.executable, str(TRAIN_SCRIPT), "--config", str(settings), "--start_in", str(folder.path)]
     argv += ["--resume", "latest"] if resume else []
     argv += ["--set", "num_nodes=1"] if alone else []
     try:
         folder.make_directories()
         (folder.commands_dir / "stop").unlink(missing_ok=True)
         folder.start_failure_file.unlink(missing_ok=True)
-        others = load_config(folder.config_file).num_nodes - 1 if not alone and (take_token or hosts) else 0
+        if config is not None:
+            save_config(config, settings)
+        others = load_config(settings).num_nodes - 1 if not alone and (take_token or hosts) else 0
         token = take_token() if take_token is not None and others else ""
         argv += ["--hosts", ",".join(hosts[:others])] if hosts[:others] else []
         process = start_detached(argv, folder.console_file, token=token, cwd=cwd)
