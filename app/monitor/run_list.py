@@ -85,17 +85,17 @@ def summarize_run(folder: RunFolder, liveness: Liveness) -> RunSummary:
     """Read the summary of one run."""
     view = RunView()
     view.apply(_head_and_tail(folder.events_file))
-    step, run_info = view.step, view.run_info
+    run_info = view.run_info
     validation_loss = view.eval_losses.get("validation")
     started = view.first_time or _modified(folder.config_file)
     return RunSummary(
         folder.path,
         status_of(view, liveness, time.time()),
         started,
-        max(0.0, view.time - (view.first_time or view.time)),
-        None if step is None else step.step,
+        view.duration_s,
+        view.position,
         None if run_info is None else run_info.total_steps,
-        None if step is None else step.loss,
+        view.last_loss,
         validation_loss.curve().means[-1] if validation_loss is not None and len(validation_loss) else None,
         read_notes(folder),
     )

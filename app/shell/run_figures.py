@@ -61,14 +61,17 @@ class RunFigures(tk.Frame):
             step, position, run_info, finished = view.step, view.position, view.run_info, view.finished
             if is_old:
                 step, position, finished = None, view.backup_step, None
-            took = view.time - (view.first_time or view.time)
+            took = view.duration_s
+            loss = None if step is None else step.loss
+            if loss is None and not status.is_alive:
+                loss = view.last_loss  # of the earlier start, where the last one had nothing left to train
         if position is None and not status.is_alive:
             self._show_nothing()  # it ended before its first step
             return
         total = run_info.total_steps if run_info is not None and with_total else None
         self._set("step", "" if position is None else self._step_text(position, total))
-        self._set("loss", "" if step is None or step.loss is None else f"{step.loss:.4g}")
-        if finished is not None and step is not None and not status.is_alive:
+        self._set("loss", "" if loss is None else f"{loss:.4g}")
+        if finished is not None and position is not None and not status.is_alive:
             self._set("left", format_duration(took), _TIME)
             rate = self._mean_rate(view)
         else:

@@ -188,6 +188,17 @@ def test_a_backup_in_the_background_is_shown_until_it_is_complete() -> None:
     assert status_of(view, Liveness(is_training=True), 6.0).title == "Training"
 
 
+def test_a_start_with_nothing_left_to_train_keeps_the_figures_and_counts_no_pause() -> None:
+    view = RunView()
+    loading, ended = {"type": "phase", "phase": "loading"}, {"type": "finished", "reason": "finished", "exit_code": 0}
+    first = [loading, {"type": "started", "total_steps": 9}, {"type": "step", "step": 9, "loss": 0.25}]
+    first += [{"type": "backup", "step": 9}, ended]
+    view.apply([{**event, "t": 100.0 + number} for number, event in enumerate(first)])
+    assert (view.duration_s, view.position, view.last_loss) == (4.0, 9, 0.25)
+    view.apply([{**event, "t": 5000.0 + number} for number, event in enumerate([loading, ended])])
+    assert (view.duration_s, view.position, view.last_loss) == (5.0, 9, 0.25)
+
+
 def test_a_slow_start_tells_its_time() -> None:
     starts = Liveness(launcher=Launcher(psutil.Process(), marked_at=100.0))
     assert status_of(RunView(), starts, 110.0).detail.endswith("takes a few seconds.")

@@ -138,7 +138,7 @@ def _facts(view: RunView, info: RunInfo) -> list[tuple[str, str]]:
         return _DASH if series is None or not len(series) else f"{series.curve().means[-1]:.4g}"
 
     none = _DASH if info.total_steps is None else "0"
-    step = none if view.step is None else f"{view.step.step:,}"
+    step = none if view.position is None else f"{view.position:,}"
     total = "" if info.total_steps is None else f" of {info.total_steps:,}"
     facts = [
         ("Steps", step + total),
@@ -147,7 +147,7 @@ def _facts(view: RunView, info: RunInfo) -> list[tuple[str, str]]:
         *((name.capitalize(), last(series)) for name, series in view.eval_metrics.items()),
         ("Samples per second", last(view.metrics["samples_per_s"])),
         ("Started", _clock(view.first_time or 0.0)),
-        ("Duration", _duration(view.time - (view.first_time or view.time))),
+        ("Duration", _duration(view.duration_s)),
         ("Family", str(info.config.get("family", _DASH))),
         ("Method", str(info.config.get("method", _DASH))),
         ("Devices", _count(info.devices)),

@@ -50,6 +50,18 @@ class RunView:
         """The step the run is at: its last, or after a resume that of the backup it goes on from. Take the lock."""
         return self.backup_step if self.step is None else self.step.step
 
+    @property
+    def duration_s(self) -> float:
+        """How long the run has been at work: without the time between an end and the next start. Take the lock."""
+        return 0.0 if self.first_time is None else max(0.0, self.time - self.first_time - self._idle_s)
+
+    @property
+    def last_loss(self) -> float | None:
+        """Of the last step, also of an earlier start. Take the lock."""
+        if self.step is not None:
+            return self.step.loss
+        return self.metrics["loss"].last
+
     def restart(self) -> None:
         """Reset everything: the events file was replaced."""
         with self.lock:
@@ -74,6 +86,7 @@ class RunView:
         self.cause_of_end = ""  # of a run that stops because another machine was stopped
         self.time = 0.0  # of the last event, in seconds since the epoch
         self.first_time: float | None = None
+        self._idle_s = 0.0  # between the last event of each start and the first of the next
         # different lengths, so that they are not all compacted at the same step, which would block the window
         self.metrics = {name: Series(MAX_POINTS - _LENGTH_STEP * index) for index, name in enumerate(STEP_METRICS)}
         self.eval_losses: dict[str, Series] = {}  # validation and test loss
@@ -128,9 +141,10 @@ class RunView:
         self._clear_ranks()
 
     def _phase(self, event: Event, time: float) -> None:
+        name, before = parse_text(event.get("phase")), self.time
         self._set_time(time)
-        name = parse_text(event.get("phase"))
         if name == "loading":  # the first event of each start, resumed ones too
+            self._idle_s += max(0.0, time - before) if before else 0.0
             self.finished, self.error, self.step, self.backing_up = None, None, None, None
             self.cause_of_end = ""
             self._clear_ranks()

@@ -63,6 +63,13 @@ class Series:
                 column.append(value)
         return Curve(*copies)
 
+    @property
+    def last(self) -> float | None:
+        """The newest value, of a long run the mean of the newest ones."""
+        if self._open:
+            return self._open[-1][2]
+        return self._columns[4][-1] if self._columns[4] else None
+
     def __len__(self) -> int:
         return len(self._columns[0]) + bool(self._open)
 
