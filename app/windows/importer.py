@@ -11,6 +11,7 @@ from app.shell.ask import Choice, ask
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Segments, frame, text, wrap_within
+from app.widgets.progress_bar import ProgressBar
 from app.widgets.table import table
 from app.windows.chooser import choose_path
 from app.windows.dialog import Dialog
@@ -24,15 +25,30 @@ COLUMN_WIDTHS = (240, 240, 300)
 
 
 def import_settings(window: tk.Tk, state: AppState) -> None:
-    """Ask for a file, import it and show the report."""
+    """Ask for a file, import it while a dialog says so, and show the report."""
     name = choose_path(window, "open", "Settings of another trainer", Path(), ENDINGS)
     if not name:
         return
+    waiting = Dialog(
+        window, f"Importing {Path(name).name}", "Reading its settings, then checking what a run with them would need…"
+    )
+    progress = ProgressBar(waiting.body)
+    progress.pack(fill="x")
+    progress.show(None, busy=True)
+    waiting.button("Cancel", waiting.close)
+
+    def show(found: ImportResult) -> None:
+        if waiting.window.winfo_exists():  # otherwise it was cancelled
+            waiting.close()
+            show_import(window, state, found)
 
     def show_error(why: str) -> None:
-        ask(window, "Cannot open this file", why, (Choice("", "Close", "accent"),), lambda answer: None)
+        if waiting.window.winfo_exists():
+            waiting.close()
+            ask(window, "Cannot open this file", why, (Choice("", "Close", "accent"),), lambda answer: None)
 
-    state.background.run(partial(import_and_check, name), lambda found: show_import(window, state, found), show_error)
+    waiting.show()
+    state.background.run(partial(import_and_check, name), show, show_error)
 
 
 def import_and_check(file: str | Path) -> ImportResult:
@@ -76,7 +92,9 @@ class ImportWindow:
         self._detail.configure(height=4, anchor="nw", justify="left")
         self._detail.pack(fill="x")
         wrap_within(self._detail, below, margin=0)
-        below.configure(width=theme.px(sum(COLUMN_WIDTHS)), height=self._detail.winfo_reqheight())
+        box.update_idletasks()
+        # as wide as all columns also while a list has fewer, so that the buttons do not move
+        below.configure(width=box.winfo_reqwidth(), height=self._detail.winfo_reqheight())
         below.pack_propagate(False)
         below.pack(side="bottom", fill="x", pady=(theme.px(8), 0))  # before the table, which gives way to it
         box.pack(fill="both", expand=True)
@@ -99,6 +117,8 @@ class ImportWindow:
         self._table.delete(*self._table.get_children())
         rows = [_row(entry) for entry in self._entries]
         shown = [name for name, cells in zip(COLUMNS, zip(*rows, strict=True), strict=False) if any(cells)]
+        for name, width in zip(COLUMNS, COLUMN_WIDTHS, strict=True):  # those of fewer columns were stretched
+            self._table.column(name, width=theme.px(width))
         self._table.configure(displaycolumns=shown or COLUMNS[:1])
         for number, row in enumerate(rows):
             self._table.insert("", "end", iid=str(number), values=row)

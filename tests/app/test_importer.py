@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from threading import Event
 from tkinter import ttk
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from app.widgets.buttons import Segments
 from app.windows import importer
 from modules.config import load_config
-from modules.importers import import_file
+from modules.importers import ImportResult, import_file
 from tests.app.driver import Driver, _all
 
 pytestmark = pytest.mark.slow
@@ -43,6 +44,11 @@ def rows(driver: Driver) -> list[tuple[str, ...]]:
     return [tuple(map(str, tree.item(row, "values"))) for row in tree.get_children()]
 
 
+def says(driver: Driver, words: str) -> bool:
+    """Whether a dialog has these words."""
+    return any(words in driver.text(dialog) for dialog in driver.dialogs())
+
+
 def choose_list(driver: Driver, title: str) -> None:
     (dialog,) = driver.dialogs()
     (segments,) = [one for one in _all(dialog) if isinstance(one, Segments)]
@@ -61,11 +67,13 @@ def test_lists_are_shown_and_copied_and_escape_changes_nothing(
     before = driver.draft.data
     choose_file(monkeypatch, theirs)
     driver.window.files.import_settings()
-    driver.wait(driver.dialogs, "the lists")
+    driver.wait(lambda: says(driver, "The file is not modified"), "the lists")
     report = import_file(theirs).report
     assert len(rows(driver)) == len(report.not_imported)
     assert any("attention_mechanism" in row[0] for row in rows(driver))
+    width = driver.dialogs()[0].winfo_width()
     choose_list(driver, f"Imported with a different meaning ({len(report.changed)})")
+    assert driver.dialogs()[0].winfo_width() == width, "the buttons stay under the pointer"
     assert any(row[:2] == ('optimizer.optimizer "ADAMW_8BIT"', 'optimizer.name "adamw"') for row in rows(driver))
     choose_list(driver, f"Imported ({len(report.imported)})")
     assert ("epochs 17", "epochs 17", "") in rows(driver)
@@ -78,12 +86,33 @@ def test_lists_are_shown_and_copied_and_escape_changes_nothing(
     assert driver.draft.data is before
 
 
+def test_a_dialog_says_that_it_imports_and_cancels_it(
+    driver: Driver, theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, goes_on, has_ended = import_file(theirs), Event(), Event()
+
+    def slow(file: str) -> ImportResult:
+        goes_on.wait()
+        has_ended.set()
+        return found
+
+    choose_file(monkeypatch, theirs)
+    monkeypatch.setattr(importer, "import_and_check", slow)
+    driver.window.files.import_settings()
+    assert says(driver, "Importing theirs.json")
+    assert driver.window.grab_current() is driver.dialogs()[0], "a second import cannot be started"  # type: ignore[no-untyped-call]
+    driver.press("Escape")
+    goes_on.set()
+    driver.wait(lambda: has_ended.is_set() and not driver.window.state_.background._pending, "the end of the import")
+    assert driver.dialogs() == []
+
+
 def test_what_is_missing_is_shown_first(driver: Driver, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = {**THEIRS, "base_model_name": "", "concepts": []}
     (home / "preset.json").write_text(json.dumps(theirs), encoding="utf-8")
     choose_file(monkeypatch, home / "preset.json")
     driver.window.files.import_settings()
-    driver.wait(driver.dialogs, "the lists")
+    driver.wait(lambda: says(driver, "The file is not modified"), "the lists")
     found = [row[-1].partition(" ")[0] for row in rows(driver)]
     assert found == ["base_model", "concepts:"]
     assert "pretrained model" in driver.text(driver.dialogs()[0])
@@ -94,7 +123,7 @@ def test_unknown_file_gets_an_error_message(driver: Driver, home: Path, monkeypa
     (home / "a.json").write_text('{"x": 1}', encoding="utf-8")
     choose_file(monkeypatch, home / "a.json")
     driver.window.files.import_settings()
-    driver.wait(driver.dialogs, "the sentence")
+    driver.wait(lambda: says(driver, "Cannot open this file"), "the sentence")
     assert "no supported trainer has these settings" in driver.text(driver.dialogs()[0])
     driver.answer("Close")
 
