@@ -105,6 +105,7 @@ def parser() -> argparse.ArgumentParser:
     remove = action("remove", "remove entries; the folders of their runs stay")
     remove.add_argument("entry", type=entry_number, nargs="+", metavar="ENTRY", help="its number in the list")
     remove.add_argument("--stop", action="store_true", help="one that runs, too: its run stops after a backup")
+    action("clear", "forget all entries that have ended; the folders of their runs stay")
     retry = action("retry", "let entries that have ended wait again; their runs continue from their last backups")
     retry.add_argument("entry", type=entry_number, nargs="+", metavar="ENTRY", help="its number in the list")
     run = action(
@@ -213,6 +214,12 @@ def remove_entries(options: argparse.Namespace) -> int:
     return FINISHED
 
 
+def clear_ended(options: argparse.Namespace) -> int:
+    """`clear`."""
+    queue_of(options).clear_ended()
+    return FINISHED
+
+
 def retry_entries(options: argparse.Namespace) -> int:
     """`retry`."""
     for number in options.entry:
@@ -248,6 +255,7 @@ ACTIONS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "move": move_entry,
     "devices": set_devices,
     "remove": remove_entries,
+    "clear": clear_ended,
     "retry": retry_entries,
     "run": run_queue,
     "pause": pause,

@@ -21,6 +21,7 @@ class EntryActions(Protocol):
     def move(self, by: int) -> None: ...
     def repeat(self) -> None: ...
     def remove(self) -> None: ...
+    def clear_ended(self) -> None: ...
     def set_devices(self, number: int, devices: list[int] | None) -> None: ...
     def complain(self, reason: str) -> None: ...
 
@@ -36,11 +37,22 @@ class QueueBar(tk.Frame):
         self._build_buttons(row, actions)
         self.devices = DevicesField(row, actions.set_devices, actions.complain)
         self.devices.pack(side="left", padx=(0, theme.px(8)))
+        self.clear_button = Button(
+            row,
+            "Clear ended",
+            actions.clear_ended,
+            style="quiet",
+            tooltip="Forget all entries that have ended; their run folders stay.",
+        )
+        self.clear_button.pack(side="right")
         self.message = MessageLine(self, lines=2)
         self.message.pack(fill="x")
 
-    def show(self, entry: Entry | None, waiting: Sequence[int]) -> None:
-        """Allow what can be done with the entry; `waiting` are the numbers of those that wait, in their order."""
+    def show(self, entry: Entry | None, waiting: Sequence[int], *, has_ended: bool) -> None:
+        """Allow what can be done with the entry; `waiting` are the numbers of those that wait, in their order.
+
+        `has_ended`: there are entries that have ended.
+        """
         place = waiting.index(entry.number) if entry is not None and entry.number in waiting else None
         allowed = {
             self.open_button: entry is not None and entry.started is not None,
@@ -49,6 +61,7 @@ class QueueBar(tk.Frame):
             self.down_button: place is not None and place + 1 < len(waiting),
             self.repeat_button: entry is not None and not entry.is_open,
             self.remove_button: entry is not None,
+            self.clear_button: has_ended,
         }
         for button, is_allowed in allowed.items():
             button.configure(state="normal" if is_allowed else "disabled")

@@ -131,6 +131,10 @@ class QueuePage(Page):
             answered,
         )
 
+    def clear_ended(self) -> None:
+        """Forget all entries that have ended."""
+        self._change(self.run_queue.clear_ended)
+
     def set_devices(self, number: int, devices: list[int] | None) -> None:
         """Let an entry take other GPUs; None for all."""
         queue = self.run_queue
@@ -268,7 +272,7 @@ class QueuePage(Page):
 
     def _show_buttons(self) -> None:
         entry, waiting = self.selected, [each.number for each in self.queue.waiting]
-        self.bar.show(entry, waiting)
+        self.bar.show(entry, waiting, has_ended=any(not each.is_open for each in self.queue.entries))
         reason = self._problem or ("" if entry is None else self._about(entry))
         self.table.say("" if self.queue.entries else _EMPTY)
         self.bar.message.say(reason or (_HINT if len(waiting) > 1 else ""))

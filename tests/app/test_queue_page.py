@@ -135,6 +135,10 @@ def choose_devices(driver: Driver, page: QueuePage, queue: RunQueue) -> None:
     driver.click_really(page.bar.settings_button)
     driver.wait(lambda: driver.draft.get("learning_rate") == 0.5, "a copy of its settings")
     assert driver.draft.file is None, "what is saved does not change the queue"
+    driver.click_really(page.bar.clear_button)
+    driver.wait(lambda: not page.table.exists("1"), "only what has not ended")
+    assert all(entry.is_open for entry in queue.read().entries)
+    driver.wait(lambda: page.bar.clear_button.cget("state") == "disabled", "nothing to clear")
 
 
 RUNNER = """

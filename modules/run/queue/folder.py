@@ -206,6 +206,10 @@ class RunQueue:
             request_command(self.run_folder(found[0]), "stop")
         return found[0]
 
+    def clear_ended(self) -> None:
+        """Forget all entries that have ended; their run folders stay. Raises ConfigError."""
+        self.edit(lambda queue: queue.replaced([entry for entry in queue.entries if entry.is_open]))
+
     def retry(self, number: int) -> None:
         """Let an entry that has ended wait again; its run continues from its last backup. Raises ConfigError."""
 

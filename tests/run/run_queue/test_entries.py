@@ -139,6 +139,9 @@ def test_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ["2", "tiny_family-2", "removed"],
         ["2", "waiting.", "No"],
     ]
+    assert do("clear") == 0
+    assert [entry.number for entry in queue.read().entries] == [1, 3]
+    assert not queue.config_file(2).exists()
 
 
 @pytest.mark.slow
