@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from modules.config import TandemError
+from modules.distributed import RankGroup
 from modules.run import Commands, SilentCommands, exit_codes
 from modules.run.folder.commands import CUSTOM_SAMPLE, STOP_INTERRUPTED, STOP_PAUSED, STOP_TERMINATED
 from modules.run.supervise.signals import PAUSE_SIGNAL, other_deadly_signals, pause_signal_unblocked
@@ -89,6 +90,15 @@ class ControlRequests:
         if self._timer is not None:
             requested.update(self._timer.due(PAUSE))
         return next((outcome for name, outcome in STOP_REQUESTS.items() if name in requested), None)
+
+    def check_stop(self, ranks: RankGroup) -> None:
+        """Before the first step: raises StoppedBeforeTraining on every rank as soon as any was asked to stop."""
+        if reason := ranks.cancel_reason():
+            raise StoppedBeforeTraining(next(o for o in STOP_REQUESTS.values() if o.reason == reason))
+        outcome = self.stop_requested()
+        # False: another rank's reason came first, or all have passed this barrier; the next check finds out
+        if outcome is not None and ranks.cancel(outcome.reason):
+            raise StoppedBeforeTraining(outcome)
 
     @property
     def stop_is_wanted(self) -> bool:

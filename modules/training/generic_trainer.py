@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 
 from modules.checkpoint import Backups, Position, Rotation, StoredState
 from modules.config import TrainConfig
-from modules.config.schedules import learning_rate_factor
 from modules.data.batch import Batch
 from modules.data.loading.progress import Progress
 from modules.distributed import RankGroup, Weights
@@ -23,7 +21,7 @@ from modules.run import RunFolder
 from modules.training import run_info
 from modules.training.actions import ACTIONS, BACKUP, Action, ActionContext, ActionRunner, due_actions
 from modules.training.backup_writer import BackupWriter
-from modules.training.checkpoint_state import current_position, plan_for, restore_state
+from modules.training.checkpoint_state import current_position, plan_for
 from modules.training.checkpoint_sync import open_checkpoint
 from modules.training.control_requests import (
     CACHED,
@@ -36,15 +34,15 @@ from modules.training.control_requests import (
 )
 from modules.training.dataset import RowSelection
 from modules.training.early_stopping import EarlyStopping, UnknownMetric
-from modules.training.former_meaning import changed_meaning
 from modules.training.histograms import WeightHistograms
+from modules.training.load_checkpoint import load_checkpoint
 from modules.training.memory_guard import MemoryGuard
 from modules.training.memory_probe import limit_to_memory, wants_probe
 from modules.training.metric_sync import MetricSync
 from modules.training.model_flops import ModelFlops
 from modules.training.model_setup import compile_model
 from modules.training.move_model import move_model
-from modules.training.optimizers import loss_factor, set_learning_rate
+from modules.training.optimizers import loss_factor
 from modules.training.resume import check_unchanged
 from modules.training.safeguards import check_per_sample
 from modules.training.sample_dropout import PerSampleDropout
@@ -111,7 +109,9 @@ class GenericTrainer:
         self.best_position: Position | None = None  # of the weights in the model, once the best ones are restored
         self.progress = Progress(0, self.components.data.order.epoch_size, plan.global_batch_size)
         if checkpoint is not None:
-            self.load_state(checkpoint)
+            self.progress = load_checkpoint(
+                checkpoint, self.components, self.early_stopping, self.progress, self.report
+            )
         self.previous = self.progress
         self.sync = MetricSync(self.components, self.metrics, self.memory, ranks, self.report, self.progress)
 
@@ -175,7 +175,7 @@ class GenericTrainer:
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Add the gradients of `loss` []; with fused_backward the `last` piece of a step applies them as well."""
         if last and (fused := self.components.fused_backward) is not None:
-            self.set_learning_rate()
+            self.components.set_learning_rate(self.progress.step)
             fused.step(loss, self.frozen_groups(), self.progress.step)
         else:
             loss.backward()
@@ -184,7 +184,7 @@ class GenericTrainer:
         """Apply the gradients of a step of `samples` samples, unless they are not finite on any rank."""
         components = self.components
         self.metrics.begin("optimizer")
-        learning_rate = self.set_learning_rate()
+        learning_rate = components.set_learning_rate(self.progress.step)
         after = self.progress.after(samples)
         if components.fused_backward is not None:
             grad_norm = components.fused_backward.finish()
@@ -198,15 +198,6 @@ class GenericTrainer:
         self.sync_buffers()
         self.metrics.end_step(self.progress, learning_rate, grad_norm, out_of_memory=self.memory.skip_step)
         self.memory.end_step()
-
-    def set_learning_rate(self) -> float:
-        """Set that of the coming step for every group; returns the run's."""
-        components = self.components
-        factor = learning_rate_factor(self.progress.step, components.total_steps, self.config)
-        learning_rate = components.plan.learning_rate * factor
-        factors = [group.learning_rate_factor for group in components.groups]
-        set_learning_rate(components.guarded_step.optimizer, learning_rate, factors)
-        return learning_rate
 
     def frozen_groups(self) -> list[bool]:
         """Which of the optimizer's groups the coming step leaves as they are."""
@@ -268,29 +259,10 @@ class GenericTrainer:
 
     # Before the first step
 
-    def load_state(self, state: StoredState) -> None:
-        """Restore weights, optimizer, EMA and progress from a backup."""
-        position = state.position
-        restore_state(state, self.components)
-        self.progress = replace(self.progress, samples_seen=position.samples_seen)
-        if not self.early_stopping.restore(position, self.config, state.config):
-            self.report.warning(
-                "early_stopping_metric or its mode have changed since the backup: the best validation is sought anew."
-            )
-        if changed := changed_meaning(self.config, state.config, self.components.family):
-            self.report.warning(changed)
-        run_info.report_resume(state, self.components, self.progress, self.report)
-
     def check_stop(self) -> None:
         """Before the first step: raises StoppedBeforeTraining on every rank as soon as any was asked to stop."""
-        if self.has_started:
-            return  # from here on all ranks stop between two steps
-        if reason := self.ranks.cancel_reason():
-            raise StoppedBeforeTraining(next(o for o in STOP_REQUESTS.values() if o.reason == reason))
-        outcome = self.requests.stop_requested()
-        # False: another rank's reason came first, or all have passed this barrier; the next check finds out
-        if outcome is not None and self.ranks.cancel(outcome.reason):
-            raise StoppedBeforeTraining(outcome)
+        if not self.has_started:  # from then on all ranks stop between two steps
+            self.requests.check_stop(self.ranks)
 
     # What other ways to train override
 

@@ -10,6 +10,7 @@ import torch
 
 from modules.checkpoint import Rotation
 from modules.config import TrainConfig, total_steps
+from modules.config.schedules import learning_rate_factor
 from modules.distributed import RankGroup, Weights
 from modules.families._family import Family, SampleRequest
 from modules.monitoring import Report
@@ -21,7 +22,7 @@ from modules.training.fetch_base_model import fetch_base_model
 from modules.training.fused_backward import FusedBackward
 from modules.training.memory_table.report import check_memory
 from modules.training.model_setup import check_available, load_family, prepare_model
-from modules.training.optimizers import GuardedStep, build_optimizer
+from modules.training.optimizers import GuardedStep, build_optimizer, set_learning_rate
 from modules.training.own_data import prepare_own_data
 from modules.training.parameter_groups import parameter_groups, without_decay
 from modules.training.plan import Plan
@@ -64,6 +65,13 @@ class Components:
         """Samples of the whole run."""
         epochs, steps = divmod(self.total_steps, self.data.order.steps_per_epoch)
         return epochs * self.data.order.epoch_size + steps * self.data.order.global_batch_size
+
+    def set_learning_rate(self, step: int) -> float:
+        """Set that of the step after `step` steps for every group; returns the run's."""
+        learning_rate = self.plan.learning_rate * learning_rate_factor(step, self.total_steps, self.config)
+        factors = [group.learning_rate_factor for group in self.groups]
+        set_learning_rate(self.guarded_step.optimizer, learning_rate, factors)
+        return learning_rate
 
 
 @dataclass(frozen=True)
