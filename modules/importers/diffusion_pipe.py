@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from modules.importers import common
 from modules.importers.adafactor import IN_PYTORCH_OPTIMIZER
-from modules.importers.flow_families import DIFFUSION_PIPE_RULES, flow_family
+from modules.importers.flow_families import flow_family
+from modules.importers.flow_rules import DIFFUSION_PIPE_RULES
 from modules.importers.memory import ONE_SCALE, base_weights_rule, fused_rule
 from modules.importers.optimizers import optimizer_assignments
 from modules.importers.readers import (

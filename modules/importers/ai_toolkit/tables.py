@@ -5,7 +5,8 @@ from __future__ import annotations
 from modules.config.sections.adapters import MAX_RANK
 from modules.importers import common
 from modules.importers.ai_toolkit.schedule import SCHEDULE_RULES
-from modules.importers.flow_families import AI_TOOLKIT_RULES, flow_family
+from modules.importers.flow_families import flow_family
+from modules.importers.flow_rules import AI_TOOLKIT_RULES
 from modules.importers.memory import ONE_SCALE, base_weights_rule, encoder_weights_rule
 from modules.importers.readers import (
     boolean,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from modules.importers import common
-from modules.importers.flow_families import KOHYA_RULES
+from modules.importers.flow_rules import KOHYA_RULES
 from modules.importers.kohya.family import FAMILY_KEYS, FILES, METHOD_KEYS, XL_ONLY, family, find_method, is_xl
 from modules.importers.kohya.trained import dropout, submodules, targets
 from modules.importers.readers import boolean, integer, number, optional_number, prediction_type

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from modules.importers import common
-from modules.importers.flow_families import ONETRAINER_RULES, distribution, flow_family
+from modules.importers.flow_families import flow_family
+from modules.importers.flow_rules import ONETRAINER_RULES, distribution
 from modules.importers.onetrainer.submodules import SUBMODULES, submodule_rule
 from modules.importers.readers import (
     boolean,

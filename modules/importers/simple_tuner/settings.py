@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 
 from modules.importers import common
-from modules.importers.flow_families import SIMPLE_TUNER_RULES, flow_family
+from modules.importers.flow_families import flow_family
+from modules.importers.flow_rules import SIMPLE_TUNER_RULES
 from modules.importers.memory import ONE_SCALE, base_weights_rule, encoder_weights_rule
 from modules.importers.optimizers import optimizer_assignments
 from modules.importers.readers import (
