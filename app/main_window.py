@@ -178,12 +178,7 @@ class MainWindow(ctk.CTk):
         self.preferences.save()
         self._stop_following()
         self._collector.stop()
-        if self.state_.model_job is not None:
-            self.state_.model_job.close()
-        if self.state_.generate_job is not None:
-            self.state_.generate_job.close()
-        if self.state_.annotate_job is not None:
-            self.state_.annotate_job.close()
+        self.state_.close_jobs()
         for job in self.tk.splitlist(self.tk.call("after", "info")):
             self.tk.call("after", "cancel", job)  # customtkinter's timers, too: no callback may fire any more
         super().destroy()

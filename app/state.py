@@ -81,6 +81,12 @@ class AppState:
         name = str(self.draft.get("runs_dir") or "")
         return Path(name if name and not control_character(name) else "runs")
 
+    def close_jobs(self) -> None:
+        """The window closes: end the programs that its pages have started."""
+        for job in (self.model_job, self.generate_job, self.annotate_job):
+            if job is not None:
+                job.close()
+
     def subscribe(self, topic: Topic, callback: Callable[[], object], owner: tk.Misc | None = None) -> None:
         """Call `callback` at every change of the topic until `owner` is destroyed."""
         self._listeners[topic].append(callback)
