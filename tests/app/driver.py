@@ -95,6 +95,16 @@ class Driver:
         else:
             self.window.after(20, lambda: self.later(condition, action))
 
+    def in_chooser(self, action: Callable[[], object]) -> None:
+        """Do something once a dialog that is opened next, and waited for, has the keyboard in one of its controls."""
+        before = len(self.dialogs())
+
+        def has_opened() -> bool:
+            dialogs = self.dialogs()
+            return len(dialogs) > before and str(self.window.tk.call("focus")).startswith(f"{dialogs[-1]}.")
+
+        self.later(has_opened, action)
+
     def listed_files(self) -> list[str]:
         """The entries of the file chooser."""
         found = [one for dialog in self.dialogs() for one in _all(dialog) if isinstance(one, ttk.Treeview)]
@@ -145,6 +155,26 @@ class Driver:
         """Type real characters with xdotool."""
         self._xdotool("type", "--delay", "5", text)
 
+    def type_over(self, widget: tk.Misc, text: str) -> None:
+        """Click into an entry and type over what it has."""
+        self.click_really(widget)
+        self.press("ctrl+a")
+        self.type(text)
+
+    def search_and_type(self, path: str, text: str) -> None:
+        """Find a setting by its name with the search and type over what its field has, all by keys."""
+        self.press("ctrl+k")
+        self.type(path)
+        self.press("Return", "ctrl+a")
+        self.type(text)
+
+    def go_to(self, section: str, tab: str = "") -> Any:
+        """Click a section in the sidebar, and the page of this title in it; the section."""
+        self.click_really(self.window.sidebar.entries[section])
+        if tab:
+            self.click_button(tab)
+        return self.window.sections[section]
+
     def click_really(self, widget: tk.Misc) -> None:
         """Click the middle of a widget with the X server's pointer, as bindings of parents and of "all" see it, too."""
         self.settle()
@@ -159,10 +189,11 @@ class Driver:
         self.click_really(next(one for one in found if one.winfo_viewable()))
 
     def wheel_over(self, widget: tk.Misc, notches: int) -> None:
-        """Turn the wheel down over the top of a widget, with the X server's pointer."""
+        """Turn the wheel down, or up by a negative number, over the top of a widget, with the X server's pointer."""
         self.settle()
         x, y = widget.winfo_rootx() + widget.winfo_width() // 2, widget.winfo_rooty() + 5
-        self._xdotool("mousemove", str(x), str(y), "click", "--repeat", str(notches), "--delay", "1", "5")
+        button = 5 if notches > 0 else 4
+        self._xdotool("mousemove", str(x), str(y), "click", "--repeat", str(abs(notches)), "--delay", "1", str(button))
 
     def save(self, file: Path) -> None:
         """Save to a file as if the draft had been opened from it."""
@@ -187,6 +218,13 @@ class Driver:
         """The label in a window whose text begins with these words."""
         found = (one for one in _all(place) if isinstance(one, tk.Label))
         return next(one for one in found if str(one.cget("text")).startswith(words))
+
+    def beside(self, place: tk.Misc, title: str) -> tk.Misc:
+        """The control in the row of this title."""
+        label = self.label(place, title)
+        (area,) = label.master.grid_slaves(row=int(label.grid_info()["row"]), column=1)
+        found: tk.Misc = area.winfo_children()[0]
+        return found
 
     def answer(self, label: str) -> None:
         """Press the button with this label in the dialog."""

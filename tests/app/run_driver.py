@@ -11,7 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from modules.config import TrainConfig
+from modules.run import RunFolder
 from tests.app.driver import open_window
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,6 +90,18 @@ class Driven:
 def click_at(x: int, y: int) -> None:
     """Click at a position on the screen."""
     subprocess.run(["xdotool", "mousemove", str(x), str(y), "click", "1"], check=True)
+
+
+def rank_0(folder: RunFolder) -> psutil.Process:
+    """The process of a run that trains in this folder."""
+    for process in psutil.process_iter():
+        try:
+            argv = process.cmdline()
+        except psutil.Error:
+            continue
+        if "--run_folder" in argv and str(folder.path) in argv:
+            return process
+    raise AssertionError("no rank 0")
 
 
 def tiny(images: Path, place: Path, **settings: object) -> TrainConfig:

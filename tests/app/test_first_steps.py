@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,6 @@ from app.widgets.copy_line import CopyLine
 from app.windows.chooser import choose_path
 from app.windows.dialog import Dialog
 from app.windows.folder_listing import Purpose
-from app.windows.multi_node import MultiNodeWindow
 from tests.app.driver import Driver
 from tests.app.fake_runs import make_fake_run
 
@@ -28,13 +26,6 @@ def driver(shared_driver: Driver, shared_home: Path) -> Iterator[Driver]:
     shared_driver.settle()
     yield shared_driver
     assert shared_driver.dialogs() == []
-
-
-def section_of(driver: Driver, name: str) -> Any:
-    """A section, shown."""
-    driver.window.show_section(name)
-    driver.settle()
-    return driver.window.sections[name]
 
 
 @pytest.mark.parametrize("path", ["", "max_steps", "base_model"])
@@ -115,32 +106,24 @@ def test_folder_chooser_returns_what_is_typed_selected_or_listed(
 
 def test_several_machines_is_no_dead_end(driver: Driver) -> None:
     """With Multi-GPU training off, the window says so and has the switch."""
-    driver.draft.set("num_nodes", 2)
-    window = MultiNodeWindow(driver.window, driver.window.state_, lambda: None)
-    dialog = window.show()
+    driver.go_to("multi_gpu")
+    driver.click_button("Multiple machines…")
+    (dialog,) = driver.dialogs()
+    assert "“Multi-GPU training” is off" in driver.text(dialog), "why the fields are greyed"
+    switch = driver.beside(dialog, "Multi-GPU training")
+    driver.click_really(switch)
+    driver.type_over(driver.beside(dialog, "Number of machines"), "2")
+    driver.click_really(switch)
     driver.click_button("Generate launch commands")
-    assert "“Multi-GPU training” is off" in driver.text(dialog)
-    switch = next(field for field in window._cards[0].visible_fields() if field.path == "enable_multi_gpu")
-    driver.click_really(switch.control)  # type: ignore[attr-defined]
-    assert driver.draft.get("enable_multi_gpu") is True
-    driver.draft.file = Path("machines.yaml")
-    driver.draft.save(driver.draft.file)
+    assert "“Multi-GPU training” is off: switch it on above" in driver.text(dialog)
+    driver.click_really(switch)
+    driver.in_chooser(lambda: (driver.type("machines"), driver.press("Return")))
     driver.click_button("Generate launch commands")
-    driver.wait(lambda: window.commands, "the commands")
+    driver.wait(lambda: "Machine 0" in driver.text(dialog), "the commands")
+    assert "is off" not in driver.text(dialog)
+    assert driver.draft.file is not None
+    assert driver.draft.file.name == "machines.yaml", "which the commands name"
     driver.press("Escape")
-
-
-@pytest.mark.parametrize("backup", [None, 10])
-def test_stopped_run_claims_no_backup_that_there_is_not(driver: Driver, shared_home: Path, backup: int | None) -> None:
-    run = make_fake_run(shared_home / f"stopped-{backup}", steps=10, total=100, ended="stopped")
-    if backup is None:
-        lines = run.events_file.read_text().splitlines(keepends=True)
-        run.events_file.write_text("".join(line for line in lines if '"backup"' not in line))
-    driver.window.state_.actions.follow(run.path)
-    following = driver.window.state_.run
-    assert following is not None
-    words = f"backup of step {backup}." if backup else "There is no backup yet: Resume starts at the first step."
-    driver.wait(lambda: words in following.status().detail, words)
 
 
 def test_a_run_of_two_machines_asks_with_which_it_resumes(driver: Driver, shared_home: Path) -> None:
@@ -166,18 +149,12 @@ def test_a_run_of_two_machines_asks_with_which_it_resumes(driver: Driver, shared
     driver.wait(lambda: state.run is not None and not state.run.is_alive, "its end")
 
 
-def test_question_about_a_run_ends_with_the_run_and_keeps_the_keyboard(driver: Driver) -> None:
-    ended, answers = [False], list[str]()
-    choices = (Choice("", "Wait", "accent"),)
-    ask(driver.window, "Behind?", "", choices, lambda answer: answers.append("behind"))
-    ask(driver.window, "Force?", "", choices, lambda answer: answers.append("force"), is_over=lambda: ended[0])
-    driver.window.header.search.entry.focus_set()  # something in the window asks for the focus
-    driver.settle()
-    assert len(driver.dialogs()) == 2
-    ended[0] = True
-    driver.wait(lambda: answers == ["force"], "the question's own end")
-    driver.press("Escape")
-    assert answers == ["force", "behind"]
+def test_keyboard_goes_to_the_question_that_still_waits(driver: Driver) -> None:
+    answers, wait = list[str](), (Choice("", "Wait", "accent"),)
+    ask(driver.window, "Behind?", "", wait, lambda _: answers.append("behind"))
+    ask(driver.window, "In front?", "", wait, lambda _: answers.append("front"))
+    driver.press("Escape", "Escape")
+    assert answers == ["front", "behind"]
 
 
 def test_train_lists_what_is_missing_and_waits_for_running_checks(
@@ -185,9 +162,8 @@ def test_train_lists_what_is_missing_and_waits_for_running_checks(
 ) -> None:
     state, bar = driver.window.state_, driver.window.run_bar
     state.run = None
-    driver.draft.set("family", "no_such_family")  # it is looked for in a moment
-    driver.draft.set("base_model", str(shared_home / "lost" / "model"))
-    assert not state.family.error
+    driver.search_and_type("base_model", str(shared_home / "lost" / "model"))
+    driver.search_and_type("family", "no_such_family")
     driver.click_really(bar.buttons.train)
     driver.wait(lambda: "3 things to settle first" in driver.text(), "the list")
     words = driver.text(driver.dialogs()[0])
@@ -199,7 +175,7 @@ def test_train_lists_what_is_missing_and_waits_for_running_checks(
     release = threading.Event()
     monkeypatch.setattr("app.family_loader._load", lambda name: (release.wait(30), load_declaration(name))[1])
     driver.draft.new()
-    driver.draft.set("family", str(shared_home / "slow.py"))
+    driver.search_and_type("family", str(shared_home / "slow.py"))
     driver.click_really(bar.buttons.train)
     driver.wait(lambda: "Checking the settings" in driver.text(), "the wait")
     driver.press("Escape")
@@ -213,12 +189,12 @@ def test_file_changed_outside_is_not_overwritten_unasked(driver: Driver, shared_
     file = shared_home / "cats.yaml"
     file.write_text("# mine\nepochs: 20  # enough\n")
     driver.window.files.open(file)
-    driver.draft.set("epochs", 21)
+    driver.search_and_type("epochs", "21")
     driver.press("ctrl+s")
     assert file.read_text() == "# mine\nepochs: 21  # enough\n"
 
     file.write_text("# theirs\nepochs: 30\n")
-    driver.draft.set("seed", 5)
+    driver.search_and_type("seed", "5")
     driver.press("ctrl+s")
     driver.click_button("Cancel")
     assert file.read_text() == "# theirs\nepochs: 30\n"
@@ -227,7 +203,7 @@ def test_file_changed_outside_is_not_overwritten_unasked(driver: Driver, shared_
     assert file.read_text() == "# theirs\nepochs: 21\nseed: 5\n"
 
     file.write_text("# theirs again\nepochs: 40\n")
-    driver.draft.set("seed", 6)
+    driver.search_and_type("seed", "6")
     driver.press("ctrl+s")
     driver.click_button("Open theirs")
     assert (driver.draft.get("epochs"), driver.draft.is_dirty) == (40, False)
@@ -258,7 +234,7 @@ def test_buttons_of_the_run_bar_never_move(driver: Driver, shared_home: Path) ->
 
 def test_add_a_folder_asks_which(driver: Driver, shared_home: Path) -> None:
     (shared_home / "images").mkdir(exist_ok=True)
-    section_list = section_of(driver, "data").list
+    section_list = driver.go_to("data").list
 
     def is_listed() -> bool:
         return "images" in driver.listed_files() and section_list.frame.grab_current() is not None
@@ -272,7 +248,7 @@ def test_add_a_folder_asks_which(driver: Driver, shared_home: Path) -> None:
 
 
 def test_sample_that_would_never_be_drawn_asks(driver: Driver) -> None:
-    add_button = section_of(driver, "sampling").list.add_button
+    add_button = driver.go_to("sampling").list.add_button
     driver.click_really(add_button)
     driver.press("Return")
     assert (driver.draft.get("sample_every"), driver.draft.faults) == ("1 epochs", ())

@@ -91,17 +91,6 @@ def test_run_bar_shows_the_run_and_why_buttons_are_off(driven: Driven, runs: Pat
     bar._fit(bar.winfo_width())
 
 
-def test_resumed_run_is_at_the_step_of_its_backup(driven: Driven, tmp_path: Path) -> None:
-    folder = make_fake_run(tmp_path / "resumed", steps=200, total=1000, ended="stopped")
-    with folder.events_file.open("a") as file:
-        file.write(line({"t": time.time(), "type": "phase", "phase": "loading"}))
-    follow(driven, folder.path)
-    bar = driven.window.run_bar
-    assert bar.figures.labels["step"].cget("text") == "200 of 1,000"
-    assert bar.figures.labels["loss"].cget("text") == "-"
-    assert driven.window.state_.run.status().fraction == pytest.approx(0.2)
-
-
 def test_the_texts_of_the_run_bar_share_the_free_width_with_its_figures(driven: Driven, runs: Path) -> None:
     follow(driven, runs / "cats")
     bar = driven.window.run_bar

@@ -7,7 +7,9 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import tkinter as tk
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from app.multi_gpu.plan_summary import describe
 from app.runs.control import create_run
 from app.sections.multi_gpu import Section
 from app.widgets.buttons import Button
-from app.widgets.scroll import Scroll
+from app.widgets.scroll import Scroll, enclosing
 from app.windows.batch_size import BatchSizeWindow
 from app.windows.multi_node import MultiNodeWindow
 from app.windows.preflight import PreflightWindow
@@ -219,19 +221,35 @@ def shell(command: str, place: Path, images: Path) -> subprocess.Popen[str]:
     )
 
 
+def open_launch_commands(driver: Driver) -> tk.Toplevel:
+    driver.go_to("multi_gpu")
+    driver.click_button("Multiple machines…")
+    (window,) = driver.dialogs()
+    return window
+
+
+def commands_in(window: tk.Misc) -> list[tk.Text]:
+    """What shows the commands."""
+    return [one for one in inside(window) if isinstance(one, tk.Text)]
+
+
+def inside(widget: tk.Misc) -> Iterator[tk.Misc]:
+    for child in widget.winfo_children():
+        yield child
+        yield from inside(child)
+
+
 def test_one_machine_has_the_line_of_a_slurm_job(section: Section, shared_driver: Driver, shared_home: Path) -> None:
-    shared_driver.draft.file = shared_home / "one.yaml"
-    shared_driver.draft.set("world_size", 2)
-    assert shared_driver.window.files.save()
-    opened = multi_node_window(shared_driver)
-    opened.show()
-    opened.generate()
-    shared_driver.wait(lambda: opened.commands, "the line")
-    (slurm,) = opened.commands
-    assert "--gpus 2 --nodes 1" in slurm.text
-    shared_driver.settle()
-    assert "“Number of machines” is 1" in shared_driver.text(opened._dialog.window)
-    opened._dialog.close()
+    driver = shared_driver
+    driver.search_and_type("world_size", "2")
+    driver.save(shared_home / "one.yaml")
+    window = open_launch_commands(driver)
+    driver.click_button("Generate launch commands")
+    driver.wait(lambda: commands_in(window), "the line")
+    (slurm,) = commands_in(window)
+    assert "--gpus 2 --nodes 1" in slurm.get("1.0", "end")
+    assert "“Number of machines” is 1" in driver.text(window)
+    driver.press("Escape")
 
 
 def test_press_does_not_scroll_what_is_under_the_pointer(section: Section, shared_driver: Driver) -> None:
@@ -262,85 +280,90 @@ def test_launch_commands_are_seen_whole_and_scroll(
     driver = shared_driver
     with socket.create_server(("", 0)) as taken:
         join_port = taken.getsockname()[1]
-        settings = {"initial_port": join_port - 1, "distributed_backend": "gloo", "enable_multi_gpu": True}
-        config = tiny_config(images, shared_home, **settings)
-        driver.draft.open_config(config)
-        driver.draft.set("num_nodes", 2)
-        driver.draft.set("processes_per_node", [1])
-        driver.draft.set("master_addr", "127.0.0.1")
-        opened = multi_node_window(driver)
-        opened.show()
-        driver.wait(lambda: f"port {join_port} (for joining)" in opened.port_status.cget("text"), "the join port")
-        assert opened.port_status.cget("text").startswith("Not free")
-        driver.set("enable_multi_gpu", False)
-        driver.wait(lambda: "are used on machine 0" in opened.port_status.cget("text"), "that no port is needed")
-        driver.set("enable_multi_gpu", True)
-    driver.draft.file = shared_home / "seen.yaml"
-    opened.generate()
-    driver.wait(lambda: len(opened.commands) == 5, "the commands")
-    driver.settle()
-    blocks = [one for row in opened._list.winfo_children() for one in row.winfo_children() if isinstance(one, tk.Text)]
-    assert [block.get("1.0", "end").strip() for block in blocks] == [one.text.strip() for one in opened.commands]
-    assert all(block.yview() == (0.0, 1.0) for block in blocks), "no line is hidden"
-    canvas = opened._area.canvas
-    driver.wheel_over(blocks[0], 60)
-    assert canvas.yview()[1] == 1.0
-    last = blocks[-1]
-    assert last.winfo_rooty() + last.winfo_height() <= canvas.winfo_rooty() + canvas.winfo_height()
-    driver.draft.set("processes_per_node", [4, 2])
-    before = opened.commands
+        driver.draft.open_config(tiny_config(images, shared_home, distributed_backend="gloo", enable_multi_gpu=True))
+        window = open_launch_commands(driver)
+        for title, typed in (
+            ("Number of machines", "2"),
+            ("Processes per machine", "1"),
+            ("Rendezvous address (first", "127.0.0.1"),
+            ("Rendezvous port", str(join_port - 1)),
+        ):
+            driver.type_over(driver.beside(window, title), typed)
+        taken_port = f"Not free on this machine: port {join_port} (for joining)"
+        driver.wait(lambda: taken_port in driver.text(window), "that it is not free")
+        switch = driver.beside(window, "Multi-GPU training")
+        driver.click_really(switch)
+        driver.wait(lambda: "are used on machine 0" in driver.text(window), "that no port is needed")
+        driver.click_really(switch)
+    driver.save(shared_home / "seen.yaml")
     driver.click_button("Generate launch commands")
-    driver.wait(lambda: opened.commands is not before, "the commands for unequal machines")
-    script = opened.commands[-1].text
-    assert "submit_slurm" not in script, "Slurm would start as many on each"
-    assert "4 + 2 processes" in script
-    opened._dialog.close()
+    driver.wait(lambda: len(commands_in(window)) == 5, "the commands")
+    driver.settle()
+    blocks = commands_in(window)
+    assert "--nodes 2" in blocks[-1].get("1.0", "end")
+    assert all(block.yview() == (0.0, 1.0) for block in blocks), "no line is hidden"
+    area = enclosing(blocks[0])
+    assert area is not None
+    driver.wheel_over(blocks[0], 60)
+    assert area.canvas.yview()[1] == 1.0
+    last = blocks[-1]
+    assert last.winfo_rooty() + last.winfo_height() <= area.winfo_rooty() + area.winfo_height()
+    driver.wheel_over(blocks[-1], -60)
+    driver.type_over(driver.beside(window, "Processes per machine"), "4, 2")
+    driver.press("ctrl+s")
+    driver.click_button("Generate launch commands")
+    driver.wait(lambda: "4 + 2 processes" in commands_in(window)[-1].get("1.0", "end"), "those for unequal machines")
+    assert "submit_slurm" not in commands_in(window)[-1].get("1.0", "end"), "Slurm would start as many on each"
+    driver.click_button("Close")
 
 
-def preflight_window(driver: Driver) -> PreflightWindow:
-    return PreflightWindow(driver.window, driver.window.state_, driver.window.files.save)
+def open_preflight(driver: Driver) -> tk.Toplevel:
+    driver.go_to("multi_gpu")
+    driver.click_button("Preflight check")
+    (window,) = driver.dialogs()
+    return window
 
 
 @pytest.mark.slow
 def test_preflight_says_what_to_start_on_the_other_machine(
-    section: Section, shared_driver: Driver, shared_home: Path, images: Path
+    section: Section, shared_driver: Driver, shared_home: Path, images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also for machines that count their processes themselves, where the line is all that the other one needs."""
     driver = shared_driver
-    machines = {"num_nodes": 2, "processes_per_node": [1, 1], "master_addr": preferred_addresses()[0]}
-    driver.draft.open_config(tiny_config(images, shared_home, enable_multi_gpu=True, **machines))
+    monkeypatch.setattr(tempfile, "tempdir", str(shared_home))
+    driver.draft.open_config(tiny_config(images, shared_home, enable_multi_gpu=True))
+    driver.search_and_type("num_nodes", "2")
+    driver.search_and_type("processes_per_node", "1, 1")
+    driver.search_and_type("master_addr", preferred_addresses()[0])
     driver.save(shared_home / "two.yaml")
-    opened = preflight_window(driver)
-    window = opened.show()
-    driver.wait(lambda: opened.lines, "the command for the other machine")
-    assert "No other machine has joined yet." in driver.text(window)
+    window = open_preflight(driver)
+    driver.wait(lambda: "No other machine has joined yet." in driver.text(window), "that it waits")
+    assert "Run these in Tandem's folder there" in driver.text(window)
     driver.wait(lambda: "Waiting for rank 1" in driver.text(window), "who is missing")
     assert "(machine 1)" in driver.text(window)
     assert "present: rank 0 on" in driver.text(window)
-    opened.start_or_stop()
-    driver.wait(lambda: opened.child is None, "the stop")
-    driver.set("processes_per_node", None)
-    opened.start()
+    driver.click_button("Stop")
+    driver.wait(lambda: "Stopped before all was checked." in driver.text(window), "the stop")
+    driver.click_button("Close")
+    driver.search_and_type("processes_per_node", " ")
+    window = open_preflight(driver)
     driver.wait(lambda: "missing: machine 1" in driver.text(window), "a machine that counts its processes itself")
     driver.click_button("Copy")
     command = window.clipboard_get()
     token = command.split("=")[1].split()[0]
-    written = [opened.file(name).read_text() for name in ("report.json", "config.json", "output.txt")]
-    assert not [text for text in written if token in text], "the token is in no file"
-    assert opened.child is not None
+    (folder,) = shared_home.glob("tandem-window-*")
+    assert not [file for file in folder.iterdir() if token in file.read_text()], "the token is in no file"
     allowed = environment(TANDEM_ALLOW=f"{images}{os.pathsep}{ROOT / 'tests'}")
     other = subprocess.Popen(["sh", "-c", command], cwd=ROOT, env=allowed, stdout=subprocess.DEVNULL)
-    driver.wait(lambda: opened.child is None, "the end of the preflight")
+    driver.wait(lambda: "Check again" in driver.text(window), "the end of the preflight")
     assert other.wait(timeout=60) == 0
-    assert opened.report is not None
-    assert opened.report.complete
-    assert not opened.waiting.winfo_ismapped()
-    assert len(opened.table.get_children()) == len(opened.report.cells)
-    assert opened.report.verdict in driver.text(window)
-    opened.dialog.close()
+    assert "Waiting for" not in driver.text(window)
+    assert "Click a row" in driver.text(window), "of the table, which is in place of it"
+    driver.click_button("Close")
 
 
 def test_stop_ends_the_preflight(section: Section, shared_driver: Driver) -> None:
-    opened = preflight_window(shared_driver)
+    opened = PreflightWindow(shared_driver.window, shared_driver.window.state_, shared_driver.window.files.save)
     window = opened.show()
     assert opened.child is not None
     shared_driver.click_button("Stop")

@@ -21,7 +21,7 @@ from modules.config import load_preset, save_config
 from modules.run import RunFolder, read_events
 from modules.run.folder.pidfile import find_launcher
 from scripts.make_demo_data import make_demo_data
-from tests.app.run_driver import ROOT, Driven, click_at, tiny
+from tests.app.run_driver import ROOT, Driven, click_at, rank_0, tiny
 
 pytestmark = pytest.mark.slow
 
@@ -49,17 +49,6 @@ def until(condition: Callable[[], object], what: str, within_s: float = 90) -> N
 def steps(control: RunControl) -> int:
     with control.view.lock:
         return 0 if control.view.step is None else control.view.step.step
-
-
-def rank_0(folder: RunFolder) -> psutil.Process:
-    for process in psutil.process_iter():
-        try:
-            argv = process.cmdline()
-        except psutil.Error:
-            continue
-        if "--run_folder" in argv and str(folder.path) in argv:
-            return process
-    raise AssertionError("no rank 0")
 
 
 def test_life_of_a_run_without_a_window(images: Path, tmp_path: Path) -> None:
