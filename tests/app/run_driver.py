@@ -9,10 +9,12 @@ import tkinter as tk
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from tkinter import ttk
 from typing import Any
 
 import psutil
 
+from app.sections.monitor import TABS
 from modules.config import TrainConfig
 from modules.run import RunFolder
 from tests.app.driver import open_window
@@ -69,11 +71,26 @@ class Driven:
         run = self.window.state_.run
         return "" if run is None else run.status().kind
 
+    def click_row(self, table: ttk.Treeview, row: str, button: int = 1, times: int = 1) -> None:
+        """Click the first cell of a row of a table."""
+        table.see(row)
+        self.window.update()
+        x, y, _, height = table.bbox(row, table["columns"][0])  # type: ignore[misc]
+        click_at(table.winfo_rootx() + x + 20, table.winfo_rooty() + y + height // 2, button, times)
+        self.live(0.1)
+
+    def choose(self, label: str) -> None:
+        """Click the entry of the open menu."""
+        drawn: Any = self.window.__dict__["open_popover_"]._drawn
+        number = next(number for number, row in enumerate(drawn._rows) if row.label == label)
+        click_at(drawn.winfo_rootx() + 40, drawn.winfo_rooty() + drawn._tops[number] + 8)
+        self.live(0.1)
+
     def monitor(self, page: str) -> Any:
-        """Open a page of the monitor and return it."""
-        self.window.show_section("monitor")
+        """Open a page of the monitor by its tab and return it."""
+        self.click(self.window.sidebar.entries["monitor"])
         section = self.window.sections["monitor"]
-        section.open_page(page)
+        self.click(section.tabs.buttons[TABS[page]])
         self.until(lambda: page in section.pages and section.pages[page].winfo_ismapped(), page)
         return section.pages[page]
 
@@ -87,9 +104,10 @@ class Driven:
         assert self.errors == [], self.errors
 
 
-def click_at(x: int, y: int) -> None:
+def click_at(x: int, y: int, button: int = 1, times: int = 1) -> None:
     """Click at a position on the screen."""
-    subprocess.run(["xdotool", "mousemove", str(x), str(y), "click", "1"], check=True)
+    clicks = ["click", "--repeat", str(times), "--delay", "20", str(button)]
+    subprocess.run(["xdotool", "mousemove", str(x), str(y), *clicks], check=True)
 
 
 def rank_0(folder: RunFolder) -> psutil.Process:

@@ -145,17 +145,17 @@ def test_hub_ids_and_invalid_names() -> None:
 
 @pytest.mark.slow
 def test_field_shows_the_model_type(driver: Driver, pipeline: Path) -> None:
-    driver.set("base_model", str(pipeline))
+    driver.search_and_type("base_model", str(pipeline))
     driver.wait(lambda: "SomePipeline" in driver.text(), "the kind of model")
     message = driver.field("base_model").message
     assert message.cget("fg") == theme.resolve(theme.MUTED), "a usable model is no warning"
-    driver.set("base_model", "nowhere/at/all")
+    driver.search_and_type("base_model", "nowhere/at/all")
     driver.wait(lambda: "neither a file or folder" in driver.text(), "that it is missing")
     assert message.cget("fg") == theme.resolve(theme.WARN)
     (pipeline / "model_index.json").write_text('{"_class_name": "ZImagePipeline"}')
-    driver.set("base_model", str(pipeline))
+    driver.search_and_type("base_model", str(pipeline))
     driver.wait(lambda: "Pixel diffusion does not train it" in driver.text(), "another family")
-    driver.draft.set("family", "z_image")
+    driver.search_and_type("family", "z_image")
     driver.wait(lambda: message.cget("fg") == theme.resolve(theme.MUTED), "that this family trains it")
 
 

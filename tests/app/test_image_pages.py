@@ -130,14 +130,16 @@ def test_keys_navigate_the_grid_and_the_caption(section: Section, shared_driver:
 
 
 def test_details_follow_the_resolution(section: Section, shared_driver: Driver) -> None:
-    grid = browser(section).grid_view
-    assert grid.select(browser(section).shown[0].file)
-    assert "trained at 64 × 64" in shared_driver.text(section)
-    shared_driver.draft.set("resolution", 128)
-    shared_driver.wait(lambda: "trained at 128 × 128" in shared_driver.text(section), "the size of the new resolution")
-    section.turn_to("buckets")
-    assert {name for name, _ in pages(section).histogram._buckets} == {each.bucket for each in browser(section).shown}
-    section.turn_to("images")
+    driver = shared_driver
+    assert browser(section).grid_view.select(browser(section).shown[0].file)
+    assert "trained at 64 × 64" in driver.text(section)
+    driver.search_and_type("resolution", "128")
+    driver.go_to("data", "Images")
+    driver.wait(lambda: "trained at 128 × 128" in driver.text(section), "the size of the new resolution")
+    driver.go_to("data", "Sizes")
+    drawn = pages(section).histogram
+    assert {name for name, _ in drawn._buckets} == {each.bucket for each in browser(section).shown}
+    driver.go_to("data", "Images")
 
 
 def test_replace_writes_all_captions_and_undoes_them(section: Section, folder: Path, shared_driver: Driver) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tkinter as tk
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tkinter import ttk
 from typing import Any
@@ -16,7 +17,6 @@ import pytest
 from app.monitor.run_list import setting_differences
 from app.monitor.runs import RunsPage
 from app.widgets.button import Button
-from app.windows.run_folders import RunFoldersWindow
 from modules.config import TrainConfig, load_config, save_config
 from modules.run import RunFolder
 from modules.run.folder.run_notes import read_notes
@@ -61,6 +61,20 @@ def widgets(parent: tk.Misc) -> list[Any]:
     return [each for child in parent.winfo_children() for each in (child, *widgets(child))]
 
 
+def in_chooser(driven: Driven, action: Callable[[], object]) -> None:
+    """Do something once the file chooser that is opened next has the keyboard in one of its controls."""
+    before = len(dialogs(driven))
+
+    def look() -> None:
+        open_now = dialogs(driven)
+        if len(open_now) > before and str(driven.window.tk.call("focus")).startswith(f"{open_now[-1]}."):
+            action()
+        else:
+            driven.window.after(20, look)
+
+    look()
+
+
 def button(place: tk.Misc, label: str) -> Any:
     return next(each for each in widgets(place) if hasattr(each, "invoke") and each.cget("text") == label)
 
@@ -71,10 +85,17 @@ def type_keys(driven: Driven, text: str) -> None:
 
 
 def select(driven: Driven, page: RunsPage, *names: str) -> None:
-    page.select(list(names))
-    page.table.focus_force()
-    page.table.focus(names[0])
+    for number, name in enumerate(names):
+        subprocess.run(["xdotool", "keydown" if number else "keyup", "ctrl"], check=True)
+        driven.click_row(page.table, name)
+    subprocess.run(["xdotool", "keyup", "ctrl"], check=True)
     driven.until(lambda: {each.name for each in page.selected} == set(names), "the selection", within_s=20)
+
+
+def choose_in_menu(driven: Driven, page: RunsPage, name: str, label: str) -> None:
+    """Click an entry of the menu that the right button opens on a run."""
+    driven.click_row(page.table, name, button=3)
+    driven.choose(label)
 
 
 def shown(page: RunsPage) -> list[str]:
@@ -144,7 +165,8 @@ def texts(place: tk.Misc) -> str:
 
 def test_tags_and_notes_are_kept_shown_and_found(driven: Driven, page: RunsPage, home: Path) -> None:
     select(driven, page, "birds")
-    page.edits.edit_notes()
+    driven.click(page.bar.more)
+    driven.choose("Tags and notes…")
     opened(driven)
     type_keys(driven, "portrait, v2")
     driven.press("Tab")
@@ -200,15 +222,22 @@ def test_active_run_is_neither_renamed_nor_deleted(driven: Driven, page: RunsPag
 
 
 def test_other_folders_are_listed_and_removed(driven: Driven, page: RunsPage, home: Path) -> None:
-    window = RunFoldersWindow(page, page.state, page.runs_dir, page.scan_now)
-    window.show()
-    window.add(home / "usb" / "old-runs")
+    driven.click(page.folders_button)
+    window = opened(driven)
+
+    def answer() -> None:
+        driven.press("shift+Tab", "ctrl+a")
+        type_keys(driven, str(home / "usb" / "old-runs"))
+        driven.click(button(dialogs(driven)[-1], "Choose"))
+
+    in_chooser(driven, answer)
+    driven.click(button(window, "Add a folder…"))
     driven.until(lambda: len(page.runs) == 4, "the other folder's run")
     other = str(home / "usb" / "old-runs" / "cats")
     assert page.table.item(other, "values")[0] == "cats  (old-runs)"
     assert page.table.item("cats", "values")[0] == "cats  (runs)"
     assert driven.window.preferences.load().runs_folders == [str(home / "usb" / "old-runs")], "also next time"
-    driven.click(button(window.dialog.window, "Remove"))
+    driven.click(button(window, "Remove"))
     driven.until(lambda: len(page.runs) == 3, "only those of the settings")
     driven.press("Escape")
     assert (home / "usb" / "old-runs" / "cats").is_dir()
@@ -221,13 +250,12 @@ def test_menu_opens_the_folder(driven: Driven, page: RunsPage, home: Path, monke
     program.write_text(f'#!/bin/sh\necho "$1" > {home}/shown; exit $(cat {home}/code)\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    select(driven, page, "dogs")
     said: list[str] = []
     monkeypatch.setattr(driven.window.state_, "say", said.append)
     folder = home / "runs" / "dogs"
     for code in (0, 4):
         (home / "code").write_text(str(code))
-        page.edits.show_folder()
+        choose_in_menu(driven, page, "dogs", "Open folder")
         assert said[-1] == f"Opening {folder}…"
         driven.until(lambda: "Opening" not in said[-1], "the end of the program")
         assert (home / "shown").read_text() == f"{folder}\n"
@@ -235,15 +263,15 @@ def test_menu_opens_the_folder(driven: Driven, page: RunsPage, home: Path, monke
     assert said[1] == f"Opened {folder}."
     assert "No file manager could be opened (exit code 4)" in page.bar.message.said
     program.unlink()
+    (program.parent / "xdotool").symlink_to(str(shutil.which("xdotool")))
     monkeypatch.setenv("PATH", str(program.parent))
-    page.edits.show_folder()
+    choose_in_menu(driven, page, "dogs", "Open folder")
     driven.until(lambda: "no program xdg-open" in page.bar.message.said, "what is missing")
 
 
 def test_debug_package_is_seen_before_it_is_written(driven: Driven, page: RunsPage, home: Path) -> None:
-    select(driven, page, "cats")
     before = set(home.rglob("*"))
-    page.edits.make_debug_package()
+    choose_in_menu(driven, page, "cats", "Debug package…")
     dialog = opened(driven)
     save = button(dialog, "Save…")
     driven.until(lambda: save.cget("state") == "normal", "the parts")
@@ -252,7 +280,7 @@ def test_debug_package_is_seen_before_it_is_written(driven: Driven, page: RunsPa
     preview = next(each for each in widgets(dialog) if isinstance(each, tk.Text))
     driven.until(lambda: "Debug package of Tandem" in preview.get("1.0", "end"), "what is in it")
     assert set(home.rglob("*")) == before, "nothing is written yet"
-    driven.window.after(400, lambda: subprocess.run(["xdotool", "key", "Return"], check=True))
+    in_chooser(driven, lambda: driven.press("Return"))
     driven.click(save)
     driven.until(lambda: (home / "cats-debug.zip").is_file(), "the file")
     with zipfile.ZipFile(home / "cats-debug.zip") as package:
