@@ -69,8 +69,9 @@ class ImagePages(tk.Frame):
         if name not in self._pages:
             self._pages[name] = self._build_page(name)
         self._pages[name].pack(fill="both", expand=True, padx=theme.px(12), pady=theme.px(12))
-        self._fill(name)
         self.reload_if_changed()
+        self._fill(name)
+        self._show_summary()
 
     def close(self) -> None:
         """Save the caption being edited."""
@@ -137,7 +138,7 @@ class ImagePages(tk.Frame):
         total = f"{len(images):,} image{'s' * (len(images) != 1)}, {captioned:,} with a caption."
         if problems := count_problems(Counter(each.kind for each in found.problems)):
             total += f"  {problems}."
-        if self._reader.is_reading:
+        if self._reader.is_reading or self._reload_job:
             total = f"Reading the folders…  {total}"
         elif not value_at(self.state.draft.data, "concepts"):
             total = "No image folder yet: add one under “Folders and settings”."
@@ -194,17 +195,15 @@ class ImagePages(tk.Frame):
             case "tags":
                 self.tags.show(tag_counts(self.image_index.images))
             case "problems":
-                is_reading = self._reader.is_reading or not self._reader.has_read
                 was_read = bool(self.image_index.images) and not self._errors()
-                self.problems.show(self.image_index.problems, is_reading=is_reading, was_read=was_read)
+                self.problems.show(self.image_index.problems, is_reading=not self.is_complete, was_read=was_read)
                 self.problems.offer_undo(self.removal.can_undo)
             case "buckets":
                 self.histogram.empty = self._none_found()
                 self.histogram.show(self.image_index.buckets)
 
     def _none_found(self) -> str:
-        is_reading = self._reader.is_reading or not self._reader.has_read or bool(self._reload_job)
-        return "Reading the folders…" if is_reading else NONE_FOUND
+        return NONE_FOUND if self.is_complete else "Reading the folders…"
 
     def _errors(self) -> list[str]:
         """Why folders could not be read."""

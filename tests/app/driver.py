@@ -219,6 +219,12 @@ class Driver:
         found = (one for one in _all(place) if isinstance(one, tk.Label))
         return next(one for one in found if str(one.cget("text")).startswith(words))
 
+    def enlarge(self, percent: int) -> None:
+        """Enlarge everything with Ctrl+Plus."""
+        while self.window.preferences.scale < percent:
+            self.press("ctrl+plus")
+        assert self.window.preferences.scale == percent
+
     def beside(self, place: tk.Misc, title: str) -> tk.Misc:
         """The control in the row of this title."""
         label = self.label(place, title)

@@ -88,8 +88,7 @@ def details(driver: Driver, message: str) -> ErrorDetails:
 @pytest.fixture(scope="module")
 def at_150(shared_driver: Driver) -> Driver:
     shared_driver.window.tk.call("wm", "geometry", ".", "1280x800+0+0")
-    shared_driver.window.set_scale(150)
-    shared_driver.settle()
+    shared_driver.enlarge(150)
     return shared_driver
 
 

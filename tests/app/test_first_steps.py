@@ -11,12 +11,15 @@ import pytest
 from app.family_declaration import load_declaration
 from app.runs.status import NO_RUN, Status
 from app.shell.ask import Choice, ask
+from app.widgets import theme
+from app.widgets.button import Button
 from app.widgets.copy_line import CopyLine
 from app.windows.chooser import choose_path
 from app.windows.dialog import Dialog
 from app.windows.folder_listing import Purpose
 from tests.app.driver import Driver
 from tests.app.fake_runs import make_fake_run
+from tests.app.in_sight import inside
 
 
 @pytest.fixture
@@ -209,12 +212,14 @@ def test_file_changed_outside_is_not_overwritten_unasked(driver: Driver, shared_
     assert (driver.draft.get("epochs"), driver.draft.is_dirty) == (40, False)
 
 
-def test_buttons_of_the_run_bar_never_move(driver: Driver, shared_home: Path) -> None:
+def test_buttons_of_the_run_bar_never_move_and_one_is_primary(driver: Driver, shared_home: Path) -> None:
     bar = driver.window.run_bar
     names = ("train", "stop", "back_up", "sample", "save")
 
     def places() -> list[tuple[int, int]]:
         driver.settle()
+        shown = [each for each in inside(bar) if isinstance(each, Button)]
+        assert [each for each in shown if each.cget("text_color") == theme.ON_ACCENT] == [bar.buttons.train]
         return [
             (button.winfo_rootx(), button.winfo_width()) for button in (getattr(bar.buttons, name) for name in names)
         ]
@@ -226,7 +231,11 @@ def test_buttons_of_the_run_bar_never_move(driver: Driver, shared_home: Path) ->
     driver.window.state_.actions.follow(run.path)
     driver.wait(bar.buttons.resume.winfo_ismapped, "Resume")
     assert places() == before
-    for kind in ("stopping", "waiting"):
+    finished = make_fake_run(shared_home / "complete", steps=10)
+    driver.window.state_.actions.follow(finished.path)
+    driver.wait(bar.buttons.result.winfo_ismapped, "Show result")
+    assert places() == before
+    for kind in ("starting", "training", "stopping", "waiting"):
         bar.buttons.show(Status(kind, "", "busy", is_alive=True))
         assert places() == before, kind
     assert bar.buttons.slot.winfo_width() >= bar.buttons.join.winfo_reqwidth(), "its label is whole"

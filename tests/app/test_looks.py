@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from app.sections import SECTIONS
+from app.sections import SECTIONS, data, tools
 from app.widgets import rounded_images, theme
 from app.widgets.button import Button
+from app.widgets.scroll import Scroll
 from app.widgets.table import table
 from app.windows.dialog import Dialog
-from app.windows.multi_node import MultiNodeWindow
 from tests.app.driver import Driver
+from tests.app.in_sight import inside, overlapping
 
-
-def inside(widget: tk.Misc) -> Iterator[tk.Misc]:
-    for child in widget.winfo_children():
-        yield child
-        yield from inside(child)
+TABS_OF = {
+    "data": data.TABS.values(),
+    "monitor": ("Runs", "Queue"),
+    "tools": [title for title, *_ in tools.PAGES.values()],
+}
 
 
 def cut_off(place: tk.Misc) -> list[str]:
@@ -112,8 +113,7 @@ def test_idle_window_wakes_rarely(shared_driver: Driver, monkeypatch: pytest.Mon
 @pytest.fixture
 def at_150(shared_driver: Driver) -> Iterator[Driver]:
     shared_driver.window.geometry("1280x800+0+0")
-    shared_driver.window.set_scale(150)
-    shared_driver.settle()
+    shared_driver.enlarge(150)
     yield shared_driver
     shared_driver.window.set_scale(100)
 
@@ -125,28 +125,31 @@ def title_place(section: tk.Misc, title: str) -> tuple[int, int, int]:
     return label.winfo_rootx(), label.winfo_rooty(), head.winfo_rooty() + head.winfo_height()
 
 
-def test_titles_stay_in_place_and_no_label_is_cut_off_at_150_percent(at_150: Driver) -> None:
-    window = at_150.window
+def test_nothing_is_cut_off_or_covered_at_150_percent(at_150: Driver) -> None:
+    """And the titles stay in place from section to section."""
     places = set()
-    for name in SECTIONS:
-        window.show_section(name)
-        at_150.settle()
-        assert cut_off(window.sections[name]) == [], name
-        places.add(title_place(window.sections[name], SECTIONS[name][0]))
+    for name, (title, _) in SECTIONS.items():
+        section = at_150.go_to(name)
+        check_that_all_is_seen(at_150, name)
+        places.add(title_place(section, title))
+        for tab in TABS_OF.get(name, ()):
+            at_150.go_to(name, tab)
+            check_that_all_is_seen(at_150, f"{name}, {tab}")
     assert len(places) == 1, "the titles jump from section to section"
-    window.show_section("monitor")
-    monitor = window.sections["monitor"]
-    monitor.open_page("runs")
-    at_150.wait(lambda: "runs" in monitor.pages and monitor.pages["runs"].winfo_ismapped(), "the page")
-    at_150.settle()
-    assert cut_off(monitor) == []
-    opened = MultiNodeWindow(window, window.state_, window.files.save)
-    opened.show()
-    at_150.wait(lambda: opened.port_status.cget("text"), "the ports")
-    at_150.settle()
-    assert cut_off(opened._dialog.window) == []
-    assert opened._area.winfo_height() > 300
-    opened._dialog.close()
+    at_150.go_to("multi_gpu")
+    at_150.click_button("Multiple machines…")
+    (dialog,) = at_150.dialogs()
+    at_150.wait(lambda: "Ports 12355" in at_150.text(dialog), "the ports")
+    assert cut_off(dialog) == []
+    assert overlapping(dialog) == []
+    assert next(each for each in inside(dialog) if isinstance(each, Scroll)).winfo_height() > 300
+    at_150.click_button("Close")
+
+
+def check_that_all_is_seen(driver: Driver, where: str) -> None:
+    driver.settle()
+    assert cut_off(driver.window) == [], where
+    assert overlapping(driver.window) == [], where
 
 
 def test_accent_button_shows_its_focus_ring_and_that_it_is_held(shared_driver: Driver) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
-from PIL import Image
+from PIL import Image, ImageColor, ImageGrab
 
 from app.monitor.curves import SPANS
 from app.monitor.run_list import read_view
@@ -614,6 +614,63 @@ def test_runs_table_and_setting_differences(driven: Driven, runs: Path) -> None:
     driven.monitor("curves")
     driven.until(section.banner.winfo_ismapped, "the banner")
     assert "rank 1 on beta" in section._banner_title.cget("text")
+
+
+def test_long_names_of_compared_runs_have_chips_and_the_end_that_differs(driven: Driven, tmp_path: Path) -> None:
+    """In the heading of the differences as in the legend; the table of runs is as wide as its card, the plot is not."""
+    names = [f"stable-diffusion-portraits-of-my-cat-rank-{rank}" for rank in (8, 16)]
+    for rank, name in zip((8, 16), names, strict=True):
+        run = make_fake_run(tmp_path / name, steps=20, lora_rank=rank, method="lora")
+    follow(driven, run.path)
+    page = driven.monitor("runs")
+    driven.until(lambda: set(page.runs) >= set(names), "the runs")
+    driven.click_row(page.table, names[0])
+    subprocess.run(["xdotool", "keydown", "shift"], check=True)
+    driven.click_row(page.table, names[1])
+    subprocess.run(["xdotool", "keyup", "shift"], check=True)
+    driven.until(
+        lambda: page.comparison is not None and hasattr(page.comparison, "difference_table"), "the differences"
+    )
+    comparison = page.comparison
+    driven.until(lambda: len(comparison.plot.lines) == 2 and not comparison.plot.is_due, "the plot")
+    driven.live(0.2)
+    screen = ImageGrab.grab(xdisplay=driven.window.winfo_screen()).convert("RGB")
+    table, order = comparison.difference_table, [path.name for path in comparison.paths]
+    left = table.winfo_rootx() + int(table.column("setting", "width"))
+    for number, name in enumerate(order):
+        ending = f"-{name.rpartition('-')[2]}"
+        assert str(table.heading(f"run{number}", "text")).endswith(ending)
+        assert any(words.endswith(ending) for words in texts_on(comparison.plot.legend))
+        right = left + int(table.column(f"run{number}", "width"))
+        head = screen.crop((left, table.winfo_rooty(), right, table.winfo_rooty() + theme.px(24)))
+        assert ImageColor.getrgb(theme.resolve(theme.SERIES[number])) in {
+            colour for _, colour in head.getcolors(1 << 20)
+        }, "the chip in the line's colour"
+        left = right
+    assert sum(int(page.table.column(each, "width")) for each in page.table["columns"]) >= page.table.winfo_width() - 2
+    card = page.table.master.master
+    assert page.table.winfo_width() >= card.winfo_width() - theme.px(16)
+    check_corners(screen, comparison.plot.master)
+
+
+def check_corners(screen: Image.Image, card: Any) -> None:
+    """A card is round at its corners if nothing in it covers them."""
+    left, top = card.winfo_rootx(), card.winfo_rooty()
+    right, bottom = left + card.winfo_width() - 1, top + card.winfo_height() - 1
+    around = ImageColor.getrgb(theme.resolve(theme.WINDOW))
+    assert {screen.getpixel(place) for place in ((left, top), (right, top), (left, bottom), (right, bottom))} == {
+        around
+    }
+
+
+def test_plots_leave_the_corners_of_their_cards_round(driven: Driven, runs: Path) -> None:
+    follow(driven, runs / "cats")
+    page = driven.monitor("curves")
+    driven.until(lambda: not any(plot.is_due or plot.is_empty for plot in page.plots.values()), "the plots")
+    driven.live(0.2)
+    screen = ImageGrab.grab(xdisplay=driven.window.winfo_screen()).convert("RGB")
+    for plot in page.plots.values():
+        check_corners(screen, plot.master)
 
 
 def test_a_click_on_the_error_shows_it_whole(driven: Driven, tmp_path: Path) -> None:

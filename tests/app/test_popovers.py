@@ -125,8 +125,7 @@ def check_on_screen(driver: Driver, place: tuple[int, int]) -> None:
 
 
 def test_a_list_that_is_scrolled_shows_how_far(driver: Driver) -> None:
-    driver.window.header.presets.invoke()
-    driver.settle()
+    driver.click_really(driver.window.header.presets)
     drawn = rows(driver)
     assert drawn.itemcget(drawn._thumb, "state") == "normal"
     first = drawn.coords(drawn._thumb)[1] - drawn.canvasy(0)
@@ -156,13 +155,11 @@ def test_disabled_entries_are_skipped_and_modal_dialogs_keep_working(driver: Dri
 
 
 def test_menus_of_the_header_show_shortcuts(driver: Driver) -> None:
-    driver.window.open_files()
-    driver.settle()
+    driver.click_really(driver.window.header.open)
     shortcuts = {row.label: row.shortcut for row in rows(driver)._rows}
     assert shortcuts["Open a config…"] == "Ctrl+O"
     driver.press("Escape")
-    driver.window.open_presets()
-    driver.settle()
+    driver.click_really(driver.window.header.presets)
     driver.type("demo")
     driver.press("Return")
     driver.wait(lambda: driver.draft.preset == "demo", "the preset")

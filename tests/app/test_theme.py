@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from PIL import Image, ImageGrab
@@ -14,6 +13,7 @@ from app.widgets import icons, theme
 from app.widgets.inputs import Switch
 from app.widgets.inputs.box import Box
 from tests.app.driver import Driver
+from tests.app.in_sight import Area, common, in_sight, inside, place
 
 READABLE = 4.5  # WCAG 2.2, level AA, for text of this size
 PERCEPTIBLE = 3.0  # the same, 1.4.11, for the borders and marks of controls
@@ -33,8 +33,6 @@ STATES = [  # what a section shows only under the pointer, pressed, chosen, or w
     (theme.ON_TOOLTIP, theme.TOOLTIP),
     *((theme.ON_ACCENT, ground) for ground in (theme.ACCENT, theme.ACCENT_HOVER, theme.ACCENT_PRESSED)),
 ]
-
-Area = tuple[int, int, int, int]  # left, top, right and bottom on the screen
 
 
 def luminance(colour: str) -> float:
@@ -129,32 +127,6 @@ def borders(window: tk.Misc, screen: Image.Image) -> Iterator[tuple[str, str, st
         elif isinstance(widget, Switch) and widget._enabled:
             side = right - (right - left) // 4 if not widget.get() else left + (right - left) // 4
             yield f"the track of {widget}", pixel(screen, side, middle), pixel(screen, left, top)
-
-
-def inside(widget: tk.Misc) -> Iterator[Any]:
-    for child in widget.winfo_children():
-        if child.winfo_viewable() and not isinstance(child, tk.Toplevel):
-            yield child
-            yield from inside(child)
-
-
-def place(widget: tk.Misc) -> Area:
-    left, top = widget.winfo_rootx(), widget.winfo_rooty()
-    return left, top, left + widget.winfo_width(), top + widget.winfo_height()
-
-
-def in_sight(widget: tk.Misc) -> Area | None:
-    """The part of a widget that no parent cuts off."""
-    area: Area | None = place(widget)
-    parent = widget.master
-    while area is not None and parent is not None and parent.winfo_class() != "Tk":
-        area, parent = common(area, place(parent)), parent.master
-    return area
-
-
-def common(one: Area, other: Area) -> Area | None:
-    left, top, right, bottom = *map(max, one[:2], other[:2]), *map(min, one[2:], other[2:])
-    return (left, top, right, bottom) if right - left > 4 and bottom - top > 4 else None
 
 
 def ground(screen: Image.Image, area: Area) -> str:
