@@ -160,6 +160,7 @@ def test_keyboard_goes_to_the_question_that_still_waits(driver: Driver) -> None:
     assert answers == ["front", "behind"]
 
 
+@pytest.mark.slow
 def test_train_lists_what_is_missing_and_waits_for_running_checks(
     driver: Driver, shared_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,6 +125,7 @@ def title_place(section: tk.Misc, title: str) -> tuple[int, int, int]:
     return label.winfo_rootx(), label.winfo_rooty(), head.winfo_rooty() + head.winfo_height()
 
 
+@pytest.mark.slow
 def test_nothing_is_cut_off_or_covered_at_150_percent(at_150: Driver) -> None:
     """And the titles stay in place from section to section."""
     places = set()

@@ -12,6 +12,7 @@ import tkinter as tk
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from tkinter import ttk
 
 import pytest
 
@@ -273,6 +274,7 @@ def test_press_does_not_scroll_what_is_under_the_pointer(section: Section, share
     window.destroy()
 
 
+@pytest.mark.slow
 def test_launch_commands_are_seen_whole_and_scroll(
     section: Section, shared_driver: Driver, shared_home: Path, images: Path
 ) -> None:
@@ -380,7 +382,7 @@ def test_stop_ends_the_preflight(section: Section, shared_driver: Driver) -> Non
     assert advice.cget("text") == f"10 MB/s\n{cell.advice}", "what is cut in the table, too"
     assert room.winfo_height() >= advice.winfo_reqheight() > 100, "every line"
     assert opened.button.winfo_rooty() == below
-    assert opened.table.bbox("8"), "the row is still in sight"
+    shared_driver.wait(lambda: opened.table.bbox("8"), "the row in sight")
     opened.dialog.close()
 
 
@@ -530,13 +532,13 @@ def test_a_machine_is_added_tested_and_started_by_train(
         lock.rmdir()
         card.remove(card.hosts[1])
         assert [host.name for host in card.hosts] == ["beta"]
-        opened = preflight_window(driver)
-        opened.show()
-        driver.wait(lambda: opened.child is None, "the end of the preflight")
-        assert "ssh (beta)" in opened.status.cget("text"), "it starts what Train would start"
-        assert opened.table.item("0", "values")[:3] == ("ssh", "beta", "failed")
-        assert len(opened.table.get_children()) > 1, "this machine is checked without it"
-        opened.dialog.close()
+        checked = open_preflight(driver)
+        driver.wait(lambda: "Check again" in driver.text(checked), "the end of the preflight")
+        assert "ssh (beta)" in driver.text(checked), "it starts what Train would start"
+        table = next(one for one in inside(checked) if isinstance(one, ttk.Treeview))
+        assert table.item("0", "values")[:3] == ("ssh", "beta", "failed")
+        assert len(table.get_children()) > 1, "this machine is checked without it"
+        driver.click_button("Close")
         window.run_bar.actions.train()
         driver.wait(lambda: window.state_.run and window.state_.run.status().kind == "failed", "the refusal")
         problem = window.state_.run.status().problem

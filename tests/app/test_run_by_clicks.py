@@ -47,9 +47,10 @@ def train(driver: Driver) -> None:
 def stop(driver: Driver) -> None:
     if driver.window.state_.run is None:
         train(driver)
+    buttons = driver.window.run_bar.buttons
     if followed(driver).is_alive:
-        driver.click_really(driver.window.run_bar.buttons.stop)
-        driver.wait(lambda: not followed(driver).is_alive, "the end")
+        driver.click_really(buttons.stop)
+    driver.wait(buttons.resume.winfo_viewable, "the end")
 
 
 def said(driver: Driver) -> str:
