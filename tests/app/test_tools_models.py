@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -83,10 +84,15 @@ def test_stop_leaves_nothing_and_the_job_survives_a_change_of_scale(driver: Driv
     assert "Choose a number format" in faults(page.form.task, page.form.values())["dtype"]
     page.form.controls["dtype"].choose("fp16")
     driver.click_button("Start")
+    job = driver.window.state_.model_job
+    assert job is not None
+    process = psutil.Process(job._child.process.pid)
+    process.suspend()  # a fast converter would end before the window is scaled
     driver.window.set_scale(125)
     page = page_of(driver)
     assert page.stop_button.cget("state") == "normal"
     driver.click_button("Stop")
+    process.resume()
     finish(driver, page)
     assert page.status.cget("text") == "Stopped: nothing was written."
     assert sorted(path.name for path in tmp_path.glob("large*")) == ["large.safetensors"]
