@@ -56,21 +56,31 @@ def display_value(option: Option, value: object) -> str:
 
 def choice_details(option: Option) -> dict[str, str]:
     """What the help says about each choice ("linear: falls evenly."), as one sentence; empty if one is left out."""
-    found = {choice: f" {option.help}".find(f" {choice}: ") for choice in option.choices}
-    if any(start < 0 for start in found.values()):
-        return {}
-    starts = sorted((start, choice) for choice, start in found.items())
-    ends = [*(start for start, _ in starts), len(option.help)][1:]
     details = {}
-    for (start, choice), end in zip(starts, ends, strict=True):
-        sentence = re.split(r"(?<=[^.]{3}\.)\s|;", option.help[start + len(choice) + 2 : end])[0].strip().rstrip(".")
+    for choice, said in _explained(option)[1]:
+        sentence = re.split(r"(?<=[^.]{3}\.)\s|;", said)[0].strip().rstrip(".")
         details[choice] = f"{sentence[:1].upper()}{sentence[1:]}."
     return details
 
 
+def _explained(option: Option) -> tuple[str, list[tuple[str, str]]]:
+    """The help in front of the choices, and what it says about each; all of it and nothing if one is left out."""
+    found = {choice: f" {option.help}".find(f" {choice}: ") for choice in option.choices}
+    if not found or min(found.values()) < 0:
+        return option.help, []
+    starts = sorted((start, choice) for choice, start in found.items())
+    ends = [*(start for start, _ in starts), len(option.help)][1:]
+    said = [
+        (choice, option.help[start + len(choice) + 2 : end].strip())
+        for (start, choice), end in zip(starts, ends, strict=True)
+    ]
+    return option.help[: starts[0][0]].strip(), said
+
+
 def help_text(option: Option) -> str:
     """The tooltip of a setting: help, default, allowed values, behaviour on resume, name in files."""
-    lines = [option.help, ""]
+    about, choices = _explained(option)
+    lines = [about, *(f"{choice_title(choice)}: {said}" for choice, said in choices), ""]
     if not option.required:
         empty = option.default in (None, "", [], {})
         lines.append("Default: empty" if empty else f"Default: {display_value(option, option.default)}")

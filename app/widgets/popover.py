@@ -15,6 +15,7 @@ from typing import ClassVar, Final, Literal
 from app.widgets import theme
 from app.widgets.own_events import bind_own
 from app.widgets.popover_rows import Row, Rows
+from app.widgets.tooltip import Tooltip
 
 EDGE: Final = 8  # unscaled pixels that stay free at the edges of the screen
 TYPE_AHEAD_S: Final = 0.9  # letters typed within this time are one word
@@ -109,6 +110,7 @@ class PopupMenu:
             self.rows.pop()
         owner = self._parent.winfo_toplevel()
         _close_open(owner)
+        Tooltip.of(owner).hide()
         self._before = _focused(owner)
         # a child of its owner: a modal dialog's grab lets it have the pointer
         window = self.window = tk.Toplevel(owner)

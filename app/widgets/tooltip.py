@@ -9,6 +9,8 @@ from app.widgets import theme
 
 DELAY_MS = 450
 WIDTH = 340
+LONG_WIDTH = 460
+_LONG = 600  # characters of a text that gets the larger width
 
 
 class Tooltip:
@@ -52,7 +54,7 @@ class Tooltip:
             window,
             text=content,
             justify="left",
-            wraplength=theme.px(WIDTH),
+            wraplength=theme.px(WIDTH if len(content) < _LONG else LONG_WIDTH),
             font=theme.tk_font("small"),
             padx=theme.px(10),
             pady=theme.px(7),
@@ -65,7 +67,8 @@ class Tooltip:
         x = min(widget.winfo_rootx() + left, widget.winfo_screenwidth() - width - 8)
         below = widget.winfo_rooty() + bottom + theme.px(6)
         above = widget.winfo_rooty() + top - height - theme.px(6)
-        window.geometry(f"+{max(x, 0)}+{below if below + height < widget.winfo_screenheight() else above}")
+        y = below if below + height < widget.winfo_screenheight() else max(above, 0)
+        window.geometry(f"+{max(x, 0)}+{y}")
         window.deiconify()
         window.lift()
         self._showing = window

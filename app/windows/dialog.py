@@ -8,6 +8,7 @@ from functools import partial
 
 from app.widgets import theme
 from app.widgets.buttons import Button, Style, frame, text, wrap_within
+from app.widgets.tooltip import Tooltip
 
 _POLL_MS = 250
 _OPENING_MS = 50
@@ -69,6 +70,7 @@ class Dialog:
     def show(self) -> tk.Toplevel:
         """Place it over its owner and take the keyboard focus."""
         window = self.window
+        Tooltip.of(self._owner).hide()  # it would cover the dialog, for which no pointer need move
         self.place()
         if self._owner.winfo_width() == 1:  # it is still opening: where it will be is known in a moment
             window.after(_OPENING_MS, self.place)

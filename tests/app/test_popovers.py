@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from app.form.choice_fields import MenuField
+from app.form.choice_titles import choice_title
 from app.form.family_method import method_for
-from app.form.setting_text import choice_details
+from app.form.setting_text import choice_details, help_text
 from app.widgets.button import Button
 from app.widgets.popover import PopupMenu
 from app.widgets.popover_rows import Rows
@@ -283,6 +284,26 @@ def choose_tiles_by_keys_and_search(driver: Driver) -> None:
     assert Tooltip.of(chooser.tiles)._showing is None
     driver.click_really(chooser.fold_button)
     assert not chooser.tiles.winfo_viewable()
+
+
+def test_help_has_a_line_for_each_choice(driver: Driver) -> None:
+    option = find_option(TrainConfig, "scheduler")
+    assert option is not None
+    lines = help_text(option).split("\n")
+    assert "Linear: falls evenly." in lines
+    assert all(any(line.startswith(f"{choice_title(choice)}: ") for line in lines) for choice in option.choices)
+
+
+def test_no_tooltip_covers_what_a_key_has_opened(driver: Driver) -> None:
+    field = driver.field("max_steps")
+    for key in ("F1", "ctrl+p"):
+        field.show_help()
+        driver.settle()
+        assert Tooltip.of(driver.window)._showing is not None
+        driver.press(key)
+        assert driver.dialogs() or popover(driver)
+        assert Tooltip.of(driver.window)._showing is None
+        driver.press("Escape")
 
 
 def test_click_shows_no_tooltip_until_the_pointer_moves(driver: Driver) -> None:
