@@ -38,6 +38,7 @@ class ImagePages(tk.Frame):
         self.image_index = ImageIndex()
         self._changed = changed
         self._settings: Mapping[str, object] = {}
+        self._numbers: Mapping[str, list[int]] = {}  # of the concepts in these settings, by their path
         self._size_step = 0
         self._reader = SurveyReader()
         self._reload_job = ""
@@ -80,11 +81,8 @@ class ImagePages(tk.Frame):
 
     def concept_folder(self, item: Mapping[str, object]) -> ConceptFolder | None:
         """Contents of a concept's folder; None if it has not been read."""
-        concepts = self._settings.get("concepts")
-        for number, concept in enumerate(concepts if isinstance(concepts, list) else ()):
-            if value_at(concept, "path") == item.get("path") and number in self.image_index.folders:
-                return self.image_index.folders[number]
-        return None
+        numbers = self._numbers.get(str(item.get("path")), ())
+        return next((self.image_index.folders[each] for each in numbers if each in self.image_index.folders), None)
 
     @property
     def folder_to_annotate(self) -> Path | None:
@@ -104,6 +102,7 @@ class ImagePages(tk.Frame):
         size_step = _DEFAULT_SIZE_STEP if family is None else family.size_step
         if (settings, size_step) != (self._settings, self._size_step):
             self._settings, self._size_step = settings, size_step
+            self._numbers = _numbers_by_path(settings["concepts"])
             if self._reload_job:
                 self.after_cancel(self._reload_job)
             self._reload_job = self.after(_PAUSE_MS if self._reader.has_read else 1, self.reload)
@@ -237,3 +236,11 @@ class ImagePages(tk.Frame):
     def _on_destroy(self, event: tk.Event[tk.Misc]) -> None:
         if event.widget is self:
             self._reader.stop()
+
+
+def _numbers_by_path(concepts: object) -> dict[str, list[int]]:
+    """Which concepts have a path; looked up for each of thousands, a search would take seconds at every keystroke."""
+    found: dict[str, list[int]] = {}
+    for number, concept in enumerate(concepts if isinstance(concepts, list) else ()):
+        found.setdefault(str(value_at(concept, "path")), []).append(number)
+    return found

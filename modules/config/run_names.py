@@ -23,6 +23,7 @@ def run_name_problem(name: str) -> str:
 def sanitize_run_name(name: str) -> str:
     """The nearest valid run name; a valid one is returned unchanged."""
     clean = re.sub(r"[^\w.-]+", "_", name).strip("._-")
+    clean = clean[:_MAX_NAME_BYTES].rstrip("._-")  # a foreign name may have a million characters
     while len(clean.encode()) > _MAX_NAME_BYTES:
         clean = clean[:-1].rstrip("._-")
     return f"run-{clean}".rstrip("-") if not clean or _RESERVED.fullmatch(clean) else clean
