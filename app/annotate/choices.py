@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -162,7 +163,7 @@ def faults(task: Task, values: Mapping[str, str]) -> dict[str, str]:
             kind = "whole number" if field.kind == "integer" else "number"
             found[field.name] = f"{field.title} is {value!r}; use a {kind} from {least} to {most}."
     place = "folder" if values["concept"] == OTHER_FOLDER else "concept"
-    if place not in found and not folder_of(values).is_dir():
+    if place not in found and not os.path.isdir(folder_of(values)):
         found[place] = f"There is no folder {str(folder_of(values))!r}; choose another one."
     return found
 

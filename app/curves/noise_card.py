@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tkinter as tk
 from collections.abc import Mapping
 from typing import Final
@@ -122,4 +123,4 @@ def whole_path(settings: Mapping[str, object], name: str) -> dict[str, object]:
     """What the setting names, if it exists: the process has another working directory."""
     given = settings.get(name)
     place = expand_home(given) if isinstance(given, str) and given else None
-    return {name: str(place.absolute())} if place is not None and place.exists() else {}
+    return {name: str(place.absolute())} if place is not None and os.path.exists(place) else {}

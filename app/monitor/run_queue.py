@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Final
 
@@ -152,7 +153,7 @@ class QueuePage(Page):
         if entry is None:
             return
         folder = self.run_queue.run_folder(entry)
-        if folder.path.is_dir():
+        if os.path.isdir(folder.path):
             self.state.actions.follow(folder.path)
             self.open_page("curves")
         else:
@@ -254,7 +255,7 @@ class QueuePage(Page):
         if running is None or not is_new or (self.state.run is not None and self.state.run.is_alive):
             return
         folder = self.run_queue.run_folder(running)
-        if folder.config_file.exists():
+        if os.path.exists(folder.config_file):
             self._followed = (running.number, running.started)
             self.state.actions.follow(folder.path)
 

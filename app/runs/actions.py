@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tkinter as tk
 from collections.abc import Callable, Sequence
@@ -58,7 +59,7 @@ class RunActions:
             self._show_message(f"Following {name}, which was already training.")
             if len(active) > 1:
                 self._show_message(f"{len(active) - 1} other runs are training; see Monitor, Runs.")
-        elif last is not None and last.is_dir():
+        elif last is not None and os.path.isdir(last):
             self.follow(last)
 
     def train(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import tkinter as tk
 from collections.abc import Iterator, Mapping
@@ -221,7 +222,7 @@ class Section(tk.Frame):
 
     def _open_folder(self) -> None:
         folder = self._folder()
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             self._say(JobStatus(f"There is no folder {folder} yet: the first image creates it.", "warn"))
             return
         show_folder(self.state, folder, lambda why: self._say(JobStatus(why, "bad")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tkinter as tk
 import webbrowser
 from collections.abc import Callable
@@ -93,7 +94,7 @@ class ResultWindow:
 
     def _open(self, path: Path) -> None:
         if path.suffix != ".html":
-            show_folder(self._state, path if path.is_dir() else path.parent, self._say)
+            show_folder(self._state, path if os.path.isdir(path) else path.parent, self._say)
         elif not self._browse(path.as_uri()):
             self._say(f"{path} cannot be shown: there is no browser.")
 

@@ -12,6 +12,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler, UNet2DModel
 from safetensors.torch import save_file
 
 from app.base_model import inspect_base_model, other_family
+from app.curves.noise_card import whole_path
 from app.generate.run_models import inspect_model
 from app.generate.settings import GenerateSettings, arguments
 from app.runs.checks import missing_for_training
@@ -132,6 +133,7 @@ def test_names_that_no_file_can_have(name: str) -> None:
     """A user that does not exist, and a name longer than a file system takes."""
     for inspect in (inspect_base_model, inspect_model):
         assert inspect(name).error
+    assert whole_path({"base_model": name}, "base_model") == {}
     assert _existing(Path(name)) in (Path.cwd(), *Path.cwd().parents)
     settings = GenerateSettings(model="~nobody-of-this-name", prompt="x", folder="~nobody-of-this-name/out")
     assert "--out=~nobody-of-this-name/out" in arguments(settings, Path("events"))
