@@ -8,11 +8,12 @@ import os
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_version, is_interactive, prepare_program
+from scripts.common import add_version, exit_code_of, is_interactive, prepare_program
 
 prepare_program()
 
@@ -48,23 +49,18 @@ exit codes: 0 done and undamaged, 2 a mistake in the command or no such run, 3 a
 def main(arguments: list[str] | None = None) -> int:
     """Do what was asked; returns an exit code."""
     options = parser().parse_args(arguments)
-    try:
-        set_file_access()
-        run = open_run(options.run)
-        if options.action in ("list", "verify"):
-            return {"list": show, "verify": verify}[options.action](options, run)
-        with supervisor_lock(run):  # nobody continues the run meanwhile
-            check_not_training(run)
-            return {"restore": restore, "prune": prune}[options.action](options, run)
-    except TandemError as error:
-        warn(str(error))
-        return error.exit_code
-    except OSError as error:
-        warn(f"{printable(error.filename or options.run)} cannot be read or written: {error.strerror or error}.")
-        return FAILED
-    except KeyboardInterrupt:
-        warn("Stopped.")
-        return INTERRUPTED
+    return exit_code_of(partial(do, options), options.run)
+
+
+def do(options: argparse.Namespace) -> int:
+    """The action that was asked for."""
+    set_file_access()
+    run = open_run(options.run)
+    if options.action in ("list", "verify"):
+        return {"list": show, "verify": verify}[options.action](options, run)
+    with supervisor_lock(run):  # nobody continues the run meanwhile
+        check_not_training(run)
+        return {"restore": restore, "prune": prune}[options.action](options, run)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -6,7 +6,7 @@ import argparse
 import gc
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from types import TracebackType
@@ -203,6 +203,26 @@ def ask_about_code(described: str) -> bool:
           file=sys.stderr)  # fmt: skip
     print("Have you read it, and may it run? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def exit_code_of(action: Callable[[], int], file: object) -> int:
+    """What `action` returns; its errors are said in one sentence. `file` is named if the system names none."""
+    from modules.config import TandemError
+    from modules.files import printable
+    from modules.run.console import warn
+    from modules.run.exit_codes import FAILED, INTERRUPTED
+
+    try:
+        return action()
+    except TandemError as error:
+        warn(str(error))
+        return error.exit_code
+    except OSError as error:
+        warn(f"{printable(error.filename or file)} cannot be read or written: {error.strerror or error}.")
+        return FAILED
+    except KeyboardInterrupt:
+        warn("Stopped.")
+        return INTERRUPTED
 
 
 def write_page(name: str, text: str, description: str | None) -> int:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_version, is_interactive, prepare_program
+from scripts.common import add_version, exit_code_of, is_interactive, prepare_program
 
 prepare_program()
 
-from modules.config import ConfigError, TandemError
+from modules.config import ConfigError
 from modules.files import printable
 from modules.run import RunFolder
-from modules.run.console import echo, warn
+from modules.run.console import echo
 from modules.run.debug_package import Part, collect_parts, write_package
-from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED
+from modules.run.exit_codes import FINISHED
 
 EXAMPLES = """examples:
   see what would be in the package, and write cats-debug.zip once you agree:
@@ -36,23 +37,18 @@ exit codes: 0 done, 2 a mistake in the command or no such run, 3 the file cannot
 def main(arguments: list[str] | None = None) -> int:
     """Collect, list, ask and write; returns an exit code."""
     options = parser().parse_args(arguments)
-    try:
-        folder = None if options.run is None else open_run(options.run)
-        parts = collect_parts(folder)
-        if options.show:
-            for part in parts:
-                echo(f"==> {part.name} <==\n{part.text}")
-            return FINISHED
-        return write(parts, target_of(options.output, folder), is_agreed=options.yes)
-    except TandemError as error:
-        warn(str(error))
-        return error.exit_code
-    except OSError as error:
-        warn(f"{printable(error.filename or options.output)} cannot be read or written: {error.strerror or error}.")
-        return FAILED
-    except KeyboardInterrupt:
-        warn("Stopped.")
-        return INTERRUPTED
+    return exit_code_of(partial(do, options), options.output)
+
+
+def do(options: argparse.Namespace) -> int:
+    """Show or write the package."""
+    folder = None if options.run is None else open_run(options.run)
+    parts = collect_parts(folder)
+    if options.show:
+        for part in parts:
+            echo(f"==> {part.name} <==\n{part.text}")
+        return FINISHED
+    return write(parts, target_of(options.output, folder), is_agreed=options.yes)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -7,18 +7,18 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_version, prepare_program
+from scripts.common import add_version, exit_code_of, prepare_program
 
 prepare_program()
 
-from modules.config import TandemError
 from modules.files import printable
-from modules.run.console import echo, warn
-from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED
+from modules.run.console import echo
+from modules.run.exit_codes import FAILED, FINISHED
 from modules.run.hosts.check import check_host
 from modules.run.hosts.description import describe_this_machine, description_line
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
@@ -43,14 +43,7 @@ _AT_ONCE = 8
 def main(arguments: list[str] | None = None) -> int:
     """Do what was asked; returns an exit code."""
     options = parser().parse_args(arguments)
-    try:
-        return ACTIONS[options.action](options)
-    except TandemError as error:
-        warn(str(error))
-        return error.exit_code
-    except KeyboardInterrupt:
-        warn("Stopped.")
-        return INTERRUPTED
+    return exit_code_of(partial(ACTIONS[options.action], options), "a file")
 
 
 def parser() -> argparse.ArgumentParser:

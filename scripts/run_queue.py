@@ -7,19 +7,20 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_trust_code, add_version, allow_code, prepare_program
+from scripts.common import add_trust_code, add_version, allow_code, exit_code_of, prepare_program
 
 prepare_program()
 
-from modules.config import ConfigError, TandemError
+from modules.config import ConfigError
 from modules.config.file_access import set_file_access
 from modules.files import printable
-from modules.run.console import echo, warn
-from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED
+from modules.run.console import echo
+from modules.run.exit_codes import FINISHED
 from modules.run.hosts.host_list import named_hosts, resolve_with_hosts
 from modules.run.queue.entries import Entry, parse_devices
 from modules.run.queue.folder import RunQueue
@@ -50,18 +51,13 @@ PLACES = ("first", "last", "up", "down")
 def main(arguments: list[str] | None = None) -> int:
     """Do what was asked; returns an exit code."""
     options = parser().parse_args(arguments)
-    try:
-        set_file_access()
-        return ACTIONS[options.action](options)
-    except TandemError as error:
-        warn(str(error))
-        return error.exit_code
-    except OSError as error:
-        warn(f"{printable(error.filename or 'a file')} cannot be read or written: {error.strerror or error}.")
-        return FAILED
-    except KeyboardInterrupt:
-        warn("Stopped.")
-        return INTERRUPTED
+    return exit_code_of(partial(do, options), "a file")
+
+
+def do(options: argparse.Namespace) -> int:
+    """The action that was asked for."""
+    set_file_access()
+    return ACTIONS[options.action](options)
 
 
 def parser() -> argparse.ArgumentParser:
