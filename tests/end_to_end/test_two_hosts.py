@@ -346,7 +346,7 @@ def test_numbered_machines_share_a_token_of_their_own(
     text = both[0].wait(130)
     assert "Resuming at step 3" in text
     assert f"Warning: Machine 1, beta ({beta.address}), was stopped by Ctrl-C there, so the whole run stops" in text
-    both[1].wait(130)
+    assert "To continue, resume the run on machine 0 (--resume latest), then run its new line" in both[1].wait(130)
     assert [event["step"] for event in run_of(config).events("step")][:5] == [1, 2, 3, 4, 5]
 
 

@@ -27,12 +27,14 @@ from modules.run.join.same_run import own_folder
 from modules.run.join.session import Session, StopRequested, raise_on_stop_signals
 from modules.run.join.while_training import send_failure, while_training
 from modules.run.launch.plan import LaunchPlan
+from modules.run.supervise.outcome import CONTINUE_JOINED
 from modules.run.supervise.supervisor import Supervisor, any_failure
 
 Echo = Callable[[str], None]
 
 # Machine 0 knows the cause of a failed run only after its own part has ended.
 _OUTCOME_TIMEOUT_S: Final = 30.0
+_STOPPED: Final = frozenset({INTERRUPTED, TERMINATED, PAUSED})
 
 
 def join_run(join_line: JoinLine, echo: Echo, ask: Ask | None = None, ask_about_code: Ask | None = None) -> int:
@@ -155,13 +157,17 @@ class JoinClient:
         if self._supervisor.was_forced:  # the others would wait for its ranks
             self._session.send("leave", reason=f"it was stopped at once by {self._supervisor.stopped_by}")
             return None
-        is_possible = self._start.restarts_left > 0 and code not in {INTERRUPTED, TERMINATED, PAUSED}
+        is_possible = self._start.restarts_left > 0 and code not in _STOPPED
         if failure is not None or is_possible:
             self._session.send("finished")
             plan = self._wait_for_outcome(None if is_possible else _OUTCOME_TIMEOUT_S, failure)
             if plan is not None:
                 return plan
-        if failure is None:
+        if failure is None and code in _STOPPED:
+            self._echo(
+                f"The run was stopped; its backups and logs are on {self._host}. To continue, {CONTINUE_JOINED}."
+            )
+        elif failure is None:
             self._echo(f"The run has ended; its results and logs are on {self._host}.")
         self._session.send("leave", is_done=True, reason="")
         return None
