@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 import tkinter as tk
-import webbrowser
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +14,7 @@ from app.monitor.run_edits import RunEdits
 from app.monitor.run_list import RunList, RunSummary
 from app.monitor.run_table import RunTable
 from app.monitor.runs_bar import RunsBar
+from app.open_path import show_page
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, card, frame, handler, text
 from app.windows.backups import BackupsWindow
@@ -34,7 +34,6 @@ class RunsPage(Page):
     def build(self) -> None:
         """Search and table above; actions on the selected runs, or their comparison, below."""
         self._list = RunList()
-        self._browse: Callable[[str], object] = webbrowser.open
         self._scanned_at = 0.0
         self._is_scanning = False
         self._said_until = 0.0
@@ -234,12 +233,12 @@ class RunsPage(Page):
 
         def failed(reason: str) -> None:
             if folder.report_file.is_file():  # of a run on a disk that may only be read
-                self._browse(folder.report_file.as_uri())
+                show_page(self.state, folder.report_file, self._say)
             else:
                 self._say(f"The report cannot be written: {reason}")
 
         def done(file: Path) -> None:
-            self._browse(file.as_uri())
+            show_page(self.state, file, self._say)
 
         self.state.background.run(lambda: write_report(folder), done, failed)
 

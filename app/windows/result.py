@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import tkinter as tk
-import webbrowser
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from app.generate.settings import GENERATES_NOTHING
-from app.open_path import show_folder
+from app.open_path import show_folder, show_page
 from app.runs.written import Written, format_size, what_was_written
 from app.state import AppState
 from app.widgets import icons, theme
@@ -47,7 +45,6 @@ class ResultWindow:
         self._owner, self._state, self._folder = owner, state, folder
         self.dialog = Dialog(owner, f"Result of {folder.name}", str(folder.path), modal=False)
         self.rows: list[Written] = []
-        self._browse: Callable[[str], bool] = webbrowser.open
         self._scroll = Scroll(self.dialog.body, theme.CARD)
         self._scroll.canvas.configure(width=theme.px(_WIDTH), height=theme.px(60))
         self._scroll.pack(fill="both", expand=True)
@@ -93,10 +90,10 @@ class ResultWindow:
         text(line, f"{name}   →   {row.opens}", "small", colour=theme.MUTED, wrap=_WIDTH - 130).pack(anchor="w")
 
     def _open(self, path: Path) -> None:
-        if path.suffix != ".html":
+        if path.suffix == ".html" and os.path.isfile(path):
+            show_page(self._state, path, self._say)
+        else:
             show_folder(self._state, path if os.path.isdir(path) else path.parent, self._say)
-        elif not self._browse(path.as_uri()):
-            self._say(f"{path} cannot be shown: there is no browser.")
 
     def _say(self, sentence: str) -> None:
         self._status.configure(text=sentence)

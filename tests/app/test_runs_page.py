@@ -245,7 +245,9 @@ def test_other_folders_are_listed_and_removed(driven: Driven, page: RunsPage, ho
     assert (home / "usb" / "old-runs" / "cats").is_dir()
 
 
-def test_menu_opens_the_folder(driven: Driven, page: RunsPage, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_and_report_are_opened(
+    driven: Driven, page: RunsPage, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By a program of this system, which may fail after it was started."""
     program = home / "bin" / "xdg-open"
     program.parent.mkdir()
@@ -255,16 +257,19 @@ def test_menu_opens_the_folder(driven: Driven, page: RunsPage, home: Path, monke
     said: list[str] = []
     monkeypatch.setattr(driven.window.state_, "say", said.append)
     folder = home / "runs" / "dogs"
-    for code, end in ((0, f"Opened {folder}."), (4, "No file manager could be opened (exit code 4)")):
-        (home / "code").write_text(str(code))
-        said.clear()
-        choose_in_menu(driven, page, "dogs", "Open folder")
-        driven.until(lambda: len(said) == 2, "the end of the program")
-        assert said[0] == f"Opening {folder}…"
-        assert said[1].startswith(end)
-        assert (home / "shown").read_text() == f"{folder}\n"
-        (home / "shown").unlink()
-    assert said[1] == page.bar.message.said, "where one looks"
+    for path, show, missing in (
+        (folder, lambda: choose_in_menu(driven, page, "dogs", "Open folder"), "No file manager"),
+        (folder / "report.html", lambda: driven.click(page.bar.report), "No browser"),
+    ):
+        for code in (0, 4):
+            said.clear()
+            (home / "code").write_text(str(code))
+            show()
+            driven.until(lambda: said and "Opening" not in said[-1], "the end of the program")
+            assert said[0] == f"Opening {path}…"
+            assert (home / "shown").read_text() == f"{path}\n"
+            assert code or said[-1] == f"Opened {path}."
+        assert f"{missing} could be opened (exit code 4); open {path} yourself" in page.bar.message.said
     program.unlink()
     (program.parent / "xdotool").symlink_to(str(shutil.which("xdotool")))
     monkeypatch.setenv("PATH", str(program.parent))
