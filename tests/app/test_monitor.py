@@ -654,8 +654,8 @@ def test_long_names_of_compared_runs_have_chips_and_the_end_that_differs(driven:
 
 def check_corners(screen: Image.Image, card: Any) -> None:
     """A card is round at its corners if nothing in it covers them."""
-    left, top = card.winfo_rootx(), card.winfo_rooty()
-    right, bottom = left + card.winfo_width() - 1, top + card.winfo_height() - 1
+    left, top = card.winfo_rootx() + 1, card.winfo_rooty() + 1  # inside the border, which nothing covers
+    right, bottom = left + card.winfo_width() - 3, top + card.winfo_height() - 3
     around = ImageColor.getrgb(theme.resolve(theme.WINDOW))
     assert {screen.getpixel(place) for place in ((left, top), (right, top), (left, bottom), (right, bottom))} == {
         around

@@ -146,7 +146,10 @@ def test_empty_limits_say_that_there_is_none(driver: Driver) -> None:
         assert driver.text(driver.field(path).control.line) == words
 
 
-def test_problems_say_that_files_are_still_being_read(driver: Driver, home: Path) -> None:
+def test_problems_say_that_files_are_still_being_read(
+    driver: Driver, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.images.pages._PAUSE_MS", 1500)  # there is time to get to Problems
     (home / "photos").mkdir()
     for name, kind in (("a.jpg", "JPEG"), ("b.bmp", "BMP"), ("c.png", "PNG"), ("d.webp", "WEBP")):
         Image.effect_noise((200, 200), 50).convert("RGB").save(data := io.BytesIO(), kind)
