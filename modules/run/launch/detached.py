@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Final
 
 from modules import ROOT
-from modules.config import ConfigError, TrainConfig, load_config, save_config
+from modules.config import ConfigError, ResumeError, TrainConfig, load_config, save_config
 from modules.files import open_for_writing
-from modules.run.folder.pidfile import write_pidfile
+from modules.run.folder.pidfile import find_launcher, write_pidfile
 from modules.run.folder.run_folder import RunFolder, not_writable_error
+from modules.run.folder.run_lock import training_has_ended
 from modules.run.join.join_token import JOIN_TOKEN
 from modules.run.launch.plan import LaunchPlan
 
 TRAIN_SCRIPT: Final = ROOT / "scripts" / "train.py"
+_KILLED_ENDS_WITHIN_S: Final = 2.0
 # Set by torchrun for its ranks; if inherited from the starter's environment, train.py would run as a rank.
 _RANK_VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TANDEM_START")
 
@@ -60,7 +62,8 @@ def launch(
     hosts: Sequence[str] = (),
     cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start training in an existing run folder, in a session of its own. Raises ConfigError (full disk, a link in it).
+    """Start training in an existing run folder, in a session of its own. Raises ConfigError (full disk, a link in it),
+    or ResumeError while the run is active: another window may have resumed it a moment ago.
 
     `take_token` gives the secret with which other machines join; without it a multi-machine run generates one. It
     starts `hosts` over ssh, as many of them as it has other machines. `alone` resumes such a run without the others.
@@ -68,6 +71,9 @@ def launch(
     the config begin at `cwd`.
     """
     settings = folder.config_file if config is None else folder.resume_config_file
+    if not training_has_ended(folder, within_s=_KILLED_ENDS_WITHIN_S) or find_launcher(folder) is not None:
+        # its console, stop request and pidfile stay as they are
+        raise ResumeError(f"the run {folder.name} is active already", "Stop it first, or wait until it has ended")
     argv = [sys.executable, str(TRAIN_SCRIPT), "--config", str(settings), "--start_in", str(folder.path)]
     argv += ["--resume", "latest"] if resume else []
     argv += ["--set", "num_nodes=1"] if alone else []
