@@ -19,6 +19,7 @@ from modules.config.known_models import known_model
 from modules.diffusion.quantized import QuantizedLinear
 from modules.families._family import Family, trained_submodules
 from modules.families._find_family import find_family
+from modules.run.folder.run_folder import run_of_model
 from modules.training.methods.lora import adapter_names, layer_name, merge_lora
 from modules.training.move_model import frozen_dtype
 
@@ -35,8 +36,9 @@ class LoraFile:
     adapters: Sequence[AdapterWeights]
 
     def __str__(self) -> str:
-        """The name and the strength, without the folder."""
-        return f"{self.file.name}:{self.scale:g}"
+        """The name and the strength, without the folder; a run's LoRA has the run's name, too."""
+        run = run_of_model(self.file)
+        return f"{run.name + '/' if run else ''}{self.file.name}:{self.scale:g}"
 
     def merge_into(self, family: Family, dtype: torch.dtype = torch.float32) -> None:
         """Change the weights of `family.model`; for `dtype` see `merge_lora`.

@@ -14,7 +14,7 @@ from app.form.path_fields import CHECK_AFTER_MS
 from app.form.setting_text import format_value, help_text
 from app.generate.field import INSIDE, Field
 from app.generate.history import Prompt
-from app.generate.run_models import inspect_model
+from app.generate.run_models import inspect_lora, inspect_model
 from app.generate.settings import OPTIONS, check, families, parse_strengths
 from app.state import AppState
 from app.widgets import theme
@@ -51,7 +51,7 @@ class GenerateForm(tk.Frame):
         self.choose_run: Callable[[tk.Misc], object] = lambda widget: None
         self.fields: dict[str, Field] = {}
         self._check_job = ""
-        self._shows_faults = False
+        self.fault_count = 0  # fields that are marked as wrong since Generate was pressed
         self._scroll = Scroll(self)
         self._scroll.pack(fill="both", expand=True)
         self._scroll.canvas.configure(width=theme.px(WIDTH - 12))
@@ -104,9 +104,13 @@ class GenerateForm(tk.Frame):
         self._edited()
         self._schedule_check()
 
+    def repeat(self, values: Mapping[str, object]) -> None:
+        """Fill in the settings of an image; with its seed, if that is known, so that the same image comes again."""
+        self.show({**values, "random_seed": False} if "seed" in values else values)
+
     def show_faults(self, faults: Mapping[str, str]) -> None:
         """Mark the fields that are wrong, and bring the first one into view."""
-        self._shows_faults = bool(faults)
+        self.fault_count = len(faults)
         for name, field in self.fields.items():
             if isinstance(field.control, (Entry, TextBox)):
                 field.control.mark(name in faults)
@@ -118,15 +122,14 @@ class GenerateForm(tk.Frame):
             first.control.focus_set()
 
     def _edited(self) -> None:
-        if self._shows_faults:
+        if self.fault_count:
             _, faults = check(self.values())
-            self._shows_faults = False
+            self.fault_count = len(faults)
             for name, field in self.fields.items():
                 if isinstance(field.control, (Entry, TextBox)):
                     field.control.mark(name in faults)
                 if str(field.message.cget("text")) and str(field.message.cget("fg")) == theme.resolve(theme.BAD):
                     field.say(faults.get(name, ""))
-            self._shows_faults = bool(faults)
         self.fields["seed"].control.enable(not self.fields["random_seed"].control.get())  # type: ignore[union-attr]
         self._changed()
 
@@ -150,7 +153,7 @@ class GenerateForm(tk.Frame):
         row.pack(fill="x")
         row.grid_columnconfigure(0, weight=1)
         self._path(row, "lora", 0)
-        self._entry(self._field(row, "lora_scale", 1), "lora_scale")
+        self._entry(self._field(row, "lora_scale", 1, spans=True), "lora_scale")
         several = "Several strengths, such as 0, 0.5, 1, give a row of images each."
         text(body, several, "small", colour=theme.MUTED, wrap=INSIDE).pack(anchor="w", pady=(0, theme.px(10)))
 
@@ -197,14 +200,15 @@ class GenerateForm(tk.Frame):
         assert isinstance(menu, Menu)
         menu.set_choices(["automatic", *(f"cuda:{number}" for number in range(gpus)), "cpu"])
 
-    def _field(self, parent: tk.Misc, name: str, column: int | None = None) -> Field:
-        field = self.fields[name] = Field(parent, OPTIONS[name])
+    def _field(self, parent: tk.Misc, name: str, column: int | None = None, *, spans: bool = False) -> Field:
+        field = self.fields[name] = Field(parent, OPTIONS[name], column, spans=spans)
         if column is None:
             field.outer.pack(fill="x", pady=(0, theme.px(10)))
         else:
             left = theme.px(6) if column else 0
             right = 0 if column else theme.px(6)
-            field.outer.grid(row=0, column=column, sticky="new", padx=(left, right), pady=(0, theme.px(10)))
+            below = theme.px(3 if spans else 10)
+            field.outer.grid(row=0, column=column, sticky="new", padx=(left, right), pady=(0, below))
         return field
 
     def _entry(self, field: Field, name: str) -> Entry:
@@ -223,7 +227,7 @@ class GenerateForm(tk.Frame):
         field.control = menu
 
     def _path(self, parent: tk.Misc, name: str, column: int | None = None) -> None:
-        field = self._field(parent, name, column)
+        field = self._field(parent, name, column, spans=column is not None)
         button = Button(field.area, icon="folder", bg=theme.CARD, command=partial(self._browse, name))
         kinds = {"model": "a file or folder", "folder": "a folder"}
         add_tooltip(button, f"Choose {kinds.get(name, 'a file')}")
@@ -267,15 +271,15 @@ class GenerateForm(tk.Frame):
 
     def _check_model(self) -> None:
         self._check_job = ""
-        name = str(self.values()["model"]).strip()
-        if name:
-            self._state.background.run(lambda: inspect_model(name), partial(self._show_info, name))
-        else:
-            self.fields["model"].say("", theme.MUTED)
+        for name, inspect in (("model", inspect_model), ("lora", inspect_lora)):
+            if typed := str(self.values()[name]).strip():
+                self._state.background.run(partial(inspect, typed), partial(self._show_info, name, typed))
+            else:
+                self.fields[name].say("", theme.MUTED)
 
-    def _show_info(self, name: str, info: BaseModelInfo) -> None:
-        if self.winfo_exists() and name == str(self.values()["model"]).strip():
-            self.fields["model"].say(info.error or info.description, theme.WARN if info.error else theme.MUTED)
+    def _show_info(self, name: str, typed: str, info: BaseModelInfo) -> None:
+        if self.winfo_exists() and typed == str(self.values()[name]).strip():
+            self.fields[name].say(info.error or info.description, theme.WARN if info.error else theme.MUTED)
 
 
 def _choice(value: str) -> str:

@@ -72,9 +72,9 @@ def read_image(file: Path) -> GeneratedImage:
     """An image with what its PNG says of it."""
     settings = read_settings(file)
     prompt, seed = printable(settings.get("prompt", ""), 300), settings.get("seed")
-    caption = f"seed {seed}   {prompt}" if type(seed) is int else prompt
     strength = printable(settings.get("lora", ""), 300).rpartition(":")[2]
-    caption = f"strength {strength}   {caption}" if strength else caption
+    numbers = [f"strength {strength}"] * bool(strength) + [f"seed {seed}"] * (type(seed) is int)
+    caption = "\n".join(filter(None, (" · ".join(numbers), prompt)))
     try:
         changed_ns = file.stat().st_mtime_ns
     except OSError:
@@ -145,6 +145,13 @@ class Viewer(SampleViewer):
     def heading(self, sample: SampleFile) -> str:
         """The prompt."""
         return sample.prompt
+
+    def words(self, name: str, value: str) -> str:
+        """A LoRA with its strength in words: RUN/FILE:STRENGTH, several with commas between."""
+        if name != "lora":
+            return value
+        loras = (each.rpartition(":") for each in value.split(", "))
+        return "\n".join(f"{file}, strength {strength}" if file else strength for file, _, strength in loras)
 
     def _use(self, use: Callable[[dict[str, object]], object]) -> None:
         use(reusable(read_settings(Path(self.sample.file))))

@@ -12,6 +12,7 @@ from app.base_model import BaseModelInfo, inspect_base_model
 from modules.config import ConfigError, TrainConfig, load_config
 from modules.files import expand_home
 from modules.run import RunFolder
+from modules.run.folder.run_folder import run_of_model
 
 MAX_RUNS: Final = 30  # listed
 _SAVED_INFO: Final = "tandem.json"  # in a folder that Tandem has saved
@@ -32,6 +33,7 @@ class RunModel:
     height: int | None = None
     steps: int | None = None
     guidance_scale: float | None = None
+    seed: int | None = None
 
     @property
     def fields(self) -> dict[str, object]:
@@ -46,7 +48,7 @@ class RunModel:
         }
         if self.prompt:
             found |= {"prompt": self.prompt, "negative_prompt": self.negative_prompt}
-        more = {"steps": self.steps, "guidance_scale": self.guidance_scale}
+        more = {"steps": self.steps, "guidance_scale": self.guidance_scale, "seed": self.seed}
         return found | {name: value for name, value in more.items() if value is not None}
 
 
@@ -81,15 +83,23 @@ def read_run_model(folder: RunFolder) -> RunModel:
         sample.height,
         sample.steps,
         sample.guidance_scale,
+        sample.seed,
     )
 
 
 def inspect_model(name: str) -> BaseModelInfo:
     """As the Model section does, but with models that Tandem has saved."""
     if os.path.isfile(expand_home(name) / _SAVED_INFO):
-        return BaseModelInfo("A model saved by Tandem.")
+        run = run_of_model(expand_home(name))
+        return BaseModelInfo(f"The model of the run {run.name}." if run else "A model saved by Tandem.")
     info = inspect_base_model(name)
     return BaseModelInfo(info.description.replace("when training starts", "at the first use"), info.error)
+
+
+def inspect_lora(name: str) -> BaseModelInfo:
+    """Which run a LoRA file is from: all of them have the same name."""
+    run = run_of_model(expand_home(name))
+    return BaseModelInfo(f"From the run {run.name}." if run else "")
 
 
 def finished_runs(runs_dir: Path) -> list[RunFolder]:

@@ -9,10 +9,10 @@ from typing import Final
 
 from PIL import Image, ImageTk
 
-from app.monitor.tile_lines import GAP, SIDE, Block, Line, bottom_of, lines_of
+from app.monitor.tile_lines import GAP, Block, Line, bottom_of, lines_of
 from app.monitor.tiles import TileLoader
 from app.widgets import theme
-from app.widgets.ellipsis import truncate
+from app.widgets.ellipsis import fit_lines
 from app.widgets.scrollbar import Scrollbar
 from modules.run.view.event_records import SampleFile
 
@@ -144,9 +144,10 @@ class TileGrid(tk.Frame):
             edge = theme.px(3)
             corners = left - edge, top - edge, right + edge, bottom + edge
             canvas.create_rectangle(*corners, outline=theme.resolve(theme.ACCENT), width=theme.px(2))
+        small = theme.tk_font("small")
         canvas.create_text(
-            x, bottom + theme.px(5), anchor="nw", text=truncate(caption, side * 46 // theme.px(SIDE)), width=side,
-            fill=theme.resolve(theme.MUTED), font=theme.tk_font("small"),
+            x, bottom + theme.px(5), anchor="nw", text=fit_lines(canvas, caption, small, side, 2),
+            fill=theme.resolve(theme.MUTED), font=small,
         )  # fmt: skip
         return tile is not None
 

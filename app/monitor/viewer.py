@@ -87,7 +87,7 @@ class SampleViewer(tk.Toplevel):
         settings["file"] = str(file)
         for name, label in self.values.items():
             value = settings.get(name)
-            label.configure(text="-" if value in (None, "") else str(value)[:400])
+            label.configure(text="-" if value in (None, "") else self.words(name, str(value))[:400])
         try:
             with open_image(file) as image, memory_to_decode(image):
                 self._image = image.convert("RGB")
@@ -98,6 +98,10 @@ class SampleViewer(tk.Toplevel):
     def heading(self, sample: SampleFile) -> str:
         """The title of the window."""
         return f"Step {sample.step:,}: {sample.prompt}"
+
+    def words(self, name: str, value: str) -> str:
+        """How the value of a setting is shown."""
+        return value
 
     def _build(self) -> None:
         side = frame(self)

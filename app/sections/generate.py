@@ -57,6 +57,7 @@ class Section(tk.Frame):
         self._shown_status: tuple[JobStatus, str, bool] | None = None
         self._added = 0
         self._said_training = False
+        self._says_faults = False
         self._building = self._build()
         next(self._building)
         self._poll_job = self.after(POLL_MS, self._poll)
@@ -94,13 +95,13 @@ class Section(tk.Frame):
 
     def use_run(self, folder: RunFolder, sample: Mapping[str, object] | None = None) -> None:
         """Fill in what a run has saved, and the prompt and numbers of `sample`; an error is shown in its place."""
-        self.form.show(sample or {})
+        self.form.repeat(sample or {})
         try:
             found = read_run_model(folder)
         except TandemError as error:
             self._say(JobStatus(str(error), "bad"))
             return
-        self.form.show({**found.fields, **(sample or {})})
+        self.form.repeat({**found.fields, **(sample or {})})
         self.form.show_faults({})
         if not self.form.values()["prompt"]:
             self.form.fields["prompt"].control.focus_set()
@@ -117,7 +118,7 @@ class Section(tk.Frame):
         settings, faults = check(values)
         self.form.show_faults(faults)
         if settings is None:
-            self._say(JobStatus(f"{len(faults)} field{'s are' if len(faults) > 1 else ' is'} not right yet.", "bad"))
+            self._say_faults()
             return
         self.form.show({"seed": settings.seed})
         self.history.add(settings)
@@ -133,6 +134,18 @@ class Section(tk.Frame):
         self._poll()
         self._read_folder()
         self._show_status()
+
+    def _say_faults(self) -> None:
+        """How many fields are wrong; after the last is corrected, what was said before."""
+        count, self._says_faults = self.form.fault_count, self.form.fault_count > 0
+        if count:
+            self._say(JobStatus(f"{count} field{'s are' if count > 1 else ' is'} not right yet.", "bad"))
+        else:
+            self._show_status()
+
+    def _edited(self) -> None:
+        if self._says_faults:
+            self._say_faults()
 
     def stop(self) -> None:
         """Stop after the present image; at the second press at once."""
@@ -151,11 +164,11 @@ class Section(tk.Frame):
         left.pack_propagate(False)
         left.pack(side="left", fill="y", padx=(0, theme.px(8)))
         self._build_buttons(left)
-        self.form = GenerateForm(left, self.state, lambda: None, self.generate)
+        self.form = GenerateForm(left, self.state, self._edited, self.generate)
         self.form.prompts = lambda: self.history.prompts
         self.form.choose_run = self._list_runs
         self.form.pack(fill="both", expand=True)
-        self.results = Results(body, self.form.show)
+        self.results = Results(body, self.form.repeat)
         self.results.pack(side="left", fill="both", expand=True)
         yield
         yield from self.form.steps

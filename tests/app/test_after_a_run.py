@@ -94,6 +94,7 @@ def test_the_result_of_a_lora_leads_to_an_image(home: Path, preferences: Path, l
         assert values["model"] == str((home / "sd").resolve())
         assert values["lora"] == str(lora_run.model_dir / "pytorch_lora_weights.safetensors")
         assert (values["prompt"], values["steps"], values["guidance_scale"]) == ("a red disc", "2", "3.5")
+        assert (values["random_seed"], values["seed"]) == (False, "42"), "comparable with the run's sample"
         driven.click(page.start_button)
         driven.until(lambda: page.job.files and not page.job.is_running, "the image")
         assert page.job.status.tone == "good"

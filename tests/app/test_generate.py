@@ -110,9 +110,11 @@ def test_images_appear_side_by_side_and_carry_their_settings(driver: Driver, pag
     assert caption.endswith("-a red disc")
     page.results._open(sample)
     driver.settle()
+    fill(page, random_seed=True)
     page.results._viewer.use.invoke()
     driver.settle()
     values = page.form.values()
+    assert values["random_seed"] is False, "the settings of the image, so that it comes again"
     assert (values["prompt"], values["negative_prompt"], values["steps"]) == ("-a red disc", "b", "2")
     assert values["seed"] == str(read_settings(Path(sample.file))["seed"])
 
@@ -147,12 +149,49 @@ def test_errors_are_one_sentence(driver: Driver, page: Any, models: Path, tmp_pa
     assert "Must be a whole number from 1 to 1000" in driver.text(page.form)
     fill(page, **SMALL)
     assert "Must be a whole number" not in driver.text(page.form)
+    assert page.status.cget("text") == "", "what was wrong is right"
+    an_error_moves_no_other_field(driver, page)
     (tmp_path / "empty").mkdir()
     fill(page, model=tmp_path / "empty")
     page.start_button.invoke()
     message = ended(driver, page)
     assert message.startswith("“Base model”: ")
     assert "Traceback" not in message
+
+
+def an_error_moves_no_other_field(driver: Driver, page: Any) -> None:
+    def widths() -> list[int]:
+        driver.settle()
+        return [page.form.fields[name].control.winfo_width() for name in ("lora", "lora_scale", "width", "height")]
+
+    before = widths()
+    fill(page, lora_scale="0, x", lora="cats.safetensors", width="12345678901234567890x")
+    page.start_button.invoke()
+    assert widths() == before
+    assert page.status.cget("text") == "2 fields are not right yet."
+    fill(page, lora_scale="1", lora="")
+    assert page.status.cget("text") == "1 field is not right yet."
+    fill(page, **SMALL)
+
+
+def test_the_model_of_a_run_says_which(driver: Driver, page: Any, home: Path) -> None:
+    """Every LoRA file of a run has the same name, and its image is compared with the run's sample: of the same seed."""
+    folder = make_fake_run(home / "runs" / "cats", steps=3, samples=[{"prompt": "a red disc", "seed": 77}])
+    base = home / "sd"
+    base.mkdir()
+    config = json.loads(folder.config_file.read_text())
+    folder.config_file.write_text(json.dumps({**config, "method": "lora", "base_model": str(base)}))
+    folder.model_dir.mkdir()
+    (folder.model_dir / "tandem.json").write_text("{}")
+    (folder.model_dir / "pytorch_lora_weights.safetensors").touch()
+    page.use_run(folder)
+    driver.wait(lambda: page.form.fields["lora"].message.cget("text") == "From the run cats.", "the run's name")
+    assert page.form.fields["lora"].message.winfo_ismapped()
+    values = page.form.values()
+    assert (values["prompt"], values["seed"], values["random_seed"]) == ("a red disc", "77", False)
+    fill(page, lora="", model=folder.model_dir)
+    driver.wait(lambda: "The model of the run cats." in driver.text(page.form), "the run's name")
+    assert "From the run" not in driver.text(page.form)
 
 
 def test_the_window_ends_its_process(home: Path, display: str, models: Path) -> None:
@@ -209,7 +248,7 @@ def rows_of_strengths(page: Any, home: Path) -> None:
         generate(numbers, row_length)
     images = page.results.images
     assert [image.number for image in images] == [11, 9, 10, 6, 7, 8, 1, 2, 3, 4, 5, 0]
-    assert page.results.items[7][1] == "strength 1   seed 0   a"
+    assert page.results.items[7][1] == "strength 1 · seed 0\na"
     assert read_folder(folder) == images
     (folder / "sample-03.png").unlink()
     blocks = blocks_of(read_folder(folder))

@@ -118,7 +118,7 @@ def test_the_strength_of_a_lora_and_the_options_it_was_trained_with(
     with Image.open(half) as image:
         settings = json.loads(image.info["tandem"])
     assert settings["sampler"] == "euler"
-    assert settings["lora"] == "pytorch_lora_weights.safetensors:0.5"
+    assert settings["lora"] == "cats/pytorch_lora_weights.safetensors:0.5"
     assert (settings["batch"], settings["row_length"]) == (int(none.stem.rpartition("-")[2]), 3)
 
 

@@ -12,6 +12,7 @@ from modules.files import open_regular
 from modules.run.folder.links import refuse_links
 
 CONFIG_FILE_NAME: Final = "config.json"
+MODEL_FOLDER_NAME: Final = "model"
 _MOST_WITHOUT_TRAINING: Final = 4 << 20  # bytes of events; a start that ends before its first step writes a few lines
 
 
@@ -78,7 +79,7 @@ class RunFolder:
     @property
     def model_dir(self) -> Path:
         """The trained model in its output format."""
-        return self.path / "model"
+        return self.path / MODEL_FOLDER_NAME
 
     @property
     def model_file(self) -> Path:
@@ -257,3 +258,11 @@ def _existing_runs(runs_dir: Path) -> str:
     if not names:
         return f"{runs_dir} contains no runs; check runs_dir"
     return f"The newest runs are: {', '.join(names)}"
+
+
+def run_of_model(path: Path) -> RunFolder | None:
+    """The run whose model folder `path` is, or is a file in; None if it is of no run."""
+    for folder in (path.absolute(), path.absolute().parent):
+        if folder.name == MODEL_FOLDER_NAME and (folder.parent / CONFIG_FILE_NAME).is_file():
+            return RunFolder(folder.parent)
+    return None
