@@ -5,12 +5,13 @@ from __future__ import annotations
 import secrets
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modules import ROOT
 from modules.config import TrainConfig
-from modules.machine import visible_gpus
+from modules.machine import port_is_free, visible_gpus
 from modules.run import LaunchPlan
 from modules.run.join.join_token import JOIN_TOKEN
 from modules.run.join.keys import STORE_SECRET
@@ -28,19 +29,23 @@ class Command:
     text: str
 
 
-def build_commands(config: TrainConfig, config_file: Path, token: str) -> list[Command]:
+def build_commands(
+    config: TrainConfig, config_file: Path, token: str, is_free: Callable[[int], bool] = port_is_free
+) -> list[Command]:
     """All ways to start this config, the simplest first; on one machine only the Slurm job.
 
-    Queries ports and GPUs: call it off the main thread. Raises ConfigError if the config cannot run on this machine.
+    Queries GPUs, and ports by `is_free`: call it off the main thread. Raises ConfigError if the config cannot run on
+    this machine.
     """
     if config.num_nodes == 1:
         return [_slurm_job(config, config_file)]
     shared = config.model_copy(update={"enable_multi_gpu": True})
-    plan = replace(LaunchPlan.from_config(shared, config_path=config_file), node_rank=0)
+    plan = replace(LaunchPlan.from_config(shared, config_path=config_file, is_free=is_free), node_rank=0)
     first = LaunchPlan.from_config(
         shared.model_copy(update={"node_rank": 0}),
         config_path=config_file,
         extra_args=("--multi_gpu",),
+        is_free=is_free,
     )
     # without a launcher it sets the variables itself
     first = replace(first, launcher="none", variables=LaunchEnvironment())

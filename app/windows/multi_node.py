@@ -92,7 +92,12 @@ class MultiNodeWindow:
             return
         config, file, token = draft.config, draft.file.absolute(), self.state.next_join_token.show()
         self._show_message("")
-        self.state.background.run(lambda: build_commands(config, file, token), self._show, self._show_message)
+        is_free = (lambda port: True) if self._holds_ports() else port_is_free
+        self.state.background.run(lambda: build_commands(config, file, token, is_free), self._show, self._show_message)
+
+    def _holds_ports(self) -> bool:
+        """Whether the window's own run may hold the ports: it has ended before the run of these settings starts."""
+        return self.state.run is not None and self.state.run.is_alive
 
     def _show(self, found: list[Command]) -> None:
         self.commands = found
@@ -178,6 +183,8 @@ class MultiNodeWindow:
         taken = [f"{number} ({use})" for number, use in uses.items() if not port_is_free(number)]
         if not draft.get("enable_multi_gpu") or draft.get("node_rank"):
             colour, status = theme.MUTED, f"{both} are used on machine 0, with “Multi-GPU training” on."
+        elif taken and self._holds_ports():
+            colour, status = theme.MUTED, f"{both} are those of the run that trains now, and free once it has ended."
         elif taken:
             colour = theme.BAD
             status = f"Not free on this machine: port {' and '.join(taken)}. Choose another."

@@ -34,6 +34,7 @@ from modules.run.preflight_report.report import Cell, PreflightReport
 from modules.run.queue.folder import RunQueue
 from tests import ssh_server
 from tests.app.driver import Driver
+from tests.app.fake_runs import active, make_fake_run
 from tests.ports import free_port
 from tests.runs import ROOT, environment, tiny_config
 
@@ -297,7 +298,18 @@ def test_launch_commands_are_seen_whole_and_scroll(
         driver.click_really(switch)
         driver.wait(lambda: "are used on machine 0" in driver.text(window), "that no port is needed")
         driver.click_really(switch)
-    driver.save(shared_home / "seen.yaml")
+        driver.save(shared_home / "seen.yaml")
+        run = make_fake_run(shared_home / "runs" / "now", steps=3, ended=None).path
+        with active(run):
+            driver.window.state_.actions.follow(run)
+            driver.wait(lambda: driver.window.state_.run.is_alive, "the run")
+            driver.type_over(driver.beside(window, "Rendezvous port"), str(join_port - 1))
+            driver.wait(lambda: "those of the run that trains now" in driver.text(window), "whose port it is")
+            driver.click_button("Generate launch commands")
+            driver.wait(lambda: len(commands_in(window)) == 5, "the commands")
+            assert f":{join_port}\n" in commands_in(window)[1].get("1.0", "end"), "of the run after this one"
+            driver.window.state_.run.detach()
+            driver.window.state_.run = None
     driver.click_button("Generate launch commands")
     driver.wait(lambda: len(commands_in(window)) == 5, "the commands")
     driver.settle()
