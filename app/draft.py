@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from app.family_declaration import FamilyDeclaration
+from app.family_declaration import FamilyDeclaration, unknown_family
 from app.nested import inserted, removed, replaced, value_at
 from app.repair import repaired
 from modules.config import (
@@ -258,6 +258,7 @@ class Draft:
             options, found = family.check(given)
             found += family.check_config(data)
             data = {**data, "family_options": options}
+        found += unknown_family(str(data.get("family") or ""))
         try:
             config = TrainConfig.model_validate(data)
         except ValidationError as error:

@@ -25,11 +25,12 @@ from modules.config import (
 )
 from modules.config.dynamic_section import build_section
 from modules.config.family_about import family_about
-from modules.config.family_files import FAMILIES_DIR, family_names
+from modules.config.family_files import FAMILIES_DIR, PROGRAM, family_names
 from modules.config.trusted_code import read_code, require_trusted
 from modules.files import FileFault, read_json
 
 TIMEOUT_S = 120
+_ADVICE = "Choose one of the list, or give the Python file (.py) of your own."
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,15 @@ class FamilyDeclaration:
         named = [item.get("part") if isinstance(item, dict) else None for item in items]
         wrong = [each for each in unknown_submodules(named, self.name, self.parts) if named[int(each[0].split(".")[1])]]
         side = int(resolution) if isinstance(resolution, str) and resolution.isdecimal() else resolution
-        wrong += unsupported_resolution(side, self.name, self.size_step)
+        wrong += unsupported_resolution(side, family_about(self.name).title, self.size_step)
         return [Fault(path, f"{path} {sentence}.") for path, sentence in wrong]
+
+
+def unknown_family(name: str) -> list[Fault]:
+    """An error unless a family may have this name: a built-in one, or a file, which another machine may have."""
+    if not name or name.endswith(".py") or name in (*family_names(), PROGRAM):
+        return []
+    return [Fault("family", f"family: there is no model family {name!r}.", "one of the list, or a Python file (.py)")]
 
 
 def load_declaration(name: str) -> FamilyDeclaration:
@@ -83,7 +91,8 @@ def load_declaration(name: str) -> FamilyDeclaration:
         newest = max(source.stat().st_mtime_ns for source in (file, *FAMILIES_DIR.rglob("*.py")))
         stamp = f"{file.resolve()}:{newest}:{file.stat().st_size}"
     except OSError:
-        raise ConfigError(f"family is {name!r}, but {file.name} does not exist.", _advice()) from None
+        wrong = f"There is no file {name}." if is_file else f"No model family is called {name!r}."
+        raise ConfigError(wrong, _ADVICE) from None
     cache = _load_cache()
     if stamp not in cache:
         cache = {**cache, stamp: _run_describe(str(file.absolute()) if is_file else name)}
@@ -140,10 +149,6 @@ def _with_group_path(model: type[Section]) -> tuple[Option, ...]:
         replace(option, path=f"family_options.{option.path}", depends_on=inside(option.depends_on))
         for option in options(model)
     )
-
-
-def _advice() -> str:
-    return f"The built-in families are: {', '.join(family_names())}."
 
 
 def _load_cache() -> dict[str, str]:

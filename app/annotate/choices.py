@@ -53,7 +53,7 @@ _PREFIX: Final = ToolField("prefix", "Begin with", "text", "Put before each, suc
 
 
 _DEVICE: Final = ToolField(
-    *("device", "Device", "choice", "Automatic: the first GPU, which a run may need, or the CPU.", AUTOMATIC),
+    *("device", "Device", "choice", "Automatic: the first GPU, or the CPU if there is none.", AUTOMATIC),
     {AUTOMATIC: "Automatic", "cpu": "CPU"},
 )
 

@@ -114,9 +114,7 @@ def describe(found: NoiseHistogram) -> str:
     parts = (sum(found.counts[:third]), sum(found.counts[third:-third]), sum(found.counts[-third:]))
     low, middle, high = (round(100 * part / total) for part in parts)
     note = f" ({found.note})" if found.note else ""
-    return (
-        f"{total:,} draws by the sampling code of training{note}: {low} % low, {middle} % middle, {high} % high noise."
-    )
+    return f"{total:,} noise levels, drawn as training draws them{note}: {low} % low, {middle} % middle, {high} % high."
 
 
 def whole_path(settings: Mapping[str, object], name: str) -> dict[str, object]:

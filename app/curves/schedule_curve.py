@@ -55,7 +55,7 @@ class ScheduleCurve(tk.Frame):
         count = min(_POINTS, max(steps, 2))
         at = [round(number * (steps - 1) / (count - 1)) for number in range(count)]
         factors = [learning_rate_factor(step, steps, config) for step in at]
-        self.sketch.show(Curve(factors, "step 1", _middle(config, steps), f"step {steps:,}", format_value(highest)))
+        self.sketch.show(Curve(factors, "step 1", _middle(config, steps), f"step {steps:,}", f"0 to {_short(highest)}"))
         said = describe(config, steps, highest, is_known or self.length.is_counting)
         if self.length.is_counting:
             said += " Counting the images…"
@@ -65,11 +65,12 @@ class ScheduleCurve(tk.Frame):
 def describe(config: TrainConfig, steps: int, highest: float, is_known: bool) -> str:
     """One sentence on the curve, and whether the number of steps is that of the run."""
     warmup = warmup_steps(config, steps)
+    cycles = f"{config.scheduler_cycles} times " if config.scheduler_cycles > 1 else ""
     shape = {
         "constant": "stays",
         "linear": "falls evenly",
         "cosine": "falls along a cosine",
-        "cosine_with_restarts": f"falls {config.scheduler_cycles} times along a cosine",
+        "cosine_with_restarts": f"falls {cycles}along a cosine",
         "polynomial": "falls along a polynomial",
     }[config.scheduler]
     end = highest * learning_rate_factor(max(steps - 1, 0), steps, config)

@@ -25,7 +25,7 @@ class Curve:
     left: str = ""
     middle: str = ""
     right: str = ""
-    top: str = ""  # what a value of 1 is
+    top: str = ""  # what the values 0 and 1 are
     bars: bool = False
 
 

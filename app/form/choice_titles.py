@@ -40,6 +40,7 @@ _TITLES: Final = {
     "oft": "OFT",
     "pndm": "PNDM",
     "powersgd": "PowerSGD",
+    "run": "As the run",
     "schedule_free_adamw": "Schedule-free AdamW",
     "sgd": "SGD",
     "smooth_l1": "Smooth L1",

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from app.form.choice_titles import choice_title, value_title
 from modules.config import Fault, Option, TrainConfig, allowed, find_option
+from modules.config.family_about import family_about
+from modules.config.family_files import family_names
 from modules.config.numbers import format_number, plain_number
 
 ON_RESUME = {
@@ -81,6 +83,7 @@ def help_text(option: Option) -> str:
     """The tooltip of a setting: help, default, allowed values, behaviour on resume, name in files."""
     about, choices = _explained(option)
     lines = [about, *(f"{choice_title(choice)}: {said}" for choice, said in choices), ""]
+    lines = [_with_choices(option, line) for line in lines]
     if not option.required:
         empty = option.default in (None, "", [], {})
         lines.append("Default: empty" if empty else f"Default: {display_value(option, option.default)}")
@@ -94,6 +97,21 @@ def help_text(option: Option) -> str:
         lines.append(ON_RESUME[option.resume])
     lines.append(f"In files: {option.path.replace('.*', '')}")
     return "\n".join(lines)
+
+
+def _with_choices(option: Option, said: str) -> str:
+    """A sentence of the help with the words of the menu in place of the choices' names.
+
+    A name that may be an ordinary word counts only before a colon, or if the setting depends on it.
+    """
+    needed = {name for term in (option.depends_on or "").split(" & ") for name in term.partition("=")[2].split("|")}
+
+    def title(match: re.Match[str]) -> str:
+        name, colon = match.group(1), match.group(2)
+        is_own = name in option.choices and (colon or "_" in name)
+        return f"{choice_title(name)}{colon}" if is_own or name in needed else match.group()
+
+    return re.sub(r"(?<![\w.=-])([a-z][a-z0-9_]*)(:?)(?![\w=-])", title, said)
 
 
 def fault_message(fault: Fault, option: Option) -> str:
@@ -114,6 +132,8 @@ def with_titles(sentence: str, more: Iterable[Option] = ()) -> str:
 
     def title(match: re.Match[str]) -> str:
         name = match.group()
+        if "_" in name and name in family_names():
+            return family_about(name).title
         option = find_option(TrainConfig, name)
         found = titles.get(name, "" if option is None else option.title)
         if not found or not ("_" in name or "." in name or match.start() == 0):

@@ -1,10 +1,11 @@
-"""A one-sentence summary: "2 nodes x 4 GPUs x batch 2 x accumulation 1 = 16; learning rate 1e-4 becomes ..."."""
+"""A one-sentence summary: "2 nodes × 4 GPUs × batch 2 × accumulation 1 = 16; learning rate 1e-4 becomes ..."."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
 from modules.config import ConfigError, TrainConfig, effective_batch, learning_rate_scale
+from modules.config.numbers import plain_number
 from modules.machine import Gpu
 from modules.run import LaunchPlan
 
@@ -49,7 +50,7 @@ def _processes(plan: LaunchPlan, on_gpus: bool) -> str:
     unit, plural = ("GPU", "GPUs") if plan.backend == "nccl" or on_gpus else ("process", "processes")
     if len(set(counts)) > 1:
         return f"{' + '.join(map(str, counts))} {plural}"
-    nodes = "" if len(counts) == 1 else f"{len(counts)} nodes x "
+    nodes = "" if len(counts) == 1 else f"{len(counts)} nodes × "
     return f"{nodes}{counts[0]} {unit if counts[0] == 1 else plural}"
 
 
@@ -57,14 +58,12 @@ def _batch(config: TrainConfig, world: int) -> str:
     total = effective_batch(config, world)
     if config.global_batch_size:
         return f", effective batch fixed at {total}"
-    return f" x batch {config.batch_size} x accumulation {config.gradient_accumulation_steps} = {total}"
+    return f" × batch {config.batch_size} × accumulation {config.gradient_accumulation_steps} = {total}"
 
 
 def _learning_rate(config: TrainConfig, world: int) -> str:
     scale = learning_rate_scale(config, world)
-    given = f"{config.learning_rate:g}"
-    return (
-        f"; learning rate {given}."
-        if scale == 1
-        else f"; learning rate {given} becomes {config.learning_rate * scale:.3g}."
+    given, scaled = (
+        plain_number(float(f"{rate:.3g}")) for rate in (config.learning_rate, config.learning_rate * scale)
     )
+    return f"; learning rate {given}." if scale == 1 else f"; learning rate {given} becomes {scaled}."

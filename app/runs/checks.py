@@ -22,11 +22,11 @@ def missing_for_training(config: TrainConfig, declaration: FamilyDeclaration | N
 
     `declaration` of the family is None if it could not be loaded, for the reason `family_error`.
     """
-    certain = [Fault("family", f"Model family: {family_error}")] if family_error else []
+    certain = [Fault("family", family_error)] if family_error else []
     brings_data = declaration is not None and declaration.brings_data
     if not brings_data and not any(concept.enabled for concept in config.concepts):
         certain.append(Fault("concepts", "There are no images to train on: add a folder under Data."))
     base = inspect_base_model(config.base_model) if config.base_model else BaseModelInfo()
     error = base.error or other_family(base, config.family)
-    doubtful = [Fault("base_model", f"Base model: {error}")] if error else []
+    doubtful = [Fault("base_model", error)] if error else []
     return Missing((*certain, *doubtful), certain=bool(certain))

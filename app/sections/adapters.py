@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from app.family_declaration import FamilyDeclaration
 from app.form.cards import Card
 from app.form.choice_fields import TargetsField
+from app.form.choice_titles import choice_title
 from app.form.family_fields import SubmoduleField
 from app.form.field import Field
 from app.form.item_list import ItemListSpec
 from app.form.item_row import ItemContent
 from app.form.setting_text import format_value
 from app.form.text_fields import NumberField
-from app.sections.form_section import FormSection, first_line
+from app.sections.form_section import FormSection
 from app.state import AppState
 from app.widgets import theme
 from modules.config import Option
@@ -123,4 +124,9 @@ def describe(part: dict[str, object]) -> ItemContent:
     own = f"learning rate {format_value(rate)}" if rate else "default learning rate"
     stop = part.get("stop_after")
     until = "" if stop in (None, "never") else f"  ·  for {stop}"
-    return ItemContent(first_line(part.get("part"), "no submodule chosen"), f"{own}{until}")
+    return ItemContent(part_title(part.get("part")), f"{own}{until}")
+
+
+def part_title(name: object) -> str:
+    """A submodule as its field shows it."""
+    return choice_title(name) if isinstance(name, str) and name else "no submodule chosen"

@@ -35,7 +35,7 @@ _OF_OWN_DATA: Final = frozenset(
 )
 
 ALL_IMAGES: Final = "All images"
-EMPTY = "No images yet.\nAdd a folder of images to train on."
+EMPTY = "No images yet.\nAdd a folder of images: a concept, with captions and repeats of its own."
 
 
 class Section(FormSection):

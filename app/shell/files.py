@@ -126,7 +126,7 @@ class Files:
             if answer == "discard" or (answer == "save" and self.save()):
                 action()
 
-        question = f"{draft.title} has unsaved changes."
+        question = f"{draft.name} has unsaved changes." if draft.name else "The new settings have unsaved changes."
         choices = (
             Choice("", "Cancel"),
             Choice("discard", "Discard changes", "danger"),

@@ -68,7 +68,7 @@ def bind_keys(root: tk.Tk, window: ShortcutTarget) -> None:
         f"<{CONTROL}-KP_Add>": lambda: window.scale_by(1),
         f"<{CONTROL}-minus>": lambda: window.scale_by(-1),
         f"<{CONTROL}-KP_Subtract>": lambda: window.scale_by(-1),
-        f"<{CONTROL}-Key-0>": lambda: window.set_scale(100),
+        f"<{CONTROL}-Alt-Key-0>": lambda: window.set_scale(100),
         f"<{CONTROL}-Tab>": lambda: _step(window, 1),
         f"<{CONTROL}-Shift-Tab>": lambda: _step(window, -1),
         f"<{CONTROL}-i>": lambda: _with_field(root, window, "show_help"),
@@ -85,8 +85,8 @@ def bind_keys(root: tk.Tk, window: ShortcutTarget) -> None:
         "<F8>": lambda: window.next_fault(1),
         "<Shift-F8>": lambda: window.next_fault(-1),
     }
-    for number, name in enumerate(list(SECTIONS)[:9], start=1):  # there are no more digits
-        keys[f"<{CONTROL}-Key-{number}>"] = partial(window.show_section, name)
+    for digit, name in zip("1234567890", SECTIONS, strict=True):  # as they lie on the keyboard
+        keys[f"<{CONTROL}-Key-{digit}>"] = partial(window.show_section, name)
     tag = "TandemKeys"
     for key, action in keys.items():
         root.bind_class(tag, key, handler(action))

@@ -55,7 +55,7 @@ _DTYPE: Final = ToolField(
     AS_IS,
     _NUMBERS,
 )
-_OUT: Final = ToolField("out", "Result", "save", "Where the result is written.", is_required=True)
+_OUT: Final = ToolField("out", "Result", "save", "The file or folder that is written.", is_required=True)
 _OVERWRITE: Final = ToolField("overwrite", "Replace an existing file", "switch", "Off: an existing file is kept.", "")
 _RANK: Final = ToolField(
     "rank", "Rank", "integer", f"From 1 to {MAX_RANK}: higher keeps more, in a larger file.", "32", is_required=True
@@ -74,7 +74,7 @@ TASKS: Final[tuple[ModelTask, ...]] = (
         "Between the formats of diffusers, ComfyUI, A1111 and Forge, and between number formats.",
         (
             ToolField("source", "Model, LoRA or embedding", "any", _MODEL, is_required=True),
-            ToolField("to", "Format", "choice", "What the result is.", "single_file", FORMATS),
+            ToolField("to", "Format", "choice", "The kind of file that is made.", "single_file", FORMATS),
             _DTYPE,
             ToolField(
                 *("layout", "Folder with the layout", "folder"),

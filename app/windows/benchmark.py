@@ -35,7 +35,7 @@ class BenchmarkWindow(ProgramWindow):
             parent,
             state,
             "Benchmark",
-            "Times the steps of these settings: how much more GPUs and other batch sizes bring, and finally the "
+            "Times the steps of these settings on one GPU, on more of them and with other batch sizes, then on the "
             "machines that Train starts over ssh. Nothing is saved or validated.",
         )
         self.result: BenchmarkResult | None = None

@@ -276,7 +276,8 @@ class FileDialog:
 
 def _hint(purpose: Purpose, endings: Sequence[str]) -> str:
     """What can be chosen, where the list may not show it."""
-    kinds = f"files with {' or '.join(endings)}" if endings else "files"
+    *others, last = endings or ("",)
+    kinds = f"{', '.join(others)} and {last} files" if others else f"{last} files".strip()
     if purpose == "any":
         return f"Folders and {kinds} can be chosen."
-    return f"{kinds.capitalize()} are listed." if purpose == "open" and endings else ""
+    return f"Only {kinds} are listed." if purpose == "open" and endings else ""

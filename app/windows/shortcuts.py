@@ -22,21 +22,21 @@ SHORTCUTS: Final = (
         ("Ctrl+I", "Help for the field"), ("F8  Shift+F8", "Next or previous error"),
     )),
     ("Finding", (
-        ("Ctrl+F  Ctrl+K", "Search settings"), ("Ctrl+1 to Ctrl+9", "Section"), ("Ctrl+Tab", "Next section"),
+        ("Ctrl+F  Ctrl+K", "Search settings"), ("Ctrl+1 … Ctrl+9  Ctrl+0", "Section"), ("Ctrl+Tab", "Next section"),
         ("Ctrl+E", "Simple or advanced"), ("Tab  Shift+Tab", "Next or previous field"),
     )),
     ("Window", (
-        ("Ctrl+Plus  Ctrl+Minus", "Larger or smaller"), ("Ctrl+0", "100 %"), ("Ctrl+L", "Light, dark or system"),
+        ("Ctrl+Plus  Ctrl+Minus", "Larger or smaller"), ("Ctrl+Alt+0", "100 %"), ("Ctrl+L", "Light, dark or system"),
         ("F1", "This list"), ("Esc", "Close a list or a window"),
     )),
     ("Lists", (
         ("Insert", "Add an item"), ("Delete", "Remove"), ("Ctrl+D", "Duplicate"), ("Alt+Up  Alt+Down", "Move"),
-        ("Space", "On or off"), ("F2", "Edit a proposed caption"),
+        ("Space", "On or off"), ("F2", "Rename a run, edit a caption"),
     )),
     ("Training", (
         ("F5", "Train"), ("F4", "Add to queue"), ("Ctrl+F5", "Resume"), ("Shift+F5", "Stop; again: force stop"),
         ("F6", "Back up now"),
-        ("F7", "Generate samples now"), ("F9", "Save the model now"), ("F12", "The error of the run, whole"),
+        ("F7", "Generate samples now"), ("F9", "Save the model now"), ("F12", "Full error of the run"),
     )),
 )  # fmt: skip
 

@@ -38,7 +38,7 @@ def test_schedule_follows_its_fields_and_the_number_of_images(driver: Driver, tm
     assert curve.sketch.winfo_viewable()
     assert curve.sketch.winfo_height() >= HEIGHT
     driver.set("learning_rate", "2e-5")
-    assert curve.sketch.curve.top == "2e-5"
+    assert curve.sketch.curve.top == "0 to 2e-5"
     driver.set("warmup_steps", "many")  # an error: the last valid curve stays
     assert curve.sketch.curve.middle == "warm-up to step 10"
     driver.set("warmup_steps", "0")

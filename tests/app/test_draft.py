@@ -250,11 +250,21 @@ def family() -> FamilyDeclaration:
     )
 
 
+def test_a_family_that_does_not_exist_is_an_error(draft: Draft) -> None:
+    draft.set("family", "stable_difusion")
+    fault = draft.fault_at("family")
+    assert fault is not None
+    assert draft.config is None
+    for name in ("stable_diffusion", "a/model.py"):
+        draft.set("family", name)
+        assert draft.faults == ()
+
+
 def test_family_checks_submodules_and_resolution(draft: Draft, family: FamilyDeclaration) -> None:
     draft.set_family(family)
     draft.set("resolution", "100")
     assert [fault.sentence for fault in draft.faults] == [
-        "resolution is 100; pixel_diffusion needs a multiple of 8, for example 96."
+        "resolution is 100; Pixel diffusion needs a multiple of 8, for example 96."
     ]
     draft.set("resolution", "96")
     draft.insert("parts", 0, {"part": "vae"})

@@ -119,13 +119,13 @@ def test_checkboxes_select_gpus_and_keep_the_last(
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"world_size": 4}, "4 processes x batch 2 x accumulation 1 = 8; learning rate 0.0001 becomes 0.0002."),
+        ({"world_size": 4}, "4 processes × batch 2 × accumulation 1 = 8; learning rate 1e-4 becomes 2e-4."),
         (
             {"num_nodes": 2, "processes_per_node": (4,), "master_addr": "10.0.0.1"},
-            "2 nodes x 4 processes x batch 2 x accumulation 1 = 16; learning rate 0.0001 becomes 0.000283.",
+            "2 nodes × 4 processes × batch 2 × accumulation 1 = 16; learning rate 1e-4 becomes 2.83e-4.",
         ),
-        ({"world_size": 4, "global_batch_size": 12}, "4 processes, effective batch fixed at 12; learning rate 0.0001."),
-        ({"world_size": 2, "lr_scaling": "linear"}, "becomes 0.0002."),
+        ({"world_size": 4, "global_batch_size": 12}, "4 processes, effective batch fixed at 12; learning rate 1e-4."),
+        ({"world_size": 2, "lr_scaling": "linear"}, "becomes 2e-4."),
         ({"world_size": 4, "optimizer": "prodigy", "learning_rate": 1.0}, "accumulation 1 = 8; learning rate 1."),
     ],
 )

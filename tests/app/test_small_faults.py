@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from app.form.choice_titles import choice_title
-from app.form.setting_text import inactive_reason, setting_title, with_titles
+from app.form.setting_text import help_text, inactive_reason, setting_title, with_titles
 from app.images.problem_list import ProblemList
 from app.preferences import Preferences
 from app.sections import SECTIONS
@@ -98,11 +98,22 @@ def test_alpha_that_is_not_the_rank_is_explained_beside_the_setting(driver: Driv
         ("Set a lower batch_size, then --resume latest.", "Set a lower “Batch size per GPU”, then press Resume."),
         ("start again with --resume latest: it", "start again with Resume: it"),
         ("set device to cpu (--set device=cpu).", "set device to cpu."),
+        ("stable_diffusion needs a multiple of 64", "Stable Diffusion 1 and 2 needs a multiple of 64"),
         ("under another --run_name, not --nonsense", "under another “Run name”, not --nonsense"),
     ],
 )
 def test_names_become_titles(sentence: str, shown: str) -> None:
     assert with_titles(sentence) == shown
+
+
+def test_help_names_choices_as_the_menu_does() -> None:
+    for path, part in (
+        ("lr_scaling", "Square root: 4 GPUs double it.\nLinear: 4 GPUs"),
+        ("parts.*.weights", "As the run: the same as everything else"),
+    ):
+        option = find_option(TrainConfig, path)
+        assert option is not None
+        assert part in help_text(option), path
 
 
 @pytest.mark.parametrize(

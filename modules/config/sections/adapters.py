@@ -55,8 +55,8 @@ class AdapterSettings(Section):
     lora_rank: int = setting(
         16,
         title="LoRA rank",
-        help="Capacity of the LoRA. 4 to 16 for a person or an object, 32 to 128 for a varied style. Twice the rank "
-        "makes the file twice as large.",
+        help="Capacity of the LoRA: the inner size of the two matrices that it adds to a layer. 4 to 16 for a "
+        "person or an object, 32 to 128 for a varied style. Twice the rank makes the file twice as large.",
         depends_on="method=lora",
         ge=1,
         le=MAX_RANK,

@@ -32,8 +32,8 @@ class MultiGpuSettings(Section):
     world_size: int | None = setting(
         None,
         title="World size (number of processes)",
-        help="How many GPUs take part on all machines together; each gets its own process. Without GPUs, how many "
-        "processes share the CPU. Empty: every visible GPU.",
+        help="How many GPUs take part on all machines together; each gets its own process, whose number is its "
+        "rank. Without GPUs, how many processes share the CPU. Empty: every visible GPU.",
         unit="processes",
         depends_on="enable_multi_gpu",
         ge=1,
@@ -116,8 +116,9 @@ class MultiGpuSettings(Section):
     rendezvous: Literal["static", "elastic"] = setting(
         "static",
         title="Rendezvous",
-        help="static: when a machine fails, the run ends on all of them. elastic: the others wait until it has "
-        "rejoined with machine 0's line, and the run resumes from its newest backup, as often as max_restarts allows.",
+        help="How the processes find each other, and what happens when a machine is lost. static: when a machine "
+        "fails, the run ends on all of them. elastic: the others wait until it has rejoined with machine 0's "
+        "line, and the run resumes from its newest backup, as often as max_restarts allows.",
         advanced=True,
         depends_on="enable_multi_gpu",
     )

@@ -16,8 +16,8 @@ class SubmoduleSettings(Section):
     part: str = setting(
         ...,
         title="Submodule",
-        help="The name of the submodule, such as unet, text_encoder or text_encoder_2. The model family defines "
-        "which ones there are.",
+        help="The name of the submodule, a network that is part of the model, such as unet, text_encoder or "
+        "text_encoder_2. The model family defines which ones there are.",
         min_length=1,
         resume="checked",
     )
@@ -50,8 +50,8 @@ class SubmoduleSettings(Section):
         title="Frozen weights precision (dtype)",
         help="Precision in which weights that are not trained are kept. bf16 and fp16 halve their memory and need "
         "precision bf16 or fp16 for the run. int8, fp8 and nf4 (4 bits) quantise the linear layers under an adapter "
-        "to a quarter and an eighth of fp32, at a small loss of precision and some speed. run and fp32: the same as "
-        "everything else. Weights that are trained always keep full precision.",
+        "to a quarter and an eighth of fp32, at a small loss of precision and some speed. run: the same as "
+        "everything else, and so is fp32. Weights that are trained always keep full precision.",
         advanced=True,
         resume="warn",
     )
