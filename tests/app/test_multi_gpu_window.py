@@ -300,7 +300,7 @@ def test_launch_commands_are_seen_whole_and_scroll(
         driver.click_really(switch)
         driver.save(shared_home / "seen.yaml")
         run = make_fake_run(shared_home / "runs" / "now", steps=3, ended=None).path
-        with active(run):
+        with active(run), socket.create_server(("", join_port - 1)):
             driver.window.state_.actions.follow(run)
             driver.wait(lambda: driver.window.state_.run.is_alive, "the run")
             driver.type_over(driver.beside(window, "Rendezvous port"), str(join_port - 1))
