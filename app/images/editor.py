@@ -55,6 +55,7 @@ class CaptionEditor(tk.Frame):
         self._thumbnails, self._changed, self._failed = thumbnails, changed, failed
         self._caption_files = caption_files
         self._image: IndexedImage | None = None
+        self._files = CaptionFiles()  # which the caption in the box was read from
         self._photo: ImageTk.PhotoImage | None = None
         self._history: list[tuple[IndexedImage, CaptionChange]] = []
         self._build()
@@ -119,10 +120,15 @@ class CaptionEditor(tk.Frame):
 
     def update_details(self, image: IndexedImage, problems: list[str]) -> None:
         """The folders were read again: show what is known of the image now; a caption being typed stays."""
-        if self._image is not None and self._image.file == image.file:
-            if self._image.caption == image.caption:
-                self._image = image
-            self._show_details(image, problems)
+        former = self._image
+        if former is None or former.file != image.file:
+            return
+        is_typed = self.text.get().strip() != former.caption.strip()
+        if self._caption_files(image) != self._files or not is_typed or former.caption == image.caption:
+            self._image = image
+            if self._caption_files(image) != self._files or former.caption != image.caption:
+                self._show_text()
+        self._show_details(image, problems)
 
     def _show_details(self, image: IndexedImage | None, problems: list[str]) -> None:
         self._details.configure(text=_details(image) if image else "")
@@ -142,7 +148,7 @@ class CaptionEditor(tk.Frame):
         image = self._image
         if image is None:
             return
-        files = self._caption_files(image)
+        files = self._files
         if read_only_reason(image, files):
             return
         written = self.text.get().strip()
@@ -176,15 +182,20 @@ class CaptionEditor(tk.Frame):
         except OSError as error:
             self._failed(f"{change.file} cannot be written: {_reason(error)}.")
             return
-        _set_caption(image, change.before, self._caption_files(image))
-        self._changed([image])
+        shown = self._image
+        if shown is not None and shown.file == image.file:
+            image = shown  # which may have been read again since
+        files = self._caption_files(image)
+        if change.file == files.file(image.file):
+            _set_caption(image, change.before, files)
+            self._changed([image])
+            if image is shown:
+                self._show_text()
         self._undo.configure(state="normal" if self._history else "disabled")
-        if image is self._image:
-            self._show_text()
 
     def _show_text(self) -> None:
         image = self._image
-        files = self._caption_files(image) if image else CaptionFiles()
+        self._files = files = self._caption_files(image) if image else CaptionFiles()
         reason = read_only_reason(image, files) if image else ""
         self.text.show(image.caption if image is not None else "")
         self.text.text.edit_reset()

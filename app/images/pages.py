@@ -38,6 +38,8 @@ class ImagePages(tk.Frame):
         self.image_index = ImageIndex()
         self._changed = changed
         self._settings: Mapping[str, object] = {}
+        self._reading: Mapping[str, object] = {}  # the settings with which the folders are being read
+        self._shown: Mapping[str, object] = {}  # and those of the images in sight: they say where a caption is
         self._numbers: Mapping[str, list[int]] = {}  # of the concepts in these settings, by their path
         self._size_step = 0
         self._reader = SurveyReader()
@@ -90,7 +92,7 @@ class ImagePages(tk.Frame):
         if self._page != "problems":
             return self.browser.folder
         problem = self.problems.to_caption()
-        concepts = self._settings.get("concepts")
+        concepts = self._shown.get("concepts")
         if problem is None or not isinstance(concepts, list) or problem.concept >= len(concepts):  # one was removed
             return None
         return expand_home(str(value_at(concepts[problem.concept], "path"))).absolute()
@@ -110,7 +112,8 @@ class ImagePages(tk.Frame):
     def reload(self) -> None:
         """Read the folders now."""
         self._reload_job = ""
-        self._reader.start(self._settings, self._size_step)
+        self._reading = self._settings
+        self._reader.start(self._reading, self._size_step)
         self._show_summary()
         if self._page and (self._page == "problems" or not self.image_index.images):
             self._fill(self._page)
@@ -121,7 +124,9 @@ class ImagePages(tk.Frame):
         self._poll_job = ""
         newest = self._reader.newest()
         if newest is not None:
-            self.image_index = newest
+            if self._shown != self._reading:
+                self.close()  # what is being typed goes where its caption was read from
+            self.image_index, self._shown = newest, self._reading
             self._show_summary()
             if self._page:
                 self._fill(self._page)
@@ -211,8 +216,8 @@ class ImagePages(tk.Frame):
         return [error for error in errors if error]
 
     def _caption_files(self) -> dict[int, CaptionFiles]:
-        """The caption settings of each concept."""
-        concepts = value_at(self.state.draft.data, "concepts")
+        """The caption settings of each concept, with which its images were read."""
+        concepts = self._shown.get("concepts")
         entries = concepts if isinstance(concepts, list) else []
         return {number: CaptionFiles.of(entry) for number, entry in enumerate(entries)}
 

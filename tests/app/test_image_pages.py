@@ -160,6 +160,8 @@ def test_replace_writes_all_captions_and_undoes_them(section: Section, folder: P
 
 def test_read_only_captions_give_the_reason(section: Section, shared_driver: Driver) -> None:
     shared_driver.draft.set("concepts.0.caption_source", "file_name")
+    pages(section).reload_if_changed()
+    shared_driver.wait(lambda: pages(section).is_complete, "the folder is read")
     image = browser(section).shown[0]
     browser(section).editor.show(image, [])
     assert "The folder's settings use the file name as the caption." in shared_driver.text(section)
@@ -226,8 +228,49 @@ def test_captions_are_edited_as_the_settings_read_them(section: Section, folder:
         wait_for("a cat, number 5, grey fur")
 
 
+def test_a_caption_goes_where_it_was_read_from(section: Section, folder: Path, shared_driver: Driver) -> None:
+    """Other settings name other caption files: the box shows theirs, and writes no former caption into them."""
+    files = folder / "07.txt", folder / "07.caption"
+    files[1].write_text("a dog, number 7", "utf-8")
+    editor = browser(section).editor
+
+    def read_with(extension: str) -> None:
+        shared_driver.draft.set("concepts.0.caption_extension", extension)
+        pages(section).reload_if_changed()
+        shared_driver.wait(lambda: pages(section).is_complete, "the folder is read")
+
+    try:
+        shared_driver.draft.set("concepts.0.caption_source", "txt")
+        read_with(".txt")
+        browser(section).grid_view.select(folder / "07.png")
+        assert editor.text.get() == "a cat, number 7, grey fur"
+        read_with(".caption")
+        assert editor.text.get() == "a dog, number 7"
+        read_with(".words")
+        assert editor.text.get() == ""
+        editor.text.show("a bird")
+        read_with(".txt")
+        assert (folder / "07.words").read_text("utf-8") == "a bird\n", "typed before"
+        assert editor.text.get() == "a cat, number 7, grey fur"
+        editor.undo()
+        assert not (folder / "07.words").exists()
+        assert [file.read_text("utf-8") for file in files] == ["a cat, number 7, grey fur", "a dog, number 7"]
+        assert editor.text.get() == "a cat, number 7, grey fur"
+        editor.text.show("a hen")
+        shared_driver.draft.set("concepts.0.caption_extension", ".caption")
+        editor.save()  # before the folder is read
+        assert [file.read_text("utf-8") for file in files] == ["a hen\n", "a dog, number 7"]
+        editor.undo()
+    finally:
+        files[0].write_text("a cat, number 7, grey fur", "utf-8")
+        files[1].unlink()
+        read_with(".txt")
+
+
 def test_unwritable_caption_is_reported_and_kept(section: Section, shared_driver: Driver) -> None:
     shared_driver.draft.set("concepts.0.caption_source", "txt")
+    pages(section).reload_if_changed()
+    shared_driver.wait(lambda: pages(section).is_complete, "the folder is read")
     browser(section).show_only("")
     image = next(each for each in browser(section).shown if each.file.name == "03.png")
     file = image.file.with_suffix(".txt")
