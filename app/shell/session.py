@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tkinter as tk
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -13,7 +14,9 @@ from app.preferences import write_private
 from app.state import AppState
 from modules.config import ConfigError
 from modules.files import FileFault, Record, read_json, validate_record
+from modules.files.private import make_private_folder
 from modules.files.user_folder import user_config_folder
+from modules.run.folder.run_lock import file_lock
 
 SAVE_AFTER_MS: Final = 1000  # so that typing writes once
 _Text = Annotated[str, Field(max_length=4096)]
@@ -28,13 +31,15 @@ class SavedSession(Record):
 
 
 class Session:
-    """Follows the draft of a window; no other window is kept from doing the same, and the last edit counts."""
+    """Follows the draft of a window, if no other one does: the first keeps the file until it is closed."""
 
     def __init__(self, window: tk.Misc, state: AppState, file: Path | None = None) -> None:
         self._window, self._state = window, state
         self._file = file or user_config_folder() / "session.json"
         self._job = ""
         self._written: SavedSession | None = None
+        self._lock = ExitStack()
+        self._is_mine = self._acquire()
 
     def follow(self) -> None:
         """Write the file a moment after each change from now on."""
@@ -44,10 +49,12 @@ class Session:
 
     def restore(self) -> str:
         """Open what the file says; returns what the user should know, or an empty string."""
-        try:
-            saved = validate_record(SavedSession, read_json(self._file))
-        except (OSError, FileFault):
+        saved, told = self._read(), ""
+        if saved is None:
             return ""
+        if not self._is_mine:
+            told = f"Another window is open{', with unsaved changes that stay there' * (saved.unsaved is not None)}."
+            saved = saved.model_copy(update={"unsaved": None})
         draft, what = self._state.draft, saved.file or saved.preset
         try:
             if saved.file:
@@ -59,12 +66,17 @@ class Session:
                 return f"{what}, which was open last, cannot be opened any more."
             draft.new()
         if saved.unsaved is None:
-            return ""
+            return told
         draft.replace_all(saved.unsaved)
         return "Your unsaved changes are back; Undo returns to what was saved."
 
     def save(self, *, keeps_edits: bool) -> None:
-        """Write the file now; without `keeps_edits` unsaved changes were discarded. A full disk is no error."""
+        """Write the file now, unless another window has it; without `keeps_edits` unsaved changes were discarded.
+
+        A full disk is no error.
+        """
+        if not self._is_mine and not self._takes_over():
+            return
         draft = self._state.draft
         unsaved = dict(draft.data) if keeps_edits and draft.is_dirty else None
         now = SavedSession(file=str(draft.file.absolute()) if draft.file else "", preset=draft.preset, unsaved=unsaved)
@@ -77,6 +89,35 @@ class Session:
         if self._job:
             self._window.after_cancel(self._job)
         self.save(keeps_edits=False)
+        self._lock.close()
+
+    def _acquire(self) -> bool:
+        """Keep the file, unless another window does; where no lock can be written, nobody is known to."""
+        lock, is_mine = ExitStack(), True
+        with suppress(OSError):
+            make_private_folder(self._file.parent)
+            is_mine = lock.enter_context(file_lock(self._file.with_suffix(".lock")))
+        if is_mine:
+            self._lock = lock
+        else:
+            lock.close()
+        return is_mine
+
+    def _takes_over(self) -> bool:
+        """Keep the file that another window has left, unless it was killed: the next window gets what is unsaved."""
+        if not self._acquire():
+            return False
+        saved = self._read()
+        self._is_mine = saved is None or saved.unsaved is None
+        if not self._is_mine:
+            self._lock.close()
+        return self._is_mine
+
+    def _read(self) -> SavedSession | None:
+        try:
+            return validate_record(SavedSession, read_json(self._file))
+        except (OSError, FileFault):
+            return None
 
     def _schedule(self) -> None:
         if not self._job:

@@ -77,6 +77,41 @@ def test_unsaved_changes_survive_a_kill(display: str, home: Path, monkeypatch: p
         assert "cannot be opened any more" in driver.window.run_bar._message
 
 
+HOLDER = """
+import sys; from pathlib import Path
+from modules.run.folder.run_lock import file_lock
+with file_lock(Path(sys.argv[1])) as is_mine:
+    print(is_mine, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_window_leaves_the_session_to_the_first(display: str, home: Path) -> None:
+    """What is unsaved there is not taken over, and what is changed here is no session until the first is closed."""
+    save_config(TrainConfig(epochs=33), home / "a.yaml")
+    of_first = json.dumps({"file": str(home / "a.yaml"), "preset": "", "unsaved": {"epochs": 77}})
+    session_file(home).write_text(of_first)
+    lock = session_file(home).with_suffix(".lock")
+    argv = [sys.executable, "-c", HOLDER, str(lock)]
+    with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        assert first.stdin is not None
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"True\n"
+        with Driver.open(keeps_session=True) as driver:
+            assert (driver.draft.get("epochs"), driver.draft.is_dirty) == (33, False)
+            said = "Another window is open, with unsaved changes that stay there."
+            assert driver.window.run_bar._message == said
+            driver.window._session.save(keeps_edits=True)  # type: ignore[union-attr]
+            assert session_file(home).read_text() == of_first
+            first.stdin.close()
+            first.wait()
+            driver.window._session.save(keeps_edits=True)  # type: ignore[union-attr]
+            assert session_file(home).read_text() == of_first, "it was killed: the next window gets what is unsaved"
+            session_file(home).write_text("{}")
+            driver.draft.set("epochs", 5)
+            driver.wait(lambda: '"epochs": 5' in session_file(home).read_text(), "a session of its own")
+
+
 @pytest.mark.parametrize(
     "content",
     [
