@@ -22,7 +22,7 @@ from modules.files import printable
 from modules.run.console import echo
 from modules.run.exit_codes import FINISHED
 from modules.run.hosts.host_list import named_hosts, resolve_with_hosts
-from modules.run.queue.entries import Entry, parse_devices
+from modules.run.queue.entries import MOST_ENTRIES, Entry, parse_devices
 from modules.run.queue.folder import RunQueue
 from modules.run.queue.runner import QueueRunner
 
@@ -45,7 +45,8 @@ EXAMPLES = """examples:
 exit codes: 0 done (of `run`: every run finished), 2 a mistake in the command, 3 a run failed or a file cannot be
 written; of `run` also 130 or 143 stopped (the present run waits again, with a backup), 138 paused
 """
-PLACES = ("first", "last", "up", "down")
+PLACES = {"first": 0, "last": MOST_ENTRIES}
+STEPS = {"up": -1, "down": 1}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -102,7 +103,9 @@ def parser() -> argparse.ArgumentParser:
     remove.add_argument("entry", type=entry_number, nargs="+", metavar="ENTRY", help="its number in the list")
     remove.add_argument("--stop", action="store_true", help="one that runs, too: its run stops after a backup")
     action("clear", "forget all entries that have ended; the folders of their runs stay")
-    retry = action("retry", "let entries that have ended wait again; their runs continue from their last backups")
+    retry = action(
+        "retry", "let entries that have ended or were removed wait again; their runs continue from their last backups"
+    )
     retry.add_argument("entry", type=entry_number, nargs="+", metavar="ENTRY", help="its number in the list")
     run = action(
         "run", "work off the queue; Ctrl-C stops the present run after a backup, and the next `run` continues it"
@@ -157,7 +160,7 @@ def show_list(options: argparse.Namespace) -> int:
             entry["run_folder"] = str(queue.runs_dir / entry["name"])
         echo(json.dumps(data, indent=1))
         return FINISHED
-    if not found.entries:
+    if not found.in_order():
         echo(f"The queue of {queue.runs_dir} is empty.")
         return FINISHED
     width = max(len(entry.name) for entry in found.entries)
@@ -183,15 +186,16 @@ def _about(entry: Entry) -> str:
 def move_entry(options: argparse.Namespace) -> int:
     """`move`."""
     queue = queue_of(options)
-    waiting = [entry.number for entry in queue.read().waiting]
-    at = waiting.index(options.entry) if options.entry in waiting else 0
     word = options.place
+    if word in STEPS:
+        queue.move_by(options.entry, STEPS[word])
+        return FINISHED
     if word in PLACES:
-        place = {"first": 0, "last": len(waiting), "up": at - 1, "down": at + 1}[word]
+        place = PLACES[word]
     elif word.isascii() and word.isdecimal() and int(word[:9]) > 0:
         place = int(word[:9]) - 1
     else:
-        raise ConfigError(f"PLACE is {printable(word)!r}; give {', '.join(PLACES)}, or a place from 1")
+        raise ConfigError(f"PLACE is {printable(word)!r}; give {', '.join((*PLACES, *STEPS))}, or a place from 1")
     queue.move(options.entry, place)
     return FINISHED
 
@@ -206,7 +210,9 @@ def set_devices(options: argparse.Namespace) -> int:
 def remove_entries(options: argparse.Namespace) -> int:
     """`remove`."""
     for number in options.entry:
-        queue_of(options).remove(number, stop=options.stop)
+        removed = queue_of(options).remove(number, stop=options.stop)
+        if removed.state == "waiting":
+            echo(f"Entry {removed.title} waits no more; `retry {number}` takes it back until `clear`.")
     return FINISHED
 
 

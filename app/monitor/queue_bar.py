@@ -8,7 +8,7 @@ from typing import Protocol
 
 from app.monitor.queue_devices import DevicesField
 from app.widgets import theme
-from app.widgets.buttons import Button, frame
+from app.widgets.buttons import Button, frame, handler
 from app.widgets.message_line import MessageLine
 from modules.run.queue.entries import Entry
 
@@ -21,6 +21,7 @@ class EntryActions(Protocol):
     def move(self, by: int) -> None: ...
     def repeat(self) -> None: ...
     def remove(self) -> None: ...
+    def undo_remove(self) -> None: ...
     def clear_ended(self) -> None: ...
     def set_devices(self, number: int, devices: list[int] | None) -> None: ...
     def complain(self, reason: str) -> None: ...
@@ -45,13 +46,16 @@ class QueueBar(tk.Frame):
             tooltip="Forget all entries that have ended; their run folders stay.",
         )
         self.clear_button.pack(side="right")
-        self.message = MessageLine(self, lines=2)
+        self.undo_button = Button(
+            row, "Undo", actions.undo_remove, icon="undo", tooltip="Let the one that was removed last wait again."
+        )
+        self.message = MessageLine(self, lines=2, keeps_height=True)
         self.message.pack(fill="x")
 
-    def show(self, entry: Entry | None, waiting: Sequence[int], *, has_ended: bool) -> None:
+    def show(self, entry: Entry | None, waiting: Sequence[int], *, has_ended: bool, can_undo: bool) -> None:
         """Allow what can be done with the entry; `waiting` are the numbers of those that wait, in their order.
 
-        `has_ended`: there are entries that have ended.
+        `has_ended`: there are entries that have ended; `can_undo`: one that had not started was removed.
         """
         place = waiting.index(entry.number) if entry is not None and entry.number in waiting else None
         allowed = {
@@ -65,6 +69,10 @@ class QueueBar(tk.Frame):
         }
         for button, is_allowed in allowed.items():
             button.configure(state="normal" if is_allowed else "disabled")
+        if can_undo and not self.undo_button.winfo_manager():
+            self.undo_button.pack(side="right", padx=(8, 0))
+        elif not can_undo and self.undo_button.winfo_manager():
+            self.undo_button.pack_forget()
         self.devices.show(entry if place is not None else None)
 
     def _build_buttons(self, row: tk.Frame, actions: EntryActions) -> None:
@@ -104,3 +112,6 @@ class QueueBar(tk.Frame):
         )
         for button in buttons:
             button.pack(side="left", padx=(0, 8))
+            # as in the table, which loses the focus to a button that is pressed
+            button.bind("<Alt-Up>", handler(lambda: actions.move(-1)), add="+")
+            button.bind("<Alt-Down>", handler(lambda: actions.move(1)), add="+")

@@ -47,6 +47,10 @@ class DevicesField(tk.Frame):
             self.control.show("" if entry is None or entry.devices is None else ", ".join(map(str, entry.devices)))
         self.control.enable(entry is not None)
 
+    def refuse(self) -> None:
+        """Mark what has been typed: the queue has not taken it."""
+        self.control.mark(True)
+
     def take(self) -> None:
         """Choose what has been typed."""
         entry, typed = self._entry, self.control.get().strip()

@@ -16,7 +16,7 @@ _COLUMNS: Final = {
     "name": ("Run", 180),
     "state": ("State", 80),
     "devices": ("GPUs", 90),
-    "time": ("Time", 160),
+    "time": ("Time", 148),
     "settings": ("Settings", 260),
     "result": ("Result", 210),
 }

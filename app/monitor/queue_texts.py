@@ -140,6 +140,7 @@ def _end(entry: Entry) -> str:
     """Why it ended, unless its state says it; the code of a stop says nothing more."""
     code = f" (exit code {entry.exit_code})" if entry.state == "failed" and entry.exit_code is not None else ""
     reason = printable(with_titles(entry.reason.split("\n")[0]), 300)
+    reason = reason.removesuffix(".") if code else reason
     return f"{reason}{code}" if reason and reason != _STATES[entry.state] else ""
 
 

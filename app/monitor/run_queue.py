@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Final
 
+from app.form.setting_text import with_titles
 from app.monitor.page import Page
 from app.monitor.queue_bar import QueueBar
 from app.monitor.queue_lengths import QueueLengths
 from app.monitor.queue_reader import QueueContent, QueueReader
+from app.monitor.queue_removal import QueueRemoval
 from app.monitor.queue_table import queue_table, show_entries
 from app.monitor.queue_texts import selected_text, state_text
 from app.monitor.row_drag import RowDrag
-from app.shell.ask import Choice, ask
 from app.widgets import theme
 from app.widgets.buttons import Button, add_tooltip, card, frame, handler, text
 from modules.config import TandemError
@@ -25,7 +27,7 @@ _READ_EVERY_S: Final = 1.0
 _IDLE_EVERY_S: Final = 3.0  # while nobody works it off
 _STARTING_S: Final = 15.0  # the process needs a moment until it is seen
 _HINT: Final = "Drag a row, or press Alt+Up or Alt+Down, to change the order."
-_EMPTY: Final = "The queue is empty. “Add to queue” beside Train adds the present settings to it."
+_EMPTY: Final = "The queue is empty. “Add present settings” adds a copy of the settings in the window, as they are now."
 
 
 class QueuePage(Page):
@@ -40,6 +42,7 @@ class QueuePage(Page):
         self._starting_until = 0.0
         self._problem = ""  # why the last change was refused, until the next one or another selection
         self._reader = QueueReader()
+        self._removal = QueueRemoval(self, self._change)
         self._lengths = QueueLengths(self.state.background, self._read_now)
         self.settings: dict[int, str] = {}  # of each entry, those that differ first
         self.results: dict[int, str] = {}  # how far those are that run, and the losses of the finished
@@ -107,30 +110,18 @@ class QueuePage(Page):
 
     def move(self, by: int) -> None:
         """Move the selected entry among those that wait."""
-        entry, waiting = self.selected, [each.number for each in self.queue.waiting]
-        if entry is not None and entry.number in waiting:
-            self._move_to(entry.number, waiting.index(entry.number) + by)
+        entry, queue = self.selected, self.run_queue
+        if entry is not None and entry.state == "waiting":
+            self._change(lambda: queue.move_by(entry.number, by))
 
     def remove(self) -> None:
         """Remove the selected entry; a run is stopped only after a question."""
-        entry, queue = self.selected, self.run_queue
-        if entry is None:
-            return
-        if entry.state != "running":
-            self._change(lambda: queue.remove(entry.number))
-            return
+        if (entry := self.selected) is not None:
+            self._removal.remove(self.run_queue, entry, [each.number for each in self.queue.waiting])
 
-        def answered(answer: str) -> None:
-            if answer:
-                self._change(lambda: queue.remove(entry.number, stop=True))
-
-        ask(
-            self,
-            f"Stop {entry.name}?",
-            "It is running. It stops after a backup, so that Resume can continue it, and leaves the queue.",
-            (Choice("stop", "Stop and remove", style="danger"), Choice("", "Keep it", style="accent")),
-            answered,
-        )
+    def undo_remove(self) -> None:
+        """Take back the entry that was removed last, unless it had started."""
+        self._removal.undo(self.run_queue, self.queue)
 
     def clear_ended(self) -> None:
         """Forget all entries that have ended."""
@@ -139,7 +130,7 @@ class QueuePage(Page):
     def set_devices(self, number: int, devices: list[int] | None) -> None:
         """Let an entry take other GPUs; None for all."""
         queue = self.run_queue
-        self._change(lambda: queue.set_devices(number, devices))
+        self._change(lambda: queue.set_devices(number, devices), failed=self.bar.devices.refuse)
 
     def repeat(self) -> None:
         """Let the selected entry wait again."""
@@ -194,30 +185,42 @@ class QueuePage(Page):
         self.add_button.pack(side="left", padx=(8, 0))
         self.status = text(head, "", colour=theme.MUTED, bg=theme.WINDOW)
         self.status.pack(side="left", fill="x", expand=True, padx=theme.px(12))
-        add_tooltip(
-            self.start_button,
-            lambda: (
-                "What runs goes on to its end; nothing more is started."
-                if self._is_working()
-                else "Work off the queue in a process of its own, which does not need this window."
-            ),
-        )
+        add_tooltip(self.start_button, self._help_of_start)
 
-    def _change(self, change: object) -> None:
+    def _help_of_start(self) -> str:
+        if self._is_working():
+            return "What runs goes on to its end; nothing more is started."
+        if self.start_button.cget("state") == "disabled":
+            return "Nothing waits in the queue yet."
+        return "Work off the queue in a process of its own, which does not need this window."
+
+    def _change(
+        self,
+        change: Callable[[], object],
+        done: Callable[[], object] | None = None,
+        failed: Callable[[], object] | None = None,
+    ) -> None:
         """Make a change in a thread, and show what came of it."""
-        assert callable(change)
         self._problem = ""
-        self.state.background.run(change, lambda _: self._read_now(), self._refused)
 
-    def _refused(self, reason: str) -> None:
-        self._starting_until = 0.0
-        self._read_now()
-        self.complain(reason)
+        def made(_: object) -> None:
+            if done is not None:
+                done()
+            self._read_now()
+
+        def refused(reason: str) -> None:
+            if failed is not None:
+                failed()
+            self._starting_until = 0.0
+            self._read_now()
+            self.complain(with_titles(reason))
+
+        self.state.background.run(change, made, refused)
 
     def complain(self, reason: str) -> None:
         """Show why something cannot be done."""
         self._problem = reason
-        self.bar.message.say(reason)
+        self.bar.message.say(reason, theme.BAD)
 
     def _selected(self) -> None:
         self._problem = ""
@@ -231,7 +234,7 @@ class QueuePage(Page):
     def _unreadable(self, reason: str) -> None:
         self._is_reading, self._read_at = False, time.monotonic()
         if self.winfo_exists():
-            self.bar.message.say(reason)
+            self.bar.message.say(reason, theme.BAD)
 
     def _show(self, found: QueueContent) -> None:
         self._is_reading, self._read_at = False, time.monotonic()
@@ -270,13 +273,16 @@ class QueuePage(Page):
         if self.start_button.cget("text") != label:
             self.start_button.configure(text=label, icon=icon)
         self.stop_button.configure(state="normal" if self.has_runner and self.queue.wanted != "stop" else "disabled")
+        has_work = self.has_runner or self._is_working() or any(entry.is_open for entry in self.queue.entries)
+        self.start_button.configure(state="normal" if has_work else "disabled")
 
     def _show_buttons(self) -> None:
         entry, waiting = self.selected, [each.number for each in self.queue.waiting]
-        self.bar.show(entry, waiting, has_ended=any(not each.is_open for each in self.queue.entries))
+        has_ended = any(not each.is_open for each in self.queue.in_order())
+        self.bar.show(entry, waiting, has_ended=has_ended, can_undo=self._removal.can_undo(self.queue))
         reason = self._problem or ("" if entry is None else self._about(entry))
-        self.table.say("" if self.queue.entries else _EMPTY)
-        self.bar.message.say(reason or (_HINT if len(waiting) > 1 else ""))
+        self.table.say("" if self.queue.in_order() else _EMPTY)
+        self.bar.message.say(reason or (_HINT if len(waiting) > 1 else ""), theme.BAD if self._problem else theme.MUTED)
 
     def _about(self, entry: Entry) -> str:
         settings, results = self.settings.get(entry.number, ""), self.results.get(entry.number, "")

@@ -79,7 +79,7 @@ class RunActions:
             self._state.notify("invalid")
         elif not self._starting:
             self._mark_starting()
-            self._check.run(self._add_to_queue)
+            self._check.run(self._add_to_queue, "Add all the same")
 
     def _add_to_queue(self, config: TrainConfig) -> None:
         queue, switched_on = RunQueue(config.runs_dir), list(self._state.preferences.hosts)

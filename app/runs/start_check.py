@@ -23,9 +23,11 @@ class StartCheck:
 
     def __init__(self, owner: tk.Misc, state: AppState, ended: Callable[[], object]) -> None:
         self._owner, self._state, self._ended = owner, state, ended
+        self._anyway = ""
 
-    def run(self, go_on: Callable[[TrainConfig], object]) -> None:
-        """Check the present settings; if nothing is missing, or the user wants it anyway, `go_on` gets them."""
+    def run(self, go_on: Callable[[TrainConfig], object], anyway: str = "Start all the same") -> None:
+        """Check the present settings; if nothing is missing, or the user wants it `anyway`, `go_on` gets them."""
+        self._anyway = anyway
         self._wait_for_family(self._make_dialog(), go_on)
 
     def _make_dialog(self) -> Dialog:
@@ -75,6 +77,6 @@ class StartCheck:
         if missing.faults:
             anyway = None if missing.certain else partial(go_on, config)
             why = "Training cannot start yet." if missing.certain else "Training would probably fail."
-            show_faults(self._owner, self._state, why, missing.faults, anyway)
+            show_faults(self._owner, self._state, why, missing.faults, anyway, self._anyway)
         else:
             go_on(config)

@@ -10,18 +10,29 @@ from app.widgets.ellipsis import fit_lines
 
 
 class MessageLine(tk.Label):
-    """`said` is the message as a whole; its first line is shown, in so many `lines` as most."""
+    """`said` is the message as a whole; its first line is shown, in so many `lines` as most.
 
-    def __init__(self, parent: tk.Misc, lines: int = 1, bg: theme.Colour = theme.WINDOW) -> None:
+    With `keeps_height` it always has the height of so many, and what is above does not move.
+    """
+
+    def __init__(
+        self, parent: tk.Misc, lines: int = 1, bg: theme.Colour = theme.WINDOW, *, keeps_height: bool = False
+    ) -> None:
         super().__init__(parent, font=theme.tk_font("small"), anchor="w", justify="left", padx=0, pady=0, borderwidth=0)
+        if keeps_height:
+            self.configure(height=lines, anchor="nw")
         theme.paint(self, bg=bg, fg=theme.MUTED)
         self.said = ""
         self._lines = lines
+        self._colour = theme.MUTED
         self.bind("<Configure>", lambda event: self._fit())
         add_tooltip(self, lambda: self.said)
 
-    def say(self, message: str) -> None:
+    def say(self, message: str, colour: theme.Colour = theme.MUTED) -> None:
         """Show a message."""
+        if colour != self._colour:
+            self._colour = colour
+            theme.paint(self, fg=colour)
         if message != self.said:
             self.said = message
             self._fit()

@@ -23,10 +23,11 @@ def show_faults(
     why: str,
     missing: Sequence[Fault] = (),
     go_on: Callable[[], object] | None = None,
+    anyway: str = "",
 ) -> tk.Toplevel:
     """Show the invalid settings, and what is `missing`; a click, or Return for the first, goes to the field.
 
-    `go_on` starts the run all the same.
+    `go_on` is what the button `anyway` does.
     """
     faults = in_order([*state.draft.faults, *missing], state.draft.family_options)
     count = len(faults)
@@ -55,7 +56,7 @@ def show_faults(
     if faults:
         dialog.on_return(lambda: go(faults[0].path))
     if go_on is not None:
-        dialog.button("Start all the same", start)
+        dialog.button(anyway, start)
     dialog.button("Close", dialog.close)
     return dialog.show()
 

@@ -18,6 +18,7 @@ from app.monitor.queue_texts import loss_text, progress_text, row_of, selected_t
 from app.monitor.run_queue import QueuePage
 from app.runs.status import Status
 from app.shell.closing import confirm_close
+from app.widgets import theme
 from modules.config import TrainConfig, find_option, load_config, save_config
 from modules.run.queue.entries import Entry
 from modules.run.queue.folder import RunQueue
@@ -91,16 +92,19 @@ def test_order_by_mouse_and_keys(driver: Driver, home: Path, images: Path) -> No
     until_order("one", "four", "three", "two")
     driver.click_really(page.bar.up_button)
     until_order("one", "three", "four", "two")
-    page.select(1)
+    driver.press("alt+Down")  # the button has the focus
+    until_order("one", "four", "three", "two")
+    page.select(4)
     page.table.focus_force()
     driver.press("Delete")
-    driver.wait(lambda: queue.read().entry(1).state == "removed", "a removed entry")
-    driver.wait(lambda: texts(page)[-1] == "one" and texts(page)[0] == "1 three", "the rows")
+    until_order("one", "three", "two")
+    driver.wait(lambda: texts(page) == ["1 one", "2 three", "3 two"], "no row of what never started")
+    driver.wait(lambda: page.bar.undo_button.winfo_viewable(), "a way back")
+    driver.click_really(page.bar.undo_button)
+    until_order("one", "four", "three", "two")
+    driver.wait(lambda: not page.bar.undo_button.winfo_viewable(), "nothing to take back")
     page.select(1)
     driver.settle()
-    assert page.bar.repeat_button.cget("state") == "normal"
-    driver.click_really(page.bar.repeat_button)
-    until_order("three", "four", "two", "one")
     page.open_run()
     page._read_now()
     driver.wait(lambda: page._read_at > 0, "the queue as it was read again")
@@ -135,6 +139,12 @@ def choose_devices(driver: Driver, page: QueuePage, queue: RunQueue) -> None:
     driver.click_really(page.bar.settings_button)
     driver.wait(lambda: driver.draft.get("learning_rate") == 0.5, "a copy of its settings")
     assert driver.draft.file is None, "what is saved does not change the queue"
+    page.select(1)
+    driver.wait(lambda: page.bar.repeat_button.cget("state") == "normal", "one that has ended")
+    driver.click_really(page.bar.repeat_button)
+    driver.wait(lambda: queue.read().entry(1).state == "waiting", "it waits again")
+    queue.edit(lambda found: found.with_entry(found.entry(1).changed(state="finished")))
+    driver.wait(lambda: page.bar.clear_button.cget("state") == "normal", "the ended one as it was read")
     driver.click_really(page.bar.clear_button)
     driver.wait(lambda: not page.table.exists("1"), "only what has not ended")
     assert all(entry.is_open for entry in queue.read().entries)
@@ -206,6 +216,41 @@ def test_a_broken_queue_is_named(driver: Driver, home: Path) -> None:
     driver.click_really(page.start_button)
     driver.settle()
     assert (queue.path / "queue.json").read_text() == '{"entries": [{"name": "../x"}]}'
+
+
+def test_an_empty_queue_and_gpus_that_are_not_there(driver: Driver, home: Path) -> None:
+    driver.window.show_section("monitor")
+    section = driver.window.sections["monitor"]
+    section.open_page("queue")
+    page = section.pages["queue"]
+    driver.wait(lambda: "“Add present settings” adds" in driver.text(page.table), "how it is filled")
+    driver.wait(lambda: page.start_button.cget("state") == "disabled", "nothing to do")
+    height = page.bar.message.winfo_reqheight()
+    queue = RunQueue("runs")
+    queue.add(TrainConfig())
+    page._read_now()
+    driver.wait(lambda: page.table.exists("1"), "the entry")
+    page.select(1)
+    driver.wait(lambda: page.bar.devices._entry, "the field")
+    line = page.bar.devices.control.line
+    line.focus_force()
+    line.insert(0, "999")
+    driver.press("Return")
+    driver.wait(lambda: "“GPU indices” names GPU 999" in page.bar.message.said, "the title of the setting")
+    assert (line.get(), page.bar.devices.control._invalid) == ("999", True)
+    assert str(page.bar.message.cget("fg")) == theme.resolve(theme.BAD)
+    assert page.bar.message.winfo_reqheight() == height, "no button moves"
+    assert page.start_button.cget("state") == "normal"
+
+
+def test_adding_what_would_probably_fail(driver: Driver, home: Path, images: Path) -> None:
+    driver.draft.set("concepts", [{"path": str(images)}])
+    driver.draft.set("base_model", str(home / "nothing"))
+    driver.settle()
+    driver.window.state_.actions.enqueue()
+    driver.wait(lambda: any("probably fail" in driver.text(one) for one in driver.dialogs()), "the doubt")
+    driver.click_button("Add all the same")
+    driver.wait(lambda: RunQueue("runs").read().waiting, "the entry")
 
 
 def test_add_needs_what_train_needs(driver: Driver, home: Path) -> None:

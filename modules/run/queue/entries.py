@@ -67,6 +67,11 @@ class Entry(Record):
         return self.state in ("waiting", "running")
 
     @property
+    def never_started(self) -> bool:
+        """Whether it was removed while it waited, before it had a run: only `retry` still knows it."""
+        return self.state == "removed" and self.started is None
+
+    @property
     def title(self) -> str:
         """Number and name, for messages."""
         return f"{self.number} ({self.name})"
@@ -118,8 +123,8 @@ class Queue(Record):
         return [entry for entry in self.entries if entry.state == "waiting"]
 
     def in_order(self) -> list[Entry]:
-        """What runs, what waits in its order, what has ended, the newest first."""
-        ended = [entry for entry in self.entries if not entry.is_open]
+        """What runs, what waits in its order, what has ended, the newest first; without what never started."""
+        ended = [entry for entry in self.entries if not entry.is_open and not entry.never_started]
         ended.sort(key=lambda entry: entry.ended or 0.0, reverse=True)
         return [*(entry for entry in self.entries if entry.state == "running"), *self.waiting, *ended]
 

@@ -171,6 +171,15 @@ class RunQueue:
         """Put an entry at `place` (from 0) among those that wait. Raises ConfigError."""
         self.edit(lambda queue: queue.moved(number, place))
 
+    def move_by(self, number: int, by: int) -> None:
+        """Move an entry by so many places among those that wait, as they are at that moment. Raises ConfigError."""
+
+        def change(queue: Queue) -> Queue:
+            waiting = [entry.number for entry in queue.waiting]
+            return queue.moved(number, waiting.index(number) + by if number in waiting else 0)
+
+        self.edit(change)
+
     def set_devices(self, number: int, devices: Sequence[int] | None) -> None:
         """Let an entry that waits take these GPUs; None for all. Raises ConfigError if this computer cannot run it."""
 
@@ -186,9 +195,10 @@ class RunQueue:
         self.edit(change)
 
     def remove(self, number: int, *, stop: bool = False) -> Entry:
-        """Take an entry out: one that waits is listed as removed, one that has ended is forgotten.
+        """Take an entry out: one that waits is removed, so that `retry` takes it back, one that has ended is forgotten.
 
-        One that runs is left alone unless `stop`: then its run ends after a backup. Raises ConfigError.
+        One that was removed before it started is listed no more. One that runs is left alone unless `stop`: then its
+        run ends after a backup. Raises ConfigError.
         """
         found: list[Entry] = []
 
@@ -210,15 +220,18 @@ class RunQueue:
         """Forget all entries that have ended; their run folders stay. Raises ConfigError."""
         self.edit(lambda queue: queue.replaced([entry for entry in queue.entries if entry.is_open]))
 
-    def retry(self, number: int) -> None:
-        """Let an entry that has ended wait again; its run continues from its last backup. Raises ConfigError."""
+    def retry(self, number: int, place: int | None = None) -> None:
+        """Let an entry that has ended or was removed wait again, as the last or at `place` (from 0).
+
+        Its run continues from its last backup. Raises ConfigError.
+        """
 
         def change(queue: Queue) -> Queue:
             entry = queue.entry(number)
             if entry.is_open:
                 raise ConfigError(f"entry {entry.title} is {entry.state}; only one that has ended can be repeated")
             waiting = entry.changed(state="waiting", ended=None, exit_code=None, reason="")
-            return queue.with_entry(waiting).moved(number, len(queue.waiting))
+            return queue.with_entry(waiting).moved(number, len(queue.waiting) if place is None else place)
 
         self.edit(change)
 

@@ -128,9 +128,13 @@ def test_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert do("remove", "4") == 0
     assert numbers(queue) == [1, 2, 3]
     assert queue.read().entry(4).state == "removed"
+    assert "Entry 4 (x) waits no more; `retry 4` takes it back" in capsys.readouterr().out
+    assert 4 not in [entry.number for entry in queue.read().in_order()], "it has never started"
     assert do("retry", "4") == 0
     assert numbers(queue) == [1, 2, 3, 4]
+    queue.edit(lambda found: found.with_entry(found.entry(2).changed(started=1.0)))  # and waits again
     assert do("remove", "2", "4") == do("remove", "4") == 0
+    capsys.readouterr()
     assert not queue.config_file(4).exists()
     assert do("list") == 0
     assert [line.split()[:3] for line in capsys.readouterr().out.splitlines()] == [
