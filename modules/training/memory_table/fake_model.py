@@ -35,7 +35,8 @@ def fake_family(kind: type[Family], config: TrainConfig) -> Iterator[Family | No
     family.add_placeholder_token = partial(_add_tokens, model)
     # kohya's layout is checked with a family that has more than its model
     prepared = config.model_copy(update={"lora_layouts": "diffusers"})
-    prepare_model(family, prepared, Precision(config.precision, torch.device("meta")))
+    with torch.device("meta"):  # the layers that adapters add, too: to initialise those takes seconds
+        prepare_model(family, prepared, Precision(config.precision, torch.device("meta")))
     with FakeTensorMode(allow_non_fake_inputs=True):
         _give_storages(model)
         move_model(family, config, torch.device("cpu"))
