@@ -183,13 +183,13 @@ class Draft:
         """Write the draft. Raises ConfigError if it is invalid or the file cannot be written."""
         refuse_linked_config(file)
         save_edited(self._valid(), file)
-        self.file, self._text = file, _text_of(file)
+        self.file, self._text = file, text_of(file)
         self._saved = self._as_saved()
         self._changed(False)
 
     def was_changed_outside(self, file: Path) -> bool:
         """Whether another program has changed the draft's file since it was opened or saved."""
-        return file == self.file and bool(self._text) and _text_of(file) not in ("", self._text)
+        return file == self.file and bool(self._text) and text_of(file) not in ("", self._text)
 
     def save_as_preset(self, name: str) -> None:
         """Save the draft as one of the user's presets. Raises ConfigError like `save`."""
@@ -205,7 +205,7 @@ class Draft:
         self._undo, self._redo, self._last_edit = [], [], ("", 0.0)
         self._other_optimizers = {}
         self.file, self.preset, self.data = file, preset, data
-        self._text = "" if file is None else _text_of(file)
+        self._text = "" if file is None else text_of(file)
         self._check()
         self._saved = self._as_saved()
         self._changed(True)
@@ -276,11 +276,12 @@ class Draft:
         return self.config
 
 
-def _text_of(file: Path) -> str:
+def text_of(file: Path) -> str:
+    """The content of a config file; empty if it cannot be read."""
     try:
         return read_text(file)
     except ConfigError:
-        return ""  # there is none
+        return ""
 
 
 def _covers(path: str, fault_path: str) -> bool:

@@ -77,6 +77,7 @@ class MainWindow(ctk.CTk):
         scroll_to_focus(self)
         self.unbind("<Configure>")  # of customtkinter, which only needs it to scale the window
         bind_own(self, "<Configure>", self._resized)
+        bind_own(self, "<FocusIn>", self.files.look_outside)
         self.protocol("WM_DELETE_WINDOW", self.close)
         self.state_.subscribe("jump", self._jump)
         self.state_.subscribe("draft", self._update_title)

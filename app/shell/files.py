@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from app.draft import text_of
 from app.sections.places import in_order
 from app.shell.ask import Choice, ask
 from app.shell.presets_menu import PresetsMenu
@@ -30,6 +31,7 @@ class Files:
         self._window = window
         self._state = state
         self._presets = PresetsMenu(window, state, self.confirm_unsaved)
+        self._asked = ""  # the text of the file about which was asked
 
     def new(self) -> None:
         self.confirm_unsaved(self._state.draft.new)
@@ -46,6 +48,15 @@ class Files:
             self._cannot_open(file, error)
             return
         self._opened(file)
+
+    def look_outside(self) -> None:
+        """If another program has changed the file, offer to read it again; once for each change."""
+        draft, file = self._state.draft, self._state.draft.file
+        if file is not None:
+            self._state.background.run(
+                lambda: text_of(file) if draft.was_changed_outside(file) else "",
+                lambda found: self._offer_reload(file, found),
+            )
 
     def import_settings(self) -> None:
         """Choose a file of another trainer and open the imported settings."""
@@ -185,7 +196,28 @@ class Files:
         self._opened(file)
         return True
 
+    def _offer_reload(self, file: Path, text: str) -> None:
+        is_busy = self._window.grab_current() is not None  # type: ignore[no-untyped-call]
+        if not text or text == self._asked or file != self._state.draft.file or is_busy:
+            return
+        self._asked = text
+
+        def answered(answer: str) -> None:
+            if answer:
+                self.open(file)
+
+        is_dirty = self._state.draft.is_dirty
+        lost = " Your unsaved changes would be lost." if is_dirty else ""
+        choices = (
+            Choice("", "Keep these", "accent" if is_dirty else "plain", help="Saving asks again."),
+            Choice("theirs", "Read the file again", "plain" if is_dirty else "accent"),
+        )
+        question = f"Another program has changed {file.name}. Train would use the settings in this window.{lost}"
+        ask(self._window, "The file has changed", question, choices, answered)
+
     def _ask_whose(self, file: Path) -> None:
+        self._asked = text_of(file)
+
         def answered(answer: str) -> None:
             if answer == "mine":
                 self._save(file, replaces=True)

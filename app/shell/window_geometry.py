@@ -7,8 +7,11 @@ import sys
 import tkinter as tk
 
 from app.preferences import Preferences
+from app.widgets.later import later
+from app.widgets.own_events import bind_own
 
 DEFAULT_SIZE = (1280, 800)
+FRAME_MS = 100  # after which the window manager has added its frame
 _GEOMETRY = re.compile(r"(\d{2,5})x(\d{2,5})\+(-?\d{1,5})\+(-?\d{1,5})")
 
 
@@ -23,6 +26,22 @@ class WindowGeometry:
         tk.Wm.wm_geometry(window, usable_geometry(preferences.geometry, screen, smallest))
         if preferences.maximised:
             _maximise(window)
+        else:
+            bind_own(window, "<Map>", lambda: later(window, FRAME_MS, self._fit_with_frame))
+
+    def _fit_with_frame(self) -> None:
+        """Make the window smaller if it is larger than the screen with the frame that the window manager has added."""
+        window = self._window
+        found = _GEOMETRY.fullmatch(tk.Wm.wm_geometry(window))  # whose place is that of the frame
+        if found is None or _is_maximised(window):
+            return
+        width, height, x, y = (int(part) for part in found.groups())
+        border, title = window.winfo_rootx() - x, window.winfo_rooty() - y
+        widest, highest = window.winfo_screenwidth() - 2 * border, window.winfo_screenheight() - title - border
+        if width > widest or height > highest:
+            width, height = min(width, widest), min(height, highest)
+            x, y = max(min(x, widest - width), 0), max(min(y, highest - height), 0)
+            tk.Wm.wm_geometry(window, f"{width}x{height}+{x}+{y}")
 
     def save(self) -> None:
         """Save the current size and position."""

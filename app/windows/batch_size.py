@@ -46,9 +46,15 @@ class BatchSizeWindow(ProgramWindow):
         self.shown.configure(font=theme.tk_font("mono"), padx=theme.px(12), pady=theme.px(10))
         self.shown.pack(fill="both", expand=True)
         self.dialog.button("Close", self.dialog.close)
-        self.again = self.dialog.button("Search", self.start)
+        self.again = self.dialog.button("Search", self.start_or_stop)
         self.use: Button = self.dialog.button("Use it", self._use, "accent")
         self.use.configure(state="disabled")
+
+    def show(self) -> tk.Toplevel:
+        """Open the window; the search, which fills the GPUs, starts by its button."""
+        window = self.dialog.show()
+        self.again.focus_set()
+        return window
 
     def start(self) -> None:
         """Search with the current settings."""
@@ -68,18 +74,19 @@ class BatchSizeWindow(ProgramWindow):
         save_config(config, file)
         self.result = None
         self.use.configure(state="disabled", text="Use it")
-        self.again.configure(state="disabled")
+        self.again.configure(text="Stop")
         self.show_status("Searching…", theme.MUTED)
         arguments = ["--config", str(file), "--json", str(self._found), "--memory_target", self.target.get().strip()]
         self.run(SCRIPT, [*arguments, *hosts])
 
     def ended(self, exit_code: int, output: str) -> None:
         """Offer the result, if there is one."""
-        self.again.configure(state="normal", text="Search again")
+        self.again.configure(text="Search again")
         try:
             self.result = SearchResult.load(self._found)
         except (OSError, FileFault):
-            self.show_status("No result: see below.", theme.BAD)
+            stopped = ("Stopped.", theme.MUTED)
+            self.show_status(*(stopped if self.is_stopping else ("No result: see below.", theme.BAD)))
             return
         self.show_status(f"Largest batch size: {self.result.batch_size}", theme.GOOD)
         self.use.configure(state="normal", text=f"Set batch size to {self.result.batch_size}")

@@ -213,6 +213,25 @@ def test_file_changed_outside_is_not_overwritten_unasked(driver: Driver, shared_
     assert (driver.draft.get("epochs"), driver.draft.is_dirty) == (40, False)
 
 
+def test_file_changed_outside_is_noticed_when_the_window_gets_the_keyboard_back(
+    driver: Driver, shared_home: Path
+) -> None:
+    file = shared_home / "dogs.yaml"
+    file.write_text("epochs: 20\n")
+    driver.window.files.open(file)
+    driver.press("F1", "Escape")
+    assert driver.dialogs() == []
+    for epochs, answer, expected in ((30, "Keep these", 20), (40, "Read the file again", 40)):
+        file.write_text(f"epochs: {epochs}\n")
+        driver.press("F1", "Escape")
+        driver.wait(driver.dialogs, "the question")
+        driver.answer(answer)
+        driver.press("F1", "Escape")
+        driver.wait(lambda: not driver.window.state_.background._pending, "rest")
+        assert driver.dialogs() == [], "asked once"
+        assert driver.draft.get("epochs") == expected
+
+
 def test_buttons_of_the_run_bar_never_move_and_one_is_primary(driver: Driver, shared_home: Path) -> None:
     bar = driver.window.run_bar
     names = ("train", "stop", "back_up", "sample", "save")

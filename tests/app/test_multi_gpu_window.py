@@ -408,6 +408,8 @@ def test_the_largest_batch_is_found_and_used(
     opened = BatchSizeWindow(driver.window, driver.window.state_)
     opened.target.show("1.5")
     opened.show()
+    assert opened.child is None, "the share can be set before it starts"
+    driver.click_button("Search")
     driver.wait(lambda: opened.child is None, "the refusal")
     assert "memory_target is 1.5; give the share of the memory" in opened.shown.get("1.0", "end")
     assert opened.use.cget("state") == "disabled"
@@ -423,6 +425,13 @@ def test_the_largest_batch_is_found_and_used(
 def test_closing_the_search_stops_its_processes(section: Section, shared_driver: Driver) -> None:
     opened = BatchSizeWindow(shared_driver.window, shared_driver.window.state_)
     opened.show()
+    opened.start()
+    child = opened.child
+    assert child is not None
+    opened.again.invoke()
+    shared_driver.wait(lambda: opened.child is None, "the end of the search")
+    assert opened.status.cget("text") == "Stopped."
+    opened.start()
     child = opened.child
     assert child is not None
     opened.dialog.close()
