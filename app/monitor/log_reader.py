@@ -37,13 +37,17 @@ _LEVELS: Final[dict[str, Level]] = {
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line; `source` is "console", "launcher" or a rank. `is_repeat`: the log of a rank has it, too."""
+    """One line; `source` is "console", "launcher" or a rank. `is_repeat`: the log of a rank has it, too.
+
+    `place`: among the lines of its second, in the order of reading; on the console that of the last repeat.
+    """
 
     source: str
     level: Level
     text: str
     stamp: str = ""
     is_repeat: bool = False
+    place: int = 0
 
 
 class LogReader:
@@ -59,8 +63,9 @@ class LogReader:
         self.is_caught_up = threading.Event()
         self._files: dict[str, _Tail] = {}
         self._held: list[LogLine] = []
-        self._stamps: dict[str, str] = {}  # of what the ranks have written, the newest last
-        self._console_stamp = ""
+        self._written: dict[str, LogLine] = {}  # what the ranks have, the newest last
+        self._count = 0
+        self._repeated = LogLine(CONSOLE, "info", "")  # by the console, last
         self._closing = threading.Event()
         self._active = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="log", daemon=True)
@@ -103,15 +108,19 @@ class LogReader:
 
     def _matched(self, new: list[LogLine]) -> list[LogLine]:
         """The lines, those of the console with the time of the same ones in the ranks' logs, marked as repeats."""
-        self._stamps.update({_message(line): line.stamp for line in new if line.source not in (CONSOLE, LAUNCHER)})
-        while len(self._stamps) > _REMEMBERED:
-            del self._stamps[next(iter(self._stamps))]
-        return [self._of_console(line) if line.source == CONSOLE else line for line in new]
+        placed = [replace(line, place=self._count + place) for place, line in enumerate(new, 1)]
+        self._count += len(new)
+        self._written.update({_message(line): line for line in placed if line.source not in (CONSOLE, LAUNCHER)})
+        while len(self._written) > _REMEMBERED:
+            del self._written[next(iter(self._written))]
+        return [self._of_console(line) if line.source == CONSOLE else line for line in placed]
 
     def _of_console(self, line: LogLine) -> LogLine:
-        stamp = self._stamps.get(_message(line))
-        self._console_stamp = max(self._console_stamp, stamp or "")
-        return replace(line, stamp=self._console_stamp, is_repeat=stamp is not None and bool(line.text.strip()))
+        same = self._written.get(_message(line))
+        if same is not None and same.stamp >= self._repeated.stamp:
+            self._repeated = same
+        after, is_repeat = self._repeated, same is not None and bool(line.text.strip())
+        return replace(line, stamp=after.stamp, place=after.place, is_repeat=is_repeat)
 
     def _in_order(self, new: list[LogLine], *, is_first: bool) -> list[LogLine]:
         """The lines to show now, by time; those without a time keep their place after the one before.
@@ -119,7 +128,7 @@ class LogReader:
         Lines wait for one poll, in which an earlier one of another rank may arrive.
         """
         latest = max((line.stamp for line in self._held), default="")
-        pool = sorted([*self._held, *new], key=lambda line: line.stamp)
+        pool = sorted([*self._held, *new], key=lambda line: (line.stamp, line.place, line.source == CONSOLE))
         due = len(pool) if is_first else sum(bool(self._held) and line.stamp <= latest for line in pool)
         self._held = pool[due:]
         return pool[:due]

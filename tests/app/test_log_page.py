@@ -47,8 +47,8 @@ def test_console_repeats_nothing_and_stands_at_its_time(reader: LogReader) -> No
     assert shown(reader) == [
         "Run folder: /runs/run",
         "rank 0 INFO tandem: 8 images",
-        "only on the console",
         "rank 0 WARNING tandem: 1 file has a problem",
+        "only on the console",
         "rank 1 INFO tandem: here, too",
         "rank 0 INFO tandem: Step 10: saved.",
     ]
