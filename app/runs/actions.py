@@ -159,6 +159,7 @@ class RunActions:
         def done(process: subprocess.Popen[bytes]) -> None:
             self._starting = False
             self.follow(folder.path, process)
+            self._owner.event_generate("<<ShowRun>>")
 
         self._state.background.run(start, done, self._not_started)
 
@@ -194,7 +195,7 @@ class RunActions:
     def _confirm_force_stop(self, run: RunControl) -> None:
         with run.view.lock:
             step = run.view.backup_step
-        is_over = run.status().kind == "ending"
+        is_over = run.status().kind in {"ending", "finishing"}
         backup = " (there is none yet)" if step is None else f" (step {step})"
         loses = f"A forced stop loses everything since its last backup{backup}."
         choices = (
@@ -223,8 +224,8 @@ class RunActions:
         reason = ""
         if not status.is_alive:
             reason = "No run is active."
-        elif status.kind in {"stopping", "ending"}:
-            reason = "The run is stopping."
+        elif status.kind in STOPPING:
+            reason = "The run is ending." if status.kind == "finishing" else "The run is stopping."
         elif run is not None and not run.has_started:
             reason = "The run has not reached its first step yet."
         reasons = dict.fromkeys(("back_up", "sample", "save"), reason)

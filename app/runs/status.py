@@ -35,6 +35,7 @@ _AFTER_LOST_END: Final = f"{_SAID_ELSEWHERE} Resume continues from the newest ba
 _LOST_EVENTS: Final = "The run has saved its work, but none of its events are left to say how it ended."
 _AFTER_LOST_EVENTS: Final = f"events.jsonl is empty, damaged or was removed; a full disk can do that. {_SAID_ELSEWHERE}"
 _HOW_TO_FORCE: Final = "“Force stop” ends it at once, without a backup."
+_IS_OVER: Final = "Training is over; its processes are ending."
 _SLOW_START_S: Final = 20.0  # from here on the time is told
 
 
@@ -72,7 +73,8 @@ class Status:
         return self.kind in {"finished", "early_stopping"}
 
 
-STOPPING: Final = frozenset({"stopping", "ending"})  # kinds in which Stop can only be forced
+STOPPED: Final = frozenset({"stopping", "ending"})  # kinds of a run that somebody or something has stopped
+STOPPING: Final = STOPPED | {"finishing"}  # kinds in which Stop can only be forced
 NO_RUN: Final = Status("none", "No run yet", "idle", "Press Train to start.", fraction=0.0)
 READING: Final = Status("reading", "Reading the run…", "idle")
 STARTING: Final = Status(
@@ -110,6 +112,8 @@ def status_of(
         return Status("missing", title, "bad", detail, liveness.is_alive, 0.0)
     if liveness.is_alive:
         if finished is not None:
+            if (known := ENDINGS.get(finished.reason)) is not None and known.is_complete:
+                return Status("finishing", "Finishing", "busy", _IS_OVER, True, done)
             return Status("ending", "Shutting down", "busy", _backup_at_the_end(backing_up, backup), True, done)
         stop_wanted = stop_wanted or liveness.stop_wanted
         if join_prompt is not None and not stop_wanted:

@@ -36,7 +36,6 @@ _PAGES: Final[Mapping[str, tuple[str, str]]] = {
     "queue": ("app.monitor.run_queue", "QueuePage"),
 }
 
-
 TABS: Final = {
     "curves": "Curves",
     "ranks": "Processes",
@@ -98,6 +97,10 @@ class Section(tk.Frame):
         self.tabs.set(TABS[name])
         self._arrange()
         self._show_status()
+
+    def show_run(self) -> None:
+        """Show a page of the followed run."""
+        self.open_page("curves" if self.page in _WITHOUT_RUN else self.page)
 
     def show_log(self, problem: Message | None = None) -> None:
         """Show the log, at the failure if one is given."""

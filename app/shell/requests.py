@@ -17,6 +17,7 @@ class RequestTarget(Protocol):
     files: Files
     run_bar: RunBar
     state_: AppState
+    section: str
     sections: dict[str, Any]
 
     def show_section(self, name: str) -> None: ...
@@ -45,6 +46,12 @@ def bind_requests(root: tk.Tk, window: RequestTarget) -> None:
         from app.windows.benchmark import BenchmarkWindow
 
         BenchmarkWindow(root, state).show()
+
+    def show_run() -> None:
+        """Of a run that was started from the settings; the monitor's lists keep their place."""
+        if window.section != "monitor":
+            window.show_section("monitor")
+            window.sections["monitor"].show_run()
 
     def show_log() -> None:
         window.show_section("monitor")
@@ -79,6 +86,7 @@ def bind_requests(root: tk.Tk, window: RequestTarget) -> None:
         "FindBatchSize": open_batch_size,
         "Benchmark": open_benchmark,
         "ShowError": lambda: window.run_bar.show_details(),  # another bar after a change of scale
+        "ShowRun": show_run,
         "ShowLog": show_log,
         "ShowResult": show_result,
         "GenerateWithRun": generate_with_run,

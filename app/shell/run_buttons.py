@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from app.runs.actions import RunActions
-from app.runs.status import NO_RUN, STOPPING, Status
+from app.runs.status import NO_RUN, STOPPED, Status
 from app.shell.run_bar_help import HELP, help_text
 from app.state import AppState
 from app.widgets import theme
@@ -56,7 +56,7 @@ class RunButtons(tk.Frame):
             if self._has_changed(f"can {name}", allowed):
                 button: Button = getattr(self, name)
                 button.configure(state="normal" if allowed else "disabled")
-        is_stopping = status.kind in STOPPING
+        is_stopping = status.kind in STOPPED
         if self._has_changed("stop", is_stopping):
             self._labels[self.stop] = "Force stop" if is_stopping else "Stop"
             self._label(self.stop, shown=self._level != 0)
@@ -70,7 +70,7 @@ class RunButtons(tk.Frame):
         run = self._state.run
         reason = self._actions.disabled_reasons(self._status).get(name, "")
         run_name = "" if run is None else run.folder.name
-        return help_text(name, reason, run_name, is_stopping=self._status.kind in STOPPING)
+        return help_text(name, reason, run_name, is_stopping=self._status.kind in STOPPED)
 
     def _build(self) -> None:
         actions = self._actions

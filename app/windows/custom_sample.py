@@ -13,6 +13,7 @@ from app.generate.run_models import has_model
 from app.generate.settings import GENERATES_NOTHING
 from app.runs.control import RunControl
 from app.runs.custom_sample_watch import generate_fields
+from app.runs.status import STOPPING
 from app.widgets import theme
 from app.widgets.buttons import Entry, TextBox, frame, text
 from app.windows.dialog import Dialog
@@ -34,7 +35,7 @@ def custom_sample_obstacle(run: RunControl) -> str:
     status = run.status()
     if not status.is_alive:
         return "No run is active. Generate makes images with the model of a finished run."
-    if status.kind in {"stopping", "ending"}:
+    if status.kind in STOPPING:
         return "The run is stopping."
     if not run.has_started:
         return "The run has not reached its first step yet."

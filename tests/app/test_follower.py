@@ -282,6 +282,7 @@ def test_download_progress_is_in_gigabytes() -> None:
         ([{"type": "phase", "phase": "training", "t": 1.0}], Liveness(is_training=True), "quiet"),
         ([{"type": "phase", "phase": "training"}], Liveness(is_training=True, stop_wanted=True), "stopping"),
         ([{"type": "finished", "reason": "stopped"}], Liveness(is_training=True), "ending"),
+        ([{"type": "finished", "reason": "finished"}], Liveness(is_training=True), "finishing"),
         ([{"type": "finished", "reason": "stopped"}], Liveness(), "stopped"),
         ([{"type": "finished", "reason": "early_stopping"}], Liveness(), "early_stopping"),
         ([{"type": "finished", "reason": "failed"}], Liveness(), "failed"),

@@ -39,6 +39,7 @@ def train(driver: Driver) -> None:
     state, buttons = driver.window.state_, driver.window.run_bar.buttons
     if state.run is None or not state.run.is_alive:
         driver.click_really(buttons.train if state.run is None else buttons.resume)
+        driver.wait(lambda: driver.window.section == "monitor", "the place where it is seen")
     driver.wait(lambda: buttons.back_up.cget("state") == "normal", "the first step")
     driver.click_really(buttons.back_up)
     driver.wait(lambda: followed(driver).view.backup_step, "the backup")
