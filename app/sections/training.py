@@ -6,7 +6,10 @@ from typing import Final
 
 from app.curves.schedule_curve import ScheduleCurve
 from app.form.cards import Card
+from app.form.field import Field
+from app.form.training_fields import FIELD_CLASSES
 from app.sections.form_section import FormSection
+from modules.config import Option
 
 OPTIMIZER = (
     "optimizer.name", "learning_rate", "optimizer.weight_decay", "optimizer.betas", "optimizer.beta1", "optimizer.eps",
@@ -70,6 +73,9 @@ class Section(FormSection):
         schedule = next(block for block in self.blocks if block.heading.cget("text") == SCHEDULE)
         self.curve = ScheduleCurve(schedule.frame, self.state)
         schedule.add_below(self.curve)
+
+    def field_class(self, option: Option) -> type[Field]:
+        return FIELD_CLASSES.get(option.path) or super().field_class(option)
 
     def refresh(self) -> None:
         super().refresh()

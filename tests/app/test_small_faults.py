@@ -106,6 +106,24 @@ def test_names_become_titles(sentence: str, shown: str) -> None:
     assert with_titles(sentence) == shown
 
 
+def test_learning_rate_and_batch_say_what_they_mean_with_other_settings(driver: Driver) -> None:
+    def note(path: str) -> str:
+        return str(driver.field(path).message.cget("text"))
+
+    driver.draft.set_together({"family": "stable_diffusion", "learning_rate": 1e-5})
+    assert note("learning_rate") == ""
+    driver.draft.set("method", "lora")
+    assert note("learning_rate") == "Usual for a LoRA: about 1e-4."
+    driver.draft.set_together({"method": "fine_tune", "learning_rate": 1e-4})
+    assert note("learning_rate") == "Usual for a full fine-tune: about 1e-5."
+    driver.draft.set("optimizer.name", "prodigy")
+    assert note("learning_rate") == ""
+    assert note("batch_size") == note("gradient_accumulation_steps") == ""
+    driver.draft.set("global_batch_size", 16)
+    assert "a step uses 16" in note("batch_size")
+    assert note("gradient_accumulation_steps").startswith("The least")
+
+
 def test_help_names_choices_as_the_menu_does() -> None:
     for path, part in (
         ("lr_scaling", "Square root: 4 GPUs double it.\nLinear: 4 GPUs"),
