@@ -168,7 +168,7 @@ class JoinClient:
                 f"The run was stopped; its backups and logs are on {self._host}. To continue, {CONTINUE_JOINED}."
             )
         elif failure is None:
-            self._echo(f"The run has ended; its results and logs are on {self._host}.")
+            self._echo(f"The run has ended, complete or stopped: results, backups and logs are on {self._host}.")
         self._session.send("leave", is_done=True, reason="")
         return None
 

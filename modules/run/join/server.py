@@ -26,6 +26,11 @@ Report = Callable[[str, list[int]], None]
 
 _SLOT_TIMEOUT_S: Final = 20.0
 _CLOSE_TIMEOUT_S: Final = 3.0
+_CHECK_LINK: Final = "Check that it is running and connected; then continue with --resume latest."
+_CHECK_PROGRAM: Final = (
+    "See what Tandem has written there, and whether it was killed (dmesg, if memory ran out); then continue with "
+    "--resume latest."
+)
 
 
 class JoinServer:
@@ -160,11 +165,13 @@ class JoinServer:
                 )
         except ChannelClosed as end:
             note = f"{machine}, machine {number}, disconnected ({end})."
-            self.silent |= {number} if isinstance(end, ChannelSilent) else set()
-            self._record_loss(machine, number, f"can no longer be reached: {end}")
+            is_silent = isinstance(end, ChannelSilent)
+            self.silent |= {number} if is_silent else set()
+            what = f"can no longer be reached: {end}" if is_silent else f"has ended its part of the run there: {end}"
+            self._record_loss(machine, number, what, _CHECK_LINK if is_silent else _CHECK_PROGRAM)
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:
             note = f"{machine} was rejected: it violates the protocol ({printable(repr(error), 200)})."
-            self._record_loss(machine, number, "violates the protocol")
+            self._record_loss(machine, number, "violates the protocol", _CHECK_PROGRAM)
         finally:
             if number:
                 self._members.release(number)
@@ -184,7 +191,7 @@ class JoinServer:
         first = sum(counts[:number])
         return range(first, first + counts[number])
 
-    def _record_loss(self, machine: RemoteMachine, number: int, what: str) -> None:
+    def _record_loss(self, machine: RemoteMachine, number: int, what: str, advice: str) -> None:
         if not self._members.is_running(number) or self._outcome is not None:
             return
         self._record(
@@ -193,7 +200,7 @@ class JoinServer:
                 self.names[number],
                 "machine_lost",
                 f"Machine {number}, {machine}, {what.rstrip('.')}.",
-                "Check that it is running and connected; then continue with --resume latest.",
+                advice,
             )
         )
 
@@ -271,7 +278,7 @@ class JoinServer:
                 if message.get("is_done"):
                     return ""
                 reason = printable(message["reason"], LONGEST_REASON)
-                self._record_loss(machine, number, f"has left: {reason}")
+                self._record_loss(machine, number, f"has left: {reason}", _CHECK_PROGRAM)
                 return f"{machine}, machine {number}, has left: {reason}"
         session.send("closed", outcome=self._outcome)
         return ""

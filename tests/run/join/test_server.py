@@ -177,6 +177,24 @@ def test_a_machine_reports_failures_of_its_own_ranks_only(images: Path) -> None:
     assert (lost.rank, lost.kind, lost.host) == (1, "machine_lost", "beta")
 
 
+def test_a_machine_whose_program_was_killed_is_not_called_unreachable(images: Path) -> None:
+    data = {"num_nodes": 2, "enable_multi_gpu": True, "concepts": [{"path": str(images)}]}
+    recorded: list[Failure] = []
+    harness = Harness(TrainConfig.model_validate({**data, "initial_port": free_port()}), recorded.append)
+    try:
+        session = harness.join("beta")
+        harness.server.wait(20)
+        harness.server.start([1, 1], 5555)
+        session.expect("start")
+        session.close()  # as its system does for a process that was killed
+        harness.wait_for("disconnected", "was closed")
+    finally:
+        harness.close()
+    (lost,) = recorded
+    assert lost.message.startswith("Machine 1, beta (127.0.0.1), has ended its part of the run there")
+    assert "whether it was killed" in lost.advice
+
+
 def test_missing_images_on_machine_0_end_the_wait(make_server: Callable[..., Harness], tmp_path: Path) -> None:
     harness = make_server(concepts=[{"path": str(tmp_path / "nowhere")}])
     with pytest.raises(DataError, match="no folder"):
