@@ -11,7 +11,7 @@ from typing import Final
 from app.background import Background
 from app.images.captions import CaptionChange, CaptionFiles
 from app.images.editor import CaptionEditor
-from app.images.grid import ImageGrid
+from app.images.grid import NONE_FOUND, ImageGrid
 from app.images.image_index import ImageIndex, IndexedImage
 from app.images.replace_bar import ReplaceBar
 from app.images.thumbnails import Thumbnails
@@ -24,6 +24,7 @@ _FILTER_PAUSE_MS = 150
 _ANNOTATE: Final = "Have captions, tags or masks proposed for the folder of the selected image"
 _FILTERS: Final = {
     "all": "All images",
+    "broken": "Unreadable",
     "caption": "Without a caption",
     "duplicate": "Duplicates",
     "tiny": "Too small",
@@ -48,12 +49,15 @@ class ImageBrowser(tk.Frame):
         self._image_index = ImageIndex()
         self._problems: dict[Path, list[str]] = defaultdict(list)
         self._pause = ""
+        self.empty = NONE_FOUND
         self._build_bar()
         self.replacing = ReplaceBar(self, background, self._to_replace, self._replaced)
+        self.replacing.bind("<<Close>>", lambda event: self._toggle_replacing())
         self.editor = CaptionEditor(self, thumbnails, self._captions_written, failed, self._caption_files)
         self.editor.pack(side="right", fill="y", padx=(theme.px(2 * theme.UNIT), 0))
         self.grid_view = ImageGrid(self, thumbnails, self._selected, self.editor.focus_text)
         self.grid_view.pack(side="left", fill="both", expand=True)
+        self.editor.lift()  # for Tab, which goes on from the grid to the caption of the selected image
         self.bind("<Configure>", lambda event: self._fit(), add="+")
 
     def _build_bar(self) -> None:
@@ -96,6 +100,7 @@ class ImageBrowser(tk.Frame):
         ]
         total = len(self._image_index.images)
         self._count.configure(text=f"{len(shown):,} of {total:,}")
+        self.grid_view.empty = _unreadable(len(matching)) if kind == "broken" and matching else self.empty
         self.grid_view.show(shown, set(self._problems))
         if (selected := self.grid_view.selected_image) is not None:
             self.editor.update_details(selected, self._problems.get(selected.file, []))
@@ -103,7 +108,8 @@ class ImageBrowser(tk.Frame):
         self._show_controls(any_images=bool(total))
 
     def _fit(self) -> None:
-        above = self.replacing.winfo_reqheight() if self.replacing.winfo_manager() else 0
+        bars = [bar for bar in (self.bar, self.replacing) if bar.winfo_manager()]
+        above = sum(bar.winfo_reqheight() + theme.px(theme.UNIT) for bar in bars)
         self.editor.fit(self.winfo_width(), self.winfo_height() - above)
 
     def _show_controls(self, *, any_images: bool) -> None:
@@ -118,6 +124,7 @@ class ImageBrowser(tk.Frame):
             self.editor.pack_forget()
         elif not self.editor.winfo_manager():
             self.editor.pack(side="right", fill="y", padx=(theme.px(2 * theme.UNIT), 0), before=self.grid_view)
+        self._fit()
 
     def open(self, file: Path) -> bool:
         """Select one image, clearing the filter if needed; False if it is not in the index."""
@@ -162,6 +169,7 @@ class ImageBrowser(tk.Frame):
     def _toggle_replacing(self) -> None:
         if self.replacing.winfo_manager():
             self.replacing.pack_forget()
+            self.grid_view.canvas.focus_set()
         else:
             self.replacing.pack(fill="x", pady=(0, theme.px(theme.UNIT)), after=self.bar)
             self.replacing.search.focus_set()
@@ -180,3 +188,8 @@ class ImageBrowser(tk.Frame):
     def _reselect(self) -> None:
         if self.grid_view.selected_image is not None:
             self._selected(self.grid_view.selected_image)
+
+
+def _unreadable(count: int) -> str:
+    files = "1 file" if count == 1 else f"{count:,} files"
+    return f"{files} cannot be shown: see Problems, which says why and moves them to the trash."

@@ -10,6 +10,7 @@ from typing import Final
 from PIL import Image, ImageTk
 
 from app.images.captions import CaptionChange, CaptionFiles, apply, read_caption, write_caption
+from app.images.grid import frame_image
 from app.images.image_index import IndexedImage
 from app.images.thumbnails import Thumbnails
 from app.widgets import theme
@@ -19,8 +20,7 @@ from modules.config.sections.concept import CaptionLines
 from modules.files import FileFault
 
 PREVIEW = 320
-_TEXT_HEIGHT, _TEXT_HEIGHT_LOW = 250, 180  # height of everything but the image, in unscaled pixels
-_LOW = 380
+_LEAST_SIDE: Final = 96  # of the image, in unscaled pixels, before the hint gives way to it
 
 
 _HINTS: Final[dict[CaptionLines, str]] = {
@@ -62,6 +62,7 @@ class CaptionEditor(tk.Frame):
 
     def _build(self) -> None:
         self._side = theme.px(PREVIEW)
+        self._room = 0, 0  # pixels
         self._canvas = theme.paint(tk.Canvas(self, highlightthickness=0), bg=theme.CARD)
         self._canvas.pack(pady=(0, theme.px(theme.UNIT)))
         self._name = text(self, font="strong", wrap=PREVIEW)
@@ -89,25 +90,38 @@ class CaptionEditor(tk.Frame):
         return "break"
 
     def fit(self, width: int, height: int) -> None:
-        """Adapt to the available size in pixels, taking a third of the width at most.
+        """Adapt to the available size in pixels, taking a third of the width at most."""
+        self._room = width, height
+        self._fit()
 
-        If the height is low, the hint is hidden first, then the image shrinks: captions matter most.
-        """
-        wide = max(theme.px(160), min(theme.px(PREVIEW), width // 3))
-        is_low = height < theme.px(_LOW)
-        side = max(theme.px(64), min(wide, height - theme.px(_TEXT_HEIGHT_LOW if is_low else _TEXT_HEIGHT)))
-        if (side, wide) == (self._side, self._canvas.winfo_reqwidth()):
+    def _fit(self) -> None:
+        """The image gets the height that the texts leave; if that is low, without the hint: captions matter most."""
+        width, height = self._room
+        if not height:
             return
-        self._side = side
-        self._canvas.configure(width=wide, height=side)
-        self.text.configure(width=wide)
+        wide = max(theme.px(160), min(theme.px(PREVIEW), width // 3))
         for label in (self._name, self._problem, self._hint):
             label.configure(wraplength=wide)
+        self.text.configure(width=wide)
+        texts = [
+            self._name,
+            self._details,
+            self.text,
+            self._undo,
+            *([self._problem] * bool(self._problem.cget("text"))),
+        ]
+        rest = height - sum(each.winfo_reqheight() for each in texts) - 3 * theme.px(theme.UNIT)
+        with_hint = rest - self._hint.winfo_reqheight() - theme.px(theme.UNIT)
+        is_low = with_hint < theme.px(_LEAST_SIDE)
         if is_low:
             self._hint.pack_forget()
         elif not self._hint.winfo_manager():
             self._hint.pack(fill="x", pady=theme.px(theme.UNIT / 2), before=self._undo)
-        self._draw()
+        side = max(theme.px(64), min(wide, rest if is_low else with_hint))
+        if (side, wide) != (self._side, self._canvas.winfo_reqwidth()):
+            self._side = side
+            self._canvas.configure(width=wide, height=side)
+            self._draw()
 
     def show(self, image: IndexedImage | None, problems: list[str]) -> None:
         """Save the current caption, then show another image and its problems."""
@@ -137,6 +151,7 @@ class CaptionEditor(tk.Frame):
             self._problem.pack(fill="x", after=self._details)
         else:
             self._problem.pack_forget()
+        self._fit()
 
     def focus_text(self) -> None:
         """Move the keyboard focus to the caption."""
@@ -201,6 +216,7 @@ class CaptionEditor(tk.Frame):
         self.text.text.edit_reset()
         self.text.enable(image is not None and not reason)
         self._hint.configure(text=reason or (f"{_HINTS[files.lines]} {_SAVING}" if image else ""))
+        self._fit()
 
     def _draw(self) -> None:
         """Draw the preview, or the grid's thumbnail until the preview is ready."""
@@ -214,7 +230,9 @@ class CaptionEditor(tk.Frame):
             scale = side / max(small.size)
             size = max(1, round(small.width * scale)), max(1, round(small.height * scale))
             self._photo = ImageTk.PhotoImage(small.resize(size, Image.Resampling.BILINEAR), master=self)
-            self._canvas.create_image(self._canvas.winfo_reqwidth() // 2, side // 2, image=self._photo)
+            middle = self._canvas.winfo_reqwidth() // 2, side // 2
+            self._canvas.create_image(*middle, image=self._photo)
+            frame_image(self._canvas, middle, self._photo)
         if self._thumbnails.get(image.file, side) is None and not self._thumbnails.is_broken(image.file, side):
             later(self, 80, lambda: self._retry_draw(image.file))
 

@@ -154,6 +154,7 @@ class ImageGrid(tk.Frame):
         photo = self._photo(image.file)
         if photo is not None:
             self.canvas.create_image(left + side // 2, top + side // 2, image=photo)
+            frame_image(self.canvas, (left + side // 2, top + side // 2), photo)
         else:
             broken = self._thumbnails.is_broken(image.file)
             self.canvas.create_rectangle(left, top, left + side, top + side, fill=theme.resolve(theme.HOVER), width=0)
@@ -256,3 +257,10 @@ class ImageGrid(tk.Frame):
         self.redraw()
         if self.selected_image is not None:
             self._selected(self.selected_image)
+
+
+def frame_image(canvas: tk.Canvas, middle: tuple[int, int], image: ImageTk.PhotoImage) -> None:
+    """A hairline around an image: a white one has no edge on a white card."""
+    left, top = middle[0] - image.width() // 2, middle[1] - image.height() // 2
+    right, bottom = left + image.width() - 1, top + image.height() - 1
+    canvas.create_rectangle(left, top, right, bottom, outline=theme.resolve(theme.LINE), width=1)

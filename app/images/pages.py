@@ -194,7 +194,7 @@ class ImagePages(tk.Frame):
     def _fill(self, name: str) -> None:
         match name:
             case "images":
-                self.browser.grid_view.empty = self._none_found()
+                self.browser.empty = self._none_found()
                 self.browser.show(self.image_index)
             case "tags":
                 self.tags.show(tag_counts(self.image_index.images))

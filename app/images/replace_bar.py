@@ -11,7 +11,7 @@ from app.images.captions import CaptionChange, CaptionFiles, Replacement, plan_r
 from app.images.editor import read_only_reason
 from app.images.image_index import IndexedImage
 from app.widgets import theme
-from app.widgets.buttons import Button, Entry, Switch, text
+from app.widgets.buttons import Button, Entry, Switch, handler, text
 from modules.files import FileFault
 
 _Files: TypeAlias = Mapping[int, CaptionFiles]  # the caption settings of each concept
@@ -45,6 +45,7 @@ class ReplaceBar(tk.Frame):
 
     def _entry(self, tooltip: str) -> Entry:
         entry = Entry(self, lambda _: self.count(), width=100, placeholder=tooltip)
+        entry.line.bind("<Escape>", handler(lambda: self.event_generate("<<Close>>")))
         entry.pack(side="left", fill="x", expand=True, padx=(0, theme.UNIT))
         return entry
 

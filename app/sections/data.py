@@ -196,8 +196,11 @@ class Section(FormSection):
         return {"path": chosen} if chosen else None
 
     def _counted(self) -> None:
-        """Update the counts of images and problems in the list."""
+        """Update the counts of images and problems, in the list and at the tab."""
         self.list.refresh()
+        count = len(self.pages.image_index.problems) if self.pages is not None else 0
+        title = TABS["problems"]
+        self.tabs.relabel(title, f"{title} ({count:,})" if count else title)
 
     def _describe(self, concept: dict[str, object]) -> ItemContent:
         """The text and cover of a concept in the list."""

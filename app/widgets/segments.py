@@ -50,6 +50,10 @@ class Segments(UnscaledPadding, tk.Canvas):
                     hover_color=theme.SELECTED if is_here else theme.PRESSED,
                 )
 
+    def relabel(self, value: str, text: str) -> None:
+        """Show other words for a label, such as with a count."""
+        self.buttons[value].configure(text=text)
+
     def _button(self, value: str) -> Button:
         height, radius = theme.CONTROL_HEIGHT - 2 * _EDGE, theme.RADIUS - _EDGE
         button = Button(

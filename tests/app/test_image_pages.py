@@ -113,8 +113,39 @@ def test_unusable_controls_are_hidden(section: Section, shared_driver: Driver, f
     assert found.editor.winfo_rootx() > found.grid_view.winfo_rootx()
 
 
+def test_the_caption_box_is_whole_whatever_is_said_of_the_image(section: Section, shared_driver: Driver) -> None:
+    driver, found = shared_driver, browser(section)
+    before = driver.window.geometry()
+    try:
+        driver.window.geometry("1280x800")
+        driver.settle()
+        image = next(each for each in found.shown if each.file.name == "twin.png")
+        for problems in ([], ["first"], ["first", "second", "third", "fourth"]):
+            found.editor.show(image, problems)
+            driver.settle()
+            assert found.editor.text.winfo_height() >= found.editor.text.winfo_reqheight(), problems
+    finally:
+        driver.window.geometry(before)
+        driver.settle()
+
+
+def test_problems_are_counted_at_their_tab(section: Section, shared_driver: Driver) -> None:
+    count = len(pages(section).image_index.problems)
+    assert section.tabs.buttons["Problems"].cget("text") == f"Problems ({count})"
+    browser(section).kind.choose("broken")
+    assert browser(section).grid_view.empty.startswith("1 file cannot be shown: see Problems")
+    browser(section).kind.choose("all")
+    assert browser(section).grid_view.empty == NONE_FOUND
+
+
 def test_keys_navigate_the_grid_and_the_caption(section: Section, shared_driver: Driver) -> None:
     grid = browser(section).grid_view
+    shared_driver.click_button("Find and replace")
+    shared_driver.press("Escape")
+    assert not browser(section).replacing.winfo_manager()
+    grid.canvas.focus_force()
+    shared_driver.press("Home", "Tab")
+    assert shared_driver.window.focus_get() is browser(section).editor.text.text, "the caption of the selected image"
     grid.canvas.focus_force()
     shared_driver.press("Home", "Right", "Right")
     assert grid.selected_image is not None
