@@ -105,6 +105,7 @@ def status_of(
         cause_of_end = view.cause_of_end
         error, last_event_at = None if is_old else view.error, view.time
         backing_up = None if is_old else view.backing_up
+        start = max(liveness.started, view.joining[-1].time if view.joining else 0.0)  # of the processes
     done = _fraction(position, total)
     if not liveness.exists:
         title = "The run folder cannot be read" if liveness.fault else "The run folder is gone"
@@ -118,7 +119,7 @@ def status_of(
         stop_wanted = stop_wanted or liveness.stop_wanted
         if join_prompt is not None and not stop_wanted:
             return Status("waiting", "Waiting for machines", "busy", join_prompt.messages[-1], True, None)
-        status = _active_status(phase, step, done, now, stop_wanted=stop_wanted, started=liveness.started)
+        status = _active_status(phase, step, done, now, stop_wanted=stop_wanted, started=start)
         if status.kind == "stopping" and backing_up is not None:
             return replace(status, detail=f"{_backup_at_the_end(backing_up, backup)} {_HOW_TO_FORCE}")
         if backing_up is not None and status.kind == "training":

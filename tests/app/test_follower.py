@@ -203,6 +203,9 @@ def test_a_slow_start_tells_its_time() -> None:
     starts = Liveness(launcher=Launcher(psutil.Process(), marked_at=100.0))
     assert status_of(RunView(), starts, 110.0).detail.endswith("takes a few seconds.")
     assert "for 45 s so far" in status_of(RunView(), starts, 145.0).detail
+    view = RunView()
+    view.apply([{"type": "joining", "t": 120.0, "message": "All machines have joined.", "missing": []}])
+    assert "for 25 s so far" in status_of(view, starts, 145.0).detail, "not since they were waited for"
 
 
 def test_invalid_event_values_leave_the_view_usable() -> None:
