@@ -129,15 +129,20 @@ class RunActions:
             else:
                 self._unmark_starting()
 
-        def known(machines: int) -> None:
+        switched_on = list(self._state.preferences.hosts)
+
+        def read() -> tuple[int, list[str]]:
+            machines = (config or load_config(folder.config_file)).num_nodes
+            return machines, known_hosts(switched_on)[: machines - 1] if machines > 1 else []
+
+        def known(found: tuple[int, list[str]]) -> None:
+            machines, started_here = found
             if machines > 1:
-                ask_machines(self._owner, folder.name, machines, chosen)
+                ask_machines(self._owner, folder.name, machines, started_here, chosen)
             else:
                 self._launch(folder, resume=True, config=config)
 
-        self._state.background.run(
-            lambda: (config or load_config(folder.config_file)).num_nodes, known, self._not_started
-        )
+        self._state.background.run(read, known, self._not_started)
 
     def _mark_starting(self) -> None:
         self._starting = True

@@ -73,7 +73,7 @@ DIALOGS: dict[str, Callable[[Driver], object]] = {
     "host": host,
     "image": image,
     "import": lambda driver: show_import(driver.window, driver.window.state_, import_file(ONETRAINER)),
-    "machines": lambda driver: ask_machines(driver.window, "cats", 3, lambda answer: None),
+    "machines": lambda driver: ask_machines(driver.window, "cats", 3, ["beta"], lambda answer: None),
     "notes": lambda driver: RunNotesWindow(driver.window, RunFolder(Path("cats")), lambda: None).show(),
     "preflight": preflight,
     "shortcuts": lambda driver: show_shortcuts(driver.window),

@@ -17,6 +17,8 @@ from app.widgets.copy_line import CopyLine
 from app.windows.chooser import choose_path
 from app.windows.dialog import Dialog
 from app.windows.folder_listing import Purpose
+from modules.run.hosts.host import Host
+from modules.run.hosts.host_list import add_host
 from tests.app.driver import Driver
 from tests.app.fake_runs import make_fake_run
 from tests.app.in_sight import inside
@@ -141,8 +143,12 @@ def test_a_run_of_two_machines_asks_with_which_it_resumes(driver: Driver, shared
     assert "pair trained on 2 machines" in driver.text(driver.dialogs()[0])
     driver.press("Escape")
     driver.wait(lambda: not state.actions.is_starting and resume.winfo_ismapped(), "Resume again")
+    add_host(Host.make("beta", "192.0.2.2", "/srv/tandem"))
+    driver.window.preferences.hosts = ["beta"]
     driver.click_really(resume)
     driver.wait(driver.dialogs, "the question")
+    assert "all have joined again (beta started over ssh by this window)" in driver.text(driver.dialogs()[0])
+    driver.window.preferences.hosts = []
     driver.click_button("On this machine alone")
     driver.wait(lambda: state.run is not None and state.run._process is not None, "a start")
     assert state.run is not None
