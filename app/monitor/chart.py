@@ -108,7 +108,7 @@ class Chart:
             artists.smooth.set_data(x, averages)
             # a line through one point is none
             artists.smooth.set_marker("o" if len(line.points) == 1 and not line.dotted else "")
-            artists.raw.set_alpha(0.32 if len(x) else 1.0)
+            artists.raw.set_alpha((0.55 if theme.is_dark() else 0.32) if len(x) else 1.0)
             artists.raw.set_linewidth(0.8 if len(x) else 1.4)
             if (found := self._extent(line.points, *self.range)) is not None:
                 y_ranges.append(found)

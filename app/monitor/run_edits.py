@@ -102,8 +102,8 @@ class RunEdits:
         ask(
             self._owner,
             f"Move {names} to the trash?",
-            f"{', '.join(run.name for run in runs[:6])}{' …' if len(runs) > 6 else ''}: with samples, backups and "
-            "saved models. They can be taken back from there.",
+            f"{', '.join(run.name for run in runs[:6])}{' …' if len(runs) > 6 else ''}, with all samples, backups and "
+            "saved models. “Undo” takes them back.",
             (Choice("delete", "Move to the trash", "danger"), Choice("", "Cancel", "accent")),
             chosen,
         )

@@ -65,7 +65,7 @@ class SamplesPage(Page):
         self.position.pack(side="left", padx=theme.px(_GAP))
         self.loss = LossStrip(self._controls, self._choose_step)
         self.loss.pack(side="right", fill="x", expand=True, padx=(0, theme.px(_GAP)))
-        add_tooltip(self.loss, "The training loss. Click for the samples of a step.")
+        add_tooltip(self.loss, "The training loss, smoothed. Click for the samples of a step.")
         self.menu = Menu(self._controls, [""], self._choose_prompt, bg=theme.WINDOW, width=_MENU)
         add_tooltip(self.custom, self._custom_help)
         self._reason = ""
@@ -84,13 +84,14 @@ class SamplesPage(Page):
         self._custom_count = _UNKNOWN
         self.slider.show(1)
         self.menu.set_choices([""])
+        self.menu.show("")
         self._show_custom()
         self._show()
 
     def refresh(self) -> None:
         """Show new samples, and whether more can be asked for."""
         self._show_custom()
-        if self.run is not None and self.loss.refresh(self.run.view):
+        if self.run is not None and self.index.steps and self.loss.refresh(self.run.view):
             self._show_position()
         if self.run is None:
             return
@@ -157,13 +158,28 @@ class SamplesPage(Page):
             longest = max(map(len, rows), default=0)
             blocks = [Block(len(row), longest, is_apart=True) for row in rows]
         else:
+            blocks = [Block(max(len(samples), self._expected()))]
             items = [(sample, f"{'custom:  ' if sample.is_custom else ''}{sample.prompt}") for sample in samples]
         self._show_position()
         self.grid_view.show(items, keep_scroll=keep_scroll, blocks=blocks)
 
+    def _expected(self) -> int:
+        """How many images there will be at the step in sight, while the run draws them; else 0."""
+        if self.run is None or not self.index.steps or self.step != self.index.steps[-1]:
+            return 0
+        with self.run.view.lock:
+            phase, run_info = self.run.view.phase, self.run.view.run_info
+        if phase is None or phase.name != "sampling" or run_info is None or not self.run.is_alive:
+            return 0
+        found = run_info.config.get("samples")
+        prompts = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+        custom = sum(sample.is_custom for sample in self.index.at_step(self.step))
+        return sum(bool(each.get("enabled", True)) for each in prompts) + custom
+
     def _show_position(self) -> None:
         """Which step is shown, and the loss at it."""
         steps = self.index.steps
+        self.slider.enable(len(steps) > 1)
         if self.view != BY_STEP or self.step is None or self.step not in steps:
             self.loss.mark(None)
             self.position.configure(text="")
@@ -265,4 +281,4 @@ class SamplesPage(Page):
 
 def _position(steps: Sequence[int], step: int, loss: float | None) -> str:
     position = f"Step {step:,}   ({steps.index(step) + 1} of {len(steps)})"
-    return position if loss is None else f"{position}   Loss {loss:.3g}"
+    return position if loss is None else f"{position}   Smoothed loss {loss:.3g}"

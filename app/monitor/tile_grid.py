@@ -52,7 +52,10 @@ class TileGrid(tk.Frame):
     def show(
         self, items: Sequence[tuple[SampleFile, str]], *, keep_scroll: bool = False, blocks: Sequence[Block] = ()
     ) -> None:
-        """Show samples, each with its caption; all in one block unless `blocks` are given."""
+        """Show samples, each with its caption; all in one block unless `blocks` are given.
+
+        A block has empty places if its samples are fewer.
+        """
         self._items, self._blocks = items, tuple(blocks) or (Block(len(items)),)
         if not keep_scroll:
             self._top = 0
@@ -121,8 +124,11 @@ class TileGrid(tk.Frame):
             self._poll_job = self.after(_POLL_MS, self._poll)
 
     def _draw_one(self, index: int, x: int, y: int, side: int) -> bool:
-        sample, caption = self._items[index]
         canvas, side = self.canvas, side // _STEP * _STEP
+        if index >= len(self._items):  # the place of one that is still to come
+            canvas.create_rectangle(x, y, x + side, y + side, fill=theme.resolve(theme.HOVER), width=0)
+            return True
+        sample, caption = self._items[index]
         tile = self._tiles.get(sample, side)
         left, top, right, bottom = x, y, x + side, y + side
         if tile is None or tile.image is None:
@@ -206,7 +212,8 @@ class TileGrid(tk.Frame):
         self.canvas.focus_set()
         for line in self.lines:
             place = (x - theme.px(GAP) // 2) // line.width
-            if 0 <= y + self._top - line.top < line.height and 0 <= place < line.count:
+            count = min(line.count, len(self._items) - line.first)
+            if 0 <= y + self._top - line.top < line.height and 0 <= place < count:
                 self._focused, self._marked = line.first + place, ""
                 self._open()
 

@@ -19,7 +19,7 @@ from modules.run.debug_package import Part, collect_parts, write_package
 _SHOWN: int = 200_000  # characters of a part
 _EXPLANATION = (
     "Attach it to a report. It has settings, logs, versions, devices and the last events. Passwords, tokens and home "
-    "folders are masked; images, captions, prompts and weights are left out. See for yourself: nothing is written yet."
+    "folders are masked; images, captions, prompts and weights are left out. See for yourself before you save it."
 )
 
 

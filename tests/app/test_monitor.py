@@ -28,7 +28,7 @@ from app.widgets import theme
 from modules.config import Concept, TrainConfig
 from modules.run import RunFolder
 from modules.run.folder.pidfile import Launcher
-from tests.app.fake_runs import PROMPTS, line, make_fake_run, rank_rows, step_event, write_sample
+from tests.app.fake_runs import PROMPTS, active, line, make_fake_run, rank_rows, step_event, write_sample
 from tests.app.run_driver import Driven
 
 
@@ -445,7 +445,7 @@ def test_samples_by_step_and_by_prompt_with_settings(driven: Driven, runs: Path)
     driven.until(lambda: page.step == 300, "the step before")
     driven.press("Home")
     driven.until(lambda: page.step == 100, "the first step")
-    driven.until(lambda: "Loss" in page.position.cget("text"), "the loss of this step")
+    driven.until(lambda: "Smoothed loss" in page.position.cget("text"), "the loss of this step")
     driven.click(page.loss)  # its middle: step 200, of 400
     assert page.step == 200
     assert page.loss.loss_at(200) == pytest.approx(step_of(runs / "cats", 200)["loss"], rel=0.2)
@@ -475,6 +475,25 @@ def test_samples_by_step_and_by_prompt_with_settings(driven: Driven, runs: Path)
     driven.until(lambda: page.grid_view.drawn >= columns, "the newest step")
     driven.click(page.loss)
     assert (page.view, page.step) == ("By step", 200), "a step of the curve"
+
+
+def test_samples_that_are_still_to_come_have_their_places(driven: Driven, runs: Path, tmp_path: Path) -> None:
+    follow(driven, runs / "cats")
+    page = driven.monitor("samples")
+    driven.until(lambda: page.menu.value() == PROMPTS[0], "the prompts")
+    folder = make_fake_run(tmp_path / "draws", steps=10, ended=None)
+    with active(folder.path):
+        follow(driven, folder.path)
+        driven.until(lambda: driven.window.state_.run.is_caught_up, "the run")
+        assert (page.menu.value(), page.slider._enabled, len(page.loss.steps)) == ("", False, 0), "nothing to choose"
+        file = folder.samples_dir / "step-000010-00.png"
+        write_sample(file, PROMPTS[0], 10)
+        with folder.events_file.open("a") as events:
+            events.write(line({"t": time.time(), "type": "phase", "phase": "sampling"}))
+            event = {"type": "sample", "step": 10, "prompt": PROMPTS[0], "file": str(file)}
+            events.write(line({"t": time.time(), **event}))
+        driven.until(lambda: page.grid_view.drawn == 1, "the first image")
+        assert sum(each.count for each in page.grid_view.lines) == len(PROMPTS)
 
 
 def test_samples_of_a_new_run_of_the_same_name_are_read_anew(driven: Driven, tmp_path: Path) -> None:
