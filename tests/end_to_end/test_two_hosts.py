@@ -279,6 +279,23 @@ def test_a_failure_on_the_other_machine_is_named_on_both(
     assert alive(alpha, beta) == []
 
 
+def test_machine_0_loses_power_while_the_processes_start(
+    hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path
+) -> None:
+    """The other's launcher would wait for it for half an hour."""
+    alpha, beta = hosts
+    config = two_machines(few, tmp_path, max_steps=100_000)
+    first = terminal(alpha, train_command(config, tmp_path / "c.json"))
+    second = terminal(beta, words(tmp_path, first.join_line()))
+    second.wait_for("Training; progress is shown on alpha")
+    alpha.power_off()
+    text = second.wait(3)
+    assert "Training stopped: rank 0 on alpha failed" in text
+    assert "no process had started here yet" in text
+    assert "then run its new line here" in text
+    assert alive(beta) == []
+
+
 def test_the_absent_machine_is_named(hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path) -> None:
     alpha, beta = hosts
     config = two_machines(few, tmp_path, num_nodes=3, processes_per_node=[1], startup_timeout_s=10)

@@ -101,6 +101,11 @@ def create_reserve(folder: RunFolder, rank: int) -> None:
         file.write(os.urandom(_RESERVED_BYTES))  # a file system may not store zeros
 
 
+def is_any_running(folder: RunFolder, ranks: Iterable[int]) -> bool:
+    """Whether the process of one of these ranks runs, as its reserved space shows."""
+    return any(_reserve_file(folder, rank).exists() for rank in ranks)
+
+
 def release_reserve(folder: RunFolder, ranks: Iterable[int]) -> None:
     """Delete the reserved files of a run that has ended."""
     for rank in ranks:

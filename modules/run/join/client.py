@@ -124,6 +124,7 @@ class JoinClient:
             self._folder,
             store_secret=derive_key(self._join_line.token, "store", self._start.nonce),
             may_restart=any_failure if self._start.restarts_left > 0 else None,
+            cannot_start=self._loss_of_machine_zero,
         )
         supervisor = self._supervisor
         with while_training(self._session, self._folder, self._ranks, lambda: supervisor.stopped_by):
@@ -189,6 +190,14 @@ class JoinClient:
                     self._echo(f"{self._host} reports: {outcome}")
                 return None
         return None
+
+    def _loss_of_machine_zero(self) -> Failure | None:
+        """The failure of a start for which the launcher here would wait for `startup_timeout_s`."""
+        if not self._session.is_lost:
+            return None
+        name = printable(self._start.names[0]) if self._start.names else "machine 0"
+        text = f"{name} has ended its part of the run, or can no longer be reached; no process had started here yet."
+        return Failure(0, name, "machine_lost", text, f"See what {name} says.")
 
     @property
     def _host(self) -> str:

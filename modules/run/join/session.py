@@ -49,6 +49,7 @@ class Session:
         self._channel = channel
         self._kept: deque[Message] = deque()
         self._end: ChannelClosed | None = None  # as found by `drain`
+        self._is_silent = False  # as found by `drain`
         self._closing = threading.Event()
         threading.Thread(target=self._ping, name="ping", daemon=True).start()
 
@@ -90,6 +91,14 @@ class Session:
                     self._kept.append(message)
         except ChannelClosed as end:
             self._end = end
+        finally:
+            # only now: a process that was suspended finds pings here
+            self._is_silent = time.monotonic() - self._channel.heard_at > TIMEOUT_S
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether `drain` has found the channel closed, or has heard nothing for long; any thread may ask."""
+        return self._end is not None or self._is_silent
 
     def close(self) -> None:
         """Close the channel."""

@@ -15,7 +15,7 @@ from modules.files import mask_secrets, remove_tree
 from modules.run.console import warn
 from modules.run.folder.commands import clear_commands
 from modules.run.folder.events import EventLog
-from modules.run.folder.failures import Failure, clear_failures, read_failures, release_reserve
+from modules.run.folder.failures import Failure, clear_failures, is_any_running, read_failures, release_reserve
 from modules.run.folder.half_written import remove_half_written
 from modules.run.folder.run_folder import RunFolder, not_writable_error
 from modules.run.folder.run_lock import supervisor_lock, training_has_ended
@@ -62,6 +62,7 @@ class Supervisor:
         collect_remote_failures: Callable[[], None] | None = None,
         store_secret: str = "",
         may_restart: Callable[[Failure], bool] | None = None,
+        cannot_start: Callable[[], Failure | None] = lambda: None,
         grace: GracePeriods | None = None,
     ) -> None:
         """Prepare to run `argv`; `ranks` are those of this node, `watched` those whose failures are recorded here.
@@ -69,7 +70,8 @@ class Supervisor:
         `collect_remote_failures` is called before a failure is diagnosed, so that other machines can report theirs.
         `store_secret` is what only the processes of this start know, on all its machines; one machine makes its own.
         `may_restart`: whether a restart may overcome a failure; it is not reported then, so that the caller can start
-        again. Processes that outlive the `grace` periods are killed.
+        again. `cannot_start` is asked until a rank has started: why none will, for which the launcher would wait long.
+        Processes that outlive the `grace` periods are killed.
         """
         self._argv = list(argv)
         self._folder = folder
@@ -78,6 +80,9 @@ class Supervisor:
         self._watched = ranks if watched is None else watched
         self._collect_remote_failures = collect_remote_failures
         self._may_restart = may_restart
+        self._cannot_start = cannot_start
+        self._start_failure: Failure | None = None
+        self._has_started = False
         self._store_secret = store_secret or secrets.token_hex(32)
         self._grace = grace or GracePeriods()
         self.outcome: RunOutcome | None = None
@@ -108,6 +113,7 @@ class Supervisor:
         *,
         store_secret: str = "",
         may_restart: Callable[[Failure], bool] | None = None,
+        cannot_start: Callable[[], Failure | None] = lambda: None,
     ) -> Self:
         """The supervisor of this node's part of a plan; machine 0 watches all ranks."""
         return cls(
@@ -119,6 +125,7 @@ class Supervisor:
             collect_remote_failures=collect_remote_failures,
             store_secret=store_secret,
             may_restart=may_restart,
+            cannot_start=cannot_start,
             grace=GracePeriods.of_start(os.environ),
         )
 
@@ -149,6 +156,7 @@ class Supervisor:
                     while child.poll() is None:
                         self._requests.handle(child)
                         self._watch.check()
+                        self._end_hopeless_start()
                         waiter.wait(_POLL_EVERY_S)
             finally:
                 # Helper processes of a successful run are about to exit; those of a failed one may hang.
@@ -190,6 +198,14 @@ class Supervisor:
         """Whether a second signal has stopped the run at once."""
         return self._requests.was_forced
 
+    def _end_hopeless_start(self) -> None:
+        """Kill the launcher if no rank will start; once one has, it notices such things itself."""
+        self._has_started = self._has_started or is_any_running(self._folder, self._ranks)
+        if not self._has_started and self._start_failure is None:
+            self._start_failure = self._cannot_start()
+        if self._start_failure is not None:
+            self._watch.killed_pids.update(self._tree.kill())
+
     def _prevent_restart_after_stop(self, outcome: RunOutcome) -> None:
         """If a signal has come since the processes ended, a run that could start again ends as a stopped one."""
         could_restart = self.can_restart
@@ -214,6 +230,7 @@ class Supervisor:
         self._folder.log_dir.mkdir(parents=True, exist_ok=True)
         self._started_at = time.time()
         clear_failures(self._folder, self._watched)
+        release_reserve(self._folder, self._ranks)  # of processes that were killed
         remove_tree(self._folder.received_dir)  # of processes that were killed; none receives before all have started
         if 0 in self._ranks:
             clear_commands(self._folder)
@@ -261,7 +278,8 @@ class Supervisor:
     def _failures_of_this_start(self) -> list[Failure]:
         """What this machine's ranks recorded of other ranks at an earlier start was not cleared, and is left out."""
         recorded = read_failures(self._folder)
-        return [each for each in recorded if each.rank in self._watched or each.time >= self._started_at]
+        found = [each for each in recorded if each.rank in self._watched or each.time >= self._started_at]
+        return found if self._start_failure is None else [*found, self._start_failure]
 
     def report(self) -> None:
         """Write the events that a dead rank 0 could not write, and print the failure message."""

@@ -91,6 +91,22 @@ def test_silence_counts_from_the_last_arrival(ends: Ends, monkeypatch: pytest.Mo
         guest.receive(0.1)
 
 
+def test_machine_0_is_lost_if_it_closes_or_is_silent(ends: Ends) -> None:
+    """While nobody receives; a process that was suspended for long finds pings, so machine 0 was not silent."""
+    host, guest = ends
+    for has_arrived in (False, True):
+        guest._channel.heard_at -= session_module.TIMEOUT_S + 1
+        if has_arrived:
+            host.send({"type": "ping"})
+        guest.drain()
+        assert guest.is_lost is not has_arrived
+    host.send({"type": "closed", "outcome": "over"})
+    host.close()
+    guest.drain()
+    assert guest.is_lost
+    assert guest.receive(5) == {"type": "closed", "outcome": "over"}
+
+
 def test_only_new_failures_are_forwarded(ends: Ends, tmp_path: Path) -> None:
     """Those of the previous start lie there until the supervisor clears them; machine 0 would end the new one."""
     host, guest = ends

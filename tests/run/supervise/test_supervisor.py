@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 
 import pytest
 
 from modules.config import ConfigError
 from modules.run import RunFolder, read_events, request_command
-from modules.run.folder.failures import Failure, record_failure
+from modules.run.folder.failures import Failure, create_reserve, record_failure
 from modules.run.supervise.grace_periods import GracePeriods
 from modules.run.supervise.supervisor import Supervisor
 from tests.run.supervise.supervised import (
@@ -118,6 +119,50 @@ def test_ranks_of_a_killed_launcher_are_killed(folder: RunFolder, capfd: pytest.
 def test_orphans_and_hanging_ranks_are_killed(folder: RunFolder) -> None:
     argv = torchrun(folder, "orphan", "finish_and_hang:0")
     assert Supervisor(argv, folder, ranks=range(2), grace=GracePeriods(finish_s=0.5)).run() == 0
+
+
+def test_a_launcher_for_which_no_rank_can_start_is_ended(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
+    """Whatever a process of the start before that was killed has left; on this machine is rank 1."""
+    create_reserve(folder, 1)
+    argv = [sys.executable, "-c", "import time; time.sleep(300)", str(folder.path)]
+    lost = Failure(0, "alpha", "machine_lost", "alpha has ended.")
+    assert Supervisor(argv, folder, ranks=range(1, 2), cannot_start=lambda: lost).run() == 3
+    assert "rank 0 on alpha failed (machine lost).\n  What happened: alpha has ended." in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_launcher_whose_ranks_have_started_and_ended_is_left_alone(folder: RunFolder) -> None:
+    """Machine 0 may have ended its part of a complete run while the launcher here is still about to exit."""
+    script = """if True:
+        import sys, time
+        from pathlib import Path
+        from modules.run.folder.failures import create_reserve, release_reserve
+        from modules.run.folder.run_folder import RunFolder
+        folder = RunFolder(Path(sys.argv[1]))
+        create_reserve(folder, 1)
+        while not (folder.path / "machine 0 has ended").exists():
+            time.sleep(0.05)
+        release_reserve(folder, [1])
+        time.sleep(1)
+    """
+    ended = folder.path / "machine 0 has ended"
+    lost = Failure(0, "alpha", "machine_lost", "alpha has ended.")
+    argv = [sys.executable, "-c", script, str(folder.path)]
+    supervisor = Supervisor(
+        argv,
+        folder,
+        ranks=range(1, 2),
+        environment={"PYTHONPATH": str(WORKER.parents[3])},
+        cannot_start=lambda: lost if ended.exists() else None,
+    )
+
+    def end_machine_0() -> None:
+        while not supervisor._has_started:
+            time.sleep(0.05)
+        ended.touch()
+
+    threading.Thread(target=end_machine_0, daemon=True).start()
+    assert supervisor.run() == 0
 
 
 def test_one_process_without_torchrun(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:

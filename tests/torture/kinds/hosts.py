@@ -155,7 +155,9 @@ class _Training:
         self.can_restart = may_restart and self._code == 1
 
     @classmethod
-    def from_plan(cls, plan: LaunchPlan, folder: RunFolder, *, store_secret: str, may_restart: object) -> _Training:
+    def from_plan(
+        cls, plan: LaunchPlan, folder: RunFolder, *, store_secret: str, may_restart: object, cannot_start: object
+    ) -> _Training:
         assert len(store_secret) == 64
         assert all(each.isprintable() for each in (*plan.argv(), *plan.environment().values()))
         assert plan.num_nodes == json.loads(folder.config_file.read_text())["num_nodes"]
