@@ -66,7 +66,7 @@ class MemoryCard:
         if self.is_current:
             self._say()
             return
-        self.line.configure(text="Computing…")
+        self.line.configure(text="Computing: a process builds the model without its weights and counts its tensors…")
         self._job = self.frame.after(PAUSE_MS, self._ask)
 
     def hide(self) -> None:

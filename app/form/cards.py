@@ -103,7 +103,6 @@ class FieldCard:
         for row, option in enumerate(visible, start=1):
             field = self._field(option)
             field.grid(row)
-            field.area.lift()  # keyboard focus follows the stacking order
             self.frame.grid_rowconfigure(2 * row, minsize=theme.px(theme.CONTROL_HEIGHT))
             self.frame.grid_rowconfigure(2 * row + 1, minsize=theme.px(MESSAGE_HEIGHT))
         return bool(visible)

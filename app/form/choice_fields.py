@@ -82,6 +82,8 @@ class MenuField(ControlField):
 class SwitchField(Field):
     """A switch."""
 
+    is_narrow = True
+
     def build(self) -> None:
         self.control = Switch(self.area, self.put, bg=self.bg)
         self.control.pack(side="left")

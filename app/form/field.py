@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from app.form.setting_text import display_value, fault_message, format_value, help_text, inactive_reason
 from app.state import AppState
@@ -46,6 +46,8 @@ class FieldHost(Protocol):
 class Field:
     """One setting. Subclasses implement build, show, enable, focus and, if needed, mark."""
 
+    is_narrow: ClassVar[bool] = False  # the control fills only a part of its column: the reset arrow stands beside it
+
     def __init__(
         self, parent: tk.Misc, option: Option, state: AppState, host: FieldHost, bg: theme.Colour = theme.CARD
     ) -> None:
@@ -77,7 +79,12 @@ class Field:
         """Take two rows of the parent's grid: title, control and reset; the message below."""
         self.title.grid(row=2 * row, column=0, sticky="w", padx=(theme.px(16), theme.px(8)))
         self.area.grid(row=2 * row, column=1, sticky="ew")
-        self.reset.grid(row=2 * row, column=2, sticky="w", padx=(theme.px(4), theme.px(10)))
+        if self.is_narrow:
+            self.reset.pack(in_=self.area, side="left", padx=theme.px(4))
+        else:
+            self.reset.grid(row=2 * row, column=2, sticky="w", padx=(theme.px(4), theme.px(10)))
+        self.area.lift()  # keyboard focus follows the stacking order
+        self.reset.lift()
         self.message.grid(
             row=2 * row + 1,
             column=0,

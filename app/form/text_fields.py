@@ -62,6 +62,7 @@ class NumberField(TextField):
     """A number with its unit."""
 
     width = NUMBER_WIDTH
+    is_narrow = True
 
     def parse(self, typed: str) -> object:
         stripped = typed.strip()
@@ -95,6 +96,7 @@ class SliderField(NumberField):
     """A slider with a number next to it."""
 
     width = 76
+    is_narrow = False
 
     def build(self) -> None:
         low, high = self.option.bounds.ge or 0.0, self.option.bounds.le or 1.0

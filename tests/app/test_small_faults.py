@@ -18,6 +18,7 @@ from app.images.problem_list import ProblemList
 from app.preferences import Preferences
 from app.sections import SECTIONS
 from app.sections.adapters import alpha_note
+from app.widgets import theme
 from app.widgets.buttons import Button, Switch
 from app.windows.chooser import choose_path
 from app.windows.folder_listing import count_images
@@ -122,6 +123,19 @@ def test_learning_rate_and_batch_say_what_they_mean_with_other_settings(driver: 
     driver.draft.set("global_batch_size", 16)
     assert "a step uses 16" in note("batch_size")
     assert note("gradient_accumulation_steps").startswith("The least")
+
+
+def test_reset_stands_beside_a_narrow_control_and_goes_with_it(driver: Driver) -> None:
+    driver.set("enable_multi_gpu", True)
+    driver.set("world_size", 2)
+    field = driver.field("world_size")
+    end = field.control.winfo_rootx() + field.control.winfo_width()
+    assert 0 <= field.reset.winfo_rootx() - end < theme.px(100)
+    assert field.reset.winfo_viewable()
+    driver.click_really(field.reset)
+    assert driver.draft.get("world_size") is None
+    driver.set("enable_multi_gpu", False)
+    assert not field.reset.winfo_viewable()
 
 
 def test_help_names_choices_as_the_menu_does() -> None:
