@@ -78,6 +78,10 @@ class Draft:
         """The raw value as typed or read from the file, or the default of a family option; None if there is none."""
         return value_at(self.merged_data, path)
 
+    def saved_value(self, path: str) -> object:
+        """The value in the file or preset as it was last opened or saved; None if there is none."""
+        return value_at(self._saved, path)
+
     def fault_at(self, path: str) -> Fault | None:
         """The error of a setting or, for a list of numbers, of one of its items."""
         return next((fault for fault in self.faults if _covers(path, fault.path)), None)

@@ -66,7 +66,7 @@ class Field:
         self.reset = tk.Label(parent, borderwidth=0, highlightthickness=0)
         theme.paint(self.reset, bg=bg)
         add_tooltip(self.title, lambda: help_text(option))
-        add_tooltip(self.reset, lambda: f"Reset to default: {display_value(option, option.default)}")
+        add_tooltip(self.reset, self._reset_help)
         self.reset.bind("<Button-1>", lambda event: self.reset_to_default())
         self.build()
 
@@ -182,6 +182,15 @@ class Field:
             self._active = not why
             self.enable(self._active)
             theme.paint(self.title, fg=theme.TEXT if self._active else theme.FAINT)
+
+    def _reset_help(self) -> str:
+        """To which value it resets, and which the file or preset has if that is another."""
+        draft, option = self.state.draft, self.option
+        shown = f"Reset to Tandem's default: {display_value(option, option.default)}"
+        saved = draft.saved_value(self.path)
+        if draft.name and saved not in (None, option.default):
+            shown += f"\n{draft.name} has {display_value(option, saved)}"
+        return shown
 
     def _show_default(self) -> None:
         at_default = self.option.required or self.state.draft.is_default(self.path, self.option)

@@ -132,6 +132,10 @@ def test_reset_stands_beside_a_narrow_control_and_goes_with_it(driver: Driver) -
     end = field.control.winfo_rootx() + field.control.winfo_width()
     assert 0 <= field.reset.winfo_rootx() - end < theme.px(100)
     assert field.reset.winfo_viewable()
+    driver.draft.open_preset("demo")
+    assert driver.field("epochs")._reset_help().endswith(f"demo has {driver.draft.get('epochs')} epochs")
+    driver.set("enable_multi_gpu", True)
+    driver.set("world_size", 2)
     driver.click_really(field.reset)
     assert driver.draft.get("world_size") is None
     driver.set("enable_multi_gpu", False)
