@@ -66,8 +66,8 @@ class PreflightWindow(ProgramWindow):
         table_frame.configure(width=theme.px(940), height=theme.px(_TABLE_HEIGHT))
         table_frame.pack_propagate(False)
         columns = {
-            "check": ("Check", 150),
-            "where": ("Where", 210),
+            "check": ("Check", 170),
+            "where": ("Where", 190),
             "state": ("", 60),
             "value": ("Result", 480),
         }
@@ -131,7 +131,7 @@ class PreflightWindow(ProgramWindow):
         elif self.report is None or not self.report.cells:
             self.show_status(output.splitlines()[-1] if output else "The check terminated unexpectedly.", theme.BAD)
         else:
-            self.show_status(self.report.verdict, theme.BAD if self.report.reds else theme.GOOD)
+            self.show_status(_in_window(self.report.verdict), theme.BAD if self.report.reds else theme.GOOD)
 
     def progressed(self, output: str) -> None:
         """Add the cells that are new in the report."""
@@ -149,7 +149,7 @@ class PreflightWindow(ProgramWindow):
                 "",
                 "end",
                 iid=str(number),
-                values=(cell.check, cell.where, _STATES[cell.colour], cell.value),
+                values=(_in_window(cell.check), cell.where, _STATES[cell.colour], _in_window(cell.value)),
                 tags=(cell.colour,),
             )
         self.report = report
@@ -207,7 +207,7 @@ class PreflightWindow(ProgramWindow):
         selected = self.table.selection()
         if self.report is not None and selected:
             cell = self.report.cells[int(selected[0])]
-            self._advice.configure(text=with_titles("\n".join(filter(None, (cell.value, cell.advice)))))
+            self._advice.configure(text=_in_window("\n".join(filter(None, (cell.value, cell.advice)))))
 
     def _see_selected(self) -> None:
         if selected := self.table.selection():
@@ -228,6 +228,11 @@ class PreflightWindow(ProgramWindow):
                 self.table.tag_configure(name, foreground=theme.resolve(colour))
 
         theme.follow(self.table, "rows", recolour)
+
+
+def _in_window(sentence: str) -> str:
+    """With the window's words: what `--test all` is called here, and settings by their titles."""
+    return with_titles(sentence.replace("--test all", "Thorough"))
 
 
 def _counts_itself(config: TrainConfig) -> bool:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import PurePath
 
+from modules.config import Concept
+from modules.config.sections.concept import IMAGE_SUFFIXES
 from modules.distributed.formatting import first_names
 from modules.preflight.cells import hosts_of
 from modules.preflight.coordinator import Answer, Context, Coordinator
@@ -16,9 +19,10 @@ _MAX_COMPARED = 100_000
 
 
 def list_images(context: Context) -> Answer:
-    """Task of a host's first rank: each concept's folder, number of files, and one digest of them all."""
-    found = [(concept.path, data_listing(concept)) for concept in context.config.concepts if concept.enabled]
-    return {"concepts": [[path, len(files), digest(files, store_secret() or "")] for path, files in found]}
+    """Task of a host's first rank: each concept's folder, number of files, one digest of them all, number of images."""
+    found = [(concept, data_listing(concept)) for concept in context.config.concepts if concept.enabled]
+    secret = store_secret() or ""
+    return {"concepts": [[each.path, len(files), digest(files, secret), _images(each, files)] for each, files in found]}
 
 
 def hash_images(context: Context, number: int) -> Answer:
@@ -45,15 +49,19 @@ def check(coordinator: Coordinator) -> Iterable[Cell]:
     ]
     seen = {rank: _concepts(answer) for rank, answer in answers.items() if "error" not in answer}
     for rank, concepts in seen.items():
-        cells += [Cell("images", hosts[rank], "red", f"{path}: no files", MISSING) for path, n, _ in concepts if not n]
+        cells += [Cell("images", hosts[rank], "red", f"{path}: no files", MISSING) for path, n, *_ in concepts if not n]
         cells += _differences(coordinator, hosts, seen, rank) if rank else []
-    total = sum(count for _, count, _ in seen.get(0, []))
+    total = sum(count for _, count, *_ in seen.get(0, []))
+    images = sum(count for *_, count in seen.get(0, []))
+    files = f"{total:,} file{'s' * (total != 1)}"
+    what = f"{images:,} image{'s' * (images != 1)}" if images else files  # archives are read by the run
+    what += f" ({files} with captions and masks)" if 0 < images < total else ""
     same = f", the same on {len(seen)} hosts" if len(seen) > 1 else ""
-    yield from cells or [Cell("images", hosts_of(first_ranks), "green", f"{total:,} files{same}")]
+    yield from cells or [Cell("images", hosts_of(first_ranks), "green", f"{what}{same}")]
 
 
 def _differences(
-    coordinator: Coordinator, hosts: list[str], seen: dict[int, list[tuple[str, int, str]]], rank: int
+    coordinator: Coordinator, hosts: list[str], seen: dict[int, list[tuple[str, int, str, int]]], rank: int
 ) -> Iterable[Cell]:
     for number, (ours, theirs) in enumerate(zip(seen.get(0, []), seen[rank], strict=False)):
         if ours[2] == theirs[2] or not theirs[1]:
@@ -66,10 +74,15 @@ def _differences(
         yield Cell("images", hosts[rank], "red", value, DIFFERENT)
 
 
-def _concepts(answer: Answer) -> list[tuple[str, int, str]]:
+def _images(concept: Concept, files: Iterable[str]) -> int:
+    masks = f"{concept.mask_suffix}".lower()
+    return sum(PurePath(name).suffix.lower() in IMAGE_SUFFIXES and not name.lower().endswith(masks) for name in files)
+
+
+def _concepts(answer: Answer) -> list[tuple[str, int, str, int]]:
     concepts = answer["concepts"]
     assert isinstance(concepts, list)
-    return [(str(path), int(count), str(digest_)) for path, count, digest_ in concepts]
+    return [(str(path), int(count), str(digest_), int(images)) for path, count, digest_, images in concepts]
 
 
 MISSING = "Correct the concept's path on that machine, copy the images there, or disable the concept."

@@ -376,6 +376,20 @@ def test_preflight_says_what_to_start_on_the_other_machine(
     driver.click_button("Close")
 
 
+def assert_titles(opened: PreflightWindow) -> None:
+    """Settings and depth are called as in the window, not as in files and on the command line."""
+    cells = (
+        Cell("disk runs_dir", "alpha", "green", "76.0 GiB free"),
+        Cell("loader", "alpha", "grey", "only with --test all"),
+    )
+    opened._result.write_text(PreflightReport("Preflight", cells).dump())
+    opened.progressed("")
+    shown = [opened.table.item(row, "values") for row in opened.table.get_children()]
+    assert shown[0][0] == "disk “Runs folder”"
+    assert shown[1][3] == "only with Thorough"
+    opened.table.delete(*opened.table.get_children())
+
+
 def test_stop_ends_the_preflight(section: Section, shared_driver: Driver) -> None:
     opened = PreflightWindow(shared_driver.window, shared_driver.window.state_, shared_driver.window.files.save)
     window = opened.show()
@@ -385,6 +399,7 @@ def test_stop_ends_the_preflight(section: Section, shared_driver: Driver) -> Non
     assert "Stopped before all was checked." in shared_driver.text(window)
     assert opened.button.cget("text") == "Check again"
     cell = Cell("network", "all", "red", "10 MB/s", " ".join(["Use another network card, or a shorter cable."] * 30))
+    assert_titles(opened)
     opened._result.write_text(PreflightReport("Preflight", (cell,) * 9).dump())
     opened.progressed("")
     below = opened.button.winfo_rooty()

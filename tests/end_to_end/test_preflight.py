@@ -77,6 +77,8 @@ def test_alone_with_two_processes_and_all_tests(config: Path, tmp_path: Path) ->
     }
     data = json.loads(result.read_text())
     assert (data["verdict"], data["exit_code"], data["complete"]) == ("Ready to train.", 0, True)
+    found = next(cell["value"] for cell in data["cells"] if cell["check"] == "images")
+    assert found == "41 images (82 files with captions and masks)"
     assert not (tmp_path / "cache").exists()  # the loader's small cache is gone, and the real one not begun
     assert not list(tmp_path.glob(".tandem-preflight-*"))
 
