@@ -22,7 +22,7 @@ COLOURS: Final[dict[Tone, theme.Colour]] = {
 _KEYS: Final = "Arrows move, Enter accepts, Delete rejects, F2 or a double click edits."
 _MASK_KEYS: Final = "Arrows move, Enter accepts, Delete rejects. Red is what the mask leaves out."
 _EMPTY: Final = (
-    "There are no proposals. Settings leads back to the images, the model and what happens to images that have one."
+    "No proposals. Press Settings to choose other images or another model; “Leave” skips images that are done already."
 )
 _INSTALL: Final = re.compile(r"(?:\S+ -m )?\bpip install [\w.\[\]-]*[\w\]]")
 
@@ -94,7 +94,8 @@ class Review(tk.Frame):
         for button in (self.all_button, self.none_button):
             button.configure(state="normal" if self.list.is_enabled and job.rows else "disabled")
         self.write_button.configure(
-            text=f"Write {count(accepted, job.task)}", state="normal" if accepted and job.can_write else "disabled"
+            text=f"Write {count(accepted, job.task)}" if accepted else "Write",
+            state="normal" if accepted and job.can_write else "disabled",
         )
         self.undo_button.configure(state="normal" if job.can_undo else "disabled")
         self._keys.configure(text=_MASK_KEYS if job.task == "mask" else _KEYS)

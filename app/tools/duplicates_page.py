@@ -167,7 +167,7 @@ class DuplicatesPage(ProgramPage):
         marked = sum(image["file"] in self.marked for image in group)
         self._one.configure(state="normal" if marked else "disabled", text=f"Move {marked} to the trash")
         in_all = len(self.marked)
-        self._all.configure(state="normal" if in_all else "disabled", text=f"All {in_all} of all groups")
+        self._all.configure(state="normal" if in_all else "disabled", text=f"Move all {in_all} to the trash")
         hidden = len(group) - _MOST
         kept = (
             f" {_count(hidden, 'more image')} of this group are kept; find again to see the rest." if hidden > 0 else ""

@@ -141,7 +141,7 @@ def describe(sample: Answer) -> tuple[str, str, str]:
     mirrored = ", mirrored" if sample.get("flipped") else ""
     weight = sample.get("weight")
     counts = "" if weight == 1 else f", weight {weight:g}" if isinstance(weight, int | float) else ""
-    shown = f"{size[0]} × {size[1]} of {before[0]} × {before[1]}{mirrored}{counts}"
+    shown = f"{size[0]} × {size[1]}, file {before[0]} × {before[1]}{mirrored}{counts}"
     return (
         str(sample["caption"]) or "(no caption)",
         shown,

@@ -43,7 +43,7 @@ def test_captions_in_files_and_metadata_count(folder: Path) -> None:
     assert found.present == 2
     assert not found.notes
     assert found.faults["twin.png"] == "skipped: twin.jpg has the same name, and so the same file"
-    assert ".gif files are not supported" in found.faults["old.gif"]
+    assert ".gif images are not supported" in found.faults["old.gif"]
     assert "sub/none.png" not in names(select(folder, subfolders=False))
 
 

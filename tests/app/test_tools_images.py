@@ -86,7 +86,7 @@ def test_images_are_shown_as_training_sees_them(driver: Driver, tmp_path: Path) 
         assert f"photo of cat {number}, furry" in shown
     sizes = {tuple(sample["size"]) for sample in page.samples}  # type: ignore[arg-type]
     assert len(sizes) == 2
-    assert "of 500 × 200" in shown
+    assert "file 500 × 200" in shown
     page.epoch.show("0")
     driver.click_button("Preview")
     assert "whole number from 1" in page.status.cget("text")

@@ -103,6 +103,8 @@ def describe_image_error(error: BaseException) -> str:
         return f"skipped: it {error}"
     if isinstance(error, OSError) and error.errno is not None:
         return f"skipped: cannot be read ({error.strerror})"
+    if "truncated" in str(error).lower():  # Pillow's words differ by format
+        return "skipped: damaged or incomplete: the end of the file is missing"
     return f"skipped: damaged or incomplete ({error})"
 
 

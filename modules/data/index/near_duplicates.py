@@ -78,7 +78,8 @@ def near_duplicates(
     groups = [[images[number] for number in group] for group in _grouped(hashes, colours, distance)]
     for group in groups:
         group.sort(key=lambda image: (-image.size[0] * image.size[1], -image.bytes, image.file))
-    return groups, len(files) - len(images)
+    others = sum(problem.what.startswith("skipped") for problem in scan.problems)  # such as GIF
+    return groups, len(files) - len(images) + others
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -130,7 +130,7 @@ def _scan_folder(
         else:
             scan.other_files[suffix] += 1
             if suffix in UNSUPPORTED_SUFFIXES:
-                what = f"skipped: {suffix} files are not supported; convert it to PNG, JPEG or WebP"
+                what = f"skipped: {suffix} images are not supported; convert this one to PNG, JPEG or WebP"
                 scan.problems.append(Problem(entry.path, what))
     return subfolders
 

@@ -219,6 +219,8 @@ def test_an_empty_file_is_told_as_such(tmp_path: Path) -> None:
     with pytest.raises(FileFault) as error:
         read_image_size(str(tmp_path / "a.png"))
     assert describe_image_error(error.value) == "skipped: it is empty"
+    what = describe_image_error(OSError("Truncated File Read"))
+    assert what == "skipped: damaged or incomplete: the end of the file is missing"
 
 
 def test_one_is_no_plural() -> None:
