@@ -25,7 +25,7 @@ from modules.run.join.session import StopRequested, raise_on_stop_signals
 from modules.run.launch.plan import LaunchPlan
 from modules.run.launch.restarts import resume_since
 from modules.run.launch.run_plan import plan_of, print_plan
-from modules.run.supervise.outcome import CODE_OF_STOP, outcome_message
+from modules.run.supervise.outcome import CODE_OF_STOP, REASON_OF_CODE, outcome_message
 from modules.run.supervise.supervisor import Supervisor, any_failure
 
 # Other machines take a while to notice a killed process; a failed run must end within 30 s overall.
@@ -195,8 +195,7 @@ class MachinesStart:
         # the window sends a signal as well, to a run that may not read its request
         is_by_user = is_stopped_by_user(self._folder)
         code = INTERRUPTED if is_by_user else stop.exit_code
-        reasons = {code: reason for reason, code in CODE_OF_STOP.items()}
-        self._record_end("stopped" if is_by_user else reasons[code], code)
+        self._record_end("stopped" if is_by_user else REASON_OF_CODE[code], code)
         return code
 
     def _how_it_ended(self) -> str:

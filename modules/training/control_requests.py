@@ -6,6 +6,7 @@ No rank acts on a request alone: the trainer sends requests along with the metri
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from modules.distributed import RankGroup
 from modules.run import Commands, SilentCommands, exit_codes
 from modules.run.folder.commands import CUSTOM_SAMPLE, STOP_INTERRUPTED, STOP_PAUSED, STOP_TERMINATED
 from modules.run.supervise.signals import PAUSE_SIGNAL, other_deadly_signals, pause_signal_unblocked
+from modules.run.supervise.stop_requests import SAME_REQUEST_S
 from modules.training.triggers import TimeTrigger
 
 
@@ -62,6 +64,7 @@ class ControlRequests:
         self._commands = commands
         self._timer = timer
         self._signalled: set[str] = set()
+        self._interrupted_at = 0.0  # seconds of time.monotonic()
         self._custom_samples: list[str] = []
 
     def poll(self) -> dict[str, float]:
@@ -113,7 +116,8 @@ class ControlRequests:
     def handle_signals(self) -> Iterator[None]:
         """Inside the block Ctrl-C, SIGTERM and SIGUSR1 become requests; a second Ctrl-C raises KeyboardInterrupt.
 
-        What would end the process, such as SIGHUP, counts as SIGTERM.
+        One that reaches torchrun as well arrives twice, as torchrun passes it on at once. What would end the process,
+        such as SIGHUP, counts as SIGTERM.
         """
         handled = [*(number for number in SIGNALS if number), *other_deadly_signals()]
         previous = {number: signal.signal(number, self._remember) for number in handled}
@@ -126,8 +130,11 @@ class ControlRequests:
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         name = SIGNALS.get(number, "terminate")
-        if name == "interrupt" and name in self._signalled:
-            raise KeyboardInterrupt
+        if name == "interrupt":
+            if name not in self._signalled:
+                self._interrupted_at = time.monotonic()
+            elif time.monotonic() - self._interrupted_at > SAME_REQUEST_S:
+                raise KeyboardInterrupt
         self._signalled.add(name)
 
 

@@ -51,6 +51,16 @@ def test_signals_end_a_run_after_a_backup(start: Start, images: Path, tmp_path: 
         assert_stopped(training, 143, "terminated")
 
 
+def test_ctrl_c_to_torchrun_and_its_ranks_is_one_request(start: Start, images: Path, tmp_path: Path) -> None:
+    """As from a terminal where torchrun was started by hand; torchrun passes it on, so that the ranks get it twice."""
+    training = start(tiny_config(images, tmp_path, **LONG, **group_settings(2)))
+    training.wait_for_step(5)
+    for each in training.processes():
+        if each.pid != training.process.pid:
+            each.send_signal(signal.SIGINT)
+    assert_stopped(training, 130, "interrupted")
+
+
 def test_commands_are_obeyed_one_after_the_other(start: Start, images: Path, tmp_path: Path) -> None:
     samples = [{"prompt": "a red disc", "steps": 1}]
     config = tiny_config(images, tmp_path, **LONG, **group_settings(2), samples=samples, tensorboard=True)

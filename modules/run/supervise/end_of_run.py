@@ -7,7 +7,7 @@ from modules.run.folder.events import EventLog
 from modules.run.folder.failures import Failure
 from modules.run.folder.run_folder import RunFolder
 from modules.run.html_report import update_report
-from modules.run.supervise.outcome import CONTINUE_JOINED, RunOutcome
+from modules.run.supervise.outcome import CONTINUE_JOINED, REASON_OF_CODE, RunOutcome
 
 
 def write_last_events(folder: RunFolder, events: EventSummary, outcome: RunOutcome, stop_reason: str) -> None:
@@ -23,7 +23,7 @@ def write_last_events(folder: RunFolder, events: EventSummary, outcome: RunOutco
         log.write("error", **failure.event_fields())
     if not is_finished:
         requested = stop_reason if outcome.exit_code else ""  # a signal may come after the end
-        reason = "failed" if failure else requested or "finished"
+        reason = "failed" if failure else requested or REASON_OF_CODE.get(outcome.exit_code, "finished")
         log.write("finished", reason=reason, exit_code=outcome.exit_code)
     log.close()
     update_report(folder)

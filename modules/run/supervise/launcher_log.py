@@ -15,6 +15,7 @@ from modules.files import FileFault, open_for_writing, open_regular
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
 _STOPS_OTHERS = re.compile(r"Sending process \d+ closing signal")
 _WAS_SIGNALLED = "death signal, shutting down workers"
+_ENDED_BY_SIGNAL = re.compile(r"^\S*SignalException: Process \d+ got signal: (\d+)$", re.MULTILINE)
 _ENTRY = re.compile(
     r"^\s*time\s+: (?P<time>\S+)\s*\n"
     r"\s*host\s+: (?P<host>\S+)\s*\n"
@@ -43,11 +44,15 @@ class WorkerExit:
 
 @dataclass(frozen=True)
 class LauncherReport:
-    """The exits of failed workers, first failure first, and error lines by rank (-1: unknown rank)."""
+    """The exits of failed workers, first failure first, and error lines by rank (-1: unknown rank).
+
+    `signal` is the number of one that torchrun itself got, passed on to its workers and ended of; 0 without one.
+    """
 
     exits: tuple[WorkerExit, ...] = ()
     error_lines: tuple[tuple[int, str], ...] = ()
     native_error: str = ""
+    signal: int = 0
 
     def error_line(self, rank: int) -> str:
         """The last error this rank printed, else the last without a rank, else an empty string."""
@@ -99,8 +104,9 @@ def parse_launcher_log(text: str, first_rank: int = 0) -> LauncherReport:
     """Parse the part of log/launcher.txt of one start; `first_rank` is the first rank of this node."""
     exits = _exits_from_report(text) or _exits_from_log_lines(text, first_rank)
     native = _NATIVE_ERROR.search(text)
+    signal = _ENDED_BY_SIGNAL.search(text)
     by_order = tuple(sorted(exits, key=lambda each: not each.is_first))
-    return LauncherReport(by_order, _error_lines(text), native[1] if native else "")
+    return LauncherReport(by_order, _error_lines(text), native[1] if native else "", int(signal[1]) if signal else 0)
 
 
 def shows_failure(text: str) -> bool:

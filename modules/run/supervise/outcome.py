@@ -20,6 +20,7 @@ from modules.run.folder.run_folder import RunFolder
 from modules.run.supervise.launcher_log import LauncherReport, WorkerExit
 
 CODE_OF_STOP: Final = {STOP_INTERRUPTED: INTERRUPTED, STOP_TERMINATED: TERMINATED, STOP_PAUSED: PAUSED}
+REASON_OF_CODE: Final = {code: reason for reason, code in CODE_OF_STOP.items()}
 _VAGUE_KINDS: Final = frozenset({"error", "training"})  # what happened is in the message alone
 _KINDS_BEFORE_START: Final = frozenset({"config", "resume", "data"})
 _CODE_KINDS: Final = {exit_code_of(kind): kind for kind in ("config", "data", "interrupted", "terminated")}
@@ -77,6 +78,10 @@ def decide_outcome(evidence: RunEvidence) -> RunOutcome:
         return RunOutcome(CODE_OF_STOP.get(evidence.stop_reason, FINISHED), None, phase)
     if reported in {FINISHED, INTERRUPTED, PAUSED, TERMINATED}:
         return RunOutcome(reported, None, phase)
+    if reported is None and 0 not in evidence.ranks and evidence.report.signal and not evidence.failures:
+        # torchrun exits with 1 after its ranks have stopped; how rank 0 has ended, only its own machine knows
+        is_interrupt = evidence.report.signal == signal.SIGINT
+        return RunOutcome(INTERRUPTED if is_interrupt else TERMINATED, None, phase)
     failure = _root_failure(evidence)
     code = exit_code_of(failure.kind) if reported is None else reported
     return RunOutcome(code, None if code in {INTERRUPTED, TERMINATED} else failure, phase)

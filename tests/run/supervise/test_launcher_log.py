@@ -47,3 +47,6 @@ def test_log_lines_that_show_a_failure() -> None:
     stopped = "Received Signals.SIGTERM death signal, shutting down workers\n"
     stopped += "Sending process 4506 closing signal SIGTERM"
     assert not shows_failure(stopped)
+    ended = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 4504 got signal: 2\n"
+    assert parse_launcher_log(f"{stopped}\n{ended}").signal == 2
+    assert parse_launcher_log(TORCHRUN).signal == 0
