@@ -117,9 +117,11 @@ class FileDialog:
         )
 
     def _open_typed(self) -> None:
-        """List the typed folder, or take the typed file."""
+        """List the typed folder, and take it at the second Return; take the typed file."""
         path = self._typed()
-        if os.path.isfile(path) and self._purpose in ("open", "any"):
+        if path == self._folder and self._purpose in ("folder", "any"):
+            self._accept()
+        elif os.path.isfile(path) and self._purpose in ("open", "any"):
             self._finish(path)
         else:
             self._open_folder(path)
