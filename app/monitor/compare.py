@@ -26,7 +26,7 @@ from modules.run.view.series import Curve
 MAX_RUNS: Final = len(theme.SERIES)
 _REDRAW_S: Final = 0.5
 _FEW_RUNS: Final = 3
-_SETTING: Final = 150  # unscaled pixels of the column of titles
+_SETTING: Final = 130  # unscaled pixels of the column of titles
 _LEAST_RUN: Final = 60  # and of each run's
 _BESIDE_NAME: Final = 44  # unscaled pixels of the dot in a heading, and around it
 METRICS: Final[Mapping[str, str]] = {
@@ -120,7 +120,7 @@ class RunComparison(tk.Frame):
         width = max(300, self._table_frame.winfo_width() / theme.scale() - 20)
         run_width = max(_LEAST_RUN, round((width - _SETTING) / len(paths)))
         columns = {"setting": ("Setting", _SETTING)}
-        names = distinct_names([path.name for path in paths], max(8, (run_width - _BESIDE_NAME) // 8))
+        names = distinct_names([path.name for path in paths], max(8, (run_width - _BESIDE_NAME) // 7))
         columns |= {f"run{index}": (f" {name}", run_width) for index, name in enumerate(names)}
         self.difference_table = table(self._table_frame, columns)
         for index, colour in zip(range(len(paths)), theme.SERIES, strict=False):

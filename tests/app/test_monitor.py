@@ -25,6 +25,7 @@ from app.monitor.sample_index import SampleIndex
 from app.preferences import Preferences
 from app.runs.liveness import Liveness
 from app.widgets import theme
+from app.widgets.text_width import text_width
 from modules.config import Concept, TrainConfig
 from modules.run import RunFolder
 from modules.run.folder.pidfile import Launcher
@@ -637,7 +638,8 @@ def test_runs_table_and_setting_differences(driven: Driven, runs: Path, monkeypa
 def test_long_names_of_compared_runs_have_chips_and_the_end_that_differs(driven: Driven, tmp_path: Path) -> None:
     """In the heading of the differences as in the legend; the table of runs is as wide as its card, the plot is not."""
     names = [f"stable-diffusion-portraits-of-my-cat-rank-{rank}" for rank in (8, 16)]
-    for rank, name in zip((8, 16), names, strict=True):
+    short = ["lora-one-3", "first-lora"]
+    for rank, name in zip((8, 16, 8, 16), [*names, *short], strict=True):
         run = make_fake_run(tmp_path / name, steps=20, lora_rank=rank, method="lora")
     follow(driven, run.path)
     page = driven.monitor("runs")
@@ -657,7 +659,10 @@ def test_long_names_of_compared_runs_have_chips_and_the_end_that_differs(driven:
     left = table.winfo_rootx() + int(table.column("setting", "width"))
     for number, name in enumerate(order):
         ending = f"-{name.rpartition('-')[2]}"
-        assert str(table.heading(f"run{number}", "text")).endswith(ending)
+        heading = str(table.heading(f"run{number}", "text"))
+        assert heading.endswith(ending)
+        needed = text_width(table, heading, theme.tk_font("strong")) + theme.px(12 + 6)  # with the chip
+        assert needed <= int(table.column(f"run{number}", "width"))
         assert any(words.endswith(ending) for words in texts_on(comparison.plot.legend))
         right = left + int(table.column(f"run{number}", "width"))
         head = screen.crop((left, table.winfo_rooty(), right, table.winfo_rooty() + theme.px(24)))
@@ -669,6 +674,14 @@ def test_long_names_of_compared_runs_have_chips_and_the_end_that_differs(driven:
     card = page.table.master.master
     assert page.table.winfo_width() >= card.winfo_width() - theme.px(16)
     check_corners(screen, comparison.plot.master)
+    page.select(short)
+    driven.until(
+        lambda: (
+            {str(comparison.difference_table.heading(f"run{number}", "text")).strip() for number in (0, 1)}
+            == set(short)
+        ),
+        "whole names where there is room",
+    )
 
 
 def check_corners(screen: Image.Image, card: Any) -> None:
