@@ -12,6 +12,7 @@ from app.form.setting_text import with_titles
 from app.runs.ask_existing import Answer, ExistingRun, ask_about_existing, read_existing
 from app.runs.ask_machines import ask_machines
 from app.runs.control import RunControl, active_runs, create_run, launch, next_free_name
+from app.runs.request_watch import ASKED
 from app.runs.start_check import StartCheck
 from app.runs.status import STOPPING, Status
 from app.shell.ask import Choice, ask
@@ -184,6 +185,8 @@ class RunActions:
         run = self._state.run
         if run is not None and (problem := run.request(name)):
             self._show_message(problem)
+        elif run is not None:
+            self._show_message(ASKED[name])
         self._state.notify("run")
 
     def stop(self) -> None:

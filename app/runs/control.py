@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import psutil
 
@@ -22,6 +23,8 @@ from modules.run.launch.detached import create_run, launch, next_free_name
 from modules.run.supervise.force_stop import force_stop, request_graceful_stop
 
 __all__ = ["RunControl", "active_runs", "create_run", "existing_run", "launch", "next_free_name"]
+
+_ENDED_BY: Final = {"save": "saving", "sample": "sampling", "backup": "backup"}  # keys of `ended` of the view
 
 
 def existing_run(config: TrainConfig) -> RunFolder | None:
@@ -55,6 +58,7 @@ class RunControl:
         self._stop_wanted = False
         self.awaited_sample: Sample | None = None  # a custom one that was asked for and has not come
         self._requested: dict[str, float] = {}  # requested commands, and when
+        self._taken_at: dict[str, int] = {}  # the step at which the run has picked them up
         self._stopping: threading.Thread | None = None
         self._follower = Follower(path)
         self.view = self._follower.view
@@ -126,14 +130,22 @@ class RunControl:
             request_command(self.folder, name, content)
         except OSError as error:
             return f"The {name} request could not be written: {error.strerror or error}."
-        self._requested[name] = time.monotonic()
+        self._requested[name] = time.time()
+        self._taken_at.pop(name, None)
         return ""
 
     def is_pending(self, name: str) -> bool:
-        """Whether the run has not yet picked up the request."""
-        if name in self._requested and not os.path.lexists(self.folder.commands_dir / name):
+        """Whether the run has not yet done what was requested."""
+        if name in self._requested and not os.path.lexists(self.folder.commands_dir / name) and self._is_done(name):
             del self._requested[name]
         return name in self._requested
+
+    def _is_done(self, name: str) -> bool:
+        """Whether a request that the run has picked up has come to its end, or was passed over in the steps since."""
+        with self.view.lock:
+            ended, step = self.view.ended.get(_ENDED_BY.get(name, ""), 0.0), self.view.position or 0
+        taken_at = self._taken_at.setdefault(name, step)
+        return name not in _ENDED_BY or ended >= self._requested[name] or step > taken_at + 1
 
     def stop(self, *, is_closing: bool = False) -> str:
         """Request a stop after a backup; return an error message or "".

@@ -11,6 +11,7 @@ from app.form.setting_text import with_titles
 from app.runs.actions import RunActions
 from app.runs.custom_sample_watch import CustomSampleWatch, generate_fields
 from app.runs.queue_watch import QueueWatch
+from app.runs.request_watch import RequestWatch
 from app.runs.status import NO_RUN, Status, Tone, no_run
 from app.shell.run_buttons import RunButtons
 from app.shell.run_figures import RunFigures
@@ -20,6 +21,7 @@ from app.widgets.buttons import add_tooltip, frame, handler, text
 from app.widgets.ellipsis import fit, fit_lines
 from app.widgets.progress_bar import ProgressBar
 from app.windows.error_details import ErrorDetails
+from app.windows.result import SHOW_RESULT
 from modules.config import Sample
 from modules.run.view.event_records import SampleFile
 
@@ -54,6 +56,7 @@ class RunBar(tk.Frame):
         self.actions = state.actions = RunActions(self, state, self.show_message)
         self._queue = QueueWatch(state)
         self._custom = CustomSampleWatch()
+        self._requests = RequestWatch()
         self.custom_sample: SampleFile | None = None  # the one that has come last
         self._message, self._message_until = "", 0.0
         self._message_action: Callable[[], object] | None = None
@@ -134,7 +137,19 @@ class RunBar(tk.Frame):
         self.refresh()
         is_idle = is_all_read and not self._status.is_alive
         self._job = self.after(IDLE_MS if is_idle else REFRESH_MS, self._tick)
+        self._tell_of_requests()
         self._tell_of_custom_samples()
+
+    def _tell_of_requests(self) -> None:
+        run = self._state.run
+        name, said = self._requests.done(run)
+        if run is None or not name:
+            return
+        if name == "sample" and run.view.samples:
+            self.custom_sample = run.view.samples[-1]
+            self.show_message(said, lambda: self.event_generate("<<ShowCustomSample>>"))
+        else:
+            self.show_message(said, (lambda: self.event_generate(SHOW_RESULT)) if name == "save" else None)
 
     def _tell_of_custom_samples(self) -> None:
         run = self._state.run

@@ -43,6 +43,10 @@ def train(driver: Driver) -> None:
     driver.wait(lambda: buttons.back_up.cget("state") == "normal", "the first step")
     driver.click_really(buttons.back_up)
     driver.wait(lambda: followed(driver).view.backup_step, "the backup")
+    driver.wait(lambda: "is backed up." in said(driver), "that it is done")
+    driver.click_really(buttons.save)
+    driver.wait(lambda: "is saved: click to see it." in said(driver), "that it is done")
+    assert followed(driver).folder.model_dir.is_dir()
 
 
 def stop(driver: Driver) -> None:

@@ -80,6 +80,7 @@ class RunView:
     def _reset(self) -> None:
         self.run_info: RunInfo | None = None
         self.phase: Phase | None = None
+        self.ended: dict[str, float] = {}  # when each phase, and "backup", ended last
         self.step: Step | None = None
         self.finished: Finished | None = None
         self.error: Message | None = None  # since the last start
@@ -148,6 +149,8 @@ class RunView:
             self.finished, self.error, self.step, self.backing_up = None, None, None, None
             self.cause_of_end = ""
             self._clear_ranks()
+        if self.phase is not None and self.phase.name != name:
+            self.ended[self.phase.name] = time
         counted = parse_int(event.get("done")), parse_int(event.get("total")), parse_text(event.get("unit"))
         self.phase = Phase(name, time, *counted)
 
@@ -226,7 +229,7 @@ class RunView:
         self._set_time(time)
         step = parse_int(event.get("step"))
         if step is not None:
-            self.backup_step = step
+            self.backup_step, self.ended["backup"] = step, time
 
     def _validation(self, event: Event, time: float) -> None:
         self._set_time(time)

@@ -1,0 +1,45 @@
+"""Notices that a run has done what a button asked it for."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from app.runs.control import RunControl
+
+ASKED: Final = {
+    "backup": "Backing up after the present step…",
+    "sample": "Generating samples after the present step…",
+    "save": "Saving the model after the present step…",
+}
+DONE: Final = {
+    "backup": "Step {step:,} is backed up.",
+    "sample": "Samples of step {step:,} have come: click to see them.",
+    "save": "The model of step {step:,} is saved: click to see it.",
+}
+
+
+class RequestWatch:
+    """Asked a few times a second."""
+
+    def __init__(self) -> None:
+        self._run: RunControl | None = None
+        self._since: dict[str, float] = {}  # what is asked for, and since when
+
+    def done(self, run: RunControl | None) -> tuple[str, str]:
+        """What the run has done since the last call, and what to say of it; empty for nothing."""
+        if run is not self._run:
+            self._run, self._since = run, {}
+        if run is None:
+            return "", ""
+        pending = [name for name in ASKED if run.is_pending(name)]
+        over = {name: at for name, at in self._since.items() if name not in pending}
+        self._since = {name: self._since.get(name, time.time()) for name in pending}
+        if not over or not run.is_alive:
+            return "", ""
+        name, asked_at = next(iter(over.items()))
+        with run.view.lock:
+            step, warnings = run.view.position or 0, list(run.view.warnings)
+        if warnings and warnings[-1].time >= asked_at:  # such as that of a full disk
+            return "warning", warnings[-1].text
+        return name, DONE[name].format(step=step)
