@@ -43,7 +43,11 @@ class Field:
         self._hide: Callable[[], object] = self.message.pack_forget
         if spans:
             self._show = partial(
-                self.message.grid, row=1 + (column or 0), columnspan=2, sticky="w", pady=(0, theme.px(_GAP))
+                self.message.grid,
+                row=1 + (column or 0),
+                columnspan=2,
+                sticky="e" if column else "w",  # below its own control
+                pady=(0, theme.px(_GAP)),
             )
             self._hide = self.message.grid_remove
         self.control: Entry | TextBox | Menu | Switch
