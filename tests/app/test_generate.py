@@ -211,7 +211,14 @@ def test_the_window_ends_its_process(home: Path, display: str, models: Path) -> 
 def test_the_page_opens_as_it_was_left(home: Path, display: str) -> None:
     with Driver.open() as driver:
         driver.window.show_section("generate")
-        fill(driver.window.sections["generate"], model="owner/name", prompt="犬", lora_scale="0,5", random_seed=False)
+        page = driver.window.sections["generate"]
+        fill(page, model="owner/name", prompt="犬", lora_scale="0,5", random_seed=False, width="wide")
+        driver.press("ctrl+plus")
+        driver.wait(lambda: driver.window.sections["generate"] is not page, "the page at another scale")
+        driver.settle()
+        page = driver.window.sections["generate"]
+        assert {"model": "owner/name", "width": "wide"}.items() <= page.form.values().items(), "also what is invalid"
+        fill(page, width="256")
         driver.window.show_section("model")
     with Driver.open() as driver:
         driver.window.show_section("generate")
