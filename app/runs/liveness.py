@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from typing import Final
 
-from modules.files import FileFault, open_regular, printable
+from modules.files import printable, read_tail
 from modules.run import Failure, RunFolder, root_cause
 from modules.run.folder.backup_list import complete_backups
 from modules.run.folder.backup_manifest import BACKUP_NAME
@@ -93,9 +92,5 @@ def _newest_backup(folder: RunFolder) -> int | None:
 
 
 def _console_tail(folder: RunFolder) -> str:
-    try:
-        with open_regular(folder.console_file) as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _CONSOLE_TAIL_BYTES))
-            return printable(file.read(_CONSOLE_TAIL_BYTES).decode(errors="replace"), _CONSOLE_TAIL_BYTES, lines=True)
-    except (OSError, FileFault):
-        return ""
+    tail = read_tail(folder.console_file, _CONSOLE_TAIL_BYTES)
+    return printable(tail.decode(errors="replace"), _CONSOLE_TAIL_BYTES, lines=True)

@@ -20,6 +20,7 @@ from modules.files.reading import (
     read_bytes,
     read_json,
     read_lines,
+    read_tail,
     read_text,
 )
 from modules.files.records import Record, validate_record
@@ -49,6 +50,7 @@ __all__ = [
     "read_bytes",
     "read_json",
     "read_lines",
+    "read_tail",
     "read_text",
     "remove_partial",
     "remove_tree",

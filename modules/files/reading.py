@@ -65,6 +65,16 @@ def read_bytes(path: str | Path, limit: int = TEXT_LIMIT) -> bytes:
     return data
 
 
+def read_tail(path: str | Path, limit: int) -> bytes:
+    """The last `limit` bytes of a regular file, or all of a shorter one; nothing if it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - limit))
+            return file.read(limit)
+    except (OSError, FileFault):
+        return b""
+
+
 def read_text(path: str | Path, limit: int = TEXT_LIMIT) -> str:
     """UTF-8 text, with or without a byte order mark; raises OSError or FileFault."""
     try:

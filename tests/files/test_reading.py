@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.files import FileFault, decode_json, is_plain_name, printable, read_bytes, read_json, read_lines, read_text
+from modules.files import (
+    FileFault,
+    decode_json,
+    is_plain_name,
+    printable,
+    read_bytes,
+    read_json,
+    read_lines,
+    read_tail,
+    read_text,
+)
 
 
 def test_what_is_no_regular_file_is_named_and_never_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,6 +39,13 @@ def test_what_is_no_regular_file_is_named_and_never_waited_for(tmp_path: Path, m
         read_text(tmp_path / "nothing")
     with pytest.raises(FileFault, match="no valid name"):
         read_text(tmp_path / "nul\0l")
+
+
+def test_the_end_of_a_file_and_of_none(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"one two")
+    assert [read_tail(tmp_path / "log", limit) for limit in (3, 7, 100)] == [b"two", b"one two", b"one two"]
+    os.mkfifo(tmp_path / "pipe")
+    assert [read_tail(tmp_path / name, 3) for name in ("pipe", "nothing")] == [b"", b""]
 
 
 def test_size_encoding_and_lines(tmp_path: Path) -> None:

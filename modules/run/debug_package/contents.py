@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from modules import __version__
-from modules.files import FileFault, open_regular, read_json
+from modules.files import FileFault, open_regular, read_json, read_tail
 from modules.machine import device_summary
 from modules.run.debug_package.anonymous import anonymous, anonymous_text, private_texts
 from modules.run.folder.event_reader import event_time, parse_events
@@ -116,14 +116,8 @@ def _head(file: Path, limit: int) -> bytes:
 
 def _tail(file: Path, limit: int) -> str:
     """The last whole lines within `limit` bytes."""
-    try:
-        with open_regular(file) as opened:
-            size = opened.seek(0, os.SEEK_END)
-            opened.seek(max(0, size - limit))
-            data = opened.read(limit)
-    except (OSError, FileFault):
-        return ""
-    return (data if size <= limit else data[data.find(b"\n") + 1 :]).decode(errors="replace")
+    data = read_tail(file, limit + 1)
+    return (data if len(data) <= limit else data[data.find(b"\n") + 1 :]).decode(errors="replace")
 
 
 def _json(data: object) -> str:

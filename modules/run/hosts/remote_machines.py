@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from modules.config import ConfigError, DataError, TandemError, TrainConfig
-from modules.files import FileFault, open_regular, printable
+from modules.files import printable, read_tail
 from modules.run.exit_codes import BAD_CONFIG, EXIT_CODES, NO_DATA
 from modules.run.folder.run_folder import RunFolder
 from modules.run.hosts.check import not_startable
@@ -148,12 +148,8 @@ class RemoteMachine:
 
     def output(self) -> str:
         """The end of what it has printed."""
-        try:
-            with open_regular(self._log) as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-                return printable(file.read(_TAIL_BYTES).decode(errors="replace"), _TAIL_BYTES, lines=True)
-        except (OSError, FileFault):
-            return ""
+        tail = read_tail(self._log, _TAIL_BYTES)
+        return printable(tail.decode(errors="replace"), _TAIL_BYTES, lines=True)
 
     def stop(self) -> None:
         """Ask it to stop, as Ctrl-C there would; a second time, at once."""

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 
 from modules.config import TandemError, TrainConfig, load_preset
 from modules.families._by_name import family_class
+from modules.run.format_memory import format_memory
 from modules.training.memory_table.advice import RESERVED
 from modules.training.memory_table.report import memory_report
-from modules.training.memory_table.table import in_gib, memory_table
+from modules.training.memory_table.table import memory_table
 
 
 def main() -> int:
@@ -46,7 +47,7 @@ def _presets(names: Sequence[str]) -> int:
             return error.exit_code
         if table is not None:
             training, caching = (table.total("device", phase) + RESERVED for phase in ("training", "caching"))
-            sys.stdout.write(f"{name}: training {in_gib(training)}, caching {in_gib(caching)}\n")
+            sys.stdout.write(f"{name}: training {format_memory(training)}, caching {format_memory(caching)}\n")
     return 0
 
 

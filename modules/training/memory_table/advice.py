@@ -7,8 +7,9 @@ from typing import Any, Final, TypeAlias
 
 from modules.config import TandemError, TrainConfig
 from modules.families._family import Family
+from modules.run.format_memory import format_memory
 from modules.training.memory_table.encoding import encoding_activations
-from modules.training.memory_table.table import GIB, MemoryTable, in_gib, memory_table
+from modules.training.memory_table.table import GIB, MemoryTable, memory_table
 
 Change: TypeAlias = tuple[Callable[[dict[str, Any]], Mapping[str, Any]], list[str]]  # of a config's data, and its texts
 
@@ -24,8 +25,8 @@ def memory_problem(table: MemoryTable, capacity: int, device: str) -> str:
     needed, certain = table.needed() + RESERVED, table.needed(only_exact=True)
     if needed <= capacity:
         return ""
-    sure = f"{in_gib(certain)} of it without activations" if table.has_activations else "without activations"
-    return f"This run needs about {in_gib(needed)} ({sure}), but {device} has {in_gib(capacity)}."
+    sure = f"{format_memory(certain)} of it without activations" if table.has_activations else "without activations"
+    return f"This run needs about {format_memory(needed)} ({sure}), but {device} has {format_memory(capacity)}."
 
 
 def settings_that_fit(kind: type[Family], config: TrainConfig, capacity: int, world_size: int = 1) -> list[str]:

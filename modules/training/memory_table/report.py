@@ -14,8 +14,9 @@ from modules.families._by_name import family_class
 from modules.families._family import Family
 from modules.machine import visible_gpus
 from modules.machine.host import usable_memory_mib
+from modules.run.format_memory import format_memory
 from modules.training.memory_table.advice import RESERVED, memory_problem, settings_that_fit
-from modules.training.memory_table.table import GIB, MemoryTable, in_gib, memory_table
+from modules.training.memory_table.table import GIB, MemoryTable, memory_table
 
 MIB: Final = 2**20
 # More than weights, gradients, optimizer and EMA take of a weight, in units of the weight: a model that fits with it
@@ -82,8 +83,8 @@ def check_capacity(kind: type[Family], config: TrainConfig, capacity: int, devic
     if table is None or (needed := table.needed(only_exact=True)) <= capacity:
         return
     raise ConfigError(
-        f"This run keeps at least {in_gib(needed)} on its device, besides activations, but {device} has "
-        f"{in_gib(capacity)}.",
+        f"This run keeps at least {format_memory(needed)} on its device, besides activations, but {device} has "
+        f"{format_memory(capacity)}.",
         advice(kind, config, capacity, world_size),
     )
 

@@ -130,11 +130,6 @@ def memory_table(
     return MemoryTable((*rows, *_frozen(kind, config)), peak is not None, trained)
 
 
-def in_gib(count: int) -> str:
-    """Bytes as GiB, small numbers as MiB."""
-    return f"{count / GIB:.2f} GiB" if count >= GIB / 10 else f"{count / 2**20:.2f} MiB"
-
-
 def _weights(family: Family, shards: int, offloaded: Sequence[Sequence[nn.Linear]]) -> list[MemoryRow]:
     """Frozen and trained weights of each submodule by format, each storage once, without those of offloaded layers."""
     sizes: Counter[tuple[bool, str, str]] = Counter()
