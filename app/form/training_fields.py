@@ -48,14 +48,14 @@ class BatchSizeField(NotedField):
     def remark(self, config: TrainConfig) -> str:
         if config.global_batch_size is None:
             return ""
-        return f"At most so many at once: a step uses {config.global_batch_size:,}, the global batch size."
+        return f"Of each micro-batch; a step has {config.global_batch_size:,}, the global batch size."
 
 
 class AccumulationField(NotedField):
     """Gradient accumulation, which a fixed global batch makes a lower bound."""
 
     def remark(self, config: TrainConfig) -> str:
-        return "" if config.global_batch_size is None else "The least: the global batch size decides how many."
+        return "" if config.global_batch_size is None else "Minimum; the global batch size decides how many there are."
 
 
 FIELD_CLASSES: Final[dict[str, type[Field]]] = {
