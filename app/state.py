@@ -68,10 +68,10 @@ class AppState:
         self.sample_to_generate: Mapping[str, object] = {}  # for the page Generate, of the next <<GenerateWithRun>>
         self.annotate_job: AnnotateJob | None = None  # as generate_job
         self.model_job: ModelJob | None = None  # as generate_job
-        self.generate_values: Mapping[str, object] = {}  # of the page's fields, as generate_job
         self.generate_job: GenerateJob | None = None  # outlives its page, which a change of scale builds anew
         self.advanced = preferences.advanced
         self.jump_target = ""
+        self.typed: defaultdict[str, dict[str, object]] = defaultdict(dict)  # form -> its fields; outlives it
         self.pages = preferences.pages  # of each section, the page in sight; outlives the section, too
         self.next_join_token = NextToken()
         self._listeners: dict[Topic, list[Callable[[], object]]] = defaultdict(list)

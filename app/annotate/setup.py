@@ -60,8 +60,8 @@ class Setup(tk.Frame):
         self._review = Button(row, "Show the proposals", review, bg=theme.CARD)
         self.earlier_button = Button(row, "Earlier proposals", self._show_earlier, icon="down", bg=theme.CARD)
         self.earlier: list[EarlierSet] = []
-        self.task: Task = "caption"
-        self.choose("caption")
+        self.task: Task = next((task for task in TASKS if task == state.typed["annotate"].get("task")), "caption")
+        self.choose(self.task)
         state.background.run(lambda: len(visible_gpus()), self._offer_devices)
 
     @property
@@ -75,8 +75,9 @@ class Setup(tk.Frame):
         for form in self.forms.values():
             form.pack_forget()
         self.task = task
+        self._state.typed["annotate"]["task"] = task
         if task not in self.forms:
-            self.forms[task] = ToolForm(self._place, TASKS[task], self._edited)
+            self.forms[task] = ToolForm(self._place, TASKS[task], self._edited, self._state.typed[task])
             self.offer_folders()
             self._offer_devices(self._gpus)
         for name in ("concept", "folder"):

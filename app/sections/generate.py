@@ -58,7 +58,6 @@ class Section(tk.Frame):
         self._added = 0
         self._said_training = False
         self._says_faults = False
-        self._is_filled = False
         self._building = self._build()
         next(self._building)
         self._poll_job = self.after(POLL_MS, self._poll)
@@ -90,10 +89,8 @@ class Section(tk.Frame):
         """Do nothing: there are no settings of a run here."""
 
     def destroy(self) -> None:
-        """Stop polling; the process goes on, for the page that a change of scale builds anew, with the same fields."""
+        """Stop polling; the process goes on, for the page that a change of scale builds anew."""
         self.after_cancel(self._poll_job)
-        if self._is_filled:
-            self.state.generate_values = self.form.values()
         super().destroy()
 
     def use_run(self, folder: RunFolder, sample: Mapping[str, object] | None = None) -> None:
@@ -147,6 +144,7 @@ class Section(tk.Frame):
             self._show_status()
 
     def _edited(self) -> None:
+        self.state.typed[self.name] = self.form.values()
         if self._says_faults:
             self._say_faults()
 
@@ -175,8 +173,7 @@ class Section(tk.Frame):
         self.results.pack(side="left", fill="both", expand=True)
         yield
         yield from self.form.steps
-        self.form.show({**self.history.last.model_dump(), **self.state.generate_values})
-        self._is_filled = True
+        self.form.show({**self.history.last.model_dump(), **self.state.typed[self.name]})
         self.state.background.run(lambda: len(visible_gpus()), self.form.show_devices)
 
     def _build_buttons(self, left: tk.Frame) -> None:

@@ -55,7 +55,7 @@ class DuplicatesPage(ProgramPage):
         self._unreadable = 0
         self._photos: list[ImageTk.PhotoImage] = []  # Tk itself keeps no reference
         self._shown: list[tk.Frame] = []
-        self.form = ToolForm(self.head, _TASK, lambda name: None)
+        self.form = ToolForm(self.head, _TASK, lambda name: None, state.typed[_TASK.name])
         self.form.pack(fill="x", expand=True)
         self.folder = cast("Entry", self.form.controls["folder"])
         self.distance = cast("Menu", self.form.controls["distance"])

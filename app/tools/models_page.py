@@ -32,7 +32,7 @@ class ModelsPage(tk.Frame):
         theme.paint(self, bg=theme.WINDOW)
         self._state = state
         self.forms: dict[str, ToolForm] = {}
-        self._suggested = ""
+        self._suggested = state.typed["suggested"]  # task -> the name of its result
         self._is_checked = False
         self.result = JobResult("")
         self._poll_job = ""
@@ -56,21 +56,24 @@ class ModelsPage(tk.Frame):
     def shown(self) -> None:
         """Build the first task's fields at the first time."""
         if not self.forms:
-            self.choose(TASKS[0].name)
+            self.choose(str(self._state.typed["models"].get("task", TASKS[0].name)))
 
     def choose(self, name: str) -> None:
         """Show a task."""
         task = next(each for each in TASKS if each.name == name)
         for form in self.forms.values():
             form.pack_forget()
-        if name not in self.forms:
-            self.forms[name] = ToolForm(self._place, task, self._edited)
+        if is_new := name not in self.forms:
+            self.forms[name] = ToolForm(self._place, task, self._edited, self._state.typed[name])
         self.form = self.forms[name]
+        self._state.typed["models"]["task"] = name
         self.form.pack(fill="x")
         self.tasks.set(task.title)
         self._about.configure(text=task.about)
         self._is_checked = False
         self.form.say({})
+        if is_new:
+            self._look_at(self.form)
 
     def start(self) -> None:
         """Start the process, or show what is missing."""
@@ -115,18 +118,21 @@ class ModelsPage(tk.Frame):
 
     def _edited(self, name: str) -> None:
         form = self.form
-        if name == "source" and form.task.name == "convert":
-            self._look_at(form, form.values()["source"].strip())
+        if name == "source":
+            self._look_at(form)
         if name in _INPUTS:
             values = form.values()
-            if values["out"].strip() in ("", self._suggested):
-                self._suggested = suggested_out(form.task, values)
-                form.show("out", self._suggested)
+            if values["out"].strip() in ("", self._suggested.get(form.task.name)):
+                suggested = self._suggested[form.task.name] = suggested_out(form.task, values)
+                form.show("out", suggested)
         if self._is_checked:
             form.say(faults(form.task, form.values()))
 
-    def _look_at(self, form: ToolForm, source: str) -> None:
-        """Offer the formats that this file or folder can become."""
+    def _look_at(self, form: ToolForm) -> None:
+        """Offer the formats that the file or folder to convert can become."""
+        if form.task.name != "convert":
+            return
+        source = form.values()["source"].strip()
 
         def found(kind: SourceKind) -> None:
             if form.values()["source"].strip() == source and form.values()[KIND] != kind:

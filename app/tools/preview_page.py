@@ -47,7 +47,7 @@ class PreviewPage(ProgramPage):
 
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
         super().__init__(parent, state)
-        form = ToolForm(self.head, _TASK, lambda name: None)
+        self.form = form = ToolForm(self.head, _TASK, lambda name: None, state.typed[_TASK.name])
         form.pack(fill="x", expand=True)
         self.epoch = cast("Entry", form.controls["epoch"])
         self.count = cast("Menu", form.controls["count"])

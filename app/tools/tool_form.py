@@ -21,13 +21,18 @@ _TOOLTIPS: Final = {"any": "a file or folder", "file": "a file", "folder": "a fo
 
 
 class ToolForm(tk.Frame):
-    """`values()` are the texts of the fields; `changed` is called with a field's name at every edit."""
+    """`values()` are the texts of the fields; `changed` is called with a field's name at every edit.
 
-    def __init__(self, parent: tk.Misc, task: ModelTask, changed: Callable[[str], object]) -> None:
+    `typed` is what was in the fields of a form before, and gets what is in them now.
+    """
+
+    def __init__(
+        self, parent: tk.Misc, task: ModelTask, changed: Callable[[str], object], typed: dict[str, object]
+    ) -> None:
         super().__init__(parent, borderwidth=0, highlightthickness=0)
         theme.paint(self, bg=theme.CARD)
         self.task = task
-        self._changed = changed
+        self._changed, self._typed = changed, typed
         self.controls: dict[str, Entry | Menu | Switch] = {}
         self._messages: dict[str, tk.Label] = {}
         self._rows: dict[str, tuple[tk.Misc, ...]] = {}
@@ -37,6 +42,7 @@ class ToolForm(tk.Frame):
         self.grid_columnconfigure(2, weight=1)  # beside the fields in a wide window
         for row, field in enumerate(task.fields):
             self._add(2 * row, field)
+        self._fill()
         tk.Misc.bind(self, "<Configure>", self._wrap, add="+")
         self.refresh()
 
@@ -87,6 +93,14 @@ class ToolForm(tk.Frame):
                     part.grid()  # type: ignore[attr-defined]
                 else:
                     part.grid_remove()  # type: ignore[attr-defined]
+
+    def _fill(self) -> None:
+        for name, control in self.controls.items():
+            value = str(self._typed.get(name, ""))
+            if isinstance(control, Switch):
+                control.show(bool(value))
+            elif name in self._typed:
+                control.show(value)
 
     def _add(self, row: int, field: ToolField) -> None:
         title = text(self, field.title)
@@ -143,6 +157,7 @@ class ToolForm(tk.Frame):
 
     def _edited(self, name: str) -> None:
         if name in self.controls:  # not while it is built
+            self._typed.update(self.values())
             self.refresh()
             self._changed(name)
 

@@ -13,6 +13,8 @@ from safetensors.torch import load_file, save_file
 from app.tools.model_tasks import FORMATS, TASKS, arguments, faults
 from app.tools.models_page import ModelsPage
 from app.tools.source_kind import FITTING, SourceKind, source_kind
+from app.tools.tool_form import ToolForm
+from app.widgets.buttons import Switch
 from modules.checkpoint.formats.file_types import detect_file_type
 from modules.config import ConfigError
 from scripts.convert import check_paths, parser, refuse_other_kinds
@@ -96,6 +98,56 @@ def test_stop_leaves_nothing_and_the_job_survives_a_change_of_scale(driver: Driv
     finish(driver, page)
     assert page.status.cget("text") == "Stopped: nothing was written."
     assert sorted(path.name for path in tmp_path.glob("large*")) == ["large.safetensors"]
+
+
+def test_what_is_typed_survives_a_change_of_scale(driver: Driver) -> None:
+    """On every page: the task in sight, paths that lead nowhere, choices and switches."""
+
+    def forms() -> dict[str, ToolForm]:
+        for name in ("annotate", "duplicates", "preview", "models"):
+            section.open_page(name)
+        pages = section.pages
+        return {
+            "convert": pages["models"].form,
+            "tag": pages["annotate"].setup.form,
+            "duplicates": pages["duplicates"].form,
+            "preview": pages["preview"].form,
+        }
+
+    page_of(driver)
+    section = driver.window.sections["tools"]
+    section.open_page("annotate")
+    section.pages["annotate"].setup.choose("tag")
+    typed = {
+        "convert": {"source": "/no/cats", "out": "/no/dogs", "to": "kohya", "overwrite": "on"},
+        "tag": {"folder": "/no/folder", "threshold": "much", "model": "own", "own": "owner/name", "with_rating": "on"},
+        "duplicates": {"folder": "/no/copies", "distance": "0"},
+        "preview": {"epoch": "first", "count": "24"},
+    }
+    for name, form in forms().items():
+        for field, value in typed[name].items():
+            control = form.controls[field]
+            if isinstance(control, Switch):
+                control.toggle()
+            else:
+                form.show(field, value)
+    driver.press("ctrl+plus")
+    driver.wait(lambda: driver.window.sections["tools"] is not section, "the section at another scale")
+    driver.settle()
+    section = driver.window.sections["tools"]
+    for name, form in forms().items():
+        assert form.task.name == name
+        assert typed[name].items() <= form.values().items()
+    page = section.pages["models"]
+    page.choose("merge")
+    page.form.show("source", "/no/model.safetensors")
+    suggested = page.form.values()["out"]
+    driver.press("ctrl+minus")
+    driver.wait(lambda: driver.window.sections["tools"] is not section, "the section at the first scale")
+    page = page_of(driver)
+    assert (page.form.task.name, page.form.values()["out"]) == ("merge", suggested)
+    page.form.show("source", "/no/other.safetensors")
+    assert page.form.values()["out"] == "/no/other-merged.safetensors", "a suggested name goes on following the source"
 
 
 @pytest.mark.parametrize(
