@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from app.edit_history import EditHistory
 from app.family_declaration import FamilyDeclaration, unknown_family
 from app.nested import inserted, removed, replaced, value_at
 from app.repair import repaired
@@ -28,9 +28,6 @@ from modules.config.io.files import read_data, read_text
 from modules.config.io.text_formats import Data
 from modules.run.folder.links import refuse_linked_config
 
-HISTORY = 500
-MERGE_EDITS_S = 1.5  # keystrokes in one field within this time are undone together
-
 
 class Draft:
     """Widgets write raw values with `set`; `config` is the resulting config, None while anything is invalid.
@@ -40,9 +37,7 @@ class Draft:
 
     def __init__(self, changed: Callable[[bool], None]) -> None:
         self._changed = changed
-        self._undo: list[tuple[Data, str]] = []
-        self._redo: list[tuple[Data, str]] = []
-        self._last_edit = ("", 0.0)
+        self._history = EditHistory()
         self._other_optimizers: dict[str, object] = {}
         self.family: FamilyDeclaration | None = None
         self.file: Path | None = None
@@ -104,7 +99,7 @@ class Draft:
         if path == "optimizer.name":
             self._choose_optimizer(str(value))
         elif self.get(path) != value or type(self.get(path)) is not type(value):
-            self._edit(replaced(self.data, path, value), path, merge=typing)
+            self._edit(replaced(self.data, path, value), path, typing=typing)
 
     def set_together(self, values: Mapping[str, object]) -> None:
         """Set several raw values as one step to undo."""
@@ -136,19 +131,19 @@ class Draft:
 
     def undo(self) -> str | None:
         """Undo one edit; return the path that changed, or None if there is nothing to undo."""
-        return self._step_history(self._undo, self._redo)
+        return self._return_to(self._history.undo(self.data))
 
     def redo(self) -> str | None:
         """Redo the last undone edit; return the path that changed, or None."""
-        return self._step_history(self._redo, self._undo)
+        return self._return_to(self._history.redo(self.data))
 
     @property
     def can_undo(self) -> bool:
-        return bool(self._undo)
+        return self._history.can_undo
 
     @property
     def can_redo(self) -> bool:
-        return bool(self._redo)
+        return self._history.can_redo
 
     def new(self) -> None:
         """Start from the defaults, with no file."""
@@ -206,7 +201,7 @@ class Draft:
         self._changed(True)
 
     def _load(self, data: Data, file: Path | None, preset: str = "") -> None:
-        self._undo, self._redo, self._last_edit = [], [], ("", 0.0)
+        self._history = EditHistory()
         self._other_optimizers = {}
         self.file, self.preset, self.data = file, preset, data
         self._text = "" if file is None else text_of(file)
@@ -214,26 +209,14 @@ class Draft:
         self._saved = self._as_saved()
         self._changed(True)
 
-    def _edit(self, data: Data, path: str, merge: bool = False) -> None:
-        is_merged = (
-            merge
-            and self._undo
-            and self._last_edit[0] == path
-            and time.monotonic() - self._last_edit[1] < MERGE_EDITS_S
-        )
-        if not is_merged:
-            self._undo.append((self.data, path))
-            del self._undo[:-HISTORY]
-        self._redo.clear()
-        self._last_edit = (path, time.monotonic() if merge else 0.0)
+    def _edit(self, data: Data, path: str, typing: bool = False) -> None:
+        self._history.record(self.data, path, typing=typing)
         self._replace(data)
 
-    def _step_history(self, source: list[tuple[Data, str]], target: list[tuple[Data, str]]) -> str | None:
-        if not source:
+    def _return_to(self, step: tuple[Data, str] | None) -> str | None:
+        if step is None:
             return None
-        data, path = source.pop()
-        target.append((self.data, path))
-        self._last_edit = ("", 0.0)
+        data, path = step
         self._replace(data)
         return path
 
