@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,7 +11,7 @@ from app.base_model import BaseModelInfo, inspect_base_model
 from modules.config import ConfigError, TrainConfig, load_config
 from modules.files import expand_home
 from modules.run import RunFolder
-from modules.run.folder.run_folder import run_of_model
+from modules.run.folder.run_folder import newest_first, run_of_model
 
 MAX_RUNS: Final = 30  # listed
 _SAVED_INFO: Final = "tandem.json"  # in a folder that Tandem has saved
@@ -104,13 +103,8 @@ def inspect_lora(name: str) -> BaseModelInfo:
 
 def finished_runs(runs_dir: Path) -> list[RunFolder]:
     """The runs in a folder that have saved a model, newest first."""
-    found = list[tuple[float, Path]]()
-    with suppress(OSError):
-        for path in runs_dir.iterdir():
-            with suppress(OSError):  # a folder that may not be read, or has just been deleted
-                if has_model(run := RunFolder(path)):
-                    found.append((run.model_dir.stat().st_mtime, path.absolute()))
-    return [RunFolder(path) for _, path in sorted(found, reverse=True)[:MAX_RUNS]]
+    found = newest_first(runs_dir, lambda run: run.model_dir.stat().st_mtime if has_model(run) else None)
+    return [RunFolder(run.path.absolute()) for run in found[:MAX_RUNS]]
 
 
 def _base_of(config: TrainConfig) -> str:

@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,7 @@ from app.runs.status import Status, status_of
 from modules.files import FileFault, open_regular, read_json
 from modules.run import Event, EventReader, RunFolder
 from modules.run.folder.event_reader import parse_events
+from modules.run.folder.run_folder import newest_first
 from modules.run.folder.run_notes import RunNotes, notes_file, read_notes
 from modules.run.view.run_view import RunView
 
@@ -141,14 +141,9 @@ def _different(values: Sequence[str], started_in: Sequence[Path | None]) -> set[
 
 
 def _folders(runs_dir: Path) -> list[Path]:
-    """The run folders in a folder, newest first, without those that may not be read or have just been deleted."""
-    found = list[tuple[float, Path]]()
-    with suppress(OSError):
-        for path in runs_dir.iterdir():
-            with suppress(OSError):
-                if RunFolder(path).config_file.is_file():
-                    found.append((path.stat().st_mtime, path))
-    return [path for _, path in sorted(found, reverse=True)[:MAX_RUNS]]
+    """The run folders in a folder, newest first."""
+    found = newest_first(runs_dir, lambda run: run.path.stat().st_mtime if run.config_file.is_file() else None)
+    return [run.path for run in found[:MAX_RUNS]]
 
 
 def _head_and_tail(file: Path) -> list[Event]:

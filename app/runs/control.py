@@ -6,7 +6,6 @@ import os
 import subprocess
 import threading
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -19,6 +18,7 @@ from app.runs.liveness import read_liveness
 from app.runs.status import READING, STARTING, Status, status_of
 from modules.config import Sample, TrainConfig
 from modules.run import RunFolder, request_command
+from modules.run.folder.run_folder import newest_first
 from modules.run.launch.detached import create_run, launch, next_free_name
 from modules.run.supervise.force_stop import force_stop, request_graceful_stop
 
@@ -37,13 +37,8 @@ def existing_run(config: TrainConfig) -> RunFolder | None:
 
 def active_runs(runs_dir: Path) -> list[Path]:
     """The folders of runs that are active on this computer, newest first."""
-    found = list[tuple[float, Path]]()
-    with suppress(OSError):
-        for path in runs_dir.iterdir():
-            with suppress(OSError):  # it has just been deleted
-                if read_liveness(RunFolder(path)).is_alive:
-                    found.append((path.stat().st_mtime, path.absolute()))
-    return [path for _, path in sorted(found, reverse=True)]
+    found = newest_first(runs_dir, lambda run: run.path.stat().st_mtime if read_liveness(run).is_alive else None)
+    return [run.path.absolute() for run in found]
 
 
 class RunControl:

@@ -2,6 +2,8 @@
 
 import os
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -249,15 +251,22 @@ def not_writable_error(path: Path, error: OSError) -> ConfigError:
 
 
 def _existing_runs(runs_dir: Path) -> str:
-    try:
-        found = runs_dir.glob(f"*/{CONFIG_FILE_NAME}")
-        configs = sorted(found, key=lambda file: file.stat().st_mtime, reverse=True)
-    except OSError:
-        configs = []
-    names = [file.parent.name for file in configs[:5]]
+    names = [run.name for run in newest_first(runs_dir, lambda run: run.config_file.stat().st_mtime)[:5]]
     if not names:
         return f"{runs_dir} contains no runs; check runs_dir"
     return f"The newest runs are: {', '.join(names)}"
+
+
+def newest_first(runs_dir: Path, changed: Callable[[RunFolder], float | None]) -> list[RunFolder]:
+    """The runs in a folder by when each has `changed`: None and OSError leave a run out, such as one that may not be
+    read or has just been deleted."""
+    found = list[tuple[float, Path]]()
+    with suppress(OSError):
+        for path in runs_dir.iterdir():
+            with suppress(OSError):
+                if (at := changed(RunFolder(path))) is not None:
+                    found.append((at, path))
+    return [RunFolder(path) for _, path in sorted(found, reverse=True)]
 
 
 def run_of_model(path: Path) -> RunFolder | None:
