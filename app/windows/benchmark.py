@@ -47,7 +47,7 @@ class BenchmarkWindow(ProgramWindow):
         self.dialog.button("Close", self.dialog.close)
         self.saving = self.dialog.button("Save…", self._offer_files)
         self.dialog.button("Compare…", self._choose_before)
-        self.button = self.dialog.button("Measure", self.start_or_stop, "accent")
+        self.button = self.dialog.button("Measure", self.start_or_stop, "accent", widest="Measure again")
         self._show()
 
     def show(self) -> tk.Toplevel:

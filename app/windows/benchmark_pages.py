@@ -85,6 +85,8 @@ class BenchmarkPages:
             self._picture.configure(image="", text="The plot is drawn when all cases are measured.")
         self._result, self._before, self._is_measuring = result, before, is_measuring
         _fill(self.table, [] if result is None else result_rows(result))
+        if self.table.get_children() and not self.table.selection():
+            self.table.selection_set("0")  # the case that the note is about
         rows: list[list[str]] = []
         if before is not None:
             rows = unmeasured_rows(before, result)
@@ -122,7 +124,7 @@ class BenchmarkPages:
             return []
         chosen = self.table.selection()
         case = self._result.cases[int(chosen[0]) if chosen else 0]
-        found = printable(case.failure) if case.measured is None else f"a step is {phases_line(case.measured)}."
+        found = printable(case.failure) if case.measured is None else f"{phases_line(case.measured)}."
         failed = [each for each in self._result.cases if each.measured is None and each is not case]
         return [f"{name_of(case)}: {found}", *(f"{name_of(each)}: {printable(each.failure)}" for each in failed)]
 
@@ -139,7 +141,7 @@ class BenchmarkPages:
 def _numbers(parent: tk.Misc, heads: Sequence[str]) -> Table:
     """A table of figures."""
     narrow = {"ranks": 60, "batch": 60, "before": 75, "change": 75, "": 75}
-    widths = {**narrow, "after samples/s": 125, "step": 190, "memory": 190} if "change" in heads else {}
+    widths = {**narrow, "after samples/s": 125, "median step": 190, "memory": 190} if "change" in heads else {}
     widths["machines"] = 140
     columns = {head: (head[:1].upper() + head[1:], widths.get(head, 100)) for head in heads}
     return table(parent, columns, numbers=[head for head in heads if head != "machines"])
@@ -148,6 +150,8 @@ def _numbers(parent: tk.Misc, heads: Sequence[str]) -> Table:
 def _fill(shown: Table, rows: Sequence[Sequence[str]]) -> None:
     if [tuple(shown.item(item, "values")) for item in shown.get_children()] == [tuple(row) for row in rows]:
         return
+    chosen = shown.selection()
     shown.delete(*shown.get_children())
     for number, row in enumerate(rows):
         shown.insert("", "end", iid=str(number), values=tuple(row))
+    shown.selection_set([item for item in chosen if shown.exists(item)])

@@ -48,9 +48,11 @@ class Dialog:
         self.window.bind("<Escape>", lambda event: self.on_cancel())
         self.window.protocol("WM_DELETE_WINDOW", lambda: self.on_cancel())
 
-    def button(self, label: str, command: Callable[[], object], style: Style = "plain") -> Button:
-        """Add a button at the right."""
-        button = Button(self._row, label, command, style=style, bg=theme.CARD)
+    def button(self, label: str, command: Callable[[], object], style: Style = "plain", *, widest: str = "") -> Button:
+        """Add a button at the right, with room for its `widest` label, so that no other button moves."""
+        button = Button(self._row, widest or label, command, style=style, bg=theme.CARD)
+        if widest:
+            button.configure(text=label, width=button.winfo_reqwidth() / theme.scale())
         button.pack(side="left", padx=(8, 0))
         return button
 

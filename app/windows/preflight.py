@@ -90,7 +90,7 @@ class PreflightWindow(ProgramWindow):
         # once it has been laid out anew
         self.table.bind("<Configure>", lambda event: later(self.table, 1, self._see_selected), add="+")
         self.dialog.button("Close", self.dialog.close)
-        self.button = self.dialog.button("Check again", self.start_or_stop, "accent")
+        self.button = self.dialog.button("Check again", self.start_or_stop, "accent", widest="Check again")
 
     def start(self) -> None:
         """Check the current settings."""

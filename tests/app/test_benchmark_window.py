@@ -45,10 +45,12 @@ def test_cases_are_measured_saved_and_compared(opened: BenchmarkWindow, shared_d
     assert opened.status.cget("text") == "All cases were measured."
     rows = [opened.pages.table.item(item, "values") for item in opened.pages.table.get_children()]
     assert [row[:2] for row in rows] == [("1", "4"), ("1", "2")]
-    assert "forward" in opened.pages.note.cget("text")
+    assert opened.pages.table.selection() == ("0",), "the row that the note is about"
+    assert opened.pages.note.cget("text").startswith("1 rank, batch size 4: on average a step takes")
     opened.pages.table.selection_set("1")
     driver.wait(
-        lambda: opened.pages.note.cget("text").startswith("batch size 2: a step is logging"), "the selected case"
+        lambda: opened.pages.note.cget("text").startswith("1 rank, batch size 2: on average a step takes"),
+        "the selected case",
     )
     assert opened.pages.plot is not None
     assert opened.pages.plot.width() > 500
@@ -78,12 +80,14 @@ def test_cases_are_measured_saved_and_compared(opened: BenchmarkWindow, shared_d
 
 def test_stopping_keeps_what_was_measured(opened: BenchmarkWindow, shared_driver: Driver) -> None:
     enter(opened, steps="2", batch_sizes="2 3")
+    width = opened.button.winfo_reqwidth()
     opened.button.invoke()
     shared_driver.wait(lambda: len(opened.pages.table.get_children()) == 1, "the first case")
     opened.button.invoke()
     shared_driver.wait(lambda: opened.child is None, "the end")
     assert opened.status.cget("text") == "Stopped; the cases before are shown."
     assert opened.button.cget("text") == "Measure again"
+    assert opened.button.winfo_reqwidth() == width, "the other buttons stay in their places"
     assert isinstance(opened.result, BenchmarkResult)
     opened.dialog.close()
 

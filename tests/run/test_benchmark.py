@@ -114,7 +114,7 @@ def test_one_and_two_processes_and_what_is_written(images: Path, tmp_path: Path)
     assert {name for case in found.cases for name in case.machines} == {system_hostname()}
     assert [each.measured is not None and each.measured.samples for each in found.cases] == [24, 24]
     assert json.loads((tmp_path / "r.json").read_text())["cases"][0]["samples_per_s"] > 0
-    assert "What a step consists of:" in done.stdout
+    assert "What a step consists of, on average:" in done.stdout
     with Image.open(tmp_path / "r.png") as picture:
         assert picture.width > 800
     assert not RunFolder(Path(config.runs_dir) / "1-4").path.exists(), "the cases ran elsewhere"

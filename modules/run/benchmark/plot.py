@@ -77,7 +77,7 @@ def _draw_phases(axes: Axes, cases: list[CaseResult]) -> None:
         axes.barh(labels, widths, left=left, color=colour, label=name)
         left = [start + width for start, width in zip(left, widths, strict=True)]
     axes.invert_yaxis()
-    axes.set(title="What a step consists of", xlabel="milliseconds", ylabel="ranks x batch size")
+    axes.set(title="What a step consists of, on average", xlabel="milliseconds", ylabel="ranks x batch size")
     axes.legend(frameon=False, fontsize=8, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.14))
 
 

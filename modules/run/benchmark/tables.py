@@ -8,8 +8,8 @@ from modules.files import printable
 from modules.run.benchmark.records import BenchmarkResult, CaseResult, Measured
 
 _DASH = "-"
-HEADS = ("ranks", "batch", "samples/s", "scaling", "step", "90 % below", "memory", "of peak", "machines")
-COMPARED_HEADS = ("ranks", "batch", "before", "after samples/s", "change", "step", "memory", "machines", "")
+HEADS = ("ranks", "batch", "samples/s", "scaling", "median step", "90 % below", "memory", "of peak", "machines")
+COMPARED_HEADS = ("ranks", "batch", "before", "after samples/s", "change", "median step", "memory", "machines", "")
 NOISE = 0.03  # a difference below this share is not called one
 
 
@@ -22,7 +22,7 @@ def result_lines(result: BenchmarkResult) -> list[str]:
     phases = next((list(case.measured.phases) for case in result.cases if case.measured is not None), [])
     lines = [*_table(HEADS, result_rows(result)), *notes]
     if anatomy:
-        lines += ["", "What a step consists of:", *_table(["ranks", "batch", *phases, "machines"], anatomy)]
+        lines += ["", "What a step consists of, on average:", *_table(["ranks", "batch", *phases, "machines"], anatomy)]
     return lines
 
 
@@ -109,13 +109,9 @@ def _key(case: CaseResult) -> list[str]:
 
 
 def name_of(case: CaseResult) -> str:
-    """`2 ranks, batch size 4`, or `2 ranks on alpha and beta, batch size 4`."""
+    """`1 rank, batch size 4`, or `2 ranks on alpha and beta, batch size 4`."""
     where = f" on {' and '.join(map(printable, case.machines))}" if len(case.machines) > 1 else ""
-    return (
-        f"{case.ranks} ranks{where}, batch size {case.batch_size}"
-        if case.ranks > 1
-        else f"batch size {case.batch_size}"
-    )
+    return f"{case.ranks} rank{'s' if case.ranks > 1 else ''}{where}, batch size {case.batch_size}"
 
 
 def _machines(case: CaseResult) -> str:
@@ -137,9 +133,12 @@ def _cells(case: CaseResult, scaling: float | None) -> list[str]:
 
 
 def phases_line(found: Measured) -> str:
-    """What a step consists of, in one line."""
-    whole = sum(found.phases.values()) or 1.0
-    return ", ".join(f"{name} {_ms(seconds)} ({seconds / whole:.0%})" for name, seconds in found.phases.items())
+    """What a step consists of, in one line; a few slow steps make the mean longer than the median."""
+    whole = sum(found.phases.values())
+    phases = ", ".join(
+        f"{name} {_ms(seconds)} ({seconds / (whole or 1.0):.0%})" for name, seconds in found.phases.items()
+    )
+    return f"on average a step takes {_ms(whole)}: {phases}"
 
 
 def _phases(found: Measured) -> list[str]:
