@@ -101,9 +101,16 @@ class ActiveRun:
             return True
         return is_alive(self.folder)
 
-    def stop(self, number: int) -> None:
-        """Ask the run to stop after a backup, as by this signal; the second time, at once."""
+    def stop(self, number: int, *, by_command: bool = False) -> None:
+        """Ask the run to stop after a backup, as by this signal; the second time, at once.
+
+        `by_command`: a person asked for it, so that the run says that it was stopped; the signal is for one whose start
+        deletes the command.
+        """
         self._stops += 1
+        if by_command:
+            with suppress(OSError):
+                request_command(self.folder, "stop")
         process: subprocess.Popen[bytes] | psutil.Process | None = self._process
         if self._process is None or self._process.poll() is not None:
             launcher = find_launcher(self.folder)

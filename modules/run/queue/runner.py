@@ -85,7 +85,7 @@ class QueueRunner:
             queue = self._queue.read()
             self._collect(queue)
             if queue.wanted == "stop":
-                self._stop_all(int(signal.SIGINT))
+                self._stop_all(int(signal.SIGINT), by_command=True)
             may_start = queue.wanted == "run" and not self._signal and not (self._stop_on_failure and self._has_failed)
             if may_start:
                 self._start_possible(queue)
@@ -219,13 +219,13 @@ class QueueRunner:
         self._said = ""
         self._echo(f"Entry {entry.title} {verb}{where}. Run folder: {run.folder.path}")
 
-    def _stop_all(self, number: int) -> None:
+    def _stop_all(self, number: int, *, by_command: bool = False) -> None:
         if not self._stopped_at:
             self._stopped_at = time.monotonic()
             if self._active:
                 self._echo("Stopping the present run after a backup; once more stops it at once.")
             for run in self._active.values():
-                run.stop(number)
+                run.stop(number, by_command=by_command)
 
     def _handle_signals(self) -> None:
         pending, self._signals = self._signals, []
