@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from app.monitor.queue_texts import loss_text, progress_text, settings_text
+from app.monitor.queue_texts import loss_text, progress_text, settings_text, step_text
 from app.monitor.run_list import RunList, RunSummary
 from modules.run.queue.differences import Differences
-from modules.run.queue.entries import Queue
+from modules.run.queue.entries import Entry, Queue
 from modules.run.queue.folder import RunQueue
 
 _WITH_RESULT: Final = ("running", "finished", "stopped")
@@ -40,13 +40,16 @@ class QueueReader:
         differences = self._differences.of(queue, found.in_order())
         entries = {queue.run_folder(each).path: each for each in found.entries if each.state in _WITH_RESULT}
         runs = [(entries[run.path], run) for run in self._runs.read(list(entries))]
-        results = {entry.number: _result(run, is_running=entry.state == "running") for entry, run in runs}
+        results = {entry.number: _result(run, entry) for entry, run in runs}
         steps = {**steps, **{entry.number: run.total_steps for entry, run in runs if run.total_steps}}
         texts = {number: settings_text(each, steps.get(number)) for number, each in differences.items()}
         return QueueContent(found, queue.has_runner(), texts, results)
 
 
-def _result(run: RunSummary, *, is_running: bool) -> str:
-    if not is_running:
-        return loss_text(run.loss, run.validation_loss)
-    return progress_text(run.status, run.step, run.total_steps, run.loss)
+def _result(run: RunSummary, entry: Entry) -> str:
+    if entry.state == "running":
+        return progress_text(run.status, run.step, run.total_steps, run.loss)
+    losses = loss_text(run.loss, run.validation_loss)
+    if entry.state == "finished" or run.step is None:
+        return losses
+    return ", ".join(filter(None, (step_text(run.step, run.total_steps), losses)))

@@ -101,14 +101,18 @@ def loss_text(loss: float | None, validation_loss: float | None) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in named if value is not None)
 
 
+def step_text(step: int, total_steps: int | None) -> str:
+    """The step that a run has reached."""
+    return f"step {step:,}" + (f" of {total_steps:,}" if total_steps else "")
+
+
 def progress_text(status: Status, step: int | None, total_steps: int | None, loss: float | None) -> str:
     """How far a run is: its step and loss, or what it does before the first step and between steps."""
     doing = f"{status.title[:1].lower()}{status.title[1:]}"
     if step is None or not status.is_alive:
         return doing
-    of = f" of {total_steps:,}" if total_steps else ""
     phase = "" if status.kind == "training" else doing
-    return ", ".join(filter(None, (f"step {step:,}{of}", loss_text(loss, None), phase)))
+    return ", ".join(filter(None, (step_text(step, total_steps), loss_text(loss, None), phase)))
 
 
 def row_of(entry: Entry, place: int | None, settings: str = "", result: str = "") -> tuple[str, ...]:

@@ -20,11 +20,26 @@ _TEXTS_FROM: Final = 150  # unscaled width of columns with texts of any length, 
 
 
 class Table(ttk.Treeview):
-    """Texts that are too long for their column end in an ellipsis; `item` and `values` have them whole."""
+    """Texts that are too long for their column end in an ellipsis; `item` and `values` have them whole.
 
-    def __init__(self, parent: tk.Misc, columns: Mapping[str, tuple[str, int]], numbers: Collection[str]) -> None:
+    `columns` maps names to (title, width in unscaled pixels). They share the room in proportion, unless that cuts a
+    text.
+    """
+
+    def __init__(
+        self, parent: tk.Misc, columns: Mapping[str, tuple[str, int]], numbers: Collection[str], *, stretch: bool
+    ) -> None:
         super().__init__(parent, columns=[*columns, _END], show="headings", style=_STYLE, selectmode="browse")
         self._names = list(columns)
+        self._widths = {name: width for name, (_, width) in columns.items()}
+        self._wanted = dict(self._widths)  # of the columns that are shown
+        self._stretch = stretch
+        font = theme.tk_font("strong")
+        # of each column what its title needs, and what its widest text yet does: a row that changes moves no columns
+        self._least = {
+            name: text_width(self, title, font) + theme.px(_PADDING + 6) for name, (title, _) in columns.items()
+        }
+        self._needed = dict(self._least)
         self._whole: dict[str, tuple[str, ...]] = {}
         self._job = ""
         self._message: tk.Label | None = None
@@ -32,8 +47,9 @@ class Table(ttk.Treeview):
             anchor: Literal["e", "w"] = "e" if name in numbers else "w"
             self.heading(name, text=title, anchor=anchor)
             least = theme.px(min(width, 60))
-            self.column(name, width=theme.px(width), minwidth=least, stretch=True, anchor=anchor)
+            self.column(name, width=theme.px(width), minwidth=least, stretch=False, anchor=anchor)
         self.column(_END, width=theme.px(_END_WIDTH), minwidth=theme.px(_END_WIDTH), stretch=False)
+        self.bind("<Configure>", lambda event: self._resized(), add="+")
 
     def insert(self, parent: str, index: Any, iid: Any = None, **options: Any) -> str:
         made = super().insert(parent, index, iid, **options)
@@ -66,6 +82,12 @@ class Table(ttk.Treeview):
             self._message.configure(text="")
             self._message.place_forget()
 
+    def show_columns(self, names: Collection[str]) -> None:
+        """Show these columns only; they share the room."""
+        self._wanted = {name: self._widths[name] for name in self._names if name in names}
+        self._resized()  # first, because Tk asks for the widths that it finds
+        self.configure(displaycolumns=[*self._wanted, _END])
+
     def schedule(self) -> None:
         """Shorten what is in sight, once everything else is done."""
         if not self._job:
@@ -80,53 +102,79 @@ class Table(ttk.Treeview):
         """Write the cells in sight as they fit; the others are when they come into sight."""
         self._job = ""
         font = theme.tk_font("body")
-        room = [int(self.column(name, "width")) - theme.px(_PADDING) for name in self._names]
         step = max(theme.px(8), 1)
         seen = {self.identify_row(y) for y in range(0, self.winfo_height(), step)} - {""}
+        before = dict(self._needed)
+        for item in seen:
+            for name, text in zip(self._names, self._whole.get(item, ()), strict=False):
+                needed = text_width(self, " ".join(text.split()), font) + theme.px(_PADDING) + 1
+                self._needed[name] = max(self._needed[name], needed)
+        if self._needed != before:
+            self._fit_columns()
+        room = [int(self.column(name, "width")) - theme.px(_PADDING) for name in self._names]
         for item in seen:
             whole = self._whole.get(item, ())
             fitted = tuple(fit(self, text, font, width) for text, width in zip(whole, room, strict=False))
             if fitted != tuple(map(str, super().item(item, "values"))):
                 super().item(item, values=fitted)
 
+    def _resized(self) -> None:
+        self._fit_columns()
+        self.schedule()
+
+    def _fit_columns(self) -> None:
+        """Resize all columns; Tk itself would keep their widths and cut off the last."""
+        if self.winfo_width() <= 1:
+            return  # not shown yet
+        widths = self._filled(self._shares(self.winfo_width() - theme.px(_END_WIDTH)))
+        for name, width in widths.items():
+            self.column(name, width=width)
+        self.column(_END, width=max(self.winfo_width() - sum(widths.values()), theme.px(_END_WIDTH)))
+
+    def _shares(self, room: int) -> dict[str, int]:
+        """The widths of the columns, whatever is in them."""
+        total, least = sum(self._wanted.values()), self._least
+        if not self._stretch:
+            room = min(room, theme.px(total))
+        widths = {name: max(room * width // total, least[name]) for name, width in self._wanted.items()}
+        fixed = {name: theme.px(width) for name, width in self._wanted.items() if width < _TEXTS_FROM}
+        texts = {name: width for name, width in self._wanted.items() if name not in fixed}
+        left = room - sum(fixed.values())
+        if room < theme.px(total) and texts and left >= sum(least[name] for name in texts):
+            share = sum(texts.values())
+            widths = fixed | {name: max(left * width // share, least[name]) for name, width in texts.items()}
+        widest = max(widths, key=lambda name: widths[name])
+        widths[widest] = max(widths[widest] - max(sum(widths.values()) - room, 0), least[widest])
+        return widths
+
+    def _filled(self, widths: dict[str, int]) -> dict[str, int]:
+        """These widths if no text is cut; else each column has what its texts need, and the longest texts, which are
+        cut, share the rest."""
+        needed, left = {name: self._needed[name] for name in widths}, sum(widths.values())
+        if all(needed[name] <= width for name, width in widths.items()):
+            return widths
+        free, total = left - sum(needed.values()), sum(self._wanted.values())
+        if free >= 0:
+            return {name: needed[name] + free * width // total for name, width in self._wanted.items()}
+        filled: dict[str, int] = {}
+        for name in sorted(needed, key=lambda each: needed[each]):
+            share = left // (len(needed) - len(filled))
+            filled[name] = max(min(needed[name], share), self._least[name])
+            left -= filled[name]
+        return filled
+
 
 def table(
     parent: tk.Misc, columns: Mapping[str, tuple[str, int]], numbers: Collection[str] = (), *, stretch: bool = True
 ) -> Table:
-    """A table that fills `parent`, with a scrollbar; `columns` maps names to (title, width in unscaled pixels).
+    """A table that fills `parent`, with a scrollbar; `columns` as of `Table`.
 
-    The columns share the available width in proportion, but none is narrower than its title; unless they `stretch`,
-    what they do not need stays free. Those of `numbers` are aligned at the right.
+    None is narrower than its title; unless they `stretch`, what they do not need stays free. Those of `numbers` are
+    aligned at the right.
     """
     restyle(parent)  # the style must exist before its first table
-    tree = Table(parent, columns, numbers)
+    tree = Table(parent, columns, numbers, stretch=stretch)
     theme.follow(tree, "style", lambda: restyle(tree))
-    total, previous = sum(width for _, width in columns.values()), 0
-    font = theme.tk_font("strong")
-    titles = {name: text_width(tree, title, font) for name, (title, _) in columns.items()}
-
-    def fit_columns(event: tk.Event[tk.Misc]) -> None:
-        """Resize all columns; Tk itself would keep their widths and cut off the last."""
-        nonlocal previous
-        if event.width != previous:
-            previous = event.width
-            room = event.width - theme.px(_END_WIDTH)
-            if not stretch:
-                room = min(room, theme.px(total))
-            least = {name: width + theme.px(_PADDING + 6) for name, width in titles.items()}
-            widths = {name: max(room * width // total, least[name]) for name, (_, width) in columns.items()}
-            fixed = {name: theme.px(width) for name, (_, width) in columns.items() if width < _TEXTS_FROM}
-            texts = {name: width for name, (_, width) in columns.items() if name not in fixed}
-            left = room - sum(fixed.values())
-            if room < theme.px(total) and texts and left >= sum(least[name] for name in texts):
-                share = sum(texts.values())
-                widths = fixed | {name: max(left * width // share, least[name]) for name, width in texts.items()}
-            widest = max(widths, key=lambda name: widths[name])
-            widths[widest] = max(widths[widest] - max(sum(widths.values()) - room, 0), least[widest])
-            for name, width in widths.items():
-                tree.column(name, width=width)
-            tree.column(_END, width=max(event.width - sum(widths.values()), theme.px(_END_WIDTH)))
-        tree.schedule()
 
     bar = Scrollbar(parent, tree.yview)
 
@@ -139,7 +187,6 @@ def table(
             bar.place_forget()
         tree.schedule()
 
-    tree.bind("<Configure>", fit_columns, add="+")
     tree.configure(yscrollcommand=scrolled)
     tree.pack(fill="both", expand=True)
     return tree

@@ -117,9 +117,7 @@ class ImportWindow:
         self._table.delete(*self._table.get_children())
         rows = [_row(entry) for entry in self._entries]
         shown = [name for name, cells in zip(COLUMNS, zip(*rows, strict=True), strict=False) if any(cells)]
-        for name, width in zip(COLUMNS, COLUMN_WIDTHS, strict=True):  # those of fewer columns were stretched
-            self._table.column(name, width=theme.px(width))
-        self._table.configure(displaycolumns=shown or COLUMNS[:1])
+        self._table.show_columns(shown or COLUMNS[:1])
         for number, row in enumerate(rows):
             self._table.insert("", "end", iid=str(number), values=row)
         self._detail.configure(text="" if self._entries else "No items")

@@ -96,6 +96,23 @@ def test_table_has_a_whole_header_ellipses_and_numbers_at_the_right(shared_drive
     window.destroy()
 
 
+def test_a_column_without_texts_gives_its_room_to_one_whose_texts_are_cut(shared_driver: Driver) -> None:
+    window = tk.Toplevel(shared_driver.window)
+    window.geometry("600x200+0+0")
+    made = table(window, {"state": ("State", 100), "settings": ("Settings", 200), "result": ("Result", 200)})
+    said = ("Generating samples 3 of 8", "A sentence of usual length", "")
+    made.insert("", "end", iid="1", values=said)
+    shared_driver.settle()
+    assert made.tk.call(str(made), "item", "1", "-values")[:2] == said[:2]
+    assert sum(int(made.column(name, "width")) for name in made["columns"]) <= made.winfo_width()
+    made.insert(
+        "", "end", iid="2", values=("Failed", "A sentence of usual length", "Why it failed, in many words " * 4)
+    )
+    shared_driver.settle()
+    assert made.tk.call(str(made), "item", "1", "-values")[:2] == said[:2], "the shorter texts first"
+    window.destroy()
+
+
 def test_idle_window_wakes_rarely(shared_driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """No timer of less than a tenth of a second while nothing happens: customtkinter has some of its own."""
     shared_driver.window.show_section("model")

@@ -23,6 +23,7 @@ from modules.config import TrainConfig, find_option, load_config, save_config
 from modules.run.queue.entries import Entry
 from modules.run.queue.folder import RunQueue
 from tests.app.driver import Driver
+from tests.app.fake_runs import make_fake_run
 from tests.app.run_driver import ROOT, Driven, tiny
 
 
@@ -310,6 +311,7 @@ def test_add_start_and_follow(preferences: Path, images: Path, tmp_path: Path) -
         driven.until(lambda: not queue.has_runner(), "the end of the process")
         assert queue.read().entry(1).state == "waiting"
         driven.until(lambda: "Not started" in page.status.cget("text"), "the state")
+        driven.until(lambda: driven.status() == "stopped", "the same word as after Stop in the run bar")
     finally:
         driven.close()
 
@@ -327,6 +329,17 @@ def test_both_limits_of_a_run_are_told(tmp_path: Path) -> None:
     assert counted[1].startswith("3 epochs (180 steps)  ·  ")
     assert counted[2].startswith("500 steps  ·  ")
     assert counted[3].startswith("1 epoch  ·  ")
+
+
+def test_a_stopped_entry_says_its_step(tmp_path: Path) -> None:
+    queue = RunQueue(tmp_path)
+    for name, state in (("cats", "stopped"), ("dogs", "finished")):
+        entry = queue.add(TrainConfig(device="cpu", run_name=name))
+        make_fake_run(queue.run_folder(entry).path, steps=120, total=1000)
+        queue.edit(lambda found, entry=entry, state=state: found.with_entry(entry.changed(state=state)))  # type: ignore[misc]
+    results = QueueReader().read(queue).results
+    assert results[1].startswith("step 120 of 1,000, ")
+    assert "step" not in results[2], "all of them"
 
 
 def test_what_the_selected_entry_was_is_told_whole() -> None:
