@@ -139,8 +139,8 @@ def remark(answer: MemoryAnswer) -> str:
         return "Known once the model is loaded."
     parts = [
         "" if answer.has_activations else "Activations come on top: this model's are not known in advance.",
-        "" if all(row.is_exact for row in answer.rows) else "≈ is an estimate.",
-        "Counted are tensors; CUDA and the gaps between them take about 1 GiB more of a GPU.",
+        "" if all(row.is_exact for row in answer.rows) else "≈ marks an estimate.",
+        "Only tensors are counted; CUDA and the gaps between them take about 1 GiB more on a GPU.",
     ]
     return " ".join(filter(None, parts))
 

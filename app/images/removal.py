@@ -83,8 +83,8 @@ class ImageRemoval:
         ask(
             self._owner,
             f"Move {title} to the trash?",
-            f"{', '.join(names[:_NAMED])}{' …' if len(names) > _NAMED else ''}: with their captions. "
-            "They can be taken back from there.",
+            f"{', '.join(names[:_NAMED])}{' …' if len(names) > _NAMED else ''}, with captions. "
+            f"“Undo” takes {_them(len(names))} back.",
             (Choice("delete", "Move to the trash", "danger"), Choice("", "Cancel", "accent")),
             chosen,
         )

@@ -14,7 +14,7 @@ ASKED: Final = {
 }
 DONE: Final = {
     "backup": "Step {step:,} is backed up.",
-    "sample": "Samples of step {step:,} have come: click to see them.",
+    "sample": "Samples of step {step:,} are ready: click to see them.",
     "save": "The model of step {step:,} is saved: click to see it.",
 }
 

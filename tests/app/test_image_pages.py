@@ -394,7 +394,7 @@ def test_unreadable_images_go_to_the_trash_and_back(
     found.table.selection_set([row for row in rows() if found.table.item(row, "values")[1] in ("b.png", "good.png")])
     driver.settle()
     driver.press("Delete")
-    assert "b.png: with their captions" in driver.text(driver.dialogs()[0])
+    assert "b.png, with captions. “Undo” takes it back." in driver.text(driver.dialogs()[0])
     driver.press("Return")
     assert (place / "b.png").exists(), "Return keeps it"
     driver.press("Delete")

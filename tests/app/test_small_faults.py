@@ -121,8 +121,8 @@ def test_learning_rate_and_batch_say_what_they_mean_with_other_settings(driver: 
     assert note("learning_rate") == ""
     assert note("batch_size") == note("gradient_accumulation_steps") == ""
     driver.draft.set("global_batch_size", 16)
-    assert "a step uses 16" in note("batch_size")
-    assert note("gradient_accumulation_steps").startswith("The least")
+    assert "a step has 16" in note("batch_size")
+    assert note("gradient_accumulation_steps").startswith("Minimum")
 
 
 def test_reset_stands_beside_a_narrow_control_and_goes_with_it(driver: Driver) -> None:
