@@ -212,9 +212,13 @@ def read_shapes(files: list[Path]) -> dict[str, list[int]]:
                     shapes[name] = weights.get_slice(name).get_shape()
         except FileFault as error:
             raise ConfigError(f"base_model: {str(file)!r} {error}.", ACCEPTED) from error
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
             raise ConfigError(
-                f"base_model: {str(file)!r} is damaged or truncated ({error}).",
+                f"base_model: {str(file)!r} cannot be read ({error.strerror or error}).", ACCEPTED
+            ) from error
+        except SafetensorError as error:
+            raise ConfigError(
+                f"base_model: {str(file)!r} is damaged or truncated.",
                 "Download or copy it again.",
             ) from error
     return shapes

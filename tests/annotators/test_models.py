@@ -233,7 +233,7 @@ def test_models_that_are_refused(tmp_path: Path, blip: Path) -> None:
     assert "only as a pickled file" in refusal(tmp_path)
     weights = (blip / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(weights[:1000])
-    assert refusal(tmp_path).startswith("--model: ")
+    assert f"{str(tmp_path / 'model.safetensors')!r} is damaged or truncated." in refusal(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(weights)
     model_folder(str(tmp_path), "transformers", caption.MODEL_TYPES)
     own_code = {"model_type": "internlmx", "auto_map": {"AutoModel": "modeling.Model"}}

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import errno
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Final
 
 from huggingface_hub import constants, get_token
 from huggingface_hub.errors import (
@@ -19,6 +23,13 @@ _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 _WRONG_TOKEN = "Invalid credentials in Authorization header"
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NOT_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_UNREACHABLE: Final[dict[type[BaseException], str]] = {  # what the library's own error came from
+    socket.gaierror: "its address cannot be found",
+    ConnectionRefusedError: "nothing answers there",
+    ssl.SSLError: "no secure connection is possible",
+    TimeoutError: "it does not answer",
+    ConnectionError: "the connection was cut off",
+}
 
 
 def explain_error(error: Exception, label: str) -> ConfigError:
@@ -56,17 +67,28 @@ def explain_error(error: Exception, label: str) -> ConfigError:
             "Set HF_HOME to a folder that you may write to.",
         )
     return ConfigError(
-        f"base_model: there is no folder {label!r}, and it could not be downloaded as a model of the hub from "
-        f"{constants.ENDPOINT} ({cause_of(error)}).",
+        f"base_model: {label!r} is no folder here, and could not be downloaded from the hub {constants.ENDPOINT}: "
+        f"{cause_of(error)}.",
         "Check the connection (and HTTPS_PROXY, HF_ENDPOINT), or download it elsewhere and give the folder. Completed "
         "files are kept.",
     )
 
 
 def cause_of(error: Exception) -> str:
-    """The type and the first line of the underlying error."""
+    """Why the hub cannot be reached; of another error the type and the first line."""
+    for each in _chain(error):
+        if words := next((words for kind, words in _UNREACHABLE.items() if isinstance(each, kind)), ""):
+            return words
     cause = error.__cause__ or error  # huggingface_hub wraps it in "cannot find the files in the local cache"
     return f"{type(cause).__name__}: {_first_line(cause)}"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it came from."""
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = found.__cause__ or found.__context__
 
 
 def disk_full(label: str, needed: int | None = None, free: int | None = None) -> ConfigError:
