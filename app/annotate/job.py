@@ -25,7 +25,7 @@ from modules.run.format_duration import format_duration
 from modules.run.format_progress import BYTES, format_progress
 
 SCRIPT: Final = ROOT / "scripts" / "annotate.py"
-_WAIT_S: Final = 3.0  # for a process to end that was told to
+_WAIT_S: Final = 3.0  # for a process to end that was asked to
 _SHOWN: Final = 600  # characters of an error
 _FIELDS: Final = {"model": "Model", "batch_size": "Images at once", "device": "Device"}  # by the names of flags
 _SURE: Final = 3  # images after which the time left is estimated

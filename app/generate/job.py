@@ -27,7 +27,7 @@ from modules.run.format_progress import BYTES, format_progress
 
 SCRIPT: Final = ROOT / "scripts" / "sample.py"
 _STOP_ENDING: Final = ".stop"  # as in scripts/sample_events.py
-_WAIT_S: Final = 3.0  # for a process to end that was told to
+_WAIT_S: Final = 3.0  # for a process to end that was asked to
 
 Tone = Literal["muted", "good", "warn", "bad"]
 

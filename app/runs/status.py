@@ -36,7 +36,7 @@ _LOST_EVENTS: Final = "The run has saved its work, but none of its events are le
 _AFTER_LOST_EVENTS: Final = f"events.jsonl is empty, damaged or was removed; a full disk can do that. {_SAID_ELSEWHERE}"
 _HOW_TO_FORCE: Final = "“Force stop” ends it at once, without a backup."
 _IS_OVER: Final = "Training is over; its processes are ending."
-_SLOW_START_S: Final = 20.0  # from here on the time is told
+_SLOW_START_S: Final = 20.0  # from here on the time is shown
 
 
 @dataclass(frozen=True)

@@ -137,10 +137,10 @@ class RunBar(tk.Frame):
         self.refresh()
         is_idle = is_all_read and not self._status.is_alive
         self._job = self.after(IDLE_MS if is_idle else REFRESH_MS, self._tick)
-        self._tell_of_requests()
-        self._tell_of_custom_samples()
+        self._report_requests()
+        self._report_custom_samples()
 
-    def _tell_of_requests(self) -> None:
+    def _report_requests(self) -> None:
         run = self._state.run
         name, said = self._requests.done(run)
         if run is None or not name:
@@ -151,7 +151,7 @@ class RunBar(tk.Frame):
         else:
             self.show_message(said, (lambda: self.event_generate(SHOW_RESULT)) if name == "save" else None)
 
-    def _tell_of_custom_samples(self) -> None:
+    def _report_custom_samples(self) -> None:
         run = self._state.run
         if (arrived := self._custom.arrived(run)) is not None:
             self.custom_sample = arrived

@@ -49,11 +49,11 @@ class Session:
 
     def restore(self) -> str:
         """Open what the file says; returns what the user should know, or an empty string."""
-        saved, told = self._read(), ""
+        saved, message = self._read(), ""
         if saved is None:
             return ""
         if not self._is_mine:
-            told = f"Another window is open{', with unsaved changes that stay there' * (saved.unsaved is not None)}."
+            message = f"Another window is open{', with unsaved changes that stay there' * (saved.unsaved is not None)}."
             saved = saved.model_copy(update={"unsaved": None})
         draft, what = self._state.draft, saved.file or saved.preset
         try:
@@ -66,7 +66,7 @@ class Session:
                 return f"{what}, which was open last, cannot be opened any more."
             draft.new()
         if saved.unsaved is None:
-            return told
+            return message
         draft.replace_all(saved.unsaved)
         return "Your unsaved changes are back; Undo returns to what was saved."
 

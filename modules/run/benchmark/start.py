@@ -150,7 +150,7 @@ def _run_case(
         case = config.model_copy(update={"runs_dir": str(place)})
         check_start(case, require_multi_gpu=ranks > 1, token=None)
         folder = RunFolder.create(case)
-        with _told(request):
+        with _request_in_environment(request):
             code = start_run(case, folder, echo, require_multi_gpu=ranks > 1, hosts=hosts)
         if code in _STOPPED:
             raise BenchmarkStopped("The benchmark was stopped")
@@ -171,7 +171,7 @@ def _run_case(
 
 
 @contextmanager
-def _told(request: BenchmarkRequest) -> Iterator[None]:
+def _request_in_environment(request: BenchmarkRequest) -> Iterator[None]:
     os.environ.update(request.environment())
     try:
         yield
