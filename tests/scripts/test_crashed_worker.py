@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from modules import ROOT
+from tests.scripts.pytest_program import run_pytest
 
 PASSES = "def test_one(): pass\ndef test_two(): pass\n"
 GROUPED = """import os, pathlib, pytest
@@ -27,17 +24,7 @@ def test_a_group_stays_together_and_a_crashed_worker_does_not_stop_the_others(tm
     (tmp_path / "test_first.py").write_text(PASSES + CRASHES + PASSES.replace("test_", "test_after_"))
     (tmp_path / "test_second.py").write_text(PASSES)
     (tmp_path / "test_third.py").write_text(CRASHES)
-    options = ("-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder", "-p", "no:cacheprovider")
-    command = [sys.executable, "-m", "pytest", "-q", *options]
-    ended = subprocess.run(
-        [*command, "--rootdir", str(tmp_path), str(tmp_path)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    ended = run_pytest(tmp_path, "-q", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
     assert "2 failed, 8 passed" in ended.stdout, ended.stdout[-3000:] + ended.stderr[-2000:]
     assert ended.returncode == 1
     assert (tmp_path / "test_a.worker").read_text() == (tmp_path / "test_b.worker").read_text()
