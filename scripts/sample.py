@@ -108,7 +108,7 @@ def parser() -> argparse.ArgumentParser:
         "moved",
     )
     top.add_argument("--base_model", help="base model of a LoRA or an embedding, if it was moved")
-    top.add_argument("--prompt", required=True, action="append", help="the prompt; may be given several times")
+    top.add_argument("--prompt", required=True, action="append", help="the prompt, or ''; may be given several times")
     top.add_argument("--negative_prompt", default="", help="what to avoid")
     top.add_argument(
         "--out",

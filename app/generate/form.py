@@ -15,7 +15,7 @@ from app.form.setting_text import format_value, help_text
 from app.generate.field import INSIDE, Field
 from app.generate.history import Prompt
 from app.generate.run_models import inspect_lora, inspect_model
-from app.generate.settings import OPTIONS, check, families, parse_strengths
+from app.generate.settings import EMPTY_PROMPT, OPTIONS, check, families, parse_strengths
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Menu, Switch, TextBox, add_tooltip, card, frame, popup_menu, text
@@ -110,28 +110,27 @@ class GenerateForm(tk.Frame):
 
     def show_faults(self, faults: Mapping[str, str]) -> None:
         """Mark the fields that are wrong, and bring the first one into view."""
-        self.fault_count = len(faults)
-        for name, field in self.fields.items():
-            if isinstance(field.control, (Entry, TextBox)):
-                field.control.mark(name in faults)
-            if name in faults or str(field.message.cget("fg")) == theme.resolve(theme.BAD):
-                field.say(faults.get(name, ""))
+        self._mark(faults)
         first = next((self.fields[name] for name in self.fields if name in faults), None)
         if first is not None:
             self._scroll.see(first.outer)
             first.control.focus_set()
 
     def _edited(self) -> None:
-        if self.fault_count:
-            _, faults = check(self.values())
-            self.fault_count = len(faults)
-            for name, field in self.fields.items():
-                if isinstance(field.control, (Entry, TextBox)):
-                    field.control.mark(name in faults)
-                if str(field.message.cget("text")) and str(field.message.cget("fg")) == theme.resolve(theme.BAD):
-                    field.say(faults.get(name, ""))
+        self._mark(check(self.values())[1] if self.fault_count else {})
         self.fields["seed"].control.enable(not self.fields["random_seed"].control.get())  # type: ignore[union-attr]
         self._changed()
+
+    def _mark(self, faults: Mapping[str, str]) -> None:
+        """Mark the fields that are wrong; the prompt may be empty, which is remarked on."""
+        self.fault_count = len(faults)
+        for name, field in self.fields.items():
+            if isinstance(field.control, (Entry, TextBox)):
+                field.control.mark(name in faults)
+            if name in faults or str(field.message.cget("fg")) == theme.resolve(theme.BAD):
+                field.say(faults.get(name, ""))
+        if "prompt" not in faults:
+            self.fields["prompt"].say("" if str(self.values()["prompt"]).strip() else EMPTY_PROMPT, theme.MUTED)
 
     def _card(self, title: str) -> tk.Frame:
         outer = card(self._scroll.inside)

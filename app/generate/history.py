@@ -45,8 +45,10 @@ class History:
 
     def add(self, settings: GenerateSettings) -> None:
         """Remember that images were generated with these settings."""
-        newest = Prompt(prompt=settings.prompt, negative_prompt=settings.negative_prompt)
         self.last = settings
+        if not settings.prompt:
+            return
+        newest = Prompt(prompt=settings.prompt, negative_prompt=settings.negative_prompt)
         self.prompts = [newest, *(other for other in self.prompts if other != newest)][:MAX_PROMPTS]
 
     def save(self, file: Path | None = None) -> None:

@@ -16,6 +16,7 @@ from modules.files import expand_home
 from modules.run.folder.custom_sample import MAX_PROMPT_CHARS
 
 AUTOMATIC: Final = "automatic"
+EMPTY_PROMPT: Final = "Empty: no prompt, as for images without captions."
 MOST_STRENGTHS: Final = 16  # as in scripts/common.py
 GENERATES_NOTHING: Final = ("classifier",)  # a test compares with the families themselves
 
@@ -50,7 +51,12 @@ class GenerateSettings(Sample):
         help="1 as trained, 0 none, above 1 exaggerates. Several, such as 0, 0.5, 1, give a row of images each, of the "
         "same seeds.",
     )
-    prompt: str = setting("", title="Prompt", help="What to generate.", picks="long_text")
+    prompt: str = setting(
+        "",
+        title="Prompt",
+        help="What to generate. May be empty, for a model that was trained without captions.",
+        picks="long_text",
+    )
     random_seed: bool = setting(
         True,
         title="Random seed",
@@ -81,8 +87,6 @@ def check(values: Mapping[str, object]) -> tuple[GenerateSettings | None, dict[s
     missing = {}
     if not settings.model.strip():
         missing["model"] = "Choose a base model, or a run with “Runs”."
-    if not settings.prompt.strip():
-        missing["prompt"] = "Say what to generate."
     if settings.lora.strip() and not 1 <= len(settings.lora_scale) <= MOST_STRENGTHS:
         missing["lora_scale"] = f"Give 1 to {MOST_STRENGTHS} numbers, such as 0, 0.5, 1."
     if not settings.folder.strip():

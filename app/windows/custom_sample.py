@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from app.form.setting_text import fault_message, format_value
 from app.generate.run_models import has_model
-from app.generate.settings import GENERATES_NOTHING
+from app.generate.settings import EMPTY_PROMPT, GENERATES_NOTHING
 from app.runs.control import RunControl
 from app.runs.custom_sample_watch import generate_fields
 from app.runs.status import STOPPING
@@ -73,7 +73,10 @@ class CustomSampleDialog:
             text(body, _OPTIONS[name].title, "small", colour=theme.MUTED).pack(anchor="w")
             box = self.texts[name] = TextBox(body, lambda _: self._edited(), width=_WIDTH, height=height)
             box.show(draft.get(name, ""))
-            box.pack(fill="x", pady=(theme.px(3), theme.px(10)))
+            box.pack(fill="x", pady=(theme.px(3), theme.px(10 if name != "prompt" else 2)))
+            if name == "prompt":
+                self.remark = text(body, "", "small", colour=theme.MUTED)
+                self.remark.pack(anchor="w", pady=(0, theme.px(4)))
             for key in ("<Control-Return>", "<Control-KP_Enter>"):
                 box.text.bind(key, lambda event: self._send_by_key())
         start = {**self._first_sample(), **draft}
@@ -93,6 +96,7 @@ class CustomSampleDialog:
                 self.entries[name] = entry
         self.message = text(body, "", "small", colour=theme.BAD, wrap=_WIDTH)
         self.message.pack(anchor="w")
+        self._show_remark()
         self.dialog.button("Cancel", self.dialog.close)
         self.send_button = self.dialog.button("Generate", self.send, "accent")
 
@@ -144,8 +148,6 @@ class CustomSampleDialog:
             fault = faults(error, Sample)[0]
             option = _OPTIONS.get(fault.path)
             return None, fault.sentence if option is None else f"{option.title}: {fault_message(fault, option)}."
-        if not sample.prompt.strip():
-            return None, "Say what to generate."
         if max(len(sample.prompt), len(sample.negative_prompt)) > MAX_PROMPT_CHARS:
             return None, f"A prompt may have at most {MAX_PROMPT_CHARS:,} characters."
         return sample, ""
@@ -153,8 +155,12 @@ class CustomSampleDialog:
     def _edited(self) -> None:
         controls: dict[str, TextBox | Entry] = {**self.texts, **self.entries}
         self._draft.update({name: control.get() for name, control in controls.items()})
+        self._show_remark()
         if not self._has_ended:
             self.message.configure(text="")
+
+    def _show_remark(self) -> None:
+        self.remark.configure(text="" if self.texts["prompt"].get().strip() else EMPTY_PROMPT)
 
     def _send_by_key(self) -> str:
         self.send()

@@ -132,11 +132,10 @@ def test_a_custom_sample_of_a_running_training(home: Path, preferences: Path, im
         driven.until(lambda: page.custom.cget("state") == "normal", "the first step")
         driven.click(page.custom)
         (dialog,) = toplevels(window)
-        assert "Say what to generate" not in all_text(dialog)
+        assert "Empty: no prompt, as for images without captions." in all_text(dialog)
         asked = opened(page)
-        asked.send()
-        assert asked.message.cget("text") == "Say what to generate."
         write(asked.texts["prompt"], "a blue disc\nat night")
+        assert not asked.remark.cget("text")
         write(asked.entries["seed"], "-1")
         asked.send()
         assert asked.message.cget("text").startswith("Seed: Must be a whole number from 0")

@@ -100,12 +100,13 @@ def test_images_appear_side_by_side_and_carry_their_settings(driver: Driver, pag
     assert read_settings(files[1])["seed"] == 8
     assert History.load().prompts[0].prompt == "-a red disc"
 
-    fill(page, random_seed=True, count=1)
+    fill(page, random_seed=True, count=1, prompt="")
     page.start_button.invoke()
     assert page.form.values()["seed"] not in ("7", "8"), "a new seed each time"
     assert ended(driver, page) == "1 image saved in generated."
 
     fill(page, prompt="something else", steps=3, random_seed=False)
+    assert read_settings(Path("generated/sample-02.png"))["prompt"] == "", "as for images without captions"
     sample, caption = page.results.items[-1]
     assert caption.endswith("-a red disc")
     page.results._open(sample)
@@ -141,9 +142,11 @@ def test_stop_keeps_the_present_image(driver: Driver, page: Any, models: Path) -
 def test_errors_are_one_sentence(driver: Driver, page: Any, models: Path, tmp_path: Path) -> None:
     page.start_button.invoke()
     assert not page.job.is_running
-    assert page.status.cget("text") == "2 fields are not right yet."
+    assert page.status.cget("text") == "1 field is not right yet."
     assert "Choose a base model" in driver.text(page.form)
+    assert "Empty: no prompt, as for images without captions." in driver.text(page.form)
     fill(page, model=models / "sd", prompt="a", steps="0", width="6x")
+    assert "Empty: no prompt" not in driver.text(page.form)
     page.start_button.invoke()
     assert not page.job.is_running
     assert "Must be a whole number from 1 to 1000" in driver.text(page.form)

@@ -35,6 +35,4 @@ def decode_sample(text: str) -> Sample:
         sample = Sample.model_validate(data)
     except ValidationError as error:
         raise ConfigError.from_faults(_WHAT, [printable(fault, 400) for fault in explain(error, Sample)]) from None
-    if not sample.prompt.strip():
-        raise ConfigError(f"{_WHAT}: prompt is empty; say what to generate.")
     return sample.model_copy(update={"enabled": True})
