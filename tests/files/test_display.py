@@ -24,7 +24,7 @@ TOKEN = "hf_" + "aBcD1234" * 4
 SECRET_TEXTS = (
     f"https://me:{TOKEN[3:]}@host/x",
     f"socks5h://{TOKEN[3:]}@proxy:1080",
-    f"/work/runs/https:/me:{TOKEN[3:]}@host/x.png",
+    f"/data/runs/https:/me:{TOKEN[3:]}@host/x.png",
     f"https:/{TOKEN[3:]}@host",
     f"https:\\me:{TOKEN[3:]}@host\\x",
     f"HTTPS:\\\\\\\\me:{TOKEN[3:]}@host",
