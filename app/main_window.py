@@ -124,6 +124,7 @@ class MainWindow(ctk.CTk):
         if percent == self.preferences.scale or is_opening(self):
             return
         self.preferences.scale = percent
+        self.sections[self.section].hide()  # which saves what is being typed
         hidden = self._hidden_sections()
         for child in self.winfo_children():
             if child not in hidden:
@@ -173,6 +174,8 @@ class MainWindow(ctk.CTk):
         self.files.confirm_unsaved(self._confirm_close)
 
     def destroy(self) -> None:
+        if found := self.sections.get(self.section):  # else the window has failed to open
+            found.hide()
         if self._session is not None:
             self._session.close()
         self._window_geometry.save()

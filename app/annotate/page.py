@@ -64,6 +64,10 @@ class AnnotatePage(tk.Frame):
         self.setup.look_for_earlier()
         self.setup.pack(fill="both", expand=True)
 
+    def hidden(self) -> None:
+        """Keep the proposal that is being edited."""
+        self.review.list.close_editor(keep=True)
+
     def show_review(self) -> None:
         """Show the proposals."""
         self.setup.pack_forget()
