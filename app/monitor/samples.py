@@ -63,6 +63,7 @@ class SamplesPage(Page):
             self.slider.bind(key, handler(partial(self._step_by, by)))
         self.position = text(self._controls, "", bg=theme.WINDOW)
         self.position.pack(side="left", padx=theme.px(_GAP))
+        add_tooltip(self.position, "Which of the steps with samples is shown, and the training loss near it, smoothed.")
         self.loss = LossStrip(self._controls, self._choose_step)
         self.loss.pack(side="right", fill="x", expand=True, padx=(0, theme.px(_GAP)))
         add_tooltip(self.loss, "The training loss, smoothed. Click for the samples of a step.")
@@ -281,4 +282,4 @@ class SamplesPage(Page):
 
 def _position(steps: Sequence[int], step: int, loss: float | None) -> str:
     position = f"Step {step:,}   ({steps.index(step) + 1} of {len(steps)})"
-    return position if loss is None else f"{position}   Smoothed loss {loss:.3g}"
+    return position if loss is None else f"{position}   Loss ≈ {loss:.3g}"

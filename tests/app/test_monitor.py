@@ -415,7 +415,7 @@ def test_nothing_of_the_pages_is_cut_off_at_150_percent(driven: Driven, runs: Pa
         driven.until(lambda: page.position.cget("text"), "the samples")
         driven.live(0.2)
         assert [each.winfo_width() >= each.winfo_reqwidth() for each in (page.custom, page.position)] == [True, True]
-        assert page.loss.find_all(), "the loss beside the samples"
+        driven.until(page.loss.find_all, "the loss beside the samples")
         page.mode.buttons["By prompt"].invoke()
         driven.live(0.2)
         assert page.menu.winfo_width() >= page.menu.winfo_reqwidth()
@@ -446,7 +446,7 @@ def test_samples_by_step_and_by_prompt_with_settings(driven: Driven, runs: Path)
     driven.until(lambda: page.step == 300, "the step before")
     driven.press("Home")
     driven.until(lambda: page.step == 100, "the first step")
-    driven.until(lambda: "Smoothed loss" in page.position.cget("text"), "the loss of this step")
+    driven.until(lambda: "Loss ≈" in page.position.cget("text"), "the loss of this step")
     driven.click(page.loss)  # its middle: step 200, of 400
     assert page.step == 200
     assert page.loss.loss_at(200) == pytest.approx(step_of(runs / "cats", 200)["loss"], rel=0.2)

@@ -116,7 +116,7 @@ def test_a_preflight_checks_the_machines_that_train_would_start(machines: Machin
     assert f"gamma (root@{beta.address}) is not reachable: " in found["ssh", "gamma"].value
     assert f"on port {nobody}." in found["ssh", "gamma"].value
     assert "rank 0 on alpha and rank 1 on beta" in found["group", "all"].value
-    assert found["images", "alpha, beta"].value == "16 files, the same on 2 hosts"
+    assert found["images", "alpha, beta"].value == "8 images (16 files with captions and masks), the same on 2 hosts"
     assert not machines.left_on_beta(), command_lines(beta)
 
     again = [*command, "--hosts", "beta", "--test", "all"]

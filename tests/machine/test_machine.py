@@ -130,7 +130,8 @@ def test_the_network_is_every_card_but_the_loopback(
         "psutil.net_io_counters",
         lambda pernic: {name: SimpleNamespace(bytes_sent=each, bytes_recv=0) for name, each in sent.items()},
     )
-    monkeypatch.setattr("time.monotonic", iter([1.0, 2.0, 3.0]).__next__)
+    clock = SimpleNamespace(monotonic=iter([1.0, 2.0, 3.0]).__next__)  # not that of the process, which others ask, too
+    monkeypatch.setattr("modules.machine.process_load.time", clock)
     network = NetworkLoad()
     assert network.read() == {}
     loopback, card = cards
