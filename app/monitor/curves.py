@@ -29,6 +29,8 @@ PLOTS: Final[Mapping[str, str]] = {
     "grad_norm": "Gradient norm",
     "samples_per_s": "Samples per second",
 }
+_SMALL: Final = ("lr", "grad_norm", "samples_per_s")
+_LOWEST: Final = 300  # unscaled height of a page whose small plots can still be read
 METRICS: Final = "metrics"  # the plot that only runs with such measurements have
 
 
@@ -47,8 +49,7 @@ class CurvesPage(Page):
         self._counts: dict[str, object] = {}
         self._build_toolbar()
         self.plots: dict[str, Plot] = {}
-        self.rowconfigure(1, weight=3, uniform="plots")
-        self.rowconfigure(2, weight=2, uniform="plots")
+        self.rowconfigure(1, weight=3)
         for column in range(3):
             self.columnconfigure(column, weight=1, uniform="plots")
         gap = 6  # of cards, which scale by themselves
@@ -67,6 +68,8 @@ class CurvesPage(Page):
         self._metrics_card.grid_remove()
         self._metrics_plot = Plot(self._metrics_card, "Validation", self._zoom)
         self._metrics_plot.pack(fill="both", expand=True, padx=theme.px(INSET), pady=theme.px(INSET))
+        self._show_small(True)
+        self.bind("<Configure>", lambda event: self._show_small(event.height >= theme.px(_LOWEST)), add="+")
 
     def run_changed(self) -> None:
         """Reset the plots for another run."""
@@ -110,6 +113,14 @@ class CurvesPage(Page):
             self.plots.pop(METRICS).clear()
             self._metrics_card.grid_remove()
         self._loss_card.grid_configure(columnspan=2 if shown else 3)
+
+    def _show_small(self, shown: bool) -> None:
+        """The plots below the losses; in a low window only their last values."""
+        uniform = "plots" if shown else ""
+        self.rowconfigure(1, uniform=uniform)
+        self.rowconfigure(2, weight=2 if shown else 0, uniform=uniform)
+        for name in _SMALL:
+            self.plots[name].show_chart(shown)
 
     def _update_plot(self, name: str, plot: Plot, view: RunView) -> bool:
         """Copy a plot's data if it has changed."""

@@ -56,7 +56,7 @@ class Plot(tk.Frame):
         self.legend.pack(fill="x", padx=theme.px(14))
         self.surface = tk.Canvas(self, borderwidth=0, highlightthickness=0, width=120, height=80, takefocus=1)
         theme.paint(self.surface, bg=theme.CARD)
-        self.surface.pack(fill="both", expand=True, padx=theme.px(6), pady=(0, theme.px(6)))
+        self.show_chart(True)
         self._image_item = self.surface.create_image(0, 0, anchor="nw")
         self._empty = self.surface.create_text(0, 0, text="No data yet", state="hidden")
         theme.follow(self.surface, "chart", self._recolour)
@@ -80,6 +80,13 @@ class Plot(tk.Frame):
         self.surface.delete("hover")
         self.surface.itemconfigure(self._image_item, state="hidden")
 
+    def show_chart(self, shown: bool) -> None:
+        """Show the chart below the title, or the title with the last value alone."""
+        if not shown:
+            self.surface.pack_forget()
+        elif not self.surface.winfo_manager():
+            self.surface.pack(fill="both", expand=True, padx=theme.px(6), pady=(0, theme.px(6)))
+
     def show_value(self, value: str) -> None:
         """Show the last value next to the title."""
         if self._value.cget("text") != value:
@@ -90,7 +97,7 @@ class Plot(tk.Frame):
         width, height = self.surface.winfo_width(), self.surface.winfo_height()
         self.is_due = False
         self.drawn_at = time.monotonic()
-        if width < 40 or height < 40:
+        if width < 40 or height < 40 or not self.surface.winfo_manager():
             return
         self.chart.show(self.lines, self.axis, self.span, self.x_range, width, height)
         image = self.chart.render()

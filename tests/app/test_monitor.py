@@ -411,6 +411,11 @@ def test_nothing_of_the_pages_is_cut_off_at_150_percent(driven: Driven, runs: Pa
     follow(driven, runs / "cats")
     driven.window.set_scale(150)
     try:
+        plots = driven.monitor("curves").plots.values()
+        driven.window.geometry("1280x700")  # as low as with the card of a run that has ended
+        driven.until(lambda: [plot.surface.winfo_ismapped() for plot in plots] == [1, 0, 0, 0], "the losses alone")
+        driven.window.geometry("1280x800")
+        driven.until(lambda: all(plot.surface.winfo_ismapped() for plot in plots), "all plots")
         page = driven.monitor("samples")
         driven.until(lambda: page.position.cget("text"), "the samples")
         driven.live(0.2)
