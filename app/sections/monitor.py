@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import time
 import tkinter as tk
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ REFRESH_MS: Final = 125
 DRAWING_MS: Final = 25  # while a page draws one of its plots after the other
 IDLE_MS: Final = 400  # while the run is over: a run that is resumed elsewhere, another list of runs
 
-# Module and class of each page, imported when first shown; only curves and runs need matplotlib.
+# Module and class of each page, imported when first shown.
 _PAGES: Final[Mapping[str, tuple[str, str]]] = {
     "curves": ("app.monitor.curves", "CurvesPage"),
     "ranks": ("app.monitor.ranks", "RanksPage"),
@@ -45,6 +46,7 @@ TABS: Final = {
     "queue": "Queue",
 }
 _WITHOUT_RUN: Final = ("runs", "queue")
+_PLOTTING: Final = ("curves", "runs")  # which need matplotlib
 _BESIDE_BANNER: Final = 270  # what its texts leave to its buttons, in unscaled pixels
 
 
@@ -192,30 +194,31 @@ class Section(tk.Frame):
             self.recent.pack(fill="x", pady=(theme.px(10), 0))
             self.recent.refresh()
             return
-        if self.page not in self.pages and self.page in {"curves", "runs"} and self.page not in self._importing:
-            # importing matplotlib takes a second: keep the window responsive
-            self._importing.add(self.page)
-            module = _PAGES[self.page][0]
+        if self.page not in self.pages and not self._is_imported(self.page):
             self._show_message("Preparing the plots…", "")
-            self.state.background.run(lambda: importlib.import_module(module), lambda _: self._arrange_again())
-            return
-        if self.page not in self.pages and self.page in self._importing and not self._is_imported(self.page):
             return
         self._make(self.page)
         self._empty.place_forget()
         self.pages[self.page].pack(fill="both", expand=True)
 
-    def _arrange_again(self) -> None:
-        if self.winfo_exists():
-            self._importing.clear()
-            self._importing.update(name for name in _PAGES if self._is_imported(name))
+    def _is_imported(self, name: str) -> bool:
+        """Whether a page can be built at once; else its module is imported in the background, which shows it then.
+
+        matplotlib takes a second or two, and what is imported in the meantime may wait for a lock of that import.
+        """
+        module = _PAGES[name][0]
+        if name in self._importing:
+            return False
+        if module in sys.modules or not (name in _PLOTTING or self._importing):
+            return True
+        self._importing.add(name)
+        self.state.background.run(lambda: importlib.import_module(module), lambda _: self._has_imported(name))
+        return False
+
+    def _has_imported(self, name: str) -> None:
+        self._importing.discard(name)
+        if self.winfo_exists() and self.page == name:
             self._arrange()
-
-    @staticmethod
-    def _is_imported(name: str) -> bool:
-        import sys
-
-        return _PAGES[name][0] in sys.modules
 
     def _show_message(self, title: str, detail: str) -> None:
         for page in self.pages.values():
