@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import sys
 import threading
 import tkinter as tk
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -13,6 +16,7 @@ from PIL import Image
 from app.background import Background
 from app.images.thumbnails import Thumbnails
 from tests.app.driver import Driver
+from tests.app.fake_runs import make_fake_run
 
 
 def test_threads_of_a_window_end_with_it(display: str) -> None:
@@ -64,3 +68,31 @@ def test_images_are_read_and_not_mapped(tmp_path: Path, kind: str) -> None:
         assert getattr(image, "map", None) is None
     finally:
         thumbnails.close()
+
+
+def test_the_window_waits_for_no_import_of_plots(display: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """matplotlib takes seconds; what the window imports meanwhile would wait for the lock of that import."""
+    importers, release = list[threading.Thread](), threading.Event()
+
+    def slow(name: str) -> ModuleType:
+        importers.append(threading.current_thread())
+        release.wait(20)
+        return importlib.import_module(name)
+
+    run = make_fake_run(home / "runs" / "cats", steps=20, ended="stopped")
+    with Driver.open() as driver:
+        driver.window.state_.actions.follow(run.path)
+        with monkeypatch.context() as patch:
+            for name in ("curves", "samples"):
+                patch.delitem(sys.modules, f"app.monitor.{name}", raising=False)
+            patch.setattr("app.sections.monitor.importlib", SimpleNamespace(import_module=slow))
+            driver.window.show_section("monitor")
+            section = driver.window.sections["monitor"]
+            for page in ("curves", "samples", "curves"):
+                section.open_page(page)
+                driver.settle()
+            assert not section.pages
+            release.set()
+            driver.wait(lambda: "curves" in section.pages and section.pages["curves"].winfo_ismapped(), "the curves")
+        assert len(importers) >= 2
+        assert threading.main_thread() not in importers[:2]
