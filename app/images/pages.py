@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from app.form.setting_text import with_titles
 from app.images.browser import ImageBrowser
 from app.images.captions import CaptionFiles
 from app.images.grid import NONE_FOUND
@@ -213,7 +214,7 @@ class ImagePages(tk.Frame):
         """Why folders could not be read."""
         found = self.image_index
         errors = [found.error, *(folder.error for _, folder in sorted(found.folders.items()))]
-        return [error for error in errors if error]
+        return [with_titles(error) for error in errors if error]
 
     def _caption_files(self) -> dict[int, CaptionFiles]:
         """The caption settings of each concept, with which its images were read."""
