@@ -48,7 +48,7 @@ def section(shared_driver: Driver, folder: Path) -> Section:
     found = driver.window.sections["data"]
     assert isinstance(found, Section)
     found.turn_to("images")
-    driver.wait(lambda: len(pages(found).image_index.problems) >= 5, "the folder is read")
+    driver.wait(lambda: len(pages(found).image_index.problems) >= 5 and pages(found).is_complete, "the folder is read")
     driver.settle()
     return found
 
