@@ -41,7 +41,7 @@ class ImageBrowser(tk.Frame):
         background: Background,
         caption_files: Callable[[], Mapping[int, CaptionFiles]],
         failed: Callable[[str], object],
-        captions_changed: Callable[[], object],
+        captions_changed: Callable[[Sequence[IndexedImage]], object],
     ) -> None:
         super().__init__(parent)
         theme.paint(self, bg=theme.CARD)
@@ -162,7 +162,7 @@ class ImageBrowser(tk.Frame):
             selected = self.grid_view.selected_image
             if selected is not None and any(image is selected for image in images):
                 self.editor.update_details(selected, self._problems.get(selected.file, []))
-        self._captions_changed()
+        self._captions_changed(images)
 
     # Find and replace
 

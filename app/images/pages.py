@@ -5,14 +5,22 @@ from __future__ import annotations
 import copy
 import tkinter as tk
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from app.form.setting_text import with_titles
 from app.images.browser import ImageBrowser
 from app.images.captions import CaptionFiles
 from app.images.grid import NONE_FOUND
-from app.images.image_index import SURVEY_SETTINGS, ConceptFolder, ImageIndex, ImageProblem, count_problems, tag_counts
+from app.images.image_index import (
+    SURVEY_SETTINGS,
+    ConceptFolder,
+    ImageIndex,
+    ImageProblem,
+    IndexedImage,
+    count_problems,
+    tag_counts,
+)
 from app.images.lists import BucketHistogram, TagList
 from app.images.problem_list import ProblemList
 from app.images.reader import SurveyReader
@@ -41,6 +49,7 @@ class ImagePages(tk.Frame):
         self._settings: Mapping[str, object] = {}
         self._reading: Mapping[str, object] = {}  # the settings with which the folders are being read
         self._shown: Mapping[str, object] = {}  # and those of the images in sight: they say where a caption is
+        self._written: dict[tuple[int, Path], IndexedImage] = {}  # since they are being read, by concept and file
         self._numbers: Mapping[str, list[int]] = {}  # of the concepts in these settings, by their path
         self._size_step = 0
         self._reader = SurveyReader()
@@ -113,7 +122,7 @@ class ImagePages(tk.Frame):
     def reload(self) -> None:
         """Read the folders now."""
         self._reload_job = ""
-        self._reading = self._settings
+        self._reading, self._written = self._settings, {}
         self._reader.start(self._reading, self._size_step)
         self._show_summary()
         if self._page and (self._page == "problems" or not self.image_index.images):
@@ -127,6 +136,8 @@ class ImagePages(tk.Frame):
         if newest is not None:
             if self._shown != self._reading:
                 self.close()  # what is being typed goes where its caption was read from
+            if self._written:
+                newest.keep_captions(self._written)
             self.image_index, self._shown = newest, self._reading
             self._show_summary()
             if self._page:
@@ -226,7 +237,11 @@ class ImagePages(tk.Frame):
         self._error.configure(text=message)
         self._error.pack(fill="x", pady=(0, theme.px(theme.UNIT)), before=self._card)
 
-    def _captions_changed(self) -> None:
+    def _captions_changed(self, images: Sequence[IndexedImage]) -> None:
+        if self._reader.is_reading and self._shown == self._reading:
+            self._written.update(((each.concept, each.file), each) for each in images)
+        elif self._reader.is_reading:  # other caption files, perhaps read before
+            self.reload()
         self._show_summary()
         self._changed()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import shutil
 import stat
@@ -234,6 +235,24 @@ def test_a_typed_caption_is_counted_and_readable_as_its_folder(
     browser(section).editor.undo()
     assert not file.exists()
     assert said() == before
+
+
+def test_a_caption_written_while_the_folder_is_read_stays(
+    section: Section, folder: Path, shared_driver: Driver
+) -> None:
+    found, editor = pages(section), browser(section).editor
+    assert browser(section).open(folder / "02.png")
+    read_before = copy.deepcopy(found.image_index)
+    found.reload()
+    editor.text.show("a dog")
+    editor.save()
+    found._reader._results.put((found._reader._survey_number, True, read_before))  # it was read before that
+    shared_driver.wait(lambda: found.is_complete, "what was read")
+    shared_driver.settle()
+    assert editor.text.get() == "a dog"
+    assert next(each.caption for each in found.image_index.images if each.file.name == "02.png") == "a dog"
+    editor.undo()
+    assert editor.text.get() == "a cat, number 2, grey fur"
 
 
 def test_captions_are_edited_as_the_settings_read_them(section: Section, folder: Path, shared_driver: Driver) -> None:
