@@ -53,7 +53,8 @@ class Session:
         if saved is None:
             return ""
         if not self._is_mine:
-            message = f"Another window is open{', with unsaved changes that stay there' * (saved.unsaved is not None)}."
+            unsaved = "" if saved.unsaved is None else ", with unsaved changes that stay there"
+            message = f"Another window is open{unsaved}."
             saved = saved.model_copy(update={"unsaved": None})
         draft, what = self._state.draft, saved.file or saved.preset
         try:
