@@ -110,6 +110,11 @@ class FilesAndGroups(LoadFileScheduling):
         file = file_of(nodeid)
         return group_of(self.config.rootpath / file) or file
 
+    def _reschedule(self, node: WorkerController) -> None:
+        """Of two workers started anew, the second has perhaps not collected yet when the first one has."""
+        if node in self.registered_collections:
+            super()._reschedule(node)
+
     def remove_node(self, node: WorkerController) -> str | None:
         """The test that crashed its worker fails and is not tried again; xdist would wait for ever."""
         workload = self.assigned_work[node]

@@ -21,6 +21,7 @@ from modules.run.folder.run_folder import RunFolder
 
 # psutil derives a start time from clock ticks since boot, and may round it differently next time.
 _SAME_START_S = 2.0
+_PROGRAM_SET_UP_WITHIN_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ def pidfile_held(folder: RunFolder) -> Iterator[None]:
 
 
 def write_pidfile(folder: RunFolder, pid: int) -> None:
-    """Record process `pid` of this computer as the run's launcher."""
+    """Record process `pid` of this computer, which may just have been started, as the run's launcher."""
+    _await_command_line(pid)
     with suppress(OSError, psutil.Error):
         mark = {"pid": pid, "started": process_start(pid), "host": system_hostname(), "marked": time.time()}
         folder.log_dir.mkdir(parents=True, exist_ok=True)
@@ -86,6 +88,16 @@ def interrupted_start(folder: RunFolder) -> float:
         return validate_record(_Mark, read_json(_file(folder))).marked
     except (OSError, FileFault):
         return 0.0
+
+
+def _await_command_line(pid: int) -> None:
+    """`Popen` returns while Linux still sets up the new program, whose command line is empty until then: for about a
+    millisecond, longer on a busy machine, `find_launcher` would not find it."""
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        deadline = time.monotonic() + _PROGRAM_SET_UP_WITHIN_S
+        while not process.cmdline() and time.monotonic() < deadline:
+            time.sleep(0.001)
 
 
 def _works_in(process: psutil.Process, folder: Path) -> bool:
