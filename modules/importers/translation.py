@@ -16,6 +16,7 @@ from modules.config.io.text_formats import Data
 from modules.config.options import find_option, is_active
 from modules.config.train_config import TrainConfig
 from modules.files import is_secret_name
+from modules.importers.dotted import flatten, put, remove
 from modules.importers.paths import PathResolver
 from modules.importers.readers import is_path
 from modules.importers.report import ImportEntry, ImportReport
@@ -240,53 +241,6 @@ def _rank(entry: ImportEntry) -> int:
         return len(_FIRST) + 1 + _LISTS.index(head)
     is_item = not entry.target and any(part.isdecimal() for part in re.split(r"[./]", entry.source))
     return len(_FIRST) + (1 + len(_LISTS) if is_item else 0)
-
-
-def flatten(given: Mapping[str, object], groups: Iterable[str] = ()) -> dict[str, object]:
-    """Flatten nested groups to dotted names, except `groups`."""
-    found: dict[str, object] = {}
-    stack: list[tuple[str, object]] = [(str(name), value) for name, value in reversed(list(given.items()))]
-    while stack:
-        name, value = stack.pop()
-        if isinstance(value, Mapping) and value and name not in groups:
-            stack.extend((f"{name}.{inner}", item) for inner, item in reversed(list(value.items())))
-        else:
-            found[name] = value
-    return found
-
-
-def put(data: Data, path: str, value: object) -> None:
-    """Set a value at a dotted path; creates groups and list items as needed."""
-    *parents, last = path.split(".")
-    container: Data | list[object] = data
-    for part, following in zip(parents, [*parents, last][1:], strict=True):
-        if isinstance(container, list):
-            while int(part) >= len(container):
-                container.append({})
-            inner = container[int(part)]
-        else:
-            inner = container.setdefault(part, [] if following.isdecimal() else {})
-        assert isinstance(inner, (dict, list))
-        container = inner
-    if isinstance(container, list):
-        container.append(value)
-    else:
-        container[last] = value
-
-
-def remove(data: Data, path: str) -> bool:
-    """Delete the value at a dotted path; False if there is none."""
-    *parents, last = path.split(".")
-    container: object = data
-    for part in parents:
-        if isinstance(container, list) and part.isdecimal() and int(part) < len(container):
-            container = container[int(part)]
-        else:
-            container = container.get(part) if isinstance(container, dict) else None
-    if isinstance(container, dict) and last in container:
-        del container[last]
-        return True
-    return False
 
 
 def _assignments(rule: CombinedRule, values: Mapping[str, object], given: Mapping[str, object]) -> list[Assignment]:

@@ -24,8 +24,8 @@ from modules.importers import (
     simple_tuner,
     training_yaml,
 )
+from modules.importers.dotted import flatten
 from modules.importers.rules import ANY, CombinedRule, Table, is_default
-from modules.importers.translation import flatten
 
 TEXT = st.text(max_size=12)
 NUMBERS = st.integers(-3, 10**6) | st.floats(-1, 1e6) | st.floats() | st.integers(10**300, 10**310)

@@ -18,7 +18,7 @@ from modules.families._latent_diffusion import LatentDiffusion
 from modules.families.stable_diffusion import StableDiffusion
 from modules.families.stable_diffusion_xl import StableDiffusionXL
 from modules.importers.ai_toolkit.tables import TARGETS as AI_TOOLKIT
-from modules.importers.diffusion_pipe import TARGETS as DIFFUSION_PIPE
+from modules.importers.diffusion_pipe.model import TARGETS as DIFFUSION_PIPE
 from modules.importers.onetrainer.model import TARGETS as ONETRAINER
 from modules.training.methods.lora import lora_targets
 from modules.training.methods.lora_files import LORA_FILES

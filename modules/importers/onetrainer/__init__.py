@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from modules.importers.dotted import flatten
 from modules.importers.onetrainer.data import CONCEPT_TABLE, SAMPLE_TABLE, SAMPLERS
 from modules.importers.onetrainer.model import MODEL_RULES, MODEL_UNSUPPORTED
 from modules.importers.onetrainer.submodules import SUBMODULES, unsupported_submodule_settings
@@ -11,7 +12,7 @@ from modules.importers.onetrainer.training import TRAINING_RULES, TRAINING_UNSUP
 from modules.importers.readers import is_path, is_text
 from modules.importers.report import ImportEntry
 from modules.importers.rules import Table, Unsupported
-from modules.importers.translation import Translation, flatten
+from modules.importers.translation import Translation
 
 TRAINER = "OneTrainer"
 # Each with the file that contains the items if the list itself is null.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from modules.importers.dotted import flatten
 from modules.importers.rules import Table
-from modules.importers.translation import flatten
 
 # Section -> other names of it.
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {

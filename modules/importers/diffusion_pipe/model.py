@@ -1,0 +1,130 @@
+"""The model, what is trained of it, and the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from modules.importers import common
+from modules.importers.flow_families import flow_family
+from modules.importers.flow_rules import DIFFUSION_PIPE_RULES
+from modules.importers.readers import boolean, choice, integer, model_path, number, optional_number
+from modules.importers.rules import Assignment, ChangedValue, CombinedRule, Rule, UnsupportedValueError, Values
+
+SUBMODULE_RATES = {
+    "unet": "model.unet_lr",
+    "text_encoder": "model.text_encoder_1_lr",
+    "text_encoder_2": "model.text_encoder_2_lr",
+}
+# models/sdxl.py: all linear layers in the UNet's blocks and in the text encoders.
+TARGETS = r"^unet\.(\w+_blocks|mid_block)\..*(to_\w(\.0)?|to_out\.0|net\.2|proj|proj_in|proj_out)$|^text_encoder"
+# models/sdxl.py, get_prompt_embeds
+LONG_CAPTIONS = (
+    "captions of more than 75 tokens are encoded in as many chunks as they have; Tandem cuts them off there, unless "
+    "family_options.long_prompts is chunk"
+)
+# docs/supported_models.md: Z-Image, FLUX.2 and Krea 2 have the first, the others the second.
+TRANSFORMER_FILES: Mapping[str, object] = {"model.diffusion_model": None, "model.transformer_path": None}
+_NO_LAYOUT = "of Chroma's own components: set family_options.layout, or leave it empty for the hub's"
+
+
+def _family(value: object) -> object:
+    name = str(value).lower()
+    if name == "sdxl":
+        return ChangedValue("stable_diffusion_xl", LONG_CAPTIONS)
+    return flow_family(name) or ChangedValue(name.replace("-", "_") or "unknown", common.NO_FAMILY)
+
+
+def _base_model(values: Values) -> list[Assignment]:
+    """A checkpoint, a diffusers folder, or for most flow-matching models a transformer's file, whose other components
+    such a folder has. Chroma's are those of FLUX.1 there, in which Tandem's Chroma cannot look for them."""
+    checkpoint, folder = (values[f"model.{name}"] for name in ("checkpoint_path", "diffusers_path"))
+    key = next((key for key in TRANSFORMER_FILES if values[key] is not None), "")
+    kind = flow_family(values["model.type"])
+    if not key or kind is None:
+        keys = ("model.checkpoint_path" if folder is None else "model.diffusers_path",)
+        base = checkpoint if folder is None else folder
+        return [] if base is None else [Assignment("base_model", model_path(base), keys=keys)]
+    found = [Assignment("base_model", model_path(values[key]), keys=(key,))]
+    if folder is not None:
+        target, why = ("", _NO_LAYOUT) if kind == "chroma" else ("flow_options.layout", "")
+        found.append(Assignment(target, model_path(folder) if target else None, why, ("model.diffusers_path",)))
+    return found
+
+
+def _method(values: Values) -> list[Assignment]:
+    kind = str(values["adapter.type"] or "").lower()
+    if not kind:
+        return [Assignment("method", "fine_tune")]
+    why = "" if kind == "lora" else common.LORA_INSTEAD
+    found = [
+        Assignment("method", "lora", why, ("adapter.type",)),
+        Assignment("lora_targets", TARGETS, keys=("adapter.type",)),
+    ]
+    if values["adapter.rank"] is not None:
+        rank = integer(values["adapter.rank"])
+        found += [
+            Assignment("lora_rank", rank, keys=("adapter.rank",)),
+            Assignment("lora_alpha", rank, keys=("adapter.rank",)),
+        ]
+    return found
+
+
+def _submodules(values: Values) -> list[Assignment]:
+    """sdxl trains UNet and text encoders, each at the optimizer's rate if it has none of its own; 0 freezes it."""
+    if str(values["model.type"]).lower() != "sdxl":
+        return []
+    found = []
+    for index, (part, key) in enumerate(SUBMODULE_RATES.items()):
+        rate = None if values[key] is None else number(values[key])
+        found += common.submodule(index, part, rate != 0, (key,), rate, (key,))
+    return found
+
+
+def _prediction(values: Values) -> list[Assignment]:
+    if not boolean(values["model.v_pred"]):
+        return []
+    path = "family_options.zero_terminal_snr"
+    return [Assignment("family_options.prediction_type", "v_prediction"), Assignment(path, True)]
+
+
+def _huber(values: Values) -> list[Assignment]:
+    bend = optional_number(values["pseudo_huber_c"])
+    if bend and str(values["model.type"]).lower() == "sdxl":
+        raise UnsupportedValueError("diffusion-pipe does not use it for SDXL")
+    return [Assignment("family_options.loss", "huber"), Assignment("family_options.huber_delta", bend)] if bend else []
+
+
+_PRECISION = choice(
+    {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"},
+    "Tandem trains in fp32, tf32, bf16 or fp16; set precision",
+)
+MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
+    CombinedRule(
+        {"adapter.type": None, "adapter.rank": None}, "method, lora_rank, lora_alpha, lora_targets", _method,
+        "diffusion-pipe's alpha is the rank, and its LoRA is on all linear layers of blocks and text encoders",
+    ),
+    Rule("model.type", "family", None, _family, optional=True),
+    CombinedRule(
+        {"model.checkpoint_path": None, "model.diffusers_path": None, **TRANSFORMER_FILES},
+        "base_model, family_options.layout", _base_model, "a transformer's file has its other components in layout",
+        {"model.type": None},
+    ),
+    Rule("model.dtype", "precision", None, _PRECISION, optional=True),
+    CombinedRule(
+        dict.fromkeys(SUBMODULE_RATES.values()), "parts", _submodules,
+        "text encoders are trained by default; a learning rate of 0 means that one is not", {"model.type": None},
+    ),
+    CombinedRule(
+        {"model.v_pred": False}, "family_options.prediction_type, family_options.zero_terminal_snr", _prediction,
+        "v_pred also rescales the noise schedule to zero terminal SNR",
+    ),
+    *DIFFUSION_PIPE_RULES,
+    common.loss_weighting(
+        "model.min_snr_gamma", "model.debiased_estimation_loss", lambda value: value is not None,
+        {"model.v_pred": False}, common.rescaled_weights("model.v_pred"),
+    ),
+    CombinedRule(
+        {"pseudo_huber_c": None}, "family_options.loss, family_options.huber_delta", _huber, "not for SDXL",
+        {"model.type": None},
+    ),
+)  # fmt: skip
