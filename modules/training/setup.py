@@ -105,9 +105,7 @@ def build_components(
     data_config = resolve_data(config, kind, ranks, report, check_stop)
     family = load_family(data_config)
     plan = replace(plan, initial_model=check_initial_model(family, config, plan.initial_model))
-    requests = sample_requests(config, family.size_step)
-    for warning in family.prompt_warnings([text for each in requests for text in (each.prompt, each.negative_prompt)]):
-        report.warning(f"Samples: {warning}")
+    requests = _checked_requests(config, family, report)
     prepare_model(family, config, precision, ranks)
     family.device = ranks.device
     problems_file, equal = folder.log_dir / "problems.txt", parallelism.equal_micro_batches
@@ -130,15 +128,7 @@ def build_components(
     check_validation(config, data)
     family.offload_frozen()
     weights = parallelism.wrap_model(family)
-    undecayed = [] if config.decay_norms_and_biases else without_decay(weights.model)
-    groups = parameter_groups(submodule_groups(family, config, weights.local), weights.shapes, config, undecayed)
-    held = optimizer_weights(weights.local)
-    optimizer = build_optimizer([group.for_optimizer(held) for group in groups], config)
-    single = None
-    if config.stochastic_rounding or config.fused_backward:
-        single = SingleSteps(optimizer, weights.local, held, config.seed, weights.rows)
-    guarded_step = GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm, single, ranks.world_size)
-    ema_decay = decay_for_batch(config.ema_decay, plan.global_batch_size, config.ema_reference_batch_size)
+    groups, guarded_step = _optimization(config, family, weights, precision, ranks.world_size)
     return Components(
         config=config,
         folder=folder,
@@ -151,15 +141,40 @@ def build_components(
         data=data,
         guarded_step=guarded_step,
         fused_backward=FusedBackward(guarded_step, weights) if config.fused_backward else None,
-        ema=Ema(weights.local, ema_decay, weights.swap, config.ema_update_every, on_cpu=config.ema_on_cpu)
-        if config.ema
-        else None,
-        schedule_free=ScheduleFreeWeights.of(optimizer, weights),
+        ema=_average(config, weights, batch) if config.ema else None,
+        schedule_free=ScheduleFreeWeights.of(guarded_step.optimizer, weights),
         backups=parallelism.backup_writer(
             Rotation(config.backups_kept, config.backups_kept_every, config.backups_kept_days)
         ),
         sample_requests=requests,
     )
+
+
+def _checked_requests(config: TrainConfig, family: Family, report: Report) -> list[SampleRequest]:
+    """The samples to draw, with a warning for each prompt that the family cannot take as it is."""
+    requests = sample_requests(config, family.size_step)
+    for warning in family.prompt_warnings([text for each in requests for text in (each.prompt, each.negative_prompt)]):
+        report.warning(f"Samples: {warning}")
+    return requests
+
+
+def _optimization(
+    config: TrainConfig, family: Family, weights: Weights, precision: Precision, world_size: int
+) -> tuple[list[SubmoduleGroup], GuardedStep]:
+    """The optimizer's groups, and its step."""
+    undecayed = [] if config.decay_norms_and_biases else without_decay(weights.model)
+    groups = parameter_groups(submodule_groups(family, config, weights.local), weights.shapes, config, undecayed)
+    held = optimizer_weights(weights.local)
+    optimizer = build_optimizer([group.for_optimizer(held) for group in groups], config)
+    single = None
+    if config.stochastic_rounding or config.fused_backward:
+        single = SingleSteps(optimizer, weights.local, held, config.seed, weights.rows)
+    return groups, GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm, single, world_size)
+
+
+def _average(config: TrainConfig, weights: Weights, global_batch_size: int) -> Ema:
+    decay = decay_for_batch(config.ema_decay, global_batch_size, config.ema_reference_batch_size)
+    return Ema(weights.local, decay, weights.swap, config.ema_update_every, on_cpu=config.ema_on_cpu)
 
 
 def choose_precision(config: TrainConfig, ranks: RankGroup, parallelism: Parallelism) -> Precision:
