@@ -279,7 +279,7 @@ class Section(tk.Frame):
         if problem is None or status is None:
             self.banner.pack_forget()
             return
-        origin = "" if problem.rank is None else f" (rank {problem.rank} on {problem.host})"
+        origin = f" ({problem.origin})" if problem.origin else ""
         self._banner_title.configure(text=f"{status.title}{origin}: {truncate(with_titles(problem.text.strip()), 420)}")
         advice = truncate(with_titles(problem.advice.strip()), 300)
         self._show_advice(" ".join(filter(None, (advice, status.detail))))

@@ -31,8 +31,8 @@ def system_hostname() -> str:
 
 
 def hostname() -> str:
-    """How messages name this machine: its short name, or what tells it from the others of a run, such as
-    "localhost (10.0.0.2)"."""
+    """How messages name this machine: as the list of machines of who has started it there, else by its short name, or
+    what tells it from the others of a run, such as "localhost (10.0.0.2)"."""
     return os.environ.get(_RUN_HOSTNAME) or system_hostname()
 
 
@@ -51,6 +51,11 @@ def set_hostname(name: str) -> None:
     """What `hostname` returns from now on, also in the processes that this one starts."""
     if name != hostname():
         os.environ[_RUN_HOSTNAME] = name
+
+
+def hostname_variable(name: str) -> dict[str, str]:
+    """The variable with which `hostname` returns `name`, for a program that is started on another machine."""
+    return {_RUN_HOSTNAME: name}
 
 
 def machine_id() -> str:

@@ -81,6 +81,7 @@ class MachinesStart:
                 token=token,
                 folder_proofs=prove_run(self._folder, token),
                 resume=self._resume,
+                names=self._remote.names,
                 record=lambda failure: record_failure(self._folder, failure, keep_existing=True),
                 report_stop=self._report_stop,
             )

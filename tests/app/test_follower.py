@@ -411,7 +411,7 @@ def test_warnings_of_a_resumed_run_count_once() -> None:
 
 def test_a_run_that_stops_with_another_machine_names_it() -> None:
     view = RunView()
-    why = "Machine 1, beta (10.0.0.2), was stopped by Ctrl-C there."
+    why = "beta (10.0.0.2) was stopped by Ctrl-C there."
     view.apply([{"t": 100.0, "type": "warning", "message": why, "is_cause_of_end": True}])
     view.apply([{"t": 101.0, "type": "finished", "reason": "interrupted"}])
     status = status_of(view, Liveness(), 102.0)
@@ -461,3 +461,11 @@ def test_only_a_complete_run_ends_well(reason: str, tone: str, fraction: float) 
     view.apply([{"t": 1.0, "type": "finished", "reason": reason}])
     status = status_of(view, Liveness(), 2.0)
     assert (status.tone, status.fraction) == (tone, fraction)
+
+
+def test_the_origin_of_an_error_is_not_said_twice() -> None:
+    assert Message(1.0, "error", "It broke.", rank=1, host="attic").origin == "rank 1 on attic"
+    assert Message(1.0, "error", "Rank 10 waits.", rank=1).origin == "rank 1"
+    assert Message(1.0, "error", "Out of memory on rank 1 (attic).", rank=1, host="attic").origin == ""
+    assert Message(1.0, "error", "attic (10.0.0.2) has left.", rank=2, host="attic").origin == ""
+    assert Message(1.0, "error", "It broke.").origin == ""

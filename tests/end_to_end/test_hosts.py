@@ -36,7 +36,7 @@ pytestmark = [
 
 @dataclass(frozen=True)
 class Machines:
-    """Machine 0, which can start beta over ssh, and the variables of its programs."""
+    """Machine 0, which can start beta over ssh as "attic", and the variables of its programs."""
 
     alpha: hosts.Host
     beta: hosts.Host
@@ -59,7 +59,7 @@ def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machin
         there = {"TANDEM_CONFIG_DIR": str(tmp_path / "config of beta"), "OMP_NUM_THREADS": "1"}
         with ssh_server.ssh_server(tmp_path / "ssh", beta.address, prefix=beta.command([]), variables=there) as server:
             own = [f"{name}={tmp_path / 'beta' / name}" for name in ("runs_dir", "cache_dir")]
-            add_host(Host.make("beta", f"root@{beta.address}", str(ROOT), port=server.port, settings=own))
+            add_host(Host.make("attic", f"root@{beta.address}", str(ROOT), port=server.port, settings=own))
             variables = {"PATH": server.path, "TANDEM_CONFIG_DIR": str(tmp_path / "config")}
             yield Machines(alpha, beta, variables, server.port, frozenset(beta.processes()))
 
@@ -78,12 +78,16 @@ def test_a_run_starts_another_machine_and_stops_it(machines: Machines, few: Path
         few, tmp_path, num_nodes=1, processes_per_node=None, max_steps=1000, family_options={"slow_step_s": 0.1}
     )
     queue = RunQueue(config.runs_dir)
-    entry = queue.add(config.model_copy(update={"num_nodes": 2}), hosts=["beta"])
+    entry = queue.add(config.model_copy(update={"num_nodes": 2}), hosts=["attic"])
     command = [sys.executable, "scripts/run_queue.py", "run", "--runs_dir", config.runs_dir]
     first = Terminal(alpha, command, tmp_path / "alpha.txt", **machines.variables)
     run = run_of(config)
     first.wait_for_step(run, 2)
-    assert "All 2 machines have joined: 1 + 1 processes" in run.folder.console_file.read_text()
+    said = run.folder.console_file.read_text()
+    assert "All 2 machines have joined: 1 + 1 processes" in said
+    assert "missing: attic)" in said
+    assert f"attic ({beta.address}) has joined as machine 1" in said
+    assert "beta" not in said
     token = read_join_line(run.folder).split("=")[1].split()[0]
     there_now = command_lines(beta)
     assert any("--join" in argv for argv in there_now.values())
@@ -93,7 +97,7 @@ def test_a_run_starts_another_machine_and_stops_it(machines: Machines, few: Path
     assert len(run.losses) < 1000
     assert run.exit_code == 130
     assert queue.read().entry(entry.number).state == "waiting"
-    said = (run.folder.log_dir / "host-beta.txt").read_text()
+    said = (run.folder.log_dir / "host-attic.txt").read_text()
     assert "Training; progress is shown on alpha" in said
     assert run.folder.backup_dir.exists()
     assert alive(alpha) == []
@@ -108,20 +112,20 @@ def test_a_preflight_checks_the_machines_that_train_would_start(machines: Machin
     result = tmp_path / "report.json"
     command = [sys.executable, "scripts/preflight.py", "--config", str(tmp_path / "c.json"), "--json", str(result)]
     save_config(tiny_config(few, tmp_path), tmp_path / "c.json")
-    Terminal(alpha, [*command, "--hosts", "beta,gamma"], tmp_path / "alpha.txt", **machines.variables).wait(3)
+    Terminal(alpha, [*command, "--hosts", "attic,gamma"], tmp_path / "alpha.txt", **machines.variables).wait(3)
     report = PreflightReport.parse(result.read_text())
     found = {(cell.check, cell.where): cell for cell in report.cells}
     assert report.verdict == "NOT ready: ssh (gamma)."
-    assert found["ssh", "beta"].colour == "green"
+    assert found["ssh", "attic"].colour == "green"
     assert f"gamma (root@{beta.address}) is not reachable: " in found["ssh", "gamma"].value
     assert f"on port {nobody}." in found["ssh", "gamma"].value
-    assert "rank 0 on alpha and rank 1 on beta" in found["group", "all"].value
-    assert found["images", "alpha, beta"].value == "8 images (16 files with captions and masks), the same on 2 hosts"
+    assert "rank 0 on alpha and rank 1 on attic" in found["group", "all"].value
+    assert found["images", "alpha, attic"].value == "8 images (16 files with captions and masks), the same on 2 hosts"
     assert not machines.left_on_beta(), command_lines(beta)
 
-    again = [*command, "--hosts", "beta", "--test", "all"]
+    again = [*command, "--hosts", "attic", "--test", "all"]
     stopped = Terminal(alpha, again, tmp_path / "again.txt", **machines.variables)
-    stopped.wait_for("beta .* has joined as machine 1")
+    stopped.wait_for("attic .* has joined as machine 1")
     while "ports" not in {cell.check for cell in PreflightReport.parse(result.read_text()).cells}:
         assert stopped.process.poll() is None, stopped.text()
         time.sleep(0.05)

@@ -13,6 +13,7 @@ from typing import Final
 
 from modules.config import ConfigError, DataError, TandemError, TrainConfig
 from modules.files import printable, read_tail
+from modules.machine import hostname_variable
 from modules.run.exit_codes import BAD_CONFIG, EXIT_CODES, NO_DATA
 from modules.run.folder.run_folder import RunFolder
 from modules.run.hosts.check import not_startable
@@ -188,13 +189,18 @@ class RemoteMachines:
         self._may_start: list[RemoteMachine] = []
         self._token = ""
 
+    @property
+    def names(self) -> list[str]:
+        """How messages name them: as the list of machines does."""
+        return [host.name for host in self._hosts]
+
     def start(self, config: TrainConfig, address: str, token: str, resume: str = "") -> None:
         """Start all of them, to join at `address`. Raises HostError, and OSError for a log that cannot be written."""
         self._token = token
         self._log_dir.mkdir(parents=True, exist_ok=True)
         for host in self._hosts:
             arguments = join_arguments(config, host, address, resume, program=self._program)
-            argv = ssh_argv(host, arguments, passed_on(os.environ))
+            argv = ssh_argv(host, arguments, {**passed_on(os.environ), **hostname_variable(host.name)})
             log = self._log_dir / _log_name(host.name)
             machine = RemoteMachine(host, argv, log, keeps_log=self._program[0] == TRAIN)
             self._machines.append(machine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from modules.config import TandemError
@@ -41,7 +41,9 @@ class MemberState:
 class Members:
     """The numbers of all machines but machine 0 and who holds them; thread-safe."""
 
-    def __init__(self, machines: int) -> None:
+    def __init__(self, machines: int, names: Sequence[str] = ()) -> None:
+        """`names` are those of machines that are expected; others may join as well."""
+        self._names = names
         self._free = set(range(1, machines))
         self._states: dict[int, MemberState] = {}
         self._changed = threading.Condition()
@@ -135,8 +137,15 @@ class Members:
             return any(state.is_running for state in self._states.values())
 
     def missing(self, *, without: int = 0) -> str:
-        """The machines that are not ready, as text: "machine 2", "machines 1, 3 and 4"."""
-        return _machines(self.missing_numbers(without=without))
+        """The machines that are not ready, as text: "machine 2", "machines 1, 3 and 4"; "attic and 1 more" by name."""
+        numbers = self.missing_numbers(without=without)
+        with self._changed:
+            ready = {state.machine.host for number, state in self._states.items() if number not in numbers}
+        named = [name for name in self._names if name not in ready][: len(numbers)]
+        if not named:
+            return _machines(numbers)
+        unnamed = len(numbers) - len(named)
+        return _listed([*named, *[f"{unnamed} more"] * bool(unnamed)])
 
     def missing_numbers(self, *, without: int = 0) -> list[int]:
         """The numbers of the machines that are not ready, in ascending order."""
@@ -147,18 +156,24 @@ class Members:
     def summary(self) -> str:
         """The joined and the missing machines, in one line."""
         with self._changed:
-            ready = [(number, state) for number, state in sorted(self._states.items()) if state.processes is not None]
+            ready = [str(state.machine) for _, state in sorted(self._states.items()) if state.processes is not None]
             checking = [
                 f"{state.machine}{', which asks its user for permission' * state.is_asking}"
                 for _, state in sorted(self._states.items())
                 if state.processes is None
             ]
-        parts = [f"joined: {', '.join(f'machine {n} = {s.machine}' for n, s in ready) or 'none'}"]
+        parts = [f"joined: {', '.join(ready) or 'none'}"]
         parts += [f"still being checked: {', '.join(checking)}"] if checking else []
         return "; ".join([*parts, f"missing: {self.missing() or 'none'}"])
 
 
-def _machines(numbers: list[int]) -> str:
+def _machines(numbers: Sequence[int]) -> str:
     if len(numbers) < 2:
         return f"machine {numbers[0]}" if numbers else ""
-    return f"machines {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+    return f"machines {_listed(list(map(str, numbers)))}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    """For example "1, 3 and 4"."""
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last

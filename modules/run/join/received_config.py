@@ -8,7 +8,7 @@ from modules import __version__
 from modules.config import ConfigError, TrainConfig, override, validate
 from modules.config.trusted_code import allow_family
 from modules.files import printable
-from modules.machine import system_hostname
+from modules.machine import hostname
 from modules.run.join.allowed_paths import OWN_FOLDERS, Ask, check_paths, path_settings
 from modules.run.join.fingerprint import code_listing, family_identity, package_listing
 from modules.run.join.join_line import JoinLine
@@ -31,7 +31,7 @@ def receive_config(
     own = join_line.config
     machine_zero.send(
         "hello",
-        host=system_hostname(),
+        host=hostname(),
         tandem=__version__,
         code=code_listing(),
         packages=package_listing(),

@@ -46,12 +46,14 @@ class JoinServer:
         folder_proofs: Sequence[str] = (),
         resume: str = "",
         preflight: Preflight = "",
+        names: Sequence[str] = (),
         record: Callable[[Failure], None] = lambda failure: None,
         report_stop: Callable[[str], None] = lambda message: None,
     ) -> None:
         """Start listening; `resume` is this run's --resume, if any, `record` receives failures of other machines.
 
         `preflight` says whether machine 0 has a config; it compares code and files itself, so every machine may join.
+        `names` are those of machines that this one starts.
         `report_stop` receives the sentence about one that was stopped while all train, with which all stop.
         `report` receives each message and the numbers of the missing machines; `folder_proofs` are those of
         `prove_run`. Raises JoinError if no port is free.
@@ -63,7 +65,7 @@ class JoinServer:
         self.silent: set[int] = set()  # machines that are no longer heard, though nothing has closed the connection
         self._record = record
         self._report_stop = report_stop
-        self._members = Members(config.num_nodes)
+        self._members = Members(config.num_nodes, names)
         self._start_message: Message | None = None
         self.names: list[str] = []  # of all machines, as messages tell them apart, from the start on
         self._outcome: str | None = None  # set by `close`
@@ -164,7 +166,7 @@ class JoinServer:
                     only_there=refusal.only_there,
                 )
         except ChannelClosed as end:
-            note = f"{machine}, machine {number}, disconnected ({end})."
+            note = f"{machine} disconnected ({end})."
             is_silent = isinstance(end, ChannelSilent)
             self.silent |= {number} if is_silent else set()
             what = f"can no longer be reached: {end}" if is_silent else f"has ended its part of the run there: {end}"
@@ -199,7 +201,7 @@ class JoinServer:
                 self._ranks(number).start,
                 self.names[number],
                 "machine_lost",
-                f"Machine {number}, {machine}, {what.rstrip('.')}.",
+                f"{machine} {what.rstrip('.')}.",
                 advice,
             )
         )
@@ -269,7 +271,7 @@ class JoinServer:
             elif message["type"] == "stopping":
                 by = printable(message["by"], LONGEST_REASON)
                 self._report_stop(
-                    f"Machine {number}, {machine}, was stopped by {by} there, so the whole run stops after a backup. "
+                    f"{machine} was stopped by {by} there, so the whole run stops after a backup. "
                     "To continue, resume it here, and let that machine join again."
                 )
             elif message["type"] == "asking":
@@ -279,7 +281,7 @@ class JoinServer:
                     return ""
                 reason = printable(message["reason"], LONGEST_REASON)
                 self._record_loss(machine, number, f"has left: {reason}", _CHECK_PROGRAM)
-                return f"{machine}, machine {number}, has left: {reason}"
+                return f"{machine} has left: {reason}"
         session.send("closed", outcome=self._outcome)
         return ""
 

@@ -127,6 +127,7 @@ def joined_machines(
         lambda message, missing: progress.report(message),
         token=token,
         preflight="with config" if has_config else "without config",
+        names=remote.names,
     )
     outcome = "it was stopped"
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -98,6 +99,14 @@ class Message:
     rank: int | None = None
     host: str = ""
     failure: str = ""  # the kind of an error
+
+    @property
+    def origin(self) -> str:
+        """The rank and its machine, such as "rank 1 on attic"; empty if unknown, or if the text says it."""
+        names_rank = re.search(rf"\brank {self.rank}\b", self.text, re.IGNORECASE)
+        if self.rank is None or names_rank or (self.host and self.text.startswith(self.host)):
+            return ""
+        return f"rank {self.rank} on {self.host}" if self.host else f"rank {self.rank}"
 
 
 @dataclass(frozen=True)

@@ -70,8 +70,8 @@ def render(view: RunView, name: str, *, max_ranks: int = 32, width: int = 120) -
         parts.append(Text(f"and {len(rows) - max_ranks} more ranks", style="dim"))
     parts += [Text(f"Warning: {_shown(text)}", style="yellow") for text in warnings]
     if error is not None:
-        rank = "" if error.rank is None else f"Rank {error.rank}{f' on {_shown(error.host)}' if error.host else ''}: "
-        parts.append(Text(f"{rank}{_shown(error.text)}", style="bold red"))
+        origin = f"R{_shown(error.origin)[1:]}: " if error.origin else ""
+        parts.append(Text(f"{origin}{_shown(error.text)}", style="bold red"))
     return Group(*parts)
 
 

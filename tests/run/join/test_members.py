@@ -26,3 +26,16 @@ def test_members_summary() -> None:
     assert members.missing() == "machines 2, 3 and 4"
     members.release(1)
     assert members.missing() == "machines 1, 2, 3 and 4"
+
+
+def test_machines_that_are_started_here_are_missing_by_name() -> None:
+    members = Members(4, ["attic", "barn"])
+    assert members.missing() == "attic, barn and 1 more"
+    members.claim(RemoteMachine("attic", "a"), None, 0)
+    assert members.missing() == "attic, barn and 1 more"
+    members.mark_ready(1, 1)
+    assert members.summary() == "joined: attic (a); missing: barn and 1 more"
+    for number, name in ((2, "by hand"), (3, "barn")):
+        members.claim(RemoteMachine(name, "b"), None, 0)
+        members.mark_ready(number, 1)
+    assert members.missing() == ""
