@@ -6,12 +6,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
-from app.preferences import preferences_file
+from app.preferences import preferences_file, write_private
 from modules import ROOT
 from modules.config import (
     ConfigError,
@@ -27,7 +29,7 @@ from modules.config.dynamic_section import build_section
 from modules.config.family_about import family_about
 from modules.config.family_files import FAMILIES_DIR, PROGRAM, family_names
 from modules.config.trusted_code import read_code, require_trusted
-from modules.files import FileFault, read_json
+from modules.files import FileFault, decode_json, read_json
 
 TIMEOUT_S = 120
 _ADVICE = "Choose one of the list, or give the Python file (.py) of your own."
@@ -94,10 +96,13 @@ def load_declaration(name: str) -> FamilyDeclaration:
         wrong = f"There is no file {name}." if is_file else f"No model family is called {name!r}."
         raise ConfigError(wrong, _ADVICE) from None
     cache = _load_cache()
-    if stamp not in cache:
-        cache = {**cache, stamp: _run_describe(str(file.absolute()) if is_file else name)}
-        _save_cache(cache)
-    return _parse(name, cache[stamp])
+    if stamp in cache:
+        with suppress(ConfigError):  # a damaged cache
+            return _parse(name, cache[stamp])
+    described = _run_describe(str(file.absolute()) if is_file else name)
+    declaration = _parse(name, described)
+    _save_cache({**cache, stamp: described})
+    return declaration
 
 
 def _run_describe(name: str) -> str:
@@ -121,13 +126,15 @@ def _run_describe(name: str) -> str:
 
 def _parse(name: str, text: str) -> FamilyDeclaration:
     try:
-        data = json.loads(text)
+        data: Any = decode_json(text)
         model = build_section(data["options"])
         methods = tuple(str(method) for method in data["methods"])
         parts = tuple(str(part) for part in data["parts"])
         size_step, brings_data = int(data["size_step"]), bool(data.get("brings_data"))
+        if size_step < 1:
+            raise ValueError(f"its size_step is {size_step}")
         draws_samples, about = bool(data.get("draws_samples", True)), str(data.get("about", ""))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"The options reported by {name} cannot be read: {error}.") from None
     return FamilyDeclaration(
         name, methods, parts, _with_group_path(model), model, size_step, brings_data, draws_samples, about
@@ -161,11 +168,7 @@ def _load_cache() -> dict[str, str]:
 
 def _save_cache(cache: dict[str, str]) -> None:
     newest = dict(list(cache.items())[-50:])
-    try:
-        _cache_file().parent.mkdir(parents=True, exist_ok=True)
-        _cache_file().write_text(json.dumps(newest), encoding="utf-8")
-    except OSError:
-        return
+    write_private(_cache_file(), json.dumps(newest))
 
 
 def _cache_file() -> Path:
