@@ -6,6 +6,7 @@ import pytest
 
 from modules.config import ConfigError, TrainConfig, load_preset, preset_names, resolve_config, save_preset
 from modules.config.io.presets import preset_summary
+from tests.permissions import modes_respected
 
 
 @pytest.fixture
@@ -94,3 +95,17 @@ def test_a_preset_says_what_it_is_for(presets: Path) -> None:
 def test_shipped_presets_are_valid() -> None:
     for name in preset_names():
         load_preset(name)
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o400, 0o600])
+def test_own_presets_that_may_not_be_read_are_left_out(presets: Path, mode: int) -> None:
+    before = preset_names(presets)
+    save_preset(TrainConfig(), "mine", presets)
+    (presets / "mine").chmod(mode)
+    try:
+        with modes_respected():
+            assert preset_names(presets) == before
+            with pytest.raises(ConfigError, match="There is no preset or config file"):
+                load_preset("mine/mine", presets)
+    finally:
+        (presets / "mine").chmod(0o700)

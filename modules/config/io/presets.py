@@ -103,9 +103,11 @@ def _read_source(source: str | None, presets: Path) -> Data:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    if not folder.is_dir():
+    """By their names; none in a folder that does not exist or cannot be read."""
+    try:
+        files = [file for file in sorted(folder.iterdir()) if file.suffix.lower() in READERS and file.is_file()]
+    except OSError:
         return {}
-    files = (file for file in sorted(folder.iterdir()) if file.suffix.lower() in READERS and file.is_file())
     return {file.stem: file for file in files if not file.name.startswith(".")}
 
 
