@@ -22,7 +22,9 @@ from modules.run.join.join_token import NextToken
 if TYPE_CHECKING:
     from app.annotate.job import AnnotateJob
     from app.generate.job import GenerateJob
+    from app.tools.duplicates import Duplicates
     from app.tools.job import ModelJob
+    from app.tools.line_program import LineProgram
 
 
 class RunStarter(Protocol):
@@ -69,6 +71,8 @@ class AppState:
         self.annotate_job: AnnotateJob | None = None  # as generate_job
         self.model_job: ModelJob | None = None  # as generate_job
         self.generate_job: GenerateJob | None = None  # outlives its page, which a change of scale builds anew
+        self.programs: dict[str, LineProgram] = {}  # of the other pages that run one, as generate_job
+        self.duplicates: Duplicates | None = None  # that have been found last
         self.advanced = preferences.advanced
         self.jump_target = ""
         self.typed: defaultdict[str, dict[str, object]] = defaultdict(dict)  # form -> its fields; outlives it
@@ -84,7 +88,7 @@ class AppState:
 
     def close_jobs(self) -> None:
         """The window closes: end the programs that its pages have started."""
-        for job in (self.model_job, self.generate_job, self.annotate_job):
+        for job in (self.model_job, self.generate_job, self.annotate_job, *self.programs.values()):
             if job is not None:
                 job.close()
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
 from PIL import ImageTk
 
-from app.images.captions import CaptionFiles
-from app.images.removal import trash_images
 from app.state import AppState
+from app.tools.duplicates import MOST, Duplicates, Image
 from app.tools.job import format_bytes
 from app.tools.line_program import Answer
 from app.tools.model_tasks import ModelTask, ToolField
@@ -21,7 +20,6 @@ from app.tools.tool_form import ToolForm
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Menu, Style, card, frame, text
 from modules.files import expand_home
-from modules.files.trash import Trashed, restore_all
 
 MODULE: Final = "modules.data.index.near_duplicates"
 DISTANCES: Final[Mapping[str, str]] = {"0": "The same", "4": "Very similar", "10": "Similar"}
@@ -37,24 +35,19 @@ _FIELDS: Final = (
 )
 _TASK: Final = ModelTask("duplicates", "Near-duplicates", "", _FIELDS)
 _SIDE: Final = 250  # unscaled pixels of an image
-_MOST: Final = 12  # images of a group that are shown; the others are kept
 _HINT: Final = "Finds images that look alike, also in another size or format. Nothing is moved before you have seen it."
 
 
 class DuplicatesPage(ProgramPage):
-    """In each group the largest image is kept, until another is chosen."""
+    """One group is in sight, side by side."""
 
+    name = _TASK.name
     start_label = "Find"
 
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
         super().__init__(parent, state)
-        self.groups: list[list[dict[str, Any]]] = []
-        self.at = 0
-        self.marked: set[str] = set()
-        self.trashed: list[list[Trashed]] = []  # by each step that can be undone
-        self._unreadable = 0
         self._photos: list[ImageTk.PhotoImage] = []  # Tk itself keeps no reference
-        self._shown: list[tk.Frame] = []
+        self.tiles: list[tk.Frame] = []
         self.form = ToolForm(self.head, _TASK, lambda name: None, state.typed[_TASK.name])
         self.form.pack(fill="x", expand=True)
         self.folder = cast("Entry", self.form.controls["folder"])
@@ -62,6 +55,14 @@ class DuplicatesPage(ProgramPage):
         self._review = card(self.scroll.inside)
         self._build_review()
         self.say(_HINT)
+        self.follow()
+
+    @property
+    def found(self) -> Duplicates:
+        """What the last search has found."""
+        if self.state.duplicates is None:
+            self.state.duplicates = Duplicates()
+        return self.state.duplicates
 
     def shown(self) -> None:
         """Start with the first folder of the settings."""
@@ -75,7 +76,7 @@ class DuplicatesPage(ProgramPage):
         if not self.folder.get().strip():
             self.say("Choose a folder of images.", theme.BAD)
             return
-        self.groups, self.marked, self.trashed, self.at = [], set(), [], 0
+        self.state.duplicates = None
         self._review.pack_forget()
         self.say("Reading the images…")
         self.run(MODULE, [str(folder), self.distance.value()])
@@ -87,45 +88,42 @@ class DuplicatesPage(ProgramPage):
             self.progress.show(done / total, busy=True)
             self.say(f"{done:,} of {total:,} images read")
         if isinstance(groups, list):
-            self.groups = groups
             unreadable = answer.get("unreadable")
-            self._unreadable = unreadable if isinstance(unreadable, int) else 0
+            self.found.take(groups, unreadable if isinstance(unreadable, int) else 0)
 
     def ended(self) -> None:
-        """Show the first group."""
-        self.marked = {str(image["file"]) for group in self.groups for image in group[1:_MOST]}
-        self._show_group(0)
+        """Show the first group, or the one that was in sight."""
+        self._show_group()
 
     def go(self, by: int) -> None:
         """Show the next or the previous group."""
-        if self.groups:
-            self._show_group((self.at + by) % len(self.groups))
+        if groups := self.found.groups:
+            self.found.at = (self.found.at + by) % len(groups)
+            self._show_group()
 
     def toggle(self, file: str) -> None:
         """Keep an image, or mark it for the trash."""
-        self.marked ^= {file}
-        self._show_group(self.at)
+        self.found.marked ^= {file}
+        self._show_group()
 
     def trash_group(self) -> None:
         """Move the marked images of the group to the trash, with their captions."""
-        self._trash([self.at])
+        self._trash([self.found.at])
 
     def trash_all(self) -> None:
         """Move the marked images of all groups to the trash, with their captions."""
-        self._trash(range(len(self.groups)))
+        self._trash(range(len(self.found.groups)))
 
     def undo(self) -> None:
         """Take back what the last step moved; look again to see it."""
-        if not self.trashed:
+        if not self.found.trashed:
             return
-        count = len(self.trashed[-1])
         try:
-            restore_all(self.trashed[-1])
+            count = self.found.undo()
         except OSError as error:
             self.say(f"{error.filename or 'A file'} cannot be taken back: {error.strerror or error}.", theme.BAD)
             return
-        self.trashed.pop()
-        self._undo.configure(state="normal" if self.trashed else "disabled")
+        self._undo.configure(state="normal" if self.found.trashed else "disabled")
         self.say(f"Back: {_count(count, 'file')}. Find shows the groups again.")
 
     def _build_review(self) -> None:
@@ -146,43 +144,43 @@ class DuplicatesPage(ProgramPage):
         self._tiles.pack(fill="x", padx=theme.px(10), pady=(0, theme.px(12)))
         self._tiles.bind("<Configure>", lambda event: self._arrange())
 
-    def _show_group(self, number: int) -> None:
+    def _show_group(self) -> None:
+        found = self.found
         for child in self._tiles.winfo_children():
             child.destroy()
-        self._photos, self._shown = [], []
-        self.at = number
-        self._undo.configure(state="normal" if self.trashed else "disabled")
-        unread = f" {_count(self._unreadable, 'file')} cannot be read." if self._unreadable else ""
-        if not self.groups:
+        self._photos, self.tiles = [], []
+        self._undo.configure(state="normal" if found.trashed else "disabled")
+        unread = f" {_count(found.unreadable, 'file')} cannot be read." if found.unreadable else ""
+        if not found.groups:
             self._title.configure(text="Nothing is left to review.")
             self._one.configure(state="disabled")
             self._all.configure(state="disabled")
-            self.say(f"No near-duplicates.{unread}" if not self.trashed else f"All groups are done.{unread}")
-            if self.trashed:
+            self.say(f"No near-duplicates.{unread}" if not found.trashed else f"All groups are done.{unread}")
+            if found.trashed:
                 self._review.pack(fill="x", padx=8, pady=(0, 12))
             return
         self._review.pack(fill="x", padx=8, pady=(0, 12))
-        group = self.groups[number]
-        self._title.configure(text=f"Group {number + 1} of {len(self.groups)}")
-        marked = sum(image["file"] in self.marked for image in group)
+        group = found.groups[found.at]
+        self._title.configure(text=f"Group {found.at + 1} of {len(found.groups)}")
+        marked = sum(image["file"] in found.marked for image in group)
         self._one.configure(state="normal" if marked else "disabled", text=f"Move {marked} to the trash")
-        in_all = len(self.marked)
+        in_all = len(found.marked)
         self._all.configure(state="normal" if in_all else "disabled", text=f"Move all {in_all} to the trash")
-        hidden = len(group) - _MOST
+        hidden = len(group) - MOST
         kept = (
             f" {_count(hidden, 'more image')} of this group are kept; find again to see the rest." if hidden > 0 else ""
         )
-        found = f"{_count(len(self.groups), 'group')} of images that look alike."
-        self.say(f"{found} The marked ones go to the trash.{kept}{unread}")
-        for image in group[:_MOST]:
+        alike = f"{_count(len(found.groups), 'group')} of images that look alike."
+        self.say(f"{alike} The marked ones go to the trash.{kept}{unread}")
+        for image in group[:MOST]:
             self._add_tile(image)
         self._arrange()
 
-    def _add_tile(self, image: dict[str, Any]) -> None:
+    def _add_tile(self, image: Image) -> None:
         file, size = str(image["file"]), image["size"]
-        is_marked = file in self.marked
+        is_marked = file in self.found.marked
         tile = frame(self._tiles)
-        self._shown.append(tile)
+        self.tiles.append(tile)
         picture = tk.Label(tile, borderwidth=0, highlightthickness=2, width=1, height=1)
         theme.paint(picture, bg=theme.CARD, highlightbackground=theme.BAD if is_marked else theme.GOOD)
         picture.pack(anchor="w")
@@ -206,27 +204,14 @@ class DuplicatesPage(ProgramPage):
 
     def _arrange(self) -> None:
         columns = max(1, self._tiles.winfo_width() // theme.px(_SIDE + 16))
-        for number, tile in enumerate(self._shown):
+        for number, tile in enumerate(self.tiles):
             tile.grid(row=number // columns, column=number % columns, sticky="nw", padx=theme.px(6), pady=theme.px(6))
 
-    def _trash(self, numbers: Any) -> None:
-        wanted = set(numbers)
-        files = [
-            str(image["file"]) for number in wanted for image in self.groups[number] if image["file"] in self.marked
-        ]
-        removal = trash_images((Path(file), CaptionFiles()) for file in files)
-        gone = set(map(str, removal.images))
-        self.marked -= gone
-        self.trashed.append(removal.files)
-        left = [[image for image in group if image["file"] not in gone] for group in self.groups]
-        self.groups = [
-            group
-            for number, group in enumerate(left)
-            if len(group) > 1 and (number not in wanted or bool(removal.faults))
-        ]
-        self._show_group(min(self.at, max(len(self.groups) - 1, 0)))
-        if removal.faults:
-            self.say(" ".join(removal.faults), theme.BAD)
+    def _trash(self, numbers: Collection[int]) -> None:
+        faults = self.found.to_trash(numbers)
+        self._show_group()
+        if faults:
+            self.say(" ".join(faults), theme.BAD)
 
 
 def _count(number: int, noun: str) -> str:

@@ -16,7 +16,10 @@ Answer = dict[str, object]
 
 
 class LineProgram:
-    """Runs `python -m module` in the current folder with `text` as its input; `folder` exists until `close`."""
+    """Runs `python -m module` in the current folder with `text` as its input; `folder` exists until `close`.
+
+    It outlives the page that has started it, which a change of scale builds anew: all `answers` stay.
+    """
 
     def __init__(self, module: str, arguments: Sequence[str], text: str = "") -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="tandem-tool-")
@@ -40,27 +43,43 @@ class LineProgram:
                 stderr=subprocess.DEVNULL,
             )
         self._read = 0
+        self.arguments = tuple(arguments)
+        self.answers: list[Answer] = []
+        self.was_stopped = False
 
     @property
     def is_running(self) -> bool:
         """Whether it has not ended yet."""
         return self._process.poll() is None
 
-    def answers(self) -> list[Answer]:
-        """The whole lines since the last call."""
+    @property
+    def error(self) -> str:
+        """Why it has failed, as it says; empty if it has not."""
+        return next((str(answer["error"]) for answer in self.answers if "error" in answer), "")
+
+    def read(self) -> None:
+        """Add the whole lines since the last call to `answers`."""
         try:
             new = read_bytes(self._log)[self._read :]
         except (OSError, FileFault):
-            return []
+            return
         whole = new[: new.rfind(b"\n") + 1]
         self._read += len(whole)
-        return [answer for line in whole.splitlines() if isinstance(answer := _decoded(line), dict)]
+        self.answers += [answer for line in whole.splitlines() if isinstance(answer := _decoded(line), dict)]
+
+    def stop(self) -> None:
+        """End it; what it has answered stays."""
+        self.was_stopped = True
+        self._end()
 
     def close(self) -> None:
         """End it, and remove its folder."""
+        self._end()
+        self._temporary.cleanup()
+
+    def _end(self) -> None:
         self._process.kill()
         self._process.wait()
-        self._temporary.cleanup()
 
 
 def _decoded(line: bytes) -> object:

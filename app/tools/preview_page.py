@@ -38,11 +38,13 @@ _TASK: Final = ModelTask(
 )
 _SIDE: Final = 210  # unscaled pixels of an image
 _TILE: Final = 236
+_EPOCH, _COUNT = 2, 3  # arguments of the program
 
 
 class PreviewPage(ProgramPage):
     """Draws the first samples of an epoch by the data code of training."""
 
+    name = _TASK.name
     start_label = "Preview"
 
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
@@ -57,6 +59,7 @@ class PreviewPage(ProgramPage):
         self._columns = 0
         self.scroll.inside.bind("<Configure>", lambda event: self._arrange(), add="+")
         self.say("Uses the settings of Data: crops, sizes, mirroring, colours and captions are those of the run.")
+        self.follow()
 
     def start(self) -> None:
         """Draw the samples."""
@@ -85,12 +88,14 @@ class PreviewPage(ProgramPage):
         except (OSError, ValueError, KeyError):
             return  # the program was closed meanwhile
         self.samples.append(answer)
-        self.progress.show(len(self.samples) / int(self.count.value()), busy=True)
+        assert self.program is not None
+        self.progress.show(len(self.samples) / int(self.program.arguments[_COUNT]), busy=True)
 
     def ended(self) -> None:
         """Say how many there are."""
-        first = self.samples[0] if self.samples else None
-        what = f"{len(self.samples)} samples of epoch {self.epoch.get().strip()}." if first else "There are no samples."
+        assert self.program is not None
+        epoch = int(self.program.arguments[_EPOCH]) + 1
+        what = f"{len(self.samples)} samples of epoch {epoch}." if self.samples else "There are no samples."
         problems = sum(bool(sample.get("problem")) for sample in self.samples)
         self.say(what + (f" {problems} of them cannot be read." if problems else ""))
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tkinter as tk
-from typing import Final
+from typing import ClassVar, Final
 
 from app.state import AppState
 from app.tools.line_program import Answer, LineProgram
 from app.widgets import theme
 from app.widgets.buttons import Button, card, frame, text, wrap_within
+from app.widgets.later import later
 from app.widgets.progress_bar import ProgressBar
 from app.widgets.scroll import Scroll
 
@@ -16,16 +17,19 @@ POLL_MS: Final = 120
 
 
 class ProgramPage(tk.Frame):
-    """Subclasses build their fields in `head`, and handle each `answer` and the end."""
+    """Subclasses build their fields in `head`, call `follow`, and show each `answer` and the end.
 
-    start_label = "Start"
+    The program goes on while the page is built anew, which then shows all its answers again.
+    """
+
+    name: ClassVar[str]
+    start_label: ClassVar[str] = "Start"
 
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
         super().__init__(parent, borderwidth=0, highlightthickness=0)
         theme.paint(self, bg=theme.WINDOW)
         self.state = state
-        self.program: LineProgram | None = None
-        self.error = ""
+        self._shown = 0  # answers
         self._job = ""
         outer = card(self)
         outer.pack(fill="x", padx=(8, 20), pady=(0, 12))
@@ -45,48 +49,53 @@ class ProgramPage(tk.Frame):
         self.status.pack(fill="x", padx=theme.px(16), pady=(theme.px(6), theme.px(12)))
         self.scroll = Scroll(self)
         self.scroll.pack(fill="both", expand=True)
-        tk.Misc.bind(self, "<Destroy>", self._destroyed, add="+")
 
     def start(self) -> None:
         """Start the program with what the fields say."""
         raise NotImplementedError
 
     def answer(self, answer: Answer) -> None:
-        """Handle one line of the program."""
+        """Show one line of the program."""
         raise NotImplementedError
 
     def ended(self) -> None:
         """Called when the program has ended by itself."""
 
+    @property
+    def program(self) -> LineProgram | None:
+        """The one that was started last."""
+        return self.state.programs.get(self.name)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the program runs, or its end is not shown yet."""
+        return bool(self._job)
+
     def run(self, module: str, arguments: list[str], given: str = "") -> None:
         """Run a program and follow it."""
-        self.close_program()
-        self.error = ""
-        self.program = LineProgram(module, arguments, given)
-        self.start_button.configure(state="disabled")
-        self.stop_button.configure(state="normal")
-        self.progress.show(None, busy=True)
-        self._poll()
+        if self.program is not None:
+            self.program.close()
+        self.state.programs[self.name] = LineProgram(module, arguments, given)
+        self.follow()
+
+    def follow(self) -> None:
+        """Show what the program has answered, and from now on what it answers."""
+        self._shown = 0
+        if self.program is not None:
+            self.start_button.configure(state="disabled")
+            self.stop_button.configure(state="normal")
+            self.progress.show(None, busy=True)
+            self._poll()
 
     def stop(self) -> None:
         """End the program; what it has answered stays."""
-        self.close_program()
-        self._show_idle()
-        self.say("Stopped.")
+        if self.program is not None and self.is_running:
+            self.program.stop()
 
     def say(self, sentence: str, colour: theme.Colour = theme.MUTED) -> None:
         """Show a sentence below the progress."""
         theme.paint(self.status, fg=colour)
         self.status.configure(text=sentence)
-
-    def close_program(self) -> None:
-        """End the program, if there is one."""
-        if self._job:
-            self.after_cancel(self._job)
-            self._job = ""
-        program, self.program = self.program, None
-        if program is not None:
-            program.close()
 
     def _poll(self) -> None:
         self._job = ""
@@ -94,18 +103,19 @@ class ProgramPage(tk.Frame):
         if program is None:
             return
         is_running = program.is_running  # before the answers, which are whole then
-        for answer in program.answers():
-            if "error" in answer:
-                self.error = str(answer["error"])
-            else:
+        program.read()
+        new, self._shown = program.answers[self._shown :], len(program.answers)
+        for answer in new:
+            if "error" not in answer:
                 self.answer(answer)
         if is_running:
-            self._job = self.after(POLL_MS, self._poll)
+            self._job = later(self, POLL_MS, self._poll)
             return
-        self.close_program()
         self._show_idle()
-        if self.error:
-            self.say(self.error, theme.BAD)
+        if program.was_stopped:
+            self.say("Stopped.")
+        elif program.error:
+            self.say(program.error, theme.BAD)
         else:
             self.ended()
 
@@ -113,13 +123,6 @@ class ProgramPage(tk.Frame):
         self.start_button.configure(state="normal")
         self.stop_button.configure(state="disabled")
         self.progress.show(0.0, busy=False)
-
-    def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
-        if event.widget is self:
-            self._job = ""  # cancelled with the widget's other timers
-            program, self.program = self.program, None
-            if program is not None:
-                program.close()
 
 
 def load_image(file: str, side: int) -> object:

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from PIL import Image
 
 from app.tools.duplicates_page import DuplicatesPage
 from app.tools.preview_page import PreviewPage
+from app.tools.program_page import ProgramPage
 from tests.app.driver import Driver
 from tests.data.helpers import write_image
 
 pytestmark = pytest.mark.slow
+
+AnyPage = TypeVar("AnyPage", bound=ProgramPage)
+
+
+def at_another_scale(driver: Driver, page: AnyPage) -> AnyPage:
+    """The page that takes the place of this one when the window is scaled."""
+    driver.window.set_scale(110 if driver.window.preferences.scale == 100 else 100)
+    made = driver.window.sections["tools"].pages[page.name]
+    assert made is not page
+    assert isinstance(made, type(page))
+    driver.settle()
+    return made
 
 
 def test_near_duplicates_are_reviewed_and_moved_to_the_trash(
@@ -34,18 +48,22 @@ def test_near_duplicates_are_reviewed_and_moved_to_the_trash(
     driver.settle()
     assert page.folder.get() == str(folder), "the folder of the settings is offered"
     driver.click_button("Find")
-    driver.wait(lambda: page.groups and page.program is None, "the search")
+    page = at_another_scale(driver, page)
+    driver.wait(lambda: page.found.groups and not page.is_running, "the search, which goes on")
     driver.settle()
-    names = [[Path(image["file"]).name for image in group] for group in page.groups]
+    names = [[Path(image["file"]).name for image in group] for group in page.found.groups]
     assert names == [["1.png", "small-1.jpg"], ["4.png", "small-4.jpg"]]
-    assert {Path(file).name for file in page.marked} == {"small-1.jpg", "small-4.jpg"}, "the largest is kept"
+    assert {Path(file).name for file in page.found.marked} == {"small-1.jpg", "small-4.jpg"}, "the largest is kept"
     driver.wait(lambda: len(page._photos) == 2, "the images")
 
+    page = at_another_scale(driver, page)
+    driver.wait(lambda: len(page._photos) == 2, "the images again")
     page.go(1)
     driver.click_button("To the trash")
-    assert {Path(file).name for file in page.marked} == {"small-1.jpg"}
+    assert {Path(file).name for file in page.found.marked} == {"small-1.jpg"}
+    page = at_another_scale(driver, page)
     driver.click_button("Keep")  # the first image of the group: now the small one is kept
-    assert {Path(file).name for file in page.marked} == {"small-1.jpg", "4.png"}
+    assert {Path(file).name for file in page.found.marked} == {"small-1.jpg", "4.png"}
     driver.click_button("Move 1 to the trash")
     assert not (folder / "4.png").exists()
     assert (folder / "small-4.jpg").exists()
@@ -53,6 +71,7 @@ def test_near_duplicates_are_reviewed_and_moved_to_the_trash(
     assert not (folder / "small-1.jpg").exists()
     assert not (folder / "small-1.txt").exists(), "its caption goes with it"
     assert page.status.cget("text").startswith("All groups are done.")
+    page = at_another_scale(driver, page)
     driver.click_button("Undo")
     assert (folder / "small-1.jpg").exists()
     assert (folder / "small-1.txt").read_text() == "a cat"
@@ -78,7 +97,10 @@ def test_images_are_shown_as_training_sees_them(driver: Driver, tmp_path: Path) 
     driver.draft.set("concepts", [concept])
     driver.draft.set("resolution", 64)
     driver.click_button("Preview")
-    driver.wait(lambda: len(page.samples) == 5 and page.program is None, "the samples")
+    page = at_another_scale(driver, page)
+    driver.wait(lambda: len(page.samples) == 5 and not page.is_running, "the samples, which are drawn on")
+    page.epoch.show("7")
+    page = at_another_scale(driver, page)
     driver.settle()
     assert page.status.cget("text") == "5 samples of epoch 1."
     shown = driver.text(page.scroll.inside)
@@ -106,11 +128,11 @@ def test_near_duplicates_that_are_not_shown_stay(driver: Driver, tmp_path: Path)
     assert page.status.cget("text").startswith("Finds images that look alike")
     driver.settle()
     driver.click_button("Find")
-    driver.wait(lambda: page.groups and page.program is None, "the search")
+    driver.wait(lambda: page.found.groups and not page.is_running, "the search")
     driver.settle()
-    assert len(page.groups[0]) == 15
-    assert len(page._shown) == 12
-    assert page.marked == {str(image["file"]) for image in page.groups[0][1:12]}
+    assert len(page.found.groups[0]) == 15
+    assert len(page.tiles) == 12
+    assert page.found.marked == {str(image["file"]) for image in page.found.groups[0][1:12]}
     said = page.status.cget("text")
     assert said.startswith("1 group of images that look alike.")
     assert "3 more images of this group are kept" in said
