@@ -55,7 +55,7 @@ class ScheduleCurve(tk.Frame):
         count = min(_POINTS, max(steps, 2))
         at = [round(number * (steps - 1) / (count - 1)) for number in range(count)]
         factors = [learning_rate_factor(step, steps, config) for step in at]
-        self.sketch.show(Curve(factors, "step 1", _middle(config, steps), f"step {steps:,}", f"0 to {_short(highest)}"))
+        self.sketch.show(Curve(factors, "step 1", "", f"step {steps:,}", f"0 to {_short(highest)}"))
         said = describe(config, steps, highest, is_known or self.length.is_counting)
         if self.length.is_counting:
             said += " Counting the images…"
@@ -88,11 +88,6 @@ def describe(config: TrainConfig, steps: int, highest: float, is_known: bool) ->
         else f" Drawn for {steps:,} steps: how many is known once there are images and all settings are valid."
     )
     return rise + known
-
-
-def _middle(config: TrainConfig, steps: int) -> str:
-    warmup = warmup_steps(config, steps)
-    return f"warm-up to step {warmup:,}" if 0 < warmup < steps else ""
 
 
 def _number(value: object) -> int:

@@ -25,6 +25,7 @@ from modules.run.supervise.force_stop import force_stop, request_graceful_stop
 __all__ = ["RunControl", "active_runs", "create_run", "existing_run", "launch", "next_free_name"]
 
 _ENDED_BY: Final = {"save": "saving", "sample": "sampling", "backup": "backup"}  # keys of `ended` of the view
+_PASSED_OVER_AFTER: Final = 24  # steps: a request reaches all ranks within eight, and figures come as late
 
 
 def existing_run(config: TrainConfig) -> RunFolder | None:
@@ -140,7 +141,7 @@ class RunControl:
         with self.view.lock:
             ended, step = self.view.ended.get(_ENDED_BY.get(name, ""), 0.0), self.view.position or 0
         taken_at = self._taken_at.setdefault(name, step)
-        return name not in _ENDED_BY or ended >= self._requested[name] or step > taken_at + 1
+        return name not in _ENDED_BY or ended >= self._requested[name] or step > taken_at + _PASSED_OVER_AFTER
 
     def stop(self, *, is_closing: bool = False) -> str:
         """Request a stop after a backup; return an error message or "".

@@ -6,6 +6,7 @@ import time
 from typing import Final
 
 from app.runs.control import RunControl
+from modules.run.view.run_view import RunView
 
 ASKED: Final = {
     "backup": "Backing up after the present step…",
@@ -39,7 +40,13 @@ class RequestWatch:
             return "", ""
         name, asked_at = next(iter(over.items()))
         with run.view.lock:
-            step, warnings = run.view.position or 0, list(run.view.warnings)
+            step, warnings = _step_of(name, run.view), list(run.view.warnings)
         if warnings and warnings[-1].time >= asked_at:  # such as that of a full disk
             return "warning", warnings[-1].text
         return name, DONE[name].format(step=step)
+
+
+def _step_of(name: str, view: RunView) -> int:
+    """The step of the newest backup or samples; the run's figures may be some steps late. Take the lock."""
+    newest = {"backup": view.backup_step, "sample": view.samples[-1].step if view.samples else None}
+    return newest.get(name) or view.position or 0

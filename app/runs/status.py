@@ -152,11 +152,10 @@ def _active_status(
     phase: Phase | None, step: Step | None, done: float | None, now: float, *, stop_wanted: bool, started: float
 ) -> Status:
     if stop_wanted:
-        detail = (
-            "The run stops at the next safe point." if step is None else "Finishing the step; then a backup is written."
-        )
-        detail = f"{detail} {_HOW_TO_FORCE}"
-        return Status("stopping", "Stopping", "warn", detail, True, done)
+        present = "sample" if phase is not None and phase.name == "sampling" else "step"
+        detail = f"Finishing the {present}; then a backup is written."
+        detail = "The run stops at the next safe point." if step is None else detail
+        return Status("stopping", "Stopping", "warn", f"{detail} {_HOW_TO_FORCE}", True, done)
     if phase is None:
         waited_s = now - started if started else 0.0
         if waited_s < _SLOW_START_S:

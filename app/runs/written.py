@@ -27,7 +27,8 @@ _OF_LORA: Final = {
 _SINGLE_FILE: Final = "ComfyUI (models/checkpoints), A1111 and Forge (models/Stable-diffusion), kohya's scripts"
 _EMBEDDING: Final = "ComfyUI (models/embeddings), A1111 and Forge (embeddings), diffusers (load_textual_inversion)"
 _DIFFUSERS: Final = "diffusers (from_pretrained), Forge, InvokeAI, Tandem as a base model"
-_OWN: Final = "Tandem: Generate, or scripts/sample.py and scripts/classify.py"
+_OWN: Final = "Tandem: Generate, or scripts/sample.py"
+_CLASSIFIER: Final = "Tandem: scripts/classify.py"
 _OWN_PIPELINES: Final = ("PixelDiffusionPipeline",)
 
 
@@ -75,7 +76,8 @@ def _models(folder: RunFolder) -> Iterator[Written]:
         elif method == "embedding":
             yield Written(file, "Embedding", _EMBEDDING, _size(file), is_model=True)
     if method not in ("lora", "embedding") or not files:
-        yield Written(model, "Model", _OWN, _size(model), is_model=True)
+        opens = _CLASSIFIER if _text(model / _INFO, "family") == "classifier" else _OWN
+        yield Written(model, "Model", opens, _size(model), is_model=True)
 
 
 def _results(folder: RunFolder) -> Iterator[Written]:

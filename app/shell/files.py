@@ -207,12 +207,16 @@ class Files:
                 self.open(file)
 
         is_dirty = self._state.draft.is_dirty
-        lost = " Your unsaved changes would be lost." if is_dirty else ""
         choices = (
             Choice("", "Keep these", "accent" if is_dirty else "plain", help="Saving asks again."),
-            Choice("theirs", "Read the file again", "plain" if is_dirty else "accent"),
+            Choice(
+                "theirs",
+                "Read the file again",
+                "plain" if is_dirty else "accent",
+                help="Your changes since the last save are lost." if is_dirty else "",
+            ),
         )
-        question = f"Another program has changed {file.name}. Train would use the settings in this window.{lost}"
+        question = f"Another program has changed {file.name}. Train would use the settings in this window."
         ask(self._window, "The file has changed", question, choices, answered)
 
     def _ask_whose(self, file: Path) -> None:

@@ -64,7 +64,8 @@ class MultiNodeWindow:
         self._list.pack(fill="both", expand=True, pady=(theme.px(12), 0))
         text(
             self._list,
-            "“Generate launch commands” shows the exact command for each machine, and that for a Slurm job.",
+            "“Generate launch commands” saves the settings to their file, and shows the exact command for each machine "
+            "and that for a Slurm job.",
             colour=theme.MUTED,
         ).pack(anchor="w", pady=theme.px(8))
         self._dialog.button("Close", self._dialog.close)
@@ -85,7 +86,8 @@ class MultiNodeWindow:
         if draft.config.num_nodes > 1 and not draft.config.enable_multi_gpu:
             self._show_message("“Multi-GPU training” is off: switch it on above, several machines need it.")
             return
-        if draft.file is None or draft.is_dirty:
+        is_new = draft.file is None or draft.is_dirty
+        if is_new:
             self._save("the launch commands name this file")
         if draft.file is None or draft.is_dirty:
             self._show_message("The commands refer to the config file; save the settings first.")
@@ -93,16 +95,23 @@ class MultiNodeWindow:
         config, file, token = draft.config, draft.file.absolute(), self.state.next_join_token.show()
         self._show_message("")
         is_free = (lambda port: True) if self._holds_ports() else port_is_free
-        self.state.background.run(lambda: build_commands(config, file, token, is_free), self._show, self._show_message)
+        note = f"Saved to {file.name}, which the commands refer to." if is_new else ""
+        self.state.background.run(
+            lambda: build_commands(config, file, token, is_free),
+            lambda found: self._show(found, note),
+            self._show_message,
+        )
 
     def _holds_ports(self) -> bool:
         """Whether the window's own run may hold the ports: it has ended before the run of these settings starts."""
         return self.state.run is not None and self.state.run.is_alive
 
-    def _show(self, found: list[Command]) -> None:
+    def _show(self, found: list[Command], note: str) -> None:
         self.commands = found
         for child in self._list.winfo_children():
             child.destroy()
+        if note:
+            text(self._list, note, colour=theme.MUTED, wrap=WIDTH - 60).pack(anchor="w", pady=(0, theme.px(8)))
         for command in found:
             self._show_command(command)
         self._area.see(self._list, margin=0)

@@ -112,6 +112,8 @@ def test_what_a_lora_run_has_written(lora_run: RunFolder) -> None:
     assert all(each.path.exists() and each.size > 0 and each.opens for each in found.values())
     (lora_run.model_dir / "tandem.json").write_text("[" * 100)
     assert [each.title for each in what_was_written(lora_run) if each.is_model] == ["Model"]
+    (lora_run.model_dir / "tandem.json").write_text('{"family": "classifier"}')
+    assert what_was_written(lora_run)[0].opens == "Tandem: scripts/classify.py"
     assert what_was_written(RunFolder(lora_run.path / "gone")) == []
 
 

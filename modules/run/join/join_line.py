@@ -145,7 +145,7 @@ def _connect_with_retries(join_line: JoinLine) -> Channel:
             raise ConfigError(f"--join: {join_line.host!r} is neither a host name nor an IP address") from error
         except (ChannelClosed, OSError) as error:  # a timeout is an OSError; machine 0 may be about to start
             if time.monotonic() > deadline:
-                reason = str(error) or "no answer"
+                reason = getattr(error, "strerror", None) or str(error) or "no answer"
                 raise ConfigError(
                     f"no run waits for machines at {join_line}: {reason}",
                     "Check that machine 0 is still waiting, that its address and port are right and that no firewall "

@@ -19,7 +19,9 @@ JOIN_TOKEN: Final = "TANDEM_JOIN_TOKEN"  # the name of a variable
 _IN_JOIN_LINE: Final = re.compile(rf"\s*{JOIN_TOKEN}=['\"]?([^\s'\"]+)")
 _MIN_CHARS: Final = 32  # 128 bits in hexadecimal
 _LARGEST_FILE: Final = 4096  # bytes
-_ADVICE: Final = "Omit it on machine 0 and Tandem generates one"
+_ADVICE: Final = (
+    "Use letters and digits such as those of: openssl rand -hex 16. Omit it on machine 0 and Tandem generates one"
+)
 _IN_ARGV: Final = (
     f"Warning: every user of this machine can read --token (with ps); set {JOIN_TOKEN} instead, or use --token_file. "
     "The next version refuses --token."
@@ -71,7 +73,7 @@ def ask_for_token() -> str | None:
 
 def check_token(token: str, advice: str = _ADVICE) -> None:
     """Raise ConfigError, which does not repeat the token, for one that can be guessed or needs quotes in a shell."""
-    wanted = f"use at least {_MIN_CHARS} letters and digits, such as those of: openssl rand -hex 16"
+    wanted = f"it is at least {_MIN_CHARS} letters and digits"
     if not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError(f"the token contains characters other than plain letters and digits; {wanted}", advice)
     if len(token) < _MIN_CHARS:

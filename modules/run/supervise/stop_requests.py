@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -123,7 +124,8 @@ class StopRequests:
             warn(f"Pausing after a backup because of SIGUSR1; --resume latest{where} continues from there.")
         else:
             after = " after a backup" if math.isinf(self._within_s) else ""
-            warn(f"Stopping{after}; press Ctrl-C again to stop at once.")
+            again = "; press Ctrl-C again to stop at once" if sys.stdin and sys.stdin.isatty() else ""
+            warn(f"Stopping{after}{again}.")
         try:
             if not is_stopped_by_user(self._folder):  # who closes the window sends both
                 request_command(self._folder, "stop", self.stop_reason)

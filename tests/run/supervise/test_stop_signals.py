@@ -70,7 +70,7 @@ def test_a_signal_does_not_replace_a_persons_stop(folder: RunFolder) -> None:
 
 
 def test_what_only_measures_is_not_waited_for_after_a_stop(
-    folder: RunFolder, capfd: pytest.CaptureFixture[str]
+    folder: RunFolder, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its largest batch may take minutes, and there is nothing to keep."""
     assert GracePeriods.of_start({"TANDEM_FIND_BATCH_SIZE": "{}"}).stop_s == 5.0
@@ -84,7 +84,15 @@ def test_what_only_measures_is_not_waited_for_after_a_stop(
             requests.handle(child)
             time.sleep(0.05)
     assert (requests.was_forced, requests.stop_reason) == (True, "interrupted")
-    assert "Stopping; press Ctrl-C again" in capfd.readouterr().err
+    assert "Stopping.\n" in capfd.readouterr().err  # nobody can press a key, such as under the window
+    terminal, own = os.openpty()
+    with os.fdopen(terminal), os.fdopen(own) as keyboard:
+        monkeypatch.setattr(sys, "stdin", keyboard)
+        requests = StopRequests(folder, tree, [], has_first_rank=True, within_s=0.3)
+        with requests.handlers_installed(), subprocess.Popen([sys.executable, "-c", ""]) as child:
+            signal.raise_signal(signal.SIGINT)
+            requests.handle(child)
+    assert "Stopping; press Ctrl-C again to stop at once." in capfd.readouterr().err
 
 
 def test_a_late_signal_does_not_end_a_run_that_a_rank_was_asked_to_pause(folder: RunFolder) -> None:
