@@ -22,6 +22,7 @@ from typing import Final
 
 FALLBACK: Final = ".trash"
 _MODE: Final = stat.S_IRWXU
+_LONGEST_NAME: Final = 230  # bytes, of 255
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,8 @@ def move_to_trash(path: Path) -> Trashed:
     device = path.lstat().st_dev
     for trash, top in _trashes(path):
         try:
-            _make(trash)
-            if trash.lstat().st_dev == device:
-                return _move(path, trash, top)
+            if _device(trash) == device:
+                return _move(path, _make(trash), top)
         except OSError as error:
             if error.errno not in (errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
@@ -87,6 +87,14 @@ def _mount_point(path: Path) -> Path:
     return found
 
 
+def _device(trash: Path) -> int:
+    """The file system of a folder, or of the one above in which it would be created."""
+    found = trash
+    while not os.path.exists(found) and found != found.parent:
+        found = found.parent
+    return found.stat().st_dev
+
+
 def _make(trash: Path) -> Path:
     """Create the trash and its two folders for this user alone, unless they exist. Raises OSError."""
     trash.parent.mkdir(parents=True, exist_ok=True)
@@ -101,21 +109,31 @@ def _move(path: Path, trash: Path, top: Path | None) -> Trashed:
     """Reserve a name by its .trashinfo file, which exists first, as the specification asks; then rename."""
     named = urllib.parse.quote(os.fsencode(path if top is None else path.relative_to(top)))
     text = f"[Trash Info]\nPath={named}\nDeletionDate={time.strftime('%Y-%m-%dT%H:%M:%S')}\n"
-    for name in itertools.chain([path.name], (f"{path.name}.{number}" for number in itertools.count(2))):
+    wanted = _short(path.name)
+    for name in itertools.chain([wanted], (f"{wanted}.{number}" for number in itertools.count(2))):
         info, place = trash / "info" / f"{name}.trashinfo", trash / "files" / name
         try:
             descriptor = os.open(info, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             continue
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
         try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
             if os.path.lexists(place):  # without its info: left there by another program
                 info.unlink()
                 continue
             os.rename(path, place)
-        except OSError:
+        except OSError as error:
             info.unlink(missing_ok=True)
+            error.filename = error.filename or str(path)
             raise
         return Trashed(path, place, info)
     raise AssertionError("itertools.count ends never")
+
+
+def _short(name: str) -> str:
+    """A name that leaves room for a number and the ending of .trashinfo files."""
+    path = Path(name)
+    room = _LONGEST_NAME - len(os.fsencode(path.suffix))
+    encoded = os.fsencode(path.stem)
+    return name if len(encoded) <= room else encoded[:room].decode(errors="ignore") + path.suffix

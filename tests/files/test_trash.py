@@ -10,6 +10,7 @@ import pytest
 
 from modules.files import trash
 from modules.files.trash import move_to_trash, restore
+from tests.full_disk import FULL, full_disk
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the trash of other systems than freedesktop.org's")
 
@@ -72,18 +73,35 @@ def test_other_disk_is_not_copied(home_trash: Path, tmp_path: Path, monkeypatch:
         run = make(tmp_path / "cats")
         moved = move_to_trash(run)
         assert moved.place.stat().st_dev == tmp_path.stat().st_dev
-        assert not place.joinpath("Trash", "files", "cats").exists()
+        assert not place.exists(), "no trash is created that is not used"
         restore(moved)
         assert run.is_dir()
     finally:
-        for each in sorted(place.rglob("*"), reverse=True):
-            each.rmdir()
-        place.rmdir()
         mount = trash._mount_point(tmp_path / "cats") / f".Trash-{os.getuid()}"
         if mount.is_dir() and not any((mount / "files").iterdir()):
             for name in ("files", "info"):
                 (mount / name).rmdir()
             mount.rmdir()
+
+
+def test_a_full_disk_leaves_nothing(home_trash: Path, tmp_path: Path) -> None:
+    run = make(tmp_path / "runs" / "cats")
+    with full_disk(), pytest.raises(OSError, match=FULL) as failed:
+        move_to_trash(run)
+    assert failed.value.filename == str(run)
+    assert (run / "file.txt").is_file()
+    assert not list((home_trash / "info").iterdir())
+
+
+@pytest.mark.parametrize("name", [f"{'x' * 251}.png", f"{'ä' * 125}.png"])
+def test_names_as_long_as_may_be(home_trash: Path, tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    for text in ("first", "second"):
+        file.write_text(text)
+        moved = move_to_trash(file)
+        assert moved.place.suffix in (".png", ".2")
+    restore(moved)
+    assert file.read_text() == "second"
 
 
 def test_without_a_trash_it_is_kept_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,8 +41,12 @@ def rename_run(folder: RunFolder, name: str) -> RunFolder:
     with _idle(folder, "renamed"):
         configs = _renamed_configs(folder, name)
         os.rename(folder.path, renamed.path)
-    for file_name, text in configs.items():
-        write_config_text(renamed.path / file_name, text)
+        try:
+            for file_name, text in configs.items():
+                write_config_text(renamed.path / file_name, text)
+        except ConfigError:  # a full disk
+            os.rename(renamed.path, folder.path)
+            raise
     with suppress(ConfigError, OSError):  # a queue that cannot be read says so on its own page
         RunQueue(folder.path.parent).rename(folder.name, name)
     return renamed

@@ -10,7 +10,7 @@ from typing import Final, Self
 
 from modules.config import ConfigError, TrainConfig, save_config
 from modules.config.run_names import run_name_problem, sanitize_run_name
-from modules.files import open_regular
+from modules.files import open_regular, remove_tree
 from modules.run.folder.links import refuse_links
 
 CONFIG_FILE_NAME: Final = "config.json"
@@ -150,8 +150,7 @@ class RunFolder:
             folder = cls(
                 _make_unique(runs_dir, config.family) if config.run_name is None else _make(runs_dir, config.run_name)
             )
-            folder.make_directories()
-            save_config(config, folder.config_file)
+            _fill(folder, config)
         except OSError as error:
             raise not_writable_error(runs_dir, error) from error
         return folder
@@ -216,6 +215,18 @@ def _make(runs_dir: Path, name: str) -> Path:
     except FileExistsError:
         check_run_name_free(runs_dir, name)
     return path
+
+
+def _fill(folder: RunFolder, config: TrainConfig) -> None:
+    """Write what a new run begins with; if that fails, an empty folder goes, for it would keep the name taken."""
+    was_empty = not any(folder.path.iterdir())
+    try:
+        folder.make_directories()
+        save_config(config, folder.config_file)
+    except (OSError, ConfigError):
+        if was_empty:
+            remove_tree(folder.path)
+        raise
 
 
 def _has_trained(folder: RunFolder) -> bool:

@@ -15,6 +15,7 @@ from modules.files.trash import restore
 from modules.run import RunFolder
 from modules.run.folder.manage import rename_run, trash_run
 from modules.run.queue.folder import RunQueue
+from tests.full_disk import FULL, full_disk
 from tests.runs import ROOT
 
 
@@ -54,6 +55,13 @@ def test_rename_changes_the_folder_and_its_configs(run: RunFolder) -> None:
     assert load_config(renamed.config_file).run_name == "cats-large"
     assert json.loads((renamed.path / "machine-1.json").read_text())["run_name"] == "cats-large"
     assert RunFolder.open(renamed.path.parent, "cats-large").config_file.is_file()
+
+
+def test_a_run_that_cannot_be_renamed_whole_keeps_its_name(run: RunFolder) -> None:
+    with full_disk(), pytest.raises(ConfigError, match=FULL):
+        rename_run(run, "cats-large")
+    assert [each.name for each in run.path.parent.iterdir()] == ["cats"]
+    assert load_config(run.config_file).run_name == "cats"
 
 
 def test_the_queue_names_a_renamed_run_as_it_is_now(run: RunFolder) -> None:

@@ -20,6 +20,7 @@ from modules.run.folder.run_folder import check_run_name
 from modules.run.launch.fatal_startup import previous_fatal_exit_code
 from modules.run.preflight_report.report import PreflightReport
 from modules.run.preflight_report.start import read_report
+from tests.full_disk import FULL, full_disk
 
 
 def config(tmp_path: Path, **settings: object) -> TrainConfig:
@@ -81,6 +82,13 @@ def test_name_of_a_failed_start_is_reusable(tmp_path: Path) -> None:
     log.close()
     with pytest.raises(ConfigError, match="already exists"):
         RunFolder.create(config(tmp_path, run_name="a"))
+
+
+def test_a_start_on_a_full_disk_leaves_the_name_free(tmp_path: Path) -> None:
+    named = config(tmp_path, run_name="cats")
+    with full_disk(), pytest.raises(ConfigError, match=FULL):
+        RunFolder.create(named)
+    assert RunFolder.create(named).config_file.is_file()
 
 
 def test_existing_empty_folder_is_used(tmp_path: Path) -> None:
