@@ -22,6 +22,7 @@ from modules.run.join.join_token import NextToken
 if TYPE_CHECKING:
     from app.annotate.job import AnnotateJob
     from app.generate.job import GenerateJob
+    from app.images.captions import Changes
     from app.tools.duplicates import Duplicates
     from app.tools.job import ModelJob
     from app.tools.line_program import LineProgram
@@ -73,6 +74,7 @@ class AppState:
         self.generate_job: GenerateJob | None = None  # outlives its page, which a change of scale builds anew
         self.programs: dict[str, LineProgram] = {}  # of the other pages that run one, as generate_job
         self.duplicates: Duplicates | None = None  # that have been found last
+        self.written_captions: list[Changes] = []  # what one press of Undo takes back, the last at the end
         self.advanced = preferences.advanced
         self.jump_target = ""
         self.typed: defaultdict[str, dict[str, object]] = defaultdict(dict)  # form -> its fields; outlives it

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from app.background import Background
-from app.images.captions import CaptionChange, CaptionFiles
+from app.images.captions import CaptionFiles, Changes
 from app.images.editor import CaptionEditor
 from app.images.grid import NONE_FOUND, ImageGrid
 from app.images.image_index import ImageIndex, IndexedImage
 from app.images.replace_bar import ReplaceBar
 from app.images.thumbnails import Thumbnails
+from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Menu, frame, text
 
@@ -38,7 +38,7 @@ class ImageBrowser(tk.Frame):
         self,
         parent: tk.Misc,
         thumbnails: Thumbnails,
-        background: Background,
+        state: AppState,
         caption_files: Callable[[], Mapping[int, CaptionFiles]],
         failed: Callable[[str], object],
         captions_changed: Callable[[Sequence[IndexedImage]], object],
@@ -51,9 +51,9 @@ class ImageBrowser(tk.Frame):
         self._pause = ""
         self.empty = NONE_FOUND
         self._build_bar()
-        self.replacing = ReplaceBar(self, background, self._to_replace, self._replaced)
+        self.replacing = ReplaceBar(self, state.background, self._to_replace, self._replaced)
         self.replacing.bind("<<Close>>", lambda event: self._toggle_replacing())
-        self.editor = CaptionEditor(self, thumbnails, self._captions_written, failed, self._caption_files)
+        self.editor = CaptionEditor(self, thumbnails, self._captions_written, failed, self._caption_files, state)
         self.editor.pack(side="right", fill="y", padx=(theme.px(2 * theme.UNIT), 0))
         self.grid_view = ImageGrid(self, thumbnails, self._selected, self.editor.focus_text)
         self.grid_view.pack(side="left", fill="both", expand=True)
@@ -156,11 +156,11 @@ class ImageBrowser(tk.Frame):
         return self._files().get(image.concept, CaptionFiles())
 
     def _captions_written(self, images: Sequence[IndexedImage]) -> None:
-        if self._image_index.captions_written(images):
+        if self._image_index.keep_captions({(each.concept, each.file): each for each in images}):
             self._note_problems()
             self.grid_view.mark(set(self._problems))
             selected = self.grid_view.selected_image
-            if selected is not None and any(image is selected for image in images):
+            if selected is not None and any(image.file == selected.file for image in images):
                 self.editor.update_details(selected, self._problems.get(selected.file, []))
         self._captions_changed(images)
 
@@ -179,7 +179,7 @@ class ImageBrowser(tk.Frame):
         self.editor.save()
         return self.shown, self._files()
 
-    def _replaced(self, changes: list[tuple[IndexedImage, CaptionChange]], fault: str) -> None:
+    def _replaced(self, changes: Changes, fault: str) -> None:
         self.editor.record(changes)
         if fault:
             self._failed(fault)

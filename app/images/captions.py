@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from app.images.image_index import IndexedImage
 from app.nested import value_at
@@ -97,6 +98,21 @@ def apply(change: CaptionChange) -> None:
         partial.write_text(change.after, "utf-8")
         if mode:
             partial.chmod(mode)
+
+
+Changes: TypeAlias = list[tuple[IndexedImage, CaptionChange]]
+
+
+def take_back(changes: Changes) -> tuple[Changes, str]:
+    """Take back what was written together, the last first; what was taken back, and why that is not all."""
+    done: Changes = []
+    for image, change in reversed(changes):
+        try:
+            apply(change.reverse())
+        except OSError as error:
+            return done, f"{change.file} cannot be written: {error.strerror or error}."
+        done.append((image, change))
+    return done, ""
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ from typing import Final
 
 from PIL import Image, ImageTk
 
-from app.images.captions import CaptionChange, CaptionFiles, apply, read_caption, write_caption
+from app.images.captions import CaptionFiles, Changes, read_caption, take_back, write_caption
 from app.images.grid import frame_image
 from app.images.image_index import IndexedImage
 from app.images.thumbnails import Thumbnails
+from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, TextBox, frame, text
 from app.widgets.later import later
@@ -49,15 +50,17 @@ class CaptionEditor(tk.Frame):
         changed: Callable[[Sequence[IndexedImage]], object],
         failed: Callable[[str], object],
         caption_files: Callable[[IndexedImage], CaptionFiles],
+        state: AppState,
     ) -> None:
         super().__init__(parent)
         theme.paint(self, bg=theme.CARD)
+        self._background, self._history = state.background, state.written_captions
+        self.is_undoing = False
         self._thumbnails, self._changed, self._failed = thumbnails, changed, failed
         self._caption_files = caption_files
         self._image: IndexedImage | None = None
         self._files = CaptionFiles()  # which the caption in the box was read from
         self._photo: ImageTk.PhotoImage | None = None
-        self._history: list[tuple[IndexedImage, CaptionChange]] = []
         self._build()
 
     def _build(self) -> None:
@@ -75,7 +78,7 @@ class CaptionEditor(tk.Frame):
         self._hint = text(below, font="small", colour=theme.MUTED, wrap=PREVIEW)
         self._hint.pack(fill="x", pady=theme.px(theme.UNIT / 2))
         self._undo = Button(below, "Undo", self.undo, bg=theme.CARD)
-        self._undo.configure(state="disabled")
+        self._show_undo()
         self._undo.pack(anchor="w", pady=(theme.UNIT / 2, 0))
         self.text = TextBox(self, lambda _: None, width=PREVIEW, height=48)
         self.text.pack(fill="both", expand=True, pady=(theme.px(theme.UNIT), 0))
@@ -177,36 +180,51 @@ class CaptionEditor(tk.Frame):
         self.record([(image, change)])
         self._hint.configure(text=f"{change.file.name} saved.")
 
-    def record(self, changes: Sequence[tuple[IndexedImage, CaptionChange]]) -> None:
-        """Add written captions to the undo history."""
+    def record(self, changes: Changes) -> None:
+        """Add captions that were written together to the undo history, and show that of the image here."""
+        shown = self._image
+        is_typed = shown is not None and self.text.get().strip() != shown.caption.strip()
+        if changes:
+            self._history.append(changes)
         one_of_each = {image.concept: image for image, _ in changes}
         files = {concept: self._caption_files(image) for concept, image in one_of_each.items()}
         for image, change in changes:
             _set_caption(image, change.after, files[image.concept])
-        self._history += changes
-        self._undo.configure(state="normal" if self._history else "disabled")
+        if not is_typed and any(image is shown for image, _ in changes):
+            self._show_text()  # else the former caption would be taken for a typed one
+        self._show_undo()
         self._changed([image for image, _ in changes])
 
     def undo(self) -> None:
-        """Undo the last caption written."""
-        if not self._history:
+        """Undo what was written last: a caption, or all of a replacement."""
+        if not self._history or self.is_undoing:
             return
-        image, change = self._history.pop()
-        try:
-            apply(change.reverse())
-        except OSError as error:
-            self._failed(f"{change.file} cannot be written: {_reason(error)}.")
-            return
-        shown = self._image
-        if shown is not None and shown.file == image.file:
-            image = shown  # which may have been read again since
-        files = self._caption_files(image)
-        if change.file == files.file(image.file):
-            _set_caption(image, change.before, files)
-            self._changed([image])
-            if image is shown:
-                self._show_text()
-        self._undo.configure(state="normal" if self._history else "disabled")
+        written = self._history.pop()
+        self.is_undoing = True
+        self._show_undo()
+        self._background.run(lambda: take_back(written), lambda found: self._undone(written, *found))
+
+    def _undone(self, written: Changes, done: Changes, fault: str) -> None:
+        self.is_undoing = False
+        if left := written[: len(written) - len(done)]:
+            self._history.append(left)
+        files = {image.concept: self._caption_files(image) for image, _ in done}
+        shown, images = self._image, []
+        for image, change in done:
+            if shown is not None and shown.file == image.file:
+                image = shown  # which may have been read again since
+            if change.file == files[image.concept].file(image.file):
+                _set_caption(image, change.before, files[image.concept])
+                images.append(image)
+        self._show_undo()
+        self._changed(images)
+        if any(image is shown for image in images):
+            self._show_text()
+        if fault:
+            self._failed(fault)
+
+    def _show_undo(self) -> None:
+        self._undo.configure(state="normal" if self._history and not self.is_undoing else "disabled")
 
     def _show_text(self) -> None:
         image = self._image

@@ -127,13 +127,16 @@ class ImageIndex:
         self.problems += new.values()
         return bool(due)
 
-    def keep_captions(self, written: Mapping[tuple[int, Path], IndexedImage]) -> None:
-        """Take over captions that were written during the survey, by concept and file; it may have read former ones."""
+    def keep_captions(self, written: Mapping[tuple[int, Path], IndexedImage]) -> bool:
+        """Take over captions that were written, by concept and file; the survey may have read former ones.
+
+        False if the problems said so before.
+        """
         images = [each for each in self.images if (each.concept, each.file) in written]
         for each in images:
             now = written[each.concept, each.file]
             each.caption, each.caption_state = now.caption, now.caption_state
-        self.captions_written(images)
+        return self.captions_written(images)
 
     def removed(self, files: Collection[Path]) -> None:
         """Unreadable images are gone: forget their problems."""

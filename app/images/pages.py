@@ -171,7 +171,7 @@ class ImagePages(tk.Frame):
             self.browser = ImageBrowser(
                 self._card,
                 self._thumbnails,
-                self.state.background,
+                self.state,
                 self._caption_files,
                 self._show_error,
                 self._captions_changed,

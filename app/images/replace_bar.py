@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from app.background import Background
-from app.images.captions import CaptionChange, CaptionFiles, Replacement, plan_replacement, write_caption
+from app.images.captions import CaptionFiles, Changes, Replacement, plan_replacement, write_caption
 from app.images.editor import read_only_reason
 from app.images.image_index import IndexedImage
 from app.widgets import theme
@@ -15,7 +15,6 @@ from app.widgets.buttons import Button, Entry, Switch, handler, text
 from modules.files import FileFault
 
 _Files: TypeAlias = Mapping[int, CaptionFiles]  # the caption settings of each concept
-_Changes: TypeAlias = list[tuple[IndexedImage, CaptionChange]]
 
 
 class ReplaceBar(tk.Frame):
@@ -29,7 +28,7 @@ class ReplaceBar(tk.Frame):
         parent: tk.Misc,
         background: Background,
         images: Callable[[], tuple[Sequence[IndexedImage], _Files]],
-        replaced: Callable[[_Changes, str], object],
+        replaced: Callable[[Changes, str], object],
     ) -> None:
         super().__init__(parent)
         theme.paint(self, bg=theme.CARD)
@@ -87,7 +86,7 @@ class ReplaceBar(tk.Frame):
         replacement, (images, files) = self.replacement, self._images()
         self._background.run(lambda: _write(_plan(images, files, replacement), files), lambda found: self._done(*found))
 
-    def _done(self, changes: _Changes, fault: str) -> None:
+    def _done(self, changes: Changes, fault: str) -> None:
         self._is_busy = self._is_stale = False
         self._replaced(changes, fault)
         count = len(changes)
@@ -103,9 +102,9 @@ def _plan(images: Sequence[IndexedImage], files: _Files, replacement: Replacemen
     ]
 
 
-def _write(plans: Sequence[tuple[IndexedImage, str]], files: _Files) -> tuple[_Changes, str]:
+def _write(plans: Sequence[tuple[IndexedImage, str]], files: _Files) -> tuple[Changes, str]:
     """Write the captions, and return the changes; a failure ends it, and is returned as a sentence."""
-    changes: _Changes = []
+    changes: Changes = []
     for image, caption in plans:
         of_concept = files.get(image.concept, CaptionFiles())
         try:

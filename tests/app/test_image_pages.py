@@ -63,6 +63,14 @@ def browser(section: Section) -> ImageBrowser:
     return pages(section).browser
 
 
+def undo(section: Section, driver: Driver) -> None:
+    """Press Undo below the caption."""
+    editor, before = browser(section).editor, len(driver.window.state_.written_captions)
+    editor.undo()
+    assert len(driver.window.state_.written_captions) == before - 1
+    driver.wait(lambda: not editor.is_undoing, "what was written before")
+
+
 @pytest.mark.slow
 def test_images_are_shown_with_captions_and_marks(section: Section, shared_driver: Driver) -> None:
     shown = browser(section).shown
@@ -157,7 +165,7 @@ def test_keys_navigate_the_grid_and_the_caption(section: Section, shared_driver:
     shared_driver.type(", typed")
     shared_driver.press("ctrl+Return")
     assert grid.selected_image.file.with_suffix(".txt").read_text("utf-8") == "a cat, number 0, grey fur, typed\n"
-    browser(section).editor.undo()
+    undo(section, shared_driver)
     assert grid.selected_image.file.with_suffix(".txt").read_text("utf-8") == "a cat, number 0, grey fur"
     grid.canvas.focus_force()
     shared_driver.press("Home", "Right", "Return")
@@ -191,10 +199,12 @@ def test_replace_writes_all_captions_and_undoes_them(section: Section, folder: P
     shared_driver.wait(lambda: bar.button.cget("text") == "Replace in 12 captions", "the count")
     bar.button.invoke()
     shared_driver.wait(lambda: bar.button.cget("text") == "12 captions replaced", "the end")
-    assert (folder / "07.txt").read_text("utf-8") == "a cat, number 7, black fur\n"
-    for _ in range(12):
-        browser(section).editor.undo()
-    assert (folder / "07.txt").read_text("utf-8") == "a cat, number 7, grey fur"
+    for number in range(12):
+        assert (folder / f"{number:02}.txt").read_text("utf-8") == f"a cat, number {number}, black fur\n"
+    undo(section, shared_driver)
+    for number in range(12):
+        assert (folder / f"{number:02}.txt").read_text("utf-8") == f"a cat, number {number}, grey fur"
+    assert all("grey" in image.caption for image in browser(section).shown if image.caption)
 
 
 def test_read_only_captions_give_the_reason(section: Section, shared_driver: Driver) -> None:
@@ -231,8 +241,8 @@ def test_a_typed_caption_is_counted_and_readable_as_its_folder(
     browser(section).editor.text.show("a tiny grey cat")
     browser(section).editor.save()
     assert stat.S_IMODE(file.stat().st_mode) == 0o640, "what it had"
-    browser(section).editor.undo()
-    browser(section).editor.undo()
+    undo(section, shared_driver)
+    undo(section, shared_driver)
     assert not file.exists()
     assert said() == before
 
@@ -251,7 +261,7 @@ def test_a_caption_written_while_the_folder_is_read_stays(
     shared_driver.settle()
     assert editor.text.get() == "a dog"
     assert next(each.caption for each in found.image_index.images if each.file.name == "02.png") == "a dog"
-    editor.undo()
+    undo(section, shared_driver)
     assert editor.text.get() == "a cat, number 2, grey fur"
 
 
@@ -309,7 +319,7 @@ def test_a_caption_goes_where_it_was_read_from(section: Section, folder: Path, s
         read_with(".txt")
         assert (folder / "07.words").read_text("utf-8") == "a bird\n", "typed before"
         assert editor.text.get() == "a cat, number 7, grey fur"
-        editor.undo()
+        undo(section, shared_driver)
         assert not (folder / "07.words").exists()
         assert [file.read_text("utf-8") for file in files] == ["a cat, number 7, grey fur", "a dog, number 7"]
         assert editor.text.get() == "a cat, number 7, grey fur"
@@ -317,7 +327,7 @@ def test_a_caption_goes_where_it_was_read_from(section: Section, folder: Path, s
         shared_driver.draft.set("concepts.0.caption_extension", ".caption")
         editor.save()  # before the folder is read
         assert [file.read_text("utf-8") for file in files] == ["a hen\n", "a dog, number 7"]
-        editor.undo()
+        undo(section, shared_driver)
     finally:
         files[0].write_text("a cat, number 7, grey fur", "utf-8")
         files[1].unlink()
