@@ -9,15 +9,18 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Final
 
 from modules import ROOT
 from modules.files import FileFault, read_bytes
+
+NOT_STARTED: Final = -1  # in place of an exit code
 
 
 class ChildProgram:
     """Runs `script` with `arguments`; `log` is the file for its output, of errors too unless `errors` is given.
 
-    `variables` are for what no command line may show.
+    `variables` are for what no command line may show. Raises OSError if it cannot be started; see `not_started`.
     """
 
     def __init__(
@@ -62,6 +65,11 @@ class ChildProgram:
             self.process.terminate()
         else:
             os.killpg(self.process.pid, signal.SIGINT)
+
+
+def not_started(error: OSError) -> str:
+    """The sentence for a program that cannot be started, such as because of a full disk."""
+    return f"The program could not be started: {error.strerror or error}."
 
 
 @contextmanager

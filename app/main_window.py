@@ -296,6 +296,8 @@ class MainWindow(ctk.CTk):
         """Report a bug in a callback: one line in the run bar, the traceback on the terminal. The window continues."""
         if isinstance(error, TandemError):
             self.run_bar.show_message(str(error))
-            return
-        traceback.print_exception(kind, error, trace)
-        self.run_bar.show_message(f"{kind.__name__}: {error}: a bug in the window; training continues.")
+        elif isinstance(error, OSError):  # a full disk, a folder that may not be read
+            self.run_bar.show_message(f"{error.strerror or error}: {error.filename or 'a file'}")
+        else:
+            traceback.print_exception(kind, error, trace)
+            self.run_bar.show_message(f"{kind.__name__}: {error}: a bug in the window; training continues.")

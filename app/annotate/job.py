@@ -16,7 +16,7 @@ from app.annotate.earlier import EarlierSet
 from app.annotate.rows import TITLES, Row
 from app.annotate.status import JobStatus, crashed, proposed, undone, wrote
 from app.background import Background
-from app.child_program import ChildProgram
+from app.child_program import ChildProgram, not_started
 from app.form.setting_text import with_actions
 from modules import ROOT
 from modules.annotation import Message, Proposal, ProposalSet, Task
@@ -179,16 +179,16 @@ class AnnotateJob:
         self._total = self._done = self._kept = 0
 
     def _start(self, work: Work, command: str, *arguments: str) -> None:
-        self._place = tempfile.TemporaryDirectory(prefix="tandem-annotate-")
         self.work, self._read = work, 0
         self.is_stopping = self._is_over = False
         try:
+            self._place = tempfile.TemporaryDirectory(prefix="tandem-annotate-")
             self._child = ChildProgram(
                 SCRIPT, [command, "--events", *arguments], self._file("events"), self._file("errors")
             )
         except OSError as error:
             self._end()
-            self.status = JobStatus(f"The process cannot be started: {error.strerror or error}.", "bad")
+            self.status = JobStatus(not_started(error), "bad")
 
     def _forget_problems(self) -> None:
         for row in self.rows:

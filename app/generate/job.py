@@ -90,19 +90,22 @@ class GenerateJob:
         self.files, self.note, self._read, self._wanted = [], "", 0, number_of_images(settings)
         self._is_stopping = self._is_killed = self._is_over = False
         self._folder = expand_home(settings.folder.strip())
+        try:
+            self._child = ChildProgram(SCRIPT, arguments(settings, self._events), self._log)
+        except OSError:
+            self._end()
+            raise
         self.status = JobStatus("Starting: loading Python and libraries takes a few seconds.", fraction=None)
-        self._child = ChildProgram(SCRIPT, arguments(settings, self._events), self._log)
 
     def stop(self) -> None:
         """Let the process end after the present image; at the second call, at once."""
         if self._child is None:
             return
-        if self._is_stopping:
+        if not self._is_stopping and self._ask_to_stop():
+            self._is_stopping = True
+        else:
             self._is_killed = True
             self._child.process.terminate()
-            return
-        self._is_stopping = True
-        self._events.with_name(self._events.name + _STOP_ENDING).touch()
 
     def close(self) -> None:
         """End the process: nobody is left to see its images."""
@@ -126,6 +129,14 @@ class GenerateJob:
             self._end()
             return True
         return before != (self.status, len(self.files), self.note)
+
+    def _ask_to_stop(self) -> bool:
+        """Whether the request could be written: a disk may be full."""
+        try:
+            self._events.with_name(self._events.name + _STOP_ENDING).touch()
+        except OSError:
+            return False
+        return True
 
     def _apply(self, event: SampleEvent) -> None:
         match event.event:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from app.child_program import not_started
 from app.generate.form import WIDTH, GenerateForm
 from app.generate.history import History
 from app.generate.job import GenerateJob, JobStatus, Tone
@@ -128,7 +129,7 @@ class Section(tk.Frame):
         try:
             self.job.start(settings)
         except OSError as error:
-            self._say(JobStatus(f"The process could not be started: {error.strerror or error}.", "bad"))
+            self._say(JobStatus(not_started(error), "bad"))
             return
         self.after_cancel(self._poll_job)  # which may be as late as IDLE_MS
         self._poll()

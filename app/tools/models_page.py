@@ -6,6 +6,7 @@ import time
 import tkinter as tk
 from typing import Final
 
+from app.child_program import not_started
 from app.form.setting_text import with_actions
 from app.open_path import show_folder
 from app.state import AppState
@@ -83,7 +84,11 @@ class ModelsPage(tk.Frame):
         self.form.say(wrong)
         if wrong or self._state.model_job is not None:
             return
-        self._state.model_job = ModelJob(arguments(self.form.task, values), expand_home(values["out"].strip()))
+        try:
+            self._state.model_job = ModelJob(arguments(self.form.task, values), expand_home(values["out"].strip()))
+        except OSError as error:
+            self._show_result(JobResult(f"Nothing was written. {not_started(error)}"))
+            return
         self._show_result(JobResult(""))
         self._poll()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from typing import ClassVar, Final
 
+from app.child_program import not_started
 from app.state import AppState
 from app.tools.line_program import Answer, LineProgram
 from app.widgets import theme
@@ -75,8 +76,12 @@ class ProgramPage(tk.Frame):
         """Run a program and follow it."""
         if self.program is not None:
             self.program.close()
-        self.state.programs[self.name] = LineProgram(module, arguments, given)
-        self.follow()
+        try:
+            self.state.programs[self.name] = LineProgram(module, arguments, given)
+        except OSError as error:
+            self.say(not_started(error), theme.BAD)
+        else:
+            self.follow()
 
     def follow(self) -> None:
         """Show what the program has answered, and from now on what it answers."""

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from app.child_program import ChildProgram
+from app.child_program import NOT_STARTED, ChildProgram, not_started
 from app.state import AppState
 from app.widgets import theme
 from app.windows.dialog import Dialog
@@ -28,9 +28,9 @@ class ProgramWindow:
         self.state = state
         self.child: ChildProgram | None = None
         self.is_stopping = False  # as the user wished
+        self._folder = tempfile.TemporaryDirectory(prefix="tandem-window-")  # before the dialog: a disk may be full
         self.dialog = Dialog(parent, title, message, modal=False)
         self.dialog.window.resizable(True, True)
-        self._folder = tempfile.TemporaryDirectory(prefix="tandem-window-")
         self.dialog.window.bind("<Destroy>", self._on_destroy, add="+")
 
     def show(self) -> tk.Toplevel:
@@ -47,7 +47,7 @@ class ProgramWindow:
         """Called every now and then while the program runs, and once more before `ended`."""
 
     def ended(self, exit_code: int, output: str) -> None:
-        """Called when the program has ended by itself."""
+        """Called when the program has ended by itself, or could not be started: `output` says why."""
         raise NotImplementedError
 
     def file(self, name: str) -> Path:
@@ -62,8 +62,12 @@ class ProgramWindow:
     def run(self, script: Path, arguments: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
         """Run a program and follow it to its end; `variables` are for what no command line may show."""
         self.is_stopping = False
-        self.child = ChildProgram(script, arguments, self.file("output.txt"), variables=variables)
-        self._poll(self.child)
+        try:
+            self.child = ChildProgram(script, arguments, self.file("output.txt"), variables=variables)
+        except OSError as error:
+            self.ended(NOT_STARTED, not_started(error))
+        else:
+            self._poll(self.child)
 
     def start_or_stop(self) -> None:
         """Start the program, or ask the running one to end."""

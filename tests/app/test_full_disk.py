@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from modules.config import TrainConfig, load_config, save_config
 from tests.app.driver import Driver
+
+NOT_STARTED = "The program could not be started: "
 
 
 @pytest.fixture
@@ -66,3 +70,38 @@ def test_settings_on_a_full_disk(display: str, full_disk: Path, monkeypatch: pyt
         driver.press("ctrl+s")
         assert driver.dialogs() == []
         assert load_config(file).epochs == 8
+
+
+@pytest.mark.slow
+def test_programs_that_get_no_temporary_folder(driver: Driver, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(home / "full"))
+    (home / "cats").mkdir()
+    Image.new("RGB", (64, 64)).save(home / "cats" / "a.png")
+    driver.draft.set("concepts", [{"path": str(home / "cats")}])
+    driver.window.show_section("tools")
+    section = driver.window.sections["tools"]
+    for name in ("duplicates", "preview"):
+        section.open_page(name)
+        section.pages[name].start_button.invoke()
+        assert section.pages[name].status.cget("text").startswith(NOT_STARTED), name
+        assert section.pages[name].start_button.cget("state") == "normal"
+    section.open_page("models")
+    page = section.pages["models"]
+    for field, value in {"source": "cats/a.png", "out": "b.safetensors"}.items():
+        page.form.show(field, value)
+    driver.click_button("Start")
+    assert page.status.cget("text").startswith(f"Nothing was written. {NOT_STARTED}")
+    section.open_page("annotate")
+    page = section.pages["annotate"]
+    page.setup.start()
+    assert page.job.status.text.startswith(NOT_STARTED)
+    driver.window.show_section("generate")
+    page = driver.window.sections["generate"]
+    page.form.show({"model": str(home / "cats"), "prompt": "a"})
+    page.generate()
+    assert page.status.cget("text").startswith(NOT_STARTED)
+
+    driver.window.report_callback_exception = driver.window._report_bug
+    driver.window.after(1, driver.window.event_generate, "<<FindBatchSize>>")
+    driver.wait(lambda: "No such file or directory" in driver.text(driver.window.run_bar), "the sentence")
+    assert driver.dialogs() == []
