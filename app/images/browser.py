@@ -49,9 +49,10 @@ class ImageBrowser(tk.Frame):
         self._image_index = ImageIndex()
         self._problems: dict[Path, list[str]] = defaultdict(list)
         self._pause = ""
+        self._typed = typed = state.typed["images"]
         self.empty = NONE_FOUND
         self._build_bar()
-        self.replacing = ReplaceBar(self, state.background, self._to_replace, self._replaced)
+        self.replacing = ReplaceBar(self, state.background, self._to_replace, self._replaced, state.typed["replace"])
         self.replacing.bind("<<Close>>", lambda event: self._toggle_replacing())
         self.editor = CaptionEditor(self, thumbnails, self._captions_written, failed, self._caption_files, state)
         self.editor.pack(side="right", fill="y", padx=(theme.px(2 * theme.UNIT), 0))
@@ -59,6 +60,10 @@ class ImageBrowser(tk.Frame):
         self.grid_view.pack(side="left", fill="both", expand=True)
         self.editor.lift()  # for Tab, which goes on from the grid to the caption of the selected image
         self.bind("<Configure>", lambda event: self._fit(), add="+")
+        self.filter.show(str(typed.get("filter", "")))
+        self.kind.show(str(typed.get("kind", "all")))
+        if typed.get("replaces"):
+            self._open_replacing()
 
     def _build_bar(self) -> None:
         self.bar = bar = frame(self)
@@ -72,7 +77,6 @@ class ImageBrowser(tk.Frame):
         self.filter.pack(side="left")
         kinds = list(_FILTERS)
         self.kind = Menu(bar, kinds, lambda _: self.refresh(), width=180, titles=_FILTERS)
-        self.kind.show("all")
         self.kind.pack(side="left", padx=theme.UNIT)
         self._count = text(bar, font="small", colour=theme.MUTED)
         self._count.pack(side="left", padx=theme.px(theme.UNIT))
@@ -90,6 +94,7 @@ class ImageBrowser(tk.Frame):
 
     def refresh(self) -> None:
         """Show the images that pass the filter."""
+        self._keep()
         kind, terms = self.kind.value(), self.filter.get().lower().split()
         matching = {each.file for each in self._image_index.problems if each.kind == kind}
         shown = [
@@ -119,6 +124,8 @@ class ImageBrowser(tk.Frame):
             self.replacing.pack_forget()
         elif not self.bar.winfo_manager():
             self.bar.pack(fill="x", pady=(0, theme.px(theme.UNIT)), before=self.grid_view)
+            if self._typed.get("replaces"):
+                self._open_replacing()
         if not self.shown:
             self.editor.save()
             self.editor.pack_forget()
@@ -144,7 +151,12 @@ class ImageBrowser(tk.Frame):
         self.filter.show(query)
         self.refresh()
 
+    def _keep(self) -> None:
+        """For the page that a change of scale builds anew."""
+        self._typed.update(filter=self.filter.get(), kind=self.kind.value())
+
     def _schedule_filter(self) -> None:
+        self._keep()
         if self._pause:
             self.after_cancel(self._pause)
         self._pause = self.after(_FILTER_PAUSE_MS, self.refresh)
@@ -168,11 +180,17 @@ class ImageBrowser(tk.Frame):
 
     def _toggle_replacing(self) -> None:
         if self.replacing.winfo_manager():
+            self._typed["replaces"] = False
             self.replacing.pack_forget()
             self.grid_view.canvas.focus_set()
+            self._fit()
         else:
-            self.replacing.pack(fill="x", pady=(0, theme.px(theme.UNIT)), after=self.bar)
+            self._open_replacing()
             self.replacing.search.focus_set()
+
+    def _open_replacing(self) -> None:
+        self._typed["replaces"] = True
+        self.replacing.pack(fill="x", pady=(0, theme.px(theme.UNIT)), after=self.bar)
         self._fit()
 
     def _to_replace(self) -> tuple[list[IndexedImage], Mapping[int, CaptionFiles]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TypeAlias
 
 from app.background import Background
@@ -20,7 +21,8 @@ _Files: TypeAlias = Mapping[int, CaptionFiles]  # the caption settings of each c
 class ReplaceBar(tk.Frame):
     """Two entries, two switches, and the number of captions that would change.
 
-    `images` returns what is shown; `replaced` is called with what was written, and why that is not all.
+    `images` returns what is shown; `replaced` is called with what was written, and why that is not all. What is typed
+    here is kept in `typed`, which outlives the bar.
     """
 
     def __init__(
@@ -29,10 +31,12 @@ class ReplaceBar(tk.Frame):
         background: Background,
         images: Callable[[], tuple[Sequence[IndexedImage], _Files]],
         replaced: Callable[[Changes, str], object],
+        typed: dict[str, object],
     ) -> None:
         super().__init__(parent)
         theme.paint(self, bg=theme.CARD)
         self._background, self._images, self._replaced = background, images, replaced
+        self._typed = typed
         self._is_busy = self._is_stale = False
         self.button = Button(self, "Nothing to replace", self._run, style="accent", bg=theme.CARD)
         self.button.configure(state="disabled")
@@ -41,6 +45,15 @@ class ReplaceBar(tk.Frame):
         self.replace = self._entry("Replace with")
         self.whole_words = self._switch("whole words")
         self.match_case = self._switch("match case")
+        if typed:
+            self._show_typed()
+
+    def _show_typed(self) -> None:
+        former = Replacement(**self._typed)  # type: ignore[arg-type]
+        self.search.show(former.search)
+        self.replace.show(former.replace)
+        self.whole_words.show(former.whole_words)
+        self.match_case.show(former.match_case)
 
     def _entry(self, tooltip: str) -> Entry:
         entry = Entry(self, lambda _: self.count(), width=100, placeholder=tooltip)
@@ -62,6 +75,7 @@ class ReplaceBar(tk.Frame):
 
     def count(self) -> None:
         """Show how many captions would change, a moment later."""
+        self._typed.update(asdict(self.replacement))
         if self._is_busy:
             self._is_stale = True
             return

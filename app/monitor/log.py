@@ -41,9 +41,11 @@ class LogPage(Page):
         self.source.pack(side="left")
         titles = {name: title for name, (title, _) in _LEVELS.items()}
         self.level = Menu(bar, list(_LEVELS), lambda value: self.filter(), bg=theme.WINDOW, width=170, titles=titles)
-        self.level.show("all")
+        self._typed = typed = self.state.typed["log"]
+        self.level.show(str(typed.get("level", "all")))
         self.level.pack(side="left", padx=theme.px(8))
         self.search = Entry(bar, lambda query: self.filter(), bg=theme.WINDOW, width=240, placeholder="Search the log")
+        self.search.show(str(typed.get("search", "")))
         self.search.pack(side="left")
         self.count = text(bar, "", "small", colour=theme.MUTED, bg=theme.WINDOW)
         self.count.pack(side="left", padx=theme.px(12))
@@ -65,7 +67,8 @@ class LogPage(Page):
         self.reader = None if self.run is None else LogReader(self.run.folder)
         self.found, self._read = [], 0
         self._set_active(bool(self.winfo_ismapped()))
-        self.source.show(_ALL)
+        is_same = self.run is not None and self._typed.get("folder") == self.run.folder.path
+        self.source.show(str(self._typed["source"]) if is_same else _ALL)
         self.filter()
 
     def refresh(self) -> None:
@@ -95,6 +98,7 @@ class LogPage(Page):
 
     def filter(self) -> None:
         """Filter all lines again."""
+        self._keep()
         reader = self.reader
         lines: list[LogLine] = []
         if reader is not None:
@@ -106,6 +110,13 @@ class LogPage(Page):
         self.lines.selection = None
         self.lines.show(self.found)
         self._show_count()
+
+    def _keep(self) -> None:
+        """For the page that a change of scale builds anew; the source is one of this run's."""
+        folder = None if self.run is None else self.run.folder.path
+        self._typed.update(
+            source=self.source.value(), level=self.level.value(), search=self.search.get(), folder=folder
+        )
 
     def show_level(self, level: str) -> None:
         """Show only lines of this level and above."""

@@ -30,9 +30,9 @@ _COLUMNS: Final[Mapping[str, tuple[str, int]]] = {
 class RunTable:
     """`runs` has all runs by their key: the name, or the path of a second one of the same name."""
 
-    def __init__(self, holder: tk.Misc) -> None:
+    def __init__(self, holder: tk.Misc, searched: str = "") -> None:
         self.runs: dict[str, RunSummary] = {}
-        self._words: list[str] = []
+        self._words = _words(searched)
         self.tree = table(holder, _COLUMNS, ("steps", "loss", "validation_loss", "length"))
         self.tree.configure(selectmode="extended", height=6)
         theme.follow(self.tree, "tones", self._colour_rows)
@@ -53,7 +53,7 @@ class RunTable:
 
     def search(self, text: str) -> None:
         """Show only runs whose name, folder, state, tags or note hold all these words."""
-        self._words = text.lower().split()
+        self._words = _words(text)
         self._fill()
 
     def show(self, found: Sequence[RunSummary]) -> None:
@@ -85,6 +85,10 @@ class RunTable:
     def _colour_rows(self) -> None:
         for tone, colour in (("bad", theme.BAD), ("busy", theme.ACCENT_TEXT)):
             self.tree.tag_configure(tone, foreground=theme.resolve(colour))
+
+
+def _words(text: str) -> list[str]:
+    return text.lower().split()
 
 
 def _matches(summary: RunSummary, words: Sequence[str]) -> bool:

@@ -43,7 +43,7 @@ class RunsPage(Page):
         self._build_search(upper)
         holder = frame(upper)
         holder.pack(fill="both", expand=True, padx=theme.px(4), pady=theme.px(4))
-        self.rows = RunTable(holder)
+        self.rows = RunTable(holder, self.search.get())
         self.table = self.rows.tree
         self.edits = RunEdits(self, self.state, lambda: self.selected, self._say, self.scan_now)
         self.table.bind("<<TreeviewSelect>>", lambda event: self._on_select())
@@ -103,6 +103,7 @@ class RunsPage(Page):
         line = frame(upper)
         line.pack(fill="x", padx=theme.px(10), pady=(theme.px(8), 0))
         self.search = Entry(line, self._find, width=320, placeholder="Search runs by name, state, tag or note")
+        self.search.show(str(self.state.typed["runs"].get("search", "")))
         self.search.pack(side="left")
         self.search.line.bind("<Escape>", handler(self._clear_search))
         self.search.line.bind("<Down>", handler(self.table_focus))
@@ -139,6 +140,7 @@ class RunsPage(Page):
         self._on_rows()
 
     def _find(self, words: str) -> None:
+        self.state.typed["runs"]["search"] = words  # for the page that a change of scale builds anew
         self.rows.search(words)
         self._on_rows()
 

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from app.images.browser import ImageBrowser
+from app.images.captions import Replacement
 from app.images.grid import NONE_FOUND
 from app.images.image_index import ImageProblem, tag_counts
 from app.images.pages import ImagePages
@@ -94,6 +95,32 @@ def test_filter_matches_names_and_captions(section: Section, shared_driver: Driv
     shared_driver.settle()
     assert [each.file.name for each in browser(section).shown] == ["twin.png"]
     browser(section).kind.choose("all")
+
+
+def test_filter_and_replacement_stay_at_a_change_of_scale(section: Section, shared_driver: Driver) -> None:
+    driver, window = shared_driver, shared_driver.window
+    browser(section).filter.line.focus_force()
+    driver.type("number 1")
+    driver.wait(lambda: len(browser(section).shown) == 3, "the filter")
+    driver.click_button("Find and replace")
+    driver.type("grey")
+    browser(section).replacing.whole_words.toggle()
+    for scale in (110, 100):
+        window.set_scale(scale)
+        section = window.sections["data"]
+        found = browser(section)
+        assert found.filter.get() == "number 1"
+        assert found.replacing.replacement == Replacement("grey", "", whole_words=True)
+        driver.wait(lambda found=found: len(found.shown) == 3, "the filtered images")
+        driver.settle()
+        assert {each.file.stem for each in found.shown} == {"01", "10", "11"}
+        assert found.replacing.winfo_viewable()
+    driver.click_button("Find and replace")
+    browser(section).show_only("")
+    window.set_scale(110)
+    assert not browser(window.sections["data"]).replacing.winfo_manager()
+    assert not browser(window.sections["data"]).filter.get()
+    window.set_scale(100)
 
 
 def test_unusable_controls_are_hidden(section: Section, shared_driver: Driver, folder: Path) -> None:

@@ -575,6 +575,14 @@ def test_log_is_filtered_searched_and_survives_a_flood(driven: Driven, tmp_path:
     page.search.line.focus_force()
     driven.press("t", "w", "o")
     driven.until(lambda: [each.text[-3:] for each in page.found] == ["two"], "the search")
+    page.source.choose("0")
+    for scale in (110, 100):
+        driven.window.set_scale(scale)
+        page = driven.monitor("log")
+        driven.until(lambda page=page: [each.text[-3:] for each in page.found] == ["two"], "the search once more")
+        assert page.source.value() == "0"
+    page.source.choose("all")
+    page.search.line.focus_force()
     driven.press("z")
     driven.until(lambda: not page.found, "a search without a hit")
     assert "No line fits the source, the level and the search above." in texts_on(page.lines.canvas)

@@ -124,6 +124,13 @@ def test_search_narrows_the_table(driven: Driven, page: RunsPage) -> None:
     type_keys(driven, "xx")
     assert shown(page) == []
     assert page.bar.message.said == "No run matches “ogxx”."
+    driven.window.set_scale(110)
+    page = driven.monitor("runs")
+    driven.until(lambda: page.bar.message.said == "No run matches “ogxx”.", "the search at another scale")
+    driven.window.set_scale(100)
+    page = driven.monitor("runs")
+    driven.until(lambda: page.count.cget("text") == "0 of 3 runs", "the search")
+    driven.click(page.search.line)
     driven.press("Escape")
     assert shown(page) == ["birds", "dogs", "cats"], "newest first, all again"
     assert page.search.get() == ""
