@@ -38,15 +38,15 @@ class SafetensorsFile:
     """A safetensors file open for reading, one tensor at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConfigError if `path` is missing, truncated or not a safetensors file."""
+        """Raises ConfigError if `path` is missing, unreadable, truncated or not a safetensors file."""
         self.path = path
-        _check_file(path)
         try:
+            _check_file(path)
             self._file = safe_open(path, framework="pt", device="cpu")
-        except (SafetensorError, OSError, ValueError) as error:
-            raise ConfigError(
-                f"{str(path)!r} is damaged or truncated ({error}).", "Copy or download it again."
-            ) from error
+        except OSError as error:
+            raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror or error}.") from error
+        except (SafetensorError, ValueError) as error:
+            raise ConfigError(f"{str(path)!r} is damaged or truncated.", "Copy or download it again.") from error
         self.names: list[str] = list(self._file.keys())
         self.metadata: dict[str, str] = self._file.metadata() or {}
 
@@ -66,7 +66,7 @@ class SafetensorsFile:
             tensor: Tensor = self._file.get_tensor(name)
         except SafetensorError as error:  # a dtype that safetensors has a name for and torch has not
             raise ConfigError(
-                f"{str(self.path)!r}: {name!r} has a number format that cannot be read ({error}).",
+                f"{str(self.path)!r}: {name!r} has a number format that cannot be read.",
                 "Use a file in fp32, bf16 or fp16.",
             ) from error
         return tensor

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save, save_file
 
 from modules.checkpoint.formats import SafetensorsFile, lazy_tensor, write_safetensors
 from modules.config import ConfigError
+from tests.permissions import modes_respected
 
 
 def test_safetensors_reads_every_kind_of_number(tmp_path: Path) -> None:
@@ -82,8 +83,17 @@ def test_damaged_files_are_explained(tmp_path: Path) -> None:
         "missing.safetensors": "There is no file",
         ".": "is a folder",
     }.items():
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(ConfigError, match=words) as refused:
             SafetensorsFile(tmp_path / name)
+        assert "Error" not in str(refused.value), "no text of the library"
+
+
+def test_a_file_that_may_not_be_read_is_explained(tmp_path: Path) -> None:
+    file = tmp_path / "secret.safetensors"
+    save_file({"a": torch.ones(1)}, file)
+    file.chmod(0)
+    with modes_respected(), pytest.raises(ConfigError, match=r"secret\.safetensors' cannot be read: Permission denied"):
+        SafetensorsFile(file)
 
 
 @pytest.mark.parametrize("length", [0x0280, 0x0480, 0x4B50])
