@@ -186,7 +186,9 @@ class LaunchPlan:
 
 def elsewhere(script: Path) -> list[str]:
     """The start of a command that runs one of Tandem's scripts on another machine, in Tandem's folder there."""
-    python = Path(sys.executable)
+    python, environment, usual = Path(sys.executable), Path(sys.prefix), ROOT / ".venv"
+    if python.is_relative_to(environment) and usual.is_dir() and usual.samefile(environment):  # it may be a link
+        python = usual / python.relative_to(environment)
     # Tandem's folder differs between machines, but not the path of .venv in it.
     own = python.relative_to(ROOT).as_posix() if python.is_relative_to(ROOT) else "python"
     return [own, script.relative_to(ROOT).as_posix()]

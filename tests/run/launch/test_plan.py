@@ -14,7 +14,7 @@ from modules.config import ConfigError, TrainConfig
 from modules.machine import Gpu, Route
 from modules.run import LaunchPlan
 from modules.run.launch.environment import network_interfaces
-from modules.run.launch.plan import TORCHRUN
+from modules.run.launch.plan import TORCHRUN, TRAIN_SCRIPT, elsewhere
 from modules.run.launch.preview import preview
 from tests.hosts import ROOT, skip_reason
 from tests.ports import free_port
@@ -249,3 +249,23 @@ def test_port_in_use() -> None:
         other_node = plan(2, initial_port=taken, num_nodes=2, node_rank=1, master_addr="a", **MULTI)
         assert other_node.port == taken
         assert plan(2, initial_port=taken).reasons == (), "one process needs no port"
+
+
+def test_other_machines_run_the_python_of_their_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """.venv may be a link, and Tandem's folder may have been entered through one."""
+    (tmp_path / "shared" / "bin").mkdir(parents=True)
+    (tmp_path / "tandem").mkdir()
+    (tmp_path / "conda").mkdir()
+    (tmp_path / "tandem" / ".venv").symlink_to(tmp_path / "shared")
+    (tmp_path / "link").symlink_to(tmp_path / "tandem")
+    monkeypatch.setattr("modules.run.launch.plan.ROOT", tmp_path / "tandem")
+    script = tmp_path / "tandem" / "scripts" / TRAIN_SCRIPT.name
+
+    def named(environment: Path) -> list[str]:
+        monkeypatch.setattr(sys, "prefix", str(environment))
+        monkeypatch.setattr(sys, "executable", str(environment / "bin" / "python"))
+        return elsewhere(script)
+
+    for environment in (tmp_path / "shared", tmp_path / "tandem" / ".venv", tmp_path / "link" / ".venv"):
+        assert named(environment) == [".venv/bin/python", "scripts/train.py"]
+    assert named(tmp_path / "conda") == ["python", "scripts/train.py"]
