@@ -259,6 +259,8 @@ class Supervisor:
 
     def _decide_outcome(self, returncode: int) -> RunOutcome:
         self._watch.read_rest()
+        if self._start_failure is not None and self.is_stopped:  # nobody waits for that start any more
+            return RunOutcome(CODE_OF_STOP[self._requests.stop_reason], None)
         return decide_outcome(
             RunEvidence(
                 returncode=returncode,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import threading
 import time
@@ -10,6 +12,7 @@ import pytest
 
 from modules.config import ConfigError
 from modules.run import RunFolder, read_events, request_command
+from modules.run.exit_codes import INTERRUPTED
 from modules.run.folder.failures import Failure, create_reserve, record_failure
 from modules.run.supervise.grace_periods import GracePeriods
 from modules.run.supervise.supervisor import Supervisor
@@ -128,6 +131,28 @@ def test_a_launcher_for_which_no_rank_can_start_is_ended(folder: RunFolder, capf
     lost = Failure(0, "alpha", "machine_lost", "alpha has ended.")
     assert Supervisor(argv, folder, ranks=range(1, 2), cannot_start=lambda: lost).run() == 3
     assert "rank 0 on alpha failed (machine lost).\n  What happened: alpha has ended." in capfd.readouterr().err
+
+
+def test_a_stop_is_no_failure_if_then_no_rank_can_start(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C on a joined machine whose launcher still waits, and hears nothing; machine 0 ends as well."""
+    wait = "import sys, time; from signal import *; signal(SIGINT, SIG_IGN); open(sys.argv[1], 'w'); time.sleep(9)"
+    waits = folder.path / "waits"
+    lost = Failure(0, "alpha", "machine_lost", "alpha has ended.")
+    supervisor = Supervisor(
+        [sys.executable, "-c", wait, str(waits)],
+        folder,
+        ranks=range(1, 2),
+        cannot_start=lambda: lost if supervisor.is_stopped else None,
+    )
+
+    def interrupt() -> None:
+        while not waits.exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    assert supervisor.run() == INTERRUPTED
+    assert "failed" not in capfd.readouterr().err
 
 
 @pytest.mark.slow
