@@ -11,6 +11,7 @@ from typing import Any
 
 from app.gc import TkThreadCollector
 from app.preferences import Preferences
+from app.runs.actions import RunActions
 from app.sections import SECTIONS
 from app.sections.places import in_order, section_of
 from app.shell.closing import confirm_close
@@ -63,6 +64,7 @@ class MainWindow(ctk.CTk):
         self.report_callback_exception = self._report_bug
         self.state_ = AppState(self, self.preferences)
         self.files = self.state_.files = Files(self, self.state_)
+        self.actions = self.state_.actions = RunActions(self, self.state_)
         self._session = Session(self, self.state_) if keeps_session else None
         self.sections: dict[str, Any] = {}
         self.section = ""
@@ -201,7 +203,7 @@ class MainWindow(ctk.CTk):
         if not self.preferences.welcomed and config_file is None and self._run_folder is None:
             self.after(50, lambda: show_welcome(self, self.state_, self.files, self.open_presets))
         self._update_title()
-        self.after_idle(self.run_bar.actions.attach, self._run_folder)
+        self.after_idle(self.actions.attach, self._run_folder)
 
     def _build(self) -> None:
         self.grid_columnconfigure(1, weight=1)
@@ -210,7 +212,7 @@ class MainWindow(ctk.CTk):
         self.sidebar.grid(row=0, column=0, rowspan=2, sticky="ns")
         self.header = Header(self, self.state_, self)
         self.header.grid(row=0, column=1, sticky="ew")
-        self.run_bar = RunBar(self, self.state_)
+        self.run_bar = RunBar(self, self.state_, self.actions)
         self.run_bar.grid(row=2, column=0, columnspan=2, sticky="ew")
         bottom = self.sidebar.bottom
         self._mode_button = Button(bottom, icon="system", style="quiet", bg=theme.SIDEBAR, command=self.next_mode)

@@ -65,8 +65,8 @@ class AppState:
         root.after_idle(self.family.refresh)
         self.run: RunControl | None = None
         self.queued = 0  # entries that wait in the queue, as far as that has been read
-        self.actions: RunStarter  # set by the run bar, which is built before any section
-        self.files: ConfigFiles  # set by the main window
+        self.actions: RunStarter  # set by the main window, as files
+        self.files: ConfigFiles
         self.say: Callable[[str], object] = lambda message: None  # in the run bar, which sets it
         self.sample_to_generate: Mapping[str, object] = {}  # for the page Generate, of the next <<GenerateWithRun>>
         self.annotate_job: AnnotateJob | None = None  # as generate_job

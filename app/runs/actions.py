@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import tkinter as tk
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from app.form.setting_text import with_titles
 from app.runs.ask_existing import Answer, ExistingRun, ask_about_existing, read_existing
@@ -17,19 +18,21 @@ from app.runs.start_check import StartCheck
 from app.runs.status import STOPPING, Status
 from app.shell.ask import Choice, ask
 from app.state import AppState
+from app.windows.dialog import is_open
 from modules.config import TrainConfig, load_config
 from modules.run import RunFolder
 from modules.run.hosts.host_list import known_hosts
 from modules.run.queue.folder import RunQueue
 
+_FORCE_STOP: Final = "Force the run to stop?"
+
 
 class RunActions:
-    """Starts and follows runs, and sends requests to them."""
+    """Starts and follows runs, and sends requests to them; lives as long as the window, its `owner`."""
 
-    def __init__(self, owner: tk.Misc, state: AppState, show_message: Callable[[str], None]) -> None:
+    def __init__(self, owner: tk.Misc, state: AppState) -> None:
         self._owner = owner
         self._state = state
-        self._show_message = show_message
         self._starting = False
         self._check = StartCheck(owner, state, self._unmark_starting)
 
@@ -57,9 +60,9 @@ class RunActions:
             same = [path for path in active if last is not None and path.resolve() == last.resolve()]
             self.follow([*same, *active][0])
             name = self._state.run.folder.name if self._state.run is not None else ""
-            self._show_message(f"Following {name}, which was already training.")
+            self._state.say(f"Following {name}, which was already training.")
             if len(active) > 1:
-                self._show_message(f"{len(active) - 1} other runs are training; see Monitor, Runs.")
+                self._state.say(f"{len(active) - 1} other runs are training; see Monitor, Runs.")
         elif last is not None and os.path.isdir(last):
             self.follow(last)
 
@@ -86,7 +89,7 @@ class RunActions:
         queue, switched_on = RunQueue(config.runs_dir), list(self._state.preferences.hosts)
         self._state.background.run(
             lambda: enqueued(queue, config, known_hosts(switched_on)),
-            self._show_message,
+            lambda said: self._state.say(said),  # in the run bar of then
             lambda why: self._not_started(why, "Not added"),
         )
 
@@ -184,9 +187,9 @@ class RunActions:
         """Request a backup, samples or a saved model."""
         run = self._state.run
         if run is not None and (problem := run.request(name)):
-            self._show_message(problem)
+            self._state.say(problem)
         elif run is not None:
-            self._show_message(ASKED[name])
+            self._state.say(ASKED[name])
         self._state.notify("run")
 
     def stop(self) -> None:
@@ -197,10 +200,12 @@ class RunActions:
         if run.status().kind in {*STOPPING, "missing"}:
             self._confirm_force_stop(run)
         elif problem := run.stop():
-            self._show_message(problem)
+            self._state.say(problem)
         self._state.notify("run")
 
     def _confirm_force_stop(self, run: RunControl) -> None:
+        if is_open(self._owner, _FORCE_STOP):
+            return
         with run.view.lock:
             step = run.view.backup_step
         is_over = run.status().kind in {"ending", "finishing"}
@@ -217,7 +222,7 @@ class RunActions:
 
         ask(
             self._owner,
-            "Force the run to stop?",
+            _FORCE_STOP,
             "The run is over; only its processes are still ending."
             if is_over
             else f"The run is already stopping and writing a backup. {loses}",

@@ -18,6 +18,34 @@ _POLL_MS: Final = 50
 _DIALOG_SHOWN_MS: Final = 300
 
 
+class Waiting:
+    """One check under way; a dialog to give it up shows itself after a moment."""
+
+    def __init__(self, owner: tk.Misc, cancelled: Callable[[], object]) -> None:
+        self._owner, self._cancelled = owner, cancelled
+        self._dialog: Dialog | None = None
+        self.is_wanted = True
+        later(owner, _DIALOG_SHOWN_MS, self._show)
+
+    def end(self) -> None:
+        """It is over."""
+        self.is_wanted = False
+        if self._dialog is not None:
+            self._dialog.close()
+
+    def _show(self) -> None:
+        if self.is_wanted:
+            about = "The model family and the base model are being read."
+            self._dialog = Dialog(self._owner, "Checking the settings…", about)
+            self._dialog.on_cancel = self._cancel
+            self._dialog.button("Cancel", self._cancel)
+            self._dialog.show()
+
+    def _cancel(self) -> None:
+        self.end()
+        self._cancelled()
+
+
 class StartCheck:
     """Calls `ended` when a check is over or was cancelled, before what is missing is listed or the start goes on."""
 
@@ -28,46 +56,30 @@ class StartCheck:
     def run(self, go_on: Callable[[TrainConfig], object], anyway: str = "Start all the same") -> None:
         """Check the present settings; if nothing is missing, or the user wants it `anyway`, `go_on` gets them."""
         self._anyway = anyway
-        self._wait_for_family(self._make_dialog(), go_on)
+        self._wait_for_family(Waiting(self._owner, self._ended), go_on)
 
-    def _make_dialog(self) -> Dialog:
-        """With which to give up; it shows itself after a moment."""
-        dialog = Dialog(self._owner, "Checking the settings…", "The model family and the base model are being read.")
-
-        def cancel() -> None:
-            dialog.close()
-            self._ended()
-
-        dialog.on_cancel = cancel
-        dialog.button("Cancel", cancel)
-        later(dialog.window, _DIALOG_SHOWN_MS, dialog.show)
-        return dialog
-
-    def _wait_for_family(self, dialog: Dialog, go_on: Callable[[TrainConfig], object]) -> None:
+    def _wait_for_family(self, waiting: Waiting, go_on: Callable[[TrainConfig], object]) -> None:
         family, config = self._state.family, self._state.draft.config
-        if not dialog.window.winfo_exists():
+        if not waiting.is_wanted:
             return  # cancelled
         if config is not None and family.declaration is None and not family.error:
-            later(dialog.window, _POLL_MS, lambda: self._wait_for_family(dialog, go_on))
+            later(self._owner, _POLL_MS, lambda: self._wait_for_family(waiting, go_on))
             return
 
         def checked(missing: Missing) -> None:
-            if dialog.window.winfo_exists():
-                self._end(dialog)
+            if waiting.is_wanted:
+                self._end(waiting)
                 self._decide(config, missing, go_on)
 
         if config is None:  # the family's declaration has shown an error
-            self._end(dialog)
+            self._end(waiting)
             self._state.notify("invalid")
         else:
             declaration, error = family.declaration, family.error
             self._state.background.run(lambda: missing_for_training(config, declaration, error), checked)
 
-    def _end(self, dialog: Dialog) -> None:
-        if dialog.window.winfo_viewable():
-            dialog.close()
-        else:
-            dialog.window.destroy()
+    def _end(self, waiting: Waiting) -> None:
+        waiting.end()
         self._ended()
 
     def _decide(self, config: TrainConfig | None, missing: Missing, go_on: Callable[[TrainConfig], object]) -> None:

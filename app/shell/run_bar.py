@@ -49,11 +49,11 @@ TONES: Final[dict[Tone, theme.Colour]] = {
 class RunBar(tk.Frame):
     """Polls the followed run four times a second; redraws only what changed."""
 
-    def __init__(self, parent: tk.Misc, state: AppState) -> None:
+    def __init__(self, parent: tk.Misc, state: AppState, actions: RunActions) -> None:
         super().__init__(parent, borderwidth=0, highlightthickness=0)
         theme.paint(self, bg=theme.CARD)
         self._state = state
-        self.actions = state.actions = RunActions(self, state, self.show_message)
+        self.actions = actions
         self._queue = QueueWatch(state)
         self._custom = CustomSampleWatch()
         self._requests = RequestWatch()

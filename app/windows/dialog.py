@@ -115,6 +115,11 @@ class Dialog:
             window.geometry(f"{width}x{height}+{max(x, 0)}+{y}")
 
 
+def is_open(root: tk.Misc, title: str) -> bool:
+    """Whether a dialog of this title is on the screen, or on its way to it."""
+    return any(isinstance(child, tk.Toplevel) and child.title() == title for child in root.winfo_children())
+
+
 def is_opening(root: tk.Misc) -> bool:
     """Whether a dialog of this window is on its way to the screen: it waits for that, so it may not be destroyed."""
     dialogs = [child for child in root.winfo_children() if isinstance(child, tk.Toplevel)]

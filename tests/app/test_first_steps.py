@@ -195,7 +195,16 @@ def test_train_lists_what_is_missing_and_waits_for_running_checks(
     driver.press("Escape")
     assert driver.dialogs() == []
     assert bar.actions.disabled_reasons(NO_RUN)["train"] == "", "it may be pressed again"
+
+    bar.buttons.train.invoke()
+    driver.window.set_scale(110)
+    assert driver.window.run_bar is not bar
+    assert driver.window.run_bar.buttons.train.cget("state") == "disabled", "the start is still under way"
+    driver.wait(lambda: "Checking the settings" in driver.text(), "the wait of the start")
     release.set()
+    driver.wait(lambda: "to settle first" in driver.text(), "what the start lacks")
+    driver.press("Escape")
+    driver.window.set_scale(100)
 
 
 def test_file_changed_outside_is_not_overwritten_unasked(driver: Driver, shared_home: Path) -> None:

@@ -16,6 +16,7 @@ from app.form.choice_titles import choice_title
 from app.form.setting_text import help_text, inactive_reason, setting_title, with_titles
 from app.images.problem_list import ProblemList
 from app.preferences import Preferences
+from app.runs.start_check import Waiting
 from app.sections import SECTIONS
 from app.sections.adapters import alpha_note
 from app.widgets import theme
@@ -382,8 +383,8 @@ def test_sections_are_prepared_in_quiet_moments(driver: Driver, monkeypatch: pyt
 
 def test_no_script_outlives_a_dialog_that_was_not_needed(driver: Driver) -> None:
     """Its command would be gone, and another widget's binding might get the name."""
-    call, actions = driver.window.tk.call, driver.window.run_bar.actions
-    actions._check._end(actions._check._make_dialog())
+    call = driver.window.tk.call
+    Waiting(driver.window, lambda: None).end()
     waiting = [call("after", "info", job)[0] for job in driver.window.tk.splitlist(call("after", "info"))]
     commands = [driver.window.tk.splitlist(script)[0] for script in waiting]
     ours = [name for name in commands if not str(name).startswith(("::", "tk", "ttk"))]
