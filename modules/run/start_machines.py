@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from modules.config import TandemError, TrainConfig
 from modules.machine import PortReservations, set_hostname
 from modules.run.console import show_secret
 from modules.run.exit_codes import FAILED, INTERRUPTED
-from modules.run.folder.commands import clear_commands, is_stopped_by_user, stop_reason
+from modules.run.folder.commands import clear_commands, is_stopped_by_user, request_command, stop_reason
 from modules.run.folder.events import EventLog
 from modules.run.folder.failures import record_failure, root_cause
 from modules.run.folder.run_folder import RunFolder, not_writable_error
@@ -83,7 +84,7 @@ class MachinesStart:
                 resume=self._resume,
                 names=self._remote.names,
                 record=lambda failure: record_failure(self._folder, failure, keep_existing=True),
-                report_stop=self._report_stop,
+                report_stop=self._stop_with_others,
             )
         except TandemError as error:
             self._record_end(error.kind, error.exit_code, error)
@@ -160,6 +161,7 @@ class MachinesStart:
                 lambda: server.wait_for_reports(_COLLECT_REMOTE_S, self._is_cause_known),
                 store_secret=secret,
                 may_restart=any_failure if left > 0 else None,
+                clears_commands=False,
             )
             code = self._supervisor.run()
             if not self._supervisor.can_restart:
@@ -212,12 +214,14 @@ class MachinesStart:
         if not self._has_started:
             self._events.write("joining", message=message, missing=missing)
 
-    def _report_stop(self, message: str) -> None:
-        """Another machine was stopped: on the terminal, and in the window as the cause of the end."""
+    def _stop_with_others(self, message: str, reason: str) -> None:
+        """Another machine was stopped: stop here, too, and say so, in the window as the cause of the end."""
         if (self._supervisor is not None and self._supervisor.is_stopped) or is_stopped_by_user(self._folder):
             return  # this one was, too
         self._echo(f"Warning: {message}")
         self._events.write("warning", message=message, is_cause_of_end=True)
+        with suppress(OSError):  # of a full disk; the ranks of that machine pass it on, unless they are still starting
+            request_command(self._folder, "stop", reason)
 
     def _show_join_line(self, plan: LaunchPlan, server: JoinServer) -> None:
         config, echo = self._config, self._echo

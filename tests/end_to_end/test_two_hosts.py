@@ -296,6 +296,21 @@ def test_machine_0_loses_power_while_the_processes_start(
     assert alive(beta) == []
 
 
+def test_ctrl_c_on_the_other_machine_while_its_processes_start(
+    hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path
+) -> None:
+    """No rank is there yet to hear of it; the run went on, and the other machine waited for ever."""
+    alpha, beta = hosts
+    config = two_machines(few, tmp_path, max_steps=100_000)
+    first = terminal(alpha, train_command(config, tmp_path / "c.json"))
+    second = terminal(beta, words(tmp_path, first.join_line()))
+    second.wait_for("Training; progress is shown on alpha")
+    interrupt(beta)
+    assert f"beta ({beta.address}) was stopped by Ctrl-C there" in first.wait(130)
+    second.wait(130)
+    assert alive(alpha, beta) == []
+
+
 def test_the_absent_machine_is_named(hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path) -> None:
     alpha, beta = hosts
     config = two_machines(few, tmp_path, num_nodes=3, processes_per_node=[1], startup_timeout_s=10)

@@ -127,7 +127,7 @@ class JoinClient:
             cannot_start=self._loss_of_machine_zero,
         )
         supervisor = self._supervisor
-        with while_training(self._session, self._folder, self._ranks, lambda: supervisor.stopped_by):
+        with while_training(self._session, self._folder, self._ranks, lambda: supervisor.stop):
             code = supervisor.run()
         if self._supervisor.restart_was_stopped:
             raise StopRequested(code)  # machine 0 would wait for this machine

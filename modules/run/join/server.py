@@ -11,6 +11,7 @@ from typing import Final, Literal
 from modules.config import TrainConfig
 from modules.files import printable
 from modules.machine import distinct_names, system_hostname
+from modules.run.folder.commands import STOP_TERMINATED
 from modules.run.folder.failures import Failure
 from modules.run.format_duration import in_words
 from modules.run.join.admission import LONGEST_REASON, Admission, MachineLeft, RunClosed, asking
@@ -20,6 +21,7 @@ from modules.run.join.keys import derive_key
 from modules.run.join.listener import Listener
 from modules.run.join.members import JoinError, Members, RemoteMachine
 from modules.run.join.session import ChannelSilent, Session
+from modules.run.supervise.outcome import CODE_OF_STOP
 
 Preflight = Literal["", "with config", "without config"]
 Report = Callable[[str, list[int]], None]
@@ -48,13 +50,14 @@ class JoinServer:
         preflight: Preflight = "",
         names: Sequence[str] = (),
         record: Callable[[Failure], None] = lambda failure: None,
-        report_stop: Callable[[str], None] = lambda message: None,
+        report_stop: Callable[[str, str], None] = lambda message, reason: None,
     ) -> None:
         """Start listening; `resume` is this run's --resume, if any, `record` receives failures of other machines.
 
         `preflight` says whether machine 0 has a config; it compares code and files itself, so every machine may join.
         `names` are those of machines that this one starts.
-        `report_stop` receives the sentence about one that was stopped while all train, with which all stop.
+        `report_stop` receives the sentence about one that was stopped while all train, with which all stop, and the
+        reason of the stop command.
         `report` receives each message and the numbers of the missing machines; `folder_proofs` are those of
         `prove_run`. Raises JoinError if no port is free.
         """
@@ -269,10 +272,11 @@ class JoinServer:
             elif message["type"] == "finished":
                 self._members.mark_reported(number)
             elif message["type"] == "stopping":
-                by = printable(message["by"], LONGEST_REASON)
+                by, reason = printable(message["by"], LONGEST_REASON), str(message.get("reason"))
                 self._report_stop(
                     f"{machine} was stopped by {by} there, so the whole run stops after a backup. "
-                    "To continue, resume it here, and let that machine join again."
+                    "To continue, resume it here, and let that machine join again.",
+                    reason if reason in CODE_OF_STOP else STOP_TERMINATED,
                 )
             elif message["type"] == "asking":
                 self._report(asking(machine))

@@ -19,12 +19,13 @@ _POLL_EVERY_S: Final = 0.3
 
 @contextmanager
 def while_training(
-    session: Session, folder: RunFolder, ranks: range, stopped_by: Callable[[], str] = lambda: ""
+    session: Session, folder: RunFolder, ranks: range, stop: Callable[[], tuple[str, str]] = lambda: ("", "")
 ) -> Iterator[None]:
     """Inside the block every new failure of `ranks` is sent at once to machine 0, which may not see this disk.
 
-    So is what `stopped_by` says, once it is not empty: all machines stop, and only this one knows why. What arrives
-    meanwhile is kept for `session.receive`; nothing else may receive inside the block.
+    So is the `stop`, its reason and what has requested it, once the second is not empty: machine 0 stops all, because
+    ranks that are starting here do not hear of it. What arrives meanwhile is kept for `session.receive`; nothing else
+    may receive inside the block.
     """
     is_over = threading.Event()
     has_told = False
@@ -34,10 +35,11 @@ def while_training(
         nonlocal has_told
         while not is_over.wait(_POLL_EVERY_S):
             session.drain()
-            if not has_told and (signal := stopped_by()):
+            reason, stopped_by = stop()
+            if stopped_by and not has_told:
                 has_told = True
                 with suppress(ChannelClosed):
-                    session.send("stopping", by=signal)
+                    session.send("stopping", by=stopped_by, reason=reason)
             for failure in read_failures(folder):
                 if failure.rank in ranks and (failure.rank, failure.time) not in sent:
                     sent.add((failure.rank, failure.time))

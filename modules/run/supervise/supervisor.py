@@ -64,6 +64,7 @@ class Supervisor:
         may_restart: Callable[[Failure], bool] | None = None,
         cannot_start: Callable[[], Failure | None] = lambda: None,
         grace: GracePeriods | None = None,
+        clears_commands: bool = True,
     ) -> None:
         """Prepare to run `argv`; `ranks` are those of this node, `watched` those whose failures are recorded here.
 
@@ -71,7 +72,8 @@ class Supervisor:
         `store_secret` is what only the processes of this start know, on all its machines; one machine makes its own.
         `may_restart`: whether a restart may overcome a failure; it is not reported then, so that the caller can start
         again. `cannot_start` is asked until a rank has started: why none will, for which the launcher would wait long.
-        Processes that outlive the `grace` periods are killed.
+        Processes that outlive the `grace` periods are killed. `clears_commands`: of an earlier start; not if the
+        caller has, and a stop may have been requested since.
         """
         self._argv = list(argv)
         self._folder = folder
@@ -81,6 +83,7 @@ class Supervisor:
         self._collect_remote_failures = collect_remote_failures
         self._may_restart = may_restart
         self._cannot_start = cannot_start
+        self._clears_commands = clears_commands and 0 in ranks
         self._start_failure: Failure | None = None
         self._has_started = False
         self._store_secret = store_secret or secrets.token_hex(32)
@@ -114,6 +117,7 @@ class Supervisor:
         store_secret: str = "",
         may_restart: Callable[[Failure], bool] | None = None,
         cannot_start: Callable[[], Failure | None] = lambda: None,
+        clears_commands: bool = True,
     ) -> Self:
         """The supervisor of this node's part of a plan; machine 0 watches all ranks."""
         return cls(
@@ -127,6 +131,7 @@ class Supervisor:
             may_restart=may_restart,
             cannot_start=cannot_start,
             grace=GracePeriods.of_start(os.environ),
+            clears_commands=clears_commands,
         )
 
     def run(self) -> int:
@@ -189,6 +194,11 @@ class Supervisor:
         return bool(self._requests.stop_reason)
 
     @property
+    def stop(self) -> tuple[str, str]:
+        """The reason of the stop that a signal has requested, and that signal in words; empty without one."""
+        return self._requests.stop_reason, self._requests.stopped_by
+
+    @property
     def stopped_by(self) -> str:
         """The signal that has requested a stop, in words; empty without one."""
         return self._requests.stopped_by
@@ -232,7 +242,7 @@ class Supervisor:
         clear_failures(self._folder, self._watched)
         release_reserve(self._folder, self._ranks)  # of processes that were killed
         remove_tree(self._folder.received_dir)  # of processes that were killed; none receives before all have started
-        if 0 in self._ranks:
+        if self._clears_commands:
             clear_commands(self._folder)
 
     def _child_environment(self, environment: Mapping[str, str]) -> dict[str, str]:

@@ -38,7 +38,7 @@ class Harness:
         self,
         config: TrainConfig,
         record: Callable[[Failure], None] = lambda failure: None,
-        report_stop: Callable[[str], None] = lambda message: None,
+        report_stop: Callable[[str, str], None] = lambda message, reason: None,
     ) -> None:
         self.config = config
         self.said: list[str] = []

@@ -156,22 +156,27 @@ def test_a_machine_reports_failures_of_its_own_ranks_only(images: Path) -> None:
     """A hostile guest tries to end the run in rank 0's name."""
     data = {"num_nodes": 2, "enable_multi_gpu": True, "concepts": [{"path": str(images)}]}
     recorded: list[Failure] = []
-    stops: list[str] = []
-    harness = Harness(TrainConfig.model_validate({**data, "initial_port": free_port()}), recorded.append, stops.append)
+    stops: list[tuple[str, str]] = []
+    harness = Harness(
+        TrainConfig.model_validate({**data, "initial_port": free_port()}),
+        recorded.append,
+        lambda *stop: stops.append(stop),
+    )
     failure = {"host": "alpha", "kind": "error", "message": "m\x1b[2J", "advice": "", "traceback": "", "age_s": 1}
     try:
         session = harness.join("beta", processes=2)
         harness.server.wait(20)
         harness.server.start([1, 2], 5555)
         session.expect("start")
-        session.send("stopping", by="Ctrl-C\x1b[2J")
+        session.send("stopping", by="Ctrl-C\x1b[2J", reason="a reason of its own")
         session.send("failure", rank=2, **failure)
         session.send("failure", rank=0, **failure)
         harness.wait_for("violates the protocol", "a failure of rank 0, which is not its own")
     finally:
         harness.close()
-    (stop,) = stops
+    ((stop, reason),) = stops
     assert stop.startswith("beta (127.0.0.1) was stopped by Ctrl-C\\x1b[2J there, so the whole run stops")
+    assert reason == "terminated"
     own, lost = recorded
     assert (own.rank, own.host, own.message) == (2, "beta", "m\\x1b[2J"), "the host is the one that it joined as"
     assert (lost.rank, lost.kind, lost.host) == (1, "machine_lost", "beta")

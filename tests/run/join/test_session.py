@@ -112,11 +112,11 @@ def test_only_new_failures_are_forwarded(ends: Ends, tmp_path: Path) -> None:
     host, guest = ends
     folder = RunFolder(tmp_path)
     record_failure(folder, Failure(1, "beta", "bug", "of the previous start"))
-    signals = [""]
-    with while_training(guest, folder, range(1, 2), lambda: signals[-1]):
+    stops = [("", "")]
+    with while_training(guest, folder, range(1, 2), lambda: stops[-1]):
         assert host.receive(0.7) is None
-        signals.append("Ctrl-C")
-        assert host.receive(10) == {"type": "stopping", "by": "Ctrl-C"}, "once"
+        stops.append(("interrupted", "Ctrl-C"))
+        assert host.receive(10) == {"type": "stopping", "by": "Ctrl-C", "reason": "interrupted"}, "once"
         record_failure(folder, Failure(1, "beta", "bug", "of this start"))
         record_failure(folder, Failure(0, "zeus", "bug", "of another machine"))
         found = host.receive(10)
