@@ -20,6 +20,8 @@ _LEVELS: Final = {
     "error": ("Errors", ("error",)),
 }
 _NOTHING: Final = "The log is empty."
+_PROBLEMS_FILE: Final = "problems.txt"  # which a run writes, and names in its log
+_PROBLEMS: Final = "Data, Problems lists such files of the present settings, and moves unreadable images to the trash."
 _NO_MATCH: Final = "No line fits the source, the level and the search above."
 
 
@@ -54,6 +56,14 @@ class LogPage(Page):
         )
         self.folder.pack(side="right")
         self.end = Button(bar, "Jump to end", lambda: self.lines.scroll_to_end(), icon="down", style="quiet")
+        self.problems = Button(
+            bar,
+            "Show problems",
+            lambda: self.event_generate("<<ShowProblems>>"),
+            icon="data",
+            style="quiet",
+            tooltip=_PROBLEMS,
+        )
         holder = card(self)
         holder.pack(fill="both", expand=True, padx=6, pady=(0, 6))
         self.lines = LineList(holder, self._scrolled)
@@ -66,6 +76,7 @@ class LogPage(Page):
         self.close()
         self.reader = None if self.run is None else LogReader(self.run.folder)
         self.found, self._read = [], 0
+        self.problems.pack_forget()
         self._set_active(bool(self.winfo_ismapped()))
         is_same = self.run is not None and self._typed.get("folder") == self.run.folder.path
         self.source.show(str(self._typed["source"]) if is_same else _ALL)
@@ -86,6 +97,7 @@ class LogPage(Page):
         if not new and total == self._read:
             return
         self._read = total
+        self._offer_problems(new)
         fresh = self._filtered(new)
         self.found.extend(fresh)
         surplus = max(0, len(self.found) - 60_000)
@@ -105,6 +117,7 @@ class LogPage(Page):
             with reader.lock:
                 lines = list(reader.lines)
                 self._read = reader.dropped + len(reader.lines)
+        self._offer_problems(lines)
         self.found = self._filtered(lines)
         self.lines.empty = _NO_MATCH if lines else _NOTHING
         self.lines.selection = None
@@ -171,6 +184,11 @@ class LogPage(Page):
             self.end.pack_forget()
         elif not self.end.winfo_manager():
             self.end.pack(side="right")
+
+    def _offer_problems(self, new: Sequence[LogLine]) -> None:
+        """A button that leads to the images at fault, once a line has named them."""
+        if not self.problems.winfo_manager() and any(_PROBLEMS_FILE in line.text for line in new):
+            self.problems.pack(side="right", after=self.folder)
 
     def _set_active(self, active: bool) -> None:
         if self.reader is not None:

@@ -74,6 +74,10 @@ def bind_requests(root: tk.Tk, window: RequestTarget) -> None:
         if (sample := window.run_bar.custom_sample) is not None:
             window.sections["monitor"].show_sample(sample)
 
+    def show_problems() -> None:
+        window.show_section("data")
+        window.sections["data"].turn_to("problems")
+
     def annotate() -> None:
         folder = window.sections["data"].pages.folder_to_annotate
         window.show_section("tools")
@@ -91,6 +95,7 @@ def bind_requests(root: tk.Tk, window: RequestTarget) -> None:
         "ShowResult": show_result,
         "GenerateWithRun": generate_with_run,
         "ShowCustomSample": show_custom_sample,
+        "ShowProblems": show_problems,
         "Annotate": annotate,
     }
     for name, action in requests.items():

@@ -602,6 +602,13 @@ def test_log_is_filtered_searched_and_survives_a_flood(driven: Driven, tmp_path:
     driven.until(lambda: page.found[-1].text.endswith("later"), "the last line")
     assert page.lines.first == seen, "the view stays while scrolled up"
     page.lines.scroll_to_end()
+    assert not page.problems.winfo_manager()
+    with folder.log_file(0).open("a") as file:
+        file.write(f"{stamp}6 rank 0 WARNING tandem: 2 files have problems. All are listed in log/problems.txt.\n")
+    driven.until(page.problems.winfo_ismapped, "the way to the images at fault")
+    driven.click(page.problems)
+    driven.until(lambda: driven.window.section == "data", "the Data section")
+    assert driven.window.sections["data"].page == "problems"
 
 
 def test_runs_table_and_setting_differences(driven: Driven, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
