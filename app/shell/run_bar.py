@@ -228,7 +228,7 @@ class RunBar(tk.Frame):
         if self._has_message():
             detail, colour = self._message, theme.TEXT if self._message_action is None else theme.ACCENT_TEXT
         elif status.tone == "bad":
-            detail, colour = with_titles(detail) if status.problem is not None else detail, theme.BAD
+            colour = theme.BAD
         elif run is not None and status.kind == "training":
             detail = run.folder.name
         if self._has_changed("detail", (detail, colour)):
@@ -246,13 +246,12 @@ class RunBar(tk.Frame):
         return self._status.problem is not None or self._has_message() or is_cut
 
     def _detail_of(self, status: Status) -> str:
-        if status.problem is not None:
-            return status.problem.text
         run = self._state.run
         name = "" if run is None else run.folder.name
+        said = status.detail if status.problem is None else with_titles(status.problem.text.strip())
         if self.actions.offers_resume(status):  # that of another config may be open
-            return f"{name}: {status.detail}"
-        return status.detail or name
+            return f"{name}: {said}"
+        return said or name
 
     def _full_detail(self) -> str:
         problem = self._status.problem
@@ -260,7 +259,8 @@ class RunBar(tk.Frame):
             return self._message
         if problem is None:
             return self._detail_of(self._status)
-        return "\n\n".join(with_titles(part) for part in (problem.text, problem.advice, self._status.detail) if part)
+        more = [with_titles(part) for part in (problem.advice, self._status.detail) if part]
+        return "\n\n".join([self._detail_of(self._status), *more])
 
     def _names_settings(self) -> str:
         """What names the settings at fault as files do."""

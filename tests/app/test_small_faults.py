@@ -240,7 +240,7 @@ def test_error_in_the_run_bar_opens_by_keys(driver: Driver, home: Path, way: str
     bar = driver.window.run_bar
     assert not bar._detail.cget("takefocus")
     driver.window.state_.actions.follow(folder.path)
-    driver.wait(lambda: bar._detail.cget("text").startswith("It broke"), "the error")
+    driver.wait(lambda: bar._detail.cget("text").startswith("cats: It broke"), "which run Resume goes on with")
     if way == "Tab":
         for _ in range(60):
             if driver.window.focus_get() is bar._detail:
