@@ -7,8 +7,11 @@ import threading
 import time
 
 PROBE_TIMEOUT_S = 2.0
-# How long probes must fail before the machine counts as unreachable: longer than a brief network glitch.
-UNREACHABLE_AFTER_S = 6.0
+# How long probes must fail before the machine counts as unreachable: longer than a brief network outage.
+UNREACHABLE_AFTER_S = 8.0
+_PROBE_EVERY_S = 0.5
+# For how long after the last question probes go on.
+_WANTED_FOR_S = 8.0
 # A probe that failed longer ago belongs to an earlier outage.
 _SAME_OUTAGE_S = 8.0
 
@@ -24,18 +27,30 @@ class HostProbe:
         self._failing_since: float | None = None
         self._last_failure_at = 0.0
         self._thread: threading.Thread | None = None
+        self._wanted_at = 0.0
 
     def is_unreachable(self) -> bool:
-        """Whether it answered once and has not for too long; starts a new probe for the next call."""
-        since = self._failing_since
+        """Whether it answered once and has not for too long; goes on probing for the next call.
+
+        The time since the last probe does not count: the machine may have come back, while TCP still waits for many
+        seconds before it repeats what was lost.
+        """
+        since, last = self._failing_since, self._last_failure_at
         self.start()
-        return self._answers and since is not None and time.monotonic() - since > UNREACHABLE_AFTER_S
+        return self._answers and since is not None and last - since > UNREACHABLE_AFTER_S
 
     def start(self) -> None:
-        """Start a probe, unless one is running."""
+        """Probe until the machine answers or nobody asks any more."""
+        self._wanted_at = time.monotonic()
         if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self.probe, name="probe", daemon=True)
+            self._thread = threading.Thread(target=self._probe_until_answer, name="probe", daemon=True)
             self._thread.start()
+
+    def _probe_until_answer(self) -> None:
+        self.probe()
+        while self._failing_since is not None and time.monotonic() - self._wanted_at < _WANTED_FOR_S:
+            time.sleep(_PROBE_EVERY_S)
+            self.probe()
 
     def probe(self) -> None:
         """Connect and disconnect; a refused connection is an answer, too."""

@@ -47,6 +47,20 @@ def test_never_answered_is_not_unreachable() -> None:
     assert not probe.is_unreachable()
 
 
+def test_the_time_since_the_last_probe_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine may have come back in it: an outage of 8 seconds ended a run on a busy machine."""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(host_probe, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=lambda seconds: None))
+    monkeypatch.setattr(host_probe, "UNREACHABLE_AFTER_S", 8.0)
+    probe = HostProbe(NOWHERE, 9, answers=True)
+    monkeypatch.setattr(probe, "start", lambda: None)
+    for passed_s, is_unreachable in ((0.0, False), (5.0, False), (3.5, True)):
+        clock.now += passed_s
+        assert not probe.is_unreachable()
+        probe.probe()
+        assert probe.is_unreachable() is is_unreachable
+
+
 def test_an_answer_resets_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     probe = HostProbe("127.0.0.1", free_port(), answers=True)
     monkeypatch.setattr(probe, "_address", NOWHERE)
