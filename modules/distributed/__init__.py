@@ -4,6 +4,7 @@ from modules.distributed.bucket_views import has_bucket_views, move_gradients_in
 from modules.distributed.buffers import BufferSync
 from modules.distributed.compression import Compression, register_compression_hook
 from modules.distributed.ddp import complete_gradient_sync, wrap_ddp
+from modules.distributed.health.refusal import refusals_published
 from modules.distributed.helpers import is_main_process, main_process_first
 from modules.distributed.host_copy import HostCopy
 from modules.distributed.process_group import (
@@ -66,6 +67,7 @@ __all__ = [
     "parse_value",
     "read_rank_env",
     "reduce_mean",
+    "refusals_published",
     "register_compression_hook",
     "resolve_backend",
     "setup_distributed",

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from modules.config import ConfigError, TandemError, TrainConfig, TrainingError
-from modules.distributed import RankEnv, RunStore, parse_value
+from modules.distributed import RankEnv, RunStore, parse_value, refusals_published
 from modules.files import Record
 from modules.run import RunFolder
 from modules.run.folder.links import refuse_links
@@ -35,8 +35,9 @@ def shared_run_folder(config: TrainConfig, rank_env: RankEnv, store: RunStore, r
     sent = parse_value(_SentFolder, text, "the run folder of rank 0")
     if not sent.path:
         raise ConfigError(sent.refusal, sent.advice)
-    _check_sent(Path(sent.path), config, resume)
-    refuse_links(Path(sent.path))  # another machine may have another folder at this path
+    with refusals_published(rank_env, store):
+        _check_sent(Path(sent.path), config, resume)
+        refuse_links(Path(sent.path))  # another machine may have another folder at this path
     return RunFolder(Path(sent.path))
 
 

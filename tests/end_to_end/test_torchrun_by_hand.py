@@ -64,3 +64,25 @@ def test_the_death_of_torchrun_is_reported_once_by_the_ranks(images: Path, tmp_p
     kinds = [event["type"] for event in Run(RunFolder(tmp_path / "runs" / "x")).events()]
     assert kinds[-2:] == ["error", "finished"]
     assert kinds.count("finished") == 1
+
+
+def test_a_rank_that_refuses_is_named_by_rank_0(images: Path, tmp_path: Path) -> None:
+    """Two machines, of which the second keeps its runs elsewhere."""
+    config = tiny_config(images, tmp_path, run_name=None, **group_settings(2))
+    save_config(config, tmp_path / "c.json")
+    elsewhere = ["--set", f"runs_dir={tmp_path / 'elsewhere'}"]
+    argv = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1", "--max-restarts=0"]
+    argv += ["--master_addr=127.0.0.1", f"--master_port={free_port()}"]
+    train = [str(ROOT / "scripts" / "train.py"), "--config", str(tmp_path / "c.json")]
+    second = subprocess.Popen(
+        [*argv, "--node_rank=1", *train, *elsewhere],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment(),
+    )  # fmt: skip
+    first = subprocess.run(
+        [*argv, "--node_rank=0", *train], capture_output=True, text=True, check=False, env=environment(), timeout=300
+    )
+    assert second.wait(60) == 1
+    output = first.stdout + first.stderr
+    assert "Training did not start: rank 1 on " in output, output
+    assert "is not in runs_dir" in output
+    assert "exitcode  : 2" in output
