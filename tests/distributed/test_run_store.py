@@ -18,6 +18,7 @@ from modules.distributed import RankEnv
 from modules.distributed.health.exchange import Exchange
 from modules.distributed.health.heartbeat import Heartbeat
 from modules.distributed.health.timed_store import TimedStore
+from modules.distributed.process_group import meet
 from modules.distributed.run_store import RunStore, StoreFault, parse_value
 from modules.distributed.startup.loopback import host_store
 from modules.distributed.startup.member import Member
@@ -181,10 +182,15 @@ def test_a_secret_that_can_be_guessed_is_refused_without_showing_it() -> None:
 def test_a_run_folder_elsewhere_is_refused(raw: TCPStore, tmp_path: Path, sent: object, said: str) -> None:
     store, config = RunStore(raw, SECRET), TrainConfig(runs_dir=str(tmp_path / "runs"))
     store.set("run_folder", json.dumps(sent).replace("RUNS", str(tmp_path / "runs")))
-    rank_env = RankEnv(1, 1, 2, "127.0.0.1", 1)
+    ranks = [RankEnv(rank, rank, 2, "127.0.0.1", 1) for rank in range(2)]
+    store.descriptions = tuple(json.dumps(asdict(Member.of_this_process(each))).encode() for each in ranks)
+    rank_env = ranks[1]
     with pytest.raises((ConfigError, StoreFault)) as caught:
         shared_run_folder(config, rank_env, store, None)
     assert said in str(caught.value)
+    published = Exchange(TimedStore(meet(ranks[0], 1.0, store).store, 5.0), 0, 2).failure()
+    is_own = "runs_dir" in said  # else rank 0 knows
+    assert (published is not None and said in published.message and published.rank == 1) == is_own
     store.set("run_folder", json.dumps({"path": str(tmp_path / "runs" / "x")}))
     assert shared_run_folder(config, rank_env, store, None).path == tmp_path / "runs" / "x"
     backup = tmp_path / "elsewhere" / "y" / "backup" / "step-1"
