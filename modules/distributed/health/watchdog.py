@@ -108,6 +108,7 @@ class Watchdog:
         self._store_answered_at = time.monotonic()
         self._connection_broken = False
         self._reported_waiting_at = self._noted_waiting_at = 0.0
+        self._started_at = time.time()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._failure: Failure | None = None
@@ -294,5 +295,6 @@ class Watchdog:
     def _adopt(self, failure: Failure) -> None:
         """Record the run's failure on this machine, too, before any of its consequences."""
         if self._folder is not None:
-            record_failure(self._folder, failure, keep_existing=True)
+            # another rank's of an earlier start may be there: each machine clears those of its own
+            record_failure(self._folder, failure, keep_existing=True, since=self._started_at)
         self._failure = failure

@@ -67,13 +67,13 @@ class Failure:
         return self.kind in SECONDARY_KINDS
 
 
-def record_failure(folder: RunFolder, failure: Failure, *, keep_existing: bool = False) -> None:
+def record_failure(folder: RunFolder, failure: Failure, *, keep_existing: bool = False, since: float = 0.0) -> None:
     """Write log/rank-N.error.json atomically and the traceback to the rank's log; never raises OSError.
 
-    `keep_existing` keeps a failure already recorded for this rank.
+    `keep_existing` keeps a failure already recorded for this rank, unless it is of the time before `since`.
     """
     target = folder.failure_file(failure.rank)
-    if keep_existing and target.exists():
+    if keep_existing and _is_recorded(target, since):
         return
     text = json.dumps(asdict(failure), indent=1)
     with suppress(OSError):
@@ -93,6 +93,11 @@ def record_failure(folder: RunFolder, failure: Failure, *, keep_existing: bool =
             is_explained = failure.kind != "error" or failure.advice
             shown = f"{failure.message} {failure.advice}" if is_explained else failure.traceback or failure.message
             warn(f"{target} cannot be written: {error}\n{shown}")
+
+
+def _is_recorded(file: Path, since: float) -> bool:
+    existing = _read_failure(file) if since else None
+    return file.exists() and (existing is None or existing.time >= since)
 
 
 def create_reserve(folder: RunFolder, rank: int) -> None:

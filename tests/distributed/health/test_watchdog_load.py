@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -26,7 +27,8 @@ from modules.distributed.process_group import Group
 from modules.distributed.run_store import RunStore
 from modules.distributed.startup.member import Member
 from modules.distributed.store_barrier import StoreBarrier
-from modules.run import Failure
+from modules.run.folder.failures import Failure, read_failures, record_failure
+from modules.run.folder.run_folder import RunFolder
 from modules.run.launch.rank_env import RankEnv
 from tests.ports import free_port
 
@@ -148,13 +150,16 @@ def test_each_value_is_fetched_once(store: TCPStore) -> None:
 
 @pytest.mark.parametrize(("lost", "judge"), [(0, 2), (2, 0)])
 def test_the_loss_of_a_judging_rank_is_noticed(
-    store: TCPStore, monkeypatch: pytest.MonkeyPatch, lost: int, judge: int
+    store: TCPStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lost: int, judge: int
 ) -> None:
+    """It is recorded on the other machines, too, also where its failure of an earlier start is left."""
     monkeypatch.setattr(heartbeat_monitor, "SILENT_AFTER_S", 0.05)
     monkeypatch.setattr(heartbeat_monitor, "DEAD_AFTER_S", 0.05)
     members = [member(rank, f"m{rank // 2}") for rank in range(6)]
     assert judging_ranks(members) == (0, 2)
-    dogs = {each.rank: Watchdog(group_of(members, each.rank, store)) for each in members}
+    folder = RunFolder(tmp_path)
+    record_failure(folder, Failure(lost, f"m{lost // 2}", "bug", "of an earlier start", time=1.0))
+    dogs = {each.rank: Watchdog(group_of(members, each.rank, store), folder) for each in members}
     silent = {lost, lost + 1}  # its whole machine
     for dog in dogs.values():
         dog._check_ranks()
@@ -169,6 +174,7 @@ def test_the_loss_of_a_judging_rank_is_noticed(
     for rank in dogs.keys() - silent:
         dogs[rank]._check_ranks()
         assert dogs[rank]._failure == failure
+    assert read_failures(folder) == [failure]
     for dog in dogs.values():
         dog._store.close()
 

@@ -43,8 +43,11 @@ def test_recording_never_hides_the_error(tmp_path: Path, capfd: pytest.CaptureFi
 def test_keep_existing_failure(folder: RunFolder) -> None:
     own = Failure(1, "b", "error", "its own message", time=1.0)
     record_failure(folder, own, keep_existing=True)
-    record_failure(folder, Failure(1, "b", "gone", "it is gone", time=2.0), keep_existing=True)
+    record_failure(folder, Failure(1, "b", "gone", "it is gone", time=2.0), keep_existing=True, since=0.5)
     assert root_cause(folder) == own
+    of_this_start = Failure(1, "b", "lost", "it cannot be reached", time=3.0)
+    record_failure(folder, of_this_start, keep_existing=True, since=2.0)
+    assert root_cause(folder) == of_this_start
 
 
 def test_reserve_is_used_on_a_full_disk(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
