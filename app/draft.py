@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from app.edit_history import EditHistory
 from app.family_declaration import FamilyDeclaration, unknown_family
 from app.nested import inserted, removed, replaced, value_at
+from app.outside_change import OutsideChange, change_since, text_of
 from app.repair import repaired
 from modules.config import (
     ConfigError,
@@ -24,7 +25,7 @@ from modules.config import (
     save_preset,
 )
 from modules.config.io.edited_files import save_edited
-from modules.config.io.files import read_data, read_text
+from modules.config.io.files import read_data
 from modules.config.io.text_formats import Data
 from modules.run.folder.links import refuse_linked_config
 
@@ -186,9 +187,9 @@ class Draft:
         self._saved = self._as_saved()
         self._changed(False)
 
-    def was_changed_outside(self, file: Path) -> bool:
-        """Whether another program has changed the draft's file since it was opened or saved."""
-        return file == self.file and bool(self._text) and text_of(file) not in ("", self._text)
+    def changed_outside(self, file: Path) -> OutsideChange | None:
+        """What another program has made of the draft's file since it was opened or saved; None if nothing."""
+        return change_since(file, self._text) if file == self.file and self._text else None
 
     def save_as_preset(self, name: str) -> None:
         """Save the draft as one of the user's presets. Raises ConfigError like `save`."""
@@ -261,14 +262,6 @@ class Draft:
         if self.config is None:
             raise ConfigError.from_faults("The settings", [fault.sentence for fault in self.faults])
         return self.config
-
-
-def text_of(file: Path) -> str:
-    """The content of a config file; empty if it cannot be read."""
-    try:
-        return read_text(file)
-    except ConfigError:
-        return ""
 
 
 def _covers(path: str, fault_path: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from app.draft import text_of
+from app.outside_change import OutsideChange
 from app.sections.places import in_order
 from app.shell.ask import Choice, ask
 from app.shell.presets_menu import PresetsMenu
@@ -31,7 +31,7 @@ class Files:
         self._window = window
         self._state = state
         self._presets = PresetsMenu(window, state, self.confirm_unsaved)
-        self._asked = ""  # the text of the file about which was asked
+        self._asked: OutsideChange | None = None  # about which was asked
 
     def new(self) -> None:
         self.confirm_unsaved(self._state.draft.new)
@@ -54,8 +54,7 @@ class Files:
         draft, file = self._state.draft, self._state.draft.file
         if file is not None:
             self._state.background.run(
-                lambda: text_of(file) if draft.was_changed_outside(file) else "",
-                lambda found: self._offer_reload(file, found),
+                lambda: draft.changed_outside(file), lambda found: self._offer_reload(file, found)
             )
 
     def import_settings(self) -> None:
@@ -185,8 +184,8 @@ class Files:
         """Save to a file; one that another program has changed only if it `replaces` that."""
         if not self._is_valid():
             return False
-        if not replaces and self._state.draft.was_changed_outside(file):
-            self._ask_whose(file)
+        if not replaces and (change := self._state.draft.changed_outside(file)) is not None:
+            self._ask_whose(file, change)
             return False
         try:
             self._state.draft.save(file)
@@ -196,11 +195,14 @@ class Files:
         self._opened(file)
         return True
 
-    def _offer_reload(self, file: Path, text: str) -> None:
+    def _offer_reload(self, file: Path, change: OutsideChange | None) -> None:
         is_busy = self._window.grab_current() is not None  # type: ignore[no-untyped-call]
-        if not text or text == self._asked or file != self._state.draft.file or is_busy:
+        if change is None or change == self._asked or file != self._state.draft.file or is_busy:
             return
-        self._asked = text
+        self._asked = change
+        if change.fault:  # perhaps while it is being written
+            self._state.say(f"{change.fault} Saving asks before it replaces the file.")
+            return
 
         def answered(answer: str) -> None:
             if answer:
@@ -219,8 +221,8 @@ class Files:
         question = f"Another program has changed {file.name}. Train would use the settings in this window."
         ask(self._window, "The file has changed", question, choices, answered)
 
-    def _ask_whose(self, file: Path) -> None:
-        self._asked = text_of(file)
+    def _ask_whose(self, file: Path, change: OutsideChange) -> None:
+        self._asked = change
 
         def answered(answer: str) -> None:
             if answer == "mine":
@@ -230,13 +232,15 @@ class Files:
             elif answer == "other":
                 self.save_as()
 
+        theirs = Choice("theirs", "Open theirs", help="Your changes since the last save are lost.")
+        kept = "The settings in the file become yours; its comments stay."
         choices = (
             Choice("", "Cancel", "accent"),
             Choice("other", "Save as…"),
-            Choice("theirs", "Open theirs", help="Your changes since the last save are lost."),
-            Choice("mine", "Keep mine", "danger", help="The settings in the file become yours; its comments stay."),
+            *([] if change.fault else [theirs]),
+            Choice("mine", "Keep mine", "danger", help="What is in the file is lost." if change.fault else kept),
         )
-        question = f"Another program has changed {file.name} since you opened it here."
+        question = f"Another program has changed {file.name} since you opened it here. {change.fault}".rstrip()
         ask(self._window, "The file has changed", question, choices, answered)
 
     def _is_valid(self) -> bool:

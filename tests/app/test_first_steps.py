@@ -231,6 +231,24 @@ def test_file_changed_outside_is_not_overwritten_unasked(driver: Driver, shared_
     driver.click_button("Open theirs")
     assert (driver.draft.get("epochs"), driver.draft.is_dirty) == (40, False)
 
+    for theirs, fault in ((b"\xff\xfe", "is not UTF-8"), (b"", "is empty now")):
+        file.write_bytes(theirs)
+        driver.search_and_type("seed", f"{7 + len(theirs)}")
+        driver.press("ctrl+s")
+        driver.wait(driver.dialogs, "the question")
+        words = driver.text(driver.dialogs()[0])
+        assert fault in words
+        assert "Open theirs" not in words
+        driver.click_button("Cancel")
+        assert file.read_bytes() == theirs, "a file that cannot be read is not replaced unasked"
+    driver.press("ctrl+s")
+    driver.click_button("Keep mine")
+    assert "seed: 7" in file.read_text()
+    file.unlink()
+    driver.search_and_type("seed", "8")
+    driver.press("ctrl+s")
+    assert "seed: 8" in file.read_text(), "a file that is gone is written again"
+
 
 def test_file_changed_outside_is_noticed_when_the_window_gets_the_keyboard_back(
     driver: Driver, shared_home: Path
