@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import tkinter as tk
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, cast
 
@@ -17,7 +17,7 @@ from app.monitor.points import Axis, points_of
 from app.monitor.run_list import read_view, setting_differences
 from app.state import AppState
 from app.widgets import icons, theme
-from app.widgets.buttons import Menu, Segments, Slider, card, frame, text
+from app.widgets.buttons import Button, Menu, Segments, Slider, card, frame, text
 from app.widgets.table import table
 from modules.run import RunFolder
 from modules.run.view.run_view import RunView
@@ -38,24 +38,33 @@ METRICS: Final[Mapping[str, str]] = {
 
 
 class RunComparison(tk.Frame):
-    """Reads each run in a thread when it is first shown and whenever its file has grown."""
+    """Reads each run in a thread when it is first shown and whenever its file has grown.
 
-    def __init__(self, parent: tk.Misc, state: AppState) -> None:
+    `go_back` shows the list of runs again where the comparison has taken its place.
+    """
+
+    def __init__(self, parent: tk.Misc, state: AppState, go_back: Callable[[], object]) -> None:
         super().__init__(parent, borderwidth=0, highlightthickness=0)
         theme.paint(self, bg=theme.WINDOW)
         self._state = state
-        self.paths: tuple[Path, ...] = ()
+        self.names: Mapping[Path, str] = {}
         self.metric, self.axis, self.span = "loss", "steps", 20.0
         self._curves: dict[Path, tuple[int, dict[str, Curve], float]] = {}
         self._reading: set[Path] = set()
-        self._build()
+        self._build(go_back)
 
-    def show(self, paths: Sequence[Path]) -> None:
-        """Compare these runs."""
-        selected = tuple(paths[:MAX_RUNS])
-        if selected != self.paths:
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The folders of the compared runs."""
+        return tuple(self.names)
+
+    def show(self, names: Mapping[Path, str]) -> None:
+        """Compare the runs in these folders under these names."""
+        shown = dict(list(names.items())[:MAX_RUNS])
+        if shown != self.names:
+            selected = tuple(shown)
             self._share_width(len(selected))
-            self.paths = selected
+            self.names = shown
             self._state.background.run(
                 lambda: setting_differences(list(selected)), lambda rows: self._show_differences(selected, rows)
             )
@@ -73,7 +82,14 @@ class RunComparison(tk.Frame):
         """Whether every run has been read."""
         return all(path in self._curves for path in self.paths)
 
-    def _build(self) -> None:
+    def offer_back(self, offered: bool) -> None:
+        """Show the button that leads back to the list, or hide it."""
+        if offered:
+            self.back.pack(side="right")
+        else:
+            self.back.pack_forget()
+
+    def _build(self, go_back: Callable[[], object]) -> None:
         bar = frame(self, theme.WINDOW)
         bar.pack(fill="x", padx=theme.px(6), pady=theme.px(6))
         choose = Menu(bar, list(METRICS), self._choose_metric, bg=theme.WINDOW, width=170, titles=dict(METRICS))
@@ -90,6 +106,7 @@ class RunComparison(tk.Frame):
         slider = Slider(bar, 0, last, last, self._smooth, bg=theme.WINDOW, width=110)
         slider.show(SPANS.index(20))
         slider.pack(side="left")
+        self.back = Button(bar, "Show list", go_back)
         body = frame(self, theme.WINDOW)
         body.pack(fill="both", expand=True)
         self._body = body
@@ -120,7 +137,7 @@ class RunComparison(tk.Frame):
         width = max(300, self._table_frame.winfo_width() / theme.scale() - 20)
         run_width = max(_LEAST_RUN, round((width - _SETTING) / len(paths)))
         columns = {"setting": ("Setting", _SETTING)}
-        names = distinct_names([path.name for path in paths], max(8, (run_width - _BESIDE_NAME) // 7))
+        names = distinct_names(list(self.names.values()), max(8, (run_width - _BESIDE_NAME) // 7))
         columns |= {f"run{index}": (f" {name}", run_width) for index, name in enumerate(names)}
         self.difference_table = table(self._table_frame, columns)
         for index, colour in zip(range(len(paths)), theme.SERIES, strict=False):
@@ -150,7 +167,7 @@ class RunComparison(tk.Frame):
 
     def _redraw(self) -> None:
         lines = []
-        for index, path in enumerate(self.paths):
+        for index, (path, name) in enumerate(self.names.items()):
             if path in self._curves:
                 _, curves, origin = self._curves[path]
                 curve = curves.get(self.metric)
@@ -158,7 +175,7 @@ class RunComparison(tk.Frame):
                     points = points_of(curve, cast(Axis, self.axis), origin)
                     lines.append(
                         PlotLine(
-                            path.name,
+                            name,
                             points,
                             theme.SERIES[index],
                             dotted=self.metric in ("validation", "accuracy"),

@@ -93,7 +93,8 @@ class RunEdits:
         runs = [RunFolder(summary.path) for summary in self._selected()]
         if not runs:
             return
-        names = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
+        is_one = len(runs) == 1
+        some = f"{', '.join(run.name for run in runs[:6])}{' …' if len(runs) > 6 else ''}, with all"
 
         def chosen(answer: str) -> None:
             if answer:
@@ -101,9 +102,9 @@ class RunEdits:
 
         ask(
             self._owner,
-            f"Move {names} to the trash?",
-            f"{', '.join(run.name for run in runs[:6])}{' …' if len(runs) > 6 else ''}, with all samples, backups and "
-            "saved models. “Undo” takes them back.",
+            f"Move {runs[0].name if is_one else f'{len(runs)} runs'} to the trash?",
+            f"{'With all its' if is_one else some} samples, backups and saved models. "
+            f"“Undo” takes {'it' if is_one else 'them'} back.",
             (Choice("delete", "Move to the trash", "danger"), Choice("", "Cancel", "accent")),
             chosen,
         )

@@ -12,6 +12,7 @@ from typing import Final
 
 from app.runs.liveness import Liveness, read_liveness
 from app.runs.status import Status, status_of
+from modules.config.numbers import plain_number
 from modules.files import FileFault, open_regular, read_json
 from modules.run import Event, EventReader, RunFolder
 from modules.run.folder.event_reader import parse_events
@@ -185,6 +186,8 @@ def _format(value: object) -> str:
         return "on" if value else "off"
     if value is None or value == [] or value == {}:
         return "-"
+    if isinstance(value, (int, float)):
+        return plain_number(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

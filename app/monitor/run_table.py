@@ -33,6 +33,7 @@ class RunTable:
     def __init__(self, holder: tk.Misc, searched: str = "") -> None:
         self.runs: dict[str, RunSummary] = {}
         self._words = _words(searched)
+        self._places: Mapping[Path, str] = {}
         self.tree = table(holder, _COLUMNS, ("steps", "loss", "validation_loss", "length"))
         self.tree.configure(selectmode="extended", height=6)
         theme.follow(self.tree, "tones", self._colour_rows)
@@ -46,6 +47,11 @@ class RunTable:
     def count(self) -> int:
         """The number of rows."""
         return len(self.tree.get_children())
+
+    def names(self, runs: Sequence[RunSummary]) -> dict[Path, str]:
+        """Names for these runs by their folders: where two are equal, as the table shows them."""
+        counts = Counter(run.name for run in runs)
+        return {run.path: run.name if counts[run.name] == 1 else self._title(run) for run in runs}
 
     def select(self, keys: Sequence[str]) -> None:
         """Select rows."""
@@ -63,6 +69,11 @@ class RunTable:
             self.runs[str(summary.path) if summary.name in self.runs else summary.name] = summary
         self._fill()
 
+    def _title(self, run: RunSummary) -> str:
+        """A run's name, with that of its folder if the runs of several are listed."""
+        place = self._places.get(run.path.parent, "")
+        return f"{run.name}  ({place})" if place else run.name
+
     def _fill(self) -> None:
         shown = {key: summary for key, summary in self.runs.items() if _matches(summary, self._words)}
         gone = [key for key in self.tree.get_children() if key not in shown]
@@ -70,9 +81,9 @@ class RunTable:
             self.tree.delete(*gone)
         none = "No run matches these words." if self.runs else "There are no runs yet."
         self.tree.say("" if shown else none)
-        places = _short_names({summary.path.parent for summary in self.runs.values()})
+        self._places = _short_names({summary.path.parent for summary in self.runs.values()})
         for index, (key, summary) in enumerate(shown.items()):
-            values = _row(summary, places[summary.path.parent])
+            values = (self._title(summary), *_figures(summary))
             if not self.tree.exists(key):
                 self.tree.insert("", index, iid=key, values=values, tags=(summary.status.tone,))
             elif tuple(map(str, self.tree.item(key, "values"))) != values:
@@ -105,14 +116,14 @@ def _short_names(folders: Collection[Path]) -> dict[Path, str]:
     return {each: each.name if counts[each.name] == 1 else f"{each.parent.name}/{each.name}" for each in folders}
 
 
-def _row(summary: RunSummary, folder: str) -> tuple[str, ...]:
+def _figures(summary: RunSummary) -> tuple[str, ...]:
+    """What follows the name in its row."""
     started = time.strftime("%d %b %H:%M", time.localtime(summary.started)) if summary.started else _DASH
     steps = _DASH
     if summary.step is not None:
         total = f" / {summary.total_steps:,}" if summary.total_steps else ""
         steps = f"{summary.step:,}{total}"
     return (
-        f"{summary.name}  ({folder})" if folder else summary.name,
         summary.status.title,
         started,
         steps,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import tkinter as tk
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from app.monitor.compare import RunComparison
 from app.monitor.page import Page
@@ -26,6 +26,7 @@ from modules.run.html_report import write_report
 _SCAN_S: Final = 2.0
 _SAID_S: Final = 12.0  # how long what was done stays in place of the hint
 _HINT: Final = "Select a run; select two or more to compare them."
+_BOTH_FROM: Final = 540  # unscaled height of a page with room for the list and a comparison below it
 
 
 class RunsPage(Page):
@@ -38,7 +39,10 @@ class RunsPage(Page):
         self._is_scanning = False
         self._said_until = 0.0
         self.comparison: RunComparison | None = None
-        upper = card(self)
+        self._prefers_comparison = False  # to the list, where only one of them has room
+        # of the page before a change of scale; to be selected when the list has them
+        self._selected_before = cast("Sequence[str]", self.state.typed["runs"].get("selected", ()))
+        self._upper = upper = card(self)
         upper.pack(fill="both", expand=True, padx=6, pady=(0, 6))
         self._build_search(upper)
         holder = frame(upper)
@@ -57,6 +61,7 @@ class RunsPage(Page):
         # at the lower edge whatever is above it, which gets the room that is left
         self.bar.pack(side="bottom", fill="x", padx=theme.px(6), pady=(0, theme.px(6)), before=upper)
         self._on_select()
+        self.bind("<Configure>", lambda event: self._arrange(), add="+")
 
     @property
     def runs(self) -> Mapping[str, RunSummary]:
@@ -104,11 +109,9 @@ class RunsPage(Page):
         line.pack(fill="x", padx=theme.px(10), pady=(theme.px(8), 0))
         self.search = Entry(line, self._find, width=320, placeholder="Search runs by name, state, tag or note")
         self.search.show(str(self.state.typed["runs"].get("search", "")))
-        self.search.pack(side="left")
         self.search.line.bind("<Escape>", handler(self._clear_search))
         self.search.line.bind("<Down>", handler(self.table_focus))
         self.count = text(line, "", "small", colour=theme.MUTED)
-        self.count.pack(side="left", padx=theme.px(12))
         self.folders_button = Button(
             line,
             "Folders…",
@@ -118,7 +121,10 @@ class RunsPage(Page):
             bg=theme.CARD,
             tooltip="List the runs of other folders, too, such as those on another disk.",
         )
+        self.compare_button = Button(line, "Compare", lambda: self.show_comparison(True), bg=theme.CARD)
         self.folders_button.pack(side="right")
+        self.search.pack(side="left", fill="x")
+        self.count.pack(side="left", padx=theme.px(12))
 
     def table_focus(self) -> None:
         """Go from the search to the table, where a run is selected."""
@@ -137,6 +143,9 @@ class RunsPage(Page):
             self.edits.renamed = None
             self.rows.select(keys)
             self.table.focus(keys[0])
+        if self._selected_before:
+            self.rows.select(self._selected_before)
+            self._selected_before = ()
         self._on_rows()
 
     def _find(self, words: str) -> None:
@@ -162,15 +171,46 @@ class RunsPage(Page):
         if selected:
             self._said_until = 0.0
         self.bar.show(selected)
-        self._show_message()
+        self.state.typed["runs"]["selected"] = self.table.selection() or self._selected_before
         if len(selected) < 2:
-            if self.comparison is not None:
-                self.comparison.pack_forget()
-            return
+            self._prefers_comparison = False
+        elif self.comparison is None:
+            self.comparison = RunComparison(self, self.state, lambda: self.show_comparison(False))
+        self._arrange()
+        self._show_message()
+        if self.comparison is not None and len(selected) > 1:
+            self.comparison.show(self.rows.names(selected))
+
+    def show_comparison(self, shown: bool) -> None:
+        """In a low window: show the comparison in place of the list, or the list again."""
+        self._prefers_comparison = shown
+        self._arrange()
+        self._show_message()
+        (self.comparison.back if shown and self.comparison is not None else self.table).focus_set()
+
+    @property
+    def _is_low(self) -> bool:
+        return 1 < self.winfo_height() < theme.px(_BOTH_FROM)
+
+    def _arrange(self) -> None:
+        """The list, and below it the comparison of the selected runs; in a low window one of them."""
+        compares = self.comparison is not None and len(self.selected) > 1
+        shows_comparison = compares and (self._prefers_comparison or not self._is_low)
+        if shows_comparison and self._is_low:
+            self._upper.pack_forget()
+        else:
+            self._upper.pack(fill="both", expand=True, padx=6, pady=(0, 6))
+        if compares and self._is_low:
+            self.compare_button.pack(side="right", padx=(0, 8), before=self.search)
+        else:
+            self.compare_button.pack_forget()
         if self.comparison is None:
-            self.comparison = RunComparison(self, self.state)
-        self.comparison.pack(fill="both", expand=True)
-        self.comparison.show([summary.path for summary in selected])
+            return
+        self.comparison.offer_back(self._is_low)
+        if shows_comparison:
+            self.comparison.pack(fill="both", expand=True)
+        else:
+            self.comparison.pack_forget()
 
     def _show_message(self) -> None:
         selected = self.selected
@@ -184,8 +224,12 @@ class RunsPage(Page):
             message = selected[0].status.problem.text.split("\n")[0]
         elif len(selected) == 1 and selected[0].notes.line:
             message = selected[0].notes.line
+        elif len(selected) == 1:
+            message = "  ·  ".join(filter(None, (selected[0].status.detail, str(selected[0].path))))
+        elif selected and self._is_low and not self._prefers_comparison:
+            message = f"{len(selected)} runs are selected: press Compare."
         else:
-            message = _HINT if len(selected) < 2 else f"Comparing {len(selected)} runs."
+            message = f"Comparing {len(selected)} runs." if selected else _HINT
         self.bar.message.say(message)
 
     def _say(self, message: str) -> None:

@@ -15,6 +15,28 @@ from app.widgets.text_width import text_width
 _STYLE = "Tandem.Treeview"
 _END: Final = "end of the row"  # an empty column under the scrollbar, so that the header is as wide as the table
 _END_WIDTH: Final = 14
+# an icon stands before the title, where Tk has it at the end of the column
+_HEADING: Final[Any] = [
+    ("Treeheading.cell", {"sticky": "nswe"}),
+    (
+        "Treeheading.border",
+        {
+            "sticky": "nswe",
+            "children": [
+                (
+                    "Treeheading.padding",
+                    {
+                        "sticky": "nswe",
+                        "children": [
+                            ("Treeheading.image", {"side": "left", "sticky": ""}),
+                            ("Treeheading.text", {"sticky": "we"}),
+                        ],
+                    },
+                )
+            ],
+        },
+    ),
+]
 _PADDING: Final = 14  # unscaled pixels of a cell that its text cannot use
 _TEXTS_FROM: Final = 150  # unscaled width of columns with texts of any length, which become narrower first
 
@@ -223,3 +245,4 @@ def restyle(widget: tk.Misc) -> None:
     )
     style.map(f"{_STYLE}.Heading", background=[("active", theme.resolve(theme.PRESSED))])
     style.layout(_STYLE, [("Treeview.treearea", {"sticky": "nswe"})])
+    style.layout(f"{_STYLE}.Heading", _HEADING)

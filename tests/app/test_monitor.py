@@ -621,6 +621,8 @@ def test_runs_table_and_setting_differences(driven: Driven, runs: Path, monkeypa
     assert rows["cats"][3] == "400 / 1,000"
     assert rows["dogs"][1] == "Failed"
     assert rows["future"][1] == "Finished"
+    page.select(["cats"])
+    driven.until(lambda: page.bar.message.said.endswith(str(runs / "cats")), "where the selected run is")
     page.select(["cats", "dogs"])
     driven.until(lambda: page.comparison is not None and page.comparison.is_complete, "both runs read")
     comparison = page.comparison
@@ -631,7 +633,7 @@ def test_runs_table_and_setting_differences(driven: Driven, runs: Path, monkeypa
     found = {values[0]: values[1:] for item in table.get_children() if (values := table.item(item, "values"))}
     assert set(found) == {"Batch size per GPU", "Learning rate"}
     names = [path.name for path in comparison.paths]
-    assert dict(zip(names, found["Learning rate"], strict=True)) == {"cats": "0.0001", "dogs": "0.0005"}
+    assert dict(zip(names, found["Learning rate"], strict=True)) == {"cats": "1e-4", "dogs": "5e-4"}
     page.select(["future"])
     driven.until(lambda: len(page.selected) == 1, "one selected")
     page.open_settings()
@@ -686,9 +688,10 @@ def test_long_names_of_compared_runs_have_chips_and_the_end_that_differs(driven:
         assert any(words.endswith(ending) for words in texts_on(comparison.plot.legend))
         right = left + int(table.column(f"run{number}", "width"))
         head = screen.crop((left, table.winfo_rooty(), right, table.winfo_rooty() + theme.px(24)))
-        assert ImageColor.getrgb(theme.resolve(theme.SERIES[number])) in {
-            colour for _, colour in head.getcolors(1 << 20)
-        }, "the chip in the line's colour"
+        chip = ImageColor.getrgb(theme.resolve(theme.SERIES[number]))
+        at = [x for x in range(head.width) for y in range(head.height) if head.getpixel((x, y)) == chip]
+        assert at, "the chip in the line's colour"
+        assert max(at) < theme.px(12 + 12), "which stands before the name"
         left = right
     assert sum(int(page.table.column(each, "width")) for each in page.table["columns"]) >= page.table.winfo_width() - 2
     card = page.table.master.master

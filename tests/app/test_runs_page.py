@@ -110,7 +110,7 @@ def test_a_run_of_the_queue_differs_only_in_its_settings(tmp_path: Path, monkeyp
     for run, each in zip(runs, (config, whole), strict=True):
         run.mkdir(parents=True)
         save_config(each, RunFolder(run).config_file)
-    assert setting_differences(runs) == [("learning_rate", ["0.0001", "0.5"])]
+    assert setting_differences(runs) == [("learning_rate", ["1e-4", "0.5"])]
     other = config.model_copy(update={"cache_dir": "/elsewhere"})
     save_config(other, RunFolder(runs[0]).config_file)
     assert [name for name, _ in setting_differences(runs)] == ["cache_dir", "learning_rate"]
@@ -195,6 +195,12 @@ def test_runs_go_to_the_trash_and_back(driven: Driven, page: RunsPage, home: Pat
     driven.press("Return")
     driven.live(0.2)
     assert (home / "runs" / "cats").is_dir(), "Return keeps them"
+    select(driven, page, "cats")
+    driven.press("Delete")
+    opened(driven)
+    assert "With all its samples, backups and saved models. “Undo” takes it back." in texts(dialogs(driven)[0])
+    driven.press("Escape")
+    select(driven, page, "cats", "dogs")
     driven.press("Delete")
     opened(driven)
     driven.click(button(dialogs(driven)[0], "Move to the trash"))
@@ -208,6 +214,29 @@ def test_runs_go_to_the_trash_and_back(driven: Driven, page: RunsPage, home: Pat
     driven.until(lambda: len(page.runs) == 3, "all back")
     assert not list(trash.rglob("*.trashinfo"))
     assert not page.bar.undo.winfo_ismapped()
+
+
+def test_comparison_in_a_low_window_takes_the_place_of_the_list(driven: Driven, page: RunsPage) -> None:
+    select(driven, page, "cats", "dogs")
+    assert page.comparison is not None
+    driven.until(page.comparison.winfo_ismapped, "the comparison")
+    assert page.table.winfo_ismapped(), "there is room for both"
+    assert not page.compare_button.winfo_ismapped()
+    driven.window.set_scale(150)
+    page = driven.monitor("runs")
+    driven.until(lambda: len(page.selected) == 2, "the selection from before the change of scale")
+    driven.until(page.compare_button.winfo_ismapped, "the button")
+    assert page.table.winfo_ismapped()
+    assert not page.comparison.winfo_ismapped()
+    driven.click(page.compare_button)
+    driven.until(lambda: page.comparison.plot.surface.winfo_ismapped(), "the chart")
+    driven.live(0.2)
+    assert page.comparison.plot.surface.winfo_height() > 150
+    assert page.comparison.winfo_y() + page.comparison.winfo_height() <= page.bar.winfo_y()
+    assert page.bar.message.said == "Comparing 2 runs."
+    driven.press("space")
+    driven.until(page.table.winfo_ismapped, "the list, by the key that presses the button in focus")
+    assert [run.name for run in page.selected] == ["dogs", "cats"]
 
 
 def test_active_run_is_neither_renamed_nor_deleted(driven: Driven, page: RunsPage, home: Path) -> None:
@@ -246,6 +275,10 @@ def test_other_folders_are_listed_and_removed(driven: Driven, page: RunsPage, ho
     assert page.table.item(other, "values")[0] == "cats  (old-runs)"
     assert page.table.item("cats", "values")[0] == "cats  (runs)"
     assert driven.window.preferences.load().runs_folders == [str(home / "usb" / "old-runs")], "also next time"
+    page.select(["cats", other])
+    driven.until(lambda: page.comparison is not None and len(page.comparison.plot.lines) == 2, "both compared")
+    assert page.comparison is not None
+    assert {line.name for line in page.comparison.plot.lines} == {"cats  (old-runs)", "cats  (runs)"}
     driven.click(button(window, "Remove"))
     driven.until(lambda: len(page.runs) == 3, "only those of the settings")
     driven.press("Escape")
