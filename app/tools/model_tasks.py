@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 from modules.config.sections.adapters import MAX_RANK
 from modules.files import expand_home
+from modules.run import RunFolder
 
 Kind = Literal["any", "file", "folder", "save", "choice", "integer", "number", "switch", "text"]
 AS_IS: Final = "as in the file"
@@ -179,7 +181,7 @@ def arguments(task: ModelTask, values: Mapping[str, str]) -> list[str]:
 
 
 def suggested_out(task: ModelTask, values: Mapping[str, str]) -> str:
-    """A free name beside the source; empty without a source."""
+    """A free name beside the source, but outside of a run's own folders; empty without a source."""
     text = values.get("source", "").strip()
     if not text:
         return ""
@@ -189,7 +191,14 @@ def suggested_out(task: ModelTask, values: Mapping[str, str]) -> str:
     stem = source.name if is_model_folder else source.stem
     ending = "" if is_folder else ".safetensors"
     names = (f"{stem}-{task.suffix}{'' if number == 1 else f'-{number}'}{ending}" for number in range(1, 1000))
-    return str(next((source.parent / name for name in names if not (source.parent / name).exists()), source.parent))
+    folder = _outside_of_run_folders(source.parent)
+    return str(next((folder / name for name in names if not (folder / name).exists()), folder))
+
+
+def _outside_of_run_folders(folder: Path) -> Path:
+    """The folder itself, or that of the run in whose model, backups or best weights it is: a run replaces these."""
+    runs = (RunFolder(path) for path in folder.parents)
+    return next((run.path for run in runs if run.config_file.is_file() and run.events_file.is_file()), folder)
 
 
 def _has_layout(values: Mapping[str, str]) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from modules.checkpoint.backups import sync_all_to_disk, sync_to_disk
+from modules.checkpoint.foreign_files import files_in, keep_foreign_files
 from modules.config import ConfigError, TrainConfig
 from modules.config.explain import explain
 from modules.config.sections.adapters import AdapterSettings
@@ -30,7 +31,8 @@ def save_model(
 ) -> None:
     """Let `export` write the model to a temporary folder, then move it to `folder`.
 
-    tandem.json, with what `read_model_config` needs, also contains `metadata` (title, author and so on).
+    tandem.json, with what `read_model_config` needs, also contains `metadata` (title, author and so on) and the files
+    that were written: others in `folder` are somebody's own and stay.
     Raises OSError if the disk is full or the folder is not writable; the old model then stays. It is removed only once
     the new one is on the disk.
     """
@@ -48,8 +50,10 @@ def save_model(
             "step": step,
             "adapter": _adapter(config),
             "metadata": dict(metadata),
+            "files": [*files_in(partial), INFO_FILE],
         }
         (partial / INFO_FILE).write_text(json.dumps(info, indent=2), "utf-8")
+        keep_foreign_files(folder, partial, _written_files(folder))
         sync_all_to_disk(partial)
         if os.path.lexists(folder):
             remove_tree(replaced)
@@ -61,6 +65,15 @@ def save_model(
         remove_tree(partial)
         raise
     remove_tree(replaced)
+
+
+def _written_files(folder: Path) -> list[str] | None:
+    """The files that Tandem has written into a model's folder; None if it does not say."""
+    try:
+        files: Any = read_json(folder / INFO_FILE)["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return files if isinstance(files, list) and all(isinstance(each, str) for each in files) else None
 
 
 def _adapter(config: TrainConfig) -> dict[str, object]:

@@ -10,13 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from app.tools.model_tasks import FORMATS, TASKS, arguments, faults
+from app.tools.model_tasks import FORMATS, TASKS, ModelTask, arguments, faults, suggested_out
 from app.tools.models_page import ModelsPage
 from app.tools.source_kind import FITTING, SourceKind, source_kind
 from app.tools.tool_form import ToolForm
 from app.widgets.buttons import Switch
 from modules.checkpoint.formats.file_types import detect_file_type
 from modules.config import ConfigError
+from modules.run import RunFolder
 from scripts.convert import check_paths, parser, refuse_other_kinds
 from tests.app.driver import Driver
 from tests.families.tiny_pipelines import tiny_sd
@@ -188,6 +189,18 @@ def test_what_is_no_model_is_of_no_kind(tmp_path: Path) -> None:
     ]
     (tmp_path / "model_index.json").write_text("{}")
     assert source_kind(str(tmp_path)) == "folder"
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_a_result_is_suggested_outside_of_what_a_run_replaces(task: ModelTask, tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "cats")
+    run.model_dir.mkdir(parents=True)
+    lora = run.model_dir / "lora_kohya.safetensors"
+    lora.touch()
+    assert suggested_out(task, {"source": str(lora)}) == str(run.model_dir / f"lora_kohya-{task.suffix}.safetensors")
+    run.config_file.touch()
+    run.events_file.touch()
+    assert suggested_out(task, {"source": str(lora)}) == str(run.path / f"lora_kohya-{task.suffix}.safetensors")
 
 
 def test_arguments_are_those_of_the_program(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from modules.checkpoint import read_model_config, save_model
+from modules.checkpoint.foreign_files import files_in
 from modules.config import ConfigError, TrainConfig
 
 CONFIG = TrainConfig(family="pixel_diffusion", family_options={"width": 16}, resolution=64)
@@ -41,11 +42,33 @@ def test_an_adapter_finds_its_base_model_from_other_folders(tmp_path: Path, monk
         assert (saved.base_model, saved.family_options["layout"]) == found
 
 
-def test_saving_replaces_the_whole_folder(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "left over").write_text("old")
+def test_saving_replaces_what_the_run_has_written_and_keeps_other_files(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+
+    def write_shards(folder: Path) -> None:
+        (folder / "unet").mkdir()
+        (folder / "unet" / "shard-1").write_text("old")
+
+    def write_other_shards(folder: Path) -> None:
+        (folder / "unet").mkdir()
+        (folder / "unet" / "shard-2").write_text("new")
+
+    save_model(write_shards, model, CONFIG, step=7)
+    (model / "converted.safetensors").write_text("mine")
+    (model / "unet" / "notes.txt").write_text("mine")
+    save_model(write_other_shards, model, CONFIG, step=8)
+    assert files_in(model) == ["converted.safetensors", "tandem.json", "unet/notes.txt", "unet/shard-2"]
+    assert (model / "converted.safetensors").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_folder_that_does_not_say_what_was_written_keeps_what_the_new_model_lacks(tmp_path: Path) -> None:
+    (tmp_path / "model" / "notes").mkdir(parents=True)
+    (tmp_path / "model" / "notes" / "mine").touch()
+    (tmp_path / "model" / "weights").write_text("old")
     save_model(write, tmp_path / "model", CONFIG, step=7)
-    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["tandem.json", "weights"]
+    assert files_in(tmp_path / "model") == ["notes/mine", "tandem.json", "weights"]
+    assert (tmp_path / "model" / "weights").read_text() == "new"
 
 
 def test_where_saving_fails_the_old_model_stays(tmp_path: Path) -> None:
