@@ -13,7 +13,7 @@ from pydantic import Field
 from app.preferences import write_private
 from app.state import AppState
 from modules.config import ConfigError
-from modules.files import FileFault, Record, read_json, validate_record
+from modules.files import FileFault, Record, printable, read_json, validate_record
 from modules.files.private import make_private_folder
 from modules.files.user_folder import user_config_folder
 from modules.run.folder.run_lock import file_lock
@@ -64,7 +64,7 @@ class Session:
                 draft.open_preset(saved.preset)
         except (ConfigError, OSError):
             if saved.unsaved is None:
-                return f"{what}, which was open last, cannot be opened any more."
+                return f"{printable(what, 200)}, which was open last, cannot be opened any more."
             draft.new()
         if saved.unsaved is None:
             return message

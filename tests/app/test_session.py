@@ -75,6 +75,9 @@ def test_unsaved_changes_survive_a_kill(display: str, home: Path, monkeypatch: p
         assert driver.draft.get("epochs") == TrainConfig().epochs
         assert driver.draft.file is None
         assert "cannot be opened any more" in driver.window.run_bar._message
+    session_file(home).write_text(json.dumps({"preset": "a\nb"}))
+    with Driver.open(keeps_session=True) as driver:
+        assert driver.window.run_bar._message.startswith(r"a\nb, which was open last")
 
 
 HOLDER = """
