@@ -13,18 +13,19 @@ from modules.run.queue.differences import Differences
 from modules.run.queue.entries import Entry, Queue
 from modules.run.queue.folder import RunQueue
 
-_WITH_RESULT: Final = ("running", "finished", "stopped")
+_WITH_RUN: Final = ("running", "finished", "stopped", "failed")
 
 
 @dataclass(frozen=True)
 class QueueContent:
-    """A queue as it was read; of each entry, by its number, the settings that differ, and how far its run is
-    or its losses."""
+    """A queue as it was read; of each entry, by its number, the settings that differ, how far its run is or its losses,
+    and how long the run was at work."""
 
     queue: Queue = field(default_factory=lambda: Queue(entries=[]))
     has_runner: bool = False
     settings: dict[int, str] = field(default_factory=dict)
     results: dict[int, str] = field(default_factory=dict)
+    durations_s: dict[int, float] = field(default_factory=dict)
 
 
 class QueueReader:
@@ -38,17 +39,20 @@ class QueueReader:
         """Read the queue; `steps` of entries that have been counted, by number. Raises TandemError, OSError."""
         found = queue.read()
         differences = self._differences.of(queue, found.in_order())
-        entries = {queue.run_folder(each).path: each for each in found.entries if each.state in _WITH_RESULT}
+        entries = {queue.run_folder(each).path: each for each in found.entries if each.state in _WITH_RUN}
         runs = [(entries[run.path], run) for run in self._runs.read(list(entries))]
         results = {entry.number: _result(run, entry) for entry, run in runs}
         steps = {**steps, **{entry.number: run.total_steps for entry, run in runs if run.total_steps}}
         texts = {number: settings_text(each, steps.get(number)) for number, each in differences.items()}
-        return QueueContent(found, queue.has_runner(), texts, results)
+        durations_s = {entry.number: run.duration_s for entry, run in runs}
+        return QueueContent(found, queue.has_runner(), texts, results, durations_s)
 
 
 def _result(run: RunSummary, entry: Entry) -> str:
     if entry.state == "running":
         return progress_text(run.status, run.step, run.total_steps, run.loss)
+    if entry.state == "failed":
+        return ""  # why is said instead
     losses = loss_text(run.loss, run.validation_loss)
     if entry.state == "finished" or run.step is None:
         return losses

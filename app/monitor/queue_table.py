@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Mapping
 from typing import Final
 
+from app.monitor.queue_reader import QueueContent
 from app.monitor.queue_texts import row_of
 from app.widgets import theme
 from app.widgets.table import Table, table
-from modules.run.queue.entries import Queue
 
 _COLUMNS: Final = {
     "place": ("Next", 50),
@@ -34,16 +33,17 @@ def queue_table(parent: tk.Misc) -> Table:
     return made
 
 
-def show_entries(shown: Table, queue: Queue, settings: Mapping[int, str], results: Mapping[int, str]) -> None:
-    """Show the entries in their order, and change only what differs; `settings` and `results` by their numbers."""
-    entries = queue.in_order()
+def show_entries(shown: Table, content: QueueContent) -> None:
+    """Show the entries in their order, and change only what differs."""
+    queue, entries = content.queue, content.queue.in_order()
     order = tuple(str(entry.number) for entry in entries)
     if gone := [item for item in shown.get_children() if item not in order]:
         shown.delete(*gone)
     places = {entry.number: place for place, entry in enumerate(queue.waiting, 1)}
     for index, (item, entry) in enumerate(zip(order, entries, strict=True)):
         number = entry.number
-        values = row_of(entry, places.get(number), settings.get(number, ""), results.get(number, ""))
+        texts = content.settings.get(number, ""), content.results.get(number, "")
+        values = row_of(entry, places.get(number), *texts, content.durations_s.get(number))
         if not shown.exists(item):
             shown.insert("", index, iid=item, values=values, tags=(entry.state,))
         elif tuple(shown.item(item, "values")) != values:

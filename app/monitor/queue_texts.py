@@ -115,27 +115,30 @@ def progress_text(status: Status, step: int | None, total_steps: int | None, los
     return ", ".join(filter(None, (step_text(step, total_steps), loss_text(loss, None), phase)))
 
 
-def row_of(entry: Entry, place: int | None, settings: str = "", result: str = "") -> tuple[str, ...]:
+def row_of(
+    entry: Entry, place: int | None, settings: str = "", result: str = "", run_s: float | None = None
+) -> tuple[str, ...]:
     """The cells of an entry; `place` is that among those that wait, `settings` in what it differs from others,
-    `result` how far it is or its losses.
+    `result` how far it is or its losses, `run_s` how long its run was at work.
     """
     return (
         "" if place is None else str(place),
         entry.name,
         _STATES[entry.state],
         " + ".join(["All" if entry.devices is None else ", ".join(map(str, entry.devices)), *entry.hosts]),
-        _time(entry),
+        _time(entry, run_s),
         settings,
         _end(entry) or result,
     )
 
 
-def selected_text(entry: Entry, settings: str, result: str, folder: PurePath) -> str:
+def selected_text(entry: Entry, settings: str, result: str, folder: PurePath, run_s: float | None = None) -> str:
     """What its row has no room for; of an entry that has ended, first how and when."""
     output = f"Output: {printable(folder)}"
     if entry.is_open:
         return _joined(with_titles(entry.reason), result, settings, output)
-    end = _joined(_end(entry), _time(entry)) if _end(entry) else f"{_STATES[entry.state]} {_time(entry)}"
+    when = _time(entry, run_s)
+    end = _joined(_end(entry), when) if _end(entry) else f"{_STATES[entry.state]} {when}"
     rest = [with_titles(line) for line in entry.reason.split("\n")[1:]]
     return "\n".join([_joined(end, result, output, settings), *rest])
 
@@ -152,13 +155,12 @@ def _joined(*parts: str) -> str:
     return "  ·  ".join(filter(None, parts))
 
 
-def _time(entry: Entry) -> str:
+def _time(entry: Entry, run_s: float | None) -> str:
     if entry.state == "running":
         return f"since {_clock(entry.started)}"
     if entry.state == "waiting":
         return f"added {_clock(entry.added)}"
-    took = "" if entry.started is None or entry.ended is None else f", {format_duration(entry.ended - entry.started)}"
-    return f"{_clock(entry.ended)}{took}"
+    return f"{_clock(entry.ended)}, {format_duration(run_s)}" if run_s else _clock(entry.ended)
 
 
 def _clock(at: float | None) -> str:

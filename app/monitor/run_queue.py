@@ -46,6 +46,7 @@ class QueuePage(Page):
         self._lengths = QueueLengths(self.state.background, self._read_now)
         self.settings: dict[int, str] = {}  # of each entry, those that differ first
         self.results: dict[int, str] = {}  # how far those are that run, and the losses of the finished
+        self.durations_s: dict[int, float] = {}  # of their runs, as Runs shows them
         self._followed: tuple[int, float | None] | None = None  # the start of an entry
         self._build_head()
         upper = card(self)
@@ -241,11 +242,11 @@ class QueuePage(Page):
         if not self.winfo_exists() or self.drag.item:
             return
         self.queue, self.has_runner = found.queue, found.has_runner
-        self.settings, self.results = found.settings, found.results
+        self.settings, self.results, self.durations_s = found.settings, found.results, found.durations_s
         self.state.queued = len(self.queue.waiting)
         if self.has_runner:
             self._starting_until = 0.0
-        show_entries(self.table, self.queue, self.settings, self.results)
+        show_entries(self.table, found)
         self._show_state()
         self._show_buttons()
         self._follow_running()
@@ -286,7 +287,8 @@ class QueuePage(Page):
 
     def _about(self, entry: Entry) -> str:
         settings, results = self.settings.get(entry.number, ""), self.results.get(entry.number, "")
-        return selected_text(entry, settings, results, self.run_queue.run_folder(entry).path)
+        folder, run_s = self.run_queue.run_folder(entry).path, self.durations_s.get(entry.number)
+        return selected_text(entry, settings, results, folder, run_s)
 
     def _waiting_items(self) -> list[str]:
         return [str(entry.number) for entry in self.queue.waiting]

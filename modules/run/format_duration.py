@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
-_IN_SECONDS: Final = 120  # up to here a sentence says seconds
-_SIZES: Final = ((86_400, "day", 3600), (3600, "hour", 60), (60, "minute", 60))  # in s, name, unit of the rest in s
+_IN_SECONDS: Final = 120  # below, a span is in seconds
 
 
 def in_words(seconds: float) -> str:
     """For a sentence: in seconds below two minutes, else in the largest unit that fits and the next smaller one."""
-    whole = max(0, round(seconds))
-    if whole < _IN_SECONDS:
-        return f"{whole} s"
-    whole = 60 * round(whole / 60)
-    at = next(number for number, (size, _, _) in enumerate(_SIZES) if whole >= size)
-    size, name, unit = _SIZES[at]
-    count, rest = whole // size, whole % size // unit
-    words = _counted(count, name)
-    return f"{words} {_counted(rest, _SIZES[at + 1][1])}" if rest and at + 1 < len(_SIZES) else words
+    unit, count, rest = _rounded(seconds)
+    if unit == "second":
+        return f"{count} s"
+    words = _counted(count, unit)
+    return f"{words} {_counted(rest, _SMALLER[unit])}" if rest else words
 
 
 def format_duration(seconds: float) -> str:
     """For a table: "45 s", "3 min", "2 h 05 min", "4 d 3 h"."""
+    unit, count, rest = _rounded(seconds)
+    if unit == "second":
+        return f"{count} s"
+    if unit == "minute":
+        return f"{count} min"
+    return f"{count} h {rest:02d} min" if unit == "hour" else f"{count} d {rest} h"
+
+
+Unit = Literal["second", "minute", "hour", "day"]
+_SMALLER: Final[dict[Unit, Unit]] = {"day": "hour", "hour": "minute"}
+
+
+def _rounded(seconds: float) -> tuple[Unit, int, int]:
+    """The largest unit that fits, how many of it, and how many of the next smaller one, to the nearest."""
     whole = max(0, round(seconds))
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if whole < 90:
-        return f"{whole} s"
-    if hours < 1:
-        return f"{minutes} min"
-    if days < 1:
-        return f"{hours} h {minutes % 60:02d} min"
-    return f"{days} d {hours % 24} h"
+    minutes, hours = (whole + 30) // 60, (whole + 1800) // 3600
+    if whole < _IN_SECONDS:
+        return "second", whole, 0
+    if minutes < 60:
+        return "minute", minutes, 0
+    if minutes < 24 * 60:
+        return "hour", *divmod(minutes, 60)
+    return "day", *divmod(hours, 24)
 
 
 def _counted(count: int, name: str) -> str:

@@ -15,6 +15,7 @@ import pytest
 
 from app.monitor.queue_reader import QueueReader
 from app.monitor.queue_texts import loss_text, progress_text, row_of, selected_text, settings_text
+from app.monitor.run_list import RunList
 from app.monitor.run_queue import QueuePage
 from app.runs.status import Status
 from app.shell.closing import confirm_close
@@ -337,7 +338,10 @@ def test_a_stopped_entry_says_its_step(tmp_path: Path) -> None:
         entry = queue.add(TrainConfig(device="cpu", run_name=name))
         make_fake_run(queue.run_folder(entry).path, steps=120, total=1000)
         queue.edit(lambda found, entry=entry, state=state: found.with_entry(entry.changed(state=state)))  # type: ignore[misc]
-    results = QueueReader().read(queue).results
+    content = QueueReader().read(queue)
+    results, runs = content.results, RunList()
+    folders = [queue.run_folder(entry).path for entry in queue.read().entries]
+    assert list(content.durations_s.values()) == [run.duration_s for run in runs.read(folders)]
     assert results[1].startswith("step 120 of 1,000, ")
     assert "step" not in results[2], "all of them"
 
@@ -346,11 +350,12 @@ def test_what_the_selected_entry_was_is_told_whole() -> None:
     """Of one that has ended, how, when and how long it trained, and where its run is."""
     finished = Entry(number=1, name="cats", devices=None, added=1.0, started=60.0, ended=180.0, state="finished")
     finished = finished.changed(exit_code=0, reason="Finished")
-    when = row_of(finished, None)[4]
-    said = selected_text(finished, "512 px", "loss 0.05", Path("runs/cats"))
+    when = row_of(finished, None, run_s=125.0)[4]
+    assert when.endswith(", 2 min"), "as Runs says, without the start of the program"
+    said = selected_text(finished, "512 px", "loss 0.05", Path("runs/cats"), 125.0)
     assert said == f"Finished {when}  ·  loss 0.05  ·  Output: runs/cats  ·  512 px"
     failed = finished.changed(state="failed", exit_code=2, reason="No such folder\nNo file cats")
-    said = selected_text(failed, "", "", Path("runs/cats"))
+    said = selected_text(failed, "", "", Path("runs/cats"), 125.0)
     assert said == f"No such folder (exit code 2)  ·  {when}  ·  Output: runs/cats\nNo file cats"
     waiting = Entry(number=2, name="dogs", devices=None, added=1.0)
     assert selected_text(waiting, "512 px", "", Path("runs/dogs")) == "512 px  ·  Output: runs/dogs"

@@ -15,6 +15,7 @@ from modules.files import mask_secrets, printable
 from modules.run.endings import ENDINGS
 from modules.run.folder.event_reader import EventReader
 from modules.run.folder.run_folder import RunFolder
+from modules.run.format_duration import format_duration
 from modules.run.html_report.pictures import PromptRow, sample_rows
 from modules.run.html_report.svg import Line, plot
 from modules.run.view.event_records import RunInfo
@@ -22,6 +23,7 @@ from modules.run.view.run_view import RunView
 from modules.run.view.series import Series
 
 _DASH: Final = "-"
+_LONGEST_S: Final = 1e10  # an events file may say anything
 _MOST_RANKS: Final = 64  # rows of the table of devices
 _MOST_TEXT: Final = 200_000  # characters of the settings
 _CHUNK_BYTES: Final = 64 << 10
@@ -147,7 +149,7 @@ def _facts(view: RunView, info: RunInfo) -> list[tuple[str, str]]:
         *((name.capitalize(), last(series)) for name, series in view.eval_metrics.items()),
         ("Samples per second", last(view.metrics["samples_per_s"])),
         ("Started", _clock(view.first_time or 0.0)),
-        ("Duration", _duration(view.duration_s)),
+        ("Duration", format_duration(min(view.duration_s, _LONGEST_S))),
         ("Family", str(info.config.get("family", _DASH))),
         ("Method", str(info.config.get("method", _DASH))),
         ("Devices", _count(info.devices)),
@@ -257,9 +259,3 @@ def _clock(at: float) -> str:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at > 0 else _DASH
     except (OverflowError, OSError, ValueError):
         return _DASH
-
-
-def _duration(seconds: float) -> str:
-    whole = int(max(0.0, min(seconds, 1e10)))
-    hours, minutes = whole // 3600, whole // 60 % 60
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {whole % 60:02} s" if minutes else f"{whole} s"
