@@ -21,12 +21,13 @@ SWITCH_ROOM: Final = Switch.SIZE[0] + 2 * EDGE
 
 @dataclass(frozen=True)
 class ItemContent:
-    """The text and cover of an item. `path` is shortened at its start if it does not fit."""
+    """The text and cover of an item. `path` is shortened at its start if it does not fit; `warns`: of `detail`."""
 
     title: str
     detail: str = ""
     path: str = ""
     cover: Path | None = None
+    warns: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,15 @@ def draw_row(
         left += px(COVER + EDGE)
     images.append(_draw_switch(canvas, state, width - px(EDGE), middle))
     room = width - left - px(SWITCH_ROOM)
-    if state.is_invalid:
+    warns = item.warns and state.is_on
+    if state.is_invalid or warns:
         room -= px(26)
-        warning = icons.image("warning", 18, theme.BAD)
+        warning = icons.image("warning", 18, theme.BAD if state.is_invalid else theme.WARN)
         canvas.create_image(width - px(SWITCH_ROOM + 12), middle, image=warning)
         images.append(warning)
     lines: list[tuple[str, theme.FontName, theme.Colour]] = [
         (item.title, "strong", theme.TEXT if state.is_on else theme.FAINT),
-        (item.detail, "small", theme.MUTED if state.is_on else theme.FAINT),
+        (item.detail, "small", theme.WARN if warns else theme.MUTED if state.is_on else theme.FAINT),
         (item.path, "small", theme.MUTED),
     ]
     shown = [line for line in lines if line[0]]

@@ -13,6 +13,7 @@ from app.widgets.later import later
 from app.windows.dialog import Dialog
 from app.windows.faults import show_faults
 from modules.config import TrainConfig
+from modules.config.family_files import family_names
 
 _POLL_MS: Final = 50
 _DIALOG_SHOWN_MS: Final = 300
@@ -56,7 +57,20 @@ class StartCheck:
     def run(self, go_on: Callable[[TrainConfig], object], anyway: str = "Start all the same") -> None:
         """Check the present settings; if nothing is missing, or the user wants it `anyway`, `go_on` gets them."""
         self._anyway = anyway
-        self._wait_for_family(Waiting(self._owner, self._ended), go_on)
+        waiting, config = Waiting(self._owner, self._ended), self._state.draft.config
+        if config is None or config.family not in family_names():
+            self._wait_for_family(waiting, go_on)
+            return
+
+        def checked(missing: Missing) -> None:
+            if waiting.is_wanted and missing.certain:
+                self._end(waiting)
+                self._decide(config, missing, go_on)
+            else:
+                self._wait_for_family(waiting, go_on)
+
+        # our families bring no data, so what is missing is known before they are loaded
+        self._state.background.run(lambda: missing_for_training(config, None, ""), checked)
 
     def _wait_for_family(self, waiting: Waiting, go_on: Callable[[TrainConfig], object]) -> None:
         family, config = self._state.family, self._state.draft.config

@@ -133,6 +133,11 @@ class Section(FormSection):
         declaration = self.state.family.declaration
         return declaration is not None and declaration.brings_data
 
+    @property
+    def _is_read(self) -> bool:
+        """Whether all folders have been read as they are set now."""
+        return self.pages is not None and self.pages.is_complete
+
     def refresh(self) -> None:
         """Without the pages about images, if there are none."""
         if self.brings_data:
@@ -209,19 +214,21 @@ class Section(FormSection):
         folder = self.pages.concept_folder(concept) if self.pages is not None else None
         kind, repeats = concept.get("kind"), concept.get("repeats")
         details = [
-            _count(folder),
+            _count(folder, self._is_read),
             "" if repeats in (1, 1.0, "1") else f"{format_value(repeats)}× per epoch",
             _KINDS.get(str(kind), str(kind)),
             "" if folder is None else count_problems(folder.problems),
         ]
         cover = folder.images[0].file if folder is not None and folder.images else None
-        return ItemContent(title, "  ·  ".join(filter(None, details)), path, cover)
+        lacks_images = folder is not None and not folder.images and self._is_read
+        return ItemContent(title, "  ·  ".join(filter(None, details)), path, cover, warns=lacks_images)
 
 
-def _count(folder: ConceptFolder | None) -> str:
+def _count(folder: ConceptFolder | None, is_read: bool) -> str:
     """The number of images of a folder; empty before it was read."""
     if folder is None:
         return ""
     if folder.error:
         return "cannot be read"
-    return f"{len(folder.images):,} images"
+    count = len(folder.images)
+    return "no images" if is_read and not count else f"{count:,} image{'s' * (count != 1)}"

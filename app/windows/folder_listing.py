@@ -67,3 +67,29 @@ def count_images(folder: Path) -> str:
         except OSError:
             continue
     return f"{found:,}" if found else ""
+
+
+def has_images(folder: Path, *, with_subfolders: bool = True) -> bool:
+    """Whether an image is in a folder, as a concept is read: links are followed. Call it off the Tk thread.
+
+    What is too large to look at counts as having some, and so does what cannot be read.
+    """
+    seen, left, visited = 0, [folder], set[str]()
+    while left:
+        current = left.pop()
+        if (real := os.path.realpath(current)) in visited:
+            continue
+        visited.add(real)
+        try:
+            with os.scandir(current) as entries:
+                for entry in entries:
+                    seen += 1
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.name.lower().endswith(_ENDINGS) or seen > _MOST_ENTRIES:
+                        return True
+                    if with_subfolders and entry.is_dir():
+                        left.append(Path(entry.path))
+        except OSError:
+            return True
+    return False

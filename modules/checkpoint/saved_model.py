@@ -70,7 +70,8 @@ def save_model(
 def _written_files(folder: Path) -> list[str] | None:
     """The files that Tandem has written into a model's folder; None if it does not say."""
     try:
-        files: Any = read_json(folder / INFO_FILE)["files"]
+        info: Any = read_json(folder / INFO_FILE)
+        files = info["files"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return files if isinstance(files, list) and all(isinstance(each, str) for each in files) else None

@@ -55,6 +55,27 @@ def test_folder_of_another_family_is_named(tmp_path: Path, pipeline: Path) -> No
     assert [fault.path for fault in missing_for_training(config, None, "").faults] == ["concepts", "base_model"]
 
 
+def test_images_are_missed_before_anything_is_loaded(tmp_path: Path) -> None:
+    for name in ("empty/below", "full"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "full" / "a.png").touch()
+
+    def missing(*concepts: tuple[str, str]) -> list[tuple[str, str]]:
+        given = [{"path": str(tmp_path / name), "kind": kind} for name, kind in concepts]
+        config = TrainConfig.model_validate({"concepts": given})
+        return [(fault.path, fault.sentence) for fault in missing_for_training(config, None, "").faults]
+
+    none = "There are no images to train on: no folder for training has any."
+    assert missing(("empty", "train")) == [("concepts.0.path", none)]
+    assert missing(("full", "validation"), ("empty", "train")) == [("concepts.1.path", none)]
+    assert missing(("empty", "train"), ("full", "train")) == []
+    (tmp_path / "empty" / "below" / "a.PNG").touch()
+    assert missing(("empty", "train")) == []
+    (found,) = missing(("full", "train"), ("absent", "train"))
+    assert found[0] == "concepts.1.path"
+    assert "does not exist" in found[1]
+
+
 def test_pipelines_are_those_of_the_families(tmp_path: Path) -> None:
     for family in family_names():
         spec = getattr(family_class(family), "spec", None)

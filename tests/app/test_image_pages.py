@@ -525,11 +525,16 @@ def test_concept_card_has_a_cover_and_counts(section: Section, shared_driver: Dr
         "14 images  ·  3× per epoch  ·  for validation  ·  1 unreadable, 2 without a caption, 1 too small, 1 duplicate"
     )
     assert item.cover == folder / "00.png"
+    assert not item.warns
     driver.wait(lambda: item.cover in section.list._covers, "the cover")
     canvas = section.list.canvas
     canvas.event_generate("<ButtonPress-1>", x=canvas.winfo_width() - 30, y=30)  # the switch
     driver.settle()
     assert driver.draft.get("concepts.0.enabled") is False
+    (empty := folder.parent / "empty").mkdir()
+    driver.draft.set("concepts.0.path", str(empty))
+    driver.wait(lambda: section.list._items[0][0].warns, "a warning of the empty folder")
+    assert section.list._items[0][0].detail.startswith("no images  ·  ")
 
 
 def test_sizes_follow_the_family(section: Section, shared_driver: Driver) -> None:
