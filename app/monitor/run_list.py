@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from app.form.setting_text import format_value
 from app.runs.liveness import Liveness, read_liveness
 from app.runs.status import Status, status_of
-from modules.config.numbers import plain_number
 from modules.files import FileFault, open_regular, read_json
 from modules.run import Event, EventReader, RunFolder
 from modules.run.folder.event_reader import parse_events
@@ -186,9 +185,7 @@ def _format(value: object) -> str:
         return "on" if value else "off"
     if value is None or value == [] or value == {}:
         return "-"
-    if isinstance(value, (int, float)):
-        return plain_number(value)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return format_value(value)
 
 
 def _modified(file: Path) -> float | None:

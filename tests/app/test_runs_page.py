@@ -111,9 +111,11 @@ def test_a_run_of_the_queue_differs_only_in_its_settings(tmp_path: Path, monkeyp
         run.mkdir(parents=True)
         save_config(each, RunFolder(run).config_file)
     assert setting_differences(runs) == [("learning_rate", ["1e-4", "0.5"])]
-    other = config.model_copy(update={"cache_dir": "/elsewhere"})
+    other = config.model_copy(update={"cache_dir": "/elsewhere", "processes_per_node": (4, 2)})
     save_config(other, RunFolder(runs[0]).config_file)
-    assert [name for name, _ in setting_differences(runs)] == ["cache_dir", "learning_rate"]
+    names = [name for name, _ in setting_differences(runs)]
+    assert names == ["cache_dir", "learning_rate", "processes_per_node"]
+    assert dict(setting_differences(runs))["processes_per_node"] == ["4, 2", "-"], "as its field shows it"
 
 
 def test_search_narrows_the_table(driven: Driven, page: RunsPage) -> None:

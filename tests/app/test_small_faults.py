@@ -20,7 +20,7 @@ from app.runs.start_check import Waiting
 from app.sections import SECTIONS
 from app.sections.adapters import alpha_note
 from app.widgets import theme
-from app.widgets.buttons import Button, Switch
+from app.widgets.buttons import Button, Entry, Switch, TextBox
 from app.windows.chooser import choose_path
 from app.windows.folder_listing import count_images
 from modules.config import ConfigError, TrainConfig, find_option
@@ -402,6 +402,23 @@ def test_two_quick_clicks_are_two(driver: Driver) -> None:
     driver._xdotool("mousemove", str(x), str(y), "click", "--repeat", "3", "--delay", "10", "1")
     driver.wait(lambda: len(clicks) == 3, "three clicks")
     button.destroy()
+
+
+@pytest.mark.parametrize("kind", [Entry, TextBox])
+def test_a_field_that_is_off_shows_no_focus(driver: Driver, kind: type[Entry | TextBox]) -> None:
+    """Its text may be selected, but a ring would say that it can be edited."""
+    field = kind(driver.window.header, lambda _: None)
+    field.show("text")
+    field.place(x=0, y=0)
+    field.enable(False)
+    driver.settle()
+    before = field._picture
+    driver.click_really(field)
+    assert field._picture is before
+    field.enable(True)
+    driver.click_really(field)
+    assert field._picture is not before
+    field.destroy()
 
 
 def test_scrollbar_of_a_page_is_in_sight_and_moves_it(driver: Driver) -> None:

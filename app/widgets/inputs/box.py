@@ -28,11 +28,12 @@ class Box(tk.Canvas):
 
     def draw(self) -> None:
         """Redraw after a change of state or size."""
+        is_focused = self._focused and self._enabled  # a click focuses text that is off, to copy it
         line = (
             theme.BAD
             if self._invalid
             else theme.ACCENT
-            if self._focused
+            if is_focused
             else theme.FIELD_LINE
             if self._enabled
             else theme.LINE
@@ -45,7 +46,7 @@ class Box(tk.Canvas):
             fill=theme.resolve(theme.FIELD if self._enabled else theme.CARD),
             line=theme.resolve(line),
             bg=theme.resolve(self._on),
-            line_width=max(theme.px(2 if self._focused else 1), 1),
+            line_width=max(theme.px(2 if is_focused else 1), 1),
         )
         self.itemconfigure(self._back, image=self._picture)
         tk.Misc.configure(self, {"bg": theme.resolve(self._on)})
