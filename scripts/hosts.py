@@ -136,7 +136,7 @@ def test(options: argparse.Namespace) -> int:
     with ThreadPoolExecutor(min(len(hosts), _AT_ONCE)) as pool:
         checks = list(pool.map(check_host, hosts))
     for check in checks:
-        echo(f"{check.host.name}: {'cannot take part' if check.fault else 'ready'}. {check}")
+        echo(f"{check.host.name} cannot take part: {check}" if check.fault else f"{check.host.name} is ready. {check}")
     return FAILED if any(check.fault for check in checks) else FINISHED
 
 

@@ -155,7 +155,8 @@ def show(jobs: list[SlurmJob], request: SlurmRequest) -> None:
     for job in jobs:
         name = job.config.run_name or "NAME"
         folder = RunFolder(Path(job.config.runs_dir) / folder_name(name, job, jobs))
-        print(f"# {script_path(folder)}\n{render(job, request, folder, Path.cwd())}")
+        print(f"{script_path(folder)}:", file=sys.stderr, flush=True)  # what is redirected to a file is a script
+        print(render(job, request, folder, Path.cwd()), flush=True)
 
 
 def submit_all(jobs: list[SlurmJob], request: SlurmRequest, *, resume: bool) -> None:

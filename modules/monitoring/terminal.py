@@ -105,8 +105,9 @@ class ProgressBarTerminal:
             self._bar.write(text, file=sys.stdout)
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Leave the bar at the step that it has reached."""
         if self._bar is not None:
+            self._bar.set_description_str("", refresh=False)  # a phase, which is over
             self._bar.close()
             self._bar = None
 

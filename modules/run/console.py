@@ -12,6 +12,7 @@ from typing import Final, TextIO
 
 from modules.files import printable
 
+_CLEAR_LINE: Final = "\r\x1b[K"
 LONGEST_TEXT: Final = 1 << 20  # characters that are written at once, to a terminal or a log
 
 
@@ -57,7 +58,8 @@ def warn(text: str) -> None:
 
 
 def _write_line(stream: TextIO, text: str, *, mask: bool = True) -> None:
-    stream.write(f"{printable_on(stream, text, mask=mask)}\n")
+    clear = _CLEAR_LINE if sys.platform != "win32" and stream.isatty() else ""  # a rank's progress bar may be there
+    stream.write(f"{clear}{printable_on(stream, text, mask=mask)}\n")
     stream.flush()
 
 

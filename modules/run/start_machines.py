@@ -10,7 +10,8 @@ from typing import Final
 from modules.config import TandemError, TrainConfig
 from modules.machine import PortReservations, set_hostname
 from modules.run.console import show_secret
-from modules.run.exit_codes import FAILED, INTERRUPTED
+from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED
+from modules.run.folder.backup_list import complete_backups
 from modules.run.folder.commands import clear_commands, is_stopped_by_user, request_command, stop_reason
 from modules.run.folder.events import EventLog
 from modules.run.folder.failures import record_failure, root_cause
@@ -114,7 +115,9 @@ class MachinesStart:
         self._has_started = True  # later messages, of machines that rejoin, must not follow the `finished` event
         print_plan(joined, self._echo, skip=self._printed)
         try:
-            return self._train(server, joined)
+            code = self._train(server, joined)
+            self._say_how_to_continue(code)
+            return code
         except StopRequested as stop:
             return self._stopped(server, stop)
         finally:
@@ -200,6 +203,13 @@ class MachinesStart:
         code = INTERRUPTED if is_by_user else stop.exit_code
         self._record_end("stopped" if is_by_user else REASON_OF_CODE[code], code)
         return code
+
+    def _say_how_to_continue(self, code: int) -> None:
+        """After an end before the last step: the machines over ssh have to be named again."""
+        if self._hosts and code != FINISHED and complete_backups(self._folder.backup_dir):
+            names = ",".join(host.name for host in self._hosts)
+            again = f"--resume latest --run_name {self._folder.name} --hosts {names}"
+            self._echo(f"To continue with the same machines: {again}")
 
     def _how_it_ended(self) -> str:
         """What the other machines are told at the end; empty without a failure."""

@@ -96,6 +96,7 @@ def test_a_run_starts_another_machine_and_stops_it(machines: Machines, few: Path
     first.wait(130)
     assert len(run.losses) < 1000
     assert run.exit_code == 130
+    assert "--resume latest --run_name x --hosts attic" in run.folder.console_file.read_text()
     assert queue.read().entry(entry.number).state == "waiting"
     said = (run.folder.log_dir / "host-attic.txt").read_text()
     assert "Training; progress is shown on alpha" in said

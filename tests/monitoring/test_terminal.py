@@ -116,13 +116,16 @@ def test_a_terminal_shows_texts_and_obeys_none(monkeypatch: pytest.MonkeyPatch) 
         terminal.line("line\x1b]0;x\x07.png:\n  in two lines")
         echo("echo\x9b2J.png:\r\n  in two lines")
         warn("warn\x1b[2J.png")
+        terminal.phase("saving", None, None)
         terminal.close()
         monkeypatch.undo()
     shown = read_all(outer)
     assert "before\\x1b[2J\\r.png" in shown
     assert "line\\x1b]0;x\\x07.png:\r\n  in two lines" in shown
     assert "echo\\x9b2J.png:\r\n  in two lines" in shown
-    assert "warn\\x1b[2J.png" in shown
+    assert "\r\x1b[Kwarn\\x1b[2J.png" in shown, "a line of its own, not after the bar"
+    assert "saving" in shown
+    assert "saving" not in shown.splitlines()[-1].rpartition("\r")[2], "the bar that is left"
     assert not [code for code in ("\x1b[2J", "\x1b]", "\x07", "\x9b") if code in shown]
     assert shown.startswith("\rcaching: 1 of 2")
     assert "0/2 steps" in shown

@@ -138,6 +138,7 @@ def _memory(cluster_info: ClusterInfo) -> Iterator[str]:
 
 def _versions(cluster_info: ClusterInfo) -> Iterator[str]:
     first = cluster_info.rows[0]
+    refused = " and NCCL may refuse to connect" if first.backend == "nccl" else ""
     reported = set()
     for row in cluster_info.rows:
         differing = [name for name in first.versions if _version(first, name) != _version(row, name)]
@@ -150,8 +151,8 @@ def _versions(cluster_info: ClusterInfo) -> Iterator[str]:
             ", ".join(f"{name} {r.versions.get(name, 'absent')}" for name in differing) for r in (first, row)
         )
         yield (
-            f"{first.host} has {here}, but {row.host} has {there}. Results may differ and NCCL may refuse to "
-            "connect: install the same versions everywhere (scripts/setup.sh installs the locked ones)."
+            f"{first.host} has {here}, but {row.host} has {there}. Results may differ{refused}: "
+            "install the same versions everywhere (scripts/setup.sh installs the locked ones)."
         )
 
 

@@ -112,7 +112,8 @@ def _connection_fault(host: Host, output: str) -> HostError | None:
     if re.search(r"Permission denied|Too many authentication failures|No supported authentication", output):
         return HostError(
             f"{host} does not accept your key",
-            f"Copy it there: ssh-copy-id {port}{host.target}; a key with a passphrase must be in ssh-agent (ssh-add)",
+            f"Copy it there: ssh-copy-id {port}{host.target} (ssh-keygen makes one); a key with a passphrase must be "
+            "in ssh-agent (ssh-add)",
         )
     if "Could not resolve hostname" in output:
         return HostError(
