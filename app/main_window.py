@@ -12,6 +12,7 @@ from typing import Any
 from app.gc import TkThreadCollector
 from app.preferences import Preferences
 from app.runs.actions import RunActions
+from app.runs.queue_watch import QueueWatch
 from app.sections import SECTIONS
 from app.sections.places import in_order, section_of
 from app.shell.closing import confirm_close
@@ -65,6 +66,7 @@ class MainWindow(ctk.CTk):
         self.state_ = AppState(self, self.preferences)
         self.files = self.state_.files = Files(self, self.state_)
         self.actions = self.state_.actions = RunActions(self, self.state_)
+        self.state_.queue_watch = QueueWatch(self.state_)
         self._session = Session(self, self.state_) if keeps_session else None
         self.sections: dict[str, Any] = {}
         self.section = ""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from app.annotate.job import AnnotateJob
     from app.generate.job import GenerateJob
     from app.images.captions import Changes
+    from app.runs.queue_watch import QueueWatch
     from app.tools.duplicates import Duplicates
     from app.tools.job import ModelJob
     from app.tools.line_program import LineProgram
@@ -65,7 +66,8 @@ class AppState:
         root.after_idle(self.family.refresh)
         self.run: RunControl | None = None
         self.queued = 0  # entries that wait in the queue, as far as that has been read
-        self.actions: RunStarter  # set by the main window, as files
+        self.queue_watch: QueueWatch  # set by the main window, as actions and files
+        self.actions: RunStarter
         self.files: ConfigFiles
         self.say: Callable[[str], object] = lambda message: None  # in the run bar, which sets it
         self.sample_to_generate: Mapping[str, object] = {}  # for the page Generate, of the next <<GenerateWithRun>>

@@ -37,10 +37,10 @@ EXAMPLES = """examples:
     python scripts/run_queue.py add dogs.yaml --devices 1
   one on this machine and another one, which it starts over ssh:
     python scripts/run_queue.py add cats.yaml --hosts beta
-  what has become of them; entry 3 next; entry 2 not at all:
+  what has become of them; entry 3 next; cats-slow not at all:
     python scripts/run_queue.py list
     python scripts/run_queue.py move 3 first
-    python scripts/run_queue.py remove 2
+    python scripts/run_queue.py remove cats-slow
 
 exit codes: 0 done (of `run`: every run finished), 2 a mistake in the command, 3 a run failed or a file cannot be
 written; of `run` also 130 or 143 stopped (the present run waits again, with a backup), 138 paused
@@ -94,19 +94,19 @@ def parser() -> argparse.ArgumentParser:
     listing = action("list", "list the entries: what runs, what waits in its order, what has ended")
     listing.add_argument("--json", action="store_true", help="as JSON")
     move = action("move", "move an entry among those that wait")
-    move.add_argument("entry", type=entry_number, metavar="ENTRY", help="its number in the list")
+    move.add_argument("entry", metavar="ENTRY", help="its number or its run's name")
     move.add_argument("place", metavar="PLACE", help="first, last, up, down, or a place from 1")
     devices = action("devices", "choose the GPUs of an entry that waits")
-    devices.add_argument("entry", type=entry_number, metavar="ENTRY", help="its number in the list")
+    devices.add_argument("entry", metavar="ENTRY", help="its number or its run's name")
     devices.add_argument("devices", metavar="DEVICES", help="the indices of its GPUs, such as 0,1, or all")
     remove = action("remove", "remove entries; the folders of their runs stay")
-    remove.add_argument("entry", type=entry_number, nargs="+", metavar="ENTRY", help="its number in the list")
+    remove.add_argument("entry", nargs="+", metavar="ENTRY", help="its number or its run's name")
     remove.add_argument("--stop", action="store_true", help="one that runs, too: its run stops after a backup")
     action("clear", "forget all entries that have ended; the folders of their runs stay")
     retry = action(
         "retry", "let entries that have ended or were removed wait again; their runs continue from their last backups"
     )
-    retry.add_argument("entry", type=entry_number, nargs="+", metavar="ENTRY", help="its number in the list")
+    retry.add_argument("entry", nargs="+", metavar="ENTRY", help="its number or its run's name")
     run = action(
         "run", "work off the queue; Ctrl-C stops the present run after a backup, and the next `run` continues it"
     )
@@ -119,16 +119,16 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def entry_number(text: str) -> int:
-    """The number of an entry, as `list` shows it."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number: name an entry by its number in `list`")
-    return int(text)
-
-
 def queue_of(options: argparse.Namespace) -> RunQueue:
     """The queue that the command is about."""
     return RunQueue(options.runs_dir or "runs")
+
+
+def numbers_of(options: argparse.Namespace) -> list[int]:
+    """The numbers of the entries that are named in the command."""
+    found = queue_of(options).read()
+    words = options.entry if isinstance(options.entry, list) else [options.entry]
+    return [found.named(word).number for word in words]
 
 
 def add_entry(options: argparse.Namespace) -> int:
@@ -185,10 +185,10 @@ def _about(entry: Entry) -> str:
 
 def move_entry(options: argparse.Namespace) -> int:
     """`move`."""
-    queue = queue_of(options)
+    queue, (number,) = queue_of(options), numbers_of(options)
     word = options.place
     if word in STEPS:
-        queue.move_by(options.entry, STEPS[word])
+        queue.move_by(number, STEPS[word])
         return FINISHED
     if word in PLACES:
         place = PLACES[word]
@@ -196,20 +196,21 @@ def move_entry(options: argparse.Namespace) -> int:
         place = int(word[:9]) - 1
     else:
         raise ConfigError(f"PLACE is {printable(word)!r}; give {', '.join((*PLACES, *STEPS))}, or a place from 1")
-    queue.move(options.entry, place)
+    queue.move(number, place)
     return FINISHED
 
 
 def set_devices(options: argparse.Namespace) -> int:
     """`devices`."""
     is_all = options.devices.strip().lower() == "all"
-    queue_of(options).set_devices(options.entry, None if is_all else parse_devices(options.devices, "DEVICES"))
+    (number,) = numbers_of(options)
+    queue_of(options).set_devices(number, None if is_all else parse_devices(options.devices, "DEVICES"))
     return FINISHED
 
 
 def remove_entries(options: argparse.Namespace) -> int:
     """`remove`."""
-    for number in options.entry:
+    for number in numbers_of(options):
         removed = queue_of(options).remove(number, stop=options.stop)
         if removed.state == "waiting":
             echo(f"Entry {removed.title} waits no more; `retry {number}` takes it back until `clear`.")
@@ -224,7 +225,7 @@ def clear_ended(options: argparse.Namespace) -> int:
 
 def retry_entries(options: argparse.Namespace) -> int:
     """`retry`."""
-    for number in options.entry:
+    for number in numbers_of(options):
         queue_of(options).retry(number)
     return FINISHED
 

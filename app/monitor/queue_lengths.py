@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from app.background import Background
 from app.curves.run_length import SETTINGS, count_steps
+from app.monitor.queue_texts import UNKNOWN
 from modules.config import ConfigError, dump
 from modules.run.queue.differences import MOST_COMPARED
 from modules.run.queue.entries import Entry
 from modules.run.queue.folder import RunQueue
 
 _Key = tuple[str, int, str]
-
-_UNKNOWN: Final = 0
 
 
 class QueueLengths:
@@ -26,9 +24,9 @@ class QueueLengths:
         self._is_counting = False
 
     def known(self, queue: RunQueue, entries: Iterable[Entry]) -> dict[int, int]:
-        """The steps of those entries that have been counted, by their numbers."""
-        found = {entry.number: self._steps.get(_key(queue, entry), _UNKNOWN) for entry in entries}
-        return {number: steps for number, steps in found.items() if steps}
+        """The steps of those entries that have been counted, by their numbers; UNKNOWN if they could not be."""
+        keys = {entry.number: _key(queue, entry) for entry in entries}
+        return {number: self._steps[key] for number, key in keys.items() if key in self._steps}
 
     def count(self, queue: RunQueue, entries: Iterable[Entry]) -> None:
         """Count those of the entries that wait: what has started says it itself."""
@@ -42,8 +40,7 @@ class QueueLengths:
         def counted(steps: int) -> None:
             self._is_counting = False
             self._steps[_key(queue, entry)] = steps
-            if steps:
-                self._changed()
+            self._changed()
             self.count(queue, due[1:])
 
         self._background.run(lambda: _steps(queue, entry), counted)
@@ -58,9 +55,9 @@ def _steps(queue: RunQueue, entry: Entry) -> int:
     try:
         config = queue.load(entry)
     except (ConfigError, OSError):
-        return _UNKNOWN
+        return UNKNOWN
     if config.max_steps is None:
-        return _UNKNOWN
+        return UNKNOWN
     data = dump(config)
     steps, _, _ = count_steps({name: data[name] for name in SETTINGS if data.get(name) is not None}, config)
-    return steps or _UNKNOWN
+    return steps or UNKNOWN

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from app.monitor.queue_texts import loss_text, progress_text, settings_text, step_text
+from app.monitor.queue_texts import UNKNOWN, loss_text, progress_text, settings_text, step_text
 from app.monitor.run_list import RunList, RunSummary
 from modules.run.queue.differences import Differences
 from modules.run.queue.entries import Entry, Queue
@@ -36,13 +36,18 @@ class QueueReader:
         self._runs = RunList()
 
     def read(self, queue: RunQueue, steps: Mapping[int, int] = MappingProxyType({})) -> QueueContent:
-        """Read the queue; `steps` of entries that have been counted, by number. Raises TandemError, OSError."""
+        """Read the queue; `steps` of the entries that wait, by number, if they have been counted.
+
+        Raises TandemError, OSError.
+        """
         found = queue.read()
         differences = self._differences.of(queue, found.in_order())
         entries = {queue.run_folder(each).path: each for each in found.entries if each.state in _WITH_RUN}
         runs = [(entries[run.path], run) for run in self._runs.read(list(entries))]
         results = {entry.number: _result(run, entry) for entry, run in runs}
         steps = {**steps, **{entry.number: run.total_steps for entry, run in runs if run.total_steps}}
+        uncounted = {each.number for each in found.entries if not each.is_open}
+        steps = {**dict.fromkeys(uncounted, UNKNOWN), **steps}
         texts = {number: settings_text(each, steps.get(number)) for number, each in differences.items()}
         durations_s = {entry.number: run.duration_s for entry, run in runs}
         return QueueContent(found, queue.has_runner(), texts, results, durations_s)

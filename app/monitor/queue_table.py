@@ -11,7 +11,7 @@ from app.widgets import theme
 from app.widgets.table import Table, table
 
 _COLUMNS: Final = {
-    "place": ("Next", 50),
+    "number": ("No.", 50),
     "name": ("Run", 180),
     "state": ("State", 80),
     "devices": ("GPUs", 90),
@@ -23,7 +23,7 @@ _COLUMNS: Final = {
 
 def queue_table(parent: tk.Misc) -> Table:
     """An empty table; each row is named by the number of its entry."""
-    made = table(parent, _COLUMNS, ("place",))
+    made = table(parent, _COLUMNS, ("number",))
 
     def colour_rows() -> None:
         for state, colour in (("failed", theme.BAD), ("running", theme.ACCENT_TEXT), ("removed", theme.MUTED)):
@@ -35,15 +35,14 @@ def queue_table(parent: tk.Misc) -> Table:
 
 def show_entries(shown: Table, content: QueueContent) -> None:
     """Show the entries in their order, and change only what differs."""
-    queue, entries = content.queue, content.queue.in_order()
+    entries = content.queue.in_order()
     order = tuple(str(entry.number) for entry in entries)
     if gone := [item for item in shown.get_children() if item not in order]:
         shown.delete(*gone)
-    places = {entry.number: place for place, entry in enumerate(queue.waiting, 1)}
     for index, (item, entry) in enumerate(zip(order, entries, strict=True)):
         number = entry.number
         texts = content.settings.get(number, ""), content.results.get(number, "")
-        values = row_of(entry, places.get(number), *texts, content.durations_s.get(number))
+        values = row_of(entry, *texts, content.durations_s.get(number))
         if not shown.exists(item):
             shown.insert("", index, iid=item, values=values, tags=(entry.state,))
         elif tuple(shown.item(item, "values")) != values:

@@ -16,6 +16,7 @@ from modules.files import printable
 from modules.run.format_duration import format_duration
 from modules.run.queue.entries import Entry, Queue
 
+UNKNOWN: Final = 0  # a number of steps
 _WITHOUT_TITLE: Final = ("concepts", "method", "base_model", "family")
 _LIMITS: Final = {"max_steps": "step", "epochs": "epoch"}  # of a run's length
 _STATES: Final = {
@@ -43,10 +44,11 @@ def state_text(queue: Queue, *, has_runner: bool, is_working: bool) -> str:
     return f"{state}  ·  {running} running, {waiting} waiting"
 
 
-def settings_text(differences: Iterable[tuple[Option, object]], steps: int | None = None) -> str:
+def settings_text(differences: Iterable[tuple[Option, object]], steps: int | None = UNKNOWN) -> str:
     """The settings in which an entry differs from others, on one line; a value that speaks for itself has no title.
 
-    With the number of `steps` that the run takes, of two limits only that which ends it is named.
+    With the number of `steps` that the run takes, of two limits only that which ends it is named; none is as long as
+    they are being counted (None).
     """
     texts, limits = dict[str, str](), dict[str, int]()
     for option, value in differences:
@@ -62,13 +64,15 @@ def settings_text(differences: Iterable[tuple[Option, object]], steps: int | Non
 
 
 def _length(limits: Mapping[str, int], steps: int | None) -> str:
-    """What ends the run: "500 steps", "3 epochs (180 steps)"; both limits if the number of its steps is not known."""
+    """What ends the run: "500 steps", "3 epochs (180 steps)"; both limits if its steps cannot be counted."""
     by_steps, by_epochs = (
         f"{limits.get(path, 0):,} {unit}{'s' * (limits.get(path) != 1)}" for path, unit in _LIMITS.items()
     )
     if len(limits) < 2:
         return by_steps if "max_steps" in limits else by_epochs
     if steps is None:
+        return ""
+    if steps == UNKNOWN:
         return f"{by_steps} or {by_epochs}, whichever first"
     return by_steps if steps >= limits["max_steps"] else f"{by_epochs} ({steps:,} step{'s' * (steps != 1)})"
 
@@ -115,14 +119,12 @@ def progress_text(status: Status, step: int | None, total_steps: int | None, los
     return ", ".join(filter(None, (step_text(step, total_steps), loss_text(loss, None), phase)))
 
 
-def row_of(
-    entry: Entry, place: int | None, settings: str = "", result: str = "", run_s: float | None = None
-) -> tuple[str, ...]:
-    """The cells of an entry; `place` is that among those that wait, `settings` in what it differs from others,
-    `result` how far it is or its losses, `run_s` how long its run was at work.
+def row_of(entry: Entry, settings: str = "", result: str = "", run_s: float | None = None) -> tuple[str, ...]:
+    """The cells of an entry; `settings` in what it differs from others, `result` how far it is or its losses,
+    `run_s` how long its run was at work.
     """
     return (
-        "" if place is None else str(place),
+        str(entry.number),
         entry.name,
         _STATES[entry.state],
         " + ".join(["All" if entry.devices is None else ", ".join(map(str, entry.devices)), *entry.hosts]),

@@ -47,7 +47,6 @@ class QueuePage(Page):
         self.settings: dict[int, str] = {}  # of each entry, those that differ first
         self.results: dict[int, str] = {}  # how far those are that run, and the losses of the finished
         self.durations_s: dict[int, float] = {}  # of their runs, as Runs shows them
-        self._followed: tuple[int, float | None] | None = None  # the start of an entry
         self._build_head()
         upper = card(self)
         upper.pack(fill="both", expand=True, padx=6, pady=(0, 6))
@@ -249,19 +248,8 @@ class QueuePage(Page):
         show_entries(self.table, found)
         self._show_state()
         self._show_buttons()
-        self._follow_running()
+        self.state.queue_watch.follow(self.run_queue, self.queue)
         self._lengths.count(self.run_queue, self.queue.in_order())
-
-    def _follow_running(self) -> None:
-        """Show in the run bar what the queue has started, once, unless another run is active there."""
-        running = next((entry for entry in self.queue.entries if entry.state == "running"), None)
-        is_new = running is not None and (running.number, running.started) != self._followed
-        if running is None or not is_new or (self.state.run is not None and self.state.run.is_alive):
-            return
-        folder = self.run_queue.run_folder(running)
-        if os.path.exists(folder.config_file):
-            self._followed = (running.number, running.started)
-            self.state.actions.follow(folder.path)
 
     def _is_working(self) -> bool:
         return (self.has_runner and self.queue.wanted == "run") or time.monotonic() < self._starting_until

@@ -270,7 +270,7 @@ def enqueued(queue: RunQueue, config: TrainConfig, hosts: Sequence[str]) -> str:
     """Add the config to the queue, with the machines that it starts over ssh; what to say of it. Raises TandemError."""
     entry = queue.add(config, hosts=hosts)
     waiting = [each.number for each in queue.read().waiting]
-    place = f" as number {waiting.index(entry.number) + 1}" if entry.number in waiting else ""
+    place = f" at place {waiting.index(entry.number) + 1}" if entry.number in waiting else ""
     if queue.has_runner():
         return f"Queued{place}: {entry.name}. It starts by itself."
     # No name, which can be long: the run bar shows two short lines, and this fills them.

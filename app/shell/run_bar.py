@@ -10,7 +10,6 @@ from typing import Final
 from app.form.setting_text import with_titles
 from app.runs.actions import RunActions
 from app.runs.custom_sample_watch import CustomSampleWatch, generate_fields
-from app.runs.queue_watch import QueueWatch
 from app.runs.request_watch import RequestWatch
 from app.runs.status import NO_RUN, Status, Tone, no_run
 from app.shell.run_buttons import RunButtons
@@ -54,7 +53,6 @@ class RunBar(tk.Frame):
         theme.paint(self, bg=theme.CARD)
         self._state = state
         self.actions = actions
-        self._queue = QueueWatch(state)
         self._custom = CustomSampleWatch()
         self._requests = RequestWatch()
         self.custom_sample: SampleFile | None = None  # the one that has come last
@@ -110,8 +108,7 @@ class RunBar(tk.Frame):
         """Update the bar from the followed run."""
         run = self._state.run
         status = no_run(self._state.queued) if run is None else run.status()
-        if run is None:
-            self._queue.refresh()
+        self._state.queue_watch.refresh()
         if run is not None and status.kind == "stopping":
             run.resend_stop()
         if status.tone == "bad" and self._status.tone != "bad":

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from app.monitor.queue_reader import QueueReader
-from app.monitor.queue_texts import loss_text, progress_text, row_of, selected_text, settings_text
+from app.monitor.queue_texts import UNKNOWN, loss_text, progress_text, row_of, selected_text, settings_text
 from app.monitor.run_list import RunList
 from app.monitor.run_queue import QueuePage
 from app.runs.status import Status
@@ -60,15 +60,15 @@ def _between(start: tuple[int, int], end: tuple[int, int], part: float) -> list[
 
 
 def texts(page: QueuePage) -> list[str]:
-    """Place and name of each row."""
+    """Number and name of each row."""
     return [" ".join(page.table.item(item, "values")[:2]).strip() for item in page.table.get_children()]
 
 
 @pytest.mark.slow
 def test_order_by_mouse_and_keys(driver: Driver, home: Path, images: Path) -> None:
     queue = RunQueue("runs")
-    for name in ("one", "two", "three", "four"):
-        queue.add(tiny(images, home, run_name=name, device="cpu"))
+    names = ("one", "two", "three", "four")
+    number = {name: queue.add(tiny(images, home, run_name=name, device="cpu")).number for name in names}
     driver.window.show_section("monitor")
     section = driver.window.sections["monitor"]
     section.open_page("queue")
@@ -79,7 +79,8 @@ def test_order_by_mouse_and_keys(driver: Driver, home: Path, images: Path) -> No
 
     def until_order(*names: str) -> None:
         driver.wait(lambda: [entry.name for entry in queue.read().waiting] == list(names), f"{names}")
-        driver.wait(lambda: texts(page)[:4] == [f"{place} {name}" for place, name in enumerate(names, 1)], "the rows")
+        rows = [f"{number[name]} {name}" for name in names]
+        driver.wait(lambda: texts(page)[:4] == rows, "the rows, with the numbers of scripts/run_queue.py")
 
     drag(row_middle(page, 4), row_middle(page, 2))
     until_order("one", "four", "two", "three")
@@ -100,7 +101,7 @@ def test_order_by_mouse_and_keys(driver: Driver, home: Path, images: Path) -> No
     page.table.focus_force()
     driver.press("Delete")
     until_order("one", "three", "two")
-    driver.wait(lambda: texts(page) == ["1 one", "2 three", "3 two"], "no row of what never started")
+    driver.wait(lambda: texts(page) == ["1 one", "3 three", "2 two"], "no row of what never started")
     driver.wait(lambda: page.bar.undo_button.winfo_viewable(), "a way back")
     driver.click_really(page.bar.undo_button)
     until_order("one", "four", "three", "two")
@@ -195,7 +196,7 @@ def test_closing_the_window_says_what_the_queue_goes_on_with(driver: Driver, hom
 
 def test_without_a_run_the_bar_says_what_waits(driver: Driver, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.runs.queue_watch._EVERY_S", 0.1)
-    driver.window.run_bar._queue._read_at = 0.0
+    driver.window.state_.queue_watch._read_at = 0.0
     queue, bar = RunQueue("runs"), driver.window.run_bar
     assert bar._detail_of(bar._status) == "Press Train to start."
     queue.add(TrainConfig(device="cpu"))
@@ -204,6 +205,34 @@ def test_without_a_run_the_bar_says_what_waits(driver: Driver, home: Path, monke
     driver.wait(lambda: bar._full_detail() == "Press Train to start. 2 runs wait in the queue.", "the count")
     (queue.path / "queue.json").write_text("{")
     driver.wait(lambda: bar._full_detail() == "Press Train to start.", "no count")
+
+
+def test_the_bar_follows_what_the_queue_starts_next(
+    driver: Driver, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On any page, and once: a run that the user looks at meanwhile stays."""
+    monkeypatch.setattr("app.runs.queue_watch._EVERY_S", 0.1)
+    monkeypatch.setattr("app.runs.queue_watch._WORKING_S", 0.1)
+    queue, state = RunQueue("runs"), driver.window.state_
+
+    def followed() -> str:
+        return "" if state.run is None else state.run.folder.name
+
+    def change(number: int, **values: Any) -> None:
+        queue.edit(lambda found: found.with_entry(found.entry(number).changed(**values)))
+
+    for name in ("one", "two"):
+        make_fake_run(queue.run_folder(queue.add(TrainConfig(device="cpu", run_name=name))).path, steps=5)
+    state.queue_watch._read_at = 0.0
+    change(1, state="running", started=1.0)
+    driver.wait(lambda: followed() == "one", "the first run")
+    change(1, state="finished", ended=2.0)
+    change(2, state="running", started=2.0)
+    driver.wait(lambda: followed() == "two", "the next run")
+    state.actions.follow(queue.runs_dir / "one")
+    read_at = state.queue_watch._read_at
+    driver.wait(lambda: state.queue_watch._read_at > read_at + 1, "more readings")
+    assert followed() == "one"
 
 
 def test_a_broken_queue_is_named(driver: Driver, home: Path) -> None:
@@ -273,7 +302,7 @@ def test_add_start_and_follow(preferences: Path, images: Path, tmp_path: Path) -
         driven.until(lambda: driven.window.state_.family.declaration is not None, "the family")
         driven.click(driven.window.run_bar.buttons.enqueue)
         driven.until(lambda: queue.read().waiting, "an entry")
-        said = "Queued as number 1. To begin, press Start queue under Monitor, Queue."
+        said = "Queued at place 1. To begin, press Start queue under Monitor, Queue."
         bar = driven.window.run_bar
         driven.until(
             lambda: bar._full_detail() == said and str(bar._detail.cget("text")).split() == said.split(),
@@ -323,6 +352,9 @@ def test_both_limits_of_a_run_are_told(tmp_path: Path) -> None:
     for length in lengths:
         queue.add(TrainConfig(device="cpu", **length))
     settings = QueueReader().read(queue).settings
+    assert not any("steps or" in said for said in settings.values()), "nothing else is said first"
+    assert settings[3].startswith("1 epoch  ·  ")
+    settings = QueueReader().read(queue, {1: UNKNOWN, 2: UNKNOWN}).settings
     assert settings[1].startswith("1,500 steps or 3 epochs, whichever first  ·  ")
     assert settings[2].startswith("500 steps or 10 epochs, whichever first  ·  ")
     assert settings[3].startswith("1 epoch  ·  ")
@@ -350,7 +382,7 @@ def test_what_the_selected_entry_was_is_told_whole() -> None:
     """Of one that has ended, how, when and how long it trained, and where its run is."""
     finished = Entry(number=1, name="cats", devices=None, added=1.0, started=60.0, ended=180.0, state="finished")
     finished = finished.changed(exit_code=0, reason="Finished")
-    when = row_of(finished, None, run_s=125.0)[4]
+    when = row_of(finished, run_s=125.0)[4]
     assert when.endswith(", 2 min"), "as Runs says, without the start of the program"
     said = selected_text(finished, "512 px", "loss 0.05", Path("runs/cats"), 125.0)
     assert said == f"Finished {when}  ·  loss 0.05  ·  Output: runs/cats  ·  512 px"
@@ -366,9 +398,9 @@ def test_cells_of_a_row() -> None:
 
     def result(**values: Any) -> str:
         entry = Entry(number=1, name="cats", devices=None, added=1.0, ended=2.0, **values)
-        return row_of(entry, None, result="loss 0.05")[-1]
+        return row_of(entry, result="loss 0.05")[-1]
 
-    assert row_of(Entry(number=1, name="cats", devices=None, hosts=["beta"], added=1.0), 1)[3] == "All + beta"
+    assert row_of(Entry(number=1, name="cats", devices=None, hosts=["beta"], added=1.0))[3] == "All + beta"
     assert result(state="finished", exit_code=0, reason="Finished") == "loss 0.05"
     assert result(state="stopped", exit_code=130, reason="Stopped") == "loss 0.05"
     assert result(state="failed", exit_code=2, reason="No such folder") == "No such folder (exit code 2)"

@@ -21,6 +21,7 @@ MOST_ENTRIES: Final = 2000
 MOST_ENDED: Final = 500  # of which the oldest are forgotten
 _MOST_DEVICES: Final = 64
 _REASON_CHARS: Final = 2000
+_MOST_NAMED: Final = 20  # in a message
 
 _Seconds = Annotated[float, Field(ge=0, lt=1e11)]
 _Number = Annotated[int, Field(ge=1, lt=1 << 31)]
@@ -113,9 +114,23 @@ class Queue(Record):
         """The entry of this number. Raises ConfigError."""
         found = next((entry for entry in self.entries if entry.number == number), None)
         if found is None:
-            numbers = ", ".join(str(entry.number) for entry in self.entries) or "none: the queue is empty"
-            raise ConfigError(f"the queue has no entry {number}", f"Its entries are: {numbers}")
+            raise self._no_entry(number)
         return found
+
+    def named(self, word: str) -> Entry:
+        """The entry of this number or run name; of several of a name the first that is listed. Raises ConfigError."""
+        if word.isascii() and word.isdecimal() and any(entry.number == int(word[:20]) for entry in self.entries):
+            return self.entry(int(word[:20]))
+        found = next((entry for entry in (*self.in_order(), *reversed(self.entries)) if entry.name == word), None)
+        if found is None:
+            raise self._no_entry(printable(word, 200))
+        return found
+
+    def _no_entry(self, wanted: object) -> ConfigError:
+        titles = [entry.title for entry in self.entries]
+        more = f" and {len(titles) - _MOST_NAMED} more" if len(titles) > _MOST_NAMED else ""
+        listed = ", ".join(titles[:_MOST_NAMED]) or "none: the queue is empty"
+        return ConfigError(f"the queue has no entry {wanted}", f"Its entries are: {listed}{more}")
 
     @property
     def waiting(self) -> list[Entry]:

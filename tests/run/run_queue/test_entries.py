@@ -124,7 +124,8 @@ def test_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert numbers(queue) == order
     assert do("move", "4", "0") == 2
     assert do("move", "9", "up") == 2
-    assert "the queue has no entry 9. Its entries are: 1, 4, 2, 3" in capsys.readouterr().err.replace("\n", " ")
+    listed = ", ".join(entry.title for entry in queue.read().entries)
+    assert f"the queue has no entry 9. Its entries are: {listed}" in capsys.readouterr().err.replace("\n", " ")
     assert do("remove", "4") == 0
     assert numbers(queue) == [1, 2, 3]
     assert queue.read().entry(4).state == "removed"
@@ -363,10 +364,25 @@ def test_a_file_from_elsewhere(entries: object, fault: str, tmp_path: Path, caps
     assert file.read_bytes() == before, "nothing is lost"
 
 
-def test_an_entry_is_named_by_its_number(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        run_queue.main(["move", "cats", "first"])
-    assert "'cats' is no number: name an entry by its number in `list`" in capsys.readouterr().err
+def test_an_entry_is_named_by_its_number_or_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    queue = RunQueue(tmp_path / "runs")
+    for name in ("dogs", "cats", "3", "cats"):
+        queue.add(config_in(tmp_path, run_name=name))
+
+    def do(*arguments: str) -> int:
+        return run_queue.main([*arguments, "--runs_dir", str(queue.runs_dir)])
+
+    assert do("move", "cats", "first") == 0
+    assert numbers(queue) == [2, 1, 3, 4]
+    assert do("move", "3", "first") == 0, "a number comes before a name"
+    assert numbers(queue) == [3, 2, 1, 4]
+    assert do("remove", "cats-2", "1") == 0
+    assert numbers(queue) == [3, 2]
+    assert do("retry", "cats-2") == 0
+    assert numbers(queue) == [3, 2, 4]
+    assert do("devices", "cats", "all") == 0
+    assert do("remove", "cows") == 2
+    assert "the queue has no entry cows. Its entries are: 1 (dogs), " in capsys.readouterr().err.replace("\n", " ")
 
 
 def _linked_config(queue: RunQueue, secret: Path) -> None:
