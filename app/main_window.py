@@ -34,7 +34,7 @@ from app.widgets.buttons import Button, add_tooltip
 from app.widgets.own_events import bind_own
 from app.widgets.scroll import scroll_by_wheel, scroll_to_focus
 from app.widgets.tooltip import Tooltip
-from app.windows.dialog import is_opening
+from app.windows.dialog import is_opening, open_dialogs
 from app.windows.faults import show_faults
 from app.windows.shortcuts import show_shortcuts
 from app.windows.welcome import show_welcome
@@ -124,8 +124,11 @@ class MainWindow(ctk.CTk):
         self.set_mode(MODES[(MODES.index(self.preferences.mode) + 1) % len(MODES)])
 
     def set_scale(self, percent: int) -> None:
-        """Scale the whole window: everything is rebuilt, what is in sight first; the draft and the run are kept."""
+        """Scale the whole window: everything is rebuilt, what is in sight first; only open dialogs would be lost."""
         if percent == self.preferences.scale or is_opening(self):
+            return
+        if titles := open_dialogs(self):
+            self.state_.say(f"Close “{titles[-1]}” first: a change of size would end it.")
             return
         self.preferences.scale = percent
         self.sections[self.section].hide()  # which saves what is being typed

@@ -18,7 +18,7 @@ from app.runs.start_check import StartCheck
 from app.runs.status import STOPPING, Status
 from app.shell.ask import Choice, ask
 from app.state import AppState
-from app.windows.dialog import is_open
+from app.windows.dialog import open_dialogs
 from modules.config import TrainConfig, load_config
 from modules.run import RunFolder
 from modules.run.hosts.host_list import known_hosts
@@ -204,7 +204,7 @@ class RunActions:
         self._state.notify("run")
 
     def _confirm_force_stop(self, run: RunControl) -> None:
-        if is_open(self._owner, _FORCE_STOP):
+        if _FORCE_STOP in open_dialogs(self._owner):
             return
         with run.view.lock:
             step = run.view.backup_step

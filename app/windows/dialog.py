@@ -15,6 +15,10 @@ _OPENING_MS = 50
 EDGE = 24  # pixels of the screen height that a tall dialog leaves free
 
 
+class DialogWindow(tk.Toplevel):
+    """That of a dialog, as other windows are of menus and tooltips."""
+
+
 class Dialog:
     """Fill `body`, add buttons, then `show`. In a `wide` one the message is as wide as the body."""
 
@@ -25,7 +29,7 @@ class Dialog:
         self._modal = modal
         self._below: tk.Misc | None = None  # the modal dialog that waits until this one is closed
         self._focused = str(self._owner.tk.call("focus"))  # gets the keyboard back
-        self.window = tk.Toplevel(self._owner)
+        self.window = DialogWindow(self._owner)
         self.window.withdraw()
         self.window.title(title)
         self.window.transient(self._owner)
@@ -115,9 +119,9 @@ class Dialog:
             window.geometry(f"{width}x{height}+{max(x, 0)}+{y}")
 
 
-def is_open(root: tk.Misc, title: str) -> bool:
-    """Whether a dialog of this title is on the screen, or on its way to it."""
-    return any(isinstance(child, tk.Toplevel) and child.title() == title for child in root.winfo_children())
+def open_dialogs(root: tk.Misc) -> list[str]:
+    """The titles of the dialogs that are on the screen, or on their way to it."""
+    return [child.title() for child in root.winfo_children() if isinstance(child, DialogWindow)]
 
 
 def is_opening(root: tk.Misc) -> bool:

@@ -12,6 +12,7 @@ from app.sections.form_section import FIRST_CARDS
 from app.slices import Slices, each
 from app.widgets import theme
 from app.widgets.own_events import bind_own
+from app.windows.dialog import Dialog
 from tests.app.driver import Driver
 
 
@@ -113,6 +114,11 @@ def test_scale_and_colours_change_in_sight_first(driver: Driver) -> None:
     driver.window.set_scale(110)
     assert opening.winfo_exists(), "a dialog that waits until it is visible"
     opening.destroy()
+    Dialog(driver.window, "Preflight check", modal=False).show()
+    driver.window.set_scale(110)
+    assert driver.window.preferences.scale == 100, "what runs in an open dialog is not lost"
+    assert "Close “Preflight check” first" in " ".join(driver.text(driver.window.run_bar).split())
+    driver.press("Escape")
     driver.window.set_scale(110)
     assert list(driver.window.sections) == ["tools"]
     assert [name for name, section in before.items() if not section.winfo_exists()] == ["tools"]
