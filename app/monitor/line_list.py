@@ -37,6 +37,7 @@ class LineList(tk.Frame):
         self._font = tk_fonts.Font(self, theme.tk_font("mono"))
         self._height = self._font.metrics("linespace") + theme.px(3)
         self._character = max(1, self._font.measure("0"))
+        self._columns: dict[str, int] = {}  # of letters that are not ASCII, which may come from another font
         self.canvas = tk.Canvas(self, borderwidth=0, highlightthickness=0, takefocus=1)
         theme.paint(self.canvas, bg=theme.CARD)
         self.bar = Scrollbar(self, self._on_scrollbar)
@@ -107,13 +108,16 @@ class LineList(tk.Frame):
         self.bar.show(self.first / max(1, count), after / count if count else 1)
 
     def _pieces(self, line: str) -> list[str]:
-        """The rows of a line, each with as many words as fit; half as many characters where some are wide."""
+        """The rows of a line, each with as many words as fit."""
         columns = max(20, (self.canvas.winfo_width() - 2 * theme.px(_EDGE)) // self._character)
-        if not line.isascii():
-            columns //= 2
         line = without_info(line)
         indent = len(_head(line)) or _INDENT
-        return wrapped(line, columns, indent if indent < columns // 2 else _INDENT)
+        return wrapped(line, columns, indent if indent < columns // 2 else _INDENT, self._columns_of)
+
+    def _columns_of(self, letter: str) -> int:
+        if letter not in self._columns:
+            self._columns[letter] = -(-self._font.measure(letter) // self._character)
+        return self._columns[letter]
 
     def _last_first(self) -> int:
         """The line at the top when the end is in sight."""
@@ -199,18 +203,32 @@ class LineList(tk.Frame):
             self.clipboard_append(content)
 
 
-def wrapped(line: str, columns: int, indent: int = _INDENT) -> list[str]:
-    """The line in rows of at most `columns` characters, broken after spaces; all but the first are indented.
+def wrapped(
+    line: str, columns: int, indent: int = _INDENT, columns_of: Callable[[str], int] = lambda letter: 1
+) -> list[str]:
+    """The line in rows of at most `columns`, broken after spaces; all but the first are indented.
 
-    A word that fills most of a row, such as a path, is broken where the row ends.
+    A word that fills most of a row, such as a path, is broken where the row ends. `columns_of` says how many a letter
+    takes that is not ASCII.
     """
     rows: list[str] = []
-    while len(line) > columns:
-        end = line.rfind(" ", columns // 2, columns + 1)
-        end = columns if end < 0 else end
+    while (room := _fitting(line, columns, columns_of)) < len(line):
+        end = line.rfind(" ", room // 2, room + 1)
+        end = room if end < 0 else end
         rows.append(line[:end])
         line = " " * indent + line[end:].removeprefix(" ")
     return [*rows, line]
+
+
+def _fitting(line: str, columns: int, columns_of: Callable[[str], int]) -> int:
+    """How many of the first letters fit."""
+    if line.isascii():
+        return min(columns, len(line))
+    for end, letter in enumerate(line):
+        columns -= 1 if letter.isascii() else columns_of(letter)
+        if columns < 0:
+            return max(1, end)
+    return len(line)
 
 
 def without_info(line: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from app.monitor.line_list import LineList
-from app.monitor.log_reader import CONSOLE, LAUNCHER, LogLine, LogReader
+from app.monitor.log_reader import CONSOLE, HOST, LAUNCHER, LogLine, LogReader
 from app.monitor.page import Page
 from app.open_path import show_folder
 from app.widgets import theme
@@ -36,9 +36,9 @@ class LogPage(Page):
         self._failure: Message | None = None
         bar = frame(self, theme.WINDOW)
         bar.pack(fill="x", padx=theme.px(6), pady=(0, theme.px(8)))
-        titles = {_ALL: "All sources", CONSOLE: "Console output", LAUNCHER: "Launcher"}
-        titles |= {str(rank): f"Rank {rank}" for rank in range(600)}
-        self.source = Menu(bar, [_ALL], lambda value: self.filter(), bg=theme.WINDOW, width=150, titles=titles)
+        self.source = Menu(
+            bar, [_ALL], lambda value: self.filter(), bg=theme.WINDOW, width=150, titles={_ALL: _title(_ALL)}
+        )
         self.source.show(_ALL)
         self.source.pack(side="left")
         titles = {name: title for name, (title, _) in _LEVELS.items()}
@@ -93,7 +93,7 @@ class LogPage(Page):
             sources = reader.sources
         choices = (_ALL, *sources)
         if self.source.choices != choices:
-            self.source.set_choices(choices)
+            self.source.set_choices(choices, {source: _title(source) for source in choices})
         if not new and total == self._read:
             return
         self._read = total
@@ -193,6 +193,13 @@ class LogPage(Page):
     def _set_active(self, active: bool) -> None:
         if self.reader is not None:
             self.reader.set_active(active)
+
+
+def _title(source: str) -> str:
+    """What the menu says of a source."""
+    if source.startswith(HOST):
+        return f"Machine {source.removeprefix(HOST)}"
+    return {_ALL: "All sources", CONSOLE: "Console output", LAUNCHER: "Launcher"}.get(source, f"Rank {source}")
 
 
 def failure_line(lines: Sequence[LogLine], source: str | None, message: str) -> int | None:

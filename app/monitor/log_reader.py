@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
 from modules.files import FileFault, open_regular, printable
 from modules.run import RunFolder
+from modules.run.hosts.remote_machines import host_log, hosts_of_former_run
 
 Level = Literal["info", "warning", "error"]
 
@@ -24,7 +26,10 @@ _REMEMBERED: Final = 20_000  # lines of the ranks
 
 CONSOLE: Final = "console"
 LAUNCHER: Final = "launcher"
+HOST: Final = "host-"  # before the name of a machine that the run has started over ssh
 
+_CLOCK: Final = "%Y-%m-%d %H:%M:%S"
+_STARTED: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) ")  # before the command of each start
 RANK_LINE: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) rank (\d+) (?:(DEBUG|INFO|WARNING|ERROR|CRITICAL) )?")
 _LEVEL_PATTERNS: Final = (
     ("error", re.compile(r"error|traceback|exception|fatal", re.I)),
@@ -37,7 +42,7 @@ _LEVELS: Final[dict[str, Level]] = {
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line; `source` is "console", "launcher" or a rank. `is_repeat`: the log of a rank has it, too.
+    """One line; `source` is "console", "launcher", a rank, or "host-NAME". `is_repeat`: the log of a rank has it, too.
 
     `place`: among the lines of its second, in the order of reading; on the console that of the last repeat.
     """
@@ -65,7 +70,7 @@ class LogReader:
         self._held: list[LogLine] = []
         self._written: dict[str, LogLine] = {}  # what the ranks have, the newest last
         self._count = 0
-        self._repeated = LogLine(CONSOLE, "info", "")  # by the console, last
+        self._before = LogLine(CONSOLE, "info", "")  # the next line of the console: what it repeats, or its start
         self._closing = threading.Event()
         self._active = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="log", daemon=True)
@@ -110,16 +115,18 @@ class LogReader:
         """The lines, those of the console with the time of the same ones in the ranks' logs, marked as repeats."""
         placed = [replace(line, place=self._count + place) for place, line in enumerate(new, 1)]
         self._count += len(new)
-        self._written.update({_message(line): line for line in placed if line.source not in (CONSOLE, LAUNCHER)})
+        self._written.update({_message(line): line for line in placed if line.source.isdecimal()})
         while len(self._written) > _REMEMBERED:
             del self._written[next(iter(self._written))]
+        started = [line for line in placed if line.source == LAUNCHER and _STARTED.match(line.text)]
+        self._before = max([self._before, *started[-1:]], key=lambda line: line.stamp)
         return [self._of_console(line) if line.source == CONSOLE else line for line in placed]
 
     def _of_console(self, line: LogLine) -> LogLine:
         same = self._written.get(_message(line))
-        if same is not None and same.stamp >= self._repeated.stamp:
-            self._repeated = same
-        after, is_repeat = self._repeated, same is not None and bool(line.text.strip())
+        if same is not None and same.stamp >= self._before.stamp:
+            self._before = same
+        after, is_repeat = self._before, same is not None and bool(line.text.strip())
         return replace(line, stamp=after.stamp, place=after.place, is_repeat=is_repeat)
 
     def _in_order(self, new: list[LogLine], *, is_first: bool) -> list[LogLine]:
@@ -155,7 +162,8 @@ class _Tail:
         """Lines appended since the last call; only the last ones if there are too many."""
         try:
             with open_regular(self._path) as file:
-                size = os.fstat(file.fileno()).st_size
+                status = os.fstat(file.fileno())
+                size = status.st_size
                 limit = _INITIAL_BYTES if self._offset is None else _MAX_READ_BYTES
                 start = self._offset or 0
                 if size < start:  # truncated
@@ -168,6 +176,8 @@ class _Tail:
                 self._offset = file.tell()
         except (OSError, FileFault):
             return []
+        if self._source.startswith(HOST):  # whose lines have no times
+            self._stamp = time.strftime(_CLOCK, time.localtime(status.st_mtime))
         complete, end, rest = data.rpartition(b"\n")
         self._partial = rest[-_MAX_READ_BYTES:]
         return [self._line(line) for line in complete.splitlines()] if end else []
@@ -176,6 +186,8 @@ class _Tail:
         # A line rewritten with \r shows only its last state.
         decoded = raw.rsplit(b"\r", 1)[-1][: _MAX_LINE_LENGTH * 4].decode(errors="replace").replace("\t", "    ")
         text = printable(decoded, _MAX_LINE_LENGTH)
+        if self._source == LAUNCHER and (started := _STARTED.match(text)):
+            self._stamp = started[1]
         found = RANK_LINE.match(text)
         if found is None:
             level = next((name for name, pattern in _LEVEL_PATTERNS if pattern.search(text)), "info")
@@ -197,7 +209,7 @@ def _message(line: LogLine) -> str:
 
 
 def _log_files(folder: RunFolder) -> list[tuple[str, Path]]:
-    """The existing logs with their sources: console, launcher, and each rank."""
+    """The existing logs with their sources: console, launcher, each rank, and each machine over ssh."""
     found = [(CONSOLE, folder.console_file), (LAUNCHER, folder.launcher_log)]
     try:
         ranks = sorted(
@@ -207,6 +219,8 @@ def _log_files(folder: RunFolder) -> list[tuple[str, Path]]:
         )
     except OSError:
         ranks = []
-    return [(name, path) for name, path in found if os.path.exists(path)] + [
-        (str(rank), path) for rank, path in ranks[:_MAX_FILES]
+    return [
+        *((name, path) for name, path in found if os.path.exists(path)),
+        *((str(rank), path) for rank, path in ranks[:_MAX_FILES]),
+        *((f"{HOST}{name}", host_log(folder, name)) for name in hosts_of_former_run(folder)),
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,12 +70,46 @@ def test_late_lines_of_another_rank_come_in_order(reader: LogReader, folder: Run
     assert [line.rpartition(" ")[2] for line in shown(reader)[before:]] == ["six", "seven", "eight", "nine"]
 
 
+def test_a_resumed_run_and_its_machines_stand_in_time_order(reader: LogReader, folder: RunFolder) -> None:
+    """The console is that of the last start; what a machine over ssh prints stands where it has ended."""
+    starts = f"{STAMP}0 A=1 python train.py\n{STAMP}5 A=1 python train.py --resume latest\nof torch\n"
+    folder.launcher_log.write_text(starts)
+    host = folder.log_dir / "host-beta.txt"
+    host.write_text("Joining the run at 10.0.0.1 ...\nTraining stopped: rank 1 on beta failed.\n")
+    ended = time.mktime(time.strptime(f"{STAMP}8", "%Y-%m-%d %H:%M:%S"))
+    os.utime(host, (ended, ended))
+    with folder.log_file(0).open("a") as file:
+        file.write(f"{STAMP}6 rank 0 INFO tandem: Resuming at step 10.\n{STAMP}9 rank 0 INFO tandem: the end\n")
+    folder.console_file.write_text("Run folder: /runs/run\nResuming at step 10.\nstep 11\n")
+    reader.poll()
+    assert shown(reader) == [
+        "A=1 python train.py",
+        "rank 0 INFO tandem: 8 images",
+        "rank 0 WARNING tandem: 1 file has a problem",
+        "rank 1 INFO tandem: here, too",
+        "rank 0 INFO tandem: Step 10: saved.",
+        "A=1 python train.py --resume latest",
+        "Run folder: /runs/run",
+        "of torch",
+        "rank 0 INFO tandem: Resuming at step 10.",
+        "step 11",
+        "Joining the run at 10.0.0.1 ...",
+        "Training stopped: rank 1 on beta failed.",
+        "rank 0 INFO tandem: the end",
+    ]
+    assert reader.sources == ("console", "launcher", "0", "1", "host-beta")
+
+
 def test_lines_are_broken_between_words() -> None:
     assert wrapped("short", 20) == ["short"]
     assert wrapped("one two three four five", 12) == ["one two", "    three", "    four", "    five"]
     path = "/" + "x" * 30
     assert wrapped(f"File {path}", 20) == [f"File {path[:15]}", f"    {path[15:]}"], "a long word fills the row"
     assert wrapped("eight chars", 10) == ["eight", "    chars"]
+    assert wrapped("one two three", 9, columns_of=lambda letter: 2) == ["one two", "    three"]
+    assert wrapped("öne two three", 9, columns_of=lambda letter: 2) == ["öne two", "    three"], "of one wide letter"
+    assert wrapped("öne two", 7, 0, lambda letter: 2) == ["öne", "two"]
+    assert wrapped("字" * 6, 8, 0, lambda letter: 2) == ["字" * 4, "字" * 2]
 
 
 @pytest.mark.slow

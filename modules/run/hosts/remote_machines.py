@@ -75,6 +75,11 @@ def hosts_of_former_run(folder: RunFolder) -> list[str]:
     return sorted(name for log in folder.log_dir.glob(_log_name("*")) if NAME.fullmatch(name := log.stem[5:]))
 
 
+def host_log(folder: RunFolder, name: str) -> Path:
+    """What a machine that the run has started over ssh prints."""
+    return folder.log_dir / _log_name(name)
+
+
 def _log_name(name: str) -> str:
     return f"host-{name}.txt"
 
