@@ -17,8 +17,8 @@ from modules.config import (
     Fault,
     Option,
     TrainConfig,
+    all_faults,
     dump,
-    faults,
     find_option,
     is_active,
     load_preset,
@@ -157,9 +157,9 @@ class Draft:
         data = read_data(file)
         try:
             self._load(dump(TrainConfig.model_validate(data)), file)
-        except ValidationError as error:
-            found = faults(error)
+        except ValidationError:
             if not repair:
+                found = all_faults(data)
                 raise ConfigError.from_faults(str(file), [fault.sentence for fault in found]) from None
             self._load(repaired(data), file)
             self._saved = {}
@@ -249,9 +249,11 @@ class Draft:
         found += unknown_family(str(data.get("family") or ""))
         try:
             config = TrainConfig.model_validate(data)
-        except ValidationError as error:
+        except ValidationError:
             config = None
-            found = [*faults(error), *found]
+            general = all_faults(data)
+            known = {fault.path for fault in general}
+            found = [*general, *(fault for fault in found if fault.path not in known)]
         self.config = None if found else config
         self.faults = tuple(found)
 

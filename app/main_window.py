@@ -169,9 +169,11 @@ class MainWindow(ctk.CTk):
 
     def next_fault(self, by: int) -> None:
         """Jump to the next or previous error."""
-        if faults := in_order(self.state_.draft.faults, self.state_.draft.family_options):
-            self._fault = (getattr(self, "_fault", -1 if by > 0 else 0) + by) % len(faults)
-            self.state_.jump_to(faults[self._fault].path)
+        faults = in_order(self.state_.draft.faults, self.state_.draft.family_options)
+        if paths := list(dict.fromkeys(fault.path for fault in faults)):
+            before = self.state_.jump_target
+            place = paths.index(before) if before in paths else -1 if by > 0 else 0
+            self.state_.jump_to(paths[(place + by) % len(paths)])
 
     def show_shortcuts(self) -> None:
         show_shortcuts(self)

@@ -178,8 +178,9 @@ class Field:
             self._note = note
             theme.paint(self.message, fg=note[1])
             self.message.configure(text=note[0])
-        if bool(why) == self._active:
-            self._active = not why
+        is_active = not why or bool(fault)  # what is wrong can be mended, also where it has no effect
+        if is_active != self._active:
+            self._active = is_active
             self.enable(self._active)
             theme.paint(self.title, fg=theme.TEXT if self._active else theme.FAINT)
 

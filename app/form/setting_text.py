@@ -20,6 +20,7 @@ ON_RESUME = {
 
 
 _NAME = re.compile(r"(?<![\w'\"/\\.-])[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*(?![\w'\"/\\-])")  # not inside quotes or a path
+_MEANT = re.compile(r"did you mean (\w+)\?")
 _FLAG = re.compile(r"(?<![\w'\"/-])--([a-z][a-z0-9_]*)\b")
 _SET_FLAG = re.compile(r" \(--set [^()]*\)")  # says for the command line what stands before it
 _IN_WINDOW = {
@@ -116,6 +117,11 @@ def _with_choices(option: Option, said: str) -> str:
 
 def fault_message(fault: Fault, option: Option) -> str:
     """An error as shown at its field, where name and value are visible."""
+    if option.type == "interval":
+        return "Must be a number above 0, with a unit"
+    if option.choices and fault.requirement:
+        meant = _MEANT.search(fault.requirement)
+        return "Choose one from the list" + (f": did you mean {value_title(option, meant[1])}?" if meant else "")
     if fault.requirement:
         return f"Must be {fault.requirement.replace(', or empty (null)', ', or empty')}"
     rest = fault.sentence.removeprefix(fault.path).strip()
@@ -186,8 +192,11 @@ def _condition(term: str, more: Iterable[Option]) -> str:
     option = find_option(TrainConfig, path) or next((each for each in more if each.path == path), None)
     title = option.title if option else path
     is_switch = option is not None and option.type == "switch"
+    if option is not None and option.type == "list":
+        return f"Add a {title.lower().removesuffix('s')} first."
     if values:
-        needed = " or ".join(value_title(option, value) for value in values.split("|"))
+        *others, last = [value_title(option, value) for value in values.split("|")]
+        needed = f"{', '.join(others)} or {last}" if others else last
     elif term.startswith("!"):
         needed = "off" if is_switch else "not set"
     else:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import tkinter as tk
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Final
 
 from app.form.setting_text import setting_title, with_titles
 from app.sections.places import in_order
@@ -15,6 +17,7 @@ from app.windows.dialog import Dialog
 from modules.config import Fault, Option
 
 MAX_ROWS = 8
+_VALUE: Final = re.compile(r"(?<=is )\"([^\"\\\\]*)\"")  # as it is in a file
 
 
 def show_faults(
@@ -30,7 +33,7 @@ def show_faults(
     `go_on` is what the button `anyway` does.
     """
     faults = in_order([*state.draft.faults, *missing], state.draft.family_options)
-    count = len(faults)
+    count = len({fault.path for fault in faults})
     kind = "invalid setting" if not missing else "thing to settle first" if count == 1 else "things to settle first"
     title = f"{count} {kind}{'s' * (count > 1 and not missing)}"
     dialog = Dialog(owner, title, why)
@@ -50,8 +53,8 @@ def show_faults(
         row.pack(fill="x", pady=theme.px(4))
         text(row, _culprit_first(fault, more), wrap=420).pack(side="left", fill="x", expand=True)
         Button(row, "Show", partial(go, fault.path), bg=theme.CARD).pack(side="right", padx=(12, 0))
-    if count > MAX_ROWS:
-        more_text = f"And {count - MAX_ROWS} more; the red numbers at the left count those of each section."
+    if len(faults) > MAX_ROWS:
+        more_text = f"And {len(faults) - MAX_ROWS} more; the red numbers at the left count those of each section."
         text(dialog.body, more_text, colour=theme.MUTED, wrap=420).pack(anchor="w", pady=(theme.px(4), 0))
     if faults:
         dialog.on_return(lambda: go(faults[0].path))
@@ -64,7 +67,7 @@ def show_faults(
 def _culprit_first(fault: Fault, more: Iterable[Option]) -> str:
     """The sentence with titles; that of the setting at fault is put before one that begins with something else."""
     more = tuple(more)
-    sentence = with_titles(fault.sentence, more)
+    sentence = _VALUE.sub(r"“\1”", with_titles(fault.sentence, more))
     title = next((option.title for option in more if option.path == fault.path), setting_title(fault.path))
     has_title = title != fault.path and not sentence.removeprefix("“").startswith(title.partition(",")[0])
     return f"“{title}”: {sentence}" if has_title else sentence

@@ -1,5 +1,6 @@
 """The config of a run: settings, files, overrides, presets and error messages. Imports neither torch nor numpy."""
 
+from modules.config.all_faults import all_faults
 from modules.config.changes import Change, find_changes
 from modules.config.derived import effective_batch, end_of_run, learning_rate_scale, total_steps
 from modules.config.errors import ConfigError, DataError, ResumeError, TandemError, TrainingError
@@ -37,6 +38,7 @@ __all__ = [
     "TandemError",
     "TrainConfig",
     "TrainingError",
+    "all_faults",
     "allowed",
     "better_direction",
     "dump",

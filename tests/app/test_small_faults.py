@@ -40,6 +40,31 @@ def test_train_names_fields_by_their_titles(driver: Driver) -> None:
     driver.press("Escape")
 
 
+def test_settings_are_counted_once_and_what_is_wrong_can_be_mended(driver: Driver, home: Path) -> None:
+    """Also a value of a file where it has no effect; one error is gone to after the other."""
+    file = home / "wrong.yaml"
+    file.write_text("sample_every: 5 bananas\nresolution: 1\noptimizer: adamx\nrun_name: my run?\n")
+    driver.draft.open(file, repair=True)
+    driver.window.state_.jump_to("resolution")
+    driver.settle()
+    driver.press("F8")
+    assert driver.window.state_.jump_target == "optimizer.name", "not once more that which has the focus"
+    message = driver.field("optimizer.name").message.cget("text")
+    assert message.startswith("Choose one from the list: did you mean Adam"), message
+    field = driver.field("sample_every")
+    assert field.message.cget("text") == "Must be a number above 0, with a unit"
+    driver.click_really(driver.window.run_bar.buttons.train)
+    words = driver.text(driver.dialogs()[0])
+    assert "4 invalid settings" in words
+    assert "is “5 bananas”; it must be" in words
+    driver.press("Escape")
+    driver.type_over(field.control, "5")
+    assert driver.draft.get("sample_every") == "5 steps"
+    driver.settle()
+    assert field.message.cget("text") == ""
+    assert "Add a sample first." in driver.text(driver.window.sections["sampling"])
+
+
 def test_faults_are_listed_in_the_order_of_the_window(driver: Driver) -> None:
     driver.draft.insert("concepts", 0, {"path": "", "repeats": 0})
     for path, value in {"backups_kept": 0, "max_steps": 0, "epochs": 0, "resolution": 1}.items():
@@ -172,13 +197,14 @@ def test_choices_are_spelt_as_the_field_does(value: str, shown: str) -> None:
 def test_conditions_are_sentences() -> None:
     reasons = {
         path: inactive_reason(option, {})
-        for path in ("ema_decay", "lora_rank", "prefetch_factor")
+        for path in ("ema_decay", "lora_rank", "prefetch_factor", "sample_every", "scheduler_min_factor")
         if (option := find_option(TrainConfig, path)) is not None
     }
     assert reasons == {
         "ema_decay": "Used only if “EMA (averaged weights)” is on.",
         "lora_rank": "Used only if “Training method” is LoRA.",
         "prefetch_factor": "Used only if “Data loader workers” is set.",
+        "sample_every": "Add a sample first.",
     }
 
 

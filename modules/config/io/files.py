@@ -9,8 +9,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from modules import files
+from modules.config.all_faults import all_faults
 from modules.config.errors import ConfigError
-from modules.config.explain import faults
 from modules.config.io.migrations import migrate
 from modules.config.io.text_formats import Data, read_json, read_yaml, write_json, write_yaml
 from modules.config.options import sections_of
@@ -81,8 +81,8 @@ def validate(data: Mapping[str, object], source: str, assignments: Iterable[str]
     """
     try:
         return TrainConfig.model_validate(data)
-    except ValidationError as error:
-        found = faults(error)
+    except ValidationError:
+        found = all_faults(data)
         given = {_head(assignment.partition("=")[0].strip().removeprefix("--")) for assignment in assignments}
         is_given = all(_head(fault.path) in given for fault in found)
         raise ConfigError.from_faults("" if is_given else source, [fault.sentence for fault in found]) from None
