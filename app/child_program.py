@@ -72,6 +72,13 @@ def not_started(error: OSError) -> str:
     return f"The program could not be started: {error.strerror or error}."
 
 
+def ended_early(exit_code: int) -> str:
+    """The sentence for a program that has not said why it ended; a negative code is that of a signal."""
+    if exit_code < 0:
+        return f"The program was ended by signal {-exit_code}. Perhaps the computer ran out of memory."
+    return f"The program failed with exit code {exit_code}."
+
+
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """A program that is started inside the block ends at SIGINT: it would inherit that this one ignores it, as a

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from app.child_program import ChildProgram
+from app.child_program import ChildProgram, ended_early
 from modules import ROOT
 from modules.files import printable
 
@@ -60,6 +60,8 @@ class ModelJob:
         lines = [line for line in self._child.output().splitlines() if line.strip()]
         if self._was_stopped and self._child.process.returncode != 0:
             return JobResult("Stopped: nothing was written.", was_stopped=True)
+        if self._child.process.returncode < 0:
+            return JobResult(f"Nothing was written. {ended_early(self._child.process.returncode)}")
         if self._child.process.returncode != 0 or not self.out.exists():
             why = next((line for line in reversed(lines) if line.startswith("Nothing was written: ")), "")
             why = why or (f"Nothing was written: {lines[-1]}" if lines else "Nothing was written, without a reason.")

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from app.child_program import ended_early
 from modules import ROOT
 from modules.files import FileFault, decode_json, read_bytes
 
@@ -46,6 +47,7 @@ class LineProgram:
         self.arguments = tuple(arguments)
         self.answers: list[Answer] = []
         self.was_stopped = False
+        self._fault = ""  # of the answers
 
     @property
     def is_running(self) -> bool:
@@ -54,14 +56,20 @@ class LineProgram:
 
     @property
     def error(self) -> str:
-        """Why it has failed, as it says; empty if it has not."""
-        return next((str(answer["error"]) for answer in self.answers if "error" in answer), "")
+        """Why it has failed; empty if it has not, or was stopped."""
+        said = next((str(answer["error"]) for answer in self.answers if "error" in answer), "")
+        if said or self._fault or self.is_running or self.was_stopped or self._process.returncode == 0:
+            return said or self._fault
+        return ended_early(self._process.returncode)
 
     def read(self) -> None:
         """Add the whole lines since the last call to `answers`."""
         try:
             new = read_bytes(self._log)[self._read :]
-        except (OSError, FileFault):
+        except OSError:
+            return
+        except FileFault as fault:
+            self._fault = f"The answer of the program {fault}."
             return
         whole = new[: new.rfind(b"\n") + 1]
         self._read += len(whole)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from app.child_program import ChildProgram
+from app.tools.job import ModelJob
+from app.tools.line_program import LineProgram
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT between processes")
 
@@ -38,3 +40,20 @@ def test_stop_ends_it_also_if_the_window_ignores_interrupts(tmp_path: Path) -> N
     finally:
         child.process.kill()
         child.process.wait()
+
+
+def test_what_is_killed_has_failed(tmp_path: Path) -> None:
+    """Its answers so far, such as none, are not the result."""
+    said = "The program was ended by signal 9. Perhaps the computer ran out of memory."
+    program = LineProgram("modules.data.index.near_duplicates", [str(tmp_path), "4"])
+    assert program.error == ""
+    program._process.kill()
+    program._process.wait()
+    program.read()
+    assert program.error == said
+    program.close()
+    job = ModelJob(["--help"], tmp_path / "out")
+    job._child.process.kill()
+    job._child.process.wait()
+    assert job.result().sentence == f"Nothing was written. {said}"
+    job.close()
