@@ -23,29 +23,43 @@ class RequestTarget(Protocol):
     def show_section(self, name: str) -> None: ...
 
 
+class _Window(Protocol):
+    def show(self) -> tk.Toplevel: ...
+
+
 def bind_requests(root: tk.Tk, window: RequestTarget) -> None:
     """Bind all requests; the windows' modules are imported when they are first opened."""
     state = window.state_
+    opened: dict[str, tk.Toplevel] = {}
+
+    def show_once(name: str, make: Callable[[], _Window]) -> None:
+        """Show a window that is no dialog in front of all others, unless it is there already."""
+        found = opened.get(name)
+        if found is not None and found.winfo_exists():
+            found.lift()
+            found.focus_force()
+        else:
+            opened[name] = make().show()
 
     def open_multi_node() -> None:
         from app.windows.multi_node import MultiNodeWindow
 
-        MultiNodeWindow(root, state, window.files.save).show()
+        show_once("MultiNode", lambda: MultiNodeWindow(root, state, window.files.save))
 
     def open_preflight() -> None:
         from app.windows.preflight import PreflightWindow
 
-        PreflightWindow(root, state, window.files.save).show()
+        show_once("Preflight", lambda: PreflightWindow(root, state, window.files.save))
 
     def open_batch_size() -> None:
         from app.windows.batch_size import BatchSizeWindow
 
-        BatchSizeWindow(root, state).show()
+        show_once("FindBatchSize", lambda: BatchSizeWindow(root, state))
 
     def open_benchmark() -> None:
         from app.windows.benchmark import BenchmarkWindow
 
-        BenchmarkWindow(root, state).show()
+        show_once("Benchmark", lambda: BenchmarkWindow(root, state))
 
     def show_run() -> None:
         """Of a run that was started from the settings; the monitor's lists keep their place."""

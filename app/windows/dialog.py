@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from app.widgets import theme
@@ -80,12 +81,15 @@ class Dialog:
         self.place()
         if self._owner.winfo_width() == 1:  # it is still opening: where it will be is known in a moment
             window.after(_OPENING_MS, self.place)
-        window.deiconify()
-        window.lift()
-        window.wait_visibility()
+        self._below = window.grab_current()  # type: ignore[no-untyped-call]
+        with _input_held(self._owner):
+            window.deiconify()
+            window.lift()
+            window.wait_visibility()
         if self._modal:
-            self._below = window.grab_current()  # type: ignore[no-untyped-call]
             window.grab_set()
+        elif self._below is not None:
+            self._below.grab_set()
         window.focus_force()
         return window
 
@@ -122,6 +126,23 @@ class Dialog:
 def open_dialogs(root: tk.Misc) -> list[str]:
     """The titles of the dialogs that are on the screen, or on their way to it."""
     return [child.title() for child in root.winfo_children() if isinstance(child, DialogWindow)]
+
+
+@contextmanager
+def _input_held(owner: tk.Misc) -> Iterator[None]:
+    """Inside, clicks and keys go nowhere: a double click, or a key that is held, would open a dialog several times."""
+    sink = tk.Frame(owner)
+    sink.bindtags(("NoBindings",))
+    sink.place(x=-9, y=-9, width=1, height=1)
+    sink.update_idletasks()  # which maps it
+    with suppress(tk.TclError):  # the owner is not on the screen yet
+        sink.grab_set()
+        sink.focus_set()
+    try:
+        yield
+    finally:
+        with suppress(tk.TclError):  # it went with its owner
+            sink.destroy()
 
 
 def is_opening(root: tk.Misc) -> bool:

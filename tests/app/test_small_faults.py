@@ -461,3 +461,19 @@ def test_scrollbar_of_a_page_is_in_sight_and_moves_it(driver: Driver) -> None:
     area.bar.event_generate("<B1-Motion>", x=6, y=30)
     driver.settle()
     assert area.canvas.yview()[0] == 0
+
+
+def test_double_clicks_and_held_keys_open_one_window(driver: Driver) -> None:
+    driver._xdotool("key", "--delay", "5", "F1", "F1", "F1")
+    assert [dialog.title() for dialog in driver.dialogs()] == ["Keyboard shortcuts"]
+    driver.press("Escape")
+    assert driver.dialogs() == []
+    driver.window.show_section("multi_gpu")
+    driver.settle()
+    button = next(
+        one for one in _all(driver.window) if isinstance(one, Button) and one.cget("text") == "Multiple machines…"
+    )
+    x, y = button.winfo_rootx() + button.winfo_width() // 2, button.winfo_rooty() + button.winfo_height() // 2
+    for pause_ms in ("5", "400"):  # as a double click, and once it is there
+        driver._xdotool("mousemove", str(x), str(y), "click", "--repeat", "2", "--delay", pause_ms, "1")
+        assert len(driver.dialogs()) == 1
