@@ -28,7 +28,7 @@ _CHUNK_BYTES = 256 << 10
 EXAMPLES = """examples:
   until the run ends or Ctrl-C, which does not touch the run:
     python scripts/monitor.py runs/cats
-  print its present state once, also of a run that has ended:
+  print its current state once, also of a run that has ended:
     python scripts/monitor.py runs/cats --once
 """
 
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     add_version(parser)
     parser.add_argument("run", type=Path, help="the folder of the run, such as runs/NAME")
     parser.add_argument(
-        "--once", action="store_true", help="print the present state and end, as it does without a terminal"
+        "--once", action="store_true", help="print the current state and end, as it does without a terminal"
     )
     options = parser.parse_args(arguments)
     try:

@@ -43,7 +43,7 @@ EXAMPLES = """examples:
     python scripts/run_queue.py remove cats-slow
 
 exit codes: 0 done (of `run`: every run finished), 2 a mistake in the command, 3 a run failed or a file cannot be
-written; of `run` also 130 or 143 stopped (the present run waits again, with a backup), 138 paused
+written; of `run` also 130 or 143 stopped (the current run waits again, with a backup), 138 paused
 """
 PLACES = {"first": 0, "last": MOST_ENTRIES}
 STEPS = {"up": -1, "down": 1}
@@ -108,14 +108,14 @@ def parser() -> argparse.ArgumentParser:
     )
     retry.add_argument("entry", nargs="+", metavar="ENTRY", help="its number or its run's name")
     run = action(
-        "run", "work off the queue; Ctrl-C stops the present run after a backup, and the next `run` continues it"
+        "run", "work off the queue; Ctrl-C stops the current run after a backup, and the next `run` continues it"
     )
     run.add_argument("--keep_waiting", action="store_true", help="wait for new entries instead of ending")
     # internal: as the window does, wait for new entries until the process of this id has ended
     run.add_argument("--keep_waiting_for", type=int, metavar="PROCESS", help=argparse.SUPPRESS)
     run.add_argument("--stop_on_failure", action="store_true", help="start nothing more once a run has failed")
-    action("pause", "let the process that works off the queue end after the present runs")
-    action("stop", "let it stop the present runs after a backup, and end; they wait again")
+    action("pause", "let the process that works off the queue end after the current runs")
+    action("stop", "let it stop the current runs after a backup, and end; they wait again")
     return top
 
 

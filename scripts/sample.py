@@ -132,7 +132,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--events",
         metavar="FILE",
-        help="for other programs: write the progress to this file, as JSON, and stop after the present image if there "
+        help="for other programs: write the progress to this file, as JSON, and stop after the current image if there "
         "is a file FILE.stop",
     )
     add_trust_code(top)

@@ -2,7 +2,7 @@
 
 Each has an `event`: loading, downloading (`done` and `total` bytes), sampling (`image` of `images`, `step` of `steps`),
 image (`file`), note (`message`), and at the end finished (`images`, and whether it was `stopped`) or failed (`message`,
-one sentence, and `advice`). If there is a file of the same name and the ending .stop, it ends after the present image.
+one sentence, and `advice`). If there is a file of the same name and the ending .stop, it ends after the current image.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STEPS_EVERY_S: Final = 0.2
 
 
 class SampleEvents:
-    """Writes the events; none without a file. Knows whether to stop after the present image."""
+    """Writes the events; none without a file. Knows whether to stop after the current image."""
 
     def __init__(self, file: Path | None) -> None:
         """Raises OSError if the file cannot be written."""
@@ -61,7 +61,7 @@ class SampleEvents:
 
     @contextmanager
     def stopping_after_the_image(self) -> Iterator[None]:
-        """Inside the block the first Ctrl-C ends it after the present image, the second one at once."""
+        """Inside the block the first Ctrl-C ends it after the current image, the second one at once."""
         previous = signal.signal(signal.SIGINT, self._interrupt)
         try:
             yield

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Screenshots of the window: every section at every size, in both modes, at several scales, as PNG files.
 
-Opens the real window on the present display, or on one of its own where there is none (Xvfb).
+Opens the real window on the current display, or on one of its own where there is none (Xvfb).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def display(own: bool, size: str = "1920x1080") -> Iterator[None]:
-    """The present display, or one of our own while this lasts. Raises TandemError if there can be none."""
+    """The current display, or one of our own while this lasts. Raises TandemError if there can be none."""
     if os.environ.get("DISPLAY") and not own:
         yield
         return

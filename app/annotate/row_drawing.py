@@ -31,7 +31,7 @@ _KEPT_TEXTS: Final = 1000
 
 @dataclass(frozen=True)
 class Columns:
-    """Where the columns begin, in pixels; `texts` is the width of what is present and of what is proposed."""
+    """Where the columns begin, in pixels; `texts` is the width of what is there and of what is proposed."""
 
     image: int
     present: int

@@ -48,7 +48,7 @@ class MemoryCard:
 
     @property
     def is_current(self) -> bool:
-        """Whether it shows the answer for the present settings."""
+        """Whether it shows the answer for the current settings."""
         return self._answered is not None and self._answered == self._config
 
     def refresh(self) -> None:

@@ -79,7 +79,7 @@ class GenerateJob:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it ends after the present image."""
+        """Whether it ends after the current image."""
         return self._is_stopping
 
     def start(self, settings: GenerateSettings) -> None:
@@ -98,7 +98,7 @@ class GenerateJob:
         self.status = JobStatus("Starting: loading Python and libraries takes a few seconds.", fraction=None)
 
     def stop(self) -> None:
-        """Let the process end after the present image; at the second call, at once."""
+        """Let the process end after the current image; at the second call, at once."""
         if self._child is None:
             return
         if not self._is_stopping and self._ask_to_stop():

@@ -33,7 +33,7 @@ def state_text(queue: Queue, *, has_runner: bool, is_working: bool) -> str:
     """What the process that works the queue off is doing; `is_working` also while it starts."""
     waiting, running = len(queue.waiting), sum(entry.state == "running" for entry in queue.entries)
     if has_runner and queue.wanted != "run":
-        state = "Stopping after a backup" if queue.wanted == "stop" else "Pausing after the present run"
+        state = "Stopping after a backup" if queue.wanted == "stop" else "Pausing after the current run"
     elif has_runner:
         idle = "Waiting until the devices are free" if waiting else "Ready: what is added starts at once"
         state = "Working" if running else idle

@@ -27,7 +27,7 @@ _READ_EVERY_S: Final = 1.0
 _IDLE_EVERY_S: Final = 3.0  # while nobody works it off
 _STARTING_S: Final = 15.0  # the process needs a moment until it is seen
 _HINT: Final = "Drag a row, or press Alt+Up or Alt+Down, to change the order."
-_EMPTY: Final = "The queue is empty. “Add present settings” adds a copy of the settings in the window, as they are now."
+_EMPTY: Final = "The queue is empty. “Add current settings” adds a copy of the settings in the window, as they are now."
 
 
 class QueuePage(Page):
@@ -104,7 +104,7 @@ class QueuePage(Page):
         self._change(lambda: start_runner(queue))
 
     def stop(self) -> None:
-        """Stop the present runs after a backup; they wait again."""
+        """Stop the current runs after a backup; they wait again."""
         queue = self.run_queue
         self._change(lambda: queue.want("stop"))
 
@@ -172,15 +172,15 @@ class QueuePage(Page):
             "Stop",
             self.stop,
             icon="stop",
-            tooltip="Stop the present run after a backup; it waits again and is continued at the next start.",
+            tooltip="Stop the current run after a backup; it waits again and is continued at the next start.",
         )
         self.stop_button.pack(side="left", padx=(8, 0))
         self.add_button = Button(
             head,
-            "Add present settings",
+            "Add current settings",
             lambda: self.state.actions.enqueue(),
             icon="plus",
-            tooltip="Add a copy of the present settings to the queue.  (F4)",
+            tooltip="Add a copy of the current settings to the queue.  (F4)",
         )
         self.add_button.pack(side="left", padx=(8, 0))
         self.status = text(head, "", colour=theme.MUTED, bg=theme.WINDOW)

@@ -225,7 +225,7 @@ class SamplesPage(Page):
             self.custom.configure(state="disabled" if reason else "normal")
 
     def _custom_help(self) -> str:
-        return self._reason or "Generate an image with a prompt of your own, after the present step."
+        return self._reason or "Generate an image with a prompt of your own, after the current step."
 
     def _leave_view(self) -> None:
         """Show the samples of one step."""

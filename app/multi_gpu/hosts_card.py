@@ -56,7 +56,7 @@ class HostsCard:
         self.refresh()
 
     def refresh(self) -> None:
-        """Show what the switches do with the present settings."""
+        """Show what the switches do with the current settings."""
         for name, switch in self.switches.items():
             switch.show(name in self._state.preferences.hosts)
         self._show_effect(*((self._fault, theme.BAD) if self._fault else self._describe_effect()))

@@ -105,7 +105,7 @@ class RunActions:
             match answer:
                 case "own settings":
                     self.resume_in(folder)
-                case "present settings":
+                case "current settings":
                     self.resume_in(folder, config)
                 case "new":
                     self._state.draft.set("run_name", next_free_name(folder))

@@ -16,7 +16,7 @@ from modules.run.endings import ENDINGS
 from modules.run.folder.event_summary import EventSummary
 from modules.run.launch.detached import next_free_name
 
-Answer = Literal["", "new", "own settings", "present settings"]
+Answer = Literal["", "new", "own settings", "current settings"]
 
 _LENGTH: Final = frozenset({"epochs", "max_steps", "early_stopping_patience"})  # of a run: what ends it
 _NAMES: Final = frozenset({"run_name", "runs_dir", "version"})  # written otherwise, they may name the same run
@@ -39,7 +39,7 @@ class ExistingRun:
         resumes_own = bool(self.fixed) or not self.different
         if self.is_complete and (resumes_own or not _LENGTH & set(self.different)):
             return ""
-        return "own settings" if resumes_own else "present settings"
+        return "own settings" if resumes_own else "current settings"
 
     @property
     def question(self) -> str:
@@ -50,11 +50,11 @@ class ExistingRun:
             return f"{exists} It is complete: to train it further, raise its epochs or maximum steps first.{fixed}"
         if self.fixed:
             return (
-                f"{exists} Its settings differ from the present ones in {_named(self.fixed)}, which cannot change when "
+                f"{exists} Its settings differ from the current ones in {_named(self.fixed)}, which cannot change when "
                 "a run resumes: it would continue with its own."
             )
         if self.different:
-            return f"{exists} It would continue with the present settings: {_named(self.described)}."
+            return f"{exists} It would continue with the current settings: {_named(self.described)}."
         return f"{exists} Resume it, or start a new one under another name?"
 
 
@@ -77,7 +77,7 @@ def ask_about_existing(owner: tk.Misc, existing: ExistingRun, chosen: Callable[[
     """Ask what to do; `chosen` gets the answer, which is empty for neither."""
     labels: Mapping[Answer, str] = {
         "own settings": "Resume with its own settings" if existing.fixed else "Resume it",
-        "present settings": "Resume with these settings",
+        "current settings": "Resume with these settings",
     }
     resume = existing.answer_to_resume
     choices = [

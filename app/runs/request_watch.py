@@ -9,9 +9,9 @@ from app.runs.control import RunControl
 from modules.run.view.run_view import RunView
 
 ASKED: Final = {
-    "backup": "Backing up after the present step…",
-    "sample": "Generating samples after the present step…",
-    "save": "Saving the model after the present step…",
+    "backup": "Backing up after the current step…",
+    "sample": "Generating samples after the current step…",
+    "save": "Saving the model after the current step…",
 }
 DONE: Final = {
     "backup": "Step {step:,} is backed up.",

@@ -55,7 +55,7 @@ class StartCheck:
         self._anyway = ""
 
     def run(self, go_on: Callable[[TrainConfig], object], anyway: str = "Start all the same") -> None:
-        """Check the present settings; if nothing is missing, or the user wants it `anyway`, `go_on` gets them."""
+        """Check the current settings; if nothing is missing, or the user wants it `anyway`, `go_on` gets them."""
         self._anyway = anyway
         waiting, config = Waiting(self._owner, self._ended), self._state.draft.config
         if config is None or config.family not in family_names():

@@ -150,7 +150,7 @@ class Section(tk.Frame):
             self._say_faults()
 
     def stop(self) -> None:
-        """Stop after the present image; at the second press at once."""
+        """Stop after the current image; at the second press at once."""
         self.job.stop()
         self._show_status()
 
@@ -195,7 +195,7 @@ class Section(tk.Frame):
         wrap_within(self.status, bottom, 0)
 
     def _stop_help(self) -> str:
-        return "Stop at once; the present image is lost." if self.job.is_stopping else "Stop after the present image."
+        return "Stop at once; the current image is lost." if self.job.is_stopping else "Stop after the current image."
 
     def _poll(self) -> None:
         self._poll_job = self.after(POLL_MS if self.job.is_running else IDLE_MS, self._poll)

@@ -19,7 +19,7 @@ def choose_path(
     """The chosen path, empty if cancelled. Only files with one of `endings`, e.g. ".yaml", are listed.
 
     Without a `start` (`Path()`), or one that is not there, it opens where the last such dialog was left, else the last
-    one of any kind, else in the present folder.
+    one of any kind, else in the current folder.
     """
     places, kind = _places(owner), " ".join([purpose, *endings])
     chosen = start if os.path.isfile(start) else None

@@ -1,4 +1,4 @@
-"""Asks for the prompt of an image that a running training generates after its present step."""
+"""Asks for the prompt of an image that a running training generates after its current step."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class CustomSampleDialog:
     ) -> None:
         self._run, self._draft, self._generate = run, draft, generate
         self._has_ended = False
-        message = "Training pauses for one image after the present step; its result does not change."
+        message = "Training pauses for one image after the current step; its result does not change."
         self.dialog = Dialog(owner, "Custom sample", message)
         self.texts: dict[str, TextBox] = {}
         self.entries: dict[str, Entry] = {}

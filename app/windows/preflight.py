@@ -54,7 +54,7 @@ class PreflightWindow(ProgramWindow):
         )
         self._save = save
         self.report: PreflightReport | None = None
-        self._token = ""  # of the present check, if the other machines join it
+        self._token = ""  # of the current check, if the other machines join it
         head = frame(self.dialog.body)
         head.pack(fill="x", pady=(0, theme.px(8)))
         self.depth = Segments(head, list(_DEPTHS), lambda _: None, bg=theme.CARD)

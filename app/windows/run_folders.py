@@ -53,7 +53,7 @@ class RunFoldersWindow:
             child.destroy()
         self._row(str(self._main), "of the settings, or of the run that is followed")
         for name in self._preferences.runs_folders:
-            row = self._row(name, "" if os.path.isdir(name) else "not there at present")
+            row = self._row(name, "" if os.path.isdir(name) else "not there now")
             Button(row, "Remove", partial(self.remove, name), bg=theme.CARD).pack(side="right", padx=(12, 0))
 
     def _row(self, name: str, about: str) -> tk.Frame:

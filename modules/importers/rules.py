@@ -99,7 +99,7 @@ class Unsupported:
 
 @dataclass(frozen=True)
 class Table:
-    """The rules of one group of settings; `renamed` maps older names to present ones."""
+    """The rules of one group of settings; `renamed` maps older names to current ones."""
 
     rules: tuple[Rule | CombinedRule, ...]
     unsupported: tuple[Unsupported, ...] = ()

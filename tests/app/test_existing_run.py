@@ -57,16 +57,16 @@ def test_what_a_resume_would_do_is_said(tmp_path: Path) -> None:
     stopped = make_fake_run(tmp_path / "runs" / "stopped", steps=20, ended="stopped")
     assert of(stopped).answer_to_resume == "own settings"
     longer = of(stopped, epochs=12, learning_rate=2e-4)
-    assert longer.answer_to_resume == "present settings"
-    assert "present settings: Epochs 10 → 12, Learning rate 1e-4 → 2e-4." in longer.question
+    assert longer.answer_to_resume == "current settings"
+    assert "current settings: Epochs 10 → 12, Learning rate 1e-4 → 2e-4." in longer.question
     other = of(stopped, epochs=12, method="lora")
     assert other.answer_to_resume == "own settings"
-    assert "differ from the present ones in Training method, which cannot change" in other.question
+    assert "differ from the current ones in Training method, which cannot change" in other.question
     complete = make_fake_run(tmp_path / "runs" / "complete", steps=20)
     for changes in ({}, {"learning_rate": 2e-4}, {"epochs": 12, "method": "lora"}):
         assert of(complete, **changes).answer_to_resume == ""
         assert "It is complete: to train it further, raise" in of(complete, **changes).question
-    assert of(complete, epochs=12).answer_to_resume == "present settings"
+    assert of(complete, epochs=12).answer_to_resume == "current settings"
 
 
 def test_a_complete_run_is_trained_further(display: str, home: Path, images: Path) -> None:

@@ -254,7 +254,7 @@ def test_an_empty_queue_and_gpus_that_are_not_there(driver: Driver, home: Path) 
     section = driver.window.sections["monitor"]
     section.open_page("queue")
     page = section.pages["queue"]
-    driver.wait(lambda: "“Add present settings” adds" in driver.text(page.table), "how it is filled")
+    driver.wait(lambda: "“Add current settings” adds" in driver.text(page.table), "how it is filled")
     driver.wait(lambda: page.start_button.cget("state") == "disabled", "nothing to do")
     height = page.bar.message.winfo_reqheight()
     queue = RunQueue("runs")

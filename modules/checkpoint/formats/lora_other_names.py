@@ -1,4 +1,4 @@
-"""Names of tensors in other LoRA layouts, translated to those of diffusers' present one.
+"""Names of tensors in other LoRA layouts, translated to those of diffusers' current one.
 
 - diffusers' example scripts before peft: `unet....attn1.processor.to_q_lora.up.weight`, later
   `....to_q.lora.up.weight`, in text encoders `....q_proj.lora_linear_layer.up.weight`
@@ -37,7 +37,7 @@ def has_old_names(names: Iterable[str]) -> bool:
 
 
 def translate_old_names(names: Iterable[str], prefixes: AdapterPrefixes) -> dict[str, str]:
-    """Each name -> its present one. Files of the first scripts hold the UNet only, without the prefix `unet.`"""
+    """Each name -> its current one. Files of the first scripts hold the UNet only, without the prefix `unet.`"""
     first = next((prefix for prefix, _ in prefixes.values()), "")
     return {name: _present_name(name, prefixes, first) for name in names}
 

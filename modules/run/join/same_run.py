@@ -1,7 +1,7 @@
 """Whether the folder that a joining machine would write into belongs to the run: machine 0 chooses its name.
 
 Each start on several machines has a key derived from its token, which all machines of the start keep in their run
-folders. Machine 0 proves that it knows the earlier keys by HMACs over the key of the present start: nobody else can
+folders. Machine 0 proves that it knows the earlier keys by HMACs over the key of the current start: nobody else can
 make them, and in a start with another token they are worthless.
 """
 

@@ -245,7 +245,7 @@ class RunQueue:
             )
 
     def want(self, wanted: Wanted) -> None:
-        """Say what the runner is to do: run, pause after the present runs, or stop them after a backup."""
+        """Say what the runner is to do: run, pause after the current runs, or stop them after a backup."""
         self.edit(lambda queue: queue.model_copy(update={"wanted": wanted}))
 
     def has_runner(self) -> bool:

@@ -65,7 +65,7 @@ class QueueRunner:
     def run(self) -> int:
         """Work off the queue; returns an exit code. Raises ConfigError if another process does, or for a broken queue.
 
-        A signal stops the present runs after a backup; they wait again, and the next `run` continues them.
+        A signal stops the current runs after a backup; they wait again, and the next `run` continues them.
         """
         self._queue.edit(lambda queue: queue)  # makes the folder, and raises for a queue that cannot be read
         with file_lock(self._queue.runner_lock, _START_S) as is_mine:
@@ -223,7 +223,7 @@ class QueueRunner:
         if not self._stopped_at:
             self._stopped_at = time.monotonic()
             if self._active:
-                self._echo("Stopping the present run after a backup; once more stops it at once.")
+                self._echo("Stopping the current run after a backup; once more stops it at once.")
             for run in self._active.values():
                 run.stop(number, by_command=by_command)
 

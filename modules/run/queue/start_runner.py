@@ -17,7 +17,7 @@ SCRIPT: Final = ROOT / "scripts" / "run_queue.py"
 
 
 def start_runner(queue: RunQueue) -> subprocess.Popen[bytes] | None:
-    """Start a runner that waits for new entries as long as this process lives, or let the present one go on: then None.
+    """Start a runner that waits for new entries as long as this process lives, or let the current one go on: then None.
 
     Raises ConfigError.
     """
