@@ -74,7 +74,7 @@ def draw_row(
     for number, (line_text, name, colour) in enumerate(shown):
         y = middle + round((number - (len(shown) - 1) / 2) * px(18))
         font = theme.tk_font(name)
-        fitted = fit(canvas, line_text, font, room, at_start=line_text is item.path)
+        fitted = fit(canvas, line_text, font, room, cut="start" if line_text is item.path else "end")
         canvas.create_text(left, y, text=fitted, anchor="w", font=font, fill=theme.resolve(colour))
     return images
 

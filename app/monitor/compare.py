@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, cast
 
+from app.form.choice_titles import value_title
 from app.form.setting_text import setting_title
 from app.monitor.chart import PlotLine
 from app.monitor.curves import PLOTS, SPANS
-from app.monitor.legend import distinct_names
+from app.monitor.legend import names_that_fit
 from app.monitor.plot import INSET, Plot
 from app.monitor.points import Axis, points_of
 from app.monitor.run_list import read_view, setting_differences
@@ -19,6 +20,8 @@ from app.state import AppState
 from app.widgets import icons, theme
 from app.widgets.buttons import Button, Menu, Segments, Slider, card, frame, text
 from app.widgets.table import table
+from app.widgets.text_width import text_width
+from modules.config import TrainConfig, find_option
 from modules.run import RunFolder
 from modules.run.view.run_view import RunView
 from modules.run.view.series import Curve
@@ -28,7 +31,8 @@ _REDRAW_S: Final = 0.5
 _FEW_RUNS: Final = 3
 _SETTING: Final = 130  # unscaled pixels of the column of titles
 _LEAST_RUN: Final = 60  # and of each run's
-_BESIDE_NAME: Final = 44  # unscaled pixels of the dot in a heading, and around it
+_DOT: Final = 12
+_BESIDE_NAME: Final = _DOT + 20  # unscaled pixels of the dot in a heading, and around it and the name
 METRICS: Final[Mapping[str, str]] = {
     "loss": PLOTS["loss"],
     "validation": "Validation",
@@ -117,11 +121,14 @@ class RunComparison(tk.Frame):
         self.plot = Plot(left, "Comparison", self._zoom, clips=True)
         self.plot.pack(fill="both", expand=True, padx=theme.px(INSET), pady=theme.px(INSET))
         self._table_frame = frame(right)
+        # a table asks for the width of its columns, which follow its width: the columns of the grid would never settle
+        self._table_frame.configure(width=theme.px(200), height=theme.px(230))
+        self._table_frame.pack_propagate(False)
         self._table_frame.pack(fill="both", expand=True, padx=theme.px(4), pady=theme.px(4))
 
     def _share_width(self, runs: int) -> None:
-        """The table of the settings gets half of it once it has many columns."""
-        plot, settings = (3, 2) if runs <= _FEW_RUNS else (1, 1)
+        """The table of the settings gets most of it once it has many columns."""
+        plot, settings = (3, 2) if runs <= _FEW_RUNS else (2, 3)
         self._body.columnconfigure(0, weight=plot, uniform="halves")
         self._body.columnconfigure(1, weight=settings, uniform="halves")
         self._body.update_idletasks()  # the names in the headings are as long as there is room
@@ -137,13 +144,18 @@ class RunComparison(tk.Frame):
         width = max(300, self._table_frame.winfo_width() / theme.scale() - 20)
         run_width = max(_LEAST_RUN, round((width - _SETTING) / len(paths)))
         columns = {"setting": ("Setting", _SETTING)}
-        names = distinct_names(list(self.names.values()), max(8, (run_width - _BESIDE_NAME) // 7))
+        share = self._table_frame.winfo_width() * run_width // (_SETTING + run_width * len(paths))
+        room, font = share - theme.px(_BESIDE_NAME), theme.tk_font("strong")
+        names = names_that_fit(list(self.names.values()), lambda name: text_width(self, f" {name}", font) <= room)
         columns |= {f"run{index}": (f" {name}", run_width) for index, name in enumerate(names)}
         self.difference_table = table(self._table_frame, columns)
         for index, colour in zip(range(len(paths)), theme.SERIES, strict=False):
-            icons.show_in_heading(self.difference_table, f"run{index}", "dot", 12, colour)
+            icons.show_in_heading(self.difference_table, f"run{index}", "dot", _DOT, colour)
+            self.difference_table.widen_heading(f"run{index}", theme.px(_DOT))
         for name, values in rows:
-            self.difference_table.insert("", "end", values=(setting_title(name), *values))
+            option = find_option(TrainConfig, name)
+            shown = [value_title(option, value) for value in values]
+            self.difference_table.insert("", "end", values=(setting_title(name), *shown))
 
     def _read(self) -> None:
         for path in self.paths:

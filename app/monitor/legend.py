@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Final
 
@@ -12,6 +12,7 @@ from app.widgets.ellipsis import truncate
 
 _ROW: Final = 17  # unscaled pixels
 _MOST: Final = 26  # characters of a name
+_LEAST: Final = 5
 
 
 class Legend(tk.Canvas):
@@ -50,13 +51,19 @@ class Legend(tk.Canvas):
             self.configure(height=height)
 
 
+def names_that_fit(names: Sequence[str], fits: Callable[[str], bool]) -> list[str]:
+    """Names as long as there is room for all of them, shortened as by `distinct_names`."""
+    tried = (distinct_names(names, most) for most in range(_MOST, _LEAST, -1))
+    return next((short for short in tried if all(map(fits, short))), distinct_names(names, _LEAST))
+
+
 def distinct_names(names: Sequence[str], most: int = _MOST) -> list[str]:
-    """Names of at most `most` characters; of long ones the end, in which they differ, and not their common start."""
+    """Names of at most `most` characters; of long ones the end, or if that is the same, what follows their common
+    start."""
     long = [name for name in names if len(name) > most]
-    common = sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*long, strict=False)))
-    start = min((common, *(len(name) - most // 2 for name in long)))
-    ends = {name: f"…{name[start:]}" if start else name for name in long}
-    last = [ends[name] if len(ends.get(name, "")) <= most else f"…{name[1 - most :]}" for name in long]
-    if start and len(set(last)) == len(set(long)):  # they differ at their ends, too
-        ends = dict(zip(long, last, strict=True))
-    return [truncate(ends.get(name, name), most) for name in names]
+    short = {name: f"…{name[1 - most :]}" for name in long}
+    if len(set(short.values())) < len(set(long)):
+        common = sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*long, strict=False)))
+        start = min((common, *(len(name) - most // 2 for name in long)))
+        short = {name: f"…{name[start:]}" if start else name for name in long}
+    return [truncate(short.get(name, name), most) for name in names]

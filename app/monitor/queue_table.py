@@ -19,11 +19,13 @@ _COLUMNS: Final = {
     "settings": ("Settings", 260),
     "result": ("Result", 210),
 }
+_SAYS_NOTHING: Final = {"devices": "All", "result": ""}
 
 
 def queue_table(parent: tk.Misc) -> Table:
     """An empty table; each row is named by the number of its entry."""
-    made = table(parent, _COLUMNS, ("number",))
+    made = table(parent, _COLUMNS, ("number",), names=("name",))
+    made.bind("<Configure>", lambda event: _choose_columns(made), add="+")
 
     def colour_rows() -> None:
         for state, colour in (("failed", theme.BAD), ("running", theme.ACCENT_TEXT), ("removed", theme.MUTED)):
@@ -50,3 +52,12 @@ def show_entries(shown: Table, content: QueueContent) -> None:
     if shown.get_children() != order:
         for index, item in enumerate(order):
             shown.move(item, "", index)
+    _choose_columns(shown)
+
+
+def _choose_columns(shown: Table) -> None:
+    """Where there is little room, without columns that say nothing: of results if there is none, of GPUs if each
+    entry takes all."""
+    rows = [dict(zip(_COLUMNS, shown.item(item, "values"), strict=True)) for item in shown.get_children()]
+    idle = {name for name, said in _SAYS_NOTHING.items() if rows and all(row[name] == said for row in rows)}
+    shown.show_columns([name for name in _COLUMNS if not (shown.is_narrow and name in idle)])

@@ -166,4 +166,8 @@ def _time(entry: Entry, run_s: float | None) -> str:
 
 
 def _clock(at: float | None) -> str:
-    return time.strftime("%d %b %H:%M", time.localtime(at)) if at else ""
+    """A moment; of today only the time."""
+    if not at:
+        return ""
+    day, today = time.localtime(at), time.localtime()
+    return time.strftime("%H:%M" if day[:3] == today[:3] else "%d %b %H:%M", day)

@@ -34,7 +34,7 @@ class RunTable:
         self.runs: dict[str, RunSummary] = {}
         self._words = _words(searched)
         self._places: Mapping[Path, str] = {}
-        self.tree = table(holder, _COLUMNS, ("steps", "loss", "validation_loss", "length"))
+        self.tree = table(holder, _COLUMNS, ("steps", "loss", "validation_loss", "length"), names=("name",))
         self.tree.configure(selectmode="extended", height=6)
         theme.follow(self.tree, "tones", self._colour_rows)
 

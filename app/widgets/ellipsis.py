@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import tkinter as tk
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Literal
 
 from app.widgets import theme
 from app.widgets.text_width import text_width
+
+Cut = Literal["start", "middle", "end"]
 
 _LONGEST: Final = 2000  # characters that are wrapped: more are never in sight
 
@@ -17,12 +20,13 @@ def truncate(text: str, max_length: int) -> str:
     return text if len(text) <= max_length else f"{text[: max_length - 1].rstrip()}…"
 
 
-def fit(widget: tk.Misc, text: str, font: theme.Font, room: int, *, at_start: bool = False) -> str:
-    """The text on one line, shortened with an ellipsis at the end (or the start) to fit `room` pixels."""
+def fit(widget: tk.Misc, text: str, font: theme.Font, room: int, *, cut: Cut = "end") -> str:
+    """The text on one line, shortened with an ellipsis at its `cut` to fit `room` pixels."""
     line = " ".join(text.split())
 
     def shortened(length: int) -> str:
-        return f"…{line[len(line) - length :].lstrip()}" if at_start else f"{line[:length].rstrip()}…"
+        kept = {"start": length, "middle": length // 2, "end": 0}[cut]
+        return f"{line[: length - kept].rstrip()}…{line[len(line) - kept :].lstrip()}"
 
     def width(part: str) -> int:
         return text_width(widget, part, font)
@@ -34,6 +38,12 @@ def fit(widget: tk.Misc, text: str, font: theme.Font, room: int, *, at_start: bo
         middle = (low + high + 1) // 2
         low, high = (middle, high) if width(shortened(middle)) <= room else (low, middle - 1)
     return shortened(low)
+
+
+def fit_parts(widget: tk.Misc, parts: Sequence[str], font: theme.Font, room: int) -> str:
+    """The parts with dots between them, without the last ones if there is no room for all."""
+    tried = (" · ".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((said for said in tried if text_width(widget, said, font) <= room), fit(widget, parts[0], font, room))
 
 
 def fit_lines(widget: tk.Misc, text: str, font: theme.Font, room: int, most: int) -> str:

@@ -8,7 +8,7 @@ from tkinter import ttk
 from typing import Any, Final, Literal
 
 from app.widgets import theme
-from app.widgets.ellipsis import fit
+from app.widgets.ellipsis import Cut, fit
 from app.widgets.scrollbar import Scrollbar
 from app.widgets.text_width import text_width
 
@@ -40,19 +40,48 @@ _HEADING: Final[Any] = [
 _PADDING: Final = 14  # unscaled pixels of a cell that its text cannot use
 _TEXTS_FROM: Final = 150  # unscaled width of columns with texts of any length, which become narrower first
 
+_HEADING: Final[Any] = [  # an icon stands before the title, where nothing covers it
+    ("Treeheading.cell", {"sticky": "nswe"}),
+    (
+        "Treeheading.border",
+        {
+            "sticky": "nswe",
+            "children": [
+                (
+                    "Treeheading.padding",
+                    {
+                        "sticky": "nswe",
+                        "children": [
+                            ("Treeheading.image", {"side": "left", "sticky": ""}),
+                            ("Treeheading.text", {"sticky": "we"}),
+                        ],
+                    },
+                )
+            ],
+        },
+    ),
+]
+
 
 class Table(ttk.Treeview):
-    """Texts that are too long for their column end in an ellipsis; `item` and `values` have them whole.
+    """Texts that are too long for their column are shortened with an ellipsis; `item` and `values` have them whole.
 
     `columns` maps names to (title, width in unscaled pixels). They share the room in proportion, unless that cuts a
     text.
     """
 
     def __init__(
-        self, parent: tk.Misc, columns: Mapping[str, tuple[str, int]], numbers: Collection[str], *, stretch: bool
+        self,
+        parent: tk.Misc,
+        columns: Mapping[str, tuple[str, int]],
+        numbers: Collection[str],
+        *,
+        names: Collection[str],
+        stretch: bool,
     ) -> None:
         super().__init__(parent, columns=[*columns, _END], show="headings", style=_STYLE, selectmode="browse")
         self._names = list(columns)
+        self._cuts: dict[str, Cut] = {name: "middle" if name in names else "end" for name in columns}
         self._widths = {name: width for name, (_, width) in columns.items()}
         self._wanted = dict(self._widths)  # of the columns that are shown
         self._stretch = stretch
@@ -104,11 +133,24 @@ class Table(ttk.Treeview):
             self._message.configure(text="")
             self._message.place_forget()
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it has less room than its columns ask for, whatever is in them."""
+        return 1 < self.winfo_width() < theme.px(sum(self._widths.values()) + _END_WIDTH)
+
     def show_columns(self, names: Collection[str]) -> None:
         """Show these columns only; they share the room."""
+        if set(names) == set(self._wanted):
+            return
         self._wanted = {name: self._widths[name] for name in self._names if name in names}
         self._resized()  # first, because Tk asks for the widths that it finds
         self.configure(displaycolumns=[*self._wanted, _END])
+
+    def widen_heading(self, name: str, width: int) -> None:
+        """Let a column be this much wider than its title needs, for an icon; in pixels."""
+        self._least[name] += width
+        self._needed[name] = max(self._needed[name], self._least[name])
+        self._resized()
 
     def schedule(self) -> None:
         """Shorten what is in sight, once everything else is done."""
@@ -136,7 +178,10 @@ class Table(ttk.Treeview):
         room = [int(self.column(name, "width")) - theme.px(_PADDING) for name in self._names]
         for item in seen:
             whole = self._whole.get(item, ())
-            fitted = tuple(fit(self, text, font, width) for text, width in zip(whole, room, strict=False))
+            fitted = tuple(
+                fit(self, text, font, width, cut=self._cuts[name])
+                for name, text, width in zip(self._names, whole, room, strict=False)
+            )
             if fitted != tuple(map(str, super().item(item, "values"))):
                 super().item(item, values=fitted)
 
@@ -187,15 +232,20 @@ class Table(ttk.Treeview):
 
 
 def table(
-    parent: tk.Misc, columns: Mapping[str, tuple[str, int]], numbers: Collection[str] = (), *, stretch: bool = True
+    parent: tk.Misc,
+    columns: Mapping[str, tuple[str, int]],
+    numbers: Collection[str] = (),
+    *,
+    names: Collection[str] = (),
+    stretch: bool = True,
 ) -> Table:
     """A table that fills `parent`, with a scrollbar; `columns` as of `Table`.
 
     None is narrower than its title; unless they `stretch`, what they do not need stays free. Those of `numbers` are
-    aligned at the right.
+    aligned at the right, those of `names` shortened in the middle, because names often differ at their ends.
     """
     restyle(parent)  # the style must exist before its first table
-    tree = Table(parent, columns, numbers, stretch=stretch)
+    tree = Table(parent, columns, numbers, names=names, stretch=stretch)
     theme.follow(tree, "style", lambda: restyle(tree))
 
     bar = Scrollbar(parent, tree.yview)
@@ -243,6 +293,7 @@ def restyle(widget: tk.Misc) -> None:
         relief="flat",
         padding=heading,
     )
+    style.layout(f"{_STYLE}.Heading", _HEADING)
     style.map(f"{_STYLE}.Heading", background=[("active", theme.resolve(theme.PRESSED))])
     style.layout(_STYLE, [("Treeview.treearea", {"sticky": "nswe"})])
     style.layout(f"{_STYLE}.Heading", _HEADING)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.monitor.chart import Chart, PlotLine
-from app.monitor.legend import distinct_names
+from app.monitor.legend import distinct_names, names_that_fit
 from app.monitor.points import Points, points_of
 from app.widgets import theme
 from modules.run.view.series import Series
@@ -93,9 +93,23 @@ def test_outliers_are_cut_off_only_where_runs_are_compared() -> None:
 
 def test_names_of_runs_keep_what_differs() -> None:
     names = ["a-very-long-name-of-a-run-with-rank-8", "a-very-long-name-of-a-run-with-rank-16", "short"]
-    assert distinct_names(names[:2]) == ["…n-with-rank-8", "…n-with-rank-16"]
+    assert distinct_names(names[:2]) == ["…name-of-a-run-with-rank-8", "…ame-of-a-run-with-rank-16"]
     assert distinct_names(["cats", "dogs"]) == ["cats", "dogs"]
     dated = ["stable_diffusion-1", "stable_diffusion-20261123-161121"]
-    assert distinct_names(dated, 13) == ["…sion-1", "…61123-161121"]
+    assert distinct_names(dated, 13) == ["…_diffusion-1", "…61123-161121"]
+    middle = [f"a-run-that-has-rank-{rank}-and-a-long-end-that-is-the-same" for rank in (8, 16)]
+    assert distinct_names(middle) == ["…8-and-a-long-end-that-is…", "…16-and-a-long-end-that-i…"]
     assert all(len(name) <= 26 for name in distinct_names(names))
     assert len(set(distinct_names(names))) == 3
+    assert names_that_fit(names[:2], lambda name: len(name) <= 15) == ["…un-with-rank-8", "…n-with-rank-16"]
+    assert names_that_fit(["cats", *names[:1]], lambda name: len(name) <= 40) == ["cats", "…name-of-a-run-with-rank-8"]
+
+
+def test_a_low_plot_has_two_numbers_on_its_axis() -> None:
+    steps = np.arange(100, dtype=np.float64)
+    for values in (np.linspace(0, 0.002, 100), np.linspace(31.0, 78.0, 100)):
+        chart = Chart()
+        line = PlotLine("rate", Points(steps, values, values, values, steps, steps), theme.SERIES[0])
+        chart.show([line], "steps", 0.0, None, 240, 75)
+        low, high = chart.axes.get_ylim()
+        assert sum(low <= at <= high for at in chart.axes.get_yticks()) >= 2

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import tkinter as tk
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 from app.monitor.queue_reader import QueueReader
+from app.monitor.queue_table import queue_table, show_entries
 from app.monitor.queue_texts import UNKNOWN, loss_text, progress_text, row_of, selected_text, settings_text
 from app.monitor.run_list import RunList
 from app.monitor.run_queue import QueuePage
@@ -21,7 +23,7 @@ from app.runs.status import Status
 from app.shell.closing import confirm_close
 from app.widgets import theme
 from modules.config import TrainConfig, find_option, load_config, save_config
-from modules.run.queue.entries import Entry
+from modules.run.queue.entries import Entry, Queue
 from modules.run.queue.folder import RunQueue
 from tests.app.driver import Driver
 from tests.app.fake_runs import make_fake_run
@@ -376,6 +378,24 @@ def test_a_stopped_entry_says_its_step(tmp_path: Path) -> None:
     assert list(content.durations_s.values()) == [run.duration_s for run in runs.read(folders)]
     assert results[1].startswith("step 120 of 1,000, ")
     assert "step" not in results[2], "all of them"
+
+
+def test_a_narrow_queue_shows_no_columns_that_say_nothing(shared_driver: Driver) -> None:
+    window = tk.Toplevel(shared_driver.window)
+    window.geometry("700x200+0+0")
+    shown = queue_table(window)
+    entry = Entry(number=1, name="stable_diffusion_xl-portrait-lora-rank-16", devices=None, added=time.time())
+    queue = Queue(entries=[entry])
+    shared_driver.settle()
+    show_entries(shown, queue, {1: "25 epochs"}, {})
+    shared_driver.settle()
+    assert {"devices", "result"}.isdisjoint(shown["displaycolumns"])
+    assert shown.item("1", "values")[4] == time.strftime("added %H:%M"), "today needs no date"
+    queue = Queue(entries=[entry.model_copy(update={"devices": [1]})])
+    show_entries(shown, queue, {1: "25 epochs"}, {1: "loss 0.05"})
+    shared_driver.settle()
+    assert {"devices", "result"} <= set(shown["displaycolumns"])
+    window.destroy()
 
 
 def test_what_the_selected_entry_was_is_told_whole() -> None:
