@@ -16,7 +16,7 @@ from app.form.setting_text import inactive_reason
 from app.form.text_fields import NumberField, NumbersField, SliderField, TextField, has_slider
 from app.state import AppState
 from app.widgets import theme
-from app.widgets.buttons import card, text
+from app.widgets.buttons import Switch, card, text
 from modules.config import Option
 
 TWO_COLUMNS_FROM = 880  # unscaled pixels of the form's width
@@ -75,7 +75,7 @@ class FieldCard:
         self._visible: list[Option] = []
         self._reason = ""
         self._width = 0
-        self.frame.grid_columnconfigure(1, minsize=theme.px(CONTROL_WIDTH))
+        self.frame.grid_columnconfigure(1, minsize=theme.px(CONTROL_WIDTH) + Switch.RING)
         self.frame.grid_columnconfigure(2, minsize=theme.px(34), weight=1)
         self.heading = text(self.frame, title, "heading")
         self.heading.grid(
@@ -192,8 +192,8 @@ class FieldCard:
     def _resized(self, event: tk.Event[tk.Misc]) -> None:
         if event.width != self._width:
             self._width = event.width
-            self.frame.grid_columnconfigure(0, minsize=titles_width(event.width))
-            self.frame.grid_columnconfigure(1, minsize=control_width(event.width))
+            self.frame.grid_columnconfigure(0, minsize=titles_width(event.width) - Switch.RING)
+            self.frame.grid_columnconfigure(1, minsize=control_width(event.width) + Switch.RING)
             for field in self.fields.values():
                 field.wrap(event.width)
 

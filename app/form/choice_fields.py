@@ -83,6 +83,7 @@ class SwitchField(Field):
     """A switch."""
 
     is_narrow = True
+    ring = Switch.RING
 
     def build(self) -> None:
         self.control = Switch(self.area, self.put, bg=self.bg)

@@ -9,7 +9,7 @@ from app.form.setting_text import display_value, fault_message, format_value, he
 from app.state import AppState
 from app.widgets import icons, theme
 from app.widgets.buttons import add_tooltip, frame, text
-from app.widgets.inputs import Entry, Menu, TextBox
+from app.widgets.inputs import Entry, Menu, Switch, TextBox
 from app.widgets.tooltip import Tooltip
 from modules.config import Option
 
@@ -47,6 +47,7 @@ class Field:
     """One setting. Subclasses implement build, show, enable, focus and, if needed, mark."""
 
     is_narrow: ClassVar[bool] = False  # the control fills only a part of its column: the reset arrow stands beside it
+    ring: ClassVar[int] = 0  # pixels around what is seen of the control
 
     def __init__(
         self, parent: tk.Misc, option: Option, state: AppState, host: FieldHost, bg: theme.Colour = theme.CARD
@@ -77,8 +78,8 @@ class Field:
 
     def grid(self, row: int) -> None:
         """Take two rows of the parent's grid: title, control and reset; the message below."""
-        self.title.grid(row=2 * row, column=0, sticky="w", padx=(theme.px(16), theme.px(8)))
-        self.area.grid(row=2 * row, column=1, sticky="ew")
+        self.title.grid(row=2 * row, column=0, sticky="w", padx=(theme.px(16), theme.px(8) - Switch.RING))
+        self.area.grid(row=2 * row, column=1, sticky="ew", padx=(Switch.RING - self.ring, 0))
         if self.is_narrow:
             self.reset.pack(in_=self.area, side="left", padx=theme.px(4))
         else:

@@ -78,7 +78,7 @@ class ItemList:
         self.add_button = Button(head, spec.add, self._add_chosen, icon="plus", bg=theme.CARD)
         self.add_button.pack(side="right", padx=8)
         body = frame(self.frame)
-        body.pack(fill="both", expand=True, padx=theme.px(12), pady=(0, theme.px(10)))
+        body.pack(fill="both", expand=True, padx=theme.px(16), pady=(0, theme.px(14)))
         self.canvas = tk.Canvas(body, width=10, borderwidth=0, highlightthickness=0, takefocus=1)
         self.bar = Scrollbar(body, self._scroll)
         self.canvas.pack(side="left", fill="both", expand=True)

@@ -50,7 +50,7 @@ class HostDialog:
         for row, (name, title, example, explanation) in enumerate(_FIELDS):
             text(body, title).grid(row=row, column=0, sticky="nw", padx=(0, theme.px(16)), pady=theme.px(10))
             place = frame(body)
-            place.grid(row=row, column=1, sticky="ew", pady=theme.px(4))
+            place.grid(row=row, column=1, sticky="ew", padx=(Switch.RING, 0), pady=theme.px(4))
             self.entries[name] = Entry(place, width=WIDTH - 120, placeholder=example)
             self.entries[name].pack(fill="x")
             if explanation:
@@ -62,7 +62,9 @@ class HostDialog:
         place.grid(row=len(_FIELDS), column=1, sticky="ew", pady=theme.px(4))
         self.allow_differences = Switch(place, lambda _: None)
         self.allow_differences.pack(anchor="w")
-        text(place, _DIFFERENCES, "small", colour=theme.MUTED).pack(anchor="w", pady=(theme.px(2), 0))
+        text(place, _DIFFERENCES, "small", colour=theme.MUTED).pack(
+            anchor="w", padx=(Switch.RING, 0), pady=(theme.px(2), 0)
+        )
         area.ask_for_all()
         if former is not None:
             self._fill(former)

@@ -104,11 +104,11 @@ class ToolForm(tk.Frame):
 
     def _add(self, row: int, field: ToolField) -> None:
         title = text(self, field.title)
-        title.grid(row=row, column=0, sticky="w", padx=(0, theme.px(12)))
+        title.grid(row=row, column=0, sticky="w", padx=(0, theme.px(12) - Switch.RING))
         area = frame(self)
-        area.grid(row=row, column=1, sticky="ew")
+        area.grid(row=row, column=1, sticky="ew", padx=(0 if field.kind == "switch" else Switch.RING, 0))
         message = text(self, field.help, "small", colour=theme.MUTED)
-        message.grid(row=row + 1, column=1, sticky="w", pady=(theme.px(2), theme.px(10)))
+        message.grid(row=row + 1, column=1, sticky="w", padx=(Switch.RING, 0), pady=(theme.px(2), theme.px(10)))
         self._messages[field.name] = message
         self._rows[field.name] = (title, area, message)
         self.controls[field.name] = self._control(area, field)

@@ -13,6 +13,7 @@ class Switch(tk.Canvas):
     """On or off; Space toggles it."""
 
     SIZE = (38, 24)
+    RING = 2  # pixels around the track, for the focus ring: other controls begin that much further right
 
     def __init__(self, parent: tk.Misc, toggled: Callable[[bool], object], *, bg: theme.Colour = theme.CARD) -> None:
         width, height = self.SIZE
