@@ -19,7 +19,7 @@ from app.monitor.tiles import read_image
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, card, frame, text
-from app.widgets.clickable import make_clickable
+from app.widgets.clickable import ClickableRow
 from modules.files import FileFault, open_regular
 from modules.run import RunFolder
 from modules.run.folder.event_reader import parse_events
@@ -67,16 +67,15 @@ class RecentRuns(tk.Frame):
             block = card(self)
             block.pack(fill="x", pady=(8, 0))
             row = _Row(block, run, partial(self._state.actions.follow, run.summary.path))
-            row.pack(fill="x", padx=theme.px(10), pady=theme.px(6))
+            row.pack(fill="x", padx=6, pady=6)
             self.rows.append(row)
 
 
-class _Row(tk.Frame):
+class _Row(ClickableRow):
     """One run; a click anywhere follows it."""
 
     def __init__(self, parent: tk.Misc, run: RecentRun, follow: partial[None]) -> None:
-        super().__init__(parent, borderwidth=0, highlightthickness=0)
-        theme.paint(self, bg=theme.CARD)
+        super().__init__(parent)
         self.name = run.summary.name
         self.sample = None if run.sample is None else ImageTk.PhotoImage(run.sample, master=self)
         place = frame(self)
@@ -98,7 +97,7 @@ class _Row(tk.Frame):
         self.curve.pack(side="left")
         theme.follow(self.curve, "curve", lambda: _draw(self.curve, run.losses))
         Button(self, "Show", follow, bg=theme.CARD).pack(side="left", padx=(14, 0))
-        make_clickable(self, follow)
+        self.on_click(follow)
 
 
 def read_recent(runs_dir: Path, side: int) -> list[RecentRun]:

@@ -11,6 +11,7 @@ from PIL import ImageTk
 
 from app.widgets import icons, rounded_images, theme
 from app.widgets.ellipsis import wrap
+from app.widgets.popover_border import draw_border
 from app.widgets.text_width import text_width
 
 _PAD: Final = 8  # around the entries; this and all sizes below in unscaled pixels
@@ -110,7 +111,7 @@ class Rows(tk.Canvas):
         self.step(which)
 
     def select_start(self, word: str, after: bool = False) -> bool:
-        """Highlight the first entry from the present one on (or `after` it) that starts with `word`.
+        """Highlight the first entry from the current one on (or `after` it) that starts with `word`.
 
         If no label does, what stands at the right counts, such as the name in files.
         """
@@ -135,17 +136,7 @@ class Rows(tk.Canvas):
 
     def draw_frame(self, x: int, y: int) -> None:
         """Draw the rounded border; the corners take the colours of what they lie over at (x, y) of the screen."""
-        width, height = self.extent
-        radius, line, fill = theme.px(_PAD), theme.resolve(theme.EDGE), theme.resolve(theme.CARD)
-        top = int(self.canvasy(0))  # it may open scrolled
-        self.create_rectangle(0, top, width - 1, top + height - 1, outline=line, tags="frame")
-        for anchor, at in {
-            "nw": (0, 0), "ne": (width, 0), "sw": (0, height), "se": (width, height)
-        }.items():  # fmt: skip
-            under = _colour_at(self, x + min(at[0], width - 1), y + min(at[1], height - 1))
-            corner = rounded_images.corner(self, radius, anchor, fill=fill, line=line, bg=under)
-            self._corners.append(corner)
-            self.create_image(at[0], top + at[1], anchor=anchor, image=corner, tags="frame")
+        self._corners = draw_border(self, self.extent, x, y, int(self.canvasy(0)))  # it may open scrolled
 
     def _heights(self) -> list[int]:
         """The upper edge of each row, and the end of the last."""
@@ -273,12 +264,3 @@ class Rows(tk.Canvas):
     def _click(self, y: int) -> None:
         if (number := self._row_at(y)) >= 0:
             self._run(self._rows[number])
-
-
-def _colour_at(widget: tk.Misc, x: int, y: int) -> str:
-    """The background of the widget at a place of the screen, or that of the window."""
-    try:
-        found = widget.winfo_containing(x, y)
-        return str(found.cget("bg")) if found is not None else theme.resolve(theme.WINDOW)
-    except (tk.TclError, KeyError, ValueError):  # a widget of Tk's own, or one without a background
-        return theme.resolve(theme.WINDOW)

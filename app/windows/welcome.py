@@ -11,7 +11,7 @@ from app.shell.files import Files
 from app.state import AppState
 from app.widgets import icons, theme
 from app.widgets.buttons import Button, Style, frame, text
-from app.widgets.clickable import make_clickable
+from app.widgets.clickable import ClickableRow
 from app.windows.dialog import Dialog
 from modules import ROOT
 from modules.config import ConfigError
@@ -24,7 +24,7 @@ def show_welcome(parent: tk.Misc, state: AppState, files: Files, open_presets: C
     dialog = Dialog(
         parent,
         "Welcome to Tandem",
-        "Train image models on one GPU, all GPUs or several machines. How would you like to start?",
+        "Train image models on one GPU or many machines. How would you like to start?",
     )
     state.preferences.welcomed = True
     status = text(dialog.body, "F1 lists the keyboard shortcuts.", "small", colour=theme.MUTED)
@@ -65,7 +65,7 @@ def show_welcome(parent: tk.Misc, state: AppState, files: Files, open_presets: C
         ("plus", "Your own settings", "Start from defaults", "Choose a model, add your images, train.", dialog.close),
     )
     for icon, title, label, help_, action in options:
-        row = frame(dialog.body)
+        row = ClickableRow(dialog.body)
         row.pack(fill="x", ipady=theme.px(6))
         icons.label(row, icon, 24, theme.ACCENT_TEXT, theme.CARD).pack(side="left", padx=theme.px(16))
         labels = frame(row)
@@ -75,7 +75,7 @@ def show_welcome(parent: tk.Misc, state: AppState, files: Files, open_presets: C
         style: Style = "accent" if icon == "play" else "plain"
         button = Button(row, label, action, style=style, bg=theme.CARD, width=170)
         button.pack(side="right", padx=(24, 12))
-        make_clickable(row, action)
+        row.on_click(action)
         if icon == "play":
             dialog.window.after_idle(button.focus_set)
     status.pack(anchor="w", pady=(theme.px(12), 0))

@@ -253,19 +253,20 @@ def test_search_by_another_trainers_name_jumps_to_field(driver: Driver) -> None:
     driver.window.set_advanced(False)
     driver.press("ctrl+f")
     driver.type("ddp_bucket_cap_mb")
-    assert driver.window.header.search._list is not None
+    assert driver.window.header.search.list is not None
     driver.press("Return")
-    assert (driver.window.section, driver.window.header.search._list) == ("multi_gpu", None)
+    assert (driver.window.section, driver.window.header.search.list) == ("multi_gpu", None)
     assert driver.window.sections["multi_gpu"].find("bucket_cap_mb") is not None
 
 
 def test_search_says_in_which_section_of_the_sidebar_a_setting_is(driver: Driver) -> None:
     driver.press("ctrl+f")
     driver.type("learning rate")
-    found = driver.window.header.search._list
+    found = driver.window.header.search.list
     assert found is not None
     shown = [found.itemcget(item, "text") for item in found.find_all() if found.type(item) == "text"]
     assert shown[:2] == ["Learning rate", "Training"]
+    assert len(found.find_withtag("frame")) == 5, "a border with four round corners"
     driver.press("Escape")
 
 
