@@ -151,7 +151,9 @@ class Chart:
         left, right, top, bottom = (theme.px(edge) for edge in _EDGES)
         width, height = size
         self.axes.set_position((left / width, bottom / height, 1 - (left + right) / width, 1 - (top + bottom) / height))
-        self.axes.yaxis.set_major_locator(_y_ticks(max(1, height // theme.px(42))))
+        # two numbers tell the scale; where their texts would touch, one
+        least = 2 if height - top - bottom >= theme.px(3 * _TEXT_PX) else 1
+        self.axes.yaxis.set_major_locator(_y_ticks(max(least, height // theme.px(42))))
 
     def _match_artists(self, lines: Sequence[PlotLine]) -> None:
         """Create one pair of artists per line, in its colour."""

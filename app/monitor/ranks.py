@@ -6,48 +6,23 @@ import tkinter as tk
 from typing import Final, Literal
 
 from app.monitor.page import Page
+from app.monitor.rank_figures import FIGURES, PARTS
 from app.monitor.rank_stats import Gauge, RankStats, findings, rank_stats
 from app.widgets import theme
+from app.widgets.bar import Bar
 from app.widgets.buttons import card, frame, text, wrap_within
-from app.widgets.ellipsis import fit
+from app.widgets.ellipsis import fit, fit_parts
 from app.widgets.scrollbar import Scrollbar
+from app.widgets.tooltip import Tooltip
 
 ROW: Final = 54
 _HEAD: Final = 34
 _NAME: Final = 210
 _GAUGE: Final = 122
+_BAR: Final = 4
 _MIN_PARTS_WIDTH: Final = 260
 _NONE: Final = -1  # in place of the count of the statistics that are shown
 _EDGES: Final = 14, 8  # left and right of the lines, in unscaled pixels
-
-# Parts of a step in order: title and colour.
-_PARTS: Final = {
-    "data_s": ("waiting for data", theme.SERIES[1]),
-    "computing": ("computing", theme.SERIES[0]),
-    "forward_s": ("forward", theme.SERIES[0]),
-    "backward_s": ("backward", theme.SERIES[2]),
-    "sync_s": ("waiting for other processes", theme.SERIES[3]),
-    "optimizer_s": ("optimizer step", theme.SERIES[4]),
-    "logging_s": ("logging", theme.SERIES[5]),
-    "waiting": ("gradient sync and optimizer step", theme.SERIES[3]),
-}
-# Title, format, unit, factor.
-_GAUGES: Final = {
-    "utilization_percent": ("GPU load", "{:.0f}", " %", 1.0),
-    "memory_used_mib": ("GPU memory", "{:.1f}", " GiB", 1 / 1024),
-    "temperature_c": ("Temperature", "{:.0f}", " °C", 1.0),
-    "power_w": ("Power", "{:.0f}", " W", 1.0),
-    "peak_percent": ("Of peak FLOPs", "{:.0f}", " %", 1.0),
-    "sm_clock_mhz": ("GPU clock", "{:.0f}", " MHz", 1.0),
-    "reserved_mib": ("Reserved by torch", "{:.1f}", " GiB", 1 / 1024),
-    "cpu_percent": ("CPU load", "{:.0f}", " %", 1.0),
-    "ram_used_mib": ("RAM", "{:.1f}", " GiB", 1 / 1024),
-    "process_cpu_percent": ("CPU of process", "{:.0f}", " %", 1.0),
-    "process_ram_mib": ("RAM of process", "{:.1f}", " GiB", 1 / 1024),
-    "disk_read_mb_s": ("Disk read", "{:.1f}", " MB/s", 1.0),
-    "network_sent_mb_s": ("Network sent", "{:.1f}", " MB/s", 1.0),
-    "memory_efficiency_percent": ("Memory efficiency", "{:.0f}", " %", 1.0),
-}
 
 
 class RanksPage(Page):
@@ -79,6 +54,11 @@ class RanksPage(Page):
         self._first = 0
         self._first_gauge = 0
         self._gauges_shown = 1
+        self._bars: list[Bar] = []
+        self._heads: list[tuple[int, str]] = []  # left edge and explanation of each figure
+        self._explained = ""
+        self.table.bind("<Motion>", self._explain)
+        self.table.bind("<Leave>", lambda event: self._hide_help())
         for sequence, rows in (
             ("<Button-4>", -1),
             ("<Button-5>", 1),
@@ -114,6 +94,7 @@ class RanksPage(Page):
         """Draw the visible rows."""
         table = self.table
         table.delete("all")
+        self._bars = []
         width, height = table.winfo_width(), table.winfo_height()
         self._show_summary()
         if not self.stats:
@@ -127,7 +108,7 @@ class RanksPage(Page):
             self.bar.show(0, 1)
             self.others.pack_forget()
             return
-        available = [name for name in _GAUGES if any(name in each.gauges for each in self.stats)]
+        available = [name for name in FIGURES if any(name in each.gauges for each in self.stats)]
         shown = self._choose_gauges(available, max(1, (width - theme.px(_NAME + _MIN_PARTS_WIDTH)) // theme.px(_GAUGE)))
         split = (
             theme.px(_NAME),
@@ -164,10 +145,27 @@ class RanksPage(Page):
     def _draw_head(self, split: tuple[int, int], shown: list[str]) -> None:
         middle = theme.px(_HEAD) / 2
         titles = [(theme.px(14), "Process"), (split[0], "Step time breakdown")]
-        titles += [(split[1] + n * theme.px(_GAUGE), _GAUGES[name][0]) for n, name in enumerate(shown)]
+        titles += [(split[1] + n * theme.px(_GAUGE), FIGURES[name].title) for n, name in enumerate(shown)]
         for x, title in titles:
             self._write(x, middle, title, theme.MUTED, "small")
+        self._heads = [(split[1] + n * theme.px(_GAUGE), FIGURES[name].help) for n, name in enumerate(shown)]
         self._draw_line(theme.px(_HEAD) - 1)
+
+    def _explain(self, event: tk.Event[tk.Canvas]) -> None:
+        """Explain the heading under the pointer, if it needs that."""
+        over = [(x, said) for x, said in self._heads if x <= event.x < x + theme.px(_GAUGE)]
+        left, said = over[0] if over and event.y < theme.px(_HEAD) and self.stats else (0, "")
+        if said == self._explained:
+            return
+        self._hide_help()
+        if said:
+            self._explained = said
+            Tooltip.of(self.table).rest(self.table, said, (left, 0, theme.px(_HEAD)))
+
+    def _hide_help(self) -> None:
+        if self._explained:
+            self._explained = ""
+            Tooltip.of(self.table).hide()
 
     def _draw_row(self, each: RankStats, top: int, split: tuple[int, int], shown: list[str], longest: float) -> None:
         upper, lower = top + theme.px(19), top + theme.px(37)
@@ -183,7 +181,7 @@ class RanksPage(Page):
             wait = f"{100 * each.data_wait_share:.0f} % waiting for data" if each.data_wait_share >= 0.02 else ""
             said = (f"{_seconds(each.step_s)} per step", wait, each.held_back, f"mean {_seconds(each.mean_step_s)}")
             room = split[1] - split[0] - theme.px(10)
-            label = fit(self.table, " · ".join(filter(None, said)), theme.tk_font("small"), room)
+            label = fit_parts(self.table, list(filter(None, said)), theme.tk_font("small"), room)
             self._write(split[0], lower, label, theme.MUTED, "small")
         for index, name in enumerate(shown):
             gauge = each.gauges.get(name)
@@ -200,7 +198,7 @@ class RanksPage(Page):
             return
         x, half = float(split[0]), theme.px(5)
         scale = (split[1] - split[0] - theme.px(24)) / longest
-        for name, (_, colour) in _PARTS.items():
+        for name, (_, colour) in PARTS.items():
             seconds = each.parts.get(name, 0.0)
             if seconds > 0:
                 end = x + seconds * scale
@@ -209,22 +207,22 @@ class RanksPage(Page):
                 x = end
 
     def _draw_gauge(self, name: str, gauge: Gauge, x: int, upper: int, lower: int) -> None:
-        _, form, unit, scale = _GAUGES[name]
-        self._write(x, upper - theme.px(5), form.format(gauge.now * scale) + unit, theme.TEXT, "small")
+        figure = FIGURES[name]
+        self._write(x, upper - theme.px(5), figure.text(gauge.now) + figure.unit, theme.TEXT, "small")
         if gauge.fill is not None:
-            start, y = x + theme.px(2), upper + theme.px(7)  # with its round end below the text
-            wide, colour = theme.px(_GAUGE - 30), theme.ACCENT
-            if name == "temperature_c" and gauge.now >= 87:
-                colour = theme.BAD
-            self._draw_bar(start, start + wide, y, theme.TROUGH)
+            wide, top = theme.px(_GAUGE - 26), upper + theme.px(5)
+            self._draw_bar(x, x + wide, top, theme.TROUGH)
             if gauge.fill > 0:
-                self._draw_bar(start, start + wide * gauge.fill, y, colour)
-        summary = f"avg {form.format(gauge.mean * scale)}  max {form.format(gauge.maximum * scale)}"
+                is_hot = name == "temperature_c" and gauge.now >= 87
+                self._draw_bar(x, x + round(wide * gauge.fill), top, theme.BAD if is_hot else theme.ACCENT)
+        summary = f"avg {figure.text(gauge.mean)}  max {figure.text(gauge.maximum)}"
         self._write(x, lower + theme.px(3), summary, theme.FAINT, "small")
 
-    def _draw_bar(self, start: float, end: float, y: int, colour: theme.Colour) -> None:
-        fill = theme.resolve(colour)
-        self.table.create_line(start, y, end, y, width=theme.px(4), fill=fill, capstyle="round")
+    def _draw_bar(self, start: int, end: int, top: int, colour: theme.Colour) -> None:
+        bar = Bar(self.table, theme.px(_BAR))
+        bar.colour(theme.resolve(colour))
+        bar.place(start, end, top)
+        self._bars.append(bar)  # Tk itself keeps no reference to their ends
 
     def _show_summary(self) -> None:
         found = findings(self.stats)
@@ -246,9 +244,9 @@ class RanksPage(Page):
         legend = self.legend
         legend.delete("all")
         x, middle = legend.winfo_width(), theme.px(9)
-        present = [name for name in _PARTS if any(name in each.parts for each in self.stats)]
+        present = [name for name in PARTS if any(name in each.parts for each in self.stats)]
         for name in reversed(present):
-            title, colour = _PARTS[name]
+            title, colour = PARTS[name]
             label = legend.create_text(
                 x,
                 middle,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from app.widgets import theme
+from app.widgets.bar import Bar
 from app.widgets.buttons import card, frame, text, wrap_within
 from modules.machine import Gpu, GpuLoad, gpu_load, visible_gpus
 
@@ -39,6 +40,7 @@ class GpuList:
         self._reading: GpuReading | None = None
         self._ids: tuple[int, ...] | None = None
         self._row = 0
+        self._bars: list[Bar] = []
         head = frame(self.frame)
         head.pack(fill="x", padx=theme.px(16), pady=(theme.px(12), theme.px(4)))
         text(head, "GPUs on this machine", "heading").pack(side="left")
@@ -122,6 +124,7 @@ class GpuList:
 
     def _draw(self) -> None:
         self.canvas.delete("all")
+        self._bars = []
         loads = {} if self._reading is None else {load.index: load for load in self._reading.loads}
         for row, gpu in enumerate(self._gpus):
             self._draw_row(row, gpu, loads.get(gpu.index))
@@ -169,13 +172,13 @@ class GpuList:
             self.canvas.create_line(tick, fill=theme.resolve(theme.ON_ACCENT), width=theme.px(2), capstyle="round")
 
     def _draw_bar(self, left: int, top: int, right: int, fraction: float, is_on: bool) -> None:
-        height = theme.px(6)
-        self.canvas.create_rectangle(left, top, right, top + height, fill=theme.resolve(theme.TROUGH), width=0)
         colour = theme.BAD if fraction > 0.95 else theme.WARN if fraction > 0.85 else theme.ACCENT
-        end = left + max(0, min(1, fraction)) * (right - left)
-        self.canvas.create_rectangle(
-            left, top, end, top + height, fill=theme.resolve(colour if is_on else theme.FAINT), width=0
-        )
+        end = left + round(max(0, min(1, fraction)) * (right - left))
+        for stop, fill in ((right, theme.TROUGH), (end, colour if is_on else theme.FAINT)):
+            bar = Bar(self.canvas, theme.px(6))
+            bar.colour(theme.resolve(fill))
+            bar.place(left, stop, top)
+            self._bars.append(bar)  # Tk itself keeps no reference to their ends
 
 
 def format_gpu_load(load: GpuLoad | None) -> str:
