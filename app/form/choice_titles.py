@@ -51,6 +51,9 @@ _TITLES: Final = {
     "v_prediction": "v-prediction",
     "vae": "VAE",
 }
+_TITLES_AMONG: Final = {  # where a value means something else among others
+    frozenset({"sample", "mode"}): {"sample": "Sampled in every step", "mode": "Always the same"}
+}
 _NUMBER_FORMAT: Final = re.compile(r"[a-z]+\d+")
 
 
@@ -64,10 +67,12 @@ def choice_title(value: str) -> str:
 
 
 def choice_titles(values: Iterable[str]) -> dict[str, str]:
-    """The words for each value."""
-    return {value: choice_title(value) for value in values}
+    """The words for each of the values of one setting."""
+    every = tuple(values)
+    own = _TITLES_AMONG.get(frozenset(every), {})
+    return {value: own.get(value) or choice_title(value) for value in every}
 
 
 def value_title(option: Option | None, value: str) -> str:
     """The words for a value of this setting; the value itself where it is not one of its choices."""
-    return choice_title(value) if option is not None and value in option.choices else value
+    return choice_titles(option.choices)[value] if option is not None and value in option.choices else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from app.form.choice_titles import choice_title, value_title
+from app.form.choice_titles import choice_title, choice_titles, value_title
 from modules.config import Fault, Option, TrainConfig, allowed, find_option
 from modules.config.family_about import family_about
 from modules.config.family_files import family_names
@@ -83,14 +83,14 @@ def _explained(option: Option) -> tuple[str, list[tuple[str, str]]]:
 def help_text(option: Option) -> str:
     """The tooltip of a setting: help, default, allowed values, behaviour on resume, name in files."""
     about, choices = _explained(option)
-    lines = [about, *(f"{choice_title(choice)}: {said}" for choice, said in choices), ""]
+    titles = choice_titles(option.choices)
+    lines = [about, *(f"{titles[choice]}: {said}" for choice, said in choices), ""]
     lines = [_with_choices(option, line) for line in lines]
     if not option.required:
         empty = option.default in (None, "", [], {})
         lines.append("Default: empty" if empty else f"Default: {display_value(option, option.default)}")
     if option.choices:
-        pairs = ((choice_title(choice), choice) for choice in option.choices)
-        written = [f"{title} = {choice}" for title, choice in pairs if title.lower() != choice]
+        written = [f"{title} = {choice}" for choice, title in titles.items() if title.lower() != choice]
         lines += [f"Written in files: {', '.join(written)}"] if written else []
     if str(option.bounds) and option.type != "text":
         lines.append(f"Allowed: {allowed(option).removesuffix(' (null)')}")
@@ -106,11 +106,14 @@ def _with_choices(option: Option, said: str) -> str:
     A name that may be an ordinary word counts only before a colon, or if the setting depends on it.
     """
     needed = {name for term in (option.depends_on or "").split(" & ") for name in term.partition("=")[2].split("|")}
+    titles = choice_titles(option.choices)
 
     def title(match: re.Match[str]) -> str:
         name, colon = match.group(1), match.group(2)
         is_own = name in option.choices and (colon or "_" in name)
-        return f"{choice_title(name)}{colon}" if is_own or name in needed else match.group()
+        if is_own:
+            return f"{titles[name]}{colon}"
+        return f"{choice_title(name)}{colon}" if name in needed else match.group()
 
     return re.sub(r"(?<![\w.=-])([a-z][a-z0-9_]*)(:?)(?![\w=-])", title, said)
 

@@ -62,7 +62,7 @@ class GenerateForm(tk.Frame):
         """Build the cards, one at each step; the form is usable after the last."""
         self._build_model(self._card("Model"))
         yield
-        self._build_prompt(self._card("Prompt"))
+        self._build_prompt(self._card("Prompts"))
         yield
         self._build_images(self._card("Images"))
         yield
@@ -153,7 +153,7 @@ class GenerateForm(tk.Frame):
         row.grid_columnconfigure(0, weight=1)
         self._path(row, "lora", 0)
         self._entry(self._field(row, "lora_scale", 1, spans=True), "lora_scale")
-        several = "Several strengths, such as 0, 0.5, 1, give a row of images each."
+        several = "Several, such as 0, 0.5, 1, give a row of images each."
         text(body, several, "small", colour=theme.MUTED, wrap=INSIDE).pack(anchor="w", pady=(0, theme.px(10)))
 
     def _build_prompt(self, body: tk.Frame) -> None:

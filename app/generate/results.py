@@ -23,7 +23,7 @@ from modules.run.view.event_records import SampleFile
 MAX_IMAGES: Final = 300  # shown
 NAME: Final = re.compile(r"sample-\d{1,9}\.png")  # as scripts/sample.py writes them
 _EMPTY: Final = (
-    "No images yet.\nChoose a base model or a run, write a prompt and press Generate.\n"
+    "No images yet.\nChoose a base model or a run, write a prompt if it needs one, and press Generate.\n"
     "The images appear here side by side."
 )
 _REUSED: Final = ("prompt", "negative_prompt", "width", "height", "steps", "guidance_scale", "seed")

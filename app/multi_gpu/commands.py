@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from modules import ROOT
 from modules.config import TrainConfig
@@ -18,6 +19,13 @@ from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.environment import LaunchEnvironment
 
 SUBMIT_SCRIPT = ROOT / "scripts" / "submit_slurm.py"
+_SLURM_OPTIONS: Final = (
+    ("--gpus 8", "GPUs of all nodes together; correct the number if it is that of this computer"),
+    ("--cpu", "train on the processors of the nodes, without GPUs"),
+    ("--partition NAME --account NAME", "where the job runs, and who pays, if your cluster asks for them"),
+    ("--time 1-0 --mem 64G --gpu_type NAME", "limits and the kind of GPU: here a day and 64 GB of each node"),
+    ("--dry_run", "only show the script"),
+)
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,7 @@ class Command:
     title: str
     help: str
     text: str
+    options: tuple[tuple[str, str], ...] = ()  # that may be corrected or added, and what for
 
 
 def build_commands(
@@ -95,10 +104,9 @@ def _slurm_job(config: TrainConfig, config_file: Path) -> Command:
     return Command(
         title,
         f"{alone}Run it on a login node of the cluster, which sees this folder and the config file: it checks the "
-        "settings, writes the run's folder with slurm.sh in it, and submits that with sbatch. Correct --gpus, the "
-        "number on all nodes together, if it is that of this computer, and add what your cluster asks for, such as "
-        "--partition NAME --time 1-0 --account NAME --mem 64G --gpu_type NAME; --dry_run only shows the script.",
+        "settings, writes the run's folder with slurm.sh in it, and submits that with sbatch.",
         f"{_start_folder()} && {shlex.join(command)}",
+        _SLURM_OPTIONS,
     )
 
 

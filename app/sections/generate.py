@@ -104,9 +104,10 @@ class Section(tk.Frame):
             return
         self.form.repeat({**found.fields, **(sample or {})})
         self.form.show_faults({})
+        todo = "Press Generate."
         if not self.form.values()["prompt"]:
             self.form.fields["prompt"].control.focus_set()
-        todo = "Press Generate." if self.form.values()["prompt"] else "Write a prompt and press Generate."
+            todo = "Write a prompt if it needs one, and press Generate."
         self._say(JobStatus(f"The model of {found.name} is filled in. {todo}"))
 
     def generate(self) -> None:

@@ -20,7 +20,7 @@ OPTIMIZER = (
 )  # fmt: skip
 
 
-SCHEDULE: Final = "Learning-rate schedule"
+SCHEDULE: Final = "Schedule"
 
 
 class Section(FormSection):
@@ -30,7 +30,7 @@ class Section(FormSection):
     declared_in = ("Training", "Memory", "Optimizer")
     cards = (
         Card("Length", ("epochs", "max_steps", "max_minutes", "seed"), 0),
-        Card("Optimizer", OPTIMIZER, 1),
+        Card("Optimization", OPTIMIZER, 1),
         Card("Batch", ("batch_size", "gradient_accumulation_steps", "global_batch_size"), 0),
         Card(
             SCHEDULE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from app.form.cards import FieldCard
@@ -53,7 +53,7 @@ class MultiNodeWindow:
         fields.pack(fill="x")
         self._cards = [
             self._card(fields, "Machines", MACHINE_FIELDS),
-            self._card(fields, "Rendezvous address", RENDEZVOUS_FIELDS),
+            self._card(fields, "Address and port", RENDEZVOUS_FIELDS),
         ]
         for column, block in enumerate(self._cards):
             block.frame.grid(row=0, column=column, sticky="nsew", padx=(6, 0) if column else (0, 6))
@@ -126,6 +126,8 @@ class MultiNodeWindow:
         button.configure(command=lambda: self._copy(command, button))
         button.pack(side="right")
         text(block, command.help, "small", colour=theme.MUTED, wrap=WIDTH - 60).pack(anchor="w", pady=(0, theme.px(4)))
+        if command.options:
+            _table_of(block, command.options).pack(anchor="w", pady=(0, theme.px(6)))
         shown = tk.Text(
             block, height=1, wrap="char", font=theme.tk_font("mono"),
             relief="flat", borderwidth=0, padx=theme.px(10), pady=theme.px(8), highlightthickness=1,
@@ -208,6 +210,15 @@ class MultiNodeWindow:
             self._message.pack(fill="x", pady=(theme.px(8), 0), before=self._list)
         else:
             self._message.pack_forget()
+
+
+def _table_of(parent: tk.Misc, rows: Sequence[tuple[str, str]]) -> tk.Frame:
+    """Options in the font of commands, in which two hyphens are no dash, each with what it is for."""
+    made = frame(parent)
+    for row, (option, purpose) in enumerate(rows):
+        text(made, option, "mono", colour=theme.MUTED).grid(row=row, column=0, sticky="w", padx=(0, theme.px(16)))
+        text(made, purpose, "small", colour=theme.MUTED).grid(row=row, column=1, sticky="w")
+    return made
 
 
 def _show_every_line(shown: tk.Text) -> None:

@@ -30,6 +30,10 @@ _MAX_MESSAGES: Final = 6  # about the machines that join
 _START_THERE: Final = "Run these in Tandem's folder there; each machine needs this config file at the same path."
 _JOIN_THERE: Final = "Run this in Tandem's folder there. It needs no config file; each machine counts its own GPUs."
 _CLICK_A_ROW: Final = "Click a row to read all of it, and what to do about it."
+_EXPLAINED: Final = {
+    "all-reduce": "All-reduce: every process gets the sum over all processes, as for the gradients in each step.",
+    "pairs": "Each pair of processes exchanges data, to find a slow or broken connection.",
+}
 _TABLE_HEIGHT, _ADVICE_HEIGHT = 320, 64  # unscaled; of three lines, longer ones take room from the table
 _LEAST_TABLE_HEIGHT: Final = 120
 _NOBODY_YET: Final = "No other machine has joined yet."
@@ -207,7 +211,8 @@ class PreflightWindow(ProgramWindow):
         selected = self.table.selection()
         if self.report is not None and selected:
             cell = self.report.cells[int(selected[0])]
-            self._advice.configure(text=_in_window("\n".join(filter(None, (cell.value, cell.advice)))))
+            said = (_EXPLAINED.get(cell.check), cell.value, cell.advice)
+            self._advice.configure(text=_in_window("\n".join(filter(None, said))))
 
     def _see_selected(self) -> None:
         if selected := self.table.selection():

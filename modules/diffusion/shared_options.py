@@ -37,8 +37,8 @@ def latents() -> Any:
     return setting(
         "sample",
         title="Latents (sampled or fixed)",
-        help="sample: latents are sampled from the autoencoder's distribution in every step. mode: always the same "
-        "latents, and half the disk space.",
+        help="The autoencoder encodes an image as a distribution of latents. sample: new latents are drawn from it in "
+        "every step. mode: the most likely latents, the same in every step; the cache takes half the disk space.",
         advanced=True,
         resume="warn",
     )

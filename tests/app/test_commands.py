@@ -65,6 +65,13 @@ def test_slurm_script_of_one_node(images: Path, tmp_path: Path, more: dict[str, 
     assert "#SBATCH --gres" not in batch_script(settings(images, tmp_path, **more, device="cpu"), tmp_path)
 
 
+def test_options_of_the_slurm_line_are_explained_and_exist(images: Path, tmp_path: Path) -> None:
+    (found,) = build_commands(settings(images, tmp_path), tmp_path / "config.yaml", "token")
+    named = [word for option, _ in found.options for word in option.split() if word.startswith("--")]
+    known = {name for action in parser()._actions for name in action.option_strings}
+    assert {"--cpu", "--gpus", "--dry_run"} <= set(named) <= known
+
+
 def test_torchrun_commands_have_their_folder_and_one_secret(images: Path, tmp_path: Path) -> None:
     found = build_commands(two_machines(images, tmp_path, 1), tmp_path / "config.yaml", "token")
     by_hand = [command.text for command in found if "torchrun" in command.title]

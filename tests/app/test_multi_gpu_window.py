@@ -251,6 +251,7 @@ def test_one_machine_has_the_line_of_a_slurm_job(section: Section, shared_driver
     (slurm,) = commands_in(window)
     assert "--gpus 2 --nodes 1" in slurm.get("1.0", "end")
     assert "“Number of machines” is 1" in driver.text(window)
+    assert "Mono" in str(driver.label(window, "--cpu").cget("font")), "two hyphens, no dash"
     driver.press("Escape")
 
 

@@ -80,7 +80,7 @@ def test_first_cards_appear_at_once_and_a_jump_waits_for_the_others(driver: Driv
 
     driver.window.show_section("training")
     section = driver.window.sections["training"]
-    assert [block.heading.cget("text") for block in filled()] == ["Length", "Optimizer"]
+    assert [block.heading.cget("text") for block in filled()] == ["Length", "Optimization"]
     assert len(filled()) == FIRST_CARDS < len(section.blocks)
     driver.window.state_.jump_to("early_stopping_patience")
     assert len(filled()) == FIRST_CARDS, "nothing is built for the jump alone"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from app.form.choice_titles import choice_title
+from app.form.choice_titles import choice_title, choice_titles
 from app.form.setting_text import help_text, inactive_reason, setting_title, with_titles
 from app.images.problem_list import ProblemList
 from app.preferences import Preferences
@@ -192,6 +192,11 @@ def test_help_names_choices_as_the_menu_does() -> None:
 )
 def test_choices_are_spelt_as_the_field_does(value: str, shown: str) -> None:
     assert choice_title(value) == shown
+
+
+def test_the_same_value_has_other_words_among_other_values() -> None:
+    assert choice_titles(("sample", "mode")) == {"sample": "Sampled in every step", "mode": "Always the same"}
+    assert choice_titles(("uniform", "mode"))["mode"] == "Mode"
 
 
 def test_conditions_are_sentences() -> None:

@@ -42,9 +42,9 @@ class OptimizerSettings(Section):
     scheduler: Literal["constant", "linear", "cosine", "cosine_with_restarts", "polynomial"] = setting(
         "constant",
         title="Learning-rate schedule",
-        help="How the learning rate changes over the run. constant: not at all. linear: falls evenly. cosine: falls "
-        "slowly at the start and at the end. cosine_with_restarts: falls and jumps back several times. polynomial: "
-        "falls along a curve of the power you choose.",
+        help="How the learning rate changes over the run. constant: stays the same. linear: falls evenly. "
+        "cosine: falls slowly at the start and at the end. cosine_with_restarts: falls and jumps back several times. "
+        "polynomial: falls along a curve of the power you choose.",
         resume="warn",
     )
     warmup_steps: int = setting(
