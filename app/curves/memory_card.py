@@ -64,8 +64,10 @@ class MemoryCard:
         self.hide()
         self._config = config
         if self.is_current:
+            self._show_facts(config)
             self._say()
             return
+        self._fade()
         self.line.configure(text="Computing: a process builds the model without its weights and counts its tensors…")
         self._job = self.frame.after(PAUSE_MS, self._ask)
 
@@ -124,6 +126,11 @@ class MemoryCard:
             self.warning.pack(anchor="w", padx=theme.px(16), pady=(0, theme.px(6)))
         else:
             self.warning.pack_forget()
+
+    def _fade(self) -> None:
+        """Show that the numbers are those of earlier settings."""
+        for label in self.facts.winfo_children():
+            theme.paint(label, fg=theme.FAINT)
 
     def _say(self) -> None:
         self.line.configure(text=with_titles(self.answer.error) or remark(self.answer))

@@ -114,7 +114,8 @@ def describe(found: NoiseHistogram) -> str:
     parts = (sum(found.counts[:third]), sum(found.counts[third:-third]), sum(found.counts[-third:]))
     low, middle, high = (round(100 * part / total) for part in parts)
     note = f" ({found.note})" if found.note else ""
-    return f"{total:,} noise levels, drawn as training draws them{note}: {low} % low, {middle} % middle, {high} % high."
+    shares = f"{low} % low, {middle} % middle, {high} % high".replace(" %", "\u00a0%")  # no line begins with a sign
+    return f"{total:,} noise levels, drawn as training draws them{note}: {shares}."
 
 
 def whole_path(settings: Mapping[str, object], name: str) -> dict[str, object]:

@@ -19,6 +19,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Menu, frame, text
 
 _FILTER_PAUSE_MS = 150
+_FILTER: Final = 220  # unscaled width of the field
 
 
 _ANNOTATE: Final = "Have captions, tags or masks proposed for the folder of the selected image"
@@ -73,13 +74,16 @@ class ImageBrowser(tk.Frame):
             bar, "Write captions", lambda: self.event_generate("<<Annotate>>"), bg=theme.CARD, tooltip=_ANNOTATE
         )
         annotate.pack(side="right", padx=(0, theme.UNIT))
-        self.filter = Entry(bar, lambda _: self._schedule_filter(), width=220, placeholder="Filter by name or caption")
+        self.filter = Entry(
+            bar, lambda _: self._schedule_filter(), width=_FILTER, placeholder="Filter by name or caption"
+        )
         self.filter.pack(side="left")
         kinds = list(_FILTERS)
         self.kind = Menu(bar, kinds, lambda _: self.refresh(), width=180, titles=_FILTERS)
         self.kind.pack(side="left", padx=theme.UNIT)
         self._count = text(bar, font="small", colour=theme.MUTED)
-        self._count.pack(side="left", padx=theme.px(theme.UNIT))
+        self._count.pack(side="left", padx=(theme.px(theme.UNIT), 0))
+        bar.bind("<Configure>", lambda event: self._fit_filter(event.width))
 
     def show(self, image_index: ImageIndex) -> None:
         """Show a (possibly partial) survey result."""
@@ -111,6 +115,19 @@ class ImageBrowser(tk.Frame):
             self.editor.update_details(selected, self._problems.get(selected.file, []))
         self.shown = shown
         self._show_controls(any_images=bool(total))
+
+    def _fit_filter(self, width: int) -> None:
+        """The field gives way to the others, down to half of its usual width; then the count is left out."""
+        others = [each for each in self.bar.winfo_children() if isinstance(each, (Button, Menu))]
+        gaps = theme.px(5 * theme.UNIT)
+        room = (width - gaps - sum(each.winfo_reqwidth() for each in others)) / theme.scale()
+        count = self._count.winfo_reqwidth() / theme.scale()
+        if room - count < _FILTER / 2:
+            self._count.pack_forget()
+        else:
+            self._count.pack(side="left", padx=(theme.px(theme.UNIT), 0))
+            room -= count
+        self.filter.set_width(int(max(_FILTER / 2, min(_FILTER, room))))
 
     def _fit(self) -> None:
         bars = [bar for bar in (self.bar, self.replacing) if bar.winfo_manager()]

@@ -22,6 +22,7 @@ from modules.files import FileFault
 
 PREVIEW = 320
 _LEAST_SIDE: Final = 96  # of the image, in unscaled pixels, before the hint gives way to it
+_SMALLEST_SIDE: Final = 48
 
 
 _HINTS: Final[dict[CaptionLines, str]] = {
@@ -98,7 +99,8 @@ class CaptionEditor(tk.Frame):
         self._fit()
 
     def _fit(self) -> None:
-        """The image gets the height that the texts leave; if that is low, without the hint: captions matter most."""
+        """The image gets the height that the texts leave; if that is low, without the hint, and if even lower the image
+        is left out: captions matter most."""
         width, height = self._room
         if not height:
             return
@@ -120,7 +122,12 @@ class CaptionEditor(tk.Frame):
             self._hint.pack_forget()
         elif not self._hint.winfo_manager():
             self._hint.pack(fill="x", pady=theme.px(theme.UNIT / 2), before=self._undo)
-        side = max(theme.px(64), min(wide, rest if is_low else with_hint))
+        side = min(wide, rest if is_low else with_hint)
+        if side < theme.px(_SMALLEST_SIDE):
+            self._canvas.pack_forget()
+            return
+        if not self._canvas.winfo_manager():
+            self._canvas.pack(pady=(0, theme.px(theme.UNIT)), before=self._name)
         if (side, wide) != (self._side, self._canvas.winfo_reqwidth()):
             self._side = side
             self._canvas.configure(width=wide, height=side)

@@ -166,6 +166,12 @@ def count_problems(kinds: Mapping[str, int]) -> str:
     return ", ".join(f"{n:,} {words}{'s' * (n != 1 and words == 'duplicate')}" for n, words in counted if n)
 
 
+def sum_problems(kinds: Mapping[str, int]) -> str:
+    """Such as "12 without a caption", or of several kinds their number alone: "15 problems"."""
+    found = [kind for kind in _COUNTED if kinds.get(kind)]
+    return count_problems(kinds) if len(found) < 2 else f"{sum(kinds[kind] for kind in found):,} problems"
+
+
 Child = subprocess.Popen[str]
 
 

@@ -10,7 +10,7 @@ from app.form.cards import Card
 from app.form.item_list import ItemListSpec
 from app.form.item_row import ItemContent
 from app.form.setting_text import format_value
-from app.images.image_index import ConceptFolder, count_problems
+from app.images.image_index import ConceptFolder, sum_problems
 from app.images.pages import ImagePages
 from app.images.thumbnails import Thumbnails
 from app.sections.form_section import FormSection
@@ -217,7 +217,7 @@ class Section(FormSection):
             _count(folder, self._is_read),
             "" if repeats in (1, 1.0, "1") else f"{format_value(repeats)}× per epoch",
             _KINDS.get(str(kind), str(kind)),
-            "" if folder is None else count_problems(folder.problems),
+            "" if folder is None else sum_problems(folder.problems),
         ]
         cover = folder.images[0].file if folder is not None and folder.images else None
         lacks_images = folder is not None and not folder.images and self._is_read

@@ -16,7 +16,7 @@ from app.tools.model_tasks import ModelTask, ToolField
 from app.tools.program_page import ProgramPage
 from app.tools.tool_form import ToolForm
 from app.widgets import theme
-from app.widgets.buttons import Entry, Menu, card, text
+from app.widgets.buttons import Entry, Menu, card, frame, text
 from modules.files.images import open_image
 
 SETTINGS: Final = (
@@ -38,6 +38,7 @@ _TASK: Final = ModelTask(
 )
 _SIDE: Final = 210  # unscaled pixels of an image
 _TILE: Final = 236
+_GAP: Final = 8  # around each, as around the card above
 _EPOCH, _COUNT = 2, 3  # arguments of the program
 
 
@@ -115,27 +116,33 @@ class PreviewPage(ProgramPage):
         photo = ImageTk.PhotoImage(small, master=self)
         self._photos.append(photo)
         tile = card(self.scroll.inside)
-        picture = tk.Label(tile, image=str(photo), borderwidth=0)
+        inside = frame(tile)
+        inside.pack(padx=theme.px(12), pady=(theme.px(12), theme.px(10)))
+        widest = frame(inside)
+        widest.configure(width=side, height=1)
+        widest.pack()
+        picture = tk.Label(inside, image=str(photo), borderwidth=0)
         theme.paint(picture, bg=theme.CARD)
-        picture.pack(padx=theme.px(12), pady=(theme.px(12), theme.px(6)))
+        picture.pack(pady=(0, theme.px(6)))
         for line, colour, name in zip(
             describe(sample), (theme.TEXT, theme.MUTED, theme.MUTED), ("body", "small", "small"), strict=True
         ):
-            label = text(tile, line, name, colour=colour, wrap=_SIDE)  # type: ignore[arg-type]
-            label.pack(anchor="w", padx=theme.px(12))
-        label.pack_configure(pady=(0, theme.px(10)))
+            text(inside, line, name, colour=colour, wrap=_SIDE).pack(anchor="w")  # type: ignore[arg-type]
         self._tiles.append(tile)
         self._columns = 0
         self._arrange()
 
     def _arrange(self) -> None:
-        """As many columns as there is room for."""
-        columns = max(1, self.scroll.inside.winfo_width() // theme.px(_TILE + 12))
+        """As many columns as there is room for, which they fill."""
+        columns = max(1, self.scroll.inside.winfo_width() // theme.px(_TILE + 2 * _GAP))
         if columns == self._columns:
             return
         self._columns = columns
+        for column in range(max(columns, self.scroll.inside.grid_size()[0])):
+            is_used = column < columns
+            self.scroll.inside.grid_columnconfigure(column, weight=is_used, uniform="tiles" if is_used else "")
         for number, tile in enumerate(self._tiles):
-            tile.grid(row=number // columns, column=number % columns, sticky="new", padx=6, pady=6)
+            tile.grid(row=number // columns, column=number % columns, sticky="new", padx=_GAP, pady=_GAP)
 
 
 def describe(sample: Answer) -> tuple[str, str, str]:

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from app.images.captions import CaptionFiles, Replacement, apply, plan_replacement, read_caption, write_caption
-from app.images.image_index import ImageIndex, ImageProblem, IndexedImage, survey, tag_counts
+from app.images.image_index import ImageIndex, ImageProblem, IndexedImage, sum_problems, survey, tag_counts
 from app.images.thumbnails import Thumbnails
 from modules.files import FileFault
 
@@ -182,3 +182,9 @@ def test_problems_follow_many_captions_at_once(tmp_path: Path) -> None:
         ("3", "tiny"),
     ]
     assert index.folders[0].problems["caption"] == 2
+
+
+def test_problems_of_several_kinds_are_summed_where_there_is_little_room() -> None:
+    assert sum_problems({"caption": 12}) == "12 without a caption"
+    assert sum_problems({"caption": 12, "tiny": 3}) == "15 problems"
+    assert sum_problems({}) == ""

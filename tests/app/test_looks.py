@@ -12,11 +12,15 @@ from PIL import Image
 from app.sections import SECTIONS, data, tools
 from app.widgets import rounded_images, theme
 from app.widgets.button import Button
+from app.widgets.buttons import text
+from app.widgets.clickable import ClickableRow
+from app.widgets.ellipsis import fit, fit_parts
+from app.widgets.inputs import Switch
 from app.widgets.scroll import Scroll
 from app.widgets.table import table
 from app.windows.dialog import Dialog
 from tests.app.driver import Driver
-from tests.app.in_sight import inside, overlapping
+from tests.app.in_sight import has_text, inside, overlapping
 
 TABS_OF = {
     "data": data.TABS.values(),
@@ -45,6 +49,31 @@ def test_titles_stand_near_their_fields_in_a_wide_window(shared_driver: Driver) 
             for field in block.visible_fields():
                 end = field.title.winfo_rootx() + field.title.winfo_width()
                 assert field.area.winfo_rootx() - end <= 180, field.path
+
+
+def test_rows_begin_below_their_title_and_switches_below_fields(shared_driver: Driver) -> None:
+    section = shared_driver.go_to("data")
+    heading = next(each for each in inside(section.list.frame) if has_text(each) and each.cget("text") == "Concepts")
+    assert section.list.canvas.winfo_rootx() == heading.winfo_rootx()
+    section = shared_driver.go_to("training")
+    seen = section.find("gradient_checkpointing").control.winfo_rootx() + Switch.RING
+    assert seen == section.find("epochs").control.winfo_rootx()
+
+
+def test_a_row_under_the_pointer_has_round_corners(shared_driver: Driver) -> None:
+    window = tk.Toplevel(shared_driver.window)
+    row = ClickableRow(window)
+    row.pack(fill="both", expand=True)
+    label = text(row, "A preset")
+    label.pack()
+    clicked: list[int] = []
+    row.on_click(lambda: clicked.append(1))
+    shared_driver.click_really(label)
+    assert clicked == [1]
+    shared_driver.wait(lambda: str(row.cget("bg")) == theme.resolve(theme.WINDOW), "the highlight")
+    assert str(label.cget("bg")) == theme.resolve(theme.WINDOW)
+    assert {str(corner.cget("bg")) for corner in row._corners} == {theme.resolve(theme.CARD)}
+    window.destroy()
 
 
 def test_tools_keep_their_fields_near_and_their_subtitle_whole(shared_driver: Driver) -> None:
@@ -111,6 +140,15 @@ def test_a_column_without_texts_gives_its_room_to_one_whose_texts_are_cut(shared
     shared_driver.settle()
     assert made.tk.call(str(made), "item", "1", "-values")[:2] == said[:2], "the shorter texts first"
     window.destroy()
+
+
+def test_names_are_cut_in_the_middle_and_parts_are_left_out_whole(shared_driver: Driver) -> None:
+    font, window = theme.tk_font(), shared_driver.window
+    shown = fit(window, "stable_diffusion_xl-portrait-lora-rank-16", font, 150, cut="middle")
+    assert shown.startswith("stable_")
+    assert shown.endswith("rank-16")
+    parts = ["440 ms per step", "3 % waiting", "mean 440 ms"]
+    assert fit_parts(window, parts, font, 200) == "440 ms per step · 3 % waiting"
 
 
 def test_idle_window_wakes_rarely(shared_driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,8 @@ def test_images_are_shown_as_training_sees_them(driver: Driver, tmp_path: Path) 
     sizes = {tuple(sample["size"]) for sample in page.samples}  # type: ignore[arg-type]
     assert len(sizes) == 2
     assert "file 500 × 200" in shown
+    ends = {tile.winfo_x() + tile.winfo_width() for tile in page._tiles}
+    assert max(ends) >= page.scroll.inside.winfo_width() - 10, "they fill the width"
     page.epoch.show("0")
     driver.click_button("Preview")
     assert "whole number from 1" in page.status.cget("text")
