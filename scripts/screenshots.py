@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tkinter as tk
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ SIZES = ("1280x800", "1366x768", "1920x1080", "2560x1440")
 MODES = ("dark", "light")
 SCALES = (100, 150)
 SETTLE_S = 0.3
+OVERLAP = 60  # pixels of a long page that two pictures have in common
 TRAINING_S = 1800.0
 TIMEOUT_S = 60.0  # for the family's options, which a child process with torch tells
 
@@ -108,7 +110,32 @@ def _take_all(given: argparse.Namespace) -> Iterator[Path]:
                     window.show_section(section)
                     for page in _turn_pages(window, section):
                         yield _take(window, given.out / f"{page}-{mode}-{size}-{scale}.png")
+                        for number in _scroll_on(window) if given.whole else ():
+                            yield _take(window, given.out / f"{page}-{mode}-{size}-{scale}-{number}.png")
     window.destroy()
+
+
+def _scroll_on(window: MainWindow) -> Iterator[int]:
+    """2, 3 and so on, each when the next part of the page is in sight; at the end the page is as before."""
+    from app.widgets.scroll import Scroll
+
+    section = window.sections[window.section]
+    area = next((each for each in _inside(section) if isinstance(each, Scroll) and each.winfo_viewable()), None)
+    if area is None:
+        return
+    number = 1
+    while area.canvas.yview()[1] < 1:
+        area.canvas.yview_scroll(area.canvas.winfo_height() - OVERLAP, "units")
+        _settle(window)
+        number += 1
+        yield number
+    area.canvas.yview_moveto(0)
+
+
+def _inside(widget: tk.Misc) -> Iterator[tk.Misc]:
+    for child in widget.winfo_children():
+        yield child
+        yield from _inside(child)
 
 
 def _turn_pages(window: MainWindow, name: str) -> Iterator[str]:
@@ -190,6 +217,7 @@ def _parser() -> argparse.ArgumentParser:
         "--train", type=Path, metavar="FOLDER", help="train the preset first, with its run below FOLDER"
     )
     parser.add_argument("--advanced", action="store_true", help="show advanced settings, too")
+    parser.add_argument("--whole", action="store_true", help="scroll long pages, and show their other parts, too")
     parser.add_argument("--own_display", action="store_true", help="start an Xvfb even where there is a display")
     return parser
 
