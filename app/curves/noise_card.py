@@ -114,8 +114,9 @@ def describe(found: NoiseHistogram) -> str:
     parts = (sum(found.counts[:third]), sum(found.counts[third:-third]), sum(found.counts[-third:]))
     low, middle, high = (round(100 * part / total) for part in parts)
     note = f" ({found.note})" if found.note else ""
-    shares = f"{low} % low, {middle} % middle, {high} % high".replace(" %", "\u00a0%")  # no line begins with a sign
-    return f"{total:,} noise levels, drawn as training draws them{note}: {shares}."
+    shares = zip((low, middle, high), ("low", "middle", "high"), strict=True)
+    said = ", ".join(f"{share}\u00a0%\u00a0{name}" for share, name in shares)  # no line begins with a sign
+    return f"{total:,} noise levels, drawn as training draws them{note}: {said}."
 
 
 def whole_path(settings: Mapping[str, object], name: str) -> dict[str, object]:

@@ -12,6 +12,7 @@ from PIL import ImageTk
 from app.widgets import icons, rounded_images, theme
 from app.widgets.ellipsis import fit
 from app.widgets.inputs import Switch
+from app.widgets.text_width import text_width
 
 GAP: Final = 6  # below each card
 EDGE: Final = 12  # between a card's border and its content
@@ -21,10 +22,12 @@ SWITCH_ROOM: Final = Switch.SIZE[0] + 2 * EDGE
 
 @dataclass(frozen=True)
 class ItemContent:
-    """The text and cover of an item. `path` is shortened at its start if it does not fit; `warns`: of `detail`."""
+    """The text and cover of an item. `path` is shortened at its start if it does not fit, `detail` gives way to
+    `short_detail`; `warns`: of `detail`."""
 
     title: str
     detail: str = ""
+    short_detail: str = ""
     path: str = ""
     cover: Path | None = None
     warns: bool = False
@@ -67,7 +70,7 @@ def draw_row(
         images.append(warning)
     lines: list[tuple[str, theme.FontName, theme.Colour]] = [
         (item.title, "strong", theme.TEXT if state.is_on else theme.FAINT),
-        (item.detail, "small", theme.WARN if warns else theme.MUTED if state.is_on else theme.FAINT),
+        (_detail_of(canvas, item, room), "small", theme.WARN if warns else theme.MUTED if state.is_on else theme.FAINT),
         (item.path, "small", theme.MUTED),
     ]
     shown = [line for line in lines if line[0]]
@@ -77,6 +80,11 @@ def draw_row(
         fitted = fit(canvas, line_text, font, room, cut="start" if line_text is item.path else "end")
         canvas.create_text(left, y, text=fitted, anchor="w", font=font, fill=theme.resolve(colour))
     return images
+
+
+def _detail_of(canvas: tk.Canvas, item: ItemContent, room: int) -> str:
+    fits = text_width(canvas, " ".join(item.detail.split()), theme.tk_font("small")) <= room
+    return item.detail if fits or not item.short_detail else item.short_detail
 
 
 def is_on_switch(x: int, width: int) -> bool:

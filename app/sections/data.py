@@ -10,7 +10,7 @@ from app.form.cards import Card
 from app.form.item_list import ItemListSpec
 from app.form.item_row import ItemContent
 from app.form.setting_text import format_value
-from app.images.image_index import ConceptFolder, sum_problems
+from app.images.image_index import ConceptFolder, count_problems, sum_problems
 from app.images.pages import ImagePages
 from app.images.thumbnails import Thumbnails
 from app.sections.form_section import FormSection
@@ -217,11 +217,14 @@ class Section(FormSection):
             _count(folder, self._is_read),
             "" if repeats in (1, 1.0, "1") else f"{format_value(repeats)}× per epoch",
             _KINDS.get(str(kind), str(kind)),
-            "" if folder is None else sum_problems(folder.problems),
         ]
+        problems = {} if folder is None else folder.problems
+        whole, short = (
+            "  ·  ".join(filter(None, [*details, said])) for said in (count_problems(problems), sum_problems(problems))
+        )
         cover = folder.images[0].file if folder is not None and folder.images else None
         lacks_images = folder is not None and not folder.images and self._is_read
-        return ItemContent(title, "  ·  ".join(filter(None, details)), path, cover, warns=lacks_images)
+        return ItemContent(title, whole, short, path, cover, warns=lacks_images)
 
 
 def _count(folder: ConceptFolder | None, is_read: bool) -> str:
