@@ -21,7 +21,7 @@ _LEVELS: Final = {
 }
 _NOTHING: Final = "The log is empty."
 _PROBLEMS_FILE: Final = "problems.txt"  # which a run writes, and names in its log
-_PROBLEMS: Final = "Data, Problems lists such files of the present settings, and moves unreadable images to the trash."
+_PROBLEMS: Final = "Data, Problems lists such files of the current settings, and moves unreadable images to the trash."
 _NO_MATCH: Final = "No line fits the source, the level and the search above."
 
 

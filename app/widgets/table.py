@@ -40,28 +40,6 @@ _HEADING: Final[Any] = [
 _PADDING: Final = 14  # unscaled pixels of a cell that its text cannot use
 _TEXTS_FROM: Final = 150  # unscaled width of columns with texts of any length, which become narrower first
 
-_HEADING: Final[Any] = [  # an icon stands before the title, where nothing covers it
-    ("Treeheading.cell", {"sticky": "nswe"}),
-    (
-        "Treeheading.border",
-        {
-            "sticky": "nswe",
-            "children": [
-                (
-                    "Treeheading.padding",
-                    {
-                        "sticky": "nswe",
-                        "children": [
-                            ("Treeheading.image", {"side": "left", "sticky": ""}),
-                            ("Treeheading.text", {"sticky": "we"}),
-                        ],
-                    },
-                )
-            ],
-        },
-    ),
-]
-
 
 class Table(ttk.Treeview):
     """Texts that are too long for their column are shortened with an ellipsis; `item` and `values` have them whole.
@@ -293,7 +271,6 @@ def restyle(widget: tk.Misc) -> None:
         relief="flat",
         padding=heading,
     )
-    style.layout(f"{_STYLE}.Heading", _HEADING)
     style.map(f"{_STYLE}.Heading", background=[("active", theme.resolve(theme.PRESSED))])
     style.layout(_STYLE, [("Treeview.treearea", {"sticky": "nswe"})])
     style.layout(f"{_STYLE}.Heading", _HEADING)
