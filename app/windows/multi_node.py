@@ -62,14 +62,16 @@ class MultiNodeWindow:
         self._message = text(body, colour=theme.BAD, wrap=860)
         self._list = frame(body)
         self._list.pack(fill="both", expand=True, pady=(theme.px(12), 0))
+        hint = frame(self._list)
+        hint.pack(fill="x", pady=theme.px(8))
         about = text(
-            self._list,
+            hint,
             "“Generate launch commands” saves the settings to their file, and shows the exact command for each machine "
             "and that for a Slurm job.",
             colour=theme.MUTED,
         )
-        wrap_within(about, self._list, 0)
-        about.pack(anchor="w", pady=theme.px(8))
+        wrap_within(about, hint, 0)
+        about.pack(anchor="w")
         self._dialog.button("Close", self._dialog.close)
         self._dialog.button("Generate launch commands", self.generate, "accent")
         self.state.subscribe("draft", self._changed, self._dialog.window)

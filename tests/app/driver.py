@@ -57,7 +57,7 @@ class Driver:
         finally:
             if driver.is_open:
                 window.destroy()
-        assert not driver.errors
+        assert not driver.errors, driver.errors
 
     def _destroy_focused(self) -> None:
         # Without a window manager Tk 8.6 keeps a pointer to what had the focus when the mouse left its window, and

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from app.monitor.queue_reader import QueueReader
+from app.monitor.queue_reader import QueueContent, QueueReader
 from app.monitor.queue_table import queue_table, show_entries
 from app.monitor.queue_texts import UNKNOWN, loss_text, progress_text, row_of, selected_text, settings_text
 from app.monitor.run_list import RunList
@@ -387,12 +387,12 @@ def test_a_narrow_queue_shows_no_columns_that_say_nothing(shared_driver: Driver)
     entry = Entry(number=1, name="stable_diffusion_xl-portrait-lora-rank-16", devices=None, added=time.time())
     queue = Queue(entries=[entry])
     shared_driver.settle()
-    show_entries(shown, queue, {1: "25 epochs"}, {})
+    show_entries(shown, QueueContent(queue, settings={1: "25 epochs"}))
     shared_driver.settle()
     assert {"devices", "result"}.isdisjoint(shown["displaycolumns"])
     assert shown.item("1", "values")[4] == time.strftime("added %H:%M"), "today needs no date"
     queue = Queue(entries=[entry.model_copy(update={"devices": [1]})])
-    show_entries(shown, queue, {1: "25 epochs"}, {1: "loss 0.05"})
+    show_entries(shown, QueueContent(queue, settings={1: "25 epochs"}, results={1: "loss 0.05"}))
     shared_driver.settle()
     assert {"devices", "result"} <= set(shown["displaycolumns"])
     window.destroy()
