@@ -44,7 +44,7 @@ class ConfigFiles(Protocol):
     def open_copy(self, config: TrainConfig, name: str) -> None: ...
 
 
-Topic = Literal["draft", "faults", "family", "run", "theme", "jump", "invalid", "page"]
+Topic = Literal["draft", "faults", "family", "run", "theme", "jump", "invalid", "page", "captions"]
 
 
 class AppState:
@@ -53,7 +53,8 @@ class AppState:
     "draft": a value, the file or the history changed. "faults": the errors changed. "family": another family is being
     loaded, or has loaded. "run": another run is followed, or its state changed. "theme": the colours changed.
     "jump": `jump_to` was called. "invalid": Train was pressed while settings are invalid; the errors are to be listed.
-    "page": another section or page is in sight.
+    "page": another section or page is in sight. "captions": some were written or taken back for a page that a change of
+    scale has replaced since.
     """
 
     def __init__(self, root: tk.Misc, preferences: Preferences) -> None:

@@ -50,6 +50,7 @@ class ImageBrowser(tk.Frame):
         self._image_index = ImageIndex()
         self._problems: dict[Path, list[str]] = defaultdict(list)
         self._pause = ""
+        self._state = state
         self._typed = typed = state.typed["images"]
         self.empty = NONE_FOUND
         self._build_bar()
@@ -215,6 +216,10 @@ class ImageBrowser(tk.Frame):
         return self.shown, self._files()
 
     def _replaced(self, changes: Changes, fault: str) -> None:
+        if not self.winfo_exists():
+            self._state.written_captions.append(changes)
+            self._state.notify("captions")
+            return
         self.editor.record(changes)
         if fault:
             self._failed(fault)

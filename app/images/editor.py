@@ -55,7 +55,7 @@ class CaptionEditor(tk.Frame):
     ) -> None:
         super().__init__(parent)
         theme.paint(self, bg=theme.CARD)
-        self._background, self._history = state.background, state.written_captions
+        self._state, self._history = state, state.written_captions
         self.is_undoing = False
         self._thumbnails, self._changed, self._failed = thumbnails, changed, failed
         self._caption_files = caption_files
@@ -79,7 +79,7 @@ class CaptionEditor(tk.Frame):
         self._hint = text(below, font="small", colour=theme.MUTED, wrap=PREVIEW)
         self._hint.pack(fill="x", pady=theme.px(theme.UNIT / 2))
         self._undo = Button(below, "Undo", self.undo, bg=theme.CARD)
-        self._show_undo()
+        self.show_undo()
         self._undo.pack(anchor="w", pady=(theme.UNIT / 2, 0))
         self.text = TextBox(self, lambda _: None, width=PREVIEW, height=48)
         self.text.pack(fill="both", expand=True, pady=(theme.px(theme.UNIT), 0))
@@ -199,7 +199,7 @@ class CaptionEditor(tk.Frame):
             _set_caption(image, change.after, files[image.concept])
         if not is_typed and any(image is shown for image, _ in changes):
             self._show_text()  # else the former caption would be taken for a typed one
-        self._show_undo()
+        self.show_undo()
         self._changed([image for image, _ in changes])
 
     def undo(self) -> None:
@@ -208,13 +208,16 @@ class CaptionEditor(tk.Frame):
             return
         written = self._history.pop()
         self.is_undoing = True
-        self._show_undo()
-        self._background.run(lambda: take_back(written), lambda found: self._undone(written, *found))
+        self.show_undo()
+        self._state.background.run(lambda: take_back(written), lambda found: self._undone(written, *found))
 
     def _undone(self, written: Changes, done: Changes, fault: str) -> None:
         self.is_undoing = False
         if left := written[: len(written) - len(done)]:
             self._history.append(left)
+        if not self.winfo_exists():
+            self._state.notify("captions")
+            return
         files = {image.concept: self._caption_files(image) for image, _ in done}
         shown, images = self._image, []
         for image, change in done:
@@ -223,14 +226,15 @@ class CaptionEditor(tk.Frame):
             if change.file == files[image.concept].file(image.file):
                 _set_caption(image, change.before, files[image.concept])
                 images.append(image)
-        self._show_undo()
+        self.show_undo()
         self._changed(images)
         if any(image is shown for image in images):
             self._show_text()
         if fault:
             self._failed(fault)
 
-    def _show_undo(self) -> None:
+    def show_undo(self) -> None:
+        """Show whether there is anything to undo."""
         self._undo.configure(state="normal" if self._history and not self.is_undoing else "disabled")
 
     def _show_text(self) -> None:

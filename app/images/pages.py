@@ -68,6 +68,7 @@ class ImagePages(tk.Frame):
         self._card.pack(fill="both", expand=True)
         self.bind("<Destroy>", self._on_destroy, add="+")
         state.subscribe("family", self.reload_if_changed, self)
+        state.subscribe("captions", self._captions_changed_elsewhere, self)
 
     @property
     def is_complete(self) -> bool:
@@ -244,6 +245,11 @@ class ImagePages(tk.Frame):
             self.reload()
         self._show_summary()
         self._changed()
+
+    def _captions_changed_elsewhere(self) -> None:
+        if "images" in self._pages:
+            self.browser.editor.show_undo()
+        self.reload()
 
     def _show_tag(self, tag: str) -> None:
         self.event_generate("<<ShowImages>>")

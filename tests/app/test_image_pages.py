@@ -236,6 +236,35 @@ def test_replace_writes_all_captions_and_undoes_them(section: Section, folder: P
     assert all("grey" in image.caption for image in browser(section).shown if image.caption)
 
 
+def test_a_replacement_and_its_undo_outlast_a_change_of_scale(
+    section: Section, folder: Path, shared_driver: Driver
+) -> None:
+    driver, window = shared_driver, shared_driver.window
+    window.state_.written_captions.clear()
+
+    def shown() -> list[str]:
+        return [image.caption for image in browser(window.sections["data"]).shown if "number" in image.caption]
+
+    bar = browser(section).replacing
+    bar.search.show("grey")
+    bar.replace.show("black")
+    bar.count()
+    driver.wait(lambda: bar.button.cget("text") == "Replace in 12 captions", "the count")
+    for scale, colour in ((110, "black"), (100, "grey")):
+        made = browser(window.sections["data"])
+        if colour == "black":
+            made.replacing.button.invoke()
+        else:
+            made.editor.undo()
+        window.set_scale(scale)
+        made = browser(window.sections["data"])
+        is_written = colour == "black"
+        driver.wait(lambda due=is_written: bool(window.state_.written_captions) == due, "the end")
+        driver.wait(lambda colour=colour: len(shown()) == 12 and all(colour in each for each in shown()), colour)
+        assert made.editor._undo.cget("state") == ("normal" if is_written else "disabled")
+        assert all(colour in (folder / f"{number:02}.txt").read_text("utf-8") for number in range(12))
+
+
 def test_read_only_captions_give_the_reason(section: Section, shared_driver: Driver) -> None:
     shared_driver.draft.set("concepts.0.caption_source", "file_name")
     pages(section).reload_if_changed()
