@@ -134,7 +134,8 @@ def fault_message(fault: Fault, option: Option) -> str:
 def with_titles(sentence: str, more: Iterable[Option] = ()) -> str:
     """A sentence about settings with their titles in place of their names; `more` are the family's options.
 
-    A name of one word, which may be an ordinary word, counts only where the sentence begins with it.
+    A name of one word, which may be an ordinary word, counts only where the sentence begins with it. What sets one
+    of a list, such as concepts.0.path=/data, is to be typed as it is.
     """
     titles = {option.path: option.title for option in more}
     sentence = with_actions(sentence, titles)
@@ -148,6 +149,8 @@ def with_titles(sentence: str, more: Iterable[Option] = ()) -> str:
         if not found or not ("_" in name or "." in name or match.start() == 0):
             return name
         places = [int(part) + 1 for part in name.split(".") if part.isdecimal()]
+        if places and match.string[match.end() :].startswith("="):
+            return name
         return f"“{found}”" + (f" of {name.partition('.')[0].removesuffix('s')} {places[0]}" if places else "")
 
     return _NAME.sub(title, sentence).replace(", or empty (null)", ", or empty")
@@ -160,6 +163,7 @@ def with_actions(sentence: str, titles: Mapping[str, str] | None = None) -> str:
     """
     for flag, words in _IN_WINDOW.items():
         sentence = sentence.replace(flag, words)
+    sentence = sentence.replace("`", "")
 
     def title(match: re.Match[str]) -> str:
         name = match.group(1)

@@ -108,7 +108,9 @@ class RunActions:
                 case "current settings":
                     self.resume_in(folder, config)
                 case "new":
-                    self._state.draft.set("run_name", next_free_name(folder))
+                    name = next_free_name(folder)
+                    self._state.draft.set("run_name", name)
+                    self._state.say(f"The settings' run name is {name} now.")
                     self.train()
 
         self._mark_starting()

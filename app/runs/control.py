@@ -18,7 +18,7 @@ from app.runs.liveness import read_liveness
 from app.runs.status import READING, STARTING, Status, status_of
 from modules.config import Sample, TrainConfig
 from modules.run import RunFolder, request_command
-from modules.run.folder.run_folder import newest_first
+from modules.run.folder.run_folder import has_trained, newest_first
 from modules.run.launch.detached import create_run, launch, next_free_name
 from modules.run.supervise.force_stop import force_stop, request_graceful_stop
 
@@ -29,11 +29,12 @@ _PASSED_OVER_AFTER: Final = 24  # steps: a request reaches all ranks within eigh
 
 
 def existing_run(config: TrainConfig) -> RunFolder | None:
-    """The existing run with the config's run_name, or None."""
+    """The run with the config's run_name that has something to lose; None if it never trained, or there is none."""
     if config.run_name is None:
         return None
     folder = RunFolder((Path(config.runs_dir) / config.run_name).absolute())
-    return folder if os.path.exists(folder.events_file) and os.path.exists(folder.config_file) else None
+    is_there = os.path.exists(folder.events_file) and os.path.exists(folder.config_file)
+    return folder if is_there and has_trained(folder) else None
 
 
 def active_runs(runs_dir: Path) -> list[Path]:

@@ -36,6 +36,7 @@ _LOST_EVENTS: Final = "The run has saved its work, but none of its events are le
 _AFTER_LOST_EVENTS: Final = f"events.jsonl is empty, damaged or was removed; a full disk can do that. {_SAID_ELSEWHERE}"
 _HOW_TO_FORCE: Final = "“Force stop” ends it at once, without a backup."
 _IS_OVER: Final = "Training is over; its processes are ending."
+_RESUME_AFTER: Final = "Continue with --resume latest."
 _SLOW_START_S: Final = 20.0  # from here on the time is shown
 
 
@@ -66,6 +67,12 @@ class Status:
         """Whether the run has done all that its settings ask for, so that a resume would train nothing."""
         ending = ENDINGS.get(self.kind)
         return ending is not None and ending.is_complete
+
+    @property
+    def advice(self) -> str:
+        """What to try after the problem, in words of the command line; without the resume that `detail` describes."""
+        said = "" if self.problem is None else self.problem.advice.strip()
+        return said.removesuffix(_RESUME_AFTER).rstrip() if "Resume" in self.detail else said
 
     @property
     def has_result(self) -> bool:

@@ -281,7 +281,7 @@ class Section(tk.Frame):
             return
         origin = f" ({problem.origin})" if problem.origin else ""
         self._banner_title.configure(text=f"{status.title}{origin}: {truncate(with_titles(problem.text.strip()), 420)}")
-        advice = truncate(with_titles(problem.advice.strip()), 300)
+        advice = truncate(with_titles(status.advice), 300)
         self._show_advice(" ".join(filter(None, (advice, status.detail))))
         if status.can_resume:
             self._banner_resume.pack(side="left", padx=4)

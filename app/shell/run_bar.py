@@ -256,7 +256,7 @@ class RunBar(tk.Frame):
             return self._message
         if problem is None:
             return self._detail_of(self._status)
-        more = [with_titles(part) for part in (problem.advice, self._status.detail) if part]
+        more = [with_titles(part) for part in (self._status.advice, self._status.detail) if part]
         return "\n\n".join([self._detail_of(self._status), *more])
 
     def _names_settings(self) -> str:

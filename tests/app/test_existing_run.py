@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.runs.ask_existing import ExistingRun, read_existing
+from app.runs.control import create_run
 from modules.config import TrainConfig, load_config
 from modules.run import RunFolder
 from tests.app.driver import Driver
@@ -67,6 +68,18 @@ def test_what_a_resume_would_do_is_said(tmp_path: Path) -> None:
         assert of(complete, **changes).answer_to_resume == ""
         assert "It is complete: to train it further, raise" in of(complete, **changes).question
     assert of(complete, epochs=12).answer_to_resume == "current settings"
+
+
+def test_a_run_that_never_trained_is_started_again_without_a_question(tmp_path: Path) -> None:
+    """Its folder, which has only logs, is used again."""
+    folder = make_fake_run(tmp_path / "runs" / "cats", steps=1)
+    config = load_config(folder.config_file)
+    folder.events_file.write_text('{"v":1,"t":1.0,"type":"finished","reason":"data","exit_code":4}\n')
+    assert read_existing(config) is None
+    assert create_run(config.model_copy(update={"learning_rate": 0.5})).path == folder.path
+    assert load_config(folder.config_file).learning_rate == 0.5
+    folder.events_file.write_text('{"v":1,"t":1.0,"type":"phase","phase":"loading"}\n')
+    assert read_existing(config) is not None, "it may be about to train"
 
 
 def test_a_complete_run_is_trained_further(display: str, home: Path, images: Path) -> None:

@@ -469,3 +469,15 @@ def test_the_origin_of_an_error_is_not_said_twice() -> None:
     assert Message(1.0, "error", "Out of memory on rank 1 (attic).", rank=1, host="attic").origin == ""
     assert Message(1.0, "error", "attic (10.0.0.2) has left.", rank=2, host="attic").origin == ""
     assert Message(1.0, "error", "It broke.").origin == ""
+    assert Message(1.0, "error", "It was killed.", rank=1, host="attic", failure="launcher").origin == "on attic"
+
+
+def test_to_resume_is_advised_once() -> None:
+    view = RunView()
+    advice = "Memory may have run out. Continue with --resume latest."
+    view.apply([{"t": 1.0, "type": "error", "rank": 0, "message": "It broke.", "advice": advice}])
+    status = status_of(view, Liveness(backup=8), 2.0)
+    assert (status.advice, status.detail) == (
+        "Memory may have run out.",
+        "Resume continues from the backup of step 8.",
+    )

@@ -123,6 +123,8 @@ def test_alpha_that_is_not_the_rank_is_explained_beside_the_setting(driver: Driv
         ("the seed is odd, so is precision", "the seed is odd, so is precision"),
         ('run_name is "a/max_steps"', '“Run name” is "a/max_steps"'),
         ("Set a lower batch_size, then --resume latest.", "Set a lower “Batch size per GPU”, then press Resume."),
+        ("such as concepts.0.path=/data/cats.", "such as concepts.0.path=/data/cats."),
+        ("check `dmesg`. Continue with --resume latest.", "check dmesg. Continue with Resume."),
         ("start again with --resume latest: it", "start again with Resume: it"),
         ("set device to cpu (--set device=cpu).", "set device to cpu."),
         ("stable_diffusion needs a multiple of 64", "Stable Diffusion 1 and 2 needs a multiple of 64"),

@@ -198,7 +198,7 @@ def check_run_name_free(runs_dir: Path, name: str) -> None:
     check_run_name(name)
     path = runs_dir / name
     try:
-        is_free = not _has_trained(RunFolder(path)) if path.is_dir() else not os.path.lexists(path)
+        is_free = not has_trained(RunFolder(path)) if path.is_dir() else not os.path.lexists(path)
     except OSError as error:
         raise not_writable_error(path, error) from error
     if not is_free:
@@ -229,7 +229,7 @@ def _fill(folder: RunFolder, config: TrainConfig) -> None:
         raise
 
 
-def _has_trained(folder: RunFolder) -> bool:
+def has_trained(folder: RunFolder) -> bool:
     """Whether there is anything to lose: a start that ended before its first step leaves only logs."""
     if not folder.events_file.is_file():
         return any(folder.path.iterdir())

@@ -17,6 +17,7 @@ from modules.config import ConfigError, DataError, Section, TrainConfig
 from modules.files import FileFault, Record, printable, validate_record
 from modules.files.private import read_private_json, why_ignored, write_private_json
 from modules.files.user_folder import user_config_folder
+from modules.machine import hostname
 
 VARIABLE: Final = "TANDEM_ALLOW"  # folders and files, separated as in PATH
 # Where a machine writes; it keeps its own, whatever machine 0's config says.
@@ -128,13 +129,13 @@ def _require_file_or_folder(config: TrainConfig, name: str, value: str) -> None:
     """Raise PathMissing if the missing path is that of images in use or of the family; a model may be a hub name."""
     if name == "family":
         raise PathMissing(
-            f"family: there is no file {value!r} on this machine",
+            f"family: there is no file {value!r} on {hostname()}",
             "Copy the family's file from machine 0; if it is in another place here, use --set family=FILE",
         )
     group, _, rest = name.partition(".")
     if group == "concepts" and config.concepts[int(rest.partition(".")[0])].enabled:
         raise PathMissing(
-            f"concepts: there is no folder {value!r} on this machine",
+            f"concepts: there is no folder {value!r} on {hostname()}",
             f"Copy the images from machine 0; if they are in another place here, join with --set {name}=FOLDER",
         )
 

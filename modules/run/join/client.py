@@ -156,7 +156,8 @@ class JoinClient:
         if failure is not None and failure.rank in self._ranks:
             send_failure(self._session, failure)
         if self._supervisor.was_forced:  # the others would wait for its ranks
-            self._session.send("leave", reason=f"it was stopped at once by {self._supervisor.stopped_by}")
+            reason = f"it was stopped at once by {self._supervisor.stopped_by}"
+            self._session.send("leave", reason=reason, was_stopped=True)
             return None
         is_possible = self._start.restarts_left > 0 and code not in _STOPPED
         if failure is not None or is_possible:

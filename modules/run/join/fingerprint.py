@@ -22,6 +22,7 @@ from modules import ROOT
 from modules.config import Concept, DataError, TrainConfig
 from modules.config.sections.concept import IMAGE_SUFFIXES, METADATA_SUFFIXES
 from modules.files import FileFault, printable, read_bytes
+from modules.machine import hostname
 
 Listing = dict[str, str]  # name -> hash, size or version
 
@@ -95,7 +96,7 @@ def data_listing(concept: Concept, progress: Callable[[int], None] = lambda coun
     if root.is_file():
         return {root.name: str(root.stat().st_size)}  # an archive
     if not root.is_dir():
-        raise DataError(f"concepts: there is no folder {concept.path!r} on this machine")
+        raise DataError(f"concepts: there is no folder {concept.path!r} on {hostname()}")
     found: Listing = {}
     texts = (*concept.caption_extensions, *sorted(METADATA_SUFFIXES))
     for name, what in _walk(root, partial(_data_file, texts=texts), deeper=concept.include_subfolders):

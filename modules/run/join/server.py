@@ -29,6 +29,7 @@ Report = Callable[[str, list[int]], None]
 _SLOT_TIMEOUT_S: Final = 20.0
 _CLOSE_TIMEOUT_S: Final = 3.0
 _CHECK_LINK: Final = "Check that it is running and connected; then continue with --resume latest."
+_RESUME: Final = "Continue with --resume latest."
 _CHECK_PROGRAM: Final = (
     "See what Tandem has written there, and whether it was killed (dmesg, if memory ran out); then continue with "
     "--resume latest."
@@ -284,7 +285,8 @@ class JoinServer:
                 if message.get("is_done"):
                     return ""
                 reason = printable(message["reason"], LONGEST_REASON)
-                self._record_loss(machine, number, f"has left: {reason}", _CHECK_PROGRAM)
+                advice = _RESUME if message.get("was_stopped") is True else _CHECK_PROGRAM
+                self._record_loss(machine, number, f"has left: {reason}", advice)
                 return f"{machine} has left: {reason}"
         session.send("closed", outcome=self._outcome)
         return ""

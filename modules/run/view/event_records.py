@@ -102,10 +102,15 @@ class Message:
 
     @property
     def origin(self) -> str:
-        """The rank and its machine, such as "rank 1 on attic"; empty if unknown, or if the text says it."""
+        """The rank and its machine, such as "rank 1 on attic"; of a launcher the machine.
+
+        Empty if unknown, or if the text says it.
+        """
         names_rank = re.search(rf"\brank {self.rank}\b", self.text, re.IGNORECASE)
         if self.rank is None or names_rank or (self.host and self.text.startswith(self.host)):
             return ""
+        if self.failure == "launcher" and self.host:
+            return f"on {self.host}"
         return f"rank {self.rank} on {self.host}" if self.host else f"rank {self.rank}"
 
 

@@ -182,6 +182,27 @@ def test_a_machine_reports_failures_of_its_own_ranks_only(images: Path) -> None:
     assert (lost.rank, lost.kind, lost.host) == (1, "machine_lost", "beta")
 
 
+@pytest.mark.parametrize("was_stopped", [True, False])
+def test_a_machine_that_somebody_stopped_was_not_killed(images: Path, was_stopped: bool) -> None:
+    data = {"num_nodes": 2, "enable_multi_gpu": True, "concepts": [{"path": str(images)}]}
+    recorded: list[Failure] = []
+    harness = Harness(TrainConfig.model_validate({**data, "initial_port": free_port()}), recorded.append)
+    try:
+        session = harness.join("beta")
+        harness.server.wait(20)
+        harness.server.start([1, 1], 5555)
+        session.expect("start")
+        session.send(
+            "leave", reason="it was stopped at once by Ctrl-C", **({"was_stopped": True} if was_stopped else {})
+        )
+        harness.wait_for("beta (127.0.0.1) has left")
+    finally:
+        harness.close()
+    (lost,) = recorded
+    assert ("whether it was killed" in lost.advice) is not was_stopped
+    assert "ontinue with --resume latest." in lost.advice
+
+
 def test_a_machine_whose_program_was_killed_is_not_called_unreachable(images: Path) -> None:
     data = {"num_nodes": 2, "enable_multi_gpu": True, "concepts": [{"path": str(images)}]}
     recorded: list[Failure] = []
