@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tkinter as tk
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -99,10 +101,9 @@ class Files:
         if not self._is_valid():
             return False
         current = self._state.draft.file
-        stem = self._state.draft.preset.rpartition("/")[2] or "settings"
-        start, name = (current.parent, current.name) if current else (Path(), f"{stem}.yaml")
+        name = current.name if current else f"{self._suggested_stem()}.yaml"
         title = f"Save settings: {reason}" if reason else "Save settings"
-        name = choose_path(self._window, "save", title, start, ENDINGS, name)
+        name = choose_path(self._window, "save", title, self._folder(), ENDINGS, name)
         return bool(name) and self._save(Path(name))
 
     def save_as_preset(self) -> None:
@@ -144,10 +145,21 @@ class Files:
         )
         ask(self._window, "Save changes?", question, choices, answered)
 
+    def _folder(self) -> Path:
+        """That of the open file, else where a config was last opened or saved, else the present one."""
+        recent = self._state.preferences.recent[:1]
+        file = self._state.draft.file or next((Path(name) for name in recent if os.path.exists(name)), None)
+        with suppress(OSError):  # the working directory was deleted
+            return file.parent if file else Path.cwd()
+        return Path.home()
+
+    def _suggested_stem(self) -> str:
+        """The name of the run, or of the preset that was opened."""
+        config = self._state.draft.config
+        return (config and config.run_name) or self._state.draft.preset.rpartition("/")[2] or "settings"
+
     def _choose(self) -> None:
-        current = self._state.draft.file
-        start = current.parent if current else Path()
-        name = choose_path(self._window, "open", "Open a config", start, ENDINGS)
+        name = choose_path(self._window, "open", "Open a config", self._folder(), ENDINGS)
         if name:
             self.open(Path(name))
 

@@ -18,7 +18,9 @@ from modules.config.io.presets import OWN, PresetSummary, preset_summary
 
 YOURS: Final = "Your presets"
 FIRST: Final = "First steps, without a download"  # families that say no size: their models are small and made here
+MANAGE: Final = "Rename or remove yours…"
 SAVE: Final = "Save as preset…"
+_MEMORY: Final = re.compile(r"\d+ GB")
 
 
 class PresetsMenu:
@@ -43,10 +45,12 @@ class PresetsMenu:
                 partial(self._confirm_unsaved, partial(open_preset, preset.name)),
                 detail=_in_brief(preset.about) or _of_own(preset),
                 is_chosen=preset.name == self._state.draft.preset,
-                words=f"{preset.family} {preset.about}",
+                words=f"{preset.family} {_MEMORY.sub('', preset.about)}",  # that is found by what is shown of it
             )
         menu.add_separator()
         menu.add_command(SAVE, save_as, icon="save")
+        if any(name.startswith(f"{OWN}/") for name in preset_names()):
+            menu.add_command(MANAGE, self._manage, icon="folder")
         menu.open_below(widget)
 
     def save_as(self) -> None:
@@ -67,6 +71,11 @@ class PresetsMenu:
             return ""
 
         ask_name(self._window, "Preset name", self._suggested(), keep)
+
+    def _manage(self) -> None:
+        from app.windows.own_presets import OwnPresetsWindow
+
+        OwnPresetsWindow(self._window, self._state).show()
 
     def _suggested(self) -> str:
         """The name of the file or of the user's own preset; one of ours keeps its name."""
@@ -93,7 +102,7 @@ def _place(entry: tuple[str, PresetSummary]) -> tuple[bool, bool, str, bool, str
 def _in_brief(about: str) -> str:
     """What a preset is for, with the GPU memory that it needs; "24 GB" is kept on one line."""
     purpose = re.split(r"[:;] ", about, maxsplit=1)[0].rstrip(".")
-    memory = re.search(r"\d+ GB", about)
+    memory = _MEMORY.search(about)
     if memory is not None and " GB" not in purpose:
         purpose = f"{purpose}, {memory[0]}"
     return purpose.replace(" GB", "\xa0GB")

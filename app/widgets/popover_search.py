@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tkinter as tk
 from collections.abc import Sequence
 from typing import ClassVar, Final
@@ -48,11 +49,16 @@ def matching(rows: Sequence[Row], query: str) -> list[Row]:
     for row in rows:
         if row.is_heading or row.is_separator:
             heading = row if row.is_heading else None
-        elif all(word in _text(row, heading) for word in words):
+        elif all(_is_in(word, _text(row, heading)) for word in words):
             if heading is not None and heading not in found:
                 found.append(heading)
             found.append(row)
     return found or [Row("Nothing found", is_enabled=False)]
+
+
+def _is_in(word: str, text: str) -> bool:
+    """Whether it is in the text; 12 is not in 512."""
+    return re.search(f"{r'(?<![0-9])' if word[:1].isdecimal() else ''}{re.escape(word)}", text) is not None
 
 
 def _text(row: Row, heading: Row | None) -> str:

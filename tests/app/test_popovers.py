@@ -16,6 +16,7 @@ from app.widgets.button import Button
 from app.widgets.popover import PopupMenu
 from app.widgets.popover_rows import Rows
 from app.widgets.tooltip import Tooltip
+from app.windows.own_presets import OwnPresetsWindow
 from modules.config import TrainConfig, find_option, load_preset, preset_names
 from modules.config.family_about import family_about
 from modules.config.family_files import family_names
@@ -227,6 +228,35 @@ def test_settings_are_kept_as_a_preset_by_the_menu(driver: Driver, home: Path, m
     driver.settle()
     shown = [(row.label, row.detail) for row in rows(driver)._rows]
     assert shown[:3] == [("Your presets", ""), *((name, "Pixel diffusion, Fine-tune") for name in ("lora", "xyz"))]
+    driver.press("End")
+    assert selected(driver) == "Rename or remove yours…"
+    driver.press("Escape")
+    rename_and_remove_presets(driver, folder)
+
+
+def rename_and_remove_presets(driver: Driver, folder: Path) -> None:
+    """`lora` gets another name and is removed and taken back; `xyz` stays."""
+    window = OwnPresetsWindow(driver.window, driver.window.state_, folder)
+    window.show()
+    driver.settle()
+    assert str(folder / "mine") in driver.text(window.dialog.window)
+    driver.draft.open(folder / "mine" / "lora.yaml")
+    driver.draft.file, driver.draft.preset = None, "mine/lora"
+    window.rename("mine/lora")
+    driver.settle()
+    driver.press("ctrl+a")
+    driver.type("xyz")
+    driver.press("Return")
+    assert "already exists" in driver.text()
+    driver.press("ctrl+a")
+    driver.type("cats")
+    driver.press("Return")
+    assert preset_names(folder) == ["mine/cats", "mine/xyz"]
+    assert driver.draft.preset == "mine/cats"
+    driver.click_button("Move to trash")
+    assert preset_names(folder) == ["mine/xyz"]
+    driver.click_button("Undo")
+    assert preset_names(folder) == ["mine/cats", "mine/xyz"]
     driver.press("Escape")
 
 
@@ -244,6 +274,11 @@ def test_presets_are_found_by_any_of_their_words(driver: Driver) -> None:
     driver.press("ctrl+a")
     driver.type("xl 12 gb")
     assert [row.label for row in drawn._rows] == ["Stable Diffusion XL", "sdxl_lora_12gb"]
+    driver.press("ctrl+a")
+    driver.type("12 gb")
+    found = [row for row in drawn._rows if not row.is_heading]
+    assert found
+    assert all("12\xa0GB" in row.detail for row in found), [row.detail for row in found]
     driver.press("Escape")
     assert popover(driver) is None
 

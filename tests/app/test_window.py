@@ -330,6 +330,34 @@ def test_file_is_chosen_and_another_replaced_by_keys(driver: Driver, home: Path)
     assert driver.draft.file == home / "configs" / "mine.yaml"
 
 
+def test_settings_are_saved_where_configs_are_and_as_the_run_is_called(
+    driver: Driver, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not beside the images, where another dialog was left."""
+    asked = list[tuple[Path, str]]()
+
+    def choose(owner: object, purpose: str, title: str, start: Path, endings: object, name: str = "") -> str:
+        asked.append((start, name))
+        return ""
+
+    monkeypatch.setattr("app.shell.files.choose_path", choose)
+    driver.window.preferences.recent = []
+    driver.window.preferences.places["folder"] = str(home / "images")
+    driver.draft.new()
+    driver.window.files.save_as()
+    driver.set("run_name", "mylora")
+    driver.window.files.save_as()
+    (home / "configs").mkdir()
+    save_config(TrainConfig(), home / "configs" / "a.yaml")
+    driver.window.preferences.add_recent(home / "configs" / "a.yaml")
+    driver.window.files.save_as()
+    assert asked == [
+        (Path.cwd(), "settings.yaml"),
+        (Path.cwd(), "mylora.yaml"),
+        (home / "configs", "mylora.yaml"),
+    ]
+
+
 def test_invalid_draft_is_not_saved_and_says_why(driver: Driver, home: Path) -> None:
     driver.draft.file = home / "a.yaml"
     driver.set("epochs", "many")

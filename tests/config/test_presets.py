@@ -30,6 +30,8 @@ def test_names_and_own_presets(presets: Path) -> None:
     assert preset_names(presets / "nowhere") == []
     with pytest.raises(ConfigError, match="'Demo' comes with Tandem"):
         save_preset(TrainConfig(), "Demo", presets)
+    with pytest.raises(ConfigError, match=r"Try my_cats\.$"):
+        save_preset(TrainConfig(), "my/cats", presets)
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a\\b", "a" * 200, "a\0"])

@@ -76,11 +76,7 @@ def preset_summary(name: str, folder: Path = PRESETS) -> PresetSummary:
 
 def save_preset(config: TrainConfig, name: str, folder: Path = PRESETS) -> Path:
     """Save a config as one of the user's own presets, replacing one of the same name; returns its file."""
-    plain = name.removeprefix(f"{OWN}/").strip()
-    if not _NAME.fullmatch(plain):
-        raise ConfigError(f"A preset cannot be named {name!r}; use letters, digits, spaces, dots and dashes.")
-    if plain.lower() in map(str.lower, _files(folder)):
-        raise ConfigError(f"The preset {plain!r} comes with Tandem; choose another name for yours.")
+    plain = _own_name(name, folder)
     own = folder / OWN
     try:
         own.mkdir(parents=True, exist_ok=True)
@@ -88,6 +84,36 @@ def save_preset(config: TrainConfig, name: str, folder: Path = PRESETS) -> Path:
         raise ConfigError(f"{own} cannot be created: {error.strerror}.") from error
     save_config(config, own / f"{plain}.yaml")
     return own / f"{plain}.yaml"
+
+
+def own_preset_file(name: str, folder: Path = PRESETS) -> Path:
+    """The file of one of the user's own presets, "mine/NAME". Raises ConfigError if there is none."""
+    return _file(f"{OWN}/{name.removeprefix(f'{OWN}/')}", folder)
+
+
+def rename_preset(name: str, new: str, folder: Path = PRESETS) -> str:
+    """Give one of the user's own presets another name; returns it, as "mine/NAME". Raises ConfigError."""
+    file, plain = own_preset_file(name, folder), _own_name(new, folder)
+    if plain != file.stem:
+        if plain in _files(file.parent):
+            raise ConfigError(f"Your preset {plain!r} already exists.")
+        try:
+            file.rename(file.with_name(f"{plain}{file.suffix}"))
+        except OSError as error:
+            raise ConfigError(f"{file} cannot be renamed: {error.strerror}.") from error
+    return f"{OWN}/{plain}"
+
+
+def _own_name(name: str, folder: Path) -> str:
+    """The name of a preset of the user without the group. Raises ConfigError if none may be named so."""
+    plain = name.removeprefix(f"{OWN}/").strip()
+    if not _NAME.fullmatch(plain):
+        nearest_name = re.sub(r"[^\w .-]+", "_", plain)[:100].strip(" .-")
+        advice = f"Try {nearest_name}." if _NAME.fullmatch(nearest_name) else ""
+        raise ConfigError(f"A preset cannot be named {name!r}; use letters, digits, spaces, dots and dashes", advice)
+    if plain.lower() in map(str.lower, _files(folder)):
+        raise ConfigError(f"The preset {plain!r} comes with Tandem; choose another name for yours.")
+    return plain
 
 
 def _read_source(source: str | None, presets: Path) -> Data:
