@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from app.tools.duplicates import Duplicates
     from app.tools.job import ModelJob
     from app.tools.line_program import LineProgram
+    from modules.files.trash import Trashed
 
 
 class RunStarter(Protocol):
@@ -77,6 +78,9 @@ class AppState:
         self.generate_job: GenerateJob | None = None  # outlives its page, which a change of scale builds anew
         self.programs: dict[str, LineProgram] = {}  # of the other pages that run one, as generate_job
         self.duplicates: Duplicates | None = None  # that have been found last
+        self.trashed_runs: list[Trashed] = []  # by the last deletion
+        self.trashed_images: list[list[Trashed]] = []  # by each deletion
+        self.removed_entries: list[tuple[int, int]] = []  # of the queue, before they had started: number and place
         self.written_captions: list[Changes] = []  # what one press of Undo takes back, the last at the end
         self.advanced = preferences.advanced
         self.jump_target = ""

@@ -192,7 +192,9 @@ class ImagePages(tk.Frame):
             self.removal.ask([(each.file, captions.get(each.concept, CaptionFiles())) for each in problems])
 
         self.problems = made = ProblemList(self._card, self._show_problem, remove, lambda: self.removal.undo())
-        self.removal = ImageRemoval(self, self.state.background, made.say, self._removed, self.reload)
+        self.removal = ImageRemoval(
+            self, self.state.background, made.say, self._removed, self.reload, self.state.trashed_images
+        )
         return made
 
     def _removed(self, images: set[Path]) -> None:

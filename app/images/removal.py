@@ -61,10 +61,12 @@ class ImageRemoval:
         say: Callable[[str], object],
         moved: Callable[[set[Path]], object],
         restored: Callable[[], object],
+        steps: list[list[Trashed]],
     ) -> None:
+        """`steps` is what each deletion has moved; it outlives this."""
         self._owner, self._background, self._say = owner, background, say
         self._moved, self._restored = moved, restored
-        self._steps: list[list[Trashed]] = []  # what each deletion moved
+        self._steps = steps
 
     @property
     def can_undo(self) -> bool:

@@ -18,11 +18,10 @@ class Change(Protocol):
 
 
 class QueueRemoval:
-    """`change` is what makes changes."""
+    """`change` is what makes changes; `removed`, which outlives this, has number and place of what had not started."""
 
-    def __init__(self, owner: tk.Misc, change: Change) -> None:
-        self._owner, self._change = owner, change
-        self._removed: list[tuple[int, int]] = []  # number and place of each that had not started
+    def __init__(self, owner: tk.Misc, change: Change, removed: list[tuple[int, int]]) -> None:
+        self._owner, self._change, self._removed = owner, change, removed
 
     def remove(self, queue: RunQueue, entry: Entry, waiting: list[int]) -> None:
         """Remove an entry; a run is stopped only after a question. `waiting`: the numbers of those that wait."""
@@ -42,7 +41,7 @@ class QueueRemoval:
     def undo(self, queue: RunQueue, found: Queue) -> None:
         """Let the one that was removed last wait again, where it was; `found` is what is in the queue."""
         left = {entry.number for entry in found.entries if entry.never_started}
-        self._removed = [each for each in self._removed if each[0] in left]
+        self._removed[:] = [each for each in self._removed if each[0] in left]
         if self._removed:
             number, place = self._removed.pop()
             self._change(lambda: queue.retry(number, place))

@@ -36,7 +36,6 @@ class RunEdits:
     ) -> None:
         self._owner, self._state = owner, state
         self._selected, self._say, self._changed = selected, say, changed
-        self.trashed: list[Trashed] = []  # by the last deletion
         self.renamed: Path | None = None  # to be selected when the list has it
 
     def show_menu(self, x: int, y: int) -> None:
@@ -51,7 +50,7 @@ class RunEdits:
         menu.add_command(label="Debug package…", command=self.make_debug_package, state=only)
         menu.add_separator()
         menu.add_command(label="Move to the trash…", command=self.delete, state=some, accelerator="Del")
-        if self.trashed:
+        if self._state.trashed_runs:
             menu.add_command(label="Take back from the trash", command=self.undo_delete)
         menu.tk_popup(x, y)
 
@@ -111,11 +110,11 @@ class RunEdits:
 
     def undo_delete(self) -> None:
         """Take back what the last deletion moved to the trash."""
-        taken, self.trashed = self.trashed, []
+        taken, self._state.trashed_runs = self._state.trashed_runs, []
         try:
             restore_all(taken)
         except OSError as error:
-            self.trashed = taken
+            self._state.trashed_runs = taken
             self._say(f"{error.filename or taken[-1].original} cannot be taken back: {error.strerror or error}.")
         else:
             self._say("Back where it was.")
@@ -130,14 +129,14 @@ class RunEdits:
             return moved
 
         def done(found: list[Trashed]) -> None:
-            self.trashed = found
+            self._state.trashed_runs = found
             self._forget(found)
             place = found[0].place if len(found) == 1 else found[0].place.parent
             self._say(f"Moved to {place}. “Undo” takes it back.")
             self._changed()
 
         def failed(reason: str) -> None:
-            self.trashed = moved
+            self._state.trashed_runs = moved
             self._forget(moved)
             self._say(reason)
             self._changed()

@@ -42,7 +42,7 @@ class QueuePage(Page):
         self._starting_until = 0.0
         self._problem = ""  # why the last change was refused, until the next one or another selection
         self._reader = QueueReader()
-        self._removal = QueueRemoval(self, self._change)
+        self._removal = QueueRemoval(self, self._change, self.state.removed_entries)
         self._lengths = QueueLengths(self.state.background, self._read_now)
         self.settings: dict[int, str] = {}  # of each entry, those that differ first
         self.results: dict[int, str] = {}  # how far those are that run, and the losses of the finished

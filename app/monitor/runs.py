@@ -163,7 +163,7 @@ class RunsPage(Page):
         count = "" if shown == total else f"{shown:,} of {total:,} runs"
         if self.count.cget("text") != count:
             self.count.configure(text=count)
-        self.bar.offer_undo(bool(self.edits.trashed))
+        self.bar.offer_undo(bool(self.state.trashed_runs))
         self._show_message()
 
     def _on_select(self) -> None:
@@ -235,7 +235,7 @@ class RunsPage(Page):
     def _say(self, message: str) -> None:
         self._said_until = time.monotonic() + _SAID_S
         self.bar.message.say(message)
-        self.bar.offer_undo(bool(self.edits.trashed))
+        self.bar.offer_undo(bool(self.state.trashed_runs))
 
     def _right_click(self, event: tk.Event[tk.Misc]) -> None:
         row = self.table.identify_row(event.y)

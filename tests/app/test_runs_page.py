@@ -212,6 +212,9 @@ def test_runs_go_to_the_trash_and_back(driven: Driven, page: RunsPage, home: Pat
     assert str(trash / "files") in page.bar.message.said
     assert driven.window.state_.run is None, "a deleted run is followed no longer"
     assert driven.window.run_bar._title.cget("text") == "No run yet"
+    driven.window.set_scale(110)
+    page = driven.monitor("runs")
+    driven.until(page.bar.undo.winfo_ismapped, "the way back, also at another scale")
     driven.click(page.bar.undo)
     driven.until(lambda: len(page.runs) == 3, "all back")
     assert not list(trash.rglob("*.trashinfo"))
