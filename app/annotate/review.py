@@ -13,7 +13,7 @@ from app.annotate.rows import count
 from app.annotate.status import Tone
 from app.widgets import theme
 from app.widgets.buttons import Button, card, frame, text, wrap_within
-from app.widgets.copy_line import CopyLine
+from app.widgets.copy_text import CopyText
 from app.widgets.progress_bar import ProgressBar
 
 COLOURS: Final[dict[Tone, theme.Colour]] = {
@@ -51,7 +51,7 @@ class Review(tk.Frame):
         self.status = text(outer, "", colour=theme.MUTED)
         wrap_within(self.status, outer)
         self.status.pack(fill="x", padx=theme.px(16), pady=(theme.px(6), theme.px(6)))
-        self.install = CopyLine(outer, "In a terminal, with the environment of Tandem active")
+        self.install = CopyText(outer, "In a terminal, with the environment of Tandem active")
         self._build_bottom(outer)
         self.list = ReviewList(outer, self.refresh)
         self.list.pack(fill="both", expand=True, padx=theme.px(10))

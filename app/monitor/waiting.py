@@ -7,7 +7,7 @@ import tkinter as tk
 from app.runs.join_prompt import JoinPrompt
 from app.widgets import theme
 from app.widgets.buttons import card, text, wrap_within
-from app.widgets.copy_line import CopyLine
+from app.widgets.copy_text import CopyText
 
 
 class WaitingCard:
@@ -17,7 +17,7 @@ class WaitingCard:
         self.frame = card(parent)
         self._before = before
         self._shown: JoinPrompt | None = None
-        self.line = CopyLine(self.frame, "Run this on each of the other machines, in Tandem's folder:")
+        self.line = CopyText(self.frame, "Run this on each of the other machines, in Tandem's folder:")
         self.messages = text(self.frame, "", colour=theme.MUTED)
         wrap_within(self.messages, self.frame)
         self.messages.pack(fill="x", padx=theme.px(16), pady=(theme.px(8), theme.px(12)))

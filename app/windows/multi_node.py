@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from app.form.cards import FieldCard
@@ -13,7 +13,7 @@ from app.sections.form_section import options_at
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, frame, text, wrap_within
-from app.widgets.later import later
+from app.widgets.copy_text import CopyText
 from app.widgets.scroll import Scroll
 from app.windows.dialog import Dialog
 from modules.machine import port_is_free, preferred_addresses
@@ -21,7 +21,6 @@ from modules.machine import port_is_free, preferred_addresses
 MACHINE_FIELDS = ("enable_multi_gpu", "num_nodes", "processes_per_node", "node_rank", "rendezvous", "max_restarts")
 RENDEZVOUS_FIELDS = ("master_addr", "initial_port")
 WIDTH, HEIGHT = 920, 560  # unscaled pixels
-_COPIED_MS = 1600
 _PORT_PAUSE_MS = 400
 
 
@@ -117,37 +116,9 @@ class MultiNodeWindow:
         if note:
             text(self._list, note, colour=theme.MUTED, wrap=WIDTH - 60).pack(anchor="w", pady=(0, theme.px(8)))
         for command in found:
-            self._show_command(command)
+            shown = CopyText(self._list, command.title, command.text, command.help, command.options)
+            shown.pack(fill="x", pady=(0, theme.px(12)))
         self._area.see(self._list, margin=0)
-
-    def _show_command(self, command: Command) -> None:
-        block = frame(self._list)
-        block.pack(fill="x", pady=(0, theme.px(12)))
-        head = frame(block)
-        head.pack(fill="x")
-        text(head, command.title, "strong").pack(side="left")
-        button = Button(head, "Copy", bg=theme.CARD, width=84)
-        button.configure(command=lambda: self._copy(command, button))
-        button.pack(side="right")
-        text(block, command.help, "small", colour=theme.MUTED, wrap=WIDTH - 60).pack(anchor="w", pady=(0, theme.px(4)))
-        if command.options:
-            _table_of(block, command.options).pack(anchor="w", pady=(0, theme.px(6)))
-        shown = tk.Text(
-            block, height=1, wrap="char", font=theme.tk_font("mono"),
-            relief="flat", borderwidth=0, padx=theme.px(10), pady=theme.px(8), highlightthickness=1,
-        )  # fmt: skip
-        theme.paint(shown, bg=theme.FIELD, fg=theme.TEXT, highlightbackground=theme.EDGE, highlightcolor=theme.ACCENT)
-        shown.insert("1.0", command.text)
-        shown.configure(state="disabled")
-        shown.pack(fill="x")
-        shown.bind("<Configure>", lambda event: _show_every_line(shown))
-
-    def _copy(self, command: Command, button: Button) -> None:
-        window = self._dialog.window
-        window.clipboard_clear()
-        window.clipboard_append(command.text)
-        button.configure(text="Copied")
-        later(button, _COPIED_MS, lambda: button.configure(text="Copy"))
 
     def _card(self, parent: tk.Misc, title: str, paths: tuple[str, ...]) -> FieldCard:
         block = FieldCard(parent, title, options_at(paths), self.state)
@@ -214,20 +185,3 @@ class MultiNodeWindow:
             self._message.pack(fill="x", pady=(theme.px(8), 0), before=self._list)
         else:
             self._message.pack_forget()
-
-
-def _table_of(parent: tk.Misc, rows: Sequence[tuple[str, str]]) -> tk.Frame:
-    """Options in the font of commands, in which two hyphens are no dash, each with what it is for."""
-    made = frame(parent)
-    for row, (option, purpose) in enumerate(rows):
-        text(made, option, "mono", colour=theme.MUTED).grid(row=row, column=0, sticky="w", padx=(0, theme.px(16)))
-        text(made, purpose, "small", colour=theme.MUTED).grid(row=row, column=1, sticky="w")
-    return made
-
-
-def _show_every_line(shown: tk.Text) -> None:
-    """As high as its text at its width, so that nothing is hidden; the area around it scrolls."""
-    counted = shown.count("1.0", "end", "displaylines")
-    lines = counted[0] if isinstance(counted, tuple) else int(counted or 1)
-    if lines != int(shown.cget("height")):
-        shown.configure(height=lines)

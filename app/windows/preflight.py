@@ -12,7 +12,7 @@ from app.multi_gpu.plan_summary import INVALID_SETTINGS
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Segments, frame, text, wrap_within
-from app.widgets.copy_line import CopyLine
+from app.widgets.copy_text import CopyText
 from app.widgets.later import later
 from app.widgets.table import table
 from app.windows.child_program import ProgramWindow
@@ -80,7 +80,8 @@ class PreflightWindow(ProgramWindow):
         self.waiting = frame(table_frame)
         self._joined = text(self.waiting, _NOBODY_YET, colour=theme.MUTED)
         wrap_within(self._joined, self.waiting, margin=0)
-        self.lines: list[CopyLine] = []
+        self.lines: list[CopyText] = []
+        self._saved = ""  # where the settings were, for the other machines
         self._below = below = frame(self.dialog.body)
         below.configure(height=theme.px(_ADVICE_HEIGHT))
         below.pack_propagate(False)
@@ -164,8 +165,10 @@ class PreflightWindow(ProgramWindow):
         """The file with the settings to check; None if the other machines need one and there is none."""
         draft = self.state.draft
         if config.num_nodes > 1 and not by_join_line:
+            self._saved = ""
             if draft.file is None or draft.is_dirty:
                 self._save("the other machines need this file")
+                self._saved = "" if draft.file is None else f"Saved to {draft.file.name}. "
             return None if draft.file is None or draft.is_dirty else draft.file.absolute()
         file = self.file("config.json")
         save_config(config, file)
@@ -178,8 +181,8 @@ class PreflightWindow(ProgramWindow):
         if report.needs_token:  # the same for all
             title = "Every other machine" if count > 1 else "The other machine"
             commands = [(title, with_token(commands[0][1], self._token))]
-        if [line.entry.get() for line in self.lines] != [command for _, command in commands[:_MAX_LINES]]:
-            self._show_commands(commands, _JOIN_THERE if report.needs_token else _START_THERE)
+        if [line.content for line in self.lines] != [command for _, command in commands[:_MAX_LINES]]:
+            self._show_commands(commands, _JOIN_THERE if report.needs_token else f"{self._saved}{_START_THERE}")
         others = "the other machine" if count == 1 else f"the {count} other machines"
         self.show_status(f"Waiting for {others}…" if commands else "Starting the other machines…", theme.MUTED)
         if not self.waiting.winfo_manager():
@@ -198,7 +201,7 @@ class PreflightWindow(ProgramWindow):
             text(self.waiting, about, colour=theme.MUTED, wrap=900).pack(anchor="w")
         self.lines = []
         for title, command in commands[:_MAX_LINES]:
-            line = CopyLine(self.waiting, title, command)
+            line = CopyText(self.waiting, title, command)
             line.pack(fill="x", pady=(theme.px(10), 0))
             self.lines.append(line)
         if commands[_MAX_LINES:]:

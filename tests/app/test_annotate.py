@@ -167,7 +167,7 @@ def test_a_long_list_draws_what_is_in_sight_and_a_missing_package_can_be_copied(
     texts = [canvas.itemcget(each, "text") for each in drawn if canvas.type(each) == "text"]
     assert "cat 15000" in texts
     assert len(drawn) < 200
-    assert page.review.install.entry.get() == ".venv/bin/python -m pip install onnxruntime"
+    assert page.review.install.content == ".venv/bin/python -m pip install onnxruntime"
     assert page.review.install.winfo_viewable()
     shared_driver.click_button("Reject all")
     assert page.review.write_button.cget("state") == "disabled"

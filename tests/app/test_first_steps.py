@@ -13,7 +13,7 @@ from app.runs.status import NO_RUN, Status
 from app.shell.ask import Choice, ask
 from app.widgets import theme
 from app.widgets.button import Button
-from app.widgets.copy_line import CopyLine
+from app.widgets.copy_text import CopyText
 from app.windows.chooser import choose_path
 from app.windows.dialog import Dialog
 from app.windows.folder_listing import Purpose
@@ -45,7 +45,7 @@ def test_click_on_a_placeholder_puts_the_caret_into_the_entry(driver: Driver, pa
     driver.press("Escape")
 
 
-def test_ctrl_a_selects_all_of_a_text_and_of_a_line_to_copy(driver: Driver) -> None:
+def test_ctrl_a_selects_all_of_a_text_and_of_a_command_to_copy(driver: Driver) -> None:
     driver.window.show_section("generate")
     box = driver.window.sections["generate"].form.fields["prompt"].control
     driver.click_really(box.text)
@@ -54,13 +54,13 @@ def test_ctrl_a_selects_all_of_a_text_and_of_a_line_to_copy(driver: Driver) -> N
     driver.type("x")
     assert box.get() == "x"
     dialog = Dialog(driver.window, "A line")
-    line = CopyLine(dialog.body, "Copy it")
-    line.pack()
+    line = CopyText(dialog.body, "Copy it")
+    line.pack(fill="x")
     line.show("python train.py")
     dialog.show()
-    driver.click_really(line.entry)
+    driver.click_really(line.shown)
     driver.press("ctrl+a")
-    assert line.entry.selection_get() == "python train.py"
+    assert line.shown.selection_get() == "python train.py"
     driver.press("Escape")
 
 

@@ -489,7 +489,7 @@ def test_train_on_two_machines_with_the_copied_join_line(
 
     window.run_bar.buttons.join.invoke()
     line = window.clipboard_get()
-    assert line == card.line.entry.get()
+    assert line == card.line.content
     assert token in line, "as the launch commands showed"
     assert window.state_.next_join_token.show() not in line, "the next run has another"
     joined = shell(line, place, images)
