@@ -43,6 +43,7 @@ class Draft:
         self.family: FamilyDeclaration | None = None
         self.file: Path | None = None
         self.preset = ""
+        self.origin = ""  # what settings without a file come from
         self.data: Data = dump(TrainConfig())
         self.merged_data: Data = self.data  # plus the defaults of family options, which files omit
         self.config: TrainConfig | None = TrainConfig()
@@ -58,7 +59,7 @@ class Draft:
     @property
     def title(self) -> str:
         """The name as the window shows it."""
-        return self.name or "New settings"
+        return self.name or self.origin or "New settings"
 
     @property
     def is_dirty(self) -> bool:
@@ -168,9 +169,9 @@ class Draft:
         """Edit a copy of a preset; saving asks for a file."""
         self._load(dump(load_preset(name)), file=None, preset=name)
 
-    def open_config(self, config: TrainConfig, is_new: bool = False) -> None:
-        """Edit a copy of a config, for example a run's; `is_new` marks it as unsaved."""
-        self._load(dump(config), file=None)
+    def open_config(self, config: TrainConfig, is_new: bool = False, origin: str = "") -> None:
+        """Edit a copy of a config, for example a run's; `is_new` marks it as unsaved, `origin` is its title."""
+        self._load(dump(config), file=None, origin=origin)
         if is_new:
             self._saved = {}
             self._changed(False)
@@ -201,10 +202,10 @@ class Draft:
         self._check()
         self._changed(True)
 
-    def _load(self, data: Data, file: Path | None, preset: str = "") -> None:
+    def _load(self, data: Data, file: Path | None, preset: str = "", origin: str = "") -> None:
         self._history = EditHistory()
         self._other_optimizers = {}
-        self.file, self.preset, self.data = file, preset, data
+        self.file, self.preset, self.origin, self.data = file, preset, origin, data
         self._text = "" if file is None else text_of(file)
         self._check()
         self._saved = self._as_saved()

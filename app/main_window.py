@@ -72,7 +72,9 @@ class MainWindow(ctk.CTk):
         self.section = ""
         self._width = 0
         self._run_folder = run_folder
-        self._window_geometry = WindowGeometry(self, self.preferences, SMALLEST)
+        self._window_geometry = WindowGeometry(
+            self, self.preferences, SMALLEST, is_second=bool(self.state_.second_window)
+        )
         self._stop_following = follow_system(self, self.preferences, self._mode_changed)
         self._build()
         bind_keys(self, self)
@@ -286,7 +288,8 @@ class MainWindow(ctk.CTk):
 
     def _update_title(self) -> None:
         draft = self.state_.draft
-        self.title(f"{'● ' if draft.is_dirty else ''}{draft.title} - Tandem")
+        second = " (second window)" if self.state_.second_window else ""
+        self.title(f"{'● ' if draft.is_dirty else ''}{draft.title} - Tandem{second}")
 
     def _mode_changed(self, dark: bool) -> None:
         hidden = self._hidden_sections()

@@ -82,6 +82,7 @@ class AppState:
         self.trashed_images: list[list[Trashed]] = []  # by each deletion
         self.removed_entries: list[tuple[int, int]] = []  # of the queue, before they had started: number and place
         self.written_captions: list[Changes] = []  # what one press of Undo takes back, the last at the end
+        self.second_window = ""  # says that another window is open, which has the session
         self.advanced = preferences.advanced
         self.jump_target = ""
         self.typed: defaultdict[str, dict[str, object]] = defaultdict(dict)  # form -> its fields; outlives it

@@ -60,7 +60,7 @@ class RunActions:
             same = [path for path in active if last is not None and path.resolve() == last.resolve()]
             self.follow([*same, *active][0])
             name = self._state.run.folder.name if self._state.run is not None else ""
-            self._state.say(f"Following {name}, which was already training.")
+            self._state.say(f"{self._state.second_window} Following {name}, which was already training.".lstrip())
             if len(active) > 1:
                 self._state.say(f"{len(active) - 1} other runs are training; see Monitor, Runs.")
         elif last is not None and os.path.isdir(last):

@@ -9,7 +9,7 @@ from typing import Protocol
 from app.shell.search_box import SearchBox
 from app.state import AppState
 from app.widgets import theme
-from app.widgets.buttons import Button, Segments, frame, text
+from app.widgets.buttons import Button, Segments, add_tooltip, frame, text
 from app.widgets.ellipsis import truncate
 
 HEIGHT = 56
@@ -43,6 +43,7 @@ class Header(tk.Frame):
         self._file.pack(anchor="w")
         self._status = text(names, "", "small", colour=theme.MUTED, bg=theme.WINDOW)
         self._status.pack(anchor="w")
+        add_tooltip(self._status, lambda: self._state.second_window)
         self._labels: list[tuple[Button, str]] = []
         self.presets = self._button("Presets", "presets", actions.open_presets, "Ctrl+P")
         self.open = self._button("Open", "open", actions.open_files, "Ctrl+O")
@@ -79,6 +80,8 @@ class Header(tk.Frame):
             if draft.preset
             else "not saved yet"
         )
+        if self._state.second_window:
+            status = "unsaved, 2nd window" if dirty else "second window"
         self._set(self._status, f"●  {status}" if dirty else status)
         theme.paint(self._status, fg=theme.WARN if dirty else theme.MUTED)
         for button, enabled in ((self.undo, draft.can_undo), (self.redo, draft.can_redo)):

@@ -40,6 +40,10 @@ class Session:
         self._written: SavedSession | None = None
         self._lock = ExitStack()
         self._is_mine = self._acquire()
+        if not self._is_mine:
+            saved = self._read()
+            unsaved = "" if saved is None or saved.unsaved is None else ", with unsaved changes that stay there"
+            state.second_window = f"Another window is open{unsaved}."
 
     def follow(self) -> None:
         """Write the file a moment after each change from now on."""
@@ -49,12 +53,10 @@ class Session:
 
     def restore(self) -> str:
         """Open what the file says; returns what the user should know, or an empty string."""
-        saved, message = self._read(), ""
+        saved, message = self._read(), self._state.second_window
         if saved is None:
-            return ""
-        if not self._is_mine:
-            unsaved = "" if saved.unsaved is None else ", with unsaved changes that stay there"
-            message = f"Another window is open{unsaved}."
+            return message
+        if message:
             saved = saved.model_copy(update={"unsaved": None})
         draft, what = self._state.draft, saved.file or saved.preset
         try:
@@ -112,6 +114,9 @@ class Session:
         self._is_mine = saved is None or saved.unsaved is None
         if not self._is_mine:
             self._lock.close()
+        else:
+            self._state.second_window = ""
+            self._state.notify("draft")
         return self._is_mine
 
     def _read(self) -> SavedSession | None:

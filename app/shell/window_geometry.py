@@ -11,6 +11,7 @@ from app.widgets.later import later
 from app.widgets.own_events import bind_own
 
 DEFAULT_SIZE = (1280, 800)
+_BESIDE = 40  # pixels by which a second window is moved
 FRAME_MS = 100  # after which the window manager has added its frame
 _GEOMETRY = re.compile(r"(\d{2,5})x(\d{2,5})\+(-?\d{1,5})\+(-?\d{1,5})")
 
@@ -18,12 +19,15 @@ _GEOMETRY = re.compile(r"(\d{2,5})x(\d{2,5})\+(-?\d{1,5})\+(-?\d{1,5})")
 class WindowGeometry:
     """Restores the saved size and position if they still fit the screen."""
 
-    def __init__(self, window: tk.Tk, preferences: Preferences, smallest: tuple[int, int]) -> None:
+    def __init__(
+        self, window: tk.Tk, preferences: Preferences, smallest: tuple[int, int], *, is_second: bool = False
+    ) -> None:
         self._window = window
         self._preferences = preferences
         screen = (window.winfo_screenwidth(), window.winfo_screenheight())
         tk.Wm.wm_minsize(window, min(smallest[0], screen[0]), min(smallest[1], screen[1]))
-        tk.Wm.wm_geometry(window, usable_geometry(preferences.geometry, screen, smallest))
+        saved = _beside(preferences.geometry) if is_second else preferences.geometry
+        tk.Wm.wm_geometry(window, usable_geometry(saved, screen, smallest))
         if preferences.maximised:
             _maximise(window)
         else:
@@ -61,6 +65,15 @@ def usable_geometry(saved: str, screen: tuple[int, int], smallest: tuple[int, in
             return f"{width}x{height}+{x}+{y}"
     width, height = min(DEFAULT_SIZE[0], screen[0]), min(DEFAULT_SIZE[1], screen[1])
     return f"{width}x{height}+{(screen[0] - width) // 2}+{(screen[1] - height) // 2}"
+
+
+def _beside(saved: str) -> str:
+    """A geometry that does not cover the window that has this one."""
+    found = _GEOMETRY.fullmatch(saved)
+    if found is None:
+        return saved
+    width, height, x, y = map(int, found.groups())
+    return f"{width}x{height}+{x + _BESIDE}+{y + _BESIDE}"
 
 
 def _maximise(window: tk.Tk) -> None:

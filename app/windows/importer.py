@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from app.dry_run import dry_run
+from app.form.setting_text import setting_title
 from app.shell.ask import Choice, ask
 from app.state import AppState
 from app.widgets import theme
@@ -15,7 +16,9 @@ from app.widgets.progress_bar import ProgressBar
 from app.widgets.table import table
 from app.windows.chooser import choose_path
 from app.windows.dialog import Dialog
+from modules.config import TrainConfig, find_option
 from modules.config.explain import format_value
+from modules.files import printable
 from modules.importers import PROBLEMS, ImportEntry, ImportResult, import_file
 
 ENDINGS = (".json", ".toml", ".yaml", ".yml")
@@ -137,9 +140,16 @@ class ImportWindow:
         self._copy.configure(text="Copied")
 
     def _open(self) -> None:
+        """Open the settings, show the first field that is still to be set, and say what there is."""
         self._dialog.close()
-        self._state.draft.open_config(self._imported.config, is_new=True)
+        report = self._imported.report
+        name = printable(report.files[0].name)
+        self._state.draft.open_config(self._imported.config, is_new=True, origin=f"From {name}")
         self._state.notify("draft")
+        due = [path for each in report.problems if find_option(TrainConfig, path := each.split(" ")[0].rstrip(":"))]
+        self._state.jump_to(due[0] if due else "family")
+        left = f" Still to be set: {', '.join(map(setting_title, dict.fromkeys(due)))}." if due else ""
+        self._state.say(f"The settings of {name} are open.{left}")
 
 
 def _row(entry: ImportEntry | str) -> tuple[str, str, str]:

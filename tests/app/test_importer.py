@@ -116,7 +116,14 @@ def test_what_is_missing_is_shown_first(driver: Driver, home: Path, monkeypatch:
     found = [row[-1].partition(" ")[0] for row in rows(driver)]
     assert found == ["base_model", "concepts:"]
     assert "pretrained model" in driver.text(driver.dialogs()[0])
-    driver.answer("Cancel")
+    driver.window.show_section("generate")
+    driver.answer("Open")
+    driver.settle()
+    assert driver.window.run_bar._message == (
+        "The settings of preset.json are open. Still to be set: Base model, Concepts."
+    )
+    assert driver.window.section == "model"
+    driver.draft.new()
 
 
 def test_unknown_file_gets_an_error_message(driver: Driver, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +145,11 @@ def test_welcome_dialog_opens_the_import_and_it_is_saved(
         driver.wait(lambda: any("OneTrainer" in driver.text(one) for one in driver.dialogs()), "the lists")
         driver.answer("Open")
         assert driver.dialogs() == []
+        driver.settle()
+        assert driver.window.section == "model", "what is to be set first"
+        message = driver.window.run_bar._message
+        assert message.startswith("The settings of theirs.json are open."), message
+        assert driver.draft.title == "From theirs.json"
         assert driver.draft.get("epochs") == 17
         assert driver.draft.get("concepts.0.path") == str(theirs.parent / "pictures")
         assert driver.draft.file is None

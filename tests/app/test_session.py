@@ -15,6 +15,7 @@ import pytest
 from app.preferences import Preferences
 from modules.config import TrainConfig, save_config
 from tests.app.driver import Driver
+from tests.app.fake_runs import make_fake_run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -104,6 +105,11 @@ def test_a_second_window_leaves_the_session_to_the_first(display: str, home: Pat
             assert (driver.draft.get("epochs"), driver.draft.is_dirty) == (33, False)
             said = "Another window is open, with unsaved changes that stay there."
             assert driver.window.run_bar._message == said
+            assert driver.window.title().endswith("(second window)")
+            assert driver.window.header._status.cget("text") == "second window"
+            make_fake_run(home / "runs" / "mylora")
+            driver.window.actions._attach_active([home / "runs" / "mylora"])
+            assert driver.window.run_bar._message == f"{said} Following mylora, which was already training."
             driver.window._session.save(keeps_edits=True)  # type: ignore[union-attr]
             assert session_file(home).read_text() == of_first
             first.stdin.close()
@@ -113,6 +119,7 @@ def test_a_second_window_leaves_the_session_to_the_first(display: str, home: Pat
             session_file(home).write_text("{}")
             driver.draft.set("epochs", 5)
             driver.wait(lambda: '"epochs": 5' in session_file(home).read_text(), "a session of its own")
+            assert not driver.window.title().endswith("(second window)")
 
 
 @pytest.mark.parametrize(
