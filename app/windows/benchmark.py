@@ -37,7 +37,7 @@ class BenchmarkWindow(ProgramWindow):
             "Benchmark",
             "Times the steps of these settings on one GPU, on more of them and with other batch sizes, then on the "
             "machines that Train starts over ssh. Nothing is saved or validated. “Of peak”: floating-point "
-            "operations (FLOPs) per second, of the most that the device can do.",
+            "operations (FLOPs), of the most that the device can do.",
         )
         self.result: BenchmarkResult | None = None
         self.before: BenchmarkResult | None = None

@@ -61,16 +61,11 @@ class MultiNodeWindow:
         self._message = text(body, colour=theme.BAD, wrap=860)
         self._list = frame(body)
         self._list.pack(fill="both", expand=True, pady=(theme.px(12), 0))
-        hint = frame(self._list)
-        hint.pack(fill="x", pady=theme.px(8))
-        about = text(
-            hint,
+        _paragraph(
+            self._list,
             "“Generate launch commands” saves the settings to their file, and shows the exact command for each machine "
             "and that for a Slurm job.",
-            colour=theme.MUTED,
-        )
-        wrap_within(about, hint, 0)
-        about.pack(anchor="w")
+        ).pack(fill="x", pady=theme.px(8))
         self._dialog.button("Close", self._dialog.close)
         self._dialog.button("Generate launch commands", self.generate, "accent")
         self.state.subscribe("draft", self._changed, self._dialog.window)
@@ -114,7 +109,7 @@ class MultiNodeWindow:
         for child in self._list.winfo_children():
             child.destroy()
         if note:
-            text(self._list, note, colour=theme.MUTED, wrap=WIDTH - 60).pack(anchor="w", pady=(0, theme.px(8)))
+            _paragraph(self._list, note).pack(fill="x", pady=(0, theme.px(8)))
         for command in found:
             shown = CopyText(self._list, command.title, command.text, command.help, command.options)
             shown.pack(fill="x", pady=(0, theme.px(12)))
@@ -185,3 +180,12 @@ class MultiNodeWindow:
             self._message.pack(fill="x", pady=(theme.px(8), 0), before=self._list)
         else:
             self._message.pack_forget()
+
+
+def _paragraph(parent: tk.Misc, content: str) -> tk.Frame:
+    """A text that wraps in the width it has, which is less than usual on a small screen."""
+    made = frame(parent)
+    label = text(made, content, colour=theme.MUTED)
+    wrap_within(label, made, 0)
+    label.pack(anchor="w")
+    return made

@@ -12,7 +12,7 @@ from app.monitor.log_reader import _log_files
 from app.monitor.recent_runs import _about, loss_outline, read_recent
 from app.monitor.run_edits import moved_path
 from app.monitor.run_list import RunList
-from app.monitor.run_table import _row
+from app.monitor.run_table import _figures
 from app.runs.control import active_runs, create_run, existing_run
 from app.runs.liveness import read_liveness
 from app.runs.status import status_of
@@ -96,7 +96,7 @@ def test_a_time_that_no_clock_can_show_is_none(at: str, tmp_path: Path) -> None:
     assert "5 steps" in _about(shown.summary)
     assert all(abs(loss) < 1e300 for loss in shown.losses)
     started = time.strftime("%d %b %H:%M", time.localtime(run.config_file.stat().st_mtime))
-    assert _row(shown.summary, "")[2] == started
+    assert _figures(shown.summary)[1] == started
     entry = Entry(number=1, name="cats", devices=None, added=1.0, started=2.0, state="running")
     assert ActiveRun(entry, run).ended().exit_code is None
     assert "events.jsonl" in {part.name for part in collect_parts(run)}
