@@ -177,8 +177,9 @@ class GenerateForm(tk.Frame):
                 row.grid_columnconfigure(column, weight=1, uniform="pair")
                 field = self._field(row, name, column)
                 self._entry(field, name)
-        row = frame(body)
-        row.pack(fill="x", pady=(0, theme.px(10)))
+        body.pack_configure(pady=(theme.px(12), 0))
+        row = frame(body.master)  # outside the body, so that the switch is seen below the fields
+        row.pack(fill="x", padx=(theme.px(16) - Switch.RING, theme.px(16)), pady=(0, theme.px(22)))
         switch = Switch(row, lambda _: self._edited())
         switch.pack(side="left")
         option = OPTIONS["random_seed"]

@@ -58,6 +58,8 @@ def test_rows_begin_below_their_title_and_switches_below_fields(shared_driver: D
     section = shared_driver.go_to("training")
     seen = section.find("gradient_checkpointing").control.winfo_rootx() + Switch.RING
     assert seen == section.find("epochs").control.winfo_rootx()
+    fields = shared_driver.go_to("generate").form.fields
+    assert fields["random_seed"].control.winfo_rootx() + Switch.RING == fields["count"].control.winfo_rootx()
 
 
 def test_a_row_under_the_pointer_has_round_corners(shared_driver: Driver) -> None:
