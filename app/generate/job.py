@@ -158,7 +158,7 @@ class GenerateJob:
             case "finished":
                 self._is_over = True
                 count = f"{len(self.files)} image{'' if len(self.files) == 1 else 's'}"
-                text = f"Stopped after {count}." if event.stopped else f"{count} saved in {self._folder}."
+                text = f"Stopped after {count}." if event.stopped else f"{count} saved in the folder {self._folder}."
                 self.status = JobStatus(text, "warn" if event.stopped else "good", 1.0)
 
     def _sampling(self, event: SampleEvent) -> JobStatus:

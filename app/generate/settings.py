@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field, ValidationError
 
 from app.form.setting_text import fault_message
-from modules.config import Option, Sample, faults, options, setting
+from modules.config import Fault, Option, Sample, faults, options, setting
 from modules.config.family_files import family_names
 from modules.files import expand_home
 from modules.run.folder.custom_sample import MAX_PROMPT_CHARS
@@ -80,10 +80,7 @@ def check(values: Mapping[str, object]) -> tuple[GenerateSettings | None, dict[s
         settings = GenerateSettings.model_validate(values)
     except ValidationError as error:
         found = faults(error, GenerateSettings)
-        named = [(fault.path.partition(".")[0], fault) for fault in found]
-        return None, {
-            name: fault_message(fault, OPTIONS[name]) if name in OPTIONS else fault.sentence for name, fault in named
-        }
+        return None, {fault.path.partition(".")[0]: _sentence(fault, values) for fault in found}
     missing = {}
     if not settings.model.strip():
         missing["model"] = "Choose a base model, or a run with “Runs”."
@@ -95,6 +92,14 @@ def check(values: Mapping[str, object]) -> tuple[GenerateSettings | None, dict[s
         if len(getattr(settings, name)) > MAX_PROMPT_CHARS:
             missing[name] = f"Use at most {MAX_PROMPT_CHARS:,} characters."
     return (None, missing) if missing else (settings, {})
+
+
+def _sentence(fault: Fault, values: Mapping[str, object]) -> str:
+    name, _, place = fault.path.partition(".")
+    strengths = values.get(name)
+    if name == "lora_scale" and place and isinstance(strengths, list):
+        return f"“{strengths[int(place)]}” is no number from -100 to 100."
+    return fault_message(fault, OPTIONS[name]) if name in OPTIONS else fault.sentence
 
 
 def arguments(settings: GenerateSettings, events: Path) -> list[str]:

@@ -106,8 +106,9 @@ class Chart:
             x, averages = smoothed(line.points, 0.0 if line.dotted or line.smooth else span)
             self.smooth[line.name] = (x, averages)
             artists.smooth.set_data(x, averages)
-            # a line through one point is none
-            artists.smooth.set_marker("o" if len(line.points) == 1 and not line.dotted else "")
+            is_point = len(line.points) == 1  # a line through one point is none
+            artists.smooth.set_marker("o" if is_point and not line.dotted else "")
+            artists.raw.set_marker("o" if line.dotted or (is_point and not len(x)) else "")
             artists.raw.set_alpha((0.55 if theme.is_dark() else 0.32) if len(x) else 1.0)
             artists.raw.set_linewidth(0.8 if len(x) else 1.4)
             if (found := self._extent(line.points, *self.range)) is not None:

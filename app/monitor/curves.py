@@ -27,7 +27,7 @@ PLOTS: Final[Mapping[str, str]] = {
     "loss": "Loss",
     "lr": "Learning rate",
     "grad_norm": "Gradient norm",
-    "samples_per_s": "Samples per second",
+    "samples_per_s": "Samples/s",
 }
 _SMALL: Final = ("lr", "grad_norm", "samples_per_s")
 _LOWEST: Final = 300  # unscaled height of a page whose small plots can still be read

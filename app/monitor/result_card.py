@@ -9,6 +9,7 @@ from app.runs.status import Status
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, card, frame, text
+from app.widgets.message_line import MessageLine
 from app.windows.result import GENERATE, SHOW_RESULT, can_generate
 from modules.run import RunFolder
 
@@ -32,8 +33,8 @@ class ResultCard:
             button.pack(side="left", padx=4)
         self._title = text(self.card, "", "strong", colour=theme.GOOD)
         self._title.pack(side="left", padx=(theme.px(16), theme.px(12)), pady=theme.px(14))
-        self._detail = text(self.card, "", "small", colour=theme.MUTED)
-        self._detail.pack(side="left")
+        self._detail = MessageLine(self.card, bg=theme.CARD)
+        self._detail.pack(side="left", fill="x", expand=True)
 
     def show(self, status: Status | None) -> None:
         """Show or hide it, as the run's status asks for."""
@@ -46,7 +47,7 @@ class ResultCard:
             self.card.pack_forget()
             return
         self._title.configure(text=status.title)
-        self._detail.configure(text=status.detail)
+        self._detail.say(status.detail)
         if can_generate(folder):
             self.generate.pack(side="left", padx=4)
         else:
@@ -55,4 +56,4 @@ class ResultCard:
 
     def _open(self) -> None:
         if self._folder is not None:
-            show_folder(self._state, self._folder.path, lambda why: self._detail.configure(text=why))
+            show_folder(self._state, self._folder.path, self._detail.say)

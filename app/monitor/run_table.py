@@ -121,7 +121,7 @@ def _figures(summary: RunSummary) -> tuple[str, ...]:
     started = time.strftime("%d %b %H:%M", time.localtime(summary.started)) if summary.started else _DASH
     steps = _DASH
     if summary.step is not None:
-        total = f" / {summary.total_steps:,}" if summary.total_steps else ""
+        total = f" of {summary.total_steps:,}" if summary.total_steps else ""
         steps = f"{summary.step:,}{total}"
     return (
         summary.status.title,

@@ -58,11 +58,9 @@ class SamplesPage(Page):
         self._controls.bind("<Configure>", lambda event: self._fit_controls())
         self.slider = Slider(self._controls, 0, 1, _FULL, self._slide, bg=theme.WINDOW, width=_SLIDER)
         self.slider.show(1)
-        self.slider.pack(side="left")
         for key, by in (("<Left>", -1), ("<Right>", 1)):
             self.slider.bind(key, handler(partial(self._step_by, by)))
         self.position = text(self._controls, "", bg=theme.WINDOW)
-        self.position.pack(side="left", padx=theme.px(_GAP))
         add_tooltip(self.position, "Which of the steps with samples is shown, and the training loss near it, smoothed.")
         self.loss = LossStrip(self._controls, self._choose_step)
         self.loss.pack(side="right", fill="x", expand=True, padx=(0, theme.px(_GAP)))
@@ -87,6 +85,7 @@ class SamplesPage(Page):
         self.menu.set_choices([""])
         self.menu.show("")
         self._show_custom()
+        self._show_controls()
         self._show()
 
     def refresh(self) -> None:
@@ -109,6 +108,7 @@ class SamplesPage(Page):
         self.menu.show(self.prompt)
         previous = self.step
         self._fit_controls()
+        self._show_controls()
         if self._follows and self.index.steps:
             self.step = self.index.steps[-1]
         self._show(keep_scroll=self.view != BY_STEP or previous == self.step)
@@ -210,7 +210,7 @@ class SamplesPage(Page):
 
     def _ask_custom(self) -> None:
         if self.run is not None:
-            self.dialog = CustomSampleDialog(self, self.run, self._draft, self._generate)
+            self.dialog = CustomSampleDialog(self, self.run, self._draft, self._generate, self.state.say)
             self.dialog.show()
 
     def _generate(self, fields: Mapping[str, object]) -> None:
@@ -235,14 +235,18 @@ class SamplesPage(Page):
 
     def _choose_mode(self, mode: str) -> None:
         self.view = mode
+        self._show_controls()
+        self._show()
+
+    def _show_controls(self) -> None:
+        """Those of the mode, once there is something to choose."""
         for control in (self.menu, self.slider, self.position):
             control.pack_forget()
-        if mode == BY_PROMPT:
+        if self.index.steps and self.view == BY_PROMPT:
             self.menu.pack(side="left", padx=(0, theme.px(_GAP)))
-        elif mode == BY_STEP:
+        elif self.index.steps and self.view == BY_STEP:
             self.slider.pack(side="left")
             self.position.pack(side="left", padx=theme.px(_GAP))
-        self._show()
 
     def _choose_prompt(self, prompt: str) -> None:
         self.prompt = prompt

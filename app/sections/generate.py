@@ -34,7 +34,8 @@ IDLE_MS: Final = 2000  # without a process
 FIRST_CARDS: Final = 2  # shown at once
 _MAX_SEED: Final = 1 << 32  # as other programs draw them
 _BUSY: Final = (
-    "A run is training: generating takes memory and time of the same devices. The device can be chosen under Images."
+    "A run is training: generating takes memory and time of the same devices. The device can be chosen under "
+    "“Process and files”."
 )
 _TONES: Final[dict[Tone, theme.Colour]] = {
     "muted": theme.MUTED,

@@ -260,7 +260,7 @@ class Section(tk.Frame):
         said = f"{count} warnings" if count > 1 else "1 warning" if count else ""
         if self.warnings.cget("text") != said:
             self.warnings.configure(text=said)
-        self._head.say(title, may_shorten=True)
+        self._head.say(title, cut="end" if status is None else "middle")  # the state stands at the end
         waits = run is not None and status is not None and status.kind == "waiting"
         self.waiting.show(run.join_prompt if run is not None and waits else None)
         self._show_banner(None if self.page in _WITHOUT_RUN else status)

@@ -116,7 +116,9 @@ class RunBar(tk.Frame):
         self._show_state(status)
         self._progress.show(status.fraction, busy=status.is_alive, colour=_bar_colour(status))
         view, is_old = (None, False) if run is None else (run.view, run.shows_earlier_start)
-        self.figures.show(view, status, with_total=self._level != 0, is_old=is_old)
+        # until a run that was started again has said it, its total is that of the former settings
+        with_total = self._level != 0 and (run is None or not status.is_alive or run.has_started)
+        self.figures.show(view, status, with_total=with_total, is_old=is_old)
         self.buttons.show(status)
         self._status = status
         if self._has_changed("details", self._has_details()):

@@ -20,6 +20,7 @@ TITLES: Final[Mapping[str, str]] = {
     "speed": "Samples/s",
 }
 _TIME: Final = "Time"  # in place of the time that is left, once the run has ended
+_MEAN: Final = "Mean samples/s"  # as well
 _GAP: Final = 8  # between a figure and the next column, in unscaled pixels
 
 
@@ -51,7 +52,7 @@ class RunFigures(tk.Frame):
     def show(self, view: RunView | None, status: Status, *, with_total: bool, is_old: bool = False) -> None:
         """Show those of a run, nothing without one and of one that ended before its first step.
 
-        `with_total`: also how many steps there are, where there is room.
+        `with_total`: also how many steps there are, where there is room and that is known.
         `is_old`: the run has been started again, and the view knows nothing of that yet.
         """
         if view is None:
@@ -73,12 +74,11 @@ class RunFigures(tk.Frame):
         self._set("loss", "" if loss is None else f"{loss:.4g}")
         if finished is not None and position is not None and not status.is_alive:
             self._set("left", format_duration(took), _TIME)
-            rate = self._mean_rate(view)
+            self._set("speed", _number(self._mean_rate(view)), _MEAN)
         else:
             left = None if step is None or status.kind != "training" else step.eta_s
             self._set("left", "" if left is None else format_duration(left))
-            rate = None if step is None or not status.is_alive else step.samples_per_s
-        self._set("speed", f"{rate:.3g}" if rate else "")
+            self._set("speed", _number(None if step is None or not status.is_alive else step.samples_per_s))
 
     def _show_nothing(self) -> None:
         for label in (*self._titles.values(), *self.labels.values()):
@@ -105,6 +105,10 @@ class RunFigures(tk.Frame):
     def _set(self, name: str, value: str, title: str = "") -> None:
         _set_text(self._titles[name], title or TITLES[name])
         _set_text(self.labels[name], value or "-")
+
+
+def _number(rate: float | None) -> str:
+    return f"{rate:.3g}" if rate else ""
 
 
 def _set_text(label: tk.Label, shown: str) -> None:

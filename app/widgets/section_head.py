@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from app.widgets import theme
 from app.widgets.buttons import frame, text
-from app.widgets.ellipsis import fit
+from app.widgets.ellipsis import Cut, fit
 from app.widgets.text_width import text_width
 
 MARGIN: Final = 24  # beside heads, and beside what is below them; this and all sizes below in unscaled pixels
@@ -31,16 +31,17 @@ class SectionHead:
         self.frame.pack(fill="x", padx=theme.px(MARGIN), pady=(theme.px(_ABOVE), theme.px(_BELOW)))
         self._stand_on_baseline(self._title, "title", "left")
         self._line = self._label("body", theme.MUTED, "left")
-        self._wanted, self._may_shorten = line, False
+        self._wanted = line
+        self._cut: Cut | None = None
         self.frame.bind("<Configure>", lambda event: self._fit())
 
     def add_label(self, font: theme.FontName = "body", colour: theme.Colour = theme.MUTED) -> tk.Label:
         """An empty label before what has been packed at the right, where no title moves it."""
         return self._label(font, colour, "right")
 
-    def say(self, line: str, *, may_shorten: bool = False) -> None:
-        """Set the line beside the title; without room for it, it is left out or shortened with an ellipsis."""
-        self._wanted, self._may_shorten = line, may_shorten
+    def say(self, line: str, *, cut: Cut | None = None) -> None:
+        """Set the line beside the title; without room for it, it is shortened at its `cut`, or left out."""
+        self._wanted, self._cut = line, cut
         self._fit()
 
     def _label(self, font: theme.FontName, colour: theme.Colour, side: Literal["left", "right"]) -> tk.Label:
@@ -62,8 +63,8 @@ class SectionHead:
         others = [each for each in self.frame.winfo_children() if each is not self._line]
         room = width - sum(each.winfo_reqwidth() + theme.px(theme.UNIT) for each in others) - 2 * theme.px(_GAP)
         font = theme.tk_font()
-        if self._may_shorten:
-            shown = fit(self._line, self._wanted, font, max(room, 0))
+        if self._cut is not None:
+            shown = fit(self._line, self._wanted, font, max(room, 0), cut=self._cut)
         else:
             shown = self._wanted if text_width(self._line, self._wanted, font) <= room else ""
         if self._line.cget("text") != shown:

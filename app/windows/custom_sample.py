@@ -52,7 +52,7 @@ class CustomSampleDialog:
     """Prompt, seed and size; what is wrong is shown before anything is sent.
 
     `draft` is what was typed the last time, and gets what is typed now. Once the run has ended, `generate` gets the
-    fields for the page Generate.
+    fields for the page Generate. `say` gets what becomes of it.
     """
 
     def __init__(
@@ -61,8 +61,9 @@ class CustomSampleDialog:
         run: RunControl,
         draft: dict[str, str],
         generate: Callable[[dict[str, object]], object],
+        say: Callable[[str], object],
     ) -> None:
-        self._run, self._draft, self._generate = run, draft, generate
+        self._run, self._draft, self._generate, self._say = run, draft, generate, say
         self._has_ended = False
         message = "Training pauses for one image after the current step; its result does not change."
         self.dialog = Dialog(owner, "Custom sample", message)
@@ -122,6 +123,7 @@ class CustomSampleDialog:
         else:
             self._run.awaited_sample = sample
             self.dialog.close()
+            self._say("Generating your sample after the current step…")
 
     def _watch(self) -> None:
         """Once the run has ended, what is typed can go to the page Generate."""

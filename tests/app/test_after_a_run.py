@@ -145,6 +145,7 @@ def test_a_custom_sample_of_a_running_training(home: Path, preferences: Path, im
         write(asked.entries["width"], "24")
         driven.click(asked.send_button)
         assert not toplevels(window)
+        assert window.run_bar._full_detail() == "Generating your sample after the current step…"
         driven.monitor("log")
         arrived = "Custom sample, step"
         driven.until(lambda: window.run_bar._detail.cget("text").startswith(arrived), "the message")

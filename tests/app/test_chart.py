@@ -50,8 +50,11 @@ def test_first_step_is_a_dot_until_there_is_a_line() -> None:
     chart, markers = Chart(), []
     for steps in ((1,), (1, 2)):
         ticks(chart, *steps)
-        markers.append(chart._artists[0].smooth.get_marker())
+        markers.append(chart._artists[0].raw.get_marker())
     assert markers == ["o", ""]
+    chart.show([PlotLine("loss", points(1), theme.SERIES[0])], "steps", 20.0, None, 800, 300)
+    shown = chart._artists[0]
+    assert (shown.raw.get_marker(), shown.smooth.get_marker()) == ("", "o"), "of a smoothed line the one in front"
 
 
 def test_constant_small_number_has_ticks_around_it_in_one_notation() -> None:

@@ -88,7 +88,7 @@ def test_images_appear_side_by_side_and_carry_their_settings(driver: Driver, pag
     fill(page, **SMALL)
     driver.click_button("Generate")
     assert page.job.is_running
-    assert ended(driver, page) == "2 images saved in generated."
+    assert ended(driver, page) == "2 images saved in the folder generated."
     files = [Path(sample.file) for sample, _ in page.results.items]
     assert [file.name for file in files] == ["sample-00.png", "sample-01.png"]
     assert sorted(path.name for path in Path("generated").iterdir()) == ["sample-00.png", "sample-01.png"]
@@ -103,7 +103,7 @@ def test_images_appear_side_by_side_and_carry_their_settings(driver: Driver, pag
     fill(page, random_seed=True, count=1, prompt="")
     page.start_button.invoke()
     assert page.form.values()["seed"] not in ("7", "8"), "a new seed each time"
-    assert ended(driver, page) == "1 image saved in generated."
+    assert ended(driver, page) == "1 image saved in the folder generated."
 
     fill(page, prompt="something else", steps=3, random_seed=False)
     assert read_settings(Path("generated/sample-02.png"))["prompt"] == "", "as for images without captions"
@@ -351,6 +351,7 @@ def test_strengths_are_numbers_with_commas_between(typed: str, strengths: tuple[
     assert MOST_STRENGTHS == MOST_LORA_SCALES
     if strengths is None:
         assert set(faults) == {"lora_scale"}
+        assert typed != "a, 1" or faults["lora_scale"] == "“a” is no number from -100 to 100."
         return
     assert settings is not None
     assert settings.lora_scale == strengths

@@ -129,7 +129,7 @@ def test_nothing_measured_before_a_resume_stays(
     driven.until(lambda: not page.stats, "no processes")
     driven.until(lambda: figures.labels["loss"].cget("text") == "-", "no loss")
     assert figures.labels["speed"].cget("text") == "-"
-    assert figures.labels["step"].cget("text") == "20 of 1,000", "that of the backup"
+    assert figures.labels["step"].cget("text") == "20", "that of the backup; the new settings may have more steps"
     loading = {"t": starts.started + 1, "type": "phase", "phase": "loading"}
     with folder.events_file.open("a") as file:
         file.write(line(loading))
@@ -416,6 +416,11 @@ def test_nothing_of_the_pages_is_cut_off_at_150_percent(driven: Driven, runs: Pa
         driven.until(lambda: [plot.surface.winfo_ismapped() for plot in plots] == [1, 0, 0, 0], "the losses alone")
         driven.window.geometry("1280x800")
         driven.until(lambda: all(plot.surface.winfo_ismapped() for plot in plots), "all plots")
+        head = driven.window.sections["monitor"]._head
+        said = head._wanted
+        head.say(f"{'a long name' * 9}-631: Failed", cut="middle")
+        assert str(head._line.cget("text")).endswith("631: Failed"), "the end of the name, and the state"
+        head.say(said)
         page = driven.monitor("samples")
         driven.until(lambda: page.position.cget("text"), "the samples")
         driven.live(0.2)
@@ -618,7 +623,7 @@ def test_runs_table_and_setting_differences(driven: Driven, runs: Path, monkeypa
     rows = {name: page.table.item(name, "values") for name in page.runs}
     assert page.bar.message.cget("text") == "Select a run; select two or more to compare them."
     assert rows["cats"][1] == "Stopped"
-    assert rows["cats"][3] == "400 / 1,000"
+    assert rows["cats"][3] == "400 of 1,000"
     assert rows["dogs"][1] == "Failed"
     assert rows["future"][1] == "Finished"
     page.select(["cats"])
