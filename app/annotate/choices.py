@@ -123,7 +123,7 @@ _FIELDS: Final[dict[Task, tuple[ToolField, ...]]] = {
             "smooth",
             "Smooth by",
             "integer",
-            "Pixels of the model's own 352, over which it is averaged.",
+            "Blurs the mask by this many pixels of 352, the size at which the model sees an image.",
             "5",
             is_required=True,
         ),
@@ -134,7 +134,8 @@ _FIELDS: Final[dict[Task, tuple[ToolField, ...]]] = {
 }
 _ABOUT: Final[dict[Task, str]] = {
     "caption": "A model describes each image in words.",
-    "tag": "A model names what is in each image, as tags with commas. It needs the package onnxruntime.",
+    "tag": "A model names what is in each image, as tags with commas. It needs the package onnxruntime; without it, "
+    "Start says how to install it.",
     "mask": "A model marks the part of each image that counts, for masked training (Data, Masks).",
 }
 TASKS: Final[dict[Task, ModelTask]] = {
@@ -157,7 +158,7 @@ def faults(task: Task, values: Mapping[str, str]) -> dict[str, str]:
         if not applies(field, values):
             continue
         if field.is_required and not _parts(value):
-            found[field.name] = f"{field.title}: nothing is given."
+            found[field.name] = f"{field.title} is missing."
         elif field.name in _LIMITS and not _is_within(value, *_LIMITS[field.name], whole=field.kind == "integer"):
             least, most = _LIMITS[field.name]
             kind = "whole number" if field.kind == "integer" else "number"

@@ -100,7 +100,7 @@ class Review(tk.Frame):
         self.undo_button.configure(state="normal" if job.can_undo else "disabled")
         self._keys.configure(text=_MASK_KEYS if job.task == "mask" else _KEYS)
         self._offer_failed()
-        self.list.empty = "" if job.is_running else _EMPTY
+        self.list.empty = "" if job.is_running or job.status.tone == "bad" else _EMPTY
         self.list.grow()
 
     def _filter(self) -> None:

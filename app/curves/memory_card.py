@@ -68,7 +68,7 @@ class MemoryCard:
             self._say()
             return
         self._fade()
-        self.line.configure(text="Computing: a process builds the model without its weights and counts its tensors…")
+        self.line.configure(text="Computing the memory…")
         self._job = self.frame.after(PAUSE_MS, self._ask)
 
     def hide(self) -> None:

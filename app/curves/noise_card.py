@@ -69,7 +69,7 @@ class NoiseCard:
         self._job = self.frame.after(PAUSE_MS if self._asked else FIRST_MS, self._ask)
         self._asked = asked
         if not self.histogram.counts:
-            self.line.configure(text="Drawing samples…")
+            self.line.configure(text="Drawing noise levels…")
 
     def hide(self) -> None:
         """End the process if the card stays hidden."""

@@ -20,6 +20,7 @@ ON_RESUME = {
 
 
 _NAME = re.compile(r"(?<![\w'\"/\\.-])[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*(?![\w'\"/\\-])")  # not inside quotes or a path
+_ONE = {"processes": "process", "batches": "batch"}
 _MEANT = re.compile(r"did you mean (\w+)\?")
 _FLAG = re.compile(r"(?<![\w'\"/-])--([a-z][a-z0-9_]*)\b")
 _SET_FLAG = re.compile(r" \(--set [^()]*\)")  # says for the command line what stands before it
@@ -54,7 +55,8 @@ def display_value(option: Option, value: object) -> str:
         return value_title(option, value)
     if option.unit is None or not isinstance(value, (int, float)):
         return format_value(value)
-    return f"{format_number(value)} {option.unit}"  # what has no unit may be a name, such as a port or a seed
+    unit = _ONE.get(option.unit, option.unit.removesuffix("s")) if value == 1 else option.unit
+    return f"{format_number(value)} {unit}"  # what has no unit may be a name, such as a port or a seed
 
 
 def choice_details(option: Option) -> dict[str, str]:

@@ -10,9 +10,11 @@ from app.widgets import theme
 from modules.config import TrainConfig
 from modules.config.family_about import family_about
 from modules.config.numbers import plain_number
+from modules.config.sections.optimizers import OPTIMIZERS
 
 _USUAL: Final = {"lora": 1e-4, "fine_tune": 1e-5}  # learning rates, as the help says
 _FAR: Final = 5.0  # times from the usual one
+_VERY_FAR: Final = 100.0  # hardly ever what was meant
 
 
 class NotedField(NumberField):
@@ -28,18 +30,30 @@ class NotedField(NumberField):
         raise NotImplementedError
 
 
-class LearningRateField(NotedField):
+class LearningRateField(NumberField):
     """The learning rate, with the usual one if it is far from it: a change of the method keeps the value."""
 
-    def remark(self, config: TrainConfig) -> str:
-        is_large = config.method == "lora" or family_about(config.family).weights_gb is not None
-        usual = _USUAL.get(config.method)
-        if usual is None or not is_large or config.optimizer.finds_step_size:
-            return ""
-        if usual / _FAR < config.learning_rate < usual * _FAR:
-            return ""
-        what = "a LoRA" if config.method == "lora" else "a full fine-tune"
-        return f"Usual for {what}: about {plain_number(usual)}."
+    def refresh(self) -> None:
+        super().refresh()
+        draft = self.state.draft
+        method, optimizer = str(draft.get("method")), OPTIMIZERS.get(draft.variant())
+        usual = _USUAL.get(method)
+        is_large = method == "lora" or family_about(str(draft.get("family"))).weights_gb is not None
+        off = 1.0
+        if usual is not None and is_large and optimizer is not None and not optimizer.finds_step_size:
+            off = _times(draft.get(self.path), usual)
+        what = "a LoRA" if method == "lora" else "a full fine-tune"
+        said = f"Usual for {what}: about {plain_number(usual)}." if usual and off >= _FAR else ""
+        self.note(said, theme.WARN if off >= _VERY_FAR else theme.MUTED)
+
+
+def _times(value: object, usual: float) -> float:
+    """How many times a value is above or below the usual one; 1 for what is no learning rate."""
+    try:
+        rate = float(str(value))
+    except ValueError:
+        return 1.0
+    return max(rate / usual, usual / rate) if rate > 0 else 1.0
 
 
 class BatchSizeField(NotedField):

@@ -156,7 +156,7 @@ class ImagePages(tk.Frame):
         if problems := count_problems(Counter(each.kind for each in found.problems)):
             total += f"  {problems}."
         if self._reader.is_reading or self._reload_job:
-            total = f"Reading the folders…  {total}"
+            total = f"Reading the folders…  {total}" if images else "Reading the folders…"
         elif not value_at(self.state.draft.data, "concepts"):
             total = "No image folder yet: add one under “Folders and settings”."
         self._summary.configure(text=total)
@@ -222,7 +222,7 @@ class ImagePages(tk.Frame):
                 self.histogram.show(self.image_index.buckets)
 
     def _none_found(self) -> str:
-        return NONE_FOUND if self.is_complete else "Reading the folders…"
+        return NONE_FOUND if self.is_complete else ""  # the line above says that they are being read
 
     def _errors(self) -> list[str]:
         """Why folders could not be read."""

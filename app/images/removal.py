@@ -87,7 +87,7 @@ class ImageRemoval:
             f"Move {title} to the trash?",
             f"{', '.join(names[:_NAMED])}{' …' if len(names) > _NAMED else ''}, with captions. "
             f"“Undo” takes {_them(len(names))} back.",
-            (Choice("delete", "Move to the trash", "danger"), Choice("", "Cancel", "accent")),
+            (Choice("", "Cancel", "accent"), Choice("delete", "Move to the trash", "danger")),
             chosen,
         )
 

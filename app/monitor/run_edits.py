@@ -104,7 +104,7 @@ class RunEdits:
             f"Move {runs[0].name if is_one else f'{len(runs)} runs'} to the trash?",
             f"{'With all its' if is_one else some} samples, backups and saved models. "
             f"“Undo” takes {'it' if is_one else 'them'} back.",
-            (Choice("delete", "Move to the trash", "danger"), Choice("", "Cancel", "accent")),
+            (Choice("", "Cancel", "accent"), Choice("delete", "Move to the trash", "danger")),
             chosen,
         )
 

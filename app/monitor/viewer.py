@@ -83,7 +83,7 @@ class SampleViewer(tk.Toplevel):
         settings.setdefault("prompt", sample.prompt)
         settings.setdefault("step", sample.step)
         if settings.get("width") and settings.get("height"):
-            settings["size"] = f"{settings['width']} x {settings['height']}"
+            settings["size"] = f"{settings['width']} × {settings['height']}"
         settings["file"] = str(file)
         for name, label in self.values.items():
             value = settings.get(name)

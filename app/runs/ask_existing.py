@@ -11,6 +11,7 @@ from app.form.setting_text import display_value
 from app.runs.control import existing_run
 from app.shell.ask import Choice, ask
 from modules.config import Option, TrainConfig, dump, find_changes, find_option, load_config
+from modules.config.family_files import family_names
 from modules.run import RunFolder
 from modules.run.endings import ENDINGS
 from modules.run.folder.event_summary import EventSummary
@@ -54,7 +55,7 @@ class ExistingRun:
                 "a run resumes: it would continue with its own."
             )
         if self.different:
-            return f"{exists} It would continue with the current settings: {_named(self.described)}."
+            return f"{exists} It would continue with the current settings: {_named(self.described, ', ')}."
         return f"{exists} Resume it, or start a new one under another name?"
 
 
@@ -68,6 +69,8 @@ def read_existing(config: TrainConfig) -> ExistingRun | None:
     fixed = dict.fromkeys(
         _title(each.path) for each in find_changes(TrainConfig, before, now) if each.resume == "fixed"
     )
+    if before["family"] != now["family"] and {before["family"], now["family"]} <= {*family_names()}:
+        fixed = {_title("family"): None, **fixed}  # no backup of one is one of the other
     ending = ENDINGS.get(EventSummary.of_file(folder.events_file).reason)
     described = tuple(_described(name, before, now) for name in names)
     return ExistingRun(folder, ending is not None and ending.is_complete, names, described, tuple(fixed))
@@ -101,6 +104,9 @@ def _title(path: str) -> str:
     return path.replace("_", " ").capitalize() if option is None else option.title
 
 
-def _named(titles: tuple[str, ...]) -> str:
+def _named(titles: tuple[str, ...], before_last: str = " and ") -> str:
     more = len(titles) - _MOST
-    return f"{', '.join(titles[:_MOST])} and {more} more" if more > 0 else ", ".join(titles)
+    if more > 0:
+        return f"{', '.join(titles[:_MOST])} and {more} more"
+    *others, last = titles
+    return f"{', '.join(others)}{before_last}{last}" if others else last

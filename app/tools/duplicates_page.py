@@ -171,7 +171,7 @@ class DuplicatesPage(ProgramPage):
             f" {_count(hidden, 'more image')} of this group are kept; find again to see the rest." if hidden > 0 else ""
         )
         alike = f"{_count(len(found.groups), 'group')} of images that look alike."
-        self.say(f"{alike} The marked ones go to the trash.{kept}{unread}")
+        self.say(f"{alike} The buttons move the marked ones to the trash.{kept}{unread}")
         for image in group[:MOST]:
             self._add_tile(image)
         self._arrange()

@@ -143,7 +143,7 @@ def faults(task: ModelTask, values: Mapping[str, str]) -> dict[str, str]:
         if not applies(field, values):
             continue
         if field.is_required and not value:
-            found[field.name] = f"{field.title}: nothing is given."
+            found[field.name] = f"{field.title} is missing."
         elif field.kind == "integer" and not (value.isdecimal() and 1 <= int(value) <= MAX_RANK):
             found[field.name] = f"{field.title} is {value!r}; use a whole number from 1 to {MAX_RANK}."
         elif field.kind == "number" and not _is_strength(value):

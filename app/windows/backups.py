@@ -95,7 +95,7 @@ class BackupsWindow(ProgramWindow):
             if answer:
                 self._changed_by(["prune", "--yes"], "The old ones are removed.")
 
-        choices = [Choice("remove", "Remove"), Choice("", "Cancel", "accent")]
+        choices = [Choice("", "Cancel", "accent"), Choice("remove", "Remove")]
         question = f"{printable(output)}\n\nThe newest ones stay, as many as “Backups kept” of this run says."
         ask(self.dialog.window, "Remove old backups?", question, choices, answered)
 

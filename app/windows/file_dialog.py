@@ -113,8 +113,13 @@ class FileDialog:
         self._background.run(
             lambda: list_folder(folder, self._listed, self._purpose),
             lambda items: self._show(folder, items),
-            lambda message: self._message.configure(text=message),
+            self._show_failure,
         )
+
+    def _show_failure(self, message: str) -> None:
+        """A folder cannot be listed, so it is not chosen either."""
+        self._message.configure(text=message)
+        self._choice.configure(text="")
 
     def _open_typed(self) -> None:
         """List the typed folder, and take it at the second Return; take the typed file."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from modules.config import ConfigError
 from modules.config.sections.concept import IMAGE_SUFFIXES
 
 Purpose = Literal["open", "save", "folder", "any"]  # any: a file or a folder
@@ -27,8 +28,10 @@ class Item:
 
 
 def list_folder(folder: Path, endings: tuple[str, ...], purpose: Purpose) -> list[Item]:
-    """The entries that are not hidden, folders first. Raises OSError."""
+    """The entries that are not hidden, folders first. Raises OSError, and ConfigError if there is no such folder."""
     found: list[Item] = []
+    if not os.path.isdir(folder):
+        raise ConfigError(f"There is no folder {folder}.")
     with os.scandir(folder) as entries:
         for entry in entries:
             is_folder = entry.is_dir()

@@ -57,7 +57,7 @@ def test_tags_are_proposed_reviewed_written_and_undone(
     (folder / "2.png").write_bytes((folder / "2.png").read_bytes()[:200])
     (folder / "1.txt").write_text("an old caption")
     driver.click_button("Start")
-    assert "Folder: nothing is given." in driver.text(page.setup)
+    assert "Folder is missing." in driver.text(page.setup)
     driver.draft.set("concepts", [{"path": str(folder), "name": "My cats"}])
     page.shown()
     page.setup.choose("tag")
@@ -194,7 +194,7 @@ def test_arguments_are_those_of_the_program(tmp_path: Path) -> None:
     for task, shown in TASKS.items():
         values = {field.name: field.default for field in shown.fields} | VALUES | {"folder": str(tmp_path)}
         if task == "mask":
-            assert faults(task, values) == {"prompt": "What counts: nothing is given."}
+            assert faults(task, values) == {"prompt": "What counts is missing."}
             values |= {"prompt": "face, hair", "invert": "on", "device": "cpu"}
         assert faults(task, values) == {}
         made = order(task, values, concept)

@@ -63,6 +63,8 @@ def test_what_a_resume_would_do_is_said(tmp_path: Path) -> None:
     other = of(stopped, epochs=12, method="lora")
     assert other.answer_to_resume == "own settings"
     assert "differ from the current ones in Training method, which cannot change" in other.question
+    other = of(stopped, family="flux", method="lora")
+    assert "differ from the current ones in Model family and Training method, which" in other.question
     complete = make_fake_run(tmp_path / "runs" / "complete", steps=20)
     for changes in ({}, {"learning_rate": 2e-4}, {"epochs": 12, "method": "lora"}):
         assert of(complete, **changes).answer_to_resume == ""

@@ -143,6 +143,11 @@ def test_learning_rate_and_batch_say_what_they_mean_with_other_settings(driver: 
     assert note("learning_rate") == ""
     driver.draft.set("method", "lora")
     assert note("learning_rate") == "Usual for a LoRA: about 1e-4."
+    assert driver.field("learning_rate")._note[1] is theme.MUTED
+    driver.draft.set_together({"learning_rate": "10", "batch_size": 100_000})
+    assert note("learning_rate") == "Usual for a LoRA: about 1e-4.", "also while another field is wrong"
+    assert driver.field("learning_rate")._note[1] is theme.WARN
+    driver.draft.set("batch_size", 1)
     driver.draft.set_together({"method": "fine_tune", "learning_rate": 1e-4})
     assert note("learning_rate") == "Usual for a full fine-tune: about 1e-5."
     driver.draft.set("optimizer.name", "prodigy")
@@ -178,6 +183,9 @@ def test_help_names_choices_as_the_menu_does() -> None:
         option = find_option(TrainConfig, path)
         assert option is not None
         assert part in help_text(option), path
+    batch_size = find_option(TrainConfig, "batch_size")
+    assert batch_size is not None
+    assert "Default: 1 image\n" in help_text(batch_size)
 
 
 @pytest.mark.parametrize(

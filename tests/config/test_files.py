@@ -216,6 +216,8 @@ def test_a_name_given_twice_among_many(tmp_path: Path) -> None:
     ("name", "text", "expected"),
     [
         ("c.yaml", "concepts:\n\t- path: x\n", "line 2, column 1: a tab; indent with spaces"),
+        ("c.yaml", "a: [1, 2\nb: 3\n", "line 2, column 2: in a list between [ and ], there is no ',' or ']'"),
+        ("c.yaml", "a: 1\n  b: 2\n", "no ':' is allowed here; check the indentation"),
         ("c.json", "[1]", "the file contains a list; it must contain names with values"),
         ("c.json", "7", "the file contains a number; it must"),
         ("a\nb.yaml", "[1]", "a\\nb.yaml: the file contains a list"),

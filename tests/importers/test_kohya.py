@@ -258,6 +258,17 @@ def test_weight_of_regularisation_images_without_any(tmp_path: Path) -> None:
     assert reasons(found)["prior_loss_weight"] == "there are no regularisation images"
 
 
+def test_images_of_the_folder_itself_are_reported_once(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/a.png").touch()
+    found = imported(tmp_path, {**GUI_LORA, "train_data_dir": "mine"})
+    assert found.config.concepts[0].path == str(tmp_path / "mine")
+    assert "train_data_dir" not in reasons(found)
+    (entry,) = (each for each in found.report.changed if each.source.startswith("train_data_dir"))
+    assert (entry.source, entry.target) == ("train_data_dir", "concepts.0.path")
+    assert "here the images of the folder itself are trained" in entry.why
+
+
 @pytest.mark.parametrize(("schedule", "factor"), [("cosine_with_min_lr", 0.1), ("cosine", 0), ("linear", 0)])
 def test_the_lowest_rate_is_of_one_schedule(tmp_path: Path, schedule: str, factor: float) -> None:
     """library/train_util.py, get_scheduler_fix: min_lr_rate is passed to COSINE_WITH_MIN_LR only."""

@@ -13,6 +13,19 @@ from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
 Data = dict[str, object]
+_YAML_TERMS = {
+    "while parsing a flow sequence": "in a list between [ and ],",
+    "while parsing a flow mapping": "in a group between { and },",
+    "while parsing a block mapping": "in a group of settings,",
+    "while parsing a block collection": "in a list,",
+    "while scanning a quoted scalar": "in a text in quotes,",
+    "while scanning a simple key": "in a name,",
+    "did not find expected key": "there is no name of a setting; check the indentation",
+    "did not find expected '-' indicator": "there is no '-' where the next item should begin",
+    "did not find expected": "there is no",
+    "mapping values are not allowed in this context": "no ':' is allowed here; check the indentation, or use quotes",
+    "found unexpected end of stream": "the file ends before its end",
+}
 LARGEST_YAML = 512 << 10  # characters, about 700 concepts; they take two seconds at worst
 
 
@@ -37,7 +50,7 @@ def read_yaml(text: str) -> object:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         position = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        problem = " ".join(f"{error.context or ''} {error.problem or 'it is not YAML'}".split())
+        problem = _in_words(" ".join(f"{error.context or ''} {error.problem or 'it is not YAML'}".split()))
         if mark and _character_at(text, mark.line, mark.column) == "\t" and "cannot start any token" in problem:
             problem = "a tab; indent with spaces"
         raise ValueError(f"{position}{problem}") from None
@@ -46,6 +59,13 @@ def read_yaml(text: str) -> object:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return data
+
+
+def _in_words(problem: str) -> str:
+    """The parser's sentence for people who do not know its terms."""
+    for term, words in _YAML_TERMS.items():
+        problem = problem.replace(term, words)
+    return problem
 
 
 def lines_of_names(text: str) -> dict[str, int]:

@@ -33,6 +33,7 @@ class Concept(Section):
         "",
         title="Name",
         help="A label for lists and reports, which does not affect training. Empty: the folder's name.",
+        empty="the folder's name",
     )
     enabled: bool = setting(
         True,

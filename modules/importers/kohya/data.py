@@ -185,7 +185,7 @@ class KohyaData:
             if (match := _FOLDER.fullmatch(path.name))
         ]
         if not found and self._translation.paths.has_images(folder):
-            why = "kohya only uses subfolders named <repeats>_<words>; these images are in the folder itself"
+            why = "kohya only uses subfolders named <repeats>_<words>; here the images of the folder itself are trained"
             self._concept(key, {"image_dir": folder, "is_reg": is_reg}, why)
             return
         if not found:
@@ -251,10 +251,14 @@ class KohyaData:
             subset = {name: value for name, value in subset.items() if name != "class_tokens"}
         level = Level(f"{key}.{self._concepts}.", subset)
         values, shown = merge_levels([self._arguments, level], _names_of_subset([self._arguments, level]))
-        shown |= {name: f"{key}/{Path(str(subset['image_dir'])).name}" for name in subset}
-        if why:
-            self._translation.skip(key, subset["image_dir"], why)
+        is_below = "num_repeats" in subset
+        place = f"{key}/{Path(str(subset['image_dir'])).name}" if is_below else key
+        shown |= dict.fromkeys(subset, place)
+        prefix = f"concepts.{self._concepts}."
         self._add(values, shown)
+        if why:
+            entry = next(each for each in self._translation.imported if each.target == f"{prefix}path")
+            self._translation.change(entry.target, entry.new_value, why)
 
     def _has_captions(self, values: Mapping[str, object]) -> bool:
         return self._translation.paths.has_files(str(values["image_dir"]), extension(values).lower())
