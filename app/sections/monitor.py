@@ -255,12 +255,14 @@ class Section(tk.Frame):
         run = self.state.run
         status = None if run is None else run.status()
         name = "" if run is None else run.folder.name
-        title = SECTIONS[self.name][1] if status is None else f"{name}:  {status.title}"
         count = 0 if run is None else len(run.view.warnings)
         said = f"{count} warnings" if count > 1 else "1 warning" if count else ""
         if self.warnings.cget("text") != said:
             self.warnings.configure(text=said)
-        self._head.say(title, cut="end" if status is None else "middle")  # the state stands at the end
+        if status is None:
+            self._head.say(SECTIONS[self.name][1], cut="end")
+        else:
+            self._head.say(name, f": {status.title}", cut="middle")
         waits = run is not None and status is not None and status.kind == "waiting"
         self.waiting.show(run.join_prompt if run is not None and waits else None)
         self._show_banner(None if self.page in _WITHOUT_RUN else status)

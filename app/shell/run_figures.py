@@ -20,7 +20,7 @@ TITLES: Final[Mapping[str, str]] = {
     "speed": "Samples/s",
 }
 _TIME: Final = "Time"  # in place of the time that is left, once the run has ended
-_MEAN: Final = "Mean samples/s"  # as well
+_MEAN: Final = "Mean rate"  # of samples, as well
 _GAP: Final = 8  # between a figure and the next column, in unscaled pixels
 
 
@@ -74,7 +74,8 @@ class RunFigures(tk.Frame):
         self._set("loss", "" if loss is None else f"{loss:.4g}")
         if finished is not None and position is not None and not status.is_alive:
             self._set("left", format_duration(took), _TIME)
-            self._set("speed", _number(self._mean_rate(view)), _MEAN)
+            mean = _number(self._mean_rate(view))
+            self._set("speed", f"{mean}/s" if mean else "", _MEAN)
         else:
             left = None if step is None or status.kind != "training" else step.eta_s
             self._set("left", "" if left is None else format_duration(left))

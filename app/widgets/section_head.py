@@ -31,7 +31,7 @@ class SectionHead:
         self.frame.pack(fill="x", padx=theme.px(MARGIN), pady=(theme.px(_ABOVE), theme.px(_BELOW)))
         self._stand_on_baseline(self._title, "title", "left")
         self._line = self._label("body", theme.MUTED, "left")
-        self._wanted = line
+        self._wanted, self._end = line, ""
         self._cut: Cut | None = None
         self.frame.bind("<Configure>", lambda event: self._fit())
 
@@ -39,9 +39,12 @@ class SectionHead:
         """An empty label before what has been packed at the right, where no title moves it."""
         return self._label(font, colour, "right")
 
-    def say(self, line: str, *, cut: Cut | None = None) -> None:
-        """Set the line beside the title; without room for it, it is shortened at its `cut`, or left out."""
-        self._wanted, self._cut = line, cut
+    def say(self, line: str, end: str = "", *, cut: Cut | None = None) -> None:
+        """Set the line beside the title; without room for it, it is shortened at its `cut`, or left out.
+
+        Its `end` is shown whole as long as there is room for that.
+        """
+        self._wanted, self._end, self._cut = line, end, cut
         self._fit()
 
     def _label(self, font: theme.FontName, colour: theme.Colour, side: Literal["left", "right"]) -> tk.Label:
@@ -64,7 +67,9 @@ class SectionHead:
         room = width - sum(each.winfo_reqwidth() + theme.px(theme.UNIT) for each in others) - 2 * theme.px(_GAP)
         font = theme.tk_font()
         if self._cut is not None:
-            shown = fit(self._line, self._wanted, font, max(room, 0), cut=self._cut)
+            left = room - text_width(self._line, self._end, font)
+            shown = fit(self._line, self._wanted, font, max(left, 0), cut=self._cut) + self._end
+            shown = fit(self._line, shown, font, max(room, 0))
         else:
             shown = self._wanted if text_width(self._line, self._wanted, font) <= room else ""
         if self._line.cget("text") != shown:
