@@ -28,7 +28,7 @@ class TextField(ControlField):
 
     def build(self) -> None:
         word = self.option.empty or ("none" if self.option.picks else "automatic")
-        placeholder = word if self.option.optional else None
+        placeholder = word if self.option.optional or self.option.empty else None
         self.control = Entry(
             self.area, self._typed, left=self._left, bg=self.bg, width=self.width, placeholder=placeholder
         )

@@ -16,6 +16,8 @@ Kind = Literal["any", "file", "folder", "save", "choice", "integer", "number", "
 AS_IS: Final = "as in the file"
 _MODEL: Final = "A diffusers folder or a .safetensors file."
 _LORA: Final = "A LoRA in a .safetensors file."
+LORAS: Final = ("lora", "kohya_lora", "lora_folder")  # kinds of the source
+LORA_FILES: Final = ("lora_kohya.safetensors", "pytorch_lora_weights.safetensors")  # of a run, in its model folder
 KIND: Final = "kind"  # of the source, among the values of a task: see app/tools/source_kind.py
 STRONGEST: Final = 100.0  # strength of a LoRA, as in scripts/common.py
 
@@ -82,7 +84,7 @@ TASKS: Final[tuple[ModelTask, ...]] = (
                 *("layout", "Folder with the layout", "folder"),
                 "A diffusers folder of the same architecture, which gives what the file lacks: configs, tokenizers.",
                 only_for=("diffusers",),
-                not_for=("lora", "embedding"),
+                not_for=(*LORAS, "embedding"),
             ),
             _OUT,
             _OVERWRITE,
@@ -148,6 +150,9 @@ def faults(task: ModelTask, values: Mapping[str, str]) -> dict[str, str]:
             found[field.name] = f"{field.title} is {value!r}; use a whole number from 1 to {MAX_RANK}."
         elif field.kind == "number" and not _is_strength(value):
             found[field.name] = f"{field.title} is {value!r}; use a number from {-STRONGEST:g} to {STRONGEST:g}."
+    if values.get(KIND) == "lora_folder":
+        files = " or ".join(name for name in LORA_FILES if (expand_home(values["source"].strip()) / name).is_file())
+        found["source"] = f"This folder holds a LoRA: choose its file {files}."
     if values.get(KIND) == "model" and values.get("to") == "diffusers" and not values.get("layout", "").strip():
         found["layout"] = "Choose a diffusers folder of the same architecture: the file holds weights only."
     if values.get("to") == "dtype" and values.get("dtype") == AS_IS and task.name == "convert":
@@ -202,7 +207,7 @@ def _outside_of_run_folders(folder: Path) -> Path:
 
 
 def _has_layout(values: Mapping[str, str]) -> bool:
-    is_wanted = values.get("to") == "diffusers" and values.get(KIND) != "lora"
+    is_wanted = values.get("to") == "diffusers" and values.get(KIND) not in LORAS
     return is_wanted and bool(values.get("layout", "").strip())
 
 

@@ -17,7 +17,7 @@ from app.windows.dialog import Dialog
 from modules.config import Fault, Option
 
 MAX_ROWS = 8
-_VALUE: Final = re.compile(r"(?<=is )\"([^\"\\\\]*)\"")  # as it is in a file
+_VALUE: Final = re.compile(r"""(?<=is )(["'])([^"'\\]*)\1""")  # as it is in a file
 
 
 def show_faults(
@@ -67,7 +67,7 @@ def show_faults(
 def _culprit_first(fault: Fault, more: Iterable[Option]) -> str:
     """The sentence with titles; that of the setting at fault is put before one that begins with something else."""
     more = tuple(more)
-    sentence = _VALUE.sub(r"“\1”", with_titles(fault.sentence, more))
+    sentence = _VALUE.sub(r"“\2”", with_titles(fault.sentence, more))
     title = next((option.title for option in more if option.path == fault.path), setting_title(fault.path))
     has_title = title != fault.path and not sentence.removeprefix("“").startswith(title.partition(",")[0])
     return f"“{title}”: {sentence}" if has_title else sentence

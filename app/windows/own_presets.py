@@ -44,9 +44,9 @@ class OwnPresetsWindow:
         try:
             self._trashed.append(move_to_trash(own_preset_file(name, self._presets)))
         except (OSError, ConfigError) as error:
-            self._fill(f"{name} could not be moved to the trash: {error}")
+            self._fill(f"{name} could not be moved to the trash: {error}", theme.WARN)
         else:
-            self._fill(f"{name} is in the trash. “Undo” takes it back.")
+            self._fill(f"{name.removeprefix(f'{OWN}/')} is in the trash. “Undo” takes it back.")
 
     def undo(self) -> None:
         """Take the preset back that was removed last."""
@@ -55,7 +55,7 @@ class OwnPresetsWindow:
             restore_all([last])
         except OSError as error:
             self._trashed.append(last)
-            self._fill(f"{last.original.stem} could not be taken back: {error.strerror}.")
+            self._fill(f"{last.original.stem} could not be taken back: {error.strerror}.", theme.WARN)
         else:
             self._fill()
 
@@ -75,7 +75,8 @@ class OwnPresetsWindow:
 
         ask_name(self.dialog.window, "Preset name", name.removeprefix(f"{OWN}/"), keep, "Rename")
 
-    def _fill(self, message: str = "") -> None:
+    def _fill(self, message: str = "", colour: theme.Colour = theme.MUTED) -> None:
+        theme.paint(self._message, fg=colour)
         self._message.configure(text=message)
         self.undo_button.configure(state="normal" if self._trashed else "disabled")
         for child in self._rows.winfo_children():

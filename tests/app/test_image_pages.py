@@ -563,6 +563,7 @@ def test_concept_card_has_a_cover_and_counts(section: Section, shared_driver: Dr
     canvas.event_generate("<ButtonPress-1>", x=canvas.winfo_width() - 30, y=30)  # the switch
     driver.settle()
     assert driver.draft.get("concepts.0.enabled") is False
+    assert driver.text(section.find("concepts.0.name").control.line) == "the folder's name"
     (empty := folder.parent / "empty").mkdir()
     driver.draft.set("concepts.0.path", str(empty))
     driver.wait(lambda: section.list._items[0][0].warns, "a warning of the empty folder")

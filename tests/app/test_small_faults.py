@@ -57,6 +57,7 @@ def test_settings_are_counted_once_and_what_is_wrong_can_be_mended(driver: Drive
     words = driver.text(driver.dialogs()[0])
     assert "4 invalid settings" in words
     assert "is “5 bananas”; it must be" in words
+    assert "is “my run?”; a run name may" in words
     driver.press("Escape")
     driver.type_over(field.control, "5")
     assert driver.draft.get("sample_every") == "5 steps"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from app.tools.model_tasks import FORMATS, TASKS, ModelTask, arguments, faults, suggested_out
+from app.tools.model_tasks import FORMATS, KIND, TASKS, ModelTask, arguments, faults, suggested_out
 from app.tools.models_page import ModelsPage
 from app.tools.source_kind import FITTING, SourceKind, source_kind
 from app.tools.tool_form import ToolForm
@@ -157,7 +157,7 @@ def test_what_is_typed_survives_a_change_of_scale(driver: Driver) -> None:
         ("model", ["model.diffusion_model.input_blocks.0.0.weight", "cond_stage_model.transformer.a.weight"]),
         ("model", ["double_blocks.0.img_mod.lin.weight", "double_blocks.0.img_attn.proj.weight"]),
         ("lora", ["unet.to_k.lora_A.weight", "unet.to_k.lora_B.weight"]),
-        ("lora", ["lora_unet_down_blocks_0_to_k.lora_down.weight", "lora_unet_down_blocks_0_to_k.alpha"]),
+        ("kohya_lora", ["lora_unet_down_blocks_0_to_k.lora_down.weight", "lora_unet_down_blocks_0_to_k.alpha"]),
         ("embedding", ["emb_params"]),
         ("embedding", ["clip_l", "clip_g"]),
         ("other", ["encoder.weight", "decoder.weight"]),
@@ -189,6 +189,13 @@ def test_what_is_no_model_is_of_no_kind(tmp_path: Path) -> None:
     ]
     (tmp_path / "model_index.json").write_text("{}")
     assert source_kind(str(tmp_path)) == "folder"
+
+
+def test_a_folder_with_a_lora_names_its_file(tmp_path: Path) -> None:
+    (tmp_path / "lora_kohya.safetensors").touch()
+    kind = source_kind(str(tmp_path))
+    found = faults(TASKS[0], {"source": str(tmp_path), "to": "kohya", "out": "a", KIND: kind})
+    assert found == {"source": "This folder holds a LoRA: choose its file lora_kohya.safetensors."}
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
