@@ -34,7 +34,7 @@ from app.widgets.buttons import Button, add_tooltip
 from app.widgets.own_events import bind_own
 from app.widgets.scroll import scroll_by_wheel, scroll_to_focus
 from app.widgets.tooltip import Tooltip
-from app.windows.dialog import is_opening, open_dialogs
+from app.windows.dialog import is_opening, open_dialogs, raise_modal
 from app.windows.faults import show_faults
 from app.windows.shortcuts import show_shortcuts
 from app.windows.welcome import show_welcome
@@ -181,8 +181,9 @@ class MainWindow(ctk.CTk):
         show_shortcuts(self)
 
     def close(self) -> None:
-        """Ask about unsaved changes and an active run, then close."""
-        self.files.confirm_unsaved(self._confirm_close)
+        """Ask about unsaved changes and an active run, then close; a dialog that is open is answered first."""
+        if not raise_modal(self):
+            self.files.confirm_unsaved(self._confirm_close)
 
     def destroy(self) -> None:
         if found := self.sections.get(self.section):  # else the window has failed to open

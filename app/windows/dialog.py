@@ -128,6 +128,16 @@ def open_dialogs(root: tk.Misc) -> list[str]:
     return [child.title() for child in root.winfo_children() if isinstance(child, DialogWindow)]
 
 
+def raise_modal(root: tk.Misc) -> bool:
+    """Bring the modal dialog that is open to the front; whether there is one."""
+    found = root.grab_current()  # type: ignore[no-untyped-call]
+    if not isinstance(found, tk.Toplevel) or found.overrideredirect():
+        return False
+    found.lift()
+    found.focus_force()
+    return True
+
+
 @contextmanager
 def _input_held(owner: tk.Misc) -> Iterator[None]:
     """Inside, clicks and keys go nowhere: a double click, or a key that is held, would open a dialog several times."""

@@ -493,3 +493,14 @@ def test_double_clicks_and_held_keys_open_one_window(driver: Driver) -> None:
     for pause_ms in ("5", "400"):  # as a double click, and once it is there
         driver._xdotool("mousemove", str(x), str(y), "click", "--repeat", "2", "--delay", pause_ms, "1")
         assert len(driver.dialogs()) == 1
+
+
+def test_the_window_closes_after_the_dialog_that_is_open(driver: Driver) -> None:
+    driver.draft.set("epochs", 9)
+    driver.window.close()
+    driver.window.close()
+    assert [dialog.title() for dialog in driver.dialogs()] == ["Save changes?"]
+    driver.answer("Cancel")
+    driver.press("F1")
+    driver.window.close()
+    assert [dialog.title() for dialog in driver.dialogs()] == ["Keyboard shortcuts"]
