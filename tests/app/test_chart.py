@@ -113,6 +113,6 @@ def test_a_low_plot_has_two_numbers_on_its_axis() -> None:
     for values in (np.linspace(0, 0.002, 100), np.linspace(31.0, 78.0, 100)):
         chart = Chart()
         line = PlotLine("rate", Points(steps, values, values, values, steps, steps), theme.SERIES[0])
-        chart.show([line], "steps", 0.0, None, 240, 75)
+        chart.show([line], "steps", 0.0, None, theme.px(240), theme.px(75))
         low, high = chart.axes.get_ylim()
         assert sum(low <= at <= high for at in chart.axes.get_yticks()) >= 2

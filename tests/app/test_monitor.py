@@ -471,7 +471,7 @@ def test_samples_by_step_and_by_prompt_with_settings(driven: Driven, runs: Path)
     viewer = page._viewer
     values = {name: label.cget("text") for name, label in viewer.values.items()}
     shown = [str(values[name]) for name in ("prompt", "step", "size", "seed", "guidance_scale")]
-    assert shown == [PROMPTS[2], "200", "32 x 32", "7", "2.0"]
+    assert shown == [PROMPTS[2], "200", "32 × 32", "7", "2.0"]
     viewer._step_by(1)
     assert viewer.sample.step == 300
     viewer._prompt_by(1)
