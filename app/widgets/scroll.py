@@ -50,6 +50,11 @@ class Scroll(tk.Frame):
             view = top
         self.canvas.yview_moveto(max(view, 0) / max(self.inside.winfo_height(), 1))
 
+    def shows(self, widget: tk.Misc) -> bool:
+        """Whether the whole height of the widget is in sight."""
+        top = widget.winfo_rooty() - self.canvas.winfo_rooty()
+        return top >= 0 and top + widget.winfo_height() <= self.canvas.winfo_height()
+
     def wheel(self, steps: int) -> None:
         """Scroll by `steps` wheel notches; positive is down."""
         if self.inside.winfo_height() > self.canvas.winfo_height():
@@ -77,7 +82,8 @@ def scroll_by_wheel(root: tk.Tk) -> None:
 def scroll_to_focus(root: tk.Tk) -> None:
     """Scroll each widget that gets the focus into view, unless it is an area itself or its scrollbar.
 
-    What is under the pointer stays there: it would move away from a press before the release.
+    What is in sight stays where it is, and so does what is under the pointer: it would move away from a press before
+    the release.
     """
     root.bind_all("<FocusIn>", _focused, add="+")
 
@@ -95,7 +101,7 @@ def _focused(event: tk.Event[tk.Misc]) -> None:
     area = enclosing(event.widget)
     if area is None or not str(event.widget).startswith(f"{area.inside}."):
         return
-    if not (_is_under_pointer(event.widget) and _is_under_pointer(area.canvas)):
+    if not area.shows(event.widget) and not (_is_under_pointer(event.widget) and _is_under_pointer(area.canvas)):
         area.see(event.widget)
 
 
