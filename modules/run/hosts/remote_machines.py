@@ -71,8 +71,11 @@ def _exists(value: str) -> bool:
 
 
 def hosts_of_former_run(folder: RunFolder) -> list[str]:
-    """The names of the machines that a run has started, by their logs in its folder."""
-    return sorted(name for log in folder.log_dir.glob(_log_name("*")) if NAME.fullmatch(name := log.stem[5:]))
+    """The names of the machines that a run has started, by their logs in its folder; none if it cannot be read."""
+    try:
+        return sorted(name for log in folder.log_dir.glob(_log_name("*")) if NAME.fullmatch(name := log.stem[5:]))
+    except OSError:
+        return []
 
 
 def host_log(folder: RunFolder, name: str) -> Path:
