@@ -21,6 +21,7 @@ from app.state import AppState
 from app.windows.dialog import open_dialogs
 from modules.config import TrainConfig, load_config
 from modules.run import RunFolder
+from modules.run.folder.backup_list import complete_backups
 from modules.run.hosts.host_list import known_hosts
 from modules.run.queue.folder import RunQueue
 
@@ -137,14 +138,15 @@ class RunActions:
 
         switched_on = list(self._state.preferences.hosts)
 
-        def read() -> tuple[int, list[str]]:
+        def read() -> tuple[int, list[str], bool]:
             machines = (config or load_config(folder.config_file)).num_nodes
-            return machines, known_hosts(switched_on)[: machines - 1] if machines > 1 else []
+            hosts = known_hosts(switched_on)[: machines - 1] if machines > 1 else []
+            return machines, hosts, bool(complete_backups(folder.backup_dir))
 
-        def known(found: tuple[int, list[str]]) -> None:
-            machines, started_here = found
+        def known(found: tuple[int, list[str], bool]) -> None:
+            machines, started_here, has_backup = found
             if machines > 1:
-                ask_machines(self._owner, folder.name, machines, started_here, chosen)
+                ask_machines(self._owner, folder.name, machines, started_here, chosen, has_backup=has_backup)
             else:
                 self._launch(folder, resume=True, config=config)
 

@@ -10,13 +10,21 @@ from tkinter import filedialog
 
 from app.preferences import Preferences
 from app.windows.file_dialog import FileDialog
-from app.windows.folder_listing import Purpose
+from app.windows.folder_listing import IMAGES, Counted, Purpose
 
 
 def choose_path(
-    owner: tk.Misc, purpose: Purpose, title: str, start: Path, endings: Sequence[str] = (), name: str = ""
+    owner: tk.Misc,
+    purpose: Purpose,
+    title: str,
+    start: Path,
+    endings: Sequence[str] = (),
+    name: str = "",
+    counted: Counted = IMAGES,
 ) -> str:
     """The chosen path, empty if cancelled. Only files with one of `endings`, e.g. ".yaml", are listed.
+
+    Of folders it shows how much of what is `counted` they hold.
 
     Without a `start` (`Path()`), or one that is not there, it opens where the last such dialog was left, else the last
     one of any kind, else in the current folder.
@@ -26,7 +34,7 @@ def choose_path(
     if start == Path() or not (start.is_absolute() or os.path.exists(start)):
         start = Path(places.get(kind) or next(reversed(places.values()), ""))
     start = _existing(start)
-    answer = _ask(owner, purpose, title, start, endings, chosen.name if chosen else name)
+    answer = _ask(owner, purpose, title, start, endings, chosen.name if chosen else name, counted)
     if answer:
         places.pop(kind, None)  # the last one stands last
         places[kind] = str(Path(answer).parent)
@@ -39,9 +47,11 @@ def _places(owner: tk.Misc) -> dict[str, str]:
     return preferences.places if isinstance(preferences, Preferences) else {}
 
 
-def _ask(owner: tk.Misc, purpose: Purpose, title: str, start: Path, endings: Sequence[str], name: str) -> str:
+def _ask(
+    owner: tk.Misc, purpose: Purpose, title: str, start: Path, endings: Sequence[str], name: str, counted: Counted
+) -> str:
     if purpose == "any" or owner.tk.call("tk", "windowingsystem") == "x11":  # system dialogs choose either kind
-        return FileDialog(owner, purpose, title, start, tuple(endings), name).answer()
+        return FileDialog(owner, purpose, title, start, tuple(endings), name, counted).answer()
     types = [(" ".join(endings), " ".join(f"*{ending}" for ending in endings))] if endings else []
     kinds = [*types, ("All files", "*")]
     if purpose == "folder":

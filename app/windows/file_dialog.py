@@ -12,7 +12,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Switch, frame, handler, text
 from app.widgets.table import table
 from app.windows.dialog import Dialog
-from app.windows.folder_listing import Item, Purpose, count_images, list_folder
+from app.windows.folder_listing import IMAGES, Counted, Item, Purpose, list_folder
 from modules.files import printable
 
 ROWS = 12
@@ -28,9 +28,16 @@ class FileDialog:
     """
 
     def __init__(
-        self, owner: tk.Misc, purpose: Purpose, title: str, folder: Path, endings: tuple[str, ...], name: str
+        self,
+        owner: tk.Misc,
+        purpose: Purpose,
+        title: str,
+        folder: Path,
+        endings: tuple[str, ...],
+        name: str,
+        counted: Counted = IMAGES,
     ) -> None:
-        self._purpose, self._endings = purpose, endings
+        self._purpose, self._endings, self._counted = purpose, endings, counted
         self._listed = endings  # none: files with any
         self._answer = ""
         self._confirmed = ""
@@ -82,8 +89,12 @@ class FileDialog:
         box = frame(body)
         columns = {"name": ("Name", 400), "changed": ("Modified", 150)}
         if self._purpose == "folder":
-            columns = {"name": ("Name", 320), "images": ("Images", 80), "changed": ("Modified", 150)}
-        self._list = table(box, columns, ("images",))
+            columns = {
+                "name": ("Name", 320),
+                "count": (f"{self._counted.word.capitalize()}s", 80),
+                "changed": ("Modified", 150),
+            }
+        self._list = table(box, columns, ("count",))
         self._list.configure(height=ROWS)
         self._list.bind("<<TreeviewSelect>>", lambda event: self._on_select())
         self._list.bind("<Double-Button-1>", lambda event: self._on_return())
@@ -148,13 +159,13 @@ class FileDialog:
             self._select(number)
         self._show_choice()
         if self._purpose == "folder":
-            self._count_images(folder, 0)
+            self._count(folder, 0)
 
-    def _row(self, name: str, changed: str, images: str = "") -> tuple[str, ...]:
-        return (name, images, changed) if self._purpose == "folder" else (name, changed)
+    def _row(self, name: str, changed: str, count: str = "") -> tuple[str, ...]:
+        return (name, count, changed) if self._purpose == "folder" else (name, changed)
 
-    def _count_images(self, folder: Path, first: int) -> None:
-        """Fill in how many images the listed folders hold, some at a time, as long as this folder is listed."""
+    def _count(self, folder: Path, first: int) -> None:
+        """Fill in how many images or runs the listed folders hold, some at a time, as long as this folder is listed."""
         names = [item.name for item in self._items[first : first + COUNTED_AT_ONCE]]
 
         def show(counts: list[str]) -> None:
@@ -165,10 +176,10 @@ class FileDialog:
                     name, _, changed = self._list.item(str(number), "values")
                     self._list.item(str(number), values=self._row(name, changed, count))
             if first + COUNTED_AT_ONCE < len(self._items):
-                self._count_images(folder, first + COUNTED_AT_ONCE)
+                self._count(folder, first + COUNTED_AT_ONCE)
 
         if names:
-            self._background.run(lambda: [count_images(folder / name) for name in names], show)
+            self._background.run(lambda: [self._counted.count(folder / name) for name in names], show)
 
     def _select(self, number: int) -> None:
         self._list.selection_set(str(number))
@@ -191,11 +202,13 @@ class FileDialog:
         chosen = self._chosen()
         self._choice.configure(text=f"Chosen: {printable(chosen)}")
         if self._purpose == "folder":
-            self._background.run(lambda: count_images(chosen), lambda count: self._show_count(chosen, count))
+            self._background.run(lambda: self._counted.count(chosen), lambda count: self._show_count(chosen, count))
 
     def _show_count(self, chosen: Path, count: str) -> None:
         if count and chosen == self._chosen():
-            self._choice.configure(text=f"Chosen: {printable(chosen)} ({count} image{'s' * (count != '1')})")
+            self._choice.configure(
+                text=f"Chosen: {printable(chosen)} ({count} {self._counted.word}{'s' * (count != '1')})"
+            )
 
     def _item(self) -> Item | None:
         selected = self._list.selection()

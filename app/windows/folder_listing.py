@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from modules.config import ConfigError
 from modules.config.sections.concept import IMAGE_SUFFIXES
+from modules.run import RunFolder
 
 Purpose = Literal["open", "save", "folder", "any"]  # any: a file or a folder
 
@@ -47,6 +49,14 @@ def list_folder(folder: Path, endings: tuple[str, ...], purpose: Purpose) -> lis
     return sorted(found, key=lambda item: (not item.is_folder, item.name.lower()))
 
 
+@dataclass(frozen=True)
+class Counted:
+    """What a chooser of folders counts in them: its name, and the number in a folder as text, "" if none."""
+
+    word: str
+    count: Callable[[Path], str]
+
+
 def count_images(folder: Path) -> str:
     """The number of images in a folder and its subfolders: "40", "3,000+" if it is too large to look at; "" if none.
 
@@ -70,6 +80,20 @@ def count_images(folder: Path) -> str:
         except OSError:
             continue
     return f"{found:,}" if found else ""
+
+
+def count_runs(folder: Path) -> str:
+    """The number of runs in a folder; "" if none. Call it off the Tk thread."""
+    try:
+        with os.scandir(folder) as entries:
+            found = sum(RunFolder(Path(entry.path)).config_file.is_file() for entry in entries if entry.is_dir())
+    except OSError:
+        return ""
+    return f"{found:,}" if found else ""
+
+
+IMAGES: Final = Counted("image", count_images)
+RUNS: Final = Counted("run", count_runs)
 
 
 def has_images(folder: Path, *, with_subfolders: bool = True) -> bool:

@@ -13,6 +13,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, frame, text
 from app.windows.chooser import choose_path
 from app.windows.dialog import Dialog
+from app.windows.folder_listing import RUNS
 from modules.files import whole_path
 
 
@@ -67,5 +68,5 @@ class RunFoldersWindow:
         return row
 
     def _choose(self) -> None:
-        if chosen := choose_path(self.dialog.window, "folder", "Add a folder of runs", self._main):
+        if chosen := choose_path(self.dialog.window, "folder", "Add a folder of runs", self._main, counted=RUNS):
             self.add(Path(chosen))

@@ -270,7 +270,8 @@ def test_other_folders_are_listed_and_removed(driven: Driven, page: RunsPage, ho
         driven.press("shift+Tab", "ctrl+a")
         type_keys(driven, str(home / "usb" / "old-runs"))
         chooser = dialogs(driven)[-1]
-        driven.until(lambda: f"Chosen: {home / 'usb' / 'old-runs'}" in texts(chooser), "the path", within_s=20)
+        said = f"Chosen: {home / 'usb' / 'old-runs'} (1 run)"
+        driven.until(lambda: said in texts(chooser), "the path, and what it holds", within_s=20)
         driven.click(button(chooser, "Choose"))
 
     in_chooser(driven, answer)

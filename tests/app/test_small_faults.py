@@ -16,6 +16,7 @@ from app.form.choice_titles import choice_title, choice_titles
 from app.form.setting_text import help_text, inactive_reason, setting_title, with_titles
 from app.images.problem_list import ProblemList
 from app.preferences import Preferences
+from app.runs.ask_machines import effects
 from app.runs.start_check import Waiting
 from app.sections import SECTIONS
 from app.sections.adapters import alpha_note
@@ -134,6 +135,12 @@ def test_alpha_that_is_not_the_rank_is_explained_beside_the_setting(driver: Driv
 )
 def test_names_become_titles(sentence: str, shown: str) -> None:
     assert with_titles(sentence) == shown
+
+
+def test_the_question_about_machines_speaks_of_a_backup_only_if_there_is_one() -> None:
+    said = effects("the other machine", ["beta"], has_backup=True)
+    assert "(beta started over ssh by this window). On this machine alone it goes on at once, from the newest" in said
+    assert "On this machine alone it starts at the first step: " in effects("the other machine", [], has_backup=False)
 
 
 def test_learning_rate_and_batch_say_what_they_mean_with_other_settings(driver: Driver) -> None:
