@@ -9,13 +9,12 @@ from app.form.item_list import ItemListSpec
 from app.form.item_row import ItemContent
 from app.form.setting_text import format_value
 from app.sections.form_section import FormSection, first_line
-from app.shell.ask import Choice, ask
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import card, text, wrap_within
 
 NO_SAMPLES = "The model family generates no images, so there is nothing to sample."
-NEVER = "never"  # as intervals are written in files
+NEVER, EACH_EPOCH = "never", "1 epochs"  # as intervals are written in files
 EMPTY = "No samples yet.\nSamples show what the model can generate during training."
 
 
@@ -57,26 +56,14 @@ class Section(FormSection):
         self.columns.arrange(lambda frame: str(frame) not in hidden)
 
     def _added(self) -> None:
-        """Go to the prompt of the new sample, which is next to be typed; before, ask how often it is drawn.
+        """Go to the prompt of the new sample, which is next to be typed.
 
         A sample that is never drawn is rarely what was meant.
         """
-        if self.state.draft.get("sample_every") != NEVER:
-            self.after_idle(self._focus_prompt)
-            return
-
-        def chosen(interval: str) -> None:
-            if interval:
-                self.state.draft.set("sample_every", interval)
-            self.after_idle(self._focus_prompt)
-
-        choices = (
-            Choice("", "Never"),
-            Choice("250 steps", "Every 250 steps"),
-            Choice("1 epochs", "Every epoch", "accent"),
-        )
-        why = "“Sample every” is never: this sample would not be drawn."
-        ask(self, "How often should samples be drawn?", why, choices, chosen)
+        if self.state.draft.get("sample_every") == NEVER:
+            self.state.draft.set("sample_every", EACH_EPOCH)
+            self.state.say("Samples are drawn every epoch: “Sample every” changes that.")
+        self.after_idle(self._focus_prompt)
 
     def _focus_prompt(self) -> None:
         field = self.find(f"samples.{self.list.selected}.prompt")

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from app.form.setting_text import setting_title, with_titles
+from app.form.setting_text import fault_message, setting_title, with_titles
 from app.sections.places import in_order
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, frame, text
 from app.windows.dialog import Dialog
-from modules.config import Fault, Option
+from modules.config import Fault, Option, TrainConfig, find_option
 
 MAX_ROWS = 8
 _VALUE: Final = re.compile(r"""(?<=is )(["'])([^"'\\]*)\1""")  # as it is in a file
@@ -67,7 +67,14 @@ def show_faults(
 def _culprit_first(fault: Fault, more: Iterable[Option]) -> str:
     """The sentence with titles; that of the setting at fault is put before one that begins with something else."""
     more = tuple(more)
-    sentence = _VALUE.sub(r"“\2”", with_titles(fault.sentence, more))
-    title = next((option.title for option in more if option.path == fault.path), setting_title(fault.path))
+    option = next((each for each in more if each.path == fault.path), None)
+    title = setting_title(fault.path) if option is None else option.title
+    option = option or find_option(TrainConfig, fault.path)
+    said = fault.sentence
+    if option is not None and option.choices and fault.requirement:  # files spell them otherwise
+        choose = fault_message(fault, option)
+        said = f"{said.partition('; it must be ')[0]}; {choose[0].lower()}{choose[1:]}"
+        said += "" if said.endswith("?") else "."
+    sentence = _VALUE.sub(r"“\2”", with_titles(said, more))
     has_title = title != fault.path and not sentence.removeprefix("“").startswith(title.partition(",")[0])
     return f"“{title}”: {sentence}" if has_title else sentence

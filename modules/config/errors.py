@@ -47,9 +47,7 @@ class ConfigError(TandemError):
             return cls(f"{source}: {faults[0]}" if source else faults[0])
         more = [f"and {len(faults) - MOST_FAULTS} more."] if len(faults) > MOST_FAULTS else []
         lines = "".join(f"\n  - {fault}" for fault in [*faults[:MOST_FAULTS], *more])
-        return cls(
-            f"{source} has {len(faults)} faults:{lines}" if source else f"{len(faults)} settings are wrong:{lines}"
-        )
+        return cls(f"{f'{source} has ' if source else ''}{len(faults)} invalid settings:{lines}")
 
 
 class DataError(TandemError):

@@ -316,12 +316,3 @@ def test_add_a_folder_asks_which(driver: Driver, shared_home: Path) -> None:
     driver.later(is_listed, lambda: driver.press("Return"))
     driver.click_really(section_list.add_button)
     assert [concept["path"] for concept in section_list.items] == [str(shared_home)]
-
-
-def test_sample_that_would_never_be_drawn_asks(driver: Driver) -> None:
-    add_button = driver.go_to("sampling").list.add_button
-    driver.click_really(add_button)
-    driver.press("Return")
-    assert (driver.draft.get("sample_every"), driver.draft.faults) == ("1 epochs", ())
-    driver.click_really(add_button)
-    assert driver.dialogs() == []

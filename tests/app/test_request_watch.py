@@ -32,6 +32,12 @@ def test_samples_are_ready_once_they_are_drawn_although_figures_come_late(tmp_pa
             wait_for_step(control, 14)
             assert watch.done(control) == ("sample", "Samples of step 14 are ready: click to see them.")
             assert watch.done(control) == ("", "")
+            assert control.request("backup") == ""
+            (folder.commands_dir / "backup").unlink()
+            assert watch.done(control) == ("", "")
+            add(folder, {"t": time.time(), "type": "backup", "step": 18, "path": "backup/step-000018"}, figures(16))
+            wait_for_step(control, 16)
+            assert watch.done(control) == ("backup", "Step 18 is backed up.")
         finally:
             control.detach()
             launcher.kill()

@@ -59,6 +59,7 @@ def test_settings_are_counted_once_and_what_is_wrong_can_be_mended(driver: Drive
     assert "4 invalid settings" in words
     assert "is “5 bananas”; it must be" in words
     assert "is “my run?”; a run name may" in words
+    assert "“Optimizer” is “adamx”; choose one from the list: did you mean Adam?" in words
     driver.press("Escape")
     driver.type_over(field.control, "5")
     assert driver.draft.get("sample_every") == "5 steps"
@@ -328,15 +329,20 @@ def test_error_offers_a_debug_package(driver: Driver) -> None:
     driver.press("Escape")
 
 
-@pytest.mark.parametrize("answer", ["Return", "Escape"])
-def test_new_prompt_has_the_focus_after_the_question(driver: Driver, answer: str) -> None:
+def test_new_prompt_has_the_focus_and_is_drawn(driver: Driver) -> None:
+    driver.draft.set("sample_every", "never")
     driver.window.show_section("sampling")
     driver.settle()
     section = driver.window.sections["sampling"]
     driver.click_really(section.list.add_button)
-    driver.press(answer)
+    assert driver.dialogs() == [], "no question takes what is typed next"
     driver.type("a red cat")
     assert driver.draft.get("samples.0.prompt") == "a red cat"
+    assert driver.draft.get("sample_every") == "1 epochs"
+    assert "every epoch" in driver.window.run_bar._message
+    driver.draft.set("sample_every", "50 steps")
+    driver.click_really(section.list.add_button)
+    assert driver.draft.get("sample_every") == "50 steps"
 
 
 def test_folder_chooser_counts_images_and_remembers_its_place(driver: Driver, home: Path) -> None:

@@ -192,7 +192,7 @@ def test_train_lists_errors_and_jumps_to_them(driver: Driver) -> None:
     (dialog,) = driver.dialogs()
     words = driver.text(dialog)
     assert f"{2} invalid settings" in words
-    assert '“Epochs” is "many"' in words
+    assert "“Epochs” is “many”" in words
     driver.press("Return")
     assert driver.dialogs() == []
     assert holding(driver) == "concepts.0.path", "the first in the window"

@@ -36,5 +36,5 @@ def test_a_rule_of_an_invalid_setting_is_left_out(data: dict[str, object]) -> No
 
 
 def test_a_file_lists_them_together() -> None:
-    with pytest.raises(ConfigError, match="has 2 faults"):
+    with pytest.raises(ConfigError, match="has 2 invalid settings"):
         validate({"run_name": "my run?", "backups_kept": "1.5"}, "a.yaml")

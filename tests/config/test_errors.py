@@ -33,4 +33,4 @@ def test_kinds_codes_and_advice(kind: type[TandemError], name: str, code: int) -
 
 def test_one_fault_is_a_sentence_and_several_are_a_list() -> None:
     assert str(ConfigError.from_faults("a.yaml", ["x is 1."])) == "a.yaml: x is 1."
-    assert str(ConfigError.from_faults("a.yaml", ["x.", "y."])) == "a.yaml has 2 faults:\n  - x.\n  - y."
+    assert str(ConfigError.from_faults("a.yaml", ["x.", "y."])) == "a.yaml has 2 invalid settings:\n  - x.\n  - y."

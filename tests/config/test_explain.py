@@ -118,7 +118,7 @@ def test_of_many_faults_the_first_are_explained() -> None:
     with pytest.raises(ConfigError) as caught:
         validate(data, "a.json")
     first, *lines = str(caught.value).split("\n")
-    assert first == "a.json has 60000 faults:"
+    assert first == "a.json has 60000 invalid settings:"
     assert lines[0] == "  - learning_ratx0 (0) is not a known setting; did you mean learning_rate?"
     assert len(lines) == MOST_FAULTS + 1
     assert lines[-1] == f"  - and {60_000 - MOST_FAULTS} more."

@@ -72,7 +72,7 @@ def write(folder: Path, name: str, text: str | bytes) -> Path:
         ("a.json", '{"version": "1"}', ["version is '1'"]),
         ("a.json", '{"version": true}', ["version is True"]),
         ("a.json", '{"version": -1}', ["version is -1"]),
-        ("a.json", '{"lerning_rate": 1, "ema": 5}', ["has 2 faults", "learning_rate?", "ema is 5"]),
+        ("a.json", '{"lerning_rate": 1, "ema": 5}', ["has 2 invalid settings", "learning_rate?", "ema is 5"]),
     ],
 )
 def test_unusable_files_are_explained(tmp_path: Path, name: str, text: str | bytes, parts: list[str]) -> None:

@@ -79,12 +79,12 @@ def test_missing_sources(presets: Path, monkeypatch: pytest.MonkeyPatch, source:
 def test_faults_name_the_file_unless_they_are_in_what_was_just_given(presets: Path) -> None:
     with pytest.raises(ConfigError, match=r"^seed is -1; it must be a whole number from 0"):
         resolve_config("demo", ["--seed=-1", "max_steps=3"], presets)
-    with pytest.raises(ConfigError, match=r"^2 settings are wrong:\n  - optimizer.betas.0 is 2;.*\n  - seed is -1"):
+    with pytest.raises(ConfigError, match=r"^2 invalid settings:\n  - optimizer.betas.0 is 2;.*\n  - seed is -1"):
         resolve_config("demo", ["seed=-1", "optimizer.betas=[2, 0.9]"], presets)
     (presets / "wrong.yaml").write_text("resolution: 1\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"^wrong: resolution is 1;"):
         resolve_config("wrong", ["seed=1"], presets)
-    with pytest.raises(ConfigError, match=r"^wrong has 2 faults:\n"):
+    with pytest.raises(ConfigError, match=r"^wrong has 2 invalid settings:\n"):
         resolve_config("wrong", ["seed=-1"], presets)
 
 

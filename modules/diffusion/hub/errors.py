@@ -69,8 +69,8 @@ def explain_error(error: Exception, label: str) -> ConfigError:
     return ConfigError(
         f"base_model: {label!r} is no folder here, and could not be downloaded from the hub {constants.ENDPOINT}: "
         f"{cause_of(error)}.",
-        "Check the connection (and HTTPS_PROXY, HF_ENDPOINT), or download it elsewhere and give the folder. Completed "
-        "files are kept.",
+        "Check the connection (and HTTPS_PROXY, HF_ENDPOINT), or download it elsewhere and give the folder. A later "
+        "try keeps the files that are complete.",
     )
 
 
