@@ -256,6 +256,8 @@ def test_curves_show_the_numbers_and_zoom(driven: Driven, runs: Path) -> None:
 def test_new_values_appear_automatically(driven: Driven, tmp_path: Path) -> None:
     folder = make_fake_run(tmp_path / "live", steps=1, ended=None)
     follow(driven, folder.path)
+    page = driven.monitor("samples")
+    assert [each.winfo_manager() for each in (page.slider, page.position)] == ["", ""], "there are none to choose from"
     page = driven.monitor("curves")
     loss = page.plots["loss"]
     driven.until(lambda: loss.lines and len(loss.lines[0].points) == 1 and not loss.is_due, "the first step")
