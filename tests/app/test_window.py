@@ -196,7 +196,7 @@ def test_train_lists_errors_and_jumps_to_them(driver: Driver) -> None:
     driver.press("Return")
     assert driver.dialogs() == []
     assert holding(driver) == "concepts.0.path", "the first in the window"
-    driver.press("F8", "F8")
+    driver.press("F8")
     assert holding(driver) == "epochs"
     assert driver.window.state_.run is None
 
