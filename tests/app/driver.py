@@ -89,24 +89,34 @@ class Driver:
             time.sleep(0.01)
 
     def later(self, condition: Callable[[], object], action: Callable[[], object]) -> None:
-        """Do something once the condition holds, while a dialog waits for its answer."""
-        if condition():
-            action()
-        else:
-            self.window.after(20, lambda: self.later(condition, action))
+        """Do something once the condition holds, while a dialog waits for its answer; too late, the test fails."""
+        until = time.monotonic() + TIMEOUT_S
+
+        def look() -> None:
+            if condition():
+                action()
+            elif time.monotonic() < until:
+                self.window.after(20, look)
+            else:
+                self.errors.append(f"timed out; the window shows: {self.text()}")
+                for dialog in self.dialogs():
+                    dialog.destroy()  # which else waits for ever
+
+        look()
 
     def in_chooser(self, action: Callable[[], object]) -> None:
         """Do something once a dialog that is opened next, and waited for, has the keyboard in one of its controls."""
         before = len(self.dialogs())
+        self.later(lambda: len(self.dialogs()) > before and self._dialog_has_keyboard(), action)
 
-        def has_opened() -> bool:
-            dialogs = self.dialogs()
-            return len(dialogs) > before and str(self.window.tk.call("focus")).startswith(f"{dialogs[-1]}.")
-
-        self.later(has_opened, action)
+    def _dialog_has_keyboard(self) -> bool:
+        dialogs = self.dialogs()
+        return bool(dialogs) and str(self.window.tk.call("focus")).startswith(f"{dialogs[-1]}.")
 
     def listed_files(self) -> list[str]:
-        """The entries of the file chooser."""
+        """The entries of the file chooser, once it has the keyboard: a key would go elsewhere before."""
+        if not self._dialog_has_keyboard():
+            return []
         found = [one for dialog in self.dialogs() for one in _all(dialog) if isinstance(one, ttk.Treeview)]
         return [str(tree.item(row, "values")[0]).lstrip("▸ ") for tree in found for row in tree.get_children()]
 
