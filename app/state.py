@@ -23,11 +23,20 @@ if TYPE_CHECKING:
     from app.annotate.job import AnnotateJob
     from app.generate.job import GenerateJob
     from app.images.captions import Changes
-    from app.runs.queue_watch import QueueWatch
     from app.tools.duplicates import Duplicates
     from app.tools.job import ModelJob
     from app.tools.line_program import LineProgram
     from modules.files.trash import Trashed
+    from modules.run.queue.entries import Queue
+    from modules.run.queue.folder import RunQueue
+
+
+class QueueFollower(Protocol):
+    """Knows how many entries of the queue wait, and follows what it starts: app/runs/queue_watch.py."""
+
+    def refresh(self) -> None: ...
+
+    def follow(self, queue: RunQueue, found: Queue) -> None: ...
 
 
 class RunStarter(Protocol):
@@ -68,7 +77,7 @@ class AppState:
         root.after_idle(self.family.refresh)
         self.run: RunControl | None = None
         self.queued = 0  # entries that wait in the queue, as far as that has been read
-        self.queue_watch: QueueWatch  # set by the main window, as actions and files
+        self.queue_watch: QueueFollower  # set by the main window, as actions and files
         self.actions: RunStarter
         self.files: ConfigFiles
         self.say: Callable[[str], object] = lambda message: None  # in the run bar, which sets it

@@ -89,11 +89,14 @@ class Driver:
             time.sleep(0.01)
 
     def later(self, condition: Callable[[], object], action: Callable[[], object]) -> None:
-        """Do something once the condition holds, while a dialog waits for its answer; too late, the test fails."""
+        """Do something once a dialog that waits for its answer has the keyboard, and the condition holds.
+
+        If it does not in time, the test fails.
+        """
         until = time.monotonic() + TIMEOUT_S
 
         def look() -> None:
-            if condition():
+            if self._dialog_has_keyboard() and condition():
                 action()
             elif time.monotonic() < until:
                 self.window.after(20, look)
@@ -107,16 +110,14 @@ class Driver:
     def in_chooser(self, action: Callable[[], object]) -> None:
         """Do something once a dialog that is opened next, and waited for, has the keyboard in one of its controls."""
         before = len(self.dialogs())
-        self.later(lambda: len(self.dialogs()) > before and self._dialog_has_keyboard(), action)
+        self.later(lambda: len(self.dialogs()) > before, action)
 
     def _dialog_has_keyboard(self) -> bool:
         dialogs = self.dialogs()
         return bool(dialogs) and str(self.window.tk.call("focus")).startswith(f"{dialogs[-1]}.")
 
     def listed_files(self) -> list[str]:
-        """The entries of the file chooser, once it has the keyboard: a key would go elsewhere before."""
-        if not self._dialog_has_keyboard():
-            return []
+        """The entries of the file chooser."""
         found = [one for dialog in self.dialogs() for one in _all(dialog) if isinstance(one, ttk.Treeview)]
         return [str(tree.item(row, "values")[0]).lstrip("▸ ") for tree in found for row in tree.get_children()]
 
