@@ -82,6 +82,7 @@ class AppState:
         self.files: ConfigFiles
         self.say: Callable[[str], object] = lambda message: None  # in the run bar, which sets it
         self.sample_to_generate: Mapping[str, object] = {}  # for the page Generate, of the next <<GenerateWithRun>>
+        self.run_to_generate: RunFolder | None = None  # the same; None: the followed run
         self.annotate_job: AnnotateJob | None = None  # as generate_job
         self.model_job: ModelJob | None = None  # as generate_job
         self.generate_job: GenerateJob | None = None  # outlives its page, which a change of scale builds anew

@@ -17,6 +17,7 @@ from modules.config.sections.concept import IMAGE_SUFFIXES
 _ANNOTATE: Final = (
     "Have captions, tags or masks proposed for the folder of the selected image, or the first without a caption"
 )
+_DUPLICATES: Final = "Near-duplicates, under Tools, shows them side by side and moves those that you mark to the trash."
 _TRASH: Final = "Move the selected unreadable images to the trash (Delete), or all if none is selected; with captions"
 _ROWS_AT_ONCE: Final = 1000
 _KINDS: Final = {"broken": "unreadable", "caption": "no caption", "tiny": "too small", "duplicate": "duplicate"}
@@ -123,7 +124,8 @@ class ProblemList(tk.Frame):
 
     def _offer(self) -> None:
         """What can be done with the selected problems."""
-        self._message.say(self._said or self._hint)
+        has_duplicate = any(each.kind == "duplicate" for each in self._selection)
+        self._message.say(self._said or (_DUPLICATES if has_duplicate else self._hint))
         images = self._removable
         all_of_them = not any(_is_unreadable_image(each) for each in self._selection) and len(images) > 1
         which = f"all {len(images):,} unreadable" if all_of_them else f"{len(images):,} unreadable"

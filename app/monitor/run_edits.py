@@ -13,6 +13,7 @@ from app.shell.ask import Choice, ask, ask_name
 from app.state import AppState
 from app.widgets.buttons import popup_menu
 from app.windows.debug_package import DebugPackageWindow
+from app.windows.result import ResultWindow
 from app.windows.run_notes import edit_notes
 from modules.config import TandemError
 from modules.files.trash import Trashed, restore_all
@@ -44,6 +45,8 @@ class RunEdits:
         selected = self._selected()
         only: _State = "normal" if len(selected) == 1 else "disabled"
         some: _State = "normal" if selected else "disabled"
+        menu.add_command(label="Show result", command=self.show_result, state=only)
+        menu.add_separator()
         menu.add_command(label="Rename…", command=self.rename, state=only, accelerator="F2")
         menu.add_command(label="Tags and notes…", command=self.edit_notes, state=only)
         menu.add_command(label="Open folder", command=self.show_folder, state=only)
@@ -53,6 +56,11 @@ class RunEdits:
         if self._state.trashed_runs:
             menu.add_command(label="Take back from the trash", command=self.undo_delete)
         menu.tk_popup(x, y)
+
+    def show_result(self) -> None:
+        """What the selected run has written, and what opens it."""
+        if (run := self._only()) is not None:
+            ResultWindow(self._owner, self._state, run).show()
 
     def rename(self) -> None:
         """Ask for another name of the selected run."""

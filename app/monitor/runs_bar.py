@@ -86,5 +86,7 @@ class RunsBar(tk.Frame):
             "file",
             "Curves, samples, warnings, devices and settings of this run as one page in the browser.",
         )
-        self.more = button("More", actions.show_menu, "down", "Rename, tags and notes, folder, debug package, trash.")
+        self.more = button(
+            "More", actions.show_menu, "down", "Result, name, tags and notes, folder, debug package, trash."
+        )
         self.undo = Button(row, "Undo", actions.undo_delete, icon="undo", tooltip="Take them back from the trash.")

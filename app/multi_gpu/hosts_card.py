@@ -108,18 +108,22 @@ class HostsCard:
         others = [other for other in self._state.preferences.hosts if other != name]
         self._state.preferences.hosts = [*others, name] if is_on else others
         self._state.preferences.save()
-        draft, now = self._state.draft, len(self.on)
-        machines = draft.get("num_nodes")
-        is_short = is_on and isinstance(machines, int) and machines <= now
+        draft, now, machines = self._state.draft, len(self.on), self._machines()
+        is_short = is_on and machines is not None and machines <= now
         if is_short or (not is_on and machines == before + 1):
             draft.set("num_nodes", now + 1)
         if is_on and draft.get("enable_multi_gpu") is not True:
             draft.set("enable_multi_gpu", True)
         self.refresh()
 
+    def _machines(self) -> int | None:
+        """How many there are in all, which may just have been typed; None if that is no number."""
+        machines = str(self._state.draft.get("num_nodes"))
+        return int(machines) if machines.isdecimal() else None
+
     def _describe_effect(self) -> tuple[str, theme.Colour]:
-        names, machines = self.on, self._state.draft.get("num_nodes")
-        if not names or not isinstance(machines, int):
+        names, machines = self.on, self._machines()
+        if not names or machines is None:
             return "", theme.MUTED
         if machines < 2 or self._state.draft.get("enable_multi_gpu") is not True:
             return "“Number of machines” is 1 or multi-GPU is off, so Train uses this machine alone.", theme.WARN

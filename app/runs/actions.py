@@ -275,6 +275,9 @@ def enqueued(queue: RunQueue, config: TrainConfig, hosts: Sequence[str]) -> str:
     entry = queue.add(config, hosts=hosts)
     waiting = [each.number for each in queue.read().waiting]
     place = f" at place {waiting.index(entry.number) + 1}" if entry.number in waiting else ""
+    if (by_hand := config.num_nodes - 1 - len(hosts)) > 0:
+        join = "1 machine joins" if by_hand == 1 else f"{by_hand} machines join"
+        return f"Queued{place}. Its run waits until {join} by hand: switch on machines under Multi-GPU to start them."
     if queue.has_runner():
         return f"Queued{place}: {entry.name}. It starts by itself."
     # No name, which can be long: the run bar shows two short lines, and this fills them.

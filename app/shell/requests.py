@@ -79,9 +79,10 @@ def bind_requests(root: tk.Tk, window: RequestTarget) -> None:
 
     def generate_with_run() -> None:
         window.show_section("generate")
-        if state.run is not None:
-            window.sections["generate"].use_run(state.run.folder, state.sample_to_generate)
-        state.sample_to_generate = {}
+        followed = None if state.run is None else state.run.folder
+        if (folder := state.run_to_generate or followed) is not None:
+            window.sections["generate"].use_run(folder, state.sample_to_generate)
+        state.run_to_generate, state.sample_to_generate = None, {}
 
     def show_custom_sample() -> None:
         window.show_section("monitor")

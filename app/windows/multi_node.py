@@ -16,6 +16,7 @@ from app.widgets.buttons import Button, frame, text, wrap_within
 from app.widgets.copy_text import CopyText
 from app.widgets.scroll import Scroll
 from app.windows.dialog import Dialog
+from modules.config import TrainConfig
 from modules.machine import port_is_free, preferred_addresses
 
 MACHINE_FIELDS = ("enable_multi_gpu", "num_nodes", "processes_per_node", "node_rank", "rendezvous", "max_restarts")
@@ -31,6 +32,7 @@ class MultiNodeWindow:
         self._save = save
         self.state = state
         self.commands: list[Command] = []
+        self._made_for: TrainConfig | None = None  # the settings of the commands that are shown
         self._dialog = Dialog(
             parent,
             "Train on multiple machines",
@@ -106,6 +108,7 @@ class MultiNodeWindow:
 
     def _show(self, found: list[Command], note: str) -> None:
         self.commands = found
+        self._made_for = self.state.draft.config if found else None
         for child in self._list.winfo_children():
             child.destroy()
         if note:
@@ -113,7 +116,8 @@ class MultiNodeWindow:
         for command in found:
             shown = CopyText(self._list, command.title, command.text, command.help, command.options)
             shown.pack(fill="x", pady=(0, theme.px(12)))
-        self._area.see(self._list, margin=0)
+        if found:
+            self._area.see(self._list, margin=0)
 
     def _card(self, parent: tk.Misc, title: str, paths: tuple[str, ...]) -> FieldCard:
         block = FieldCard(parent, title, options_at(paths), self.state)
@@ -147,6 +151,8 @@ class MultiNodeWindow:
     def _changed(self) -> None:
         for block in self._cards:
             block.refresh()
+        if self._made_for is not None and self.state.draft.config != self._made_for:
+            self._show([], "The settings have changed since: generate the commands again.")
         window = self._dialog.window
         if self._port_job:
             window.after_cancel(self._port_job)

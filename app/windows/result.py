@@ -101,4 +101,5 @@ class ResultWindow:
 
     def _generate(self) -> None:
         self.dialog.close()
+        self._state.run_to_generate = self._folder
         self._owner.winfo_toplevel().event_generate(GENERATE)

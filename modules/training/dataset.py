@@ -283,4 +283,7 @@ def _report_dataset(
         )
     if problems:
         count = f"{len(problems):,} files have problems" if len(problems) > 1 else "1 file has a problem"
-        report.warning(f"{count}, for example {problems[0].line()}. All are listed in {problems_file}.")
+        skipped = sum(each.what.startswith("skipped") for each in problems)
+        are = "is" if skipped == 1 else "are"
+        some = f", {skipped:,} of which {are} skipped" if 0 < skipped < len(problems) else ""
+        report.warning(f"{count}{some}, for example {problems[0].line()}. All are listed in {problems_file}.")

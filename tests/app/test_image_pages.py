@@ -462,6 +462,10 @@ def test_problems_are_counted_by_kind_and_captions_are_a_click_away(
     assert kinds in shared_driver.text(pages(section))
     assert pages(section).problems.annotate.winfo_manager()
     assert pages(section).folder_to_annotate == folder
+    table = pages(section).problems.table
+    table.selection_set([row for row in table.get_children() if table.item(row, "values")[0] == "duplicate"])
+    shared_driver.settle()
+    assert "Near-duplicates, under Tools" in shared_driver.text(pages(section))
     pages(section).problems.annotate.invoke()
     shared_driver.settle()
     assert shared_driver.window.section == "tools"

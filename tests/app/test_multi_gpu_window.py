@@ -331,8 +331,11 @@ def test_launch_commands_are_seen_whole_and_scroll(
     assert last.winfo_rooty() + last.winfo_height() <= area.winfo_rooty() + area.winfo_height()
     driver.wheel_over(blocks[-1], -60)
     driver.type_over(driver.beside(window, "Processes per machine"), "4, 2")
+    assert commands_in(window) == [], "they are those of other settings"
+    assert "generate the commands again" in driver.text(window)
     driver.click_button("Generate launch commands")
-    driver.wait(lambda: "4 + 2 processes" in commands_in(window)[-1].get("1.0", "end"), "those for unequal machines")
+    driver.wait(lambda: commands_in(window), "those for unequal machines")
+    assert "4 + 2 processes" in commands_in(window)[-1].get("1.0", "end")
     assert "Saved to seen.yaml" in driver.text(window)
     assert "submit_slurm" not in commands_in(window)[-1].get("1.0", "end"), "Slurm would start as many on each"
     driver.click_button("Close")
@@ -554,6 +557,13 @@ def test_a_machine_is_added_tested_and_started_by_train(
         driver.click_really(card.switches["beta"])
         assert driver.draft.get("num_nodes") == 2
         assert driver.draft.get("enable_multi_gpu") is True
+        assert "Train starts beta, 2 machines in all." in driver.text(section)
+        for before, after in (("2", 1), ("1", 2)):  # as typed
+            driver.set("num_nodes", before)
+            driver.click_really(card.switches["beta"])
+            assert driver.draft.get("num_nodes") == after
+        driver.set("num_nodes", "2")
+        card.refresh()
         assert "Train starts beta, 2 machines in all." in driver.text(section)
         search = BatchSizeWindow(window, window.state_)
         assert search.hosts(driver.draft.config) == ["--hosts", "beta"]

@@ -19,6 +19,7 @@ from app.monitor.queue_table import queue_table, show_entries
 from app.monitor.queue_texts import UNKNOWN, loss_text, progress_text, row_of, selected_text, settings_text
 from app.monitor.run_list import RunList
 from app.monitor.run_queue import QueuePage
+from app.runs.actions import enqueued
 from app.runs.status import Status
 from app.shell.closing import confirm_close
 from app.widgets import theme
@@ -291,6 +292,13 @@ def test_add_needs_what_train_needs(driver: Driver, home: Path) -> None:
     driver.wait(lambda: any("cannot start yet" in driver.text(one) for one in driver.dialogs()), "what is missing")
     driver.press("Escape")
     assert not RunQueue("runs").path.exists()
+
+
+def test_what_waits_for_a_machine_that_joins_by_hand_is_added_with_a_word_of_it(images: Path, tmp_path: Path) -> None:
+    """It keeps the queue waiting for half an hour."""
+    config = tiny(images, tmp_path, run_name="cats", num_nodes=3, enable_multi_gpu=True)
+    said = enqueued(RunQueue(tmp_path / "runs"), config, [])
+    assert said.startswith("Queued at place 1. Its run waits until 2 machines join by hand")
 
 
 @pytest.mark.slow

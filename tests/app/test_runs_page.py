@@ -323,6 +323,19 @@ def test_folder_and_report_are_opened(
     driven.until(lambda: "no program xdg-open" in page.bar.message.said, "what is missing")
 
 
+def test_result_of_any_run_and_generating_with_it(driven: Driven, page: RunsPage, home: Path) -> None:
+    """Not that of the run that is followed."""
+    RunFolder(home / "runs" / "dogs").model_file.write_bytes(b"its weights")
+    choose_in_menu(driven, page, "dogs", "Show result")
+    dialog = opened(driven)
+    assert "Result of dogs" in texts(dialog)
+    generate = button(dialog, "Generate with it")
+    driven.until(lambda: generate.cget("state") == "normal", "the folder read")
+    driven.click(generate)
+    driven.until(lambda: driven.window.section == "generate", "the page")
+    driven.until(lambda: "The run dogs has not saved a model yet" in texts(driven.window), "whose model it is")
+
+
 def test_debug_package_is_seen_before_it_is_written(driven: Driven, page: RunsPage, home: Path) -> None:
     before = set(home.rglob("*"))
     choose_in_menu(driven, page, "cats", "Debug package…")
