@@ -44,6 +44,9 @@ class QueueReader:
         differences = self._differences.of(queue, found.in_order())
         entries = {queue.run_folder(each).path: each for each in found.entries if each.state in _WITH_RUN}
         runs = [(entries[run.path], run) for run in self._runs.read(list(entries))]
+        runs = [(_as_its_run(entry, run), run) for entry, run in runs]
+        of_runs = {entry.number: entry for entry, _ in runs}
+        found = found.replaced([of_runs.get(each.number, each) for each in found.entries])
         results = {entry.number: _result(run, entry) for entry, run in runs}
         steps = {**steps, **{entry.number: run.total_steps for entry, run in runs if run.total_steps}}
         uncounted = {each.number for each in found.entries if not each.is_open}
@@ -51,6 +54,15 @@ class QueueReader:
         texts = {number: settings_text(each, steps.get(number)) for number, each in differences.items()}
         durations_s = {entry.number: run.duration_s for entry, run in runs}
         return QueueContent(found, queue.has_runner(), texts, results, durations_s)
+
+
+def _as_its_run(entry: Entry, run: RunSummary) -> Entry:
+    """One that failed or was stopped may have been resumed since, by no queue."""
+    if entry.state not in ("failed", "stopped"):
+        return entry
+    if run.status.is_complete:
+        return entry.changed(state="finished", reason="", exit_code=None)
+    return entry.changed(reason="Resumed, not by the queue", exit_code=None) if run.status.is_alive else entry
 
 
 def _result(run: RunSummary, entry: Entry) -> str:

@@ -27,7 +27,7 @@ from modules.config import TrainConfig, find_option, load_config, save_config
 from modules.run.queue.entries import Entry, Queue
 from modules.run.queue.folder import RunQueue
 from tests.app.driver import Driver
-from tests.app.fake_runs import make_fake_run
+from tests.app.fake_runs import active, make_fake_run
 from tests.app.run_driver import ROOT, Driven, tiny
 
 
@@ -376,9 +376,13 @@ def test_both_limits_of_a_run_are_told(tmp_path: Path) -> None:
 
 def test_a_stopped_entry_says_its_step(tmp_path: Path) -> None:
     queue = RunQueue(tmp_path)
-    for name, state in (("cats", "stopped"), ("dogs", "finished")):
+    for name, state, ended in (
+        ("cats", "stopped", "stopped"),
+        ("dogs", "finished", "finished"),
+        ("owls", "failed", None),
+    ):
         entry = queue.add(TrainConfig(device="cpu", run_name=name))
-        make_fake_run(queue.run_folder(entry).path, steps=120, total=1000)
+        make_fake_run(queue.run_folder(entry).path, steps=120, total=1000, ended=ended)
         queue.edit(lambda found, entry=entry, state=state: found.with_entry(entry.changed(state=state)))  # type: ignore[misc]
     content = QueueReader().read(queue)
     results, runs = content.results, RunList()
@@ -386,6 +390,13 @@ def test_a_stopped_entry_says_its_step(tmp_path: Path) -> None:
     assert list(content.durations_s.values()) == [run.duration_s for run in runs.read(folders)]
     assert results[1].startswith("step 120 of 1,000, ")
     assert "step" not in results[2], "all of them"
+    owls = queue.run_folder(queue.read().entry(3)).path
+    with active(owls):
+        assert QueueReader().read(queue).queue.entry(3).reason == "Resumed, not by the queue"
+    make_fake_run(owls, steps=120)
+    complete = QueueReader().read(queue)
+    assert complete.queue.entry(3).state == "finished", "resumed since"
+    assert "loss" in complete.results[3]
 
 
 def test_a_narrow_queue_shows_no_columns_that_say_nothing(shared_driver: Driver) -> None:
