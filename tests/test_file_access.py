@@ -22,6 +22,7 @@ ALLOWED = {
     "modules/checkpoint/manage_backups.py": (["open"], OWN),
     "modules/checkpoint/stored_tensors.py": (["mmap.mmap", "safe_open"], f"memory without a file; {CHECKED}"),
     "modules/checkpoint/verified_write.py": (["mmap.mmap"], "memory without a file"),
+    "modules/checkpoint/foreign_files.py": (["shutil.copy2"], "regular files and links, as they are"),
     "modules/checkpoint/formats/folder_copy.py": (["shutil.copyfile"], "regular files, as they are"),
     "modules/checkpoint/formats/safetensors_file.py": (["open"], OWN),
     "modules/data/cache/reader.py": (["safe_open"], CHECKED),

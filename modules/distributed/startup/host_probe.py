@@ -7,8 +7,9 @@ import threading
 import time
 
 PROBE_TIMEOUT_S = 2.0
-# How long probes must fail before the machine counts as unreachable: longer than a brief network outage.
-UNREACHABLE_AFTER_S = 8.0
+# From the first of the failing probes to the last before the machine counts as unreachable. They begin after three
+# seconds of silence, and each takes two: an outage of less than ten seconds is survived.
+UNREACHABLE_AFTER_S = 7.0
 _PROBE_EVERY_S = 0.5
 # For how long after the last question probes go on.
 _WANTED_FOR_S = 8.0
