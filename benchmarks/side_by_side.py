@@ -31,6 +31,7 @@ from modules.config import TrainConfig, load_config
 from modules.data.batch import Batch
 from modules.data.loading.loader import Loader
 from modules.families._pixel_unet import PixelOptions, build_model
+from modules.torch_compat import ddp_options
 
 Times = dict[str, list[float]]  # wall and CPU seconds of every step
 
@@ -48,7 +49,10 @@ class BareLoop:
         self.model = model
         if world_size > 1:
             self.model = DistributedDataParallel(
-                model, gradient_as_bucket_view=True, static_graph=True, forward_sync_buffers=False
+                model,
+                gradient_as_bucket_view=True,
+                static_graph=True,
+                **ddp_options(sync_buffers=False, batched_copy=False),
             )
 
     def step(self) -> None:

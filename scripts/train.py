@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from importlib import import_module
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -201,10 +200,11 @@ def run_as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namesp
 def run_supervised(folder: RunFolder, options: argparse.Namespace) -> int:
     """A process started by the supervisor: one rank, the only process, or the one that spawns the ranks."""
     with quick_imports():
+        from modules.torch_compat import preload_compiler
         from modules.training.worker import run_worker, spawn_workers, supervised_by_us
 
         if options.spawn is None:
-            import_module("torch._dynamo")  # torch's optimizers do in the first step
+            preload_compiler()
 
     config = resolve_config(options.config, options.set)
     if options.spawn is not None:

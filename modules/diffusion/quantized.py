@@ -16,8 +16,9 @@ from typing import Any, Final, Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
+
+from modules.torch_compat import FakeTensor
 
 QUANTIZED: Final = ("int8", "fp8", "nf4")
 BLOCK: Final = 64  # weights of nf4 that share a scale

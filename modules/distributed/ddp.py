@@ -10,11 +10,11 @@ from typing import cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from modules.config import ConfigError, TrainConfig
 from modules.distributed.process_group import Group
+from modules.torch_compat import AnyBatchNorm, ddp_options
 
 MIB = 2**20
 MAX_ADAPTERS_MIB = 64  # up to this size, waiting for all gradients costs less than sending several buckets
@@ -36,10 +36,8 @@ def wrap_ddp(model: nn.Module, config: TrainConfig, group: Group) -> Distributed
     one_bucket = adapters or config.gradient_compression == "powersgd"
     return DistributedDataParallel(
         model,
-        device_ids=[group.device] if group.device.type == "cuda" else None,
-        forward_sync_buffers=False,  # see BufferSync
         bucket_cap_mb=max(config.bucket_cap_mb, gradients_mib(model)) if one_bucket else config.bucket_cap_mb,
-        batched_grad_copy=adapters,
+        **ddp_options(sync_buffers=False, batched_copy=adapters),  # see BufferSync
         init_sync=not same_on_all_ranks(model, group),
         find_unused_parameters=config.find_unused_parameters,
         gradient_as_bucket_view=config.gradient_as_bucket_view,
@@ -129,8 +127,8 @@ def with_sync_batch_norm(model: nn.Module, group: Group) -> nn.Module:
         raise ConfigError(
             "sync_batch_norm is on, but it works on CUDA devices only; switch it off to train on the CPU."
         )
-    kinds = {type(module) for module in model.modules() if isinstance(module, _BatchNorm)}
-    own = [kind for kind in kinds if kind.forward not in (_BatchNorm.forward, nn.SyncBatchNorm.forward)]
+    kinds = {type(module) for module in model.modules() if isinstance(module, AnyBatchNorm)}
+    own = [kind for kind in kinds if kind.forward not in (AnyBatchNorm.forward, nn.SyncBatchNorm.forward)]
     if own and all(kind.__module__.partition(".")[0] == "timm" for kind in own):
         from timm.layers import convert_sync_batchnorm  # knows its layers with an activation inside
 

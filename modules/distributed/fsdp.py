@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
 from torch.distributed.tensor import DTensor
 
 from modules.config import ConfigError, TrainConfig
 from modules.distributed.ddp import MIB, same_on_all_ranks, with_sync_batch_norm
 from modules.distributed.process_group import Group
 from modules.distributed.weights import Rows, Weights, swap_values
+from modules.torch_compat import TorchTooOld, all_gather_single, found_overflows, gathered_apart, needs_zero_gradients
 
 
 def apply_fsdp(
@@ -51,7 +52,8 @@ def apply_fsdp(
     precision = MixedPrecisionPolicy(compute_dtype, reduce_dtype, cast_forward_inputs=False)
     largest = 0
     mesh = init_device_mesh(group.device.type, (group.world_size,))
-    placement = _apart_in_bf16(mesh) if config.stochastic_rounding else None
+    with _if_torch_has_it("stochastic_rounding", config.stochastic_rounding):
+        placement = _apart_in_bf16(mesh) if config.stochastic_rounding else None
     offload = CPUOffloadPolicy(pin_memory=group.device.type == "cuda") if config.fsdp_cpu_offload else OffloadPolicy()
     units = [*fsdp_units(model, blocks), model]
     for unit in units:
@@ -69,19 +71,28 @@ def apply_fsdp(
             shard_placement_fn=placement,
         )
     assert isinstance(model, FSDPModule), "fully_shard changes the class"
-    model.set_reduce_scatter_unused_params(config.find_unused_parameters)
+    with _if_torch_has_it("find_unused_parameters", config.find_unused_parameters):
+        needs_zero_gradients(model, wanted=config.find_unused_parameters)
     return ShardedWeights(model, group, f"{len(units)} units of at most {largest / MIB:.1f} MiB")
 
 
-def _apart_in_bf16(mesh: DeviceMesh) -> Callable[[nn.Parameter], ShardPlacementResult | None]:
+@contextmanager
+def _if_torch_has_it(setting: str, value: object) -> Iterator[None]:
+    """Turns TorchTooOld into a ConfigError about a setting."""
+    try:
+        yield
+    except TorchTooOld as error:
+        raise ConfigError(f"{setting} is {value}, which with training_mode 'fully_sharded' {error}.") from error
+
+
+def _apart_in_bf16(mesh: DeviceMesh) -> Callable[[nn.Parameter], Any]:
     """Let the weights of a unit that are in bf16 be gathered and reduced apart from those in fp32.
 
     FSDP2 wants one dtype in whatever it gathers together, and gathers together what has one process group: those in
     bf16 get a group of their own, of the same ranks.
     """
     own = DeviceMesh.from_group(dist.new_group(list(range(mesh.size()))), mesh.device_type)
-    apart = ShardPlacementResult(None, FSDPMeshInfo(own, shard_mesh_dim=0))
-    return lambda weight: apart if weight.dtype == torch.bfloat16 else None
+    return gathered_apart(own, lambda weight: weight.dtype == torch.bfloat16)
 
 
 def fsdp_units(model: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Module]:
@@ -207,7 +218,7 @@ class ShardedWeights(Weights):
         padded = local.new_zeros((rows, *shape[1:]), device=self._device)
         padded[: len(local)].copy_(local)
         gathered = padded.new_empty((rows * self._world_size, *shape[1:]))
-        dist.all_gather_single(gathered, padded)
+        all_gather_single(gathered, padded)
         return gathered[: shape[0]].cpu() if self._rank == 0 else gathered.new_empty(0)
 
     def _rows(self, shape: torch.Size) -> int:
@@ -225,7 +236,7 @@ class FsdpGradScaler(torch.amp.GradScaler):
         """Like torch's, then combines the overflow flags of all ranks."""
         super().unscale_(optimizer)
         if self.is_enabled():
-            for found in self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
+            for found in found_overflows(self, optimizer):
                 flag = found.to(self._device)
                 dist.all_reduce(flag, dist.ReduceOp.MAX)
                 found.copy_(flag)

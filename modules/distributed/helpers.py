@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from modules.distributed.run_store import RunStore
 from modules.run.launch.store_secret import store_secret
+from modules.torch_compat import default_store
 
 POLL_EVERY_S = 0.1
 
@@ -26,7 +27,7 @@ def main_process_first(work: Callable[[], None]) -> None:
     if not dist.is_initialized():
         work()
         return
-    store = RunStore(dist.distributed_c10d._get_default_store(), store_secret())
+    store = RunStore(default_store(), store_secret())
     number = store.add(f"main_process_first/calls/{dist.get_rank()}", 1)  # the n-th calls of all ranks belong together
     done = f"main_process_first/done/{number}"
     if is_main_process():

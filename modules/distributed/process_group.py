@@ -22,6 +22,7 @@ from modules.distributed.startup.store import open_store
 from modules.machine import hostname, set_hostname
 from modules.run.launch.environment import network_interfaces, set_network_interfaces
 from modules.run.launch.rank_env import RankEnv, read_rank_env
+from modules.torch_compat import set_group_timeout
 
 # All processes have joined the store before they connect, so no machine that starts late is waited for here.
 CONNECT_TIMEOUT_S = 300.0
@@ -77,8 +78,8 @@ class Group:
     def set_timeout(self, seconds: float) -> None:
         """From now on, collectives that take longer than `seconds` fail."""
         limit = timedelta(seconds=seconds)
-        dist.distributed_c10d._set_pg_timeout(limit, dist.group.WORLD)
-        dist.distributed_c10d._set_pg_timeout(limit, self.control)
+        set_group_timeout(dist.group.WORLD, limit)
+        set_group_timeout(self.control, limit)
 
 
 def resolve_backend(backend: str) -> tuple[str, str]:

@@ -86,7 +86,7 @@ class SingleProcess:
     on_wait: Callable[[], None]
 
     def __init__(self, metric_names: Sequence[str]) -> None:
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
         self.cluster_info = local_cluster_info(self.device)
         self._metrics = dict.fromkeys(metric_names, 0.0)
 

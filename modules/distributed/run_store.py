@@ -17,12 +17,11 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, TypeVar
 
-from torch._C._distributed_c10d import PrefixStore, Store
-
 from modules.config import TrainingError
 from modules.files import FileFault, decode_json, printable, validate_record
 from modules.run.format_duration import in_words
 from modules.run.join.keys import STORE_SECRET
+from modules.torch_compat import PrefixStore, Store
 
 T = TypeVar("T")
 

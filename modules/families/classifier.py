@@ -27,6 +27,7 @@ from modules.data.batch import Batch, Example
 from modules.families._family import Evaluation, Family, Metrics, SampleRequest, read_options
 from modules.families._saved_model import saved_options
 from modules.files import FileFault, file_size
+from modules.torch_compat import AnyBatchNorm
 
 MODEL_NAME = "TandemClassifier"
 _MATRIX_IN_EVENT = 100  # classes: 20 KB for each validation
@@ -212,5 +213,5 @@ def _load_weights(model: nn.Module, options: ClassifierOptions, folder: Path) ->
 
 def _freeze_statistics(model: nn.Module) -> None:
     for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if isinstance(module, AnyBatchNorm):
             module.eval()

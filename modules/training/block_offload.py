@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.diffusion.quantized import QuantizedLinear
+from modules.torch_compat import in_backward
 
 _ALIGNMENT: Final = 256  # bytes, of a layer's place in a buffer
 _SLOTS: Final = 2
@@ -104,8 +105,7 @@ class BlockOffload:
         """Make `block` the current one, and let the one that is used after it come."""
         self._current = block
         self._fetch(block, self._in_slot[0])
-        # torch.utils.checkpoint asks in the same way whether it is called in a backward
-        step = 1 if torch._C._current_graph_task_id() == -1 else -1
+        step = -1 if in_backward() else 1
         if 0 <= block + step < len(self._host):
             self._fetch(block + step, block)
 

@@ -8,23 +8,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
+from modules.torch_compat import ATTENTION_OPERATORS, CPU_ATTENTION, TorchDispatchMode
 from modules.training.precision import Precision
 
 _SIZE: Final = {"cuda": 4096}
 _PRODUCTS: Final = 4
 _WITH_SUMMAND: Final = (torch.ops.aten.addmm, torch.ops.aten.baddbmm)
-_CPU_ATTENTION: Final = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # not in torch's registry
-_ATTENTION: Final = (
-    _CPU_ATTENTION,
-    torch.ops.aten._scaled_dot_product_flash_attention,
-    torch.ops.aten._scaled_dot_product_efficient_attention,
-    torch.ops.aten._scaled_dot_product_cudnn_attention,
-    torch.ops.aten._flash_attention_forward,
-    torch.ops.aten._efficient_attention_forward,
-)
 
 
 class ModelFlops:
@@ -121,7 +112,7 @@ class _Counter(TorchDispatchMode):
         formula = flop_registry.get(operation)
         if formula is not None:
             self._flops += formula(*args, **(kwargs or {}), out_val=result) * (1 + _gradients(operation, args))
-        elif operation is _CPU_ATTENTION:
+        elif operation is CPU_ATTENTION:
             forward = sdpa_flop_count(*(each.shape for each in args[:3]))  # type: ignore[attr-defined]
             self._flops += forward * (1 + _gradients(operation, args))
         return result
@@ -135,7 +126,7 @@ class _Counter(TorchDispatchMode):
 def _gradients(operation: Any, args: Sequence[object]) -> float:
     """The backward of an operation, in forwards: one for each of the two factors whose gradient is needed."""
     needed = [isinstance(each, torch.Tensor) and each.requires_grad and torch.is_grad_enabled() for each in args[:3]]
-    if operation not in _ATTENTION:
+    if operation not in ATTENTION_OPERATORS:
         return sum(needed[1:] if operation in _WITH_SUMMAND else needed[:2])
     query, key, value = needed  # two products forward; the gradients of query and key share one more
     return (query + key + value + (query or key)) / 2

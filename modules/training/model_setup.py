@@ -12,6 +12,7 @@ from modules.distributed import RankGroup
 from modules.families._by_name import family_class
 from modules.families._family import Family
 from modules.monitoring.wandb_log import check_wandb
+from modules.torch_compat import allow_recompiles
 from modules.training.early_stopping import LOSS, keeps_best
 from modules.training.methods.adapter_layers import NAMES
 from modules.training.methods.lora_files import has_kohya_names, has_lycoris_names
@@ -123,7 +124,7 @@ def compile_model(model: nn.Module) -> nn.Module:
     takes many times as long, and for a second image size inductor fails at its convolutions. A network that names none
     is compiled as a whole, once per size.
     """
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MAX_RECOMPILES)
+    allow_recompiles(MAX_RECOMPILES)
     repeated = {name for module in model.modules() for name in getattr(module, "_repeated_blocks", None) or ()}
     blocks = [module for module in model.modules() if type(module).__name__ in repeated]
     for block in blocks:

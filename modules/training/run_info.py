@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from modules.checkpoint import StoredState
 from modules.config import TrainConfig, end_of_run
@@ -18,6 +17,7 @@ from modules.machine import hostname
 from modules.monitoring import RankStepTimes, Report
 from modules.run import RunFolder
 from modules.run.endings import ENDINGS
+from modules.torch_compat import AnyBatchNorm
 from modules.training.control_requests import Outcome
 from modules.training.methods.lora_files import file_limits
 from modules.training.methods.method import method_summary
@@ -131,7 +131,7 @@ def batch_norm_note(model: nn.Module, config: TrainConfig, device: torch.device,
     """A sentence if BatchNorm meets several GPUs without sync_batch_norm, which there is none of on a CPU."""
     if world_size == 1 or device.type == "cpu" or config.sync_batch_norm:
         return ""
-    count = sum(isinstance(module, _BatchNorm) and module.training for module in model.modules())
+    count = sum(isinstance(module, AnyBatchNorm) and module.training for module in model.modules())
     if not count:
         return ""
     return (

@@ -25,6 +25,7 @@ from torch.nn.parallel import DataParallel
 
 from modules.data.random_state import seed_numpy_and_python
 from modules.monitoring import Report
+from modules.torch_compat import in_backward
 
 MAX_SEED = 2**62
 MIN_ATTENTION_DIMS = 3  # [batch, tokens, features]
@@ -121,7 +122,7 @@ class SampleMasks:
         """The seed of the next call, int64 [1]."""
         if torch.compiler.is_compiling():
             return torch.randint(MAX_SEED, (1,))
-        self.calls += torch._C._current_graph_task_id() == -1  # not if a backward recomputes
+        self.calls += not in_backward()  # not if a backward recomputes
         return draw_call_seed(torch.default_generator)
 
     def dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

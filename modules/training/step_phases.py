@@ -8,6 +8,8 @@ from typing import Final, Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from modules.torch_compat import after_backward
+
 Phase: TypeAlias = Literal["logging", "data", "forward", "backward", "sync", "optimizer"]
 # logging: what follows the previous step (metric sync, reports); data: waiting for the loader; sync: what is left of
 # the all-reduce of the gradients once this rank has computed its own, and of the buffers
@@ -73,7 +75,7 @@ class StepPhases:
         """
 
         def queue(gradient: Tensor) -> None:
-            torch.autograd.Variable._execution_engine.queue_callback(lambda: self.begin("sync"))
+            after_backward(lambda: self.begin("sync"))
 
         if loss.requires_grad:
             loss.register_hook(queue)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from modules.data.batch import Batch
 from modules.data.index.problems import Problem
+from modules.torch_compat import shared_storage
 
 ALIGNMENT_BYTES = 64  # of the start of each tensor
 
@@ -88,7 +89,7 @@ def _new_buffer(size: int) -> Tensor | NDArray[np.uint8]:
     the trainer waits for it for ever.
     """
     try:
-        return torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(size))
+        return torch.empty(0, dtype=torch.uint8).set_(shared_storage(size))
     except RuntimeError as error:
         _log_full(str(error).split(" for file")[0])
         return np.empty(size, np.uint8)

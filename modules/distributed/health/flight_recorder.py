@@ -6,12 +6,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch._C._distributed_c10d as c10d
+from modules.torch_compat import FLIGHT_RECORDERS
 
-# Gloo's recorder, and NCCL's if torch was built with it. Both are on unless TORCH_FR_BUFFER_SIZE is 0.
-_RECORDERS = tuple(
-    getattr(c10d, name) for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json") if hasattr(c10d, name)
-)
 # The last few of each group are compared between ranks; no rank can be further ahead of another.
 _KEPT_PER_GROUP = 6
 
@@ -39,7 +35,7 @@ class Collective:
 
 def counters() -> str:
     """A text that changes whenever this rank starts or completes a collective; cheap."""
-    return "".join(str(json.loads(dump(includeCollectives=False)).get("pg_status", "")) for dump in _RECORDERS)
+    return "".join(str(json.loads(dump(includeCollectives=False)).get("pg_status", "")) for dump in FLIGHT_RECORDERS)
 
 
 def last_collectives() -> list[Collective]:
@@ -54,7 +50,7 @@ def last_collectives() -> list[Collective]:
 
 
 def _recorded() -> Iterator[Collective]:
-    for dump in _RECORDERS:
+    for dump in FLIGHT_RECORDERS:
         for entry in json.loads(dump()).get("entries", ()):
             if entry["is_p2p"]:
                 continue  # involves only two ranks

@@ -9,12 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec
 
-from torch.multiprocessing.spawn import (
-    ProcessExitedException,
-    ProcessRaisedException,
-    _prctl_pr_set_pdeathsig,
-    start_processes,
-)
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, start_processes
 
 from modules.config import TrainingError
 from modules.distributed.process_group import cleanup_distributed, join_group, resolve_backend
@@ -26,6 +21,7 @@ from modules.run.folder.error_rules import SECONDARY_KINDS
 from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.rank_env import RankEnv
 from modules.run.launch.store_secret import new_secret, store_secret
+from modules.torch_compat import set_parent_death_signal
 
 GRACE_S = 8.0
 SECONDARY_FAILURE_DELAY_S = 2.0
@@ -104,7 +100,7 @@ def _run_rank(
     rank_env = RankEnv(rank, rank, world_size, "127.0.0.1", port)
     if sys.platform == "linux":
         # torch makes the kernel send SIGINT when the parent dies, which would look like a stop request
-        _prctl_pr_set_pdeathsig(signal.SIGKILL)
+        set_parent_death_signal(signal.SIGKILL)
     os.environ.update(rank_env.environment())
     os.environ[LAUNCHER_STORE_VARIABLE] = str(port)
     os.environ[STORE_SECRET] = secret

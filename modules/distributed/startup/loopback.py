@@ -6,9 +6,8 @@ import socket
 import sys
 from datetime import timedelta
 
-from torch._C._distributed_c10d import TCPStore
-
 from modules.machine import is_loopback_name
+from modules.torch_compat import TCPStore
 
 HAS_LIBUV = sys.platform != "win32"  # PyTorch's builds for Windows are made without it
 

@@ -9,8 +9,6 @@ import threading
 import time
 from datetime import timedelta
 
-from torch._C._distributed_c10d import Store, TCPStore  # torch.distributed re-exports them, but not for type checkers
-
 from modules.distributed.formatting import error_summary
 from modules.distributed.run_store import RunStore
 from modules.distributed.startup.loopback import HAS_LIBUV, host_store
@@ -19,6 +17,7 @@ from modules.machine import hostname
 from modules.run.format_duration import in_words
 from modules.run.launch.rank_env import RankEnv
 from modules.run.launch.store_secret import store_secret
+from modules.torch_compat import Store, TCPStore
 
 logger = logging.getLogger("tandem")
 

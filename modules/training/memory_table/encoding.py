@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from modules.config import TrainConfig
 from modules.families._family import Family
+from modules.torch_compat import FakeTensorMode
 from modules.training.memory_table.live_bytes import LiveBytes
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from modules.config import TrainConfig
 from modules.families._family import Family
+from modules.torch_compat import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from modules.training.model_setup import prepare_model
 from modules.training.move_model import move_model
 from modules.training.precision import Precision
@@ -77,8 +77,6 @@ def _add_tokens(model: nn.Module, token: str, vectors: int, init: str) -> Mappin
 
 def call_in_fake(work: Callable[[], object]) -> bool:
     """Whether `work` ended; what depends on the values of tensors cannot be computed without memory."""
-    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
-
     try:
         work()
     except (DataDependentOutputException, DynamicOutputShapeException):

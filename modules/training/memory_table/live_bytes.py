@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, UntypedStorage
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from modules.torch_compat import TorchDispatchMode, tree_leaves
 
 
 class LiveBytes(TorchDispatchMode):
