@@ -1,5 +1,7 @@
 #!/bin/sh
-# Runs every check, even after one has failed: ./scripts/test.sh [--fast] [options for pytest]
+# Runs every check, even after one has failed: ./scripts/test.sh [--torch VERSION] [--fast] [options for pytest]
+# --torch 2.11.0 runs the tests alone with another torch, in an environment of its own, .venv-torch-2.11.0; PyPI's builds
+# for Linux bring CUDA's libraries, several GB.
 # --fast takes about a minute: no mypy, no slow tests, and the first tests of every file.
 # Three workers share the tests of two cores: while the processes of one wait, the others compute. mypy, which takes a
 # minute of a core, gets what they leave; its errors come last. Your options for pytest come last, e.g. -n 0.
@@ -11,6 +13,8 @@ python=$root/.venv/bin/python
 system_packages='xvfb xdotool python3-tk slurm-wlm munge openssh-server' # Debian packages that tests need
 failed=
 fast=
+torch=
+[ "${1:-}" = --torch ] && { torch=${2:?a version of torch, such as 2.11.0} && shift 2; }
 [ "${1:-}" = --fast ] && { fast=--fast && shift; }
 
 install_system_packages() {
@@ -41,8 +45,18 @@ start_mypy() {
     trap 'exit 143' TERM
 }
 
+set_up_other_torch() {
+    [ -x "$python" ] || "${PYTHON:-python3}" -m venv "$root/.venv-torch-$torch" || return
+    grep -v '^torch==' requirements.lock | "$python" -m pip install --quiet -r /dev/stdin -r requirements-dev.lock "torch==$torch"
+}
+
 install_system_packages & # beside pip: both mostly wait for the network
-./scripts/setup.sh --dev
+if [ -n "$torch" ]; then
+    python=$root/.venv-torch-$torch/bin/python
+    set_up_other_torch
+else
+    ./scripts/setup.sh --dev
+fi
 set_up=$?
 wait
 [ "$set_up" = 0 ] || exit "$set_up"
@@ -50,14 +64,16 @@ wait
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 unset PYTHONDONTWRITEBYTECODE # container images set it; each of a thousand processes would compile its modules
 
-check ruff -m ruff check --quiet --output-format concise .
-check format -m ruff format --quiet --check --output-format concise .
-# Not bin/lint-imports: its first line holds the path .venv was created at, and the folder may have been moved.
-check layers -c 'from importlinter.cli import lint_imports_command; lint_imports_command()' --no-logo
+[ -n "$torch" ] || {
+    check ruff -m ruff check --quiet --output-format concise .
+    check format -m ruff format --quiet --check --output-format concise .
+    # Not bin/lint-imports: its first line holds the path .venv was created at, and the folder may have been moved.
+    check layers -c 'from importlinter.cli import lint_imports_command; lint_imports_command()' --no-logo
+}
 [ -z "$failed" ] || echo "== failed, see above:$failed"
-[ -n "$fast" ] || start_mypy
+[ -n "$fast$torch" ] || start_mypy
 check pytest -m pytest -n "$([ -n "$fast" ] && echo 2 || echo 3)" --dist loadgroup --no-loadscope-reorder ${fast:+"$fast"} "$@"
-[ -n "$fast" ] || wait "$mypy" || {
+[ -n "$fast$torch" ] || wait "$mypy" || {
     echo "== mypy"
     cat "$mypy_output"
     failed="$failed mypy"
