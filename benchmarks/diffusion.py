@@ -18,17 +18,16 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import torch
-from torch import Tensor
-from torch.nn import functional
 
-from benchmarks.diffusion_bench import STEPS, BareLoop, Bench, print_medians, run_in_turns
+from benchmarks.bare_loops import EpsilonLoop
+from benchmarks.diffusion_bench import STEPS, Bench, print_medians, run_in_turns
 from benchmarks.diffusion_caching import caching, processes
 from benchmarks.diffusion_transformers import loading, text_reading, transformer_steps
 
@@ -47,19 +46,6 @@ def main() -> None:
         for part in arguments.part or list(PARTS):
             PARTS[part](bench)
     bench.targets.end()
-
-
-class EpsilonLoop(BareLoop):
-    """Of Stable Diffusion, on cached latents and encoded captions."""
-
-    def loss(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """See BareLoop."""
-        alpha_bar = tensors["alpha_bar"].to(torch.float32).view(-1, 1, 1, 1)
-        x_t = alpha_bar.sqrt() * tensors["latents"] + (1 - alpha_bar).sqrt() * tensors["noise"]
-        states = tensors["text_encoder.hidden"]
-        unet = self.model.get_submodule("unet")
-        prediction = unet(x_t, tensors["timestep"], encoder_hidden_states=states, return_dict=False)[0]
-        return functional.mse_loss(prediction, tensors["noise"])
 
 
 def steps_of(method: str) -> Callable[[Bench], None]:

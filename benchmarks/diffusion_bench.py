@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -15,12 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor, nn
 
+from benchmarks.bare_loops import BareLoop
 from benchmarks.side_by_side import Clock, MemoryLoader, Screen
 from benchmarks.targets import Targets
 from modules.config import TrainConfig
-from modules.data.batch import Batch
 
 STEPS = 0.97  # the target: bare / trainer
 RESOLUTION = 256
@@ -76,29 +73,6 @@ def print_medians(clock: Clock, name: str, bare: tuple[str, str]) -> float:
         print(f"  {kind:<5}{times}, ratio {bare_s / own:.3f}, noise {bare_s / again:.3f}", flush=True)
     print()
     return ratios[0]
-
-
-class BareLoop:
-    """A hand-written loop over batches in memory."""
-
-    def __init__(self, model: nn.Module, batches: Sequence[Batch], config: TrainConfig) -> None:
-        self.model = model
-        self.batches = itertools.cycle(batches)
-        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.optimizer = torch.optim.AdamW(self.parameters, lr=config.learning_rate, fused=True)
-        self.max_norm = config.max_grad_norm
-
-    def step(self) -> None:
-        """One optimizer step."""
-        self.loss(next(self.batches).tensors).backward()
-        if self.max_norm is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self.max_norm, foreach=True)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-
-    def loss(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The mean squared error of a batch."""
-        raise NotImplementedError
 
 
 def run_in_turns(config: TrainConfig, bare: type[BareLoop]) -> Clock:

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 from diffusers import Flux2Transformer2DModel, ZImageTransformer2DModel
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 from transformers import Qwen3ForCausalLM, Qwen3Model
 
-from benchmarks.diffusion_bench import STEPS, BareLoop, Bench, print_medians, run_in_turns, train
+from benchmarks.bare_loops import Flux2Loop, VelocityLoop, ZImageLoop
+from benchmarks.diffusion_bench import STEPS, Bench, print_medians, run_in_turns, train
 from benchmarks.host_memory import wide_z_image
 from modules.config import TrainConfig
-from modules.data.batch import LENGTH, Batch
+from modules.data.batch import Batch
 from modules.diffusion.component_files import load_network
 from tests.families.tiny_flow_parts import qwen_config, qwen_tokenizer
 from tests.families.tiny_flow_pipelines import tiny_flux2, tiny_z_image
@@ -31,55 +31,6 @@ LORA: Mapping[str, object] = {
     "lora_targets": "attention_mlp",
     "family_options": {"max_caption_tokens": 256},
 }
-
-
-class VelocityLoop(BareLoop):
-    """Of a flow-matching transformer, on cached latents and encoded captions."""
-
-    def loss(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """See BareLoop."""
-        x_0, noise, sigma = tensors["latents"], tensors["noise"], tensors["sigma"]
-        x_t = torch.lerp(x_0, noise, sigma.view(-1, 1, 1, 1))
-        predicted = self.velocity(self.model.get_submodule("transformer"), x_t, sigma, tensors)
-        return functional.mse_loss(predicted, noise - x_0)
-
-    def velocity(self, transformer: nn.Module, x_t: Tensor, sigma: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The prediction of noise - x_0."""
-        raise NotImplementedError
-
-
-class ZImageLoop(VelocityLoop):
-    """Of Z-Image."""
-
-    def velocity(self, transformer: nn.Module, x_t: Tensor, sigma: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
-        """See VelocityLoop."""
-        lengths = tensors["prompt.states" + LENGTH].tolist()
-        states = [each[:length].to(x_t.dtype) for each, length in zip(tensors["prompt.states"], lengths, strict=True)]
-        images = list(x_t.unsqueeze(2).unbind(0))
-        predicted: list[Tensor] = transformer(images, 1 - sigma, states, return_dict=False)[0]
-        return -torch.stack(predicted).squeeze(2)
-
-
-class Flux2Loop(VelocityLoop):
-    """Of FLUX.2 klein."""
-
-    def velocity(self, transformer: nn.Module, x_t: Tensor, sigma: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
-        """See VelocityLoop."""
-        batch, _, height, width = x_t.shape
-        places = torch.cartesian_prod(*(torch.arange(size) for size in (1, height, width, 1)))
-        states = tensors["prompt"].to(x_t.dtype)
-        words = torch.cartesian_prod(*(torch.arange(size) for size in (1, 1, 1, states.shape[1])))
-        out: Tensor = transformer(
-            hidden_states=x_t.flatten(2).transpose(1, 2),
-            encoder_hidden_states=states,
-            timestep=sigma,
-            img_ids=places.expand(batch, -1, -1),
-            txt_ids=words.expand(batch, -1, -1),
-            guidance=None,
-            return_dict=False,
-        )[0]
-        tokens: Tensor = out.transpose(1, 2)
-        return tokens.unflatten(2, (height, width))  # type: ignore[no-any-return]  # torch's is untyped
 
 
 def z_image(folder: Path) -> Path:
