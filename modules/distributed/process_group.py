@@ -236,7 +236,7 @@ def exit_at_once(code: int) -> None:
 
 
 def device_of(rank_env: RankEnv) -> torch.device:
-    """This rank's device, which becomes the current one."""
+    """This rank's device, which becomes the current one of the calling thread."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     # several gloo ranks may share a GPU (which lets one GPU test the distributed code)

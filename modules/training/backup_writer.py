@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import torch
+
 from modules.checkpoint import Backups, TrainingState
 from modules.machine.host import usable_memory_mib
 from modules.monitoring import Report
@@ -53,6 +55,7 @@ class BackupWriter:
         self._is_abandoned = False
         self._has_told: set[str] = set()
         self._follows = TRAINING_CONTINUES  # what a warning says after a backup has failed
+        self._gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
     def submit(self, state: TrainingState, config_json: str) -> None:
         """Copy `state` and return while it is written; if the copy does not fit into memory, write it at once.
@@ -169,6 +172,7 @@ class BackupWriter:
 
     def _write_all(self, job: _Job | None) -> None:
         """The thread: writes `job`, then what waits."""
+        self._use_gpu()
         while job is not None:
             lower_priority(size_of(job.state))
             failure = self._try_to_write(job)
@@ -181,6 +185,13 @@ class BackupWriter:
                 if job is None and not self._is_abandoned:
                     self._report.backing_up(None)
                 self._changed.notify_all()
+
+    def _use_gpu(self) -> None:
+        """Let this thread have this rank's GPU. Threads begin with GPU 0, where reading a tensor, or giving back pinned
+        memory, could open a context for every rank."""
+        if self._gpu is not None:
+            with suppress(RuntimeError):  # of a GPU that has failed: the main thread, which waits for this one, says so
+                torch.cuda.set_device(self._gpu)
 
     def _try_to_write(self, job: _Job) -> str:
         """Why the backup could not be written; empty if it is complete."""

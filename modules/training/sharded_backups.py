@@ -230,6 +230,7 @@ class _PartWriter(_Numbered):
 
     def _write_parts(self) -> None:
         """The thread: follows the announcements as long as there are copies."""
+        self._use_gpu()
         try:
             while True:
                 with self._changed:

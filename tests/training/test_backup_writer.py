@@ -108,6 +108,26 @@ def test_the_newest_that_waits_replaces_an_older_one(disk: SlowDisk, tmp_path: P
     assert [each for each in report.events if str(each).startswith("backup ")] == ["backup 1", "backup 3"]
 
 
+def test_the_thread_has_the_gpu_of_the_rank(disk: SlowDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CUDA does it, each thread begins with GPU 0."""
+    current = threading.local()
+    current.gpu = 3
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: getattr(current, "gpu", 0))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: setattr(current, "gpu", device))
+    written_with = []
+
+    def write(state: TrainingState, config_json: str) -> Path:
+        written_with.append((threading.current_thread().name, torch.cuda.current_device()))
+        return tmp_path
+
+    disk.write = write  # type: ignore[method-assign]
+    writer = BackupWriter(disk, SilentReport(), merges=True)
+    writer.submit(state_at(1), "{}")
+    writer.wait()
+    assert written_with == [("backup", 3)]
+
+
 def test_backups_of_certain_steps_are_all_written(disk: SlowDisk, tmp_path: Path) -> None:
     report = Recorded()
     writer = BackupWriter(disk, report, merges=False)

@@ -43,7 +43,7 @@ from modules.distributed.health.heartbeat_monitor import (
 )
 from modules.distributed.health.reachability import host_probes
 from modules.distributed.health.timed_store import StoreClosed, StoreTimeout, TimedStore
-from modules.distributed.process_group import Group, Meeting
+from modules.distributed.process_group import Group, Meeting, device_of
 from modules.distributed.startup.rendezvous import GroupError
 from modules.run.exit_codes import exit_code_of
 from modules.run.folder.error_rules import advice_for_kind
@@ -91,6 +91,7 @@ class Watchdog:
         """
         self._everyone = group.members
         self._own = group.members[group.rank]
+        self._rank_env = group.rank_env
         self._folder = folder
         self._expected = expected
         self._on_waiting = on_waiting
@@ -153,6 +154,9 @@ class Watchdog:
     # In the watchdog's own thread
 
     def _watch(self) -> None:
+        # a thread begins with GPU 0, where reading NCCL's flight recorder would open a context of 500 MiB for each rank
+        with suppress(RuntimeError):  # the main thread meets the same error, and reports it
+            device_of(self._rank_env)
         checked_at = time.monotonic()
         while True:
             try:

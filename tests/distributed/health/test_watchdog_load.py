@@ -5,6 +5,7 @@ All ranks are in this process.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,13 +18,13 @@ import pytest
 import torch
 from torch._C._distributed_c10d import Store, TCPStore
 
-from modules.distributed.health import heartbeat_monitor
+from modules.distributed.health import flight_recorder, heartbeat_monitor
 from modules.distributed.health.diagnosis import RankSnapshot
 from modules.distributed.health.duties import judging_ranks, watched_ranks
 from modules.distributed.health.exchange import Exchange
 from modules.distributed.health.timed_store import TimedStore
 from modules.distributed.health.watchdog import Watchdog
-from modules.distributed.process_group import Group
+from modules.distributed.process_group import Group, Meeting
 from modules.distributed.run_store import RunStore
 from modules.distributed.startup.member import Member
 from modules.distributed.store_barrier import StoreBarrier
@@ -146,6 +147,24 @@ def test_each_value_is_fetched_once(store: TCPStore) -> None:
     assert counts[0]["get"] + counts[0]["multi_get"] == 3
     for dog in dogs:
         dog._store.close()
+
+
+def test_the_recorder_is_read_with_the_gpu_of_the_rank(store: TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CUDA does it, each thread begins with GPU 0, on which NCCL's recorder would open a context."""
+    current, read_with = threading.local(), dict[str, int]()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: setattr(current, "gpu", device.index))
+
+    def recorder(**_: bool) -> str:
+        read_with[threading.current_thread().name] = getattr(current, "gpu", 0)
+        return "{}"
+
+    monkeypatch.setattr(flight_recorder, "_RECORDERS", (recorder,))
+    group = group_of([member(rank, "m") for rank in range(4)], 3, store)
+    with Watchdog(Meeting(group.rank_env, group.store, group.members)):
+        pass  # on leaving, its thread has sent a heartbeat
+    assert read_with == {"watchdog": 3}
 
 
 @pytest.mark.parametrize(("lost", "judge"), [(0, 2), (2, 0)])
