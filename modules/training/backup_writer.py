@@ -143,7 +143,7 @@ class BackupWriter:
         """None if the memory is not enough."""
         try:
             return None if copy is None else copy.take(state)
-        except (RuntimeError, MemoryError):  # torch's error for memory that the system refuses
+        except (RuntimeError, MemoryError, OSError):  # torch's and mmap's errors for memory that the system refuses
             return None
 
     def _all_copied(self, is_copied: bool) -> bool:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from modules.diffusion.quantized import QuantizedLinear
 from modules.torch_compat import in_backward
+from modules.training.pinned_memory import pinned_memory
 
 _ALIGNMENT: Final = 256  # bytes, of a layer's place in a buffer
 _SLOTS: Final = 2
@@ -45,6 +46,11 @@ def offloaded_blocks(model: nn.Module, fraction: float) -> list[list[nn.Linear]]
             found.append(layers)
     count = math.ceil(fraction * len(found))
     return [found[number * len(found) // count] for number in range(count)]
+
+
+def aligned(size: int) -> int:
+    """The bytes that `size` bytes of a layer take in the buffer of their block."""
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def _is_frozen(layer: nn.Linear) -> bool:
@@ -131,8 +137,9 @@ class BlockOffload:
         for layer in layers:
             bits = layer._bits
             self._places[layer] = _Place(block, start, bits.nbytes, bits.dtype, bits.shape)
-            start += -(-bits.nbytes // _ALIGNMENT) * _ALIGNMENT
-        buffer = torch.zeros(start, dtype=torch.uint8, pin_memory=device.type == "cuda")
+            start += aligned(bits.nbytes)
+        is_pinned = device.type == "cuda"
+        buffer = pinned_memory(start, device) if is_pinned else torch.zeros(start, dtype=torch.uint8)
         for layer in layers:
             place = self._places[layer]
             place.view(buffer).copy_(layer._bits)

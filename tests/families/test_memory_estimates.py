@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from modules.diffusion.dtypes import HALF_DTYPES
 from modules.diffusion.quantized import QuantizedLinear
 from modules.families._by_name import family_class
 from modules.families._family import Family
+from modules.training.block_offload import BlockOffload
 from modules.training.memory_table.encoding import encoding_activations
 from modules.training.memory_table.fake_model import fake_family
 from modules.training.memory_table.live_bytes import LiveBytes
 from modules.training.memory_table.table import MemoryTable, _activations, _peak, memory_table
 from modules.training.model_setup import load_family, prepare_model
+from modules.training.move_model import move_model
 from modules.training.optimizers import build_optimizer
 from modules.training.precision import Precision
 from tests.families.tiny_flow_pipelines import TINY
@@ -100,6 +103,43 @@ def test_exact_parts_of_a_lora(flow: tuple[str, Path], weights: str) -> None:
     assert [row.bytes for row in table.rows if row.what.startswith("EMA") and row.place == "host"] == [trained]
     if weights != "run":
         assert any(weights in row.what for row in table.rows)
+
+
+@pytest.mark.parametrize("weights", ["run", "nf4"])
+def test_offloaded_blocks_take_what_is_said(tmp_path: Path, weights: str) -> None:
+    """Bits in host memory, all scales on the device."""
+    part = {"part": "transformer", "weights": weights}
+    base = TINY["z_image"](tmp_path)
+    config = settings("z_image", base, method="lora", lora_rank=4, parts=[part], block_offload=1.0)
+    table = memory_table(family_class("z_image"), config, activations=False)
+    assert table is not None
+    family = prepared(config)
+    move_model(family, config, CPU)
+    layers = [each for each in family.model.modules() if isinstance(each, QuantizedLinear) and each.lender is not None]
+    (offload,) = {each.lender for each in layers if isinstance(each.lender, BlockOffload)}
+    host = [row.bytes for row in table.rows if row.what.startswith("frozen") and "offloaded" in row.what]
+    assert host == [offload.host_bytes]
+    scales = sum(each._scales.nbytes for each in layers if each._scales is not None)
+    assert rows(table, "scales of the offloaded") == scales
+    assert (scales > 0) == (weights == "nf4")
+    assert rows(table, "two of the offloaded") == sum(slot.nbytes for slot in offload._slots)
+
+
+def test_offloaded_shards_count_the_rounding_of_pinned_memory(sd_folder: Path) -> None:
+    """torch's allocator gives a shard of 1,100 bytes 2,048, and its gradient as well."""
+    config = settings("stable_diffusion", sd_folder, training_mode="fully_sharded", enable_multi_gpu=True)
+    found = {}
+    for offload in (False, True):
+        given = config.model_copy(update={"fsdp_cpu_offload": offload})
+        table = memory_table(family_class("stable_diffusion"), given, 2, activations=False)
+        assert table is not None
+        found[offload] = {row.what: row for row in table.rows if row.phase == "training"}
+    (new,) = found[True].keys() - found[False].keys()
+    shards = [-(-len(w) // 2) * w[0].nbytes if w.dim() else w.nbytes for w in prepared(config).model.parameters()]
+    assert found[True][new].bytes == 2 * sum(2 ** math.ceil(math.log2(size)) - size for size in shards)
+    assert (found[True][new].place, "pinned" in new) == ("host", True)
+    copy = next(name for name in found[True] if name.startswith("copy of what is trained"))
+    assert found[True][copy] == found[False][copy], "backups are copied into memory of their own"
 
 
 OPTIMIZERS = [

@@ -15,7 +15,7 @@ from modules.config import TrainConfig
 from modules.diffusion.quantized import QuantizedLinear
 from modules.families._family import Family
 from modules.run.format_memory import format_memory
-from modules.training.block_offload import offloaded_blocks
+from modules.training.block_offload import aligned, offloaded_blocks
 from modules.training.memory_table.encoding import encoding_activations
 from modules.training.memory_table.fake_model import call_in_fake, fake_family
 from modules.training.memory_table.live_bytes import LiveBytes
@@ -115,6 +115,7 @@ def memory_table(
         rows = [*_weights(family, shards, offloaded), *_offloaded(offloaded), *_state(family, config, shards)]
         if shards > 1:
             rows.append(_gathered(family.model, config))
+            rounding = _rounding(family.model, shards)
         peak = _activations(kind, family, config) if activations else None
     if peak is not None:
         size = f"{config.resolution} x {config.resolution}"
@@ -122,6 +123,7 @@ def memory_table(
     if config.fsdp_cpu_offload and shards > 1:
         kept = ("activations", "gathered")
         rows = [row if row.what.startswith(kept) else MemoryRow(row.what, "host", row.bytes, row.phase) for row in rows]
+        rows.append(MemoryRow("rounding of pinned weights and gradients", "host", rounding, "training", False))
     if activations:
         encoding = encoding_activations(kind, config)
         rows += [MemoryRow(what, "device", size, "caching", False) for what, size in encoding.items()]
@@ -153,14 +155,20 @@ def _weights(family: Family, shards: int, offloaded: Sequence[Sequence[nn.Linear
 
 
 def _offloaded(blocks: Sequence[Sequence[nn.Linear]]) -> list[MemoryRow]:
-    """The layers of `block_offload`: all of them on the host, two blocks of them on the device."""
-    sizes = [sum(_layer_bytes(layer) for layer in block) for block in blocks]
+    """The layers of `block_offload`: all of them on the host, two blocks of them on the device, with all scales."""
+    sizes = [sum(aligned(_bits_bytes(layer)) for layer in block) for block in blocks]
     if not sizes:
         return []
-    return [
+    rows = [
         MemoryRow("two of the offloaded blocks", "device", _SLOTS * max(sizes), "training", False),
         MemoryRow(f"frozen weights of {len(sizes)} offloaded blocks", "host", sum(sizes), "training", False),
     ]
+    scales = sum(_layer_bytes(layer) - _bits_bytes(layer) for block in blocks for layer in block)
+    return [*rows, MemoryRow("scales of the offloaded blocks", "device", scales, "training")] if scales else rows
+
+
+def _bits_bytes(layer: nn.Linear) -> int:
+    return layer._bits.nbytes if isinstance(layer, QuantizedLinear) else layer.weight.nbytes
 
 
 def _layer_bytes(layer: nn.Linear) -> int:
@@ -272,6 +280,13 @@ def _gathered(model: nn.Module, config: TrainConfig) -> MemoryRow:
     whole = sum(weight.nbytes for weight in model.parameters()) // half
     largest = max(blocks, default=whole)
     return MemoryRow("gathered weights of two blocks", "device", _GATHERED_BLOCKS * largest, "training", False)
+
+
+def _rounding(model: nn.Module, shards: int) -> int:
+    """What FSDP's CPU offload takes besides: torch rounds each pinned weight and gradient up to a power of two."""
+    sizes = [_shard_bytes(weight, shards) for weight in model.parameters()]
+    sizes += [_shard_bytes(weight, shards) for weight in model.parameters() if weight.requires_grad]
+    return sum((1 << (size - 1).bit_length()) - size for size in sizes if size)
 
 
 def _format(tensor: Tensor) -> str:

@@ -1,0 +1,38 @@
+"""Pinned host memory, from and to which a GPU copies while the host goes on."""
+
+from __future__ import annotations
+
+import mmap
+import weakref
+from contextlib import suppress
+from typing import Final
+
+import torch
+from torch import Tensor
+
+_PORTABLE: Final = 1  # cudaHostRegisterPortable: pinned for all GPUs
+
+
+def pinned_memory(size: int, device: torch.device) -> Tensor:
+    """Zeros in pinned memory for copies from and to the GPU `device`; uint8 [size], with `size` above 0 in bytes.
+
+    torch's allocator rounds each block up to a power of two and never gives it back (ATen/core/CachingHostAllocator.h):
+    38 GiB for the 22 of FLUX.1's blocks. Here the system's pages are registered with CUDA, until the last tensor that
+    uses them is gone. Raises OSError or RuntimeError if there is not enough memory.
+    """
+    memory = mmap.mmap(-1, size)  # shared with forked processes: private pages would be copied away from the GPU's
+    buffer = torch.frombuffer(memory, dtype=torch.uint8)
+    address = buffer.data_ptr()
+    if int(torch.cuda.cudart().cudaHostRegister(address, size, _PORTABLE)) != 0:
+        with suppress(RuntimeError):  # CUDA keeps the error, and the next kernel of anybody would raise it
+            torch.empty(1, device=device).fill_(0)
+        return torch.zeros(size, dtype=torch.uint8, pin_memory=True)
+    weakref.finalize(buffer.untyped_storage(), _release, memory, address, device).atexit = False
+    return buffer
+
+
+def _release(memory: mmap.mmap, address: int, device: torch.device) -> None:
+    """`memory` is unmapped after this, when the finalizer forgets it."""
+    with suppress(RuntimeError):  # of a GPU that has failed
+        torch.cuda.synchronize(device)  # copies may be under way
+    torch.cuda.cudart().cudaHostUnregister(address)
