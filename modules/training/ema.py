@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from modules.distributed.weights import swap_storage, swap_values
+from modules.training.pinned_memory import host_places
 
 Tensors: TypeAlias = Mapping[str, Tensor]
 
@@ -44,30 +45,44 @@ class Ema:
         """`swap` exchanges the values of two mappings, as Weights.swap does; `every` so many steps it is updated."""
         self._weights = dict(weights)
         self._swap = swap_values if on_cpu else swap
-        self._limit, self._every, self._on_cpu = decay, every, on_cpu
+        self._limit, self._every = decay, every
         host = "cpu" if on_cpu else None
         # in bf16 it would stay as it is: a step of 0.001 is far below its precision
         self._has_half = any(weight.dtype == torch.bfloat16 for weight in weights.values())
-        self.average = {
+        self._average = {
             name: weight.detach().to(host, _average_dtype(weight), copy=True) for name, weight in weights.items()
         }
+        self._arriving = _HostCopies(self._weights) if on_cpu else None
+        self._share: float | None = None  # of the weights that are on their way, in the average
+
+    @property
+    def average(self) -> Tensors:
+        """The averaged weights by name. With `on_cpu`, waits until the last update's have arrived."""
+        if self._arriving is not None and self._share is not None:
+            for name, weight in self._arriving.wait().items():
+                self._average[name].lerp_(weight.to(self._average[name].dtype), self._share)
+            self._share = None
+        return self._average
 
     def update(self, step: int) -> None:
-        """Move towards the current weights after optimizer step `step` (1-based), if one is due."""
+        """Move towards the current weights after optimizer step `step` (1-based), if one is due.
+
+        With `on_cpu` they are sent to the host, and averaged there after the next step, or as soon as it is asked for.
+        """
+        average = self.average
         if step % self._every:
             return
         share = 1 - min(self._limit, (1 + step) / (10 + step)) ** self._every
-        if self._on_cpu:
-            for name, weight in self._weights.items():
-                average = self.average[name]
-                average.lerp_(weight.detach().to("cpu", average.dtype), share)
+        if self._arriving is not None:
+            self._arriving.send()
+            self._share = share
             return
         if self._has_half:
             for name, weight in self._weights.items():
-                self.average[name].lerp_(weight.detach().to(self.average[name].dtype), share)
+                average[name].lerp_(weight.detach().to(average[name].dtype), share)
             return
         current = [weight.detach() for weight in self._weights.values()]
-        torch._foreach_lerp_(list(self.average.values()), current, share)
+        torch._foreach_lerp_(list(average.values()), current, share)
 
     def load(self, average: Tensors) -> None:
         """Load a saved average. Raises KeyError if it lacks a weight, ValueError if one has another shape."""
@@ -102,6 +117,29 @@ class Ema:
             yield
         finally:
             _copy(own, self._weights)
+
+
+class _HostCopies:
+    """Copies of weights in host memory, to which a GPU brings them in the order of its work."""
+
+    def __init__(self, weights: Tensors) -> None:
+        self._weights = weights
+        self._copies = dict(zip(weights, host_places(weights.values()), strict=True))
+        self._sent: torch.cuda.Event | None = None
+
+    def send(self) -> None:
+        """Copy the weights as they are at this point of the GPU's work."""
+        current = [weight.detach() for weight in self._weights.values()]
+        torch._foreach_copy_(list(self._copies.values()), current, non_blocking=True)
+        if any(weight.is_cuda for weight in current):
+            self._sent = torch.cuda.Event()
+            self._sent.record()
+
+    def wait(self) -> Tensors:
+        """The copies by name, once they have arrived."""
+        if self._sent is not None:
+            self._sent.synchronize()
+        return self._copies
 
 
 @torch.no_grad()

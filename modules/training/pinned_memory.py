@@ -1,9 +1,11 @@
-"""Pinned host memory, from and to which a GPU copies while the host goes on."""
+"""Host memory for what is copied from and to a GPU: pinned, so that neither waits for the other."""
 
 from __future__ import annotations
 
 import mmap
 import weakref
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 
 _PORTABLE: Final = 1  # cudaHostRegisterPortable: pinned for all GPUs
+_ALIGNMENT: Final = 64  # bytes, of each place in a piece of memory
 
 
 def pinned_memory(size: int, device: torch.device) -> Tensor:
@@ -29,6 +32,34 @@ def pinned_memory(size: int, device: torch.device) -> Tensor:
         return torch.zeros(size, dtype=torch.uint8, pin_memory=True)
     weakref.finalize(buffer.untyped_storage(), _release, memory, address, device).atexit = False
     return buffer
+
+
+def host_places(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """For each of `tensors` a place in host memory: of its shape, dtype and, if it is dense, strides, without values.
+
+    Those of each device share one piece of memory, pinned for a GPU. Raises as `pinned_memory`, or MemoryError.
+    """
+    tensors = list(tensors)
+    sizes = Counter[torch.device]()
+    for tensor in tensors:
+        sizes[tensor.device] += _room(tensor)
+    pieces = {
+        device: pinned_memory(size, device) if device.type == "cuda" and size else torch.empty(size, dtype=torch.uint8)
+        for device, size in sizes.items()
+    }
+    used, places = Counter[torch.device](), list[Tensor]()
+    for tensor in tensors:
+        start = used[tensor.device]
+        place = pieces[tensor.device][start : start + tensor.nbytes].view(tensor.dtype)
+        places.append(
+            place.as_strided(tensor.shape, torch.empty_like(tensor, device="meta").stride(), place.storage_offset())
+        )
+        used[tensor.device] += _room(tensor)
+    return places
+
+
+def _room(tensor: Tensor) -> int:
+    return -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 def _release(memory: mmap.mmap, address: int, device: torch.device) -> None:

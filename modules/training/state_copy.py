@@ -4,41 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Final
 
 import torch
 from torch import Tensor
 
 from modules.checkpoint import TrainingState
-from modules.training.pinned_memory import pinned_memory
-
-_ALIGNMENT: Final = 64  # bytes, of a tensor's place in the memory
+from modules.training.pinned_memory import host_places
 
 
 class StateCopy:
     """Host memory that is used again from copy to copy: pinned for what comes from a GPU."""
 
     def __init__(self) -> None:
-        self._memory: dict[torch.device, Tensor] = {}  # uint8 [bytes], by where the tensors come from
+        self._places: list[Tensor] = []
+        self._layout: list[object] = []  # of what they are for
 
     def take(self, state: TrainingState) -> TrainingState:
         """A copy that training does not change; it is valid until the next one is taken.
 
         Raises OSError, RuntimeError or MemoryError if the memory is not enough.
         """
-        self._fit(state)
-        used = dict.fromkeys(self._memory, 0)
+        layout: list[object] = [(each.shape, each.dtype, each.device, each.stride()) for each in tensors_of(state)]
+        if layout != self._layout:
+            self._places = []  # first, so that there are never two
+            self._places, self._layout = host_places(tensors_of(state)), layout
+        places = iter(self._places)
 
         def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-            return {name: copy_of(tensor.detach()) for name, tensor in tensors.items()}
+            return {name: next(places).copy_(tensor.detach(), non_blocking=True) for name, tensor in tensors.items()}
 
-        def copy_of(tensor: Tensor) -> Tensor:
-            start = used[tensor.device]
-            used[tensor.device] += _room(tensor)
-            place = self._memory[tensor.device][start : start + tensor.nbytes]
-            return place.view(tensor.dtype).view(tensor.shape).copy_(tensor, non_blocking=True)
-
-        try:
+        try:  # in the order of `tensors_of`
             return replace(
                 state,
                 weights=copied(state.weights),
@@ -46,26 +41,8 @@ class StateCopy:
                 optimizer=replace(state.optimizer, tensors=copied(state.optimizer.tensors)),
             )
         finally:
-            for device in used:
-                if device.type == "cuda":
-                    torch.cuda.synchronize(device)
-
-    def _fit(self, state: TrainingState) -> None:
-        """Let the memory have the size that a copy of `state` needs."""
-        sizes: dict[torch.device, int] = {}
-        for tensor in tensors_of(state):
-            sizes[tensor.device] = sizes.get(tensor.device, 0) + _room(tensor)
-        self._memory = {device: each for device, each in self._memory.items() if len(each) == sizes.get(device)}
-        for device, size in sizes.items():
-            if device not in self._memory:
-                is_pinned = device.type == "cuda" and size > 0
-                self._memory[device] = (
-                    pinned_memory(size, device) if is_pinned else torch.empty(size, dtype=torch.uint8)
-                )
-
-
-def _room(tensor: Tensor) -> int:
-    return -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
+            for device in {tensor.device for tensor in tensors_of(state) if tensor.is_cuda}:
+                torch.cuda.synchronize(device)
 
 
 def tensors_of(state: TrainingState) -> Iterator[Tensor]:

@@ -6,10 +6,12 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from modules.config import TrainConfig, TrainingError
 from modules.data.loading.progress import Progress
@@ -237,6 +239,37 @@ def test_a_loss_that_is_no_value_per_sample_is_refused() -> None:
             check_per_sample(wrong, 3)
     with pytest.raises(TrainingError, match="float for 3 samples"):
         check_per_sample(1.0, 3)  # type: ignore[arg-type]
+
+
+class Operators(TorchDispatchMode):
+    """The names of what is called inside the block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_asynchronous = (kwargs or {}).get("non_blocking") or args[2:] == (True,)
+        self.names.append(func._schema.name.removeprefix("aten::") + is_asynchronous * ", non_blocking")
+        return func(*args, **(kwargs or {}))
+
+
+def test_an_average_in_host_memory_keeps_no_step_waiting() -> None:
+    """The weights are sent all at once, and averaged a step later, as they were then."""
+    weights = {"a": nn.Parameter(torch.ones(3)), "b": nn.Parameter(torch.ones(2, dtype=torch.bfloat16))}
+    here, there = Ema(weights, 0.9), Ema(weights, 0.9, on_cpu=True)
+    for step in (1, 2, 3):
+        with torch.no_grad():
+            for weight in weights.values():
+                weight.mul_(1.5)
+        here.update(step)
+        with Operators() as operators:
+            there.update(step)
+        called = [name for name in operators.names if name in ("lerp_", "copy_") or "foreach" in name]
+        assert called == ["lerp_"] * (2 if step > 1 else 0) + ["_foreach_copy_, non_blocking"]
+    with torch.no_grad():
+        weights["a"].add_(1)
+    assert all(torch.equal(there.average[name], here.average[name]) for name in weights)
 
 
 def test_an_average_in_host_memory_at_an_interval_is_as_strong() -> None:

@@ -133,7 +133,8 @@ class TrainingSettings(Section):
         False,
         title="EMA in host memory",
         help="Keeps the average in the computer's memory instead of the GPU's. Every update copies the weights there, "
-        "so raise the interval; while samples are drawn the two change places.",
+        "and the processor averages them during the next step: raise the interval if that takes longer. While samples "
+        "are drawn the two change places.",
         advanced=True,
         depends_on="ema",
     )

@@ -193,6 +193,8 @@ def _state(family: Family, config: TrainConfig, shards: int) -> list[MemoryRow]:
         rows.append(
             MemoryRow("EMA of the trained weights", "host" if config.ema_on_cpu else "device", average, "training")
         )
+        if config.ema_on_cpu:
+            rows.append(MemoryRow("copy of the weights for the EMA", "host", size, "training", False))
     return rows
 
 
