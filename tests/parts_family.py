@@ -147,8 +147,9 @@ class PartsFamily(TinyFamily):
         """[B] to [B, T]: words that follow from the caption's number, then the new ones in every second caption."""
         places = torch.arange(PLACES, device=captions.device)
         words = (captions.unsqueeze(1) // (places + 1)) % WORDS
-        new = torch.tensor(self.new[:1] if self.says_new else (), dtype=words.dtype, device=words.device)
-        said = torch.where((captions % 2 == 0).unsqueeze(1), new.expand(len(words), -1), words[:, : len(new)])
+        first = self.new[:1] if self.says_new else ()
+        new = words.new_full((len(words), len(first)), sum(first))
+        said = torch.where((captions % 2 == 0).unsqueeze(1), new, words[:, : len(first)])
         return torch.cat([words, said], dim=1)
 
     def blocks(self) -> Sequence[nn.Module]:

@@ -49,6 +49,7 @@ class QuantizedLinear(nn.Linear):
 
     _bits: Tensor  # no parameters or buffers: neither DDP nor backups have to do with them
     _scales: Tensor | None  # without them the bits are the weight
+    _table: Tensor | None  # of `_byte_values`, beside the scales: a GPU would have to wait for one made at each use
     lender: Lender | None = None  # of bits that are kept in host memory
     is_outline = False  # see `outlines`
 
@@ -72,9 +73,8 @@ class QuantizedLinear(nn.Linear):
             weight = _workspace.empty(len(bits), width, dtype)
         else:
             weight = torch.empty(len(bits), width, dtype=dtype, device=bits.device)
-        table = _table(bits)
         for rows in _pieces(weight, bits.device):
-            torch.mul(_values(bits[rows], table), self._scales[rows], out=weight[rows])
+            torch.mul(_values(bits[rows], self._table), self._scales[rows], out=weight[rows])
         return weight.flatten()[: self.out_features * self.in_features].view(self.out_features, self.in_features)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -84,10 +84,17 @@ class QuantizedLinear(nn.Linear):
             input = input.to(torch.get_autocast_dtype(kind))
         return cast(Tensor, _Product.apply(input, self))  # type: ignore[no-untyped-call]
 
+    def hold(self, bits: Tensor, scales: Tensor | None) -> None:
+        """Make these the bits, and the scales in fp32 unless the bits are the weight."""
+        self._bits, self._scales = bits, scales
+        self._table = None if scales is None else _byte_values(bits.dtype, scales.device)
+
     def move(self, device: torch.device) -> None:
         """Take the bits to `device`, unless they are lent; the bias moves as others do."""
-        self._bits = self._bits if self.lender is not None else self._bits.to(device)
-        self._scales = None if self._scales is None else self._scales.to(device)
+        self.hold(
+            self._bits if self.lender is not None else self._bits.to(device),
+            None if self._scales is None else self._scales.to(device),
+        )
 
 
 @contextmanager
@@ -137,15 +144,15 @@ class _Workspace(threading.local):
 _workspace = _Workspace()
 
 
-def _table(bits: Tensor) -> Tensor | None:
-    """What each byte stands for: of nf4 two levels in one complex64, [256]; of fp8 on a CPU, which has no instruction
-    that converts it, one fp32, [256]; else None."""
-    if bits.dtype == torch.uint8:
-        levels = torch.tensor(NF4_LEVELS, device=bits.device)
+def _byte_values(dtype: torch.dtype, device: torch.device) -> Tensor | None:
+    """What each byte of bits stands for: of nf4 two levels in one complex64, [256]; of fp8 on a CPU, which has no
+    instruction that converts it, one fp32, [256]; else None."""
+    if dtype == torch.uint8:
+        levels = torch.tensor(NF4_LEVELS, device=device)
         pairs = (levels.repeat_interleave(len(levels)), levels.repeat(len(levels)))
         return torch.view_as_complex(torch.stack(pairs, dim=1))
-    if bits.dtype == torch.float8_e4m3fn and bits.device.type == "cpu":
-        return torch.arange(256, dtype=torch.uint8).view(bits.dtype).float()
+    if dtype == torch.float8_e4m3fn and device.type == "cpu":
+        return torch.arange(256, dtype=torch.uint8).view(dtype).float()
     return None
 
 
@@ -208,14 +215,13 @@ def replace_weight_(layer: nn.Linear, bits: Tensor, scales: Tensor | None) -> No
     """Make `layer` a QuantizedLinear in place with these bits, and scales in fp32 unless the bits are the weight."""
     layer._parameters.pop("weight", None)
     layer.__class__ = QuantizedLinear
-    quantized = cast(QuantizedLinear, layer)
-    quantized._bits, quantized._scales = bits, scales
+    cast(QuantizedLinear, layer).hold(bits, scales)
 
 
 @torch.no_grad()
 def dequantize_(layer: QuantizedLinear, weight: Tensor) -> None:
     """Make a layer in place an nn.Linear with this weight [out, in] in place of its bits."""
-    del layer._bits, layer._scales
+    del layer._bits, layer._scales, layer._table
     layer.__dict__.pop("lender", None)
     plain: nn.Linear = layer
     plain.__class__ = nn.Linear

@@ -152,7 +152,7 @@ def _fill_(network: nn.Module, layers: Mapping[str, StoredLayer]) -> None:
     """Give the quantised layers, which are on the meta device, their bits."""
     for name, stored in layers.items():
         layer: Any = network.get_submodule(name)
-        layer._bits, layer._scales = stored.read()
+        layer.hold(*stored.read())
 
 
 def _unfitting(stored: StoredLayer, what: str) -> ConfigError:

@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from modules.distributed import HostCopy
+from tests.adapted_models import LORA
 from tests.runs import tiny_config, train_alone
 
 aten = torch.ops.aten
@@ -21,6 +22,7 @@ READS = {
     aten.is_nonzero.default,
     aten.nonzero.default,
     aten.masked_select.default,
+    aten.lift_fresh.default,  # torch.tensor(numbers): on a GPU a copy from memory that is not pinned
 }
 IN_A_STEP = {"forward_backward", "optimizer_step", "_local_sums"}  # of the trainer and of validation
 
@@ -48,6 +50,7 @@ RUNS: dict[str, dict[str, object]] = {
     "adam in fp16": {"optimizer": "adam", "precision": "fp16"},
     "sgd": {"optimizer": {"name": "sgd", "momentum": 0.0}, "max_grad_norm": None},
     "dropout in pieces": {"family_options": {"dropout": 0.3}, "batch_size": 2, "gradient_checkpointing": True},
+    "nf4": {**LORA, "parts": [{"part": "unet", "weights": "nf4"}], "family_options": {"width": 16}},
     # what no kernel can skip on the device; see `waits_of`
     "lion": {"optimizer": "lion"},
     "came": {"optimizer": "came"},
