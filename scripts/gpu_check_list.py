@@ -1,14 +1,19 @@
-"""What scripts/gpu_check.py tries: the settings of each tiny run, and how its outcome is evaluated."""
+"""What scripts/gpu_check.py tries: tiny runs in every mode, each with its evaluation, and points that only a GPU can
+settle. Imports neither torch nor pydantic: `--plan` reads it where neither is installed.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from modules.training.parity import loss_difference, weight_difference
-from tests.runs import ROOT, Run, same_state
+if TYPE_CHECKING:
+    from tests.runs import Run
 
+ROOT = Path(__file__).resolve().parents[1]
 ADAPTERS = str(ROOT / "tests" / "adapter_family.py")
 GLOBAL_BATCH = 8
 EXACT, CLOSE, ROUGH = 1e-9, 1e-3, 0.05  # relative differences of losses and weights
@@ -21,6 +26,7 @@ BATCH_NORM: dict[str, object] = {
 }
 ONLY_ON_GPU = "not on the CPU"  # begins the outcome of what a CPU cannot check
 MIB = 1 << 20
+ANSWER = "answer.txt"  # in the folder of an order: its outcome
 STATEFUL: dict[str, object] = {"family_options": {"dropout": 0.2}, "ema": True, "max_steps": 8}
 
 
@@ -34,7 +40,28 @@ def require(condition: bool, reason: str) -> None:
         raise CheckFailed(reason)
 
 
-Runs = Mapping[str, Run]
+Runs = Mapping[str, "Run"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a process is to do: call `function` ("module:name") with the device, the folder `place`, and `more`."""
+
+    function: str
+    place: str
+    more: Mapping[str, object]
+    answers: bool  # whether it writes down what the function returns
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a cell takes on an H100, about, and after how long it is killed; without the start of its processes."""
+
+    typical_s: float
+    limit_s: float
+
+
+OF_A_CHECK = Limits(5, 120)
 
 
 @dataclass(frozen=True)
@@ -45,6 +72,34 @@ class Check:
     jobs: Mapping[str, Mapping[str, object]]
     evaluate: Callable[[Runs, Runs], str]
 
+
+@dataclass(frozen=True)
+class Point:
+    """`function` ("module:name") gets "cuda" or "cpu" and an empty folder, and returns the figures."""
+
+    function: str
+    limits: Limits
+
+
+FIRST = {"the demo": Point("scripts.gpu_run_points:demo", Limits(60, 240))}
+# cheap ones first
+POINTS = {
+    "NVML's GPUs are torch's": Point("scripts.gpu_device_points:nvml_mapping", Limits(3, 60)),
+    "metric copies": Point("scripts.gpu_device_points:metric_copies", Limits(5, 60)),
+    "gradients in buckets": Point("scripts.gpu_device_points:bucket_views", Limits(5, 60)),
+    "blocks in host memory": Point("scripts.gpu_device_points:block_offload", Limits(10, 120)),
+    "TF32 and caching": Point("scripts.gpu_device_points:tf32", Limits(15, 120)),
+    "optimizers without waiting": Point("scripts.gpu_device_points:optimizers", Limits(15, 120)),
+    "modules.library": Point("scripts.gpu_device_points:library", Limits(40, 180)),
+    "spawn launcher": Point("scripts.gpu_run_points:spawn_launcher", Limits(30, 150)),
+    "a failing rank does not hang": Point("scripts.gpu_run_points:failing_rank", Limits(30, 150)),
+    "out of memory: step": Point("scripts.gpu_run_points:memory_forward", Limits(30, 150)),
+    "out of memory: last backward, two ranks": Point("scripts.gpu_run_points:memory_last_backward", Limits(30, 150)),
+    "out of memory: probe": Point("scripts.gpu_run_points:memory_probe", Limits(30, 150)),
+    "out of memory: sample": Point("scripts.gpu_run_points:memory_sample", Limits(30, 150)),
+    "largest batch size": Point("scripts.gpu_run_points:memory_search", Limits(90, 300)),
+    "host memory of two ranks": Point("scripts.gpu_run_points:host_memory", Limits(120, 400)),
+}
 
 # Single-process runs that the others are compared with.
 SINGLE_PROCESS: dict[str, dict[str, object]] = {
@@ -59,6 +114,8 @@ def matches(alone: str, tolerance: float, job: str = "run") -> Callable[[Runs, R
     """The run equals that of one process, to a relative tolerance."""
 
     def evaluate(runs: Runs, reference: Runs) -> str:
+        from modules.training.parity import loss_difference, weight_difference
+
         one, run = reference[alone], runs[job]
         difference = max(loss_difference(one.losses, run.losses), weight_difference(one.state, run.state))
         if not difference <= tolerance:
@@ -86,6 +143,9 @@ def recovers_from_oom(runs: Runs, reference: Runs) -> str:
 
 def resumes_exactly(runs: Runs, reference: Runs) -> str:
     """A run that was stopped and resumed equals an uninterrupted one."""
+    from modules.training.parity import weight_difference
+    from tests.runs import same_state
+
     whole, resumed = runs["whole"].state, runs["resumed"].state
     if same_state(whole, resumed):
         return "bit-identical"

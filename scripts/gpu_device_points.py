@@ -1,25 +1,31 @@
-"""Points of scripts/gpu_points.py that compute on the device in their own process, without a run."""
+"""Points of scripts/gpu_check_list.py that compute on the device in their own process, without a run."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from modules.config import TrainConfig
 from modules.config.sections.optimizers import OPTIMIZERS
+from modules.diffusion.quantized import QuantizedLinear, keep_in_host_memory_
 from modules.distributed.bucket_views import move_gradients_into_buckets
 from modules.distributed.host_copy import HostCopy
+from modules.library import GpuMonitor, Trainer, benchmark, gpu_info
 from modules.machine import find_free_port, visible_gpus
+from modules.training.block_offload import BlockOffload, offloaded_blocks
 from modules.training.optimizers import build_optimizer
 from modules.training.precision import Precision, can_use_tf32
 from scripts.gpu_check_list import MIB, ONLY_ON_GPU, require
+from tests.library.trainer_programs import Sums, make_model, squared_error
 
 
 def tf32(device: torch.device, place: Path) -> str:
@@ -138,6 +144,75 @@ def optimizers(device: torch.device, place: Path) -> str:
     return f"{len(times)} optimizers; {', '.join(f'{name} {took}' for name, took in adamw.items())}{unsynced}"
 
 
+def block_offload(device: torch.device, place: Path) -> str:
+    """Gradients of blocks in host memory are those of blocks on the device, bit for bit; the time of both."""
+    width, count, batch = (4096, 12, 512) if device.type == "cuda" else (128, 4, 8)
+    torch.manual_seed(0)
+    plain = Blocks(width, count)
+    offloaded = Blocks(width, count)
+    offloaded.load_state_dict(plain.state_dict())
+    plain.to(device, torch.bfloat16)
+    offloaded.to(torch.bfloat16)
+    chosen = offloaded_blocks(offloaded, 1.0)
+    for layer in chain.from_iterable(chosen):
+        keep_in_host_memory_(layer, torch.bfloat16)
+    offload = BlockOffload(cast(list[list[QuantizedLinear]], chosen), device)
+    offloaded.to(device)
+    x = torch.randn(batch, width, device=device, dtype=torch.bfloat16)
+    both, times = (plain, offloaded), {}
+    for recompute in (False, True):
+        for name, model in zip(("on the device", "in host memory"), both, strict=True):
+
+            def step(model: nn.Module = model, recompute: bool = recompute) -> None:
+                model.zero_grad()
+                model(x, recompute=recompute).float().square().mean().backward()
+
+            times[name] = seconds_of(step, device)
+        gradients = [[weight.grad for weight in model.parameters() if weight.grad is not None] for model in both]
+        require(all(map(torch.equal, *gradients)), f"gradients differ, with recomputation {recompute}")
+    took = ", ".join(f"{1000 * seconds:.1f} ms {name}" for name, seconds in times.items())
+    return f"{offload.host_bytes / MIB:.0f} MiB of frozen weights; a step takes {took}; gradients are the same bits"
+
+
+def library(device: torch.device, place: Path) -> str:
+    """Trainer with a model on the device, in this process and in one for each GPU; GPU metrics and a benchmark."""
+    ranks = torch.cuda.device_count() if device.type == "cuda" else 2
+    modes: dict[str, dict[str, object]] = {
+        "one": {"training_mode": "single"},
+        "many": {"training_mode": "distributed", "world_size": ranks},
+    }
+    models = {name: make_model().to(device) for name in modes}
+    with GpuMonitor(interval_s=0.2) as monitor:
+        for name, mode in modes.items():
+            Trainer(
+                models[name],
+                Sums(),
+                loss=squared_error,
+                config={**mode, "epochs": 3, "batch_size": 4, "global_batch_size": 8, "learning_rate": 0.02},
+                precision="fp64",
+                device="cpu" if device.type == "cpu" else "auto",
+                loader_workers=0,
+                runs_dir=str(place / "runs"),
+                run_name=name,
+            ).fit()
+    one, many, start = (model.state_dict() for model in (*models.values(), make_model().to(device)))
+    difference = max(float((one[name] - many[name]).abs().max()) for name in one)
+    has_trained = not all(torch.equal(one[name], start[name]) for name in one)
+    require(difference <= 1e-6 and has_trained, f"the weights of one process and of {ranks} differ by {difference:g}")
+    if device.type == "cuda":
+        _check_metrics(device, monitor)
+    return f"{ranks} processes train like one; the weights differ by {difference:.1e}"
+
+
+def _check_metrics(device: torch.device, monitor: GpuMonitor) -> None:
+    gpus, figures = gpu_info(), monitor.summary()
+    has_all = len(gpus) == torch.cuda.device_count() and f"gpu {gpus[0].index} memory_used_mib" in figures
+    require(has_all, f"gpu_info shows {len(gpus)} GPUs, GpuMonitor {', '.join(figures)}")
+    batch = torch.rand(64, 4, dtype=torch.float64, device=device)
+    memory = benchmark(make_model().to(device), (batch, batch.sum(dim=1, keepdim=True)), squared_error).memory
+    require(memory is not None and 0 < memory.efficiency <= 1, f"the benchmark's memory is {memory}")
+
+
 def nvml_mapping(device: torch.device, place: Path) -> str:
     """NVML's GPUs, in the order of CUDA_VISIBLE_DEVICES, are torch's."""
     if device.type != "cuda":
@@ -166,3 +241,32 @@ def seconds_of(work: Callable[[], object], device: torch.device, repeats: int = 
         synchronize(device)
         times.append(time.perf_counter() - started)
     return min(times[1:])
+
+
+class Block(nn.Module):
+    """A frozen layer, and a small trained one as an adapter has."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(width, width, bias=False).requires_grad_(False)
+        self.trained = nn.Linear(width, width // 64, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, width] to [B, width]."""
+        return x + torch.tanh(self.frozen(x) + self.trained(x).mean(-1, keepdim=True))
+
+
+class Blocks(nn.Module):
+    """Blocks, as diffusers declares them."""
+
+    _repeated_blocks = ("Block",)
+
+    def __init__(self, width: int, count: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(width) for _ in range(count))
+
+    def forward(self, x: Tensor, *, recompute: bool) -> Tensor:
+        """[B, width] to [B, width]."""
+        for block in self.blocks:
+            x = cast(Tensor, checkpoint(block, x, use_reentrant=False)) if recompute else block(x)
+        return x

@@ -1,4 +1,4 @@
-"""Points of scripts/gpu_points.py that start runs with the real commands."""
+"""Points of scripts/gpu_check_list.py that start runs with the real commands."""
 
 from __future__ import annotations
 
@@ -6,15 +6,36 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import mean
 
 import torch
 
-from modules.config import TrainConfig, save_config, trusted_code
+from modules.config import TrainConfig, save_config
+from modules.config.io.presets import preset_data
 from modules.run import RunFolder
 from modules.run.batch_size.records import SearchResult
 from scripts.gpu_check_list import MIB, require
 from scripts.make_demo_data import make_demo_data
 from tests.runs import ROOT, Run, group_settings, run_command, tiny_config, train_command
+
+
+def demo(device: torch.device, place: Path) -> str:
+    """The demo trains: its loss falls. The rehearsal is shorter."""
+    images = place / "images"
+    short = {"max_steps": 40, "warmup_steps": 10, "samples": []} if device.type == "cpu" else {}
+    make_demo_data(images, count=64 if short else 1200)
+    folders = {"concepts": [{"path": str(images)}], "runs_dir": str(place / "runs"), "cache_dir": str(place / "cache")}
+    config = TrainConfig.model_validate({**preset_data("demo"), **folders, "run_name": "demo", **short})
+    started = time.monotonic()
+    done = run_command(train_command(config, place / "c.json"))
+    took_s = time.monotonic() - started
+    require(done.returncode == 0, f"exit code {done.returncode}: {' '.join(done.stderr.split())[-250:]}")
+    run = Run(RunFolder(place / "runs" / "demo"))
+    some = len(run.losses) // 5
+    first, last = mean(run.losses[:some]), mean(run.losses[-some:])
+    require(last < first, f"the loss went from {first:.3f} to {last:.3f}")
+    speed = run.events("step")[-1]["samples_per_s"]
+    return f"{len(run.losses)} steps, loss {first:.2f} to {last:.2f}, {speed:.0f} images/s, {took_s:.0f} s in all"
 
 
 def spawn_launcher(device: torch.device, place: Path) -> str:
@@ -30,7 +51,7 @@ def failing_rank(device: torch.device, place: Path) -> str:
     backend = "nccl" if device.type == "cuda" else "gloo"
     started = time.monotonic()
     config = tiny(place, {**group_settings(gpus), **faults, "distributed_backend": backend, "max_steps": 100})
-    done = run_command(train_command(config, place / "c.json", "--multi_gpu"), **environment(device))
+    done = run_command(train_command(config, place / "c.json", "--multi_gpu"))
     require(done.returncode == 3, f"exit code {done.returncode}: {done.stderr[-300:]}")
     require("a mistake in the family's own code" in done.stderr, f"another cause: {done.stderr[-300:]}")
     return f"{gpus} ranks over {backend}: ended with the cause, {time.monotonic() - started:.0f} s after the start"
@@ -67,7 +88,7 @@ def memory_search(device: torch.device, place: Path) -> str:
     save_config(config, place / "search.json")
     script = str(ROOT / "scripts" / "find_batch_size.py")
     argv = [sys.executable, script, "--config", str(place / "search.json"), "--json", str(result), *flags]
-    done = run_command(argv, **environment(device))
+    done = run_command(argv)
     require(done.returncode == 0, f"exit code {done.returncode}: {(done.stdout + done.stderr)[-300:]}")
     found = SearchResult.load(result)
     rank = found.ranks[0]
@@ -100,12 +121,6 @@ def host_memory(device: torch.device, place: Path) -> str:
     return f"model of {size:.0f} MiB: one rank {one:.0f} MiB, two ranks together {two:.0f} MiB"
 
 
-def environment(device: torch.device) -> dict[str, str]:
-    """The variables of a run's processes: the tests' families are allowed, and a rehearsal sees no GPU."""
-    allowed = {trusted_code.VARIABLE: "any"}
-    return {**allowed, "CUDA_VISIBLE_DEVICES": ""} if device.type == "cpu" else allowed
-
-
 def starved(device: torch.device, fault: str) -> dict[str, object]:
     """Settings of a run that runs out of memory: really on a GPU, by a fault of the tests' family on a CPU."""
     if device.type == "cpu":
@@ -125,10 +140,7 @@ def tiny(place: Path, settings: Mapping[str, object]) -> TrainConfig:
 def trained(device: torch.device, place: Path, settings: Mapping[str, object], *flags: str, ranks: int = 1) -> Run:
     """The run that the real command makes of these settings. Raises CheckFailed if it fails."""
     config = tiny(place, settings)
-    done = run_command(
-        train_command(config, place / "c.json", *(["--multi_gpu"] if ranks > 1 else []), *flags),
-        **environment(device),
-    )
+    done = run_command(train_command(config, place / "c.json", *(["--multi_gpu"] if ranks > 1 else []), *flags))
     require(done.returncode == 0, f"exit code {done.returncode}: {' '.join(done.stderr.split())[-250:]}")
     return Run(RunFolder(Path(config.runs_dir) / str(config.run_name)))
 

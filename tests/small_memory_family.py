@@ -1,4 +1,4 @@
-"""The family pixel_diffusion in processes that may use little of their GPU's memory, for scripts/gpu_points.py."""
+"""The family pixel_diffusion in processes that may use little of their GPU's memory, for scripts/gpu_check.py."""
 
 from __future__ import annotations
 

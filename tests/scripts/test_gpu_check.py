@@ -1,76 +1,163 @@
-"""scripts/gpu_check.py: all checks with two CPU processes, and what it prints without a GPU."""
+"""scripts/gpu_check.py: all checks with two CPU processes, cut off and resumed, and the plan without torch."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
-from dataclasses import replace
+import time
 from pathlib import Path
 
+import psutil
 import pytest
+import torch
 
 from modules.run import Failure, RunFolder
 from modules.run.folder.failures import record_failure
-from scripts import gpu_check
-from scripts.gpu_check import FAILED, NO_GPU, WORKS, Layout, evaluate, summary
-from scripts.gpu_check_list import Check, CheckFailed, checks, matches
-from scripts.gpu_points import POINTS, run_point
+from scripts import gpu_cells, gpu_check
+from scripts.gpu_cells import FAILED, NO_GPU, WORKS, Cell, Layout, Workers, summary
+from scripts.gpu_check_list import FIRST, OF_A_CHECK, POINTS, Check, CheckFailed, Limits, checks, matches
+from scripts.gpu_modes import evaluate
 from scripts.gpu_run_points import said
 from tests.runs import ROOT, Run, environment, tiny_config, train_alone
 
-ON_CPU = Layout("gloo, 2 CPU processes", "gloo", 2, "")
+ALONE = Layout("alone", "", 1, "")
 # Of the points that train whole runs one is enough here: other tests try on the CPU what they try on a GPU.
 REHEARSED = [
-    *("TF32 and caching", "metric copies", "gradients in buckets", "optimizers without waiting"),
-    *("blocks in host memory", "NVML's GPUs are torch's", "out of memory: last backward, two ranks"),
+    *("NVML's GPUs are torch's", "metric copies", "gradients in buckets", "blocks in host memory"),
+    *("TF32 and caching", "optimizers without waiting", "out of memory: last backward, two ranks"),
 ]
+QUICK = ("--only=NVML", "--only=metric copies", "--only=gradients in buckets")
 
 
-def run(*options: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, str(ROOT / "scripts" / "gpu_check.py"), *options]
-    return subprocess.run(argv, cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=850)
+def command(folder: Path, *options: str) -> list[str]:
+    script = str(ROOT / "scripts" / "gpu_check.py")
+    return [sys.executable, script, "--device", "cpu", "--out", str(folder), *options]
+
+
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    argv = command(folder, *options)
+    return subprocess.run(argv, env=environment(), capture_output=True, text=True, check=False, timeout=850)
+
+
+def recorded_cells(folder: Path) -> list[str]:
+    lines = (folder / "cells.jsonl").read_text().splitlines()[1:]
+    return [json.loads(line)["name"] for line in lines if line.endswith("}")]
 
 
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_list_passes_with_two_cpu_processes(tmp_path: Path) -> None:
-    table = tmp_path / "results.md"
     names = [*(check.name for check in checks(2)), *REHEARSED]
-    done = run("--device", "cpu", "--markdown", str(table), *(f"--only={name}" for name in names), folder=tmp_path)
+    done = run(tmp_path, *(f"--only={name}" for name in names))
     assert done.returncode == WORKS, done.stdout + done.stderr
-    assert table.read_text().startswith("# GPU check\n\nCPU, torch ")
-    rows = [line for line in table.read_text().splitlines() if line.startswith("| ")]
-    assert [row.split("|")[1].strip() for row in rows[1:]] == names
+    table = (tmp_path / "table.md").read_text()
+    assert table.startswith("# GPU check\n\nCPU, torch ")
+    rows = [line for line in table.splitlines() if line.startswith("| ")]
+    assert [row.split("|")[1].strip() for row in rows[1:]] == names == recorded_cells(tmp_path)
     assert set(REHEARSED) <= set(POINTS)
     left_out = [row for row in rows if "not on the CPU" in row]
     assert left_out == [row for row in rows if "sync_batch_norm" in row or "NVML" in row]
     assert f"All {len(rows) - 3} checks passed. 2 cannot run on the CPU." in done.stdout
     assert " parameters in 2 processes" not in done.stdout
-    assert " parameters in 2 processes" in (tmp_path / "gpu_check.log").read_text()
+    assert " parameters in 2 processes" in (tmp_path / "log.txt").read_text()
 
 
 @pytest.mark.slow
-def test_a_point_that_fails_or_hangs_says_so(tmp_path: Path) -> None:
-    assert run_point("metric copies", "cpu", tmp_path / "a", limit_s=0.1) == "FAILED: no result within 0 s"
-    answer = run_point("metric copies", "nonsense", tmp_path / "b")
-    assert answer.startswith("FAILED: ")
-    assert "invalid choice: 'nonsense'" in answer
-    with pytest.raises(CheckFailed, match="no warning of 'Out of memory'"):
-        said(Run(RunFolder(tmp_path)), "Out of memory")
+def test_what_is_cut_off_leaves_no_process_and_is_resumed(tmp_path: Path) -> None:
+    first = subprocess.Popen(command(tmp_path, *QUICK), env=environment(), stdout=subprocess.DEVNULL)
+    while not (tmp_path / "cells.jsonl").exists() or not recorded_cells(tmp_path):
+        assert first.poll() is None
+        time.sleep(0.01)
+    workers = psutil.Process(first.pid).children(recursive=True)
+    first.kill()
+    first.wait()
+    assert psutil.wait_procs(workers, timeout=20)[1] == []
+    before = (tmp_path / "cells.jsonl").read_text()
+    with (tmp_path / "cells.jsonl").open("a") as file:
+        file.write('{"layout": "alo')  # it might have been killed here
+    done = run(tmp_path, "--resume", *QUICK)
+    assert done.returncode == WORKS, done.stdout + done.stderr
+    assert (tmp_path / "cells.jsonl").read_text().startswith(before)
+    assert sorted(recorded_cells(tmp_path)) == ["NVML's GPUs are torch's", "gradients in buckets", "metric copies"]
 
 
-def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(gpu_check, "visible_gpus", list)
-    assert gpu_check.main([]) == NO_GPU
+@pytest.mark.slow
+def test_another_machine_starts_anew_and_without_time_nothing_is_tried(tmp_path: Path) -> None:
+    cell = {"layout": "alone", "name": "metric copies", "outcome": "quick", "seconds": 1}
+    (tmp_path / "cells.jsonl").write_text(f"{json.dumps({'machine': 'an abacus'})}\n{json.dumps(cell)}\n")
+    done = run(tmp_path, "--resume", "--minutes=0.01", *QUICK)
+    assert done.returncode == WORKS
+    assert "is of another machine or other versions, an abacus" in done.stdout
+    assert "All 0 checks passed. For 3 there was no time" in done.stdout
+    assert "quick" not in (tmp_path / "table.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_point_that_fails_hangs_or_dies_says_so_and_the_next_one_is_tried(tmp_path: Path) -> None:
+    def cell(function: str, limit_s: float = 60) -> Cell:
+        return Cell(ALONE, function, f"{__name__}:{function}", {}, Limits(0, limit_s))
+
+    with Workers("cpu", tmp_path, tmp_path / "log.txt") as workers:
+        assert workers.outcome(cell("works"), left_s=600) == "on cpu"
+        assert workers.outcome(cell("hangs", 0.5), left_s=600) == "FAILED: no result within 0.5 s"
+        assert workers.outcome(cell("fails"), left_s=600) == "FAILED: ValueError: on purpose"
+        assert workers.outcome(cell("dies"), left_s=600) == "FAILED: its processes ended with the exit codes [7]"
+    assert "on purpose" in (tmp_path / "log.txt").read_text()
+
+
+def works(device: torch.device, place: Path) -> str:
+    return f"on {device}"
+
+
+def hangs(device: torch.device, place: Path) -> str:
+    time.sleep(600)
+    return ""
+
+
+def fails(device: torch.device, place: Path) -> str:
+    raise ValueError("on purpose")
+
+
+def dies(device: torch.device, place: Path) -> str:
+    os._exit(7)
+
+
+def test_the_plan_needs_no_torch_and_names_the_locked_wheels() -> None:
+    code = (
+        "import sys; sys.modules.update(torch=None, pydantic=None); import scripts.gpu_check as c; c.main(sys.argv[1:])"
+    )
+    argv = [sys.executable, "-c", code, "--plan", "3.13"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "--python-version 3.13 " in done.stdout
+    wheels = {word for word in done.stdout.split() if "==" in word}
+    assert len(wheels) == 11
+    assert wheels <= set((ROOT / "requirements.lock").read_text().splitlines())
+
+
+def test_without_a_gpu_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_cells, "visible_gpus", list)
+    assert gpu_check.main(["--out", str(tmp_path)]) == NO_GPU
     assert "There is no CUDA GPU that torch can use here." in capsys.readouterr().out
 
 
 def test_one_failed_check_is_the_verdict() -> None:
-    text, code = summary({"NCCL, 1 process": {"DDP": "differs by 1e-07", "resume": "FAILED: it differs"}})
+    ddp, resume = (Cell(ALONE, name, "", {}, OF_A_CHECK) for name in ("DDP", "resume"))
+    text, code = summary({ddp: "differs by 1e-07", resume: "FAILED: it differs"})
     assert code == FAILED
     assert text.splitlines()[-1] == "1 of 2 checks FAILED."
     assert "| resume | FAILED: it differs |" in text
+
+
+def test_every_point_exists() -> None:
+    for point in (*FIRST.values(), *POINTS.values()):
+        module, _, name = point.function.partition(":")
+        source = (ROOT / f"{module.replace('.', '/')}.py").read_text()
+        assert f"\ndef {name}(device: torch.device, place: Path) -> str:" in source
 
 
 def test_the_recorded_reason_is_in_the_table(images: Path, tmp_path: Path) -> None:
@@ -81,8 +168,13 @@ def test_the_recorded_reason_is_in_the_table(images: Path, tmp_path: Path) -> No
         one.folder, Failure.from_exception(ValueError("no such kernel"), rank=0, traceback="", training=True)
     )
     check = Check("DDP", {"run": {}}, matches("plain", 1e-3))
-    assert evaluate(check, {"run": one}, {}, ON_CPU) == "FAILED: ValueError: no such kernel"
-    assert evaluate(check, "the group broke", {}, replace(ON_CPU, visible="0")) == "FAILED: the group broke"
+    with pytest.raises(CheckFailed, match="ValueError: no such kernel"):
+        evaluate(check, {"run": one}, {}, 2, torch.device("cpu"))
+
+
+def test_a_point_without_its_warning_fails(tmp_path: Path) -> None:
+    with pytest.raises(CheckFailed, match="no warning of 'Out of memory'"):
+        said(Run(RunFolder(tmp_path)), "Out of memory")
 
 
 def test_a_run_that_differs_too_much_fails(images: Path, tmp_path: Path) -> None:

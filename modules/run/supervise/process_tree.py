@@ -112,3 +112,19 @@ def signal_children(pid: int, signal_number: signal.Signals) -> None:
         for process in psutil.Process(pid).children():
             with suppress(psutil.Error):
                 process.send_signal(signal_number)
+
+
+def kill_family(process: psutil.Process) -> None:
+    """Kill a process, perhaps this one, and all that it started: descendants, and orphans of runs among them."""
+    with suppress(psutil.Error):
+        members = process.children(recursive=True)
+        tokens = tree_tokens(members) - {os.environ.get(START_TOKEN)}
+        if process.pid != os.getpid():
+            process.kill()
+        for member in members:
+            with suppress(psutil.Error):
+                member.kill()
+        for token in tokens:
+            ProcessTree(token).kill()
+    if process.pid == os.getpid():
+        process.kill()
