@@ -22,6 +22,7 @@ prepare_program()
 
 from modules.config import TandemError, TrainConfig, resolve_config, save_config
 from modules.config.file_access import set_file_access
+from modules.machine import visible_gpus
 from modules.run import BAD_CONFIG, LaunchPlan, RunFolder
 from modules.run.console import echo
 from modules.run.exit_codes import INTERRUPTED
@@ -35,7 +36,7 @@ from modules.run.hosts.stop_from_stdin import stop_at_line_of_stdin
 from modules.run.join.client import join_run
 from modules.run.join.join_line import join_line_from_config
 from modules.run.join.join_token import ask_for_token, take_token
-from modules.run.launch.environment import quieten_torch, set_network_interfaces
+from modules.run.launch.environment import quieten_torch, set_allocator, set_network_interfaces
 from modules.run.launch.fatal_startup import previous_fatal_exit_code, report_fatal_startup
 from modules.run.launch.preview import absolute_config_path, preview, to_arguments
 from modules.run.launch.rank_env import RankEnv, read_rank_env, started_by_hand
@@ -180,6 +181,7 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
 def run_as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namespace) -> int:
     """One rank under torchrun or srun: rank 0 creates the run folder and shares its path."""
     quieten_torch(os.environ)
+    set_allocator(os.environ, [] if config.device == "cpu" else visible_gpus())
     from modules.distributed import open_store
     from modules.training.run_location import shared_run_folder
     from modules.training.worker import run_worker

@@ -1,6 +1,6 @@
 """What this machine has: GPUs, CPUs, memory, disk, addresses and ports. Never imports torch."""
 
-from modules.machine.devices import Gpu, installed_gpus, mig_device, visible_gpus
+from modules.machine.devices import Gpu, can_map_memory, installed_gpus, mig_device, visible_gpus
 from modules.machine.gpu_info import GpuInfo, GpuMonitor, MetricSummary, device_summary, gpu_info
 from modules.machine.gpu_load import GpuLoad, gpu_load, spills_to_host
 from modules.machine.health import GpuHealth, driver_version, gpu_health
@@ -43,6 +43,7 @@ __all__ = [
     "PortReservations",
     "ProcessLoad",
     "Route",
+    "can_map_memory",
     "cpu_count",
     "device_summary",
     "distinct_names",

@@ -2,7 +2,9 @@
 
 import importlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import platform
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -11,6 +13,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 
+_VGPU: Final = 2  # NVML_GPU_VIRTUALIZATION_MODE_VGPU: a share of a GPU in a virtual machine
 _NO_PERMISSION: Final = 4  # NVML_ERROR_NO_PERMISSION: a GPU that a container or a batch system hides
 
 
@@ -58,6 +61,28 @@ def mig_device(uuid: str) -> Gpu | None:
         memory = query_nvml(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
         name = query_nvml(nvml, nvml.nvmlDeviceGetName, handle) or "MIG device"
         return Gpu(int(index), nvml_text(name), 0 if memory is None else int(memory.total) >> 20, uuid)
+
+
+def can_map_memory(gpus: Sequence[Gpu]) -> bool:
+    """Whether CUDA can extend a piece of GPU memory in place, by its virtual memory management.
+
+    Not on Windows; on WSL2 drivers offer it and fail (github.com/pytorch/pytorch/issues/192330), and so do profiles of
+    virtual GPUs (github.com/dmlc/xgboost/issues/12217).
+    """
+    if sys.platform != "linux" or is_wsl():
+        return False
+    with open_nvml() as nvml:
+        return nvml is None or not any(_is_virtual(nvml, gpu) for gpu in gpus)
+
+
+def is_wsl() -> bool:
+    """Whether this Linux runs within Windows."""
+    return "microsoft" in platform.release().lower()
+
+
+def _is_virtual(nvml: ModuleType, gpu: Gpu) -> bool:
+    handle = query_nvml(nvml, nvml.nvmlDeviceGetHandleByIndex, gpu.index)
+    return handle is not None and query_nvml(nvml, nvml.nvmlDeviceGetVirtualizationMode, handle) == _VGPU
 
 
 @contextmanager

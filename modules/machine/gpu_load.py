@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Final
 
-from modules.machine.devices import Gpu, open_nvml, query_nvml
+from modules.machine.devices import Gpu, is_wsl, open_nvml, query_nvml
 
 # Bits of nvmlClocksEventReasons (nvml.h). Idle, application clocks, sync boost and display are left out: no slowdown.
 UNWANTED_REASONS: Final = {
@@ -52,7 +51,7 @@ def spills_to_host() -> bool:
 
     It is the driver's "CUDA - Sysmem Fallback Policy", which is on by default; on Linux the allocation fails instead.
     """
-    return sys.platform == "win32" or "microsoft" in platform.release().lower()
+    return sys.platform == "win32" or is_wsl()
 
 
 def slowdown_reasons(bits: int) -> tuple[str, ...]:

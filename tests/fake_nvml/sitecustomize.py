@@ -3,8 +3,8 @@
 The variable TANDEM_FAKE_NVML describes the machine as JSON: driver, cuda (as NVML counts: 12040 is 12.4), init (the
 code that initialising returns) and gpus with name, uuid, memory_mib and code (what asking for the GPU returns, after
 the first `works_for` times), and what the driver answers: utilization, used_mib, temperature_c, power_mw, limit_mw,
-default_mw, clocks and max_clocks (by NVML_CLOCK_*) and reasons (bits); what is left out is "not supported". `mig` lists
-a GPU's slices, with uuid, memory_mib and used_mib.
+default_mw, clocks and max_clocks (by NVML_CLOCK_*), reasons (bits) and virtualization (2 is a vGPU); what is left out
+is "not supported". `mig` lists a GPU's slices, with uuid, memory_mib and used_mib.
 """
 
 from __future__ import annotations
@@ -89,6 +89,9 @@ class FakeNvml:
 
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Any, value: Any) -> int:  # noqa: N802
         return self._answer(handle, "reasons", value)
+
+    def nvmlDeviceGetVirtualizationMode(self, handle: Any, value: Any) -> int:  # noqa: N802
+        return self._answer(handle, "virtualization", value)
 
     def nvmlDeviceGetClockInfo(self, handle: Any, kind: Any, value: Any) -> int:  # noqa: N802
         return self._clock(handle, "clocks", kind, value)

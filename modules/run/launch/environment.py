@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Final
 
 from modules.config import TrainConfig
-from modules.machine import Gpu, is_loopback_name, network_cards, route_to, route_to_master
+from modules.machine import Gpu, can_map_memory, is_loopback_name, network_cards, route_to, route_to_master
 from modules.run.launch.placement import ProcessPlacement
 
 MULTI_PROCESS_MODES: Final = frozenset({"distributed", "fully_sharded"})
 _LOOPBACK: Final = "127.0.0.1"
 # Collectives that torch's flight recorder keeps per rank: a few hundred bytes each, read when a run hangs.
 _FLIGHT_RECORDER_ENTRIES: Final = 2000
+# torch reads all of them; the first is the name that is not deprecated.
+_ALLOCATOR_NAMES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def build_launch_environment(
     if placement.mode in MULTI_PROCESS_MODES:
         wanted |= _group_variables(placement.process_counts[config.node_rank] or 1, cores)
         wanted |= _debug_variables(log_dir) if config.debug_distributed else {}
-    here = dict(wanted)
+    here = wanted | _allocator(usable, environment)
     if placement.mode in MULTI_PROCESS_MODES:
         here |= network_interfaces(master_addr)
     if config.device_ids is not None and usable:
@@ -99,6 +101,12 @@ def set_network_interfaces(environment: MutableMapping[str, str], master_addr: s
         environment.setdefault(name, value)
 
 
+def set_allocator(environment: MutableMapping[str, str], gpus: Sequence[Gpu]) -> None:
+    """Set what is missing for torch's allocator, before torch is imported; for a rank without a LaunchPlan."""
+    for name, value in _allocator(gpus, environment).items():
+        environment.setdefault(name, value)
+
+
 def quieten_torch(environment: MutableMapping[str, str]) -> None:
     """For ranks whose error output a user reads, before torch is imported: its C++ code prints errors only.
 
@@ -106,6 +114,15 @@ def quieten_torch(environment: MutableMapping[str, str]) -> None:
     log/launcher.txt.
     """
     environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
+def _allocator(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> dict[str, str]:
+    """Segments of GPU memory that grow, instead of new ones beside gaps that are too small, as batches of several image
+    sizes leave them. It has the name under which the user has set something, if so."""
+    if not gpus or not can_map_memory(gpus):
+        return {}
+    name = next((name for name in _ALLOCATOR_NAMES if name in environment), _ALLOCATOR_NAMES[0])
+    return {name: "expandable_segments:True"}
 
 
 def _group_variables(processes: int, cores: int) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import socket
 import subprocess
 import sys
@@ -17,9 +19,12 @@ from modules.run.launch.environment import network_interfaces
 from modules.run.launch.plan import TORCHRUN, TRAIN_SCRIPT, elsewhere
 from modules.run.launch.preview import preview
 from tests.hosts import ROOT, skip_reason
+from tests.nvml import RTX, fake_nvml
 from tests.ports import free_port
 
 MULTI = {"enable_multi_gpu": True}
+CAN_EXPAND = sys.platform == "linux" and "microsoft" not in platform.release().lower()
+EXPANDABLE = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"} if CAN_EXPAND else {}
 
 
 def gpus(count: int) -> list[Gpu]:
@@ -153,10 +158,38 @@ def test_environment_respects_the_user() -> None:
     cards = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0"}
     user = {"OMP_NUM_THREADS": "1", **cards, "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
     made = plan(4, environment=user, **MULTI)
-    assert set(made.environment()) == {"PYTHONFAULTHANDLER", "TORCH_FR_BUFFER_SIZE"}
+    assert set(made.environment()) == {"PYTHONFAULTHANDLER", "TORCH_FR_BUFFER_SIZE", *EXPANDABLE}
     said = made.variables.describe()
-    assert said[0] == "Environment variables set: PYTHONFAULTHANDLER=1 TORCH_FR_BUFFER_SIZE=2000"
+    assert said[0].startswith("Environment variables set: PYTHONFAULTHANDLER=1 TORCH_FR_BUFFER_SIZE=2000")
     assert said[1].startswith("Kept as you set them: OMP_NUM_THREADS=1")
+
+
+@pytest.mark.skipif(not EXPANDABLE, reason="CUDA has it on Linux only")
+def test_segments_of_gpu_memory_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert EXPANDABLE.items() <= plan(1).environment().items()
+    made = plan(2, **MULTI)
+    assert "PYTORCH_ALLOC_CONF=expandable_segments:True" in made.variables.describe()[0]
+    assert "PYTORCH_ALLOC_CONF" not in made.environment(1 - made.node_rank), "another machine may be unable to"
+    child = [sys.executable, "-c", "import os, torch; print(os.environ['PYTORCH_ALLOC_CONF'])"]
+    done = subprocess.run(child, env=os.environ | made.environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "expandable_segments:True"
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        kept = plan(2, environment={name: "max_split_size_mb:128"}, **MULTI)
+        assert not any("ALLOC_CONF" in each for each in kept.environment())
+        assert f"{name}=max_split_size_mb:128" in kept.variables.describe()[1]
+    assert not EXPANDABLE.keys() & plan(0).environment().keys(), "without a GPU"
+    assert not EXPANDABLE.keys() & plan(2, device="cpu").environment().keys()
+    monkeypatch.setattr(platform, "release", lambda: "6.6.87.2-microsoft-standard-WSL2")
+    assert not EXPANDABLE.keys() & plan(2).environment().keys()
+
+
+@pytest.mark.parametrize(("gpu", "expected"), [(RTX, "True"), (RTX | {"virtualization": 2}, "False")])
+def test_a_share_of_a_gpu_in_a_virtual_machine_has_segments_as_before(gpu: dict[str, object], expected: str) -> None:
+    program = "from modules.machine import can_map_memory, visible_gpus; print(can_map_memory(visible_gpus()))"
+    environment = os.environ | fake_nvml(gpu, path=[str(ROOT)])
+    argv = [sys.executable, "-c", program]
+    done = subprocess.run(argv, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == (expected if EXPANDABLE else "False")
 
 
 def test_debug_logs_go_to_the_run_folder() -> None:
