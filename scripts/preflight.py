@@ -35,7 +35,7 @@ from modules.run.hosts.stop_from_stdin import stop_at_line_of_stdin
 from modules.run.join.join_line import JoinLine
 from modules.run.join.join_token import JOIN_TOKEN, ask_for_token, find_token, take_token
 from modules.run.join.session import StopRequested, raise_on_stop_signals
-from modules.run.launch.rank_env import RankEnv, read_rank_env
+from modules.run.launch.rank_env import RankEnv, read_rank_env, use_own_slice
 from modules.run.preflight_report.joining import join_preflight
 from modules.run.preflight_report.report import PreflightReport
 from modules.run.preflight_report.start import check_joined, read_report, start_preflight
@@ -174,6 +174,7 @@ def join_line(options: argparse.Namespace, token: str | None) -> JoinLine:
 
 def as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namespace) -> int:
     """Run one process of the group; the first of each machine shows the report, or saves it for the parent process."""
+    use_own_slice(os.environ, rank_env)
     from modules.preflight import PreflightOptions, run_preflight
 
     # torchrun terminates all ranks when one dies; the others must finish the table first, which their timeouts ensure

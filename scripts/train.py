@@ -39,7 +39,7 @@ from modules.run.join.join_token import ask_for_token, take_token
 from modules.run.launch.environment import quieten_torch, set_allocator, set_network_interfaces
 from modules.run.launch.fatal_startup import previous_fatal_exit_code, report_fatal_startup
 from modules.run.launch.preview import absolute_config_path, preview, to_arguments
-from modules.run.launch.rank_env import RankEnv, read_rank_env, started_by_hand
+from modules.run.launch.rank_env import RankEnv, read_rank_env, started_by_hand, use_own_slice
 from modules.run.launch.slurm_environment import check_gpus_of_step
 from modules.run.launch.store_secret import NO_SECRET, store_secret
 from modules.run.queued_output import queued_output
@@ -181,6 +181,7 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
 def run_as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namespace) -> int:
     """One rank under torchrun or srun: rank 0 creates the run folder and shares its path."""
     quieten_torch(os.environ)
+    use_own_slice(os.environ, rank_env)
     set_allocator(os.environ, [] if config.device == "cpu" else visible_gpus())
     from modules.distributed import open_store
     from modules.training.run_location import shared_run_folder
@@ -213,6 +214,7 @@ def run_supervised(folder: RunFolder, options: argparse.Namespace) -> int:
         return spawn_workers(config, folder, int(options.spawn), int(options.port), options.resume)
     rank_env = read_rank_env(os.environ, config.initial_port)
     if rank_env is not None:
+        use_own_slice(os.environ, rank_env)
         set_network_interfaces(os.environ, rank_env.master_addr)
     return run_worker(config, folder, rank_env, resume=options.resume, supervised=supervised_by_us())
 

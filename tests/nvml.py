@@ -24,7 +24,10 @@ LAPTOP: Final[dict[str, object]] = {
 A100_MIG: Final[dict[str, object]] = {
     "name": "NVIDIA A100-SXM4-40GB", "uuid": "GPU-a100", "memory_mib": 40_960, "temperature_c": 45,
     "power_mw": 130_000, "limit_mw": 400_000, "reasons": 0, "clocks": {"1": 1410, "2": 1215},
-    "mig": [{"name": "NVIDIA A100-SXM4-40GB MIG 3g.20gb", "uuid": "MIG-slice", "memory_mib": 20_096, "used_mib": 512}],
+    "mig": [
+        {"name": "NVIDIA A100-SXM4-40GB MIG 3g.20gb", "uuid": "MIG-slice", "memory_mib": 20_096, "used_mib": 512},
+        {"name": "NVIDIA A100-SXM4-40GB MIG 2g.10gb", "uuid": "MIG-small", "memory_mib": 9_856, "used_mib": 12},
+    ],
 }  # fmt: skip
 
 

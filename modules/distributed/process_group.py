@@ -21,7 +21,7 @@ from modules.distributed.startup.rendezvous import GroupError, members
 from modules.distributed.startup.store import open_store
 from modules.machine import hostname, set_hostname
 from modules.run.launch.environment import network_interfaces, set_network_interfaces
-from modules.run.launch.rank_env import RankEnv, read_rank_env
+from modules.run.launch.rank_env import RankEnv, read_rank_env, use_own_slice
 from modules.torch_compat import set_group_timeout
 
 # All processes have joined the store before they connect, so no machine that starts late is waited for here.
@@ -117,6 +117,7 @@ def setup_distributed(
             "setup_distributed: neither RANK and WORLD_SIZE nor srun's variables are set.",
             "Start the program with torchrun or srun, or let launch_distributed start the processes.",
         )
+    use_own_slice(os.environ, rank_env)
     return join_group(rank_env, resolve_backend(backend)[0], timeout_s)
 
 

@@ -154,8 +154,9 @@ def _find(gpus: list[Gpu], entry: str) -> Gpu | None:
     if entry.isdecimal():
         return gpus[int(entry)] if int(entry) < len(gpus) else None
     if entry.startswith("MIG-"):
-        # A slice of a GPU, counted as a device; NVML does not say of which GPU without opening it.
-        return replace(gpus[0], name=f"{gpus[0].name} (MIG)", uuid=entry) if gpus else None
+        # one that NVML does not know is counted as well, of unknown memory: former drivers named them in other ways
+        unknown = replace(gpus[0], name=f"{gpus[0].name} (MIG)", memory_mib=0, uuid=entry) if gpus else None
+        return mig_device(entry) or unknown
     if not entry.startswith("GPU-"):
         return None
     matching = [gpu for gpu in gpus if gpu.uuid.startswith(entry)]

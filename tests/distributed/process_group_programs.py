@@ -43,6 +43,11 @@ def user_function(rank: int, world_size: int, folder: Path, factor: float) -> No
     write_result(folder, rank, {"world": world_size, "total": total.item(), "environment": os.environ["LOCAL_RANK"]})
 
 
+def visible_gpu(rank_env: RankEnv, folder: Path) -> None:
+    """What CUDA would find."""
+    write_result(folder, rank_env.rank, {"visible": os.environ["CUDA_VISIBLE_DEVICES"]})
+
+
 def user_error(rank: int, world_size: int, folder: Path) -> None:
     """One rank fails, the other waits for it for ever."""
     if rank == 1:

@@ -39,6 +39,12 @@ def test_a_user_function_runs_in_a_group(tmp_path: Path) -> None:
         assert result_of(tmp_path, rank) == {"world": 2, "total": 4.5, "environment": str(rank)}
 
 
+def test_two_slices_of_a_gpu_are_one_for_each_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")
+    spawn(process_group_programs.visible_gpu, 2, free_port(), (tmp_path,))
+    assert [result_of(tmp_path, rank)["visible"] for rank in (0, 1)] == ["MIG-a", "MIG-b"]
+
+
 def test_a_user_error_ends_all_and_names_the_rank(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"rank 1 failed(.|\n)*my own mistake"):
         launch_distributed(process_group_programs.user_error, 2, "gloo", folder=tmp_path)

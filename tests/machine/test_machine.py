@@ -175,6 +175,9 @@ class FakeDriver:
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
         return index
 
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:  # noqa: N802
+        raise self.NVMLError("Not Found")
+
     def nvmlDeviceGetName(self, handle: int) -> bytes:  # noqa: N802
         return b"RTX"
 
@@ -236,7 +239,8 @@ def test_visible_gpus(driver: FakeDriver, wanted: str | None, indices: list[int]
     environment = {} if wanted is None else {"CUDA_VISIBLE_DEVICES": wanted}
     found = visible_gpus(environment)
     assert [gpu.index for gpu in found] == indices
-    assert all(gpu.memory_mib == 24 * 1024 for gpu in found)
+    memory_mib = 0 if wanted and "MIG" in wanted else 24 * 1024  # of slices that the driver does not know
+    assert all(gpu.memory_mib == memory_mib for gpu in found)
     assert driver.users == 0
 
 

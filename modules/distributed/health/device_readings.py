@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -136,6 +137,6 @@ def _gpu_of(row: RankInfo, every: Sequence[Gpu]) -> Gpu | None:
     """
     if row.gpu_uuid:
         found = next((gpu for gpu in every if gpu.uuid == row.gpu_uuid), None)
-        return found or mig_device(row.gpu_uuid.replace("GPU-", "MIG-", 1))
+        return found or mig_device(re.sub("^GPU-", "MIG-", row.gpu_uuid))
     number, visible = int(row.device.partition(":")[2] or 0), visible_gpus()
     return visible[number] if number < len(visible) else None

@@ -19,7 +19,7 @@ from modules.machine import find_free_port, hostname
 from modules.run.folder.error_help import explain_exception
 from modules.run.folder.error_rules import SECONDARY_KINDS
 from modules.run.join.keys import STORE_SECRET
-from modules.run.launch.rank_env import RankEnv
+from modules.run.launch.rank_env import RankEnv, use_own_slice
 from modules.run.launch.store_secret import new_secret, store_secret
 from modules.torch_compat import set_parent_death_signal
 
@@ -102,6 +102,7 @@ def _run_rank(
         # torch makes the kernel send SIGINT when the parent dies, which would look like a stop request
         set_parent_death_signal(signal.SIGKILL)
     os.environ.update(rank_env.environment())
+    use_own_slice(os.environ, rank_env)
     os.environ[LAUNCHER_STORE_VARIABLE] = str(port)
     os.environ[STORE_SECRET] = secret
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import time
 from collections.abc import Mapping
@@ -148,9 +149,12 @@ def _synchronize(result: torch.Tensor) -> None:
 
 
 def _gpu_uuid(device: torch.device) -> str:
-    """As NVML writes it, such as "GPU-5f2e..."; empty on the CPU, and if this build of torch does not know it."""
+    """As NVML writes it, "GPU-5f2e..." or "MIG-..."; empty on the CPU, and if this build of torch does not know it."""
     if device.type != "cuda":
         return ""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if visible.startswith("MIG-") and "," not in visible:  # a slice, for which CUDA may give the UUID of its GPU
+        return visible
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     return "" if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}"
 

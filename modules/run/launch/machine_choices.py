@@ -42,16 +42,22 @@ def usable_gpus(
         allowed = f"choose from {', '.join(map(str, present))}" if present else "no GPU is visible"
         advice = "Leave it empty to use all GPUs"
         raise ConfigError(f"device_ids names GPU {missing[0]}: {allowed}", advice)
-    return [present[index] for index in config.device_ids], reasons
+    # all slices of a GPU that is divided (MIG), if these are what is visible
+    return [gpu for index in config.device_ids for gpu in gpus if gpu.index == index], reasons
 
 
-def choose_backend(config: TrainConfig, gpus: int) -> tuple[Backend, tuple[str, ...]]:
+def choose_backend(config: TrainConfig, gpus: Sequence[Gpu]) -> tuple[Backend, tuple[str, ...]]:
     if config.distributed_backend == "gloo":
         return "gloo", ()
     if sys.platform in {"win32", "darwin"}:
         return "gloo", ("backend gloo instead of nccl: NCCL is available only on Linux",)
     if not gpus:
         return "gloo", ("backend gloo instead of nccl: NCCL needs a CUDA GPU, and none is usable",)
+    if len({gpu.index for gpu in gpus}) < len(gpus):
+        reason = (
+            "several processes train on slices (MIG) of one GPU, which NCCL may refuse: set distributed_backend=gloo"
+        )
+        return "nccl", (reason,)
     return "nccl", ()
 
 

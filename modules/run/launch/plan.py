@@ -83,7 +83,7 @@ class LaunchPlan:
         is_group = placement.mode in MULTI_PROCESS_MODES
         if is_group:
             check_loopback()
-        backend, backend_reasons = choose_backend(config, len(usable)) if is_group else ("gloo", ())
+        backend, backend_reasons = choose_backend(config, usable) if is_group else ("gloo", ())
         port, port_reasons = choose_port(config, is_free) if is_group else (config.initial_port, ())
         master_addr, address_reasons = choose_address(config)
         machine_reasons = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
 from modules.config import ConfigError
@@ -72,6 +72,17 @@ def read_rank_env(environ: Mapping[str, str], default_port: int = 12355) -> Rank
         if given in environ:
             raise ConfigError(f"{given} is set in the environment ({environ[given]}), but {missing} is not", _LAUNCHERS)
     return None
+
+
+def use_own_slice(environ: MutableMapping[str, str], rank_env: RankEnv) -> None:
+    """Of several GPUs in CUDA_VISIBLE_DEVICES some of which are slices (MIG), leave this rank its own.
+
+    CUDA shows a process one slice only, the first, on which all ranks would train. To be called before torch is asked
+    for a GPU.
+    """
+    visible = environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if any(entry.strip().startswith("MIG-") for entry in visible):
+        environ["CUDA_VISIBLE_DEVICES"] = visible[rank_env.local_rank % len(visible)].strip()
 
 
 def started_by_hand(environ: Mapping[str, str], rank_env: RankEnv) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import socket
@@ -19,7 +20,7 @@ from modules.run.launch.environment import network_interfaces
 from modules.run.launch.plan import TORCHRUN, TRAIN_SCRIPT, elsewhere
 from modules.run.launch.preview import preview
 from tests.hosts import ROOT, skip_reason
-from tests.nvml import RTX, fake_nvml
+from tests.nvml import A100_MIG, H100, RTX, fake_nvml
 from tests.ports import free_port
 
 MULTI = {"enable_multi_gpu": True}
@@ -268,6 +269,28 @@ def test_chosen_gpus() -> None:
         plan(2, device_ids=[0, 7], **MULTI)
     with pytest.raises(ConfigError, match="no GPU is visible"):
         plan(0, device_ids=[0])
+
+
+def test_slices_of_a_gpu_are_devices_with_memory_of_their_own() -> None:
+    program = (
+        "import json; from modules.config import TrainConfig; from modules.machine import visible_gpus\n"
+        "from modules.run import LaunchPlan\n"
+        "def plan(**more): return LaunchPlan.from_config(TrainConfig(enable_multi_gpu=True, **more), config_path='c')\n"
+        "import modules.run.launch.machine_choices as choices; choices.gpu_obstacle = lambda environment: None\n"
+        "made, chosen = plan(), plan(device_ids=[1])\n"
+        "print(json.dumps([[[gpu.index, gpu.memory_mib, gpu.uuid] for gpu in visible_gpus()], made.world_size,\n"
+        "    made.reasons, chosen.world_size, chosen.environment()['CUDA_VISIBLE_DEVICES']]))"
+    )
+    visible = {"CUDA_VISIBLE_DEVICES": "MIG-small,MIG-slice"}
+    environment = os.environ | fake_nvml(H100, A100_MIG, path=[str(ROOT)]) | visible
+    argv = [sys.executable, "-c", program]
+    done = subprocess.run(argv, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found, size, reasons, chosen_size, chosen = json.loads(done.stdout)
+    assert found == [[1, 9_856, "MIG-small"], [1, 20_096, "MIG-slice"]]
+    assert size == chosen_size == 2
+    assert chosen == "MIG-small,MIG-slice"
+    assert "distributed_backend=gloo" in " ".join(reasons)
 
 
 def test_port_in_use() -> None:

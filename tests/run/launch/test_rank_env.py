@@ -6,7 +6,7 @@ import pytest
 
 from modules.config import ConfigError
 from modules.distributed import RankEnv, read_rank_env
-from modules.run.launch.rank_env import started_by_hand
+from modules.run.launch.rank_env import started_by_hand, use_own_slice
 
 
 def test_plain_start_has_no_rank_env() -> None:
@@ -22,6 +22,25 @@ def test_torchrun_variables() -> None:
     given = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "node0", "MASTER_PORT": "29400"}
     assert read_rank_env(given) == RankEnv(3, 1, 4, "node0", 29400)
     assert RankEnv(3, 1, 4, "node0", 29400).environment() == given
+
+
+@pytest.mark.parametrize(
+    ("visible", "own"),
+    [
+        ("MIG-a,MIG-b", ["MIG-a", "MIG-b"]),
+        ("MIG-a, MIG-b", ["MIG-a", "MIG-b"]),
+        ("GPU-x,MIG-b", ["GPU-x", "MIG-b"]),
+        ("MIG-a", ["MIG-a", "MIG-a"]),
+        ("1,0", ["1,0", "1,0"]),
+        (None, [None, None]),
+    ],
+)
+def test_each_rank_has_its_own_slice_of_a_gpu(visible: str | None, own: list[str | None]) -> None:
+    for rank in (0, 1):
+        environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+        for _ in range(2):  # by the launcher and by the process itself
+            use_own_slice(environ, RankEnv(2 + rank, rank, 4, "node0", 29400))
+            assert environ.get("CUDA_VISIBLE_DEVICES") == own[rank]
 
 
 def test_local_rank_defaults_to_rank() -> None:
