@@ -95,4 +95,5 @@ class TextBatch:
         """bool [B, T]: which states are no padding."""
         states = self.tensors[name]
         places = torch.arange(states.shape[1], device=states.device)
-        return places < self.tensors[name + LENGTH].to(states.device).unsqueeze(1)
+        # one by one, because a GPU would wait for a copy of all lengths
+        return torch.stack([places < length for length in self.tensors[name + LENGTH].tolist()])

@@ -46,6 +46,7 @@ class Classifier(Family):
         self.options, self.model, self.classes = options, model, options.class_names
         self.encoders: dict[str, nn.Module] = {}
         self.normalization = normalization(model)
+        self._normalizations: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
         self.example_transform = keep_pixels
         labels = Labels({name: number for number, name in enumerate(self.classes)})
         self.validation_transform = labels
@@ -142,7 +143,10 @@ class Classifier(Family):
         if self.options.freeze_batch_norm:
             _freeze_statistics(self.model)  # in every forward: whoever trains or validates switches the mode
         weights = next(self.model.parameters())
-        mean, std = (torch.tensor(value).to(weights).view(3, 1, 1) for value in self.normalization)
+        kind = (weights.device, weights.dtype)
+        if kind not in self._normalizations:  # kept: a GPU would wait for their copies in each step
+            self._normalizations[kind] = [torch.tensor(value).to(weights).view(3, 1, 1) for value in self.normalization]
+        mean, std = self._normalizations[kind]
         logits: Tensor = self.model((pixels.to(weights.dtype) - mean) / std)
         return logits if logits.dtype == torch.float64 else logits.float()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
@@ -31,20 +30,20 @@ class FusedBackward:
         self._frozen: Sequence[bool] = ()
         self._number = 0  # of the step
         self._norms: list[Tensor] = []
-        self._zero = torch.zeros((), device=next(iter(weights.local.values())).device)
+        self._zero = self._fault = torch.zeros((), device=next(iter(weights.local.values())).device)
         for weight in weights.local.values():
             weight.register_post_accumulate_grad_hook(self._on_gradient)
 
     def step(self, loss: Tensor, frozen: Sequence[bool], number: int) -> None:
         """Backward of `loss` [] and step `number` of all weights but those of `frozen` groups.
 
-        A loss that is not finite has no backward, so that nothing changes; the host waits for it.
+        If the loss is not finite, nothing changes; the device finds that, and the host waits for nothing. Optimizers
+        that are not fused have to be skipped by the host, which waits for the norm of each gradient.
         Raises OutOfMemory: some weights may have their step already, so it cannot be repeated.
         """
-        self._frozen, self._number, self._norms = frozen, number, []
-        if not math.isfinite(loss.item()):
-            self._norms = [loss.detach().float()]
-            return
+        self._frozen, self._number = frozen, number
+        self._fault = (loss.detach() * 0).float()  # nan unless the loss is finite
+        self._norms = [self._fault]
         try:
             with self._in("step"):
                 loss.backward()
@@ -87,5 +86,5 @@ class FusedBackward:
             return
         is_frozen = bool(self._frozen) and self._frozen[self._single.group_of(weight)]
         if self._mode == "step" and not is_frozen:
-            self._norms.append(self._guarded_step.step_one(weight, self._number))
+            self._norms.append(self._guarded_step.step_one(weight, self._number, self._fault))
         weight.grad = None

@@ -116,14 +116,15 @@ class GuardedStep:
         self._weights.clear_gradients()
         return norm
 
-    def step_one(self, weight: Tensor, number: int) -> Tensor:
+    def step_one(self, weight: Tensor, number: int, fault: Tensor) -> Tensor:
         """Step `number` of one weight, with `single`; returns the norm [] of its gradient, which stays unclipped.
 
-        If that is not finite, the weight stays as it is. `single.finish` follows the last weight.
+        If that or `fault` [] in fp32, which is 0 or nan, is not finite, the weight stays as it is. `single.finish`
+        follows the last weight.
         """
         assert self.single is not None, "see FusedBackward"
         assert weight.grad is not None, "see FusedBackward"
-        norm = _total_norm([weight.grad])
+        norm = _total_norm([weight.grad]) + fault
         step = partial(self.single.step, weight, number)
         with self._check_restored():
             if self._on_device and (self.single.has_state(weight) or not self._has_momentum):  # as in _step

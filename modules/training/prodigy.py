@@ -10,6 +10,8 @@ import pytorch_optimizer
 import torch
 from torch import Tensor
 
+from modules.distributed import HostCopy
+
 Group = dict[str, Any]
 
 
@@ -23,17 +25,11 @@ class Prodigy(pytorch_optimizer.Prodigy):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step; returns what `closure` returns."""
-        if len({group["lr"] for group in self.param_groups}) == 1:
-            return super().step(closure)
+        """One step; returns what `closure` returns. The host waits once, for the estimate."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._step_each_rate()
-        return loss
-
-    def _step_each_rate(self) -> None:
         first = self.param_groups[0]
         highest = max(group["lr"] for group in self.param_groups)
         d, d0, beta3 = first["d"], first["d0"], first["beta3"] or math.sqrt(first["betas"][1])
@@ -41,33 +37,46 @@ class Prodigy(pytorch_optimizer.Prodigy):
         device = first["params"][0].device
         numerator = first.setdefault("d_numerator", torch.zeros(1, device=device)).mul_(beta3)
         denominator = torch.zeros(1, device=device)
-        for group in self.param_groups:
+        shares = [group["lr"] / highest if highest else 1.0 for group in self.param_groups]
+        for group, share in zip(self.param_groups, shares, strict=True):
             self.init_group(group)
             group["step"] += 1
-            share = group["lr"] / highest
-            for weight, state in self._trained(group):
-                _average(weight, state, group, d)
-                moved = torch.dot(weight.grad.flatten(), (state["p0"] - weight).flatten())
-                numerator.add_(moved, alpha=(d / d0) * d_lr)
-                by = share * (d if group["safeguard_warmup"] else d_lr)
-                denominator.add_(state["s"].mul_(beta3).add_(weight.grad, alpha=(d / d0) * by).abs().sum())
-        if denominator == 0:
-            return
-        d_hat = (first["d_coef"] * numerator / denominator).item()
+            by = share * (d if group["safeguard_warmup"] else d_lr)
+            for weights, gradients, states in self._trained(group):
+                for weight, gradient, start in zip(weights, gradients, states["p0"], strict=True):
+                    moved = torch.dot(gradient.flatten(), (start - weight).flatten())
+                    numerator.add_(moved, alpha=(d / d0) * d_lr)
+                _average(gradients, states, group, d)
+                torch._foreach_mul_(states["s"], beta3)
+                torch._foreach_add_(states["s"], gradients, alpha=(d / d0) * by)
+                for total in states["s"]:
+                    denominator.add_(total.abs().sum())
+        estimated = HostCopy(denominator[0], (first["d_coef"] * numerator / denominator)[0]).read()
+        if estimated[0] == 0:
+            return loss
+        d_hat = estimated[1]
         d_max = max(first["d_max"], d_hat)
         d_next = min(d_max, (max(d, d_hat) if d == d0 else d) * first["growth_rate"])
         estimate = {"d": d_next, "d_max": d_max, "d_hat": d_hat, "d_numerator": numerator, "d_de_nom": denominator}
-        for group in self.param_groups:
+        for group, share in zip(self.param_groups, shares, strict=True):
             group.update(estimate)
-            rate = d_lr * group["lr"] / highest
-            for weight, state in self._trained(group):
-                weight.mul_(1 - group["weight_decay"] * rate)
-                root = state["exp_avg_sq"].sqrt().add_(d_next * group["eps"])
-                weight.addcdiv_(state["exp_avg"], root, value=-rate)
+            rate = d_lr * share
+            for weights, _, states in self._trained(group):
+                torch._foreach_mul_(weights, 1 - group["weight_decay"] * rate)
+                roots = torch._foreach_sqrt(states["exp_avg_sq"])
+                torch._foreach_add_(roots, d_next * group["eps"])
+                torch._foreach_addcdiv_(weights, states["exp_avg"], roots, value=-rate)
+        return loss
 
-    def _trained(self, group: Group) -> Iterator[tuple[Any, dict[str, Tensor]]]:
-        """The weights that have a gradient, and their state."""
-        return ((weight, self.state[weight]) for weight in group["params"] if weight.grad is not None)
+    def _trained(self, group: Group) -> Iterator[tuple[list[Tensor], list[Tensor], dict[str, list[Tensor]]]]:
+        """The weights that have a gradient, their gradients and their state: all at once for a GPU, on which each
+        operation costs; else one by one, which takes less memory."""
+        weights = [weight for weight in group["params"] if weight.grad is not None]
+        if not weights:
+            return
+        for part in [weights] if weights[0].is_cuda else [[weight] for weight in weights]:
+            states = {name: [self.state[weight][name] for weight in part] for name in self.state[part[0]]}
+            yield part, [weight.grad for weight in part], states
 
 
 def _bias_correction(group: Group) -> float:
@@ -78,8 +87,10 @@ def _bias_correction(group: Group) -> float:
     return float((1 - beta1 ** group["step"]) / math.sqrt(1 - beta2 ** group["step"]))
 
 
-def _average(weight: Any, state: dict[str, Tensor], group: Group, d: float) -> None:
-    """Update the running averages of the gradient and of its square."""
+def _average(gradients: list[Tensor], states: dict[str, list[Tensor]], group: Group, d: float) -> None:
+    """Update the running averages of the gradients and of their squares."""
     beta1, beta2 = group["betas"]
-    state["exp_avg"].mul_(beta1).add_(weight.grad, alpha=d * (1 - beta1))
-    state["exp_avg_sq"].mul_(beta2).addcmul_(weight.grad, weight.grad, value=d * d * (1 - beta2))
+    torch._foreach_mul_(states["exp_avg"], beta1)
+    torch._foreach_add_(states["exp_avg"], gradients, alpha=d * (1 - beta1))
+    torch._foreach_mul_(states["exp_avg_sq"], beta2)
+    torch._foreach_addcmul_(states["exp_avg_sq"], gradients, gradients, value=d * d * (1 - beta2))

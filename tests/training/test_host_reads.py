@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from modules.distributed import HostCopy
 from tests.adapted_models import LORA
+from tests.classes import TINY_NETWORK, write_classes
 from tests.runs import tiny_config, train_alone
 
 aten = torch.ops.aten
@@ -51,9 +52,19 @@ RUNS: dict[str, dict[str, object]] = {
     "sgd": {"optimizer": {"name": "sgd", "momentum": 0.0}, "max_grad_norm": None},
     "dropout in pieces": {"family_options": {"dropout": 0.3}, "batch_size": 2, "gradient_checkpointing": True},
     "nf4": {**LORA, "parts": [{"part": "unet", "weights": "nf4"}], "family_options": {"width": 16}},
+    "fused backward": {"fused_backward": True, "max_grad_norm": None, "global_batch_size": None, "ema": True},
+    "classifier": {
+        "family": "classifier",
+        "family_options": {**TINY_NETWORK, "mixup": 0.5},
+        "validation_split": 0.5,
+        "validate_every": "2 steps",
+        "batch_size": 1,
+    },
     # what no kernel can skip on the device; see `waits_of`
     "lion": {"optimizer": "lion"},
     "came": {"optimizer": "came"},
+    "prodigy": {"optimizer": "prodigy", "learning_rate": 1.0},
+    "prodigy with two rates": {"optimizer": "prodigy", "learning_rate": 1.0, "learning_rate_factors": "first = 0.5"},
     "adamw, not fused": {"optimizer": {"name": "adamw", "fused": False}},
 }
 
@@ -63,20 +74,25 @@ def test_a_step_reads_nothing_on_the_host(
     images: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = waits_of(monkeypatch)
+    if name == "classifier":
+        images = write_classes(tmp_path / "classes", 41)
     with HostReads() as reads:
         code, run = train_alone(tiny_config(images, tmp_path, **RUNS[name]))
     assert code == 0
     assert len(run.losses) == 6
     if name == "adamw, not fused":  # torch keeps its step counters on the CPU, where reading them waits for nobody
         reads.lines = Counter({line: n for line, n in reads.lines.items() if "torch/optim" not in line})
-    assert reads.lines == {}
+    made = 2 if name == "classifier" else 0  # mean and standard deviation of pixels, in the first step
+    assert sum(reads.lines.values()) == made, reads.lines
     validations = len(run.events("validation"))
-    assert validations == (3 if name == "validated" else 0)
-    assert len(waits) == (6 if "not fused" in name or name in ("lion", "came") else validations)
+    assert validations == (3 if "validate_every" in RUNS[name] else 0)
+    waits_in_a_step = 2 if "prodigy" in name else int("not fused" in name or name in ("lion", "came"))
+    assert len(waits) == 6 * waits_in_a_step + validations
 
 
 def waits_of(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """The reads of host copies: one in each validation, and in each step of optimizers that cannot skip one alone."""
+    """The reads of host copies: one in each validation, and in each step of optimizers that cannot skip one alone;
+    another one of prodigy, which finds its step size."""
     waits: list[None] = []
     read = HostCopy.read
 

@@ -83,6 +83,11 @@ def test_equal_rates_are_those_of_the_reference_to_the_last_bit() -> None:
         assert torch.equal(found, expected)
 
 
+def test_a_rate_of_zero_moves_nothing() -> None:
+    for one in trained((0.0, 0.0), safeguard_warmup=True):
+        assert torch.equal(one, torch.full_like(one, 0.3))
+
+
 def test_weight_decay_follows_the_rate_of_its_group() -> None:
     settings = {"weight_decay": 0.5, "d0": 0.1}
     config = TrainConfig.model_validate({"optimizer": {"name": "prodigy", **settings}, "learning_rate": 1.0})
