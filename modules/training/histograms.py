@@ -17,6 +17,7 @@ from modules.training.triggers import TimeTrigger, is_due
 
 BINS: Final = 64
 _PIECE: Final = 1 << 22  # values that are converted to fp64 at a time: 32 MiB
+_LANES: Final = 256  # places in which the values of a bin are counted
 
 
 class WeightHistograms:
@@ -51,57 +52,64 @@ def histograms(
     """The finite values of each tensor, of any shape, in 64 equal bins between the least and the greatest.
 
     None, and tensors without finite values, are left out. Computed in fp64 on the device of the values, some millions
-    at a time; the host waits for it twice. `over_shards` combines what the ranks found in their shards of `tensors`,
-    whose names are the same on all of them.
+    at a time; the host waits for it once, for all tensors. `over_shards` combines what the ranks found in their shards
+    of `tensors`, whose names are the same on all of them.
     """
     if not tensors:
         return {}
     device = next((values.device for values in tensors.values() if values is not None), torch.device("cpu"))
-    moments = torch.stack([_moments(values, device) for values in tensors.values()])  # [tensors, 4]
-    extremes = over_shards(moments[:, :2], "max").tolist()
-    sums = over_shards(moments[:, 2:], "sum").tolist()
-    ranges = [(-negated, greatest) for negated, greatest in extremes]
-    counts = torch.stack(
-        [
-            _counts(values, least, greatest, device)
-            for values, (least, greatest) in zip(tensors.values(), ranges, strict=True)
-        ]
-    )
+    extremes = torch.full((len(tensors), 2), -math.inf, dtype=torch.float64, device=device)
+    sums = torch.zeros(len(tensors), 2, dtype=torch.float64, device=device)
+    # in fp64, which is exact up to 2^53 and which every backend sums
+    counts = torch.zeros(len(tensors), BINS, dtype=torch.float64, device=device)
+    for place, values in enumerate(tensors.values()):
+        _add_moments(values, extremes[place], sums[place])
+    extremes, sums = over_shards(extremes, "max"), over_shards(sums, "sum")
+    least, greatest = -extremes[:, :1], extremes[:, 1:]
+    edges = _edges(least, greatest)
+    for place, values in enumerate(tensors.values()):
+        _add_counts(values, edges[place], counts[place])
+    counts = over_shards(counts, "sum")
     found = {}
-    by_tensor = zip(tensors, ranges, sums, over_shards(counts, "sum").tolist(), strict=True)
-    for name, (least, greatest), (total, squares), bins in by_tensor:
-        if least <= greatest:
-            edges = torch.linspace(least, greatest, BINS + 1, dtype=torch.float64)
-            found[name] = Histogram(least, greatest, total, squares, edges[1:].tolist(), [int(each) for each in bins])
+    rows = torch.cat([least, greatest, sums, edges[:, 1:], counts], dim=1).tolist()
+    for name, (low, high, total, squares, *bins) in zip(tensors, rows, strict=True):
+        if low <= high:
+            found[name] = Histogram(low, high, total, squares, bins[:BINS], [int(each) for each in bins[BINS:]])
     return found
 
 
-def _moments(values: Tensor | None, device: torch.device) -> Tensor:
-    """The least value negated, the greatest, the sum and the sum of squares, [4], in fp64."""
-    empty = torch.tensor([-math.inf, -math.inf, 0.0, 0.0], dtype=torch.float64, device=device)
-    pieces = [
-        torch.stack([-piece.min(), piece.max(), piece.sum(), piece.square().sum()]) for piece in _finite_pieces(values)
-    ]
-    by_piece = torch.stack([empty, *pieces])
-    return torch.cat([by_piece[:, :2].amax(0), by_piece[:, 2:].sum(0)])
+def _add_moments(values: Tensor | None, extremes: Tensor, sums: Tensor) -> None:
+    """`extremes` [2]: the least value negated, and the greatest; `sums` [2]: of the values, and of their squares."""
+    for piece, is_finite in _pieces(values):
+        least, greatest = torch.where(is_finite, piece, math.inf).min(), torch.where(is_finite, piece, -math.inf).max()
+        extremes.copy_(torch.maximum(extremes, torch.stack([-least, greatest])))
+        known = torch.where(is_finite, piece, 0.0)
+        sums.add_(torch.stack([known.sum(), known.square().sum()]))
 
 
-def _counts(values: Tensor | None, least: float, greatest: float, device: torch.device) -> Tensor:
-    """How many values each bin has, [BINS], in fp64, which is exact up to 2^53 and which every backend sums."""
-    counts = torch.zeros(BINS, dtype=torch.float64, device=device)
-    if least <= greatest:
-        edges = torch.linspace(least, greatest, BINS + 1, dtype=torch.float64, device=device)
-        for piece in _finite_pieces(values):
-            counts += torch.bincount(torch.bucketize(piece, edges[1:-1], right=True), minlength=BINS)
-    return counts
+def _edges(least: Tensor, greatest: Tensor) -> Tensor:
+    """[tensors, 1] to [tensors, BINS + 1], as torch.linspace, which takes no tensors without reading them."""
+    places = torch.arange(BINS + 1, dtype=torch.float64, device=least.device)
+    width = (greatest - least) / BINS
+    return torch.where(places <= BINS // 2, least + width * places, greatest - width * (BINS - places))
 
 
-def _finite_pieces(values: Tensor | None) -> Iterator[Tensor]:
-    """The finite values in fp64, flat, in pieces; none is empty."""
-    if values is None:
-        return
-    for part in values.detach().flatten().split(_PIECE):
-        piece = part.double()
-        piece = piece[piece.isfinite()]
-        if piece.numel():
-            yield piece
+def _add_counts(values: Tensor | None, edges: Tensor, counts: Tensor) -> None:
+    """`counts` [BINS]: how many values each bin has.
+
+    Not with bincount, for which the host waits. Most gradients lie in one bin, and a GPU adds to one place of its
+    memory one value after the other, so that each bin has many places here.
+    """
+    for piece, is_finite in _pieces(values):
+        bins = torch.bucketize(piece, edges[1:-1], right=True)
+        lanes = torch.arange(len(piece), device=piece.device) % _LANES
+        found = counts.new_zeros(BINS * _LANES).index_add_(0, bins * _LANES + lanes, is_finite.to(counts.dtype))
+        counts.add_(found.view(BINS, _LANES).sum(1))
+
+
+def _pieces(values: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """The values in fp64, flat, in pieces, and which of them are finite; none is empty."""
+    if values is not None and values.numel():
+        for part in values.detach().flatten().split(_PIECE):
+            piece = part.double()
+            yield piece, piece.isfinite()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from modules.monitoring import Histogram
 from modules.training import histograms as module
@@ -47,6 +50,32 @@ def test_values_that_are_not_finite_are_left_out() -> None:
 def test_a_weight_without_a_gradient_has_no_histogram_of_it() -> None:
     assert set(histograms({"weights/a": torch.ones(3), "gradients/a": None})) == {"weights/a"}
     assert histograms({}) == {}
+
+
+class Reads(TorchFunctionMode):
+    """Counts what copies values to the host, or makes it wait to learn the shape of a result."""
+
+    NAMES = ("tolist", "item", "cpu", "numpy", "bincount", "nonzero", "__bool__", "__float__")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in self.NAMES:
+            self.found[name] += 1
+        if name == "__getitem__" and isinstance(args[1], torch.Tensor):  # a mask
+            self.found["mask"] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_host_waits_once_for_all_tensors() -> None:
+    tensors = {str(number): torch.randn(7, number + 1) for number in range(9)}
+    tensors["3"][:] = float("nan")
+    with Reads() as reads:
+        assert len(histograms(tensors)) == 8
+    assert reads.found == {"tolist": 1}
 
 
 def board_of(run: Run) -> dict[str, dict[int, tuple[list[float], list[float]]]]:

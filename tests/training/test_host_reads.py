@@ -23,6 +23,7 @@ READS = {
     aten.is_nonzero.default,
     aten.nonzero.default,
     aten.masked_select.default,
+    aten.bincount.default,
     aten.lift_fresh.default,  # torch.tensor(numbers): on a GPU a copy from memory that is not pinned
 }
 IN_A_STEP = {"forward_backward", "optimizer_step", "_local_sums"}  # of the trainer and of validation
@@ -52,6 +53,7 @@ RUNS: dict[str, dict[str, object]] = {
     "sgd": {"optimizer": {"name": "sgd", "momentum": 0.0}, "max_grad_norm": None},
     "dropout in pieces": {"family_options": {"dropout": 0.3}, "batch_size": 2, "gradient_checkpointing": True},
     "nf4": {**LORA, "parts": [{"part": "unet", "weights": "nf4"}], "family_options": {"width": 16}},
+    "histograms": {"tensorboard": True, "histograms_every": "2 steps"},
     "fused backward": {"fused_backward": True, "max_grad_norm": None, "global_batch_size": None, "ema": True},
     "classifier": {
         "family": "classifier",
