@@ -90,6 +90,8 @@ class GuardedStep:
             for group in optimizer.param_groups
         ]
         self._parameters = [weight for group in self._groups for weight in group]
+        has_half = any(weight.dtype == torch.bfloat16 for weight in self._parameters)
+        self._norm_dtype = torch.float32 if has_half else None
         # fused kernels read `found_inf` on the device; for others the host has to decide
         self._on_device = all(group.get("fused") for group in optimizer.param_groups)
         self._has_momentum = any(group.get("momentum") for group in optimizer.param_groups)
@@ -108,8 +110,9 @@ class GuardedStep:
         self._weights.collect_gradients()
         self._number = number
         set_aside = self._set_aside(frozen)
-        norm = torch.zeros((), device=self._parameters[0].device)
-        if not (frozen and all(frozen)):
+        if frozen and all(frozen):
+            norm = torch.zeros((), device=self._parameters[0].device)
+        else:
             norm = self._clip_and_step(on_gradients)
         for parameter, gradient in set_aside:
             parameter.grad = gradient
@@ -124,7 +127,7 @@ class GuardedStep:
         """
         assert self.single is not None, "see FusedBackward"
         assert weight.grad is not None, "see FusedBackward"
-        norm = _total_norm([weight.grad]) + fault
+        norm = self._norm([weight.grad]) + fault
         step = partial(self.single.step, weight, number)
         with self._check_restored():
             if self._on_device and (self.single.has_state(weight) or not self._has_momentum):  # as in _step
@@ -167,20 +170,30 @@ class GuardedStep:
             ) from error
 
     def _clip_and_step(self, on_gradients: Callable[[], object]) -> Tensor:
+        # The arithmetic of torch.nn.utils' get_total_norm and clip_grads_with_norm_, which sort the gradients by device
+        # and dtype each time: of hundreds of small ones that takes as long as the arithmetic.
         self._scaler.unscale_(self.optimizer)
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        gradients = [gradient for p in self._parameters if (gradient := p.grad) is not None]
         if gradients and self._gradient_factor != 1:
             torch._foreach_mul_(gradients, self._gradient_factor)
-        norm = self._weights.total_norm(_total_norm(gradients))
+        norm = self._weights.total_norm(self._norm(gradients))
         on_host = None if self._on_device else HostCopy(norm)  # on its way while the gradients are clipped
-        if self._max_norm is not None:
-            nn.utils.clip_grads_with_norm_(self._parameters, self._max_norm, norm, foreach=True)
+        if gradients and self._max_norm is not None:
+            torch._foreach_mul_(gradients, torch.clamp(self._max_norm / (norm + 1e-6), max=1.0))
         on_gradients()
         with self._check_restored():
             self._step(norm, on_host)
         self.is_restored = False
         self._scaler.update()
         return norm
+
+    def _norm(self, gradients: list[Tensor]) -> Tensor:
+        """The norm [] of all; of bf16 ones in fp32, where torch would round each to bf16."""
+        if not gradients:
+            return torch.zeros((), device=self._parameters[0].device)
+        norms: tuple[Tensor, ...] = torch._foreach_norm(gradients, 2.0, self._norm_dtype)
+        whole: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+        return whole
 
     def _step(self, norm: Tensor, on_host: HostCopy | None) -> None:
         """A step of the optimizer, unless the norm is not finite."""
@@ -206,12 +219,3 @@ class GuardedStep:
             self.optimizer.step()
         else:
             self.single.step_all(self._number)
-
-
-def _total_norm(gradients: list[Tensor]) -> Tensor:
-    """The norm [] of all; of bf16 ones in fp32, where torch rounds each to bf16."""
-    if any(gradient.dtype == torch.bfloat16 for gradient in gradients):
-        norms: list[Tensor] = list(torch._foreach_norm(gradients, 2.0, torch.float32))
-        whole: Tensor = torch.linalg.vector_norm(torch.stack(norms))
-        return whole
-    return nn.utils.get_total_norm(gradients, foreach=True)
