@@ -154,7 +154,7 @@ class Batch:
 
     def split(self, max_samples: int) -> Iterator[Batch]:
         """The same samples in batches of at most `max_samples`; only the final one keeps `is_last_of_step`."""
-        if self.remake is not None and max_samples >= len(self):
+        if max_samples >= len(self):
             yield self
             return
         for start in range(0, len(self), max_samples):
