@@ -45,7 +45,7 @@ class Section(FormSection):
             (
                 *("precision", "gradient_checkpointing", "stochastic_rounding", "fused_backward"),
                 "block_offload",
-                *("channels_last", "compile", "probe_memory"),
+                *("channels_last", "compile", "attention_backend", "probe_memory"),
             ),
             0,
         ),

@@ -76,6 +76,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "optimizer.foreach": ("multi_tensor",),
     "channels_last": ("opt_channelslast", "memory_format"),
     "compile": ("torch_compile", "dynamo_backend"),
+    "attention_backend": ("attention_mechanism", "sdpa", "flash attention", "xformers", "mem_eff_attn"),
     "gradient_checkpointing": ("Save memory by recomputing", "activation checkpointing", "recompute"),
     "max_nonfinite_steps": ("Broken steps tolerated", "nan", "nan_guard", "skip nan"),
     "validate_every": ("validate_after", "validation_steps", "eval_every_n_steps", "validation_every_n_epochs"),

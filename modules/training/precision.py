@@ -21,6 +21,7 @@ class Precision:
     """The precision of one run on one device.
 
     `tf32`: compute what is left in fp32, such as the autoencoder, in TF32; only where `can_use_tf32` on every rank.
+    `attention`: see the setting attention_backend.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class Precision:
         scaler_class: type[torch.amp.GradScaler] = torch.amp.GradScaler,
         *,
         tf32: bool = False,
+        attention: Literal["auto", "cudnn", "math"] = "auto",
     ) -> None:
         self.weights = weights_dtype(name)
         self.scaler = scaler_class(device.type, enabled=name == "fp16")
@@ -42,6 +44,10 @@ class Precision:
             # of `torch.backends.cudnn.flags`; these two agree with all of torch's ways to read them (torch 2.13).
             torch.set_float32_matmul_precision("high" if tf32 else "highest")
             torch.backends.cudnn.allow_tf32 = tf32
+            # it gives NaN gradients (pytorch issue 196678, torch 2.11 to 2.13) and wrong outputs (issue 193893)
+            torch.backends.cuda.enable_cudnn_sdp(attention == "cudnn")
+            torch.backends.cuda.enable_flash_sdp(attention != "math")
+            torch.backends.cuda.enable_mem_efficient_sdp(attention != "math")
 
     @property
     def computing(self) -> torch.dtype:

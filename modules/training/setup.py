@@ -181,4 +181,6 @@ def choose_precision(config: TrainConfig, ranks: RankGroup, parallelism: Paralle
     """With TF32 only if every rank's GPU has it: ranks that fill one cache together have to compute alike."""
     own = can_use_tf32(config.precision, ranks.device)
     tf32 = all(answer == str(True) for answer in ranks.gather("tf32", str(own)))
-    return Precision(config.precision, ranks.device, parallelism.scaler_class, tf32=tf32)
+    return Precision(
+        config.precision, ranks.device, parallelism.scaler_class, tf32=tf32, attention=config.attention_backend
+    )

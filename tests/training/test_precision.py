@@ -26,8 +26,8 @@ from modules.distributed import RankGroup, Weights
 from modules.training.precision import Precision
 warnings.simplefilter("ignore")  # there is no GPU for the scaler
 found = []
-for name, tf32, shapes in json.loads(sys.argv[1]):
-    precision = Precision(name, torch.device("cuda"), tf32=tf32)
+for name, tf32, shapes, attention in json.loads(sys.argv[1]):
+    precision = Precision(name, torch.device("cuda"), tf32=tf32, attention=attention)
     precision.benchmark_convolutions(shapes)
     with torch.backends.cudnn.flags(enabled=True):  # raises if torch's old and new switches disagree
         pass
@@ -38,13 +38,16 @@ for name, tf32, shapes in json.loads(sys.argv[1]):
         "as inductor reads them": torch.get_float32_matmul_precision() != "highest",
         "as older code reads them": backends.cuda.matmul.allow_tf32 or backends.cudnn.allow_tf32,
         "benchmark": backends.cudnn.benchmark,
+        "cudnn attention": backends.cuda.cudnn_sdp_enabled(),
+        "flash attention": backends.cuda.flash_sdp_enabled(),
+        "memory-efficient attention": backends.cuda.mem_efficient_sdp_enabled(),
     })
 print(json.dumps(found))
 """
 
 
-def read_switches(cases: list[tuple[Name, bool, int]]) -> list[dict[str, bool]]:
-    """The switches after each of (precision, TF32, number of image sizes) in one process."""
+def read_switches(cases: list[tuple[Name, bool, int, str]]) -> list[dict[str, bool]]:
+    """The switches after each of (precision, TF32, number of image sizes, attention backend) in one process."""
     done = subprocess.run(
         [sys.executable, "-c", READ_SWITCHES, json.dumps(cases)], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -55,13 +58,14 @@ def read_switches(cases: list[tuple[Name, bool, int]]) -> list[dict[str, bool]]:
 
 @pytest.mark.slow
 def test_the_switches_of_torch_for_each_precision() -> None:
-    cases: list[tuple[Name, bool, int]] = [
-        ("fp32", False, 4), ("bf16", True, 4), ("fp32", False, 4), ("fp16", True, 4), ("tf32", True, 4),
-        ("fp64", False, 4), ("bf16", False, 4), ("bf16", True, 40),
+    cases: list[tuple[Name, bool, int, str]] = [
+        ("fp32", False, 4, "auto"), ("bf16", True, 4, "cudnn"), ("fp32", False, 4, "auto"), ("fp16", True, 4, "math"),
+        ("tf32", True, 4, "auto"), ("fp64", False, 4, "auto"), ("bf16", False, 4, "auto"), ("bf16", True, 40, "auto"),
     ]  # fmt: skip
-    for (name, tf32, shapes), found in zip(cases, read_switches(cases), strict=True):
-        rounds = name in ("bf16", "fp16", "tf32")
-        expected = {"benchmark": rounds and shapes == 4}
+    for (name, tf32, shapes, attention), found in zip(cases, read_switches(cases), strict=True):
+        rounds, fused = name in ("bf16", "fp16", "tf32"), attention != "math"
+        expected = {"benchmark": rounds and shapes == 4, "cudnn attention": attention == "cudnn"}
+        expected |= {"flash attention": fused, "memory-efficient attention": fused}
         assert found == dict.fromkeys(found, tf32) | expected, (name, tf32, shapes)
 
 

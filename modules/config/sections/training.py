@@ -166,6 +166,16 @@ class TrainingSettings(Section):
         "faster; worth it for long runs.",
         advanced=True,
     )
+    attention_backend: Literal["auto", "cudnn", "math"] = setting(
+        "auto",
+        title="Attention backend",
+        help="Which of PyTorch's kernels compute attention on a GPU. auto: FlashAttention, or the memory-efficient "
+        "kernels where it cannot be used, such as with a mask. cudnn: cuDNN's as well, which PyTorch prefers on H100 "
+        "and newer GPUs; they are faster, but versions of 2025 and 2026 return wrong gradients for some lengths and "
+        "masks. math: without fused kernels, slow and exact to rounding.",
+        advanced=True,
+        resume="warn",
+    )
     gradient_checkpointing: bool = setting(
         False,
         title="Gradient checkpointing (saves memory)",
