@@ -76,6 +76,7 @@ ROWS = [
     Row("flux fine_tune checkpointing", "flux", {**FULL, **CHECKPOINTED}),
     Row("sdxl lora compile", "sdxl", {**SDXL, "compile": True}, beside="sdxl lora"),
     Row("z_image fine_tune checkpointing", "z_image", {**FULL, **CHECKPOINTED}),
+    Row("flux lora cudnn", "flux", {**FLUX, "attention_backend": "cudnn"}, beside="flux lora"),
     Row("sd15 fine_tune nccl", "sd15", {**FULL, "batch_size": 4}, beside="sd15 fine_tune", has_ranks=True),
 ]
 

@@ -16,7 +16,17 @@ from modules.run import RunFolder
 from modules.run.batch_size.records import SearchResult
 from scripts.gpu_check_list import MIB, require
 from scripts.make_demo_data import make_demo_data
-from tests.runs import ROOT, Run, group_settings, run_command, tiny_config, train_command
+from tests.runs import (
+    ROOT,
+    Job,
+    Run,
+    group_exit_codes,
+    group_settings,
+    run_command,
+    tiny_config,
+    train_command,
+    train_group,
+)
 
 
 def demo(device: torch.device, place: Path) -> str:
@@ -140,6 +150,10 @@ def tiny(place: Path, settings: Mapping[str, object]) -> TrainConfig:
 def trained(device: torch.device, place: Path, settings: Mapping[str, object], *flags: str, ranks: int = 1) -> Run:
     """The run that the real command makes of these settings. Raises CheckFailed if it fails."""
     config = tiny(place, settings)
+    if device.type == "cuda" and ranks > torch.cuda.device_count():  # the command asks for a GPU each
+        run = train_group(ranks, {"run": Job(config)})["run"]
+        require(not any(group_exit_codes(run, ranks)), f"exit codes {group_exit_codes(run, ranks)}")
+        return run
     done = run_command(train_command(config, place / "c.json", *(["--multi_gpu"] if ranks > 1 else []), *flags))
     require(done.returncode == 0, f"exit code {done.returncode}: {' '.join(done.stderr.split())[-250:]}")
     return Run(RunFolder(Path(config.runs_dir) / str(config.run_name)))
