@@ -1,17 +1,18 @@
 """Tandem on one GPU at real sizes, against hand-written loops that do the same work in the same process, in turns.
 
-python benchmarks/gpu.py [--minutes N] [--out FOLDER] [--only WORD ...] [--device cuda|cpu]
+python benchmarks/gpu.py [--minutes N] [--out FOLDER] [--only WORD ...] [--device cuda|cpu] [--tiny]
 
 Base models have random weights (benchmarks/real_sizes.py). Each row has a process of its own, forked from this one,
 which has imported everything and never touches the GPU; what memory it takes and what fails stays with it. Rows are
 printed and appended to FOLDER/rows.jsonl as they end, the most telling ones first; a table of all of them follows.
-`--device cpu` rehearses the same code with tiny networks.
+`--device cpu` rehearses the same code with tiny networks, `--tiny` on a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import shutil
@@ -31,7 +32,7 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 os.environ.setdefault("PYTHONWARNINGS", "ignore::DeprecationWarning")
 
 from benchmarks import gpu_row
-from benchmarks.gpu_row import Row
+from benchmarks.gpu_row import Row, Site
 from benchmarks.targets import Targets
 
 STEPS, TABLE = 0.97, 0.05  # the targets
@@ -87,7 +88,8 @@ def main() -> None:
     chosen = [row for row in ROWS if any(word in row.name for word in words)]
     arguments.out.mkdir(parents=True, exist_ok=True)
     with scratch(arguments.scratch) as place:
-        bench = Bench(place, arguments.out, arguments.device, arguments.minutes)
+        site = Site(place, arguments.device, arguments.tiny or arguments.device == "cpu")
+        bench = Bench(site, arguments.out, arguments.minutes)
         bench.rates()
         for row in chosen:
             bench.row(row)
@@ -97,8 +99,8 @@ def main() -> None:
 class Bench:
     """Starts the processes, and keeps and prints what they find."""
 
-    def __init__(self, place: Path, out: Path, device: str, minutes: float) -> None:
-        self.place, self.out, self.device = place, out, device
+    def __init__(self, site: Site, out: Path, minutes: float) -> None:
+        self.site, self.out = site, out
         self.ends = time.monotonic() + 60 * minutes
         self.context: Any = multiprocessing.get_context("fork")
         self.found: dict[str, Mapping[str, Any]] = {}
@@ -106,11 +108,11 @@ class Bench:
 
     def rates(self) -> None:
         """The device and what it does at most, to which the rows are compared."""
-        found = self.work(gpu_row.rates, self.device)
+        found = self.work(gpu_row.rates, self.site)
         if "error" in found and self.context.get_start_method() == "fork":
             print(f"Processes are started anew, not forked, because of {found['error']}", flush=True)
             self.context = multiprocessing.get_context("spawn")
-            found = self.work(gpu_row.rates, self.device)
+            found = self.work(gpu_row.rates, self.site)
         self.keep({"name": "rates", **found})
         print(f"  {json.dumps({name: value for name, value in self.found['rates'].items() if name != 'name'})}\n")
 
@@ -120,20 +122,20 @@ class Bench:
             self.keep({"name": row.name, "error": "not started: the minutes are over"})
             return
         if row.model not in self.prepared:
-            done = self.work(gpu_row.prepare, row.model, self.place, self.device)
+            done = self.work(gpu_row.prepare, row.model, self.site)
             if "error" in done:
                 self.keep({"name": row.name, "error": f"its base model could not be written: {done['error']}"})
                 return
             self.prepared.add(row.model)
         file = self.out / "estimate.json"
-        table = self.start(gpu_row.estimate, row, self.place, self.device, file)
+        table = self.start(gpu_row.estimate, row, self.site, file)
         started = time.monotonic()
-        found = self.work(gpu_row.train_in_turns, row, self.place, self.device)
+        found = self.work(gpu_row.train_in_turns, row, self.site)
         table.join(20)
         table.kill()
         found["memory_table"] = read(file)
         file.unlink(missing_ok=True)
-        shutil.rmtree(self.place / "runs", ignore_errors=True)
+        shutil.rmtree(self.site.place / "runs", ignore_errors=True)
         self.keep({"name": row.name, "model": row.model, **found, "row_s": time.monotonic() - started})
         print(line(row, self.found), flush=True)
 
@@ -142,7 +144,8 @@ class Bench:
         file = self.out / "result.json"
         file.unlink(missing_ok=True)
         process = self.start(function, *arguments, file)
-        process.join(max(5.0, min(MOST_ROW_S, self.ends - time.monotonic())))
+        most_s = MOST_ROW_S if self.site.device == "cuda" else math.inf
+        process.join(max(5.0, min(most_s, self.ends - time.monotonic())))
         is_late = process.is_alive()
         process.kill()
         process.join()
@@ -267,7 +270,8 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--out", type=Path, default=Path("gpu_rows"), help="folder of rows.jsonl and table.md")
     top.add_argument("--only", action="append", metavar="WORD", help="only rows whose name contains this")
-    top.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal with tiny networks")
+    top.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal, tiny")
+    top.add_argument("--tiny", action="store_true", help="networks of a rehearsal, on a GPU as well")
     top.add_argument("--scratch", type=Path, help="where models and runs are written; default: in memory, if it fits")
     return top
 

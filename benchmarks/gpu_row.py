@@ -45,6 +45,15 @@ _ATTENTION = ("scaled_dot_product", "fmha", "flash", "cudnn_attention", "efficie
 
 
 @dataclass(frozen=True)
+class Site:
+    """Where the rows are measured: a folder for models and runs, a device, and whether networks are tiny."""
+
+    place: Path
+    device: str
+    is_tiny: bool
+
+
+@dataclass(frozen=True)
 class Row:
     """What is trained: a model of real_sizes, and settings besides its defaults."""
 
@@ -55,21 +64,21 @@ class Row:
     backs_up: bool = False
     has_ranks: bool = False  # in a group of one rank
 
-    def config(self, place: Path, device: str) -> TrainConfig:
-        """Of a run in `place`, where the model is; on a CPU that of its rehearsal."""
-        size, folder, is_tiny = MODELS[self.model], place / self.model, device == "cpu"
-        backend = "gloo" if is_tiny else "nccl"
+    def config(self, site: Site) -> TrainConfig:
+        """Of a run there."""
+        size, folder = MODELS[self.model], site.place / self.model
+        backend = "gloo" if site.device == "cpu" else "nccl"
         group = {"enable_multi_gpu": True, "world_size": 1, "distributed_backend": backend} if self.has_ranks else {}
         return TrainConfig.model_validate(
             {
                 "family": size.family,
                 "base_model": str(folder / "base"),
                 "concepts": [{"path": str(folder / "images"), "repeats": 256}],
-                "resolution": TINY_SIDE if is_tiny else size.side,
+                "resolution": TINY_SIDE if site.is_tiny else size.side,
                 "aspect_ratio_bucketing": False,
                 "drop_last": True,
                 "cache_dir": str(folder / "cache"),
-                "runs_dir": str(place / "runs"),
+                "runs_dir": str(site.place / "runs"),
                 "run_name": self.name.replace(" ", "-"),
                 "epochs": 1000,
                 "batch_size": 1,
@@ -78,7 +87,7 @@ class Row:
                 "optimizer": {"name": "adamw", "fused": True},
                 "probe_memory": "off",
                 "backup_every": "never",
-                "device": "cpu" if is_tiny else "auto",
+                "device": "cpu" if site.device == "cpu" else "auto",
                 **group,
                 **self.settings,
             }
@@ -255,10 +264,16 @@ class Measurement:
         return kind() if self.device.type == "cuda" else 0
 
     def _pinned(self) -> float:
-        """GiB that torch has pinned, as it counts it."""
+        """GiB of host memory: torch's own, and what Tandem registers with CUDA, which are shared pages of no file."""
         if self.device.type != "cuda":
             return 0.0
-        return float(torch.cuda.host_memory_stats().get("allocated_bytes.current", 0)) / GIB
+        registered, is_shared = 0, False
+        for text in Path("/proc/self/smaps").read_text().splitlines():
+            if "-" in text.split(" ", 1)[0]:
+                is_shared = text.endswith("/dev/zero (deleted)")
+            elif is_shared and text.startswith("Rss:"):
+                registered += 1024 * int(text.split()[1])
+        return float(torch.cuda.host_memory_stats().get("allocated_bytes.current", 0) + registered) / GIB
 
 
 def child(function: Callable[..., None], arguments: Sequence[object], log: Path) -> None:
@@ -283,7 +298,7 @@ def child(function: Callable[..., None], arguments: Sequence[object], log: Path)
         os._exit(code)
 
 
-def train_in_turns(row: Row, place: Path, device: str, file: Path) -> None:
+def train_in_turns(row: Row, site: Site, file: Path) -> None:
     """Train `row` and write what is found to `file`."""
     found: Found = {"started": time.perf_counter()}
 
@@ -291,7 +306,7 @@ def train_in_turns(row: Row, place: Path, device: str, file: Path) -> None:
         file.write_text(json.dumps({name: value for name, value in found.items() if name != "started"}))
 
     try:
-        _train(row, place, device, found, save)
+        _train(row, site, found, save)
     except Exception as error:
         found["error"] = f"{type(error).__name__}: {str(error)[:500]}"
         found["traceback"] = traceback.format_exc()[-3000:]
@@ -300,7 +315,7 @@ def train_in_turns(row: Row, place: Path, device: str, file: Path) -> None:
         save()
 
 
-def _train(row: Row, place: Path, device: str, found: Found, save: Callable[[], None]) -> None:
+def _train(row: Row, site: Site, found: Found, save: Callable[[], None]) -> None:
     from modules.distributed import read_rank_env
     from modules.monitoring import RunReport
     from modules.run import EventLog, RunFolder, read_events
@@ -325,7 +340,7 @@ def _train(row: Row, place: Path, device: str, found: Found, save: Callable[[], 
             outcome: Outcome | None = super().after_step()
             return outcome if next(stages, self) is None else MEASURED
 
-    config = row.config(place, device)
+    config = row.config(site)
     folder = RunFolder.create(config)
     report = RunReport(EventLog(folder.events_file), folder.tensorboard_dir)
     rank_env = read_rank_env(os.environ)
@@ -353,30 +368,30 @@ def quiet() -> Iterator[None]:
         sys.stdout = screen
 
 
-def prepare(model: str, place: Path, device: str, file: Path) -> None:
-    """Write a base model and its images to `place`; `file` gets the seconds."""
+def prepare(model: str, site: Site, file: Path) -> None:
+    """Write a base model and its images; `file` gets the seconds."""
     started = time.perf_counter()
-    write_model(model, place / model, torch.device(device), tiny=device == "cpu")
+    write_model(model, site.place / model, torch.device(site.device), tiny=site.is_tiny)
     file.write_text(json.dumps({"seconds": time.perf_counter() - started}))
 
 
-def estimate(row: Row, place: Path, device: str, file: Path) -> None:
+def estimate(row: Row, site: Site, file: Path) -> None:
     """Write what the memory table says of `row`, in GiB; on the CPU alone."""
     from modules.families._by_name import family_class
     from modules.training.memory_table.table import memory_table
 
-    config = row.config(place, device)
+    config = row.config(site)
     table = memory_table(family_class(config.family), config)
     assert table is not None, "the model's folder describes it"
     phases = {phase: table.total("device", phase) / GIB for phase in ("training", "caching")}
     file.write_text(json.dumps({"phases": phases, "lines": table.lines()}))
 
 
-def rates(device: str, file: Path) -> None:
+def rates(site: Site, file: Path) -> None:
     """Write what the device does at most: the matrix product, and copies."""
-    is_cuda = device == "cuda"
+    device, is_cuda = site.device, site.device == "cuda"
     found: Found = {"torch": torch.__version__, "python": sys.version.split()[0], "cores": os.cpu_count()}
-    side, size = (8192, 1 << 30) if is_cuda else (256, 1 << 20)
+    side, size = (256, 1 << 20) if site.is_tiny else (8192, 1 << 30)
     matrix = torch.randn(side, side, device=device, dtype=torch.bfloat16)
     found["matmul_tflops"] = 2 * side**3 / _fastest(lambda: matrix @ matrix, is_cuda) / 1e12
     one, other = (torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2))
