@@ -78,15 +78,20 @@ def bare_encode(vae: nn.Module, pixels: Tensor) -> Tensor:
 
 def open_cache(config: TrainConfig) -> tuple[Family, Cache]:
     """The family, and a cache of the config's images."""
+    family = family_class(config.family).load_for_training(config)
+    return family, new_cache(family, config)
+
+
+def new_cache(family: Family, config: TrainConfig) -> Cache:
+    """A cache of the config's images, which are indexed first."""
     from modules.data.index.build import build_index
     from modules.data.index.index import index_path, load_index, no_progress
 
-    family = family_class(config.family).load(config)
     cache_dir = Path(config.cache_dir)
     file = index_path(config, config.seed, family.size_step, cache_dir)
     if not file.exists():
         build_index(config, config.seed, family.size_step, cache_dir, no_progress)
-    return family, Cache(cache_dir, family.fingerprint(), load_index(file), config, family.encodes_captions)
+    return Cache(cache_dir, family.fingerprint(), load_index(file), config, family.encodes_captions)
 
 
 def processes(bench: Bench) -> None:

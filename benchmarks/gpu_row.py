@@ -26,10 +26,12 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.bare_loops import BareLoop
-from benchmarks.real_sizes import MODELS, TINY_SIDE, write_model
+from benchmarks.diffusion_caching import bare_encode, new_cache
+from benchmarks.real_sizes import MODELS, TINY_SIDE, write_images, write_model
 from benchmarks.side_by_side import Screen
 from modules.config import TrainConfig
 from modules.data.batch import Batch
+from modules.families._by_name import family_class
 from modules.machine import find_free_port
 from modules.training.control_requests import Outcome
 
@@ -38,6 +40,7 @@ WARM_UP, ROUNDS = 3, 4
 SEGMENT_S, MOST_STEPS = 1.0, 16  # of a loop's turn
 COUNTED, BATCHES, BACKUP_STEPS = 4, 3, 8
 BACKUP_LIMIT_S = 25
+CACHED_PIXELS, CACHE_ROUNDS = 64 * 512**2, 3
 MEASURED = Outcome("measured", 0)
 Found: TypeAlias = dict[str, Any]
 Stage: TypeAlias = Generator[None, None, None]  # each `yield` is one step of the trainer
@@ -63,6 +66,7 @@ class Row:
     beside: str = ""  # the row whose images per second it is compared with, and whose operations count
     backs_up: bool = False
     has_ranks: bool = False  # in a group of one rank
+    only_caches: bool = False
 
     def config(self, site: Site) -> TrainConfig:
         """Of a run there."""
@@ -358,6 +362,46 @@ def _train(row: Row, site: Site, found: Found, save: Callable[[], None]) -> None
             found["warnings"] = [str(event["message"])[:300] for event in events]
 
 
+def cache_in_turns(row: Row, site: Site, file: Path) -> None:
+    """Fill a new cache and encode as many images in a bare loop, in turns, and write what is found to `file`."""
+    from modules.data.cache.encode_batches import encode_batch_size
+    from modules.training.precision import Precision, can_use_tf32
+
+    device, given = torch.device(site.device), row.config(site)
+    count = 4 if site.is_tiny else CACHED_PIXELS // given.resolution**2
+    images = site.place / row.model / "to-cache"
+    write_images(images, given.resolution, count)
+    config = given.model_copy(update={"concepts": (given.concepts[0].model_copy(update={"path": str(images)}),)})
+    precision = Precision(config.precision, device, tf32=can_use_tf32(config.precision, device))
+    precision.benchmark_convolutions(1)
+    family = family_class(config.family).load_for_training(config)
+    family.device = device
+    vae = family.encoders["vae"].to(device)
+    size = encode_batch_size(config.cache_batch_size, config.resolution, device.type)
+    pixels = torch.rand(size, 3, config.resolution, config.resolution, device=device) * 2 - 1
+    seconds: dict[str, list[float]] = {"own": [], "bare": []}
+    for turn in range(1 + CACHE_ROUNDS):
+        renewed = config.model_copy(update={"cache_dir": str(site.place / row.model / f"cache-{turn}")})
+        cache = new_cache(family, renewed)
+        batches = cache.batches(cache.missing(), size)
+        started = time.perf_counter()
+        cache.encode(batches, family.encode_batch, 0)
+        seconds["own"].append(time.perf_counter() - started)
+        started = time.perf_counter()
+        for _ in range(len(batches) // size):
+            bare_encode(vae, pixels).cpu()
+        seconds["bare"].append(time.perf_counter() - started)
+    own, bare = (each[1:] for each in seconds.values())  # cuDNN has chosen its algorithms
+    found = {
+        "batch": size,
+        "ratio": median(bare) / median(own),
+        "ratios": sorted(b / o for o, b in zip(own, bare, strict=True)),
+        "images_per_s": count / median(own),
+        "bare_images_per_s": count / median(bare),
+    }
+    file.write_text(json.dumps(found))
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """The progress bar is rendered as on a terminal, and shown nowhere."""
@@ -377,7 +421,6 @@ def prepare(model: str, site: Site, file: Path) -> None:
 
 def estimate(row: Row, site: Site, file: Path) -> None:
     """Write what the memory table says of `row`, in GiB; on the CPU alone."""
-    from modules.families._by_name import family_class
     from modules.training.memory_table.table import memory_table
 
     config = row.config(site)

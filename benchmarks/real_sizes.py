@@ -173,11 +173,11 @@ def _random(name: str, shape: torch.Size, device: torch.device) -> Tensor:
     return tensor.fill_(1 if name.endswith("weight") else 0)  # of norms, and biases
 
 
-def write_images(folder: Path, side: int) -> None:
-    """Images of `side` x `side`, smooth like photographs, with a caption each."""
+def write_images(folder: Path, side: int, count: int = IMAGES) -> None:
+    """`count` images of `side` x `side`, smooth like photographs, with a caption each."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(0)
-    for number in range(IMAGES):
+    for number in range(count):
         small = Image.fromarray(random.integers(0, 256, (16, 16, 3), dtype=np.uint8))
         file = folder / f"{number:03d}.jpg"
         small.resize((side, side), Image.Resampling.BICUBIC).save(file, quality=90)
