@@ -47,7 +47,7 @@ start_mypy() {
 
 set_up_other_torch() {
     [ -x "$python" ] || "${PYTHON:-python3}" -m venv "$root/.venv-torch-$torch" || return
-    grep -v '^torch==' requirements.lock | "$python" -m pip install --quiet -r /dev/stdin -r requirements-dev.lock "torch==$torch"
+    grep -vE '^(torch|setuptools)==' requirements.lock | "$python" -m pip install --quiet -r /dev/stdin -r requirements-dev.lock "torch==$torch"
 }
 
 install_system_packages & # beside pip: both mostly wait for the network

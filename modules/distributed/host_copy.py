@@ -14,9 +14,10 @@ class HostCopy:
     """
 
     def __init__(self, *values: Tensor) -> None:
-        """`values` are [], all on the same device."""
+        """`values` are [], on one device, or some on the CPU, as the gradient norm is with fsdp_cpu_offload."""
         self._event: torch.cuda.Event | None = None
-        self._numbers = torch.stack([value.detach().double() for value in values])
+        device = next((value.device for value in values if value.is_cuda), None)
+        self._numbers = torch.stack([value.detach().to(device, torch.float64, non_blocking=True) for value in values])
         if self._numbers.is_cuda:
             pinned = torch.empty(self._numbers.shape, dtype=torch.float64, pin_memory=True)
             self._numbers = pinned.copy_(self._numbers, non_blocking=True)

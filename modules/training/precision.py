@@ -44,6 +44,8 @@ class Precision:
             # of `torch.backends.cudnn.flags`; these two agree with all of torch's ways to read them (torch 2.13).
             torch.set_float32_matmul_precision("high" if tf32 else "highest")
             torch.backends.cudnn.allow_tf32 = tf32
+            # without it a run is not repeated, nor resumed, to the bit (measured on an H100)
+            torch.backends.cudnn.deterministic = not self._rounds
             # it gives NaN gradients (pytorch issue 196678, torch 2.11 to 2.13) and wrong outputs (issue 193893)
             torch.backends.cuda.enable_cudnn_sdp(attention == "cudnn")
             torch.backends.cuda.enable_flash_sdp(attention != "math")

@@ -38,6 +38,7 @@ for name, tf32, shapes, attention in json.loads(sys.argv[1]):
         "as inductor reads them": torch.get_float32_matmul_precision() != "highest",
         "as older code reads them": backends.cuda.matmul.allow_tf32 or backends.cudnn.allow_tf32,
         "benchmark": backends.cudnn.benchmark,
+        "deterministic convolutions": backends.cudnn.deterministic,
         "cudnn attention": backends.cuda.cudnn_sdp_enabled(),
         "flash attention": backends.cuda.flash_sdp_enabled(),
         "memory-efficient attention": backends.cuda.mem_efficient_sdp_enabled(),
@@ -65,7 +66,11 @@ def test_the_switches_of_torch_for_each_precision() -> None:
     for (name, tf32, shapes, attention), found in zip(cases, read_switches(cases), strict=True):
         rounds, fused = name in ("bf16", "fp16", "tf32"), attention != "math"
         expected = {"benchmark": rounds and shapes == 4, "cudnn attention": attention == "cudnn"}
-        expected |= {"flash attention": fused, "memory-efficient attention": fused}
+        expected |= {
+            "deterministic convolutions": not rounds,
+            "flash attention": fused,
+            "memory-efficient attention": fused,
+        }
         assert found == dict.fromkeys(found, tf32) | expected, (name, tf32, shapes)
 
 
