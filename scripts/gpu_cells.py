@@ -31,6 +31,7 @@ from scripts.gpu_check_list import ANSWER, FIRST, OF_A_CHECK, ONLY_ON_GPU, POINT
 WORKS, FAILED, NO_GPU = 0, 3, 2
 START = Limits(10, 120)  # of a process with torch
 NO_TIME = "no time"
+LASTING = ("CUDA", "NCCL")  # errors after which nothing works in the same process
 OTHERS_RECORD_S = 2.0  # after the end of one process of a group
 WORKER = ROOT / "scripts" / "gpu_worker.py"
 
@@ -82,7 +83,10 @@ def check_cells(device: str, words: Sequence[str], out: Path, *, resume: bool, d
 
 
 class Workers:
-    """The processes in which cells are tried: one for each rank of a layout, kept for its next cell until one fails."""
+    """The processes in which cells are tried: one for each rank of a layout.
+
+    They are kept for its next cell, unless one hangs, ends them, or leaves them in a state in which all others fail.
+    """
 
     def __init__(self, device: str, place: Path, log: Path) -> None:
         self._device, self._place, self._log = device, place, log
@@ -97,6 +101,8 @@ class Workers:
 
     def outcome(self, cell: Cell, left_s: float) -> str | None:
         """What a cell gives; None if the time that is left is too short for it."""
+        if any(process.poll() is not None for process in self._of_layout.get(cell.layout, [])):
+            self._end(cell.layout)  # after it had answered
         is_new = cell.layout not in self._of_layout
         limit_s = cell.limits.limit_s + (START.limit_s if is_new else 0)
         if left_s < cell.limits.typical_s + (START.typical_s if is_new else 0):
@@ -106,11 +112,10 @@ class Workers:
         if is_new:
             self._of_layout[cell.layout] = self._start(cell.layout)
         outcome = self._wait(cell, place, min(limit_s, left_s))
-        if outcome is None and limit_s <= left_s:
-            outcome = f"FAILED: no result within {limit_s:g} s"
-        if outcome is None or outcome.startswith("FAILED"):  # what it has left behind must not make others fail
+        too_long = f"FAILED: no result within {limit_s:g} s" if limit_s <= left_s else None
+        if outcome is None or (outcome.startswith("FAILED") and any(word in outcome for word in LASTING)):
             self._end(cell.layout)
-        return outcome
+        return outcome or too_long
 
     def _start(self, layout: Layout) -> list[subprocess.Popen[str]]:
         environment = {
@@ -256,7 +261,8 @@ def cells_of(layouts: Sequence[Layout], device: str) -> list[Cell]:
 def describe_machine(device: str) -> str:
     """Devices and versions in one line."""
     build = torch_build()
-    packages = {each.name: each.version for each in importlib.metadata.distributions()}
+    # of a package that is there twice, the first is used
+    packages = {each.name: each.version for each in reversed(list(importlib.metadata.distributions()))}
     versions = [
         f"torch {build.version if build else 'missing'}",
         *(f"{name} {packages.get(name, 'missing')}" for name in ("diffusers", "transformers", "peft")),

@@ -24,7 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_version
+from scripts.common import add_version, prepare_program
 from scripts.gpu_check_list import FIRST, OF_A_CHECK, POINTS, ROOT, checks
 
 # What an image of torch, transformers and accelerate for machines with GPUs is likely to lack, or to have too old.
@@ -47,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="tandem-wheels-") as folder:
         if options.wheels is not None and not install(options.wheels, folder):
             return 2
+        prepare_program()
         from scripts.gpu_cells import check_cells  # needs pydantic, perhaps from a wheel
 
         deadline = started + 60 * options.minutes

@@ -15,7 +15,17 @@ from modules.config import TrainConfig
 from modules.distributed import RankEnv
 from modules.run import RunFolder, root_cause
 from modules.training.worker import run_worker
-from scripts.gpu_check_list import GLOBAL_BATCH, ONLY_ON_GPU, SINGLE_PROCESS, Check, CheckFailed, Runs, checks, require
+from scripts.gpu_check_list import (
+    ANSWER,
+    GLOBAL_BATCH,
+    ONLY_ON_GPU,
+    SINGLE_PROCESS,
+    Check,
+    CheckFailed,
+    Runs,
+    checks,
+    require,
+)
 from scripts.gpu_worker import publish
 from scripts.make_demo_data import make_demo_data
 from tests.ports import free_port
@@ -39,13 +49,15 @@ def run_check(device: torch.device, place: Path, *, name: str, backend: str, ran
         publish(place / "ports", json.dumps([free_port() for _ in configs]))
     ports = json.loads(wait_for(place / "ports"))
     runs = {}
-    for port, (job, config) in zip(ports, configs.items(), strict=True):
-        folder = RunFolder(Path(config.runs_dir) / str(config.run_name))
-        rank_env = RankEnv(rank, rank, ranks, "127.0.0.1", port)
-        code = run_worker(config, folder, rank_env, resume="latest" if job == "resumed" else None)
-        (folder.log_dir / f"exit-{rank}").write_text(str(code))
-        runs[job] = Run(folder)
-    publish(place / f"done-{rank}", "")
+    try:
+        for port, (job, config) in zip(ports, configs.items(), strict=True):
+            folder = RunFolder(Path(config.runs_dir) / str(config.run_name))
+            rank_env = RankEnv(rank, rank, ranks, "127.0.0.1", port)
+            code = run_worker(config, folder, rank_env, resume="latest" if job == "resumed" else None)
+            (folder.log_dir / f"exit-{rank}").write_text(str(code))
+            runs[job] = Run(folder)
+    finally:
+        publish(place / f"done-{rank}", "")
     if rank:
         return ""
     for other in range(ranks):
@@ -93,7 +105,8 @@ def config_of(place: Path, name: str, settings: Mapping[str, object]) -> TrainCo
 
 
 def wait_for(file: Path) -> str:
-    """What another rank publishes; who started this process knows when it has taken too long."""
+    """What another rank publishes. Raises CheckFailed if rank 0 has failed; whoever started this limits the time."""
     while not file.exists():
+        require(not (file.parent / ANSWER).exists(), "rank 0 has failed")
         time.sleep(0.02)
     return file.read_text(encoding="utf-8")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import psutil
@@ -96,14 +97,32 @@ def test_another_machine_starts_anew_and_without_time_nothing_is_tried(tmp_path:
 
 
 @pytest.mark.slow
+def test_wheels_come_before_what_is_installed_and_must_fit(tmp_path: Path) -> None:
+    name = "peft-99.0.dist-info"
+    with zipfile.ZipFile(tmp_path / "peft-99.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{name}/METADATA", "Metadata-Version: 2.1\nName: peft\nVersion: 99.0\n")
+        wheel.writestr(f"{name}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{name}/RECORD", "")
+    done = run(tmp_path / "out", "--wheels", str(tmp_path), "--minutes=0.01", *QUICK)
+    assert done.returncode == WORKS, done.stdout + done.stderr
+    assert ", peft 99.0, " in done.stdout
+    (tmp_path / "peft-99.0-py3-none-any.whl").rename(tmp_path / "peft-99.0-cp27-none-any.whl")
+    done = run(tmp_path / "out", "--wheels", str(tmp_path), *QUICK)
+    assert done.returncode == NO_GPU
+    assert "peft-99.0-cp27-none-any.whl is not a supported wheel" in done.stderr
+
+
+@pytest.mark.slow
 def test_a_point_that_fails_hangs_or_dies_says_so_and_the_next_one_is_tried(tmp_path: Path) -> None:
     def cell(function: str, limit_s: float = 60) -> Cell:
-        return Cell(ALONE, function, f"{__name__}:{function}", {}, Limits(0, limit_s))
+        return Cell(ALONE, f"{function} {limit_s}", f"{__name__}:{function}", {}, Limits(0, limit_s))
 
     with Workers("cpu", tmp_path, tmp_path / "log.txt") as workers:
         assert workers.outcome(cell("works"), left_s=600) == "on cpu"
-        assert workers.outcome(cell("hangs", 0.5), left_s=600) == "FAILED: no result within 0.5 s"
         assert workers.outcome(cell("fails"), left_s=600) == "FAILED: ValueError: on purpose"
+        assert workers.outcome(cell("hangs"), left_s=0.3) is None
+        assert workers.outcome(cell("works", 61), left_s=600) == "on cpu"
+        assert workers.outcome(cell("hangs", 0.5), left_s=600) == "FAILED: no result within 0.5 s"
         assert workers.outcome(cell("dies"), left_s=600) == "FAILED: its processes ended with the exit codes [7]"
     assert "on purpose" in (tmp_path / "log.txt").read_text()
 
