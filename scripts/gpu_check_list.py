@@ -90,7 +90,7 @@ POINTS = {
     "blocks in host memory": Point("scripts.gpu_device_points:block_offload", Limits(10, 120)),
     "TF32 and caching": Point("scripts.gpu_device_points:tf32", Limits(15, 120)),
     "optimizers without waiting": Point("scripts.gpu_device_points:optimizers", Limits(15, 120)),
-    "modules.library": Point("scripts.gpu_device_points:library", Limits(40, 180)),
+    "modules.library": Point("scripts.gpu_run_points:library", Limits(40, 180)),
     "spawn launcher": Point("scripts.gpu_run_points:spawn_launcher", Limits(30, 150)),
     "a failing rank does not hang": Point("scripts.gpu_run_points:failing_rank", Limits(30, 150)),
     "out of memory: step": Point("scripts.gpu_run_points:memory_forward", Limits(30, 150)),

@@ -19,13 +19,11 @@ from modules.config.sections.optimizers import OPTIMIZERS
 from modules.diffusion.quantized import QuantizedLinear, keep_in_host_memory_
 from modules.distributed.bucket_views import move_gradients_into_buckets
 from modules.distributed.host_copy import HostCopy
-from modules.library import GpuMonitor, Trainer, benchmark, gpu_info
 from modules.machine import find_free_port, visible_gpus
 from modules.training.block_offload import BlockOffload, offloaded_blocks
 from modules.training.optimizers import build_optimizer
 from modules.training.precision import Precision, can_use_tf32
 from scripts.gpu_check_list import MIB, ONLY_ON_GPU, require
-from tests.library.trainer_programs import Sums, make_model, squared_error
 
 
 def tf32(device: torch.device, place: Path) -> str:
@@ -172,45 +170,6 @@ def block_offload(device: torch.device, place: Path) -> str:
         require(all(map(torch.equal, *gradients)), f"gradients differ, with recomputation {recompute}")
     took = ", ".join(f"{1000 * seconds:.1f} ms {name}" for name, seconds in times.items())
     return f"{offload.host_bytes / MIB:.0f} MiB of frozen weights; a step takes {took}; gradients are the same bits"
-
-
-def library(device: torch.device, place: Path) -> str:
-    """Trainer with a model on the device, in this process and in one for each GPU; GPU metrics and a benchmark."""
-    ranks = torch.cuda.device_count() if device.type == "cuda" else 2
-    modes: dict[str, dict[str, object]] = {
-        "one": {"training_mode": "single"},
-        "many": {"training_mode": "distributed", "world_size": ranks},
-    }
-    models = {name: make_model().to(device) for name in modes}
-    with GpuMonitor(interval_s=0.2) as monitor:
-        for name, mode in modes.items():
-            Trainer(
-                models[name],
-                Sums(),
-                loss=squared_error,
-                config={**mode, "epochs": 3, "batch_size": 4, "global_batch_size": 8, "learning_rate": 0.02},
-                precision="fp64",
-                device="cpu" if device.type == "cpu" else "auto",
-                loader_workers=0,
-                runs_dir=str(place / "runs"),
-                run_name=name,
-            ).fit()
-    one, many, start = (model.state_dict() for model in (*models.values(), make_model().to(device)))
-    difference = max(float((one[name] - many[name]).abs().max()) for name in one)
-    has_trained = not all(torch.equal(one[name], start[name]) for name in one)
-    require(difference <= 1e-6 and has_trained, f"the weights of one process and of {ranks} differ by {difference:g}")
-    if device.type == "cuda":
-        _check_metrics(device, monitor)
-    return f"{ranks} processes train like one; the weights differ by {difference:.1e}"
-
-
-def _check_metrics(device: torch.device, monitor: GpuMonitor) -> None:
-    gpus, figures = gpu_info(), monitor.summary()
-    has_all = len(gpus) == torch.cuda.device_count() and f"gpu {gpus[0].index} memory_used_mib" in figures
-    require(has_all, f"gpu_info shows {len(gpus)} GPUs, GpuMonitor {', '.join(figures)}")
-    batch = torch.rand(64, 4, dtype=torch.float64, device=device)
-    memory = benchmark(make_model().to(device), (batch, batch.sum(dim=1, keepdim=True)), squared_error).memory
-    require(memory is not None and 0 < memory.efficiency <= 1, f"the benchmark's memory is {memory}")
 
 
 def nvml_mapping(device: torch.device, place: Path) -> str:

@@ -1,4 +1,4 @@
-"""Points of scripts/gpu_check_list.py that start runs with the real commands."""
+"""Points of scripts/gpu_check_list.py that start runs, with the real commands or in a program of one's own."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import torch
 
 from modules.config import TrainConfig, save_config
 from modules.config.io.presets import preset_data
+from modules.library import GpuMonitor, Trainer, benchmark, gpu_info
 from modules.run import RunFolder
 from modules.run.batch_size.records import SearchResult
 from scripts.gpu_check_list import MIB, require
 from scripts.make_demo_data import make_demo_data
+from tests.library.trainer_programs import Sums, make_model, squared_error
 from tests.runs import (
     ROOT,
     Job,
@@ -129,6 +131,45 @@ def host_memory(device: torch.device, place: Path) -> str:
     one, two = (peaks(place, model, ranks, kind)["Anonymous"] for ranks in (1, 2))
     size = sum(file.stat().st_size for file in model.rglob("*.safetensors")) / MIB
     return f"model of {size:.0f} MiB: one rank {one:.0f} MiB, two ranks together {two:.0f} MiB"
+
+
+def library(device: torch.device, place: Path) -> str:
+    """Trainer with a model on the device, in this process and in one for each GPU; GPU metrics and a benchmark."""
+    ranks = torch.cuda.device_count() if device.type == "cuda" else 2
+    modes: dict[str, dict[str, object]] = {
+        "one": {"training_mode": "single"},
+        "many": {"training_mode": "distributed", "world_size": ranks},
+    }
+    models = {name: make_model().to(device) for name in modes}
+    with GpuMonitor(interval_s=0.2) as monitor:
+        for name, mode in modes.items():
+            Trainer(
+                models[name],
+                Sums(),
+                loss=squared_error,
+                config={**mode, "epochs": 3, "batch_size": 4, "global_batch_size": 8, "learning_rate": 0.02},
+                precision="fp64",
+                device="cpu" if device.type == "cpu" else "auto",
+                loader_workers=0,
+                runs_dir=str(place / "runs"),
+                run_name=name,
+            ).fit()
+    one, many, start = (model.state_dict() for model in (*models.values(), make_model().to(device)))
+    difference = max(float((one[name] - many[name]).abs().max()) for name in one)
+    has_trained = not all(torch.equal(one[name], start[name]) for name in one)
+    require(difference <= 1e-6 and has_trained, f"the weights of one process and of {ranks} differ by {difference:g}")
+    if device.type == "cuda":
+        _check_metrics(device, monitor)
+    return f"{ranks} processes train like one; the weights differ by {difference:.1e}"
+
+
+def _check_metrics(device: torch.device, monitor: GpuMonitor) -> None:
+    gpus, figures = gpu_info(), monitor.summary()
+    has_all = len(gpus) == torch.cuda.device_count() and f"gpu {gpus[0].index} memory_used_mib" in figures
+    require(has_all, f"gpu_info shows {len(gpus)} GPUs, GpuMonitor {', '.join(figures)}")
+    batch = torch.rand(64, 4, dtype=torch.float64, device=device)
+    memory = benchmark(make_model().to(device), (batch, batch.sum(dim=1, keepdim=True)), squared_error).memory
+    require(memory is not None and 0 < memory.efficiency <= 1, f"the benchmark's memory is {memory}")
 
 
 def starved(device: torch.device, fault: str) -> dict[str, object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -115,7 +114,7 @@ def test_wheels_come_before_what_is_installed_and_must_fit(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_a_point_that_fails_hangs_or_dies_says_so_and_the_next_one_is_tried(tmp_path: Path) -> None:
     def cell(function: str, limit_s: float = 60) -> Cell:
-        return Cell(ALONE, f"{function} {limit_s}", f"{__name__}:{function}", {}, Limits(0, limit_s))
+        return Cell(ALONE, f"{function} {limit_s}", f"tests.scripts.gpu_points:{function}", {}, Limits(0, limit_s))
 
     with Workers("cpu", tmp_path, tmp_path / "log.txt") as workers:
         assert workers.outcome(cell("works"), left_s=600) == "on cpu"
@@ -125,23 +124,6 @@ def test_a_point_that_fails_hangs_or_dies_says_so_and_the_next_one_is_tried(tmp_
         assert workers.outcome(cell("hangs", 0.5), left_s=600) == "FAILED: no result within 0.5 s"
         assert workers.outcome(cell("dies"), left_s=600) == "FAILED: its processes ended with the exit codes [7]"
     assert "on purpose" in (tmp_path / "log.txt").read_text()
-
-
-def works(device: torch.device, place: Path) -> str:
-    return f"on {device}"
-
-
-def hangs(device: torch.device, place: Path) -> str:
-    time.sleep(600)
-    return ""
-
-
-def fails(device: torch.device, place: Path) -> str:
-    raise ValueError("on purpose")
-
-
-def dies(device: torch.device, place: Path) -> str:
-    os._exit(7)
 
 
 def test_the_plan_needs_no_torch_and_names_the_locked_wheels() -> None:
