@@ -64,6 +64,7 @@ class Row:
     model: str
     settings: Mapping[str, object]
     beside: str = ""  # the row whose images per second it is compared with, and whose operations count
+    least: float = 0  # the target: of those images per second
     backs_up: bool = False
     has_ranks: bool = False  # in a group of one rank
     only_caches: bool = False
@@ -138,14 +139,16 @@ class Measurement:
         for _ in range(2):
             yield
         steps = max(2, min(MOST_STEPS, round(SEGMENT_S / (self._now() - started) * 2)))
-        own, bare = list[float](), list[float]()
+        own, bare, ahead = list[float](), list[float](), list[float]()
         peaks: dict[str, list[int]] = {"peak": [], "reserved": [], "bare_peak": []}
         for _ in range(ROUNDS):
             self._forget_peaks()
             started = self._now()
             for _ in range(steps):
                 yield
+            issued = time.perf_counter()
             own.append((self._now() - started) / steps)
+            ahead.append(time.perf_counter() - issued)
             peaks["peak"].append(self._peak(torch.cuda.max_memory_allocated))
             peaks["reserved"].append(self._peak(torch.cuda.max_memory_reserved))
             self._forget_peaks()
@@ -164,6 +167,7 @@ class Measurement:
             "ratios": ratios,
             "images_per_s": images / median(own),
             "bare_images_per_s": images / median(bare),
+            "host_ahead_ms": median(ahead) * 1e3,
             "flops_per_image": self.trainer.flops.per_sample,
             **{f"{name}_gib": max(values) / GIB for name, values in peaks.items()},
             "pinned_gib": self._pinned(),
@@ -200,7 +204,7 @@ class Measurement:
             launched = time.perf_counter() - started
             took = self._now() - started
         events = trace.key_averages()
-        attention = {event.key: event.count for event in events if any(word in event.key for word in _ATTENTION)}
+        attention = {event.key[:90]: event.count for event in events if any(word in event.key for word in _ATTENTION)}
         waiting = {e.key: e for e in events if e.key.startswith(("cuda", "hip")) and "Synchronize" in e.key}
         pageable = sum(event.count for event in events if "Pageable" in event.key)
         self.found |= {
