@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 os.environ.setdefault("PYTHONWARNINGS", "ignore::DeprecationWarning")
 
-from benchmarks import gpu_row
+from benchmarks import gpu_processes
 from benchmarks.gpu_row import Row, Site
 from benchmarks.targets import Targets
 
@@ -112,11 +112,11 @@ class Bench:
 
     def rates(self) -> None:
         """The device and what it does at most, to which the rows are compared."""
-        found = self.work(gpu_row.rates, self.site)
+        found = self.work(gpu_processes.rates, self.site)
         if "error" in found and self.context.get_start_method() == "fork":
             print(f"Processes are started anew, not forked, because of {found['error']}", flush=True)
             self.context = multiprocessing.get_context("spawn")
-            found = self.work(gpu_row.rates, self.site)
+            found = self.work(gpu_processes.rates, self.site)
         self.keep({"name": "rates", **found})
         print(f"  {json.dumps({name: value for name, value in self.found['rates'].items() if name != 'name'})}\n")
 
@@ -126,15 +126,16 @@ class Bench:
             self.keep({"name": row.name, "error": "not started: the minutes are over"})
             return
         if row.model not in self.prepared:
-            done = self.work(gpu_row.prepare, row.model, self.site)
+            done = self.work(gpu_processes.prepare, row.model, self.site)
             if "error" in done:
                 self.keep({"name": row.name, "error": f"its base model could not be written: {done['error']}"})
                 return
             self.prepared.add(row.model)
         file = self.out / "estimate.json"
-        table = self.start(gpu_row.estimate, row, self.site, file)
+        table = self.start(gpu_processes.estimate, row, self.site, file)
         started = time.monotonic()
-        found = self.work(gpu_row.cache_in_turns if row.only_caches else gpu_row.train_in_turns, row, self.site)
+        measure = gpu_processes.cache_in_turns if row.only_caches else gpu_processes.train_in_turns
+        found = self.work(measure, row, self.site)
         table.join(20)
         table.kill()
         found["memory_table"] = read(file)
@@ -164,7 +165,7 @@ class Bench:
     def start(self, function: Callable[..., None], *arguments: object) -> BaseProcess:
         """A process of `function`, which may start others."""
         process: BaseProcess = self.context.Process(
-            target=gpu_row.child, args=(function, arguments, self.out / "log.txt")
+            target=gpu_processes.child, args=(function, arguments, self.out / "log.txt")
         )
         process.start()
         return process
