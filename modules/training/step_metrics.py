@@ -89,8 +89,8 @@ class StepMetrics:
         self._phases.begin(phase)
 
     def begin_gradient_sync(self, loss: Tensor) -> None:
-        """Before the backward of `loss`, [], in which the ranks reduce their gradients and so wait for each other."""
-        self._gradient_sync = TimePoint(self._device)
+        """`backward` has begun, of `loss`, [], in which the ranks reduce their gradients and so wait for each other."""
+        self._gradient_sync: TimePoint = self._phases.latest
         if self._world_size > 1:
             self._phases.begin_sync_after(loss)
 
@@ -139,10 +139,10 @@ class StepMetrics:
 
     def _typical(self) -> dict[str, float]:
         """RANK_METRICS of the group: those of its step of median length, whose phases add up."""
-        found = sorted((step.rank_metrics() for step in self._sent), key=lambda each: each["step_s"])
-        if not found:
+        if not self._sent:
             return {}
-        typical = found[(len(found) - 1) // 2]
+        by_length = sorted(self._sent, key=lambda step: step.phases.seconds())
+        typical = by_length[(len(by_length) - 1) // 2].rank_metrics()
         flops = {} if self._flops is None else self._flops.of_step(int(typical["samples"]))
         return {**typical, **_memory_mib(self._device), **flops}
 

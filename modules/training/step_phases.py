@@ -45,8 +45,14 @@ class StepPhases:
         self._end: TimePoint | None = None
 
     def begin(self, phase: Phase) -> None:
-        """From here on the step is in this phase."""
-        self._marks.append((phase, TimePoint(self._device)))
+        """From here on the step is in this phase, if it is not already."""
+        if phase != self._marks[-1][0]:
+            self._marks.append((phase, TimePoint(self._device)))
+
+    @property
+    def latest(self) -> TimePoint:
+        """When the current phase began."""
+        return self._marks[-1][1]
 
     def end(self) -> TimePoint:
         """The step ends here, which is where the next one starts."""
