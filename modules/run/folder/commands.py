@@ -52,9 +52,13 @@ class Commands:
             self._stuck.add(name)
 
     def _read(self) -> dict[str, str]:
-        found = {}
+        found: dict[str, str] = {}
+        try:
+            present = os.listdir(self._directory)
+        except OSError:
+            return found
         for name in self._names:
-            if name in self._stuck:
+            if name not in present or name in self._stuck:
                 continue
             has_content = name == CUSTOM_SAMPLE
             try:
