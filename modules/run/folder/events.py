@@ -9,11 +9,12 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from modules.files import MASK, is_secret_name, mask_secrets, open_for_writing
 
@@ -74,10 +75,9 @@ class EventLog:
     def write_at(self, place: EventPlace | None, type: str, **fields: object) -> None:
         """Write one event in the `place` that is reserved for it; None: at the end."""
         at = time.time() if place is None else place.time
-        event = {"v": PROTOCOL_VERSION, "t": round(at, 3), "type": type, **fields}
-        text = json.dumps(_clean(event), ensure_ascii=False, separators=(",", ":"), default=_as_text)
+        event = {"v": PROTOCOL_VERSION, "t": round(at, 3), "type": type, **_clean_fields(fields)}
         # A file name need not be valid UTF-8; its undecodable bytes can only be written as \udcxx.
-        line = text.encode(errors="backslashreplace") + b"\n"
+        line = _ENCODER.encode(event).encode(errors="backslashreplace") + b"\n"
         with self._lock:
             if type in _BUFFERED and len(self._lines) >= _MAX_PENDING:
                 self._lost += 1
@@ -209,11 +209,15 @@ def _clean(value: object) -> object:
     if isinstance(value, str):
         return mask_secrets(value)
     if isinstance(value, dict):
-        named = ((*_masked_name(str(key)), item) for key, item in value.items())
-        return {name: MASK if is_secret and item else _clean(item) for name, is_secret, item in named}
+        return _clean_fields(value)
     if isinstance(value, (list, tuple)):
         return [_clean(item) for item in value]
     return value
+
+
+def _clean_fields(fields: Mapping[Any, object]) -> dict[str, object]:
+    named = ((*_masked_name(str(key)), item) for key, item in fields.items())
+    return {name: MASK if is_secret and item else _clean(item) for name, is_secret, item in named}
 
 
 @lru_cache(maxsize=512)
@@ -229,6 +233,9 @@ def _line_of(line: bytes | EventPlace) -> bytes | None:
 
 def _as_text(value: object) -> str:
     return mask_secrets(str(value))
+
+
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_as_text)
 
 
 def _lost_events_warning(count: int) -> bytes:
