@@ -16,6 +16,7 @@ from diffusers.schedulers.scheduling_flow_match_euler_discrete import FlowMatchE
 from PIL import Image
 from pydantic import JsonValue
 from torch import Tensor, nn
+from torch.nn import functional
 
 from modules.config import ConfigError, TrainConfig
 from modules.data.batch import Batch, Example
@@ -136,7 +137,7 @@ class PixelDiffusion(Family):
         t_over_pixels = t.view(-1, 1, 1, 1)
         x_t = (1 - t_over_pixels) * x_0 + t_over_pixels * x_1
         velocity: Tensor = self.model(x_t, t, batch.tensors["tokens"])
-        error = (velocity - (x_1 - x_0)).square()
+        error = functional.mse_loss(velocity, x_1 - x_0, reduction="none")
         if "weights" in batch.tensors:
             error = error * batch.tensors["weights"]
         return error.mean(dim=(1, 2, 3))
