@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
@@ -16,6 +17,7 @@ from modules.diffusion.quantized import QuantizedLinear
 from modules.families._family import Family
 from modules.run.format_memory import format_memory
 from modules.training.block_offload import aligned, offloaded_blocks
+from modules.training.memory_table.cuda_autocast import CudaAutocast
 from modules.training.memory_table.encoding import encoding_activations
 from modules.training.memory_table.fake_model import call_in_fake, fake_family
 from modules.training.memory_table.live_bytes import LiveBytes
@@ -249,7 +251,8 @@ def _drop_gradient(weight: Tensor) -> None:
 
 
 def _forward(kind: type[Family], family: Family, config: TrainConfig, samples: int) -> Tensor | None:
-    with Precision(config.precision, torch.device("cpu")).autocast():
+    as_on_device = nullcontext() if config.device == "cpu" else CudaAutocast()
+    with Precision(config.precision, torch.device("cpu")).autocast(), as_on_device:
         size = (config.resolution, config.resolution)
         return kind.meta_loss(config, family.model, size, samples)
 
