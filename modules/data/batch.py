@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -165,7 +165,7 @@ class Batch:
                 continue
             yield replace(
                 self,
-                tensors={name: tensor[part] for name, tensor in self.tensors.items()},
+                tensors=_cut(self.tensors, part),
                 ids=self.ids[part],
                 seeds=self.seeds[part],
                 weights=self.weights[part],
@@ -181,6 +181,15 @@ class Batch:
             is_last_of_step=is_last,
             step_samples=self.step_samples,
         )
+
+
+def _cut(tensors: Mapping[str, Tensor], part: slice) -> dict[str, Tensor]:
+    """Some of the samples, padded to the longest of them alone."""
+    found = {name: tensor[part] for name, tensor in tensors.items()}
+    for name in found:
+        if name + LENGTH in found:
+            found[name] = found[name][:, : max(found[name + LENGTH].tolist())]
+    return found
 
 
 def stack_samples(samples: Sequence[dict[str, Tensor]], varying_length: Collection[str] = ()) -> dict[str, Tensor]:

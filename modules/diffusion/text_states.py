@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -84,16 +85,17 @@ class TextBatch:
 
     def each(self, name: str) -> list[Tensor]:
         """The states of each caption, [T, ...]."""
-        lengths = self.tensors[name + LENGTH].tolist()
-        return [tensor[:length] for tensor, length in zip(self.tensors[name], lengths, strict=True)]
+        return [tensor[:length] for tensor, length in zip(self.tensors[name], self.lengths(name), strict=True)]
 
-    def has_padding(self, name: str) -> bool:
-        """Whether some of the states are padding."""
-        return bool(min(self.tensors[name + LENGTH].tolist()) < self.tensors[name].shape[1])
+    def lengths(self, name: str) -> list[int]:
+        """How many states each caption has, without padding."""
+        return cast("list[int]", self.tensors[name + LENGTH].tolist())
 
-    def mask(self, name: str) -> Tensor:
-        """bool [B, T]: which states are no padding."""
-        states = self.tensors[name]
+    def mask(self, name: str) -> Tensor | None:
+        """bool [B, T]: which states are no padding; None if all are, because no flash attention takes a mask."""
+        states, lengths = self.tensors[name], self.lengths(name)
+        if min(lengths) == states.shape[1]:
+            return None
         places = torch.arange(states.shape[1], device=states.device)
         # one by one, because a GPU would wait for a copy of all lengths
-        return torch.stack([places < length for length in self.tensors[name + LENGTH].tolist()])
+        return torch.stack([places < length for length in lengths])

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import diffusers
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -29,30 +28,12 @@ USUAL_TOKENS = 256  # of a caption whose states are as long as it is
 
 @dataclass(frozen=True)
 class FullTexts(TextBatch):
-    """Captions of equal length, without padding; no value is read from a tensor."""
+    """Captions of equal length, without padding; no value is read from a tensor, since fake ones have none."""
 
-    def each(self, name: str) -> list[Tensor]:
-        """The states of each caption, [T, ...]."""
-        return list(self.tensors[name].unbind())
-
-    def has_padding(self, name: str) -> bool:
-        """Never."""
-        return False
-
-    def mask(self, name: str) -> Tensor:
-        """bool [B, T], all true."""
-        states = self.tensors[name]
-        return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
-
-
-class CountedTexts(FullTexts):
-    """For a transformer that asks its mask for the lengths as numbers (`mask.sum(dim=1).tolist()`)."""
-
-    def mask(self, name: str) -> Tensor:
-        """bool [B, T], all true, with a `sum` that is no tensor, since fake tensors have no values."""
-        mask = super().mask(name)
-        mask.sum = lambda dim: np.full(len(mask), mask.shape[dim])  # type: ignore[method-assign, assignment]
-        return mask
+    def lengths(self, name: str) -> list[int]:
+        """That of the tensor, for each caption."""
+        samples, length = self.tensors[name].shape[:2]
+        return [length] * samples
 
 
 class FlowEstimates(FlowSampling):
@@ -62,7 +43,6 @@ class FlowEstimates(FlowSampling):
     text_names: ClassVar[tuple[str, ...]]
     packed_latents: ClassVar[int] = 4  # of the autoencoder's, that are one token before the transformer sees them
     pixels_per_latent: ClassVar[int] = 8  # of x_t, on a side
-    estimated_texts: ClassVar[type[FullTexts]] = FullTexts
 
     @abstractmethod
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
@@ -97,7 +77,7 @@ class FlowEstimates(FlowSampling):
         limit = family.caption_limit
         tokens = min(limit, USUAL_TOKENS) if any(name.endswith(STATES) for name in cls.text_names) else limit
         shapes = cls.text_shapes(transformer.config, tokens)
-        text = cls.estimated_texts({name: torch.zeros(samples, *shape, dtype=dtype) for name, shape in shapes.items()})
+        text = FullTexts({name: torch.zeros(samples, *shape, dtype=dtype) for name, shape in shapes.items()})
         sigma = torch.zeros(samples, dtype=dtype)
         prediction: Tensor = family.velocity(x_t, sigma, text, family._guidance(x_t))
         return (prediction.to(dtype) - x_t).square().flatten(1).mean(1)

@@ -35,9 +35,8 @@ class Chroma(FlowTransformer):
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
         """See FlowTransformer."""
-        tokens, states, mask = to_tokens(x_t), text[PROMPT], None
-        if text.has_padding(PROMPT):
-            mask = text.mask(PROMPT)
+        tokens, states, mask = to_tokens(x_t), text[PROMPT], text.mask(PROMPT)
+        if mask is not None:
             mask = torch.cat([mask, mask.new_ones(tokens.shape[:2])], dim=1)
         with _mask_in_checkpoints(self.components.transformer, mask):
             prediction = self.model(

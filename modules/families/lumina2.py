@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
 from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.diffusion.text_states import TextBatch
-from modules.families._flow_estimates import CountedTexts
 from modules.families._flow_transformer import FlowTransformer
 
 PROMPT = "prompt.states"
@@ -23,6 +24,29 @@ SYSTEM_PROMPT = (
 SEPARATOR = " <Prompt Start> "
 
 
+class _CaptionMask:
+    """What the transformer asks of its mask, so that the host reads no lengths from a GPU, and attention has none
+    where nothing is padded. diffusers (0.42) leaves it out there as well, but not among the captions alone."""
+
+    def __init__(self, text: TextBatch) -> None:
+        self.shape = text[PROMPT].shape[:2]
+        self._lengths = np.array(text.lengths(PROMPT))
+        self._mask = text.mask(PROMPT)
+
+    def sum(self, dim: int) -> NDArray[np.int64]:
+        """The lengths [B], which it asks for along dimension 1."""
+        assert dim == 1, "the tokens"
+        return self._lengths
+
+    def bool(self) -> _CaptionMask:
+        """As it is."""
+        return self
+
+    def view(self, *shape: int) -> Tensor | None:
+        """What attention gets."""
+        return None if self._mask is None else self._mask.view(*shape)
+
+
 class Lumina2(FlowTransformer):
     """Prompts are encoded by Gemma 2, after a system prompt; the transformer masks their padding."""
 
@@ -32,11 +56,10 @@ class Lumina2(FlowTransformer):
     text_names = (PROMPT,)
     max_tokens = 256
     packed_latents = 1
-    estimated_texts = CountedTexts
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
         """The transformer counts time from noise, 0, to the image, 1, and predicts x_0 - noise."""
-        out = self.model(x_t, 1 - sigma, text[PROMPT], text.mask(PROMPT), return_dict=False)[0]
+        out = self.model(x_t, 1 - sigma, text[PROMPT], _CaptionMask(text), return_dict=False)[0]
         return cast(Tensor, -out)
 
     @classmethod

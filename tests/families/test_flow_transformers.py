@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from diffusers.pipelines.flux2.system_messages import SYSTEM_MESSAGE
+from torch.overrides import TorchFunctionMode
 from transformers.utils import logging as transformers_logging
 
 from modules.checkpoint.formats import read_lora
@@ -28,6 +31,7 @@ from tests.families.flow_checks import REQUEST, VELOCITIES, batch, direct_loss, 
 from tests.families.tiny_flow_pipelines import TINY
 
 FAMILIES = list(VELOCITIES)
+MASKED = ("z_image", "qwen_image", "chroma", "krea2", "lumina2")  # captions of several lengths
 pytestmark = pytest.mark.filterwarnings("ignore:.FluxPosEmbed:FutureWarning")  # of diffusers' Chroma
 
 
@@ -72,6 +76,35 @@ def test_the_loss_is_that_of_diffusers_and_of_what_is_not_cached(name: str, fold
     torch.testing.assert_close(losses, direct_loss(name, folders[name], given), atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(alone, losses, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(encoded_now, losses, atol=1e-6, rtol=1e-6)
+
+
+class Attentions(TorchFunctionMode):
+    """Counts the attentions that are given a mask, and those without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            mask = args[3] if len(args) > 3 else (kwargs or {}).get("attn_mask")
+            self.found["plain" if mask is None else "masked"] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_attention_has_a_mask_only_where_captions_are_padded(name: str, folders: dict[str, Path]) -> None:
+    """No flash attention takes one."""
+    family = load(name, folders[name])
+    given = batch(family)
+    twice = replace(given, tensors={key: tensor[[0, 0, 0]] for key, tensor in given.tensors.items()})
+    with torch.no_grad(), Attentions() as attentions:
+        for piece in (*given.split(1), next(twice.split(2))):
+            family.loss(piece)
+    assert set(attentions.found) == {"plain"}
+    with torch.no_grad(), Attentions() as attentions:
+        family.loss(given)
+    assert ("masked" in attentions.found) == (name in MASKED)
 
 
 def test_gradient_checkpointing_masks_the_padding_of_chroma(folders: dict[str, Path]) -> None:
