@@ -132,12 +132,13 @@ class Bench:
                 return
             self.prepared.add(row.model)
         file = self.out / "estimate.json"
-        table = self.start(gpu_processes.estimate, row, self.site, file)
+        table = None if row.only_caches else self.start(gpu_processes.estimate, row, self.site, file)
         started = time.monotonic()
         measure = gpu_processes.cache_in_turns if row.only_caches else gpu_processes.train_in_turns
         found = self.work(measure, row, self.site)
-        table.join(20)
-        table.kill()
+        if table is not None:
+            table.join(20)
+            table.kill()
         found["memory_table"] = read(file)
         file.unlink(missing_ok=True)
         shutil.rmtree(self.site.place / "runs", ignore_errors=True)
