@@ -86,8 +86,8 @@ ROWS = [
 
 def main() -> None:
     arguments = parser().parse_args()
-    words = arguments.only or [""]
-    chosen = [row for row in ROWS if any(word in row.name for word in words)]
+    words, names = arguments.only or [""], {row.name for row in ROWS}
+    chosen = [row for row in ROWS if row.name in words or any(w in row.name for w in words if w not in names)]
     arguments.out.mkdir(parents=True, exist_ok=True)
     with scratch(arguments.scratch) as place:
         site = Site(place, arguments.device, arguments.tiny or arguments.device == "cpu")
@@ -238,7 +238,7 @@ def cells(row: Row, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         return {"ratio": str(found.get("error") or found.get("failed") or "nothing was measured")}
     shown = {
         "batch": str(found["batch"]),
-        "ratio": f"{found['ratio']:.3f} ({found['ratios'][0]:.3f} to {found['ratios'][-1]:.3f})",
+        "ratio": f"{found['ratio']:.3f} ({min(found['ratios']):.3f} to {max(found['ratios']):.3f})",
         "images/s": f"{found['images_per_s']:.2f}",
         "bare": f"{found['bare_images_per_s']:.2f}",
     }
@@ -247,7 +247,7 @@ def cells(row: Row, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     beside = rows.get(row.beside, {})
     flops = beside.get("flops_per_image") or found["flops_per_image"]  # compiled and quantised layers are not counted
     peak = 1e12 * rows.get("rates", {}).get("matmul_tflops", 0)
-    off = off_table(found)
+    off, ran = off_table(found), "busy_ms" in found
     pinned = found.get("pinned_with_backup_gib", found["pinned_gib"])
     backup = [found[f"{name}_backup_stalls_ms"] for name in ("first", "second") if f"{name}_backup_stalls_ms" in found]
     return {
@@ -256,13 +256,14 @@ def cells(row: Row, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         "of the peak": f"{flops * found['images_per_s'] / peak:.0%}" if flops and peak else "",
         "waits": f"{found['waits']:g}" if "waits" in found else "",
         "host ahead ms": f"{found['host_ahead_ms']:.0f}",
-        "synchronised ms": f"{found['synchronize_ms']:.1f}" if "synchronize_ms" in found else "",
+        "busy ms": f"{found['busy_ms']:.0f} of {1e3 * found['batch'] / found['images_per_s']:.0f}" if ran else "",
+        "waits ms": f"{found['synchronize_ms']:.1f}" if ran else "",
         "peak GiB": ", ".join(f"{name} {found[f'{key}_gib']:.2f}" for name, key in PEAKS.items()),
         "table": "" if off is None else f"{off:+.1%}",
         "pinned GiB": f"{pinned:.2f}",
         "backup stalls ms": ", ".join(f"{each:.0f}" for each in backup),
         "attention": ", ".join(kernels(found)),
-        "failed": str(found.get("failed", "")),
+        "failed": str(found.get("failed") or found.get("error") or ""),
     }
 
 
@@ -284,7 +285,9 @@ def parser() -> argparse.ArgumentParser:
         "--minutes", type=float, default=60, help="for all of it: no row is started that would take longer"
     )
     top.add_argument("--out", type=Path, default=Path("gpu_rows"), help="folder of rows.jsonl and table.md")
-    top.add_argument("--only", action="append", metavar="WORD", help="only rows whose name contains this")
+    top.add_argument(
+        "--only", action="append", metavar="WORD", help="only the row of this name, or those that have it in theirs"
+    )
     top.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal, tiny")
     top.add_argument("--tiny", action="store_true", help="networks of a rehearsal, on a GPU as well")
     top.add_argument("--scratch", type=Path, help="where models and runs are written; default: in memory, if it fits")
