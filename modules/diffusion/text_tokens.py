@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 
 import torch
 from diffusers.configuration_utils import ConfigMixin, register_to_config
@@ -37,6 +38,7 @@ def tokenize(caption: str, *, tokens: int, vocabulary: int) -> Tensor:
     return torch.tensor(rows + [0] * (tokens - len(rows)))
 
 
+@lru_cache(maxsize=1 << 14)  # the same words come again and again
 def _hash_word(word: str, vocabulary: int) -> int:
     """1 to vocabulary - 1, the same in every process (Python's own hash is not)."""
     digest = hashlib.blake2b(word.encode(), digest_size=8).digest()
