@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from modules.diffusion.flow_pipeline import FlowPipelineSpec
+from modules.config import TrainConfig
+from modules.diffusion.flow_options import FlowOptions
+from modules.diffusion.flow_pipeline import FlowComponents, FlowPipelineSpec
 from modules.diffusion.latent_tokens import from_tokens, image_positions, to_tokens
 from modules.diffusion.text_states import TextBatch
 from modules.families._flow_transformer import FlowTransformer
@@ -28,6 +31,11 @@ class Chroma(FlowTransformer):
     spec = FlowPipelineSpec(("ChromaPipeline", "ChromaImg2ImgPipeline"), {"text_encoder": "tokenizer"})
     architecture = "chroma"
     text_names = (PROMPT,)
+
+    def __init__(self, config: TrainConfig, options: FlowOptions, components: FlowComponents) -> None:
+        super().__init__(config, options, components)
+        embedder = components.transformer.time_text_embed
+        embedder.guidance_proj.register_forward_pre_hook(partial(_guidance_on_device, embedder))
 
     def fingerprint(self) -> str:
         """See Family; captions were cached with their padding before."""
@@ -91,6 +99,12 @@ def _mask_in_checkpoints(transformer: Any, mask: Tensor | None) -> Iterator[None
         yield
     finally:
         transformer._gradient_checkpointing_func = checkpoint
+
+
+def _guidance_on_device(embedder: Any, _: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+    """The guidance is 0 in all steps. diffusers (0.42) embeds it on the CPU, and a GPU would wait for the copy."""
+    (guidance,), device = inputs, embedder.mod_proj.device
+    return (guidance if guidance.device == device else torch.zeros_like(guidance, device=device),)
 
 
 def _all(states: Tensor) -> Tensor:

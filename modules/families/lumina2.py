@@ -59,6 +59,8 @@ class Lumina2(FlowTransformer):
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
         """The transformer counts time from noise, 0, to the image, 1, and predicts x_0 - noise."""
+        rope = self.components.transformer.rope_embedder  # copies its tables to the device in each forward
+        rope.freqs_cis = [table.to(x_t.device) for table in rope.freqs_cis]
         out = self.model(x_t, 1 - sigma, text[PROMPT], _CaptionMask(text), return_dict=False)[0]
         return cast(Tensor, -out)
 

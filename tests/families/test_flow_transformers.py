@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import torch
 from diffusers.pipelines.flux2.system_messages import SYSTEM_MESSAGE
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.utils import logging as transformers_logging
 
 from modules.checkpoint.formats import read_lora
@@ -30,6 +32,7 @@ from modules.training.precision import Precision
 from tests.families.flow_checks import REQUEST, VELOCITIES, batch, direct_loss, load, pipeline, unpadded_prompts
 from tests.families.tiny_flow_pipelines import TINY
 
+aten = torch.ops.aten
 FAMILIES = list(VELOCITIES)
 MASKED = ("z_image", "qwen_image", "chroma", "krea2", "lumina2")  # captions of several lengths
 pytestmark = pytest.mark.filterwarnings("ignore:.FluxPosEmbed:FutureWarning")  # of diffusers' Chroma
@@ -105,6 +108,35 @@ def test_attention_has_a_mask_only_where_captions_are_padded(name: str, folders:
     with torch.no_grad(), Attentions() as attentions:
         family.loss(given)
     assert ("masked" in attentions.found) == (name in MASKED)
+
+
+class Copies(TorchDispatchMode):
+    """Counts what is copied from the CPU to another device, by the lines that do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in (aten._to_copy.default, aten.copy_.default):
+            source = args[func is aten.copy_.default]
+            if source.device.type == "cpu" and result.device.type != "cpu":
+                line = [frame for frame in traceback.extract_stack() if "/torch/" not in frame.filename][-2]
+                self.lines[f"{line.filename}:{line.lineno}"] += 1
+        return result
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_loss_copies_nothing_to_the_device(name: str, folders: dict[str, Path]) -> None:
+    """A GPU would wait for each copy; the meta device stands for it."""
+    family = load(name, folders[name])
+    family.model.to("meta")
+    given = batch(family).to(torch.device("meta"))
+    family.loss(given)  # what stays on the device arrives
+    with Copies() as copies:
+        assert family.loss(given).is_meta
+    assert copies.lines == {}
 
 
 def test_gradient_checkpointing_masks_the_padding_of_chroma(folders: dict[str, Path]) -> None:
