@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
@@ -22,9 +23,9 @@ from tests.runs import (
     ROOT,
     Job,
     Run,
+    environment,
     group_exit_codes,
     group_settings,
-    run_command,
     tiny_config,
     train_command,
     train_group,
@@ -39,7 +40,7 @@ def demo(device: torch.device, place: Path) -> str:
     folders = {"concepts": [{"path": str(images)}], "runs_dir": str(place / "runs"), "cache_dir": str(place / "cache")}
     config = TrainConfig.model_validate({**preset_data("demo"), **folders, "run_name": "demo", **short})
     started = time.monotonic()
-    done = run_command(train_command(config, place / "c.json"))
+    done = ended(train_command(config, place / "c.json"))
     took_s = time.monotonic() - started
     require(done.returncode == 0, f"exit code {done.returncode}: {' '.join(done.stderr.split())[-250:]}")
     run = Run(RunFolder(place / "runs" / "demo"))
@@ -52,7 +53,7 @@ def demo(device: torch.device, place: Path) -> str:
 
 def spawn_launcher(device: torch.device, place: Path) -> str:
     """Two processes without torchrun; they share the GPU if there is one."""
-    run = trained(device, place, {**group_settings(2), "distributed_backend": "gloo"}, "--no_torchrun", ranks=2)
+    run = trained(place, {**group_settings(2), "distributed_backend": "gloo"}, "--no_torchrun", ranks=2)
     return f"2 processes, {len(run.losses)} steps, loss {run.losses[0]:.2f} to {run.losses[-1]:.2f}"
 
 
@@ -63,7 +64,7 @@ def failing_rank(device: torch.device, place: Path) -> str:
     backend = "nccl" if device.type == "cuda" else "gloo"
     started = time.monotonic()
     config = tiny(place, {**group_settings(gpus), **faults, "distributed_backend": backend, "max_steps": 100})
-    done = run_command(train_command(config, place / "c.json", "--multi_gpu"))
+    done = ended(train_command(config, place / "c.json", "--multi_gpu"))
     require(done.returncode == 3, f"exit code {done.returncode}: {done.stderr[-300:]}")
     require("a mistake in the family's own code" in done.stderr, f"another cause: {done.stderr[-300:]}")
     return f"{gpus} ranks over {backend}: ended with the cause, {time.monotonic() - started:.0f} s after the start"
@@ -72,20 +73,20 @@ def failing_rank(device: torch.device, place: Path) -> str:
 def memory_forward(device: torch.device, place: Path) -> str:
     """Memory runs out in a step: it is skipped, and training goes on in smaller pieces."""
     settings = {"probe_memory": "off", **starved(device, "fits:0:2")}
-    return said(trained(device, place, settings), "Out of memory")
+    return said(trained(place, settings), "Out of memory")
 
 
 def memory_last_backward(device: torch.device, place: Path) -> str:
     """The same on one of two ranks, in the backward in which their gradients are reduced."""
     settings = {**group_settings(2), "distributed_backend": "gloo", "probe_memory": "off"}
     settings |= starved(device, "fits:1:2")
-    return said(trained(device, place, settings, "--no_torchrun", ranks=2), "Out of memory")
+    return said(trained(place, settings, "--no_torchrun", ranks=2), "Out of memory")
 
 
 def memory_probe(device: torch.device, place: Path) -> str:
     """The probe finds before the first step how many samples fit."""
     settings = {"probe_memory": "on", **starved(device, "fits:0:2")}
-    return said(trained(device, place, settings), "Memory probe")
+    return said(trained(place, settings), "Memory probe")
 
 
 def memory_search(device: torch.device, place: Path) -> str:
@@ -100,14 +101,14 @@ def memory_search(device: torch.device, place: Path) -> str:
     save_config(config, place / "search.json")
     script = str(ROOT / "scripts" / "find_batch_size.py")
     argv = [sys.executable, script, "--config", str(place / "search.json"), "--json", str(result), *flags]
-    done = run_command(argv)
+    done = ended(argv)
     require(done.returncode == 0, f"exit code {done.returncode}: {(done.stdout + done.stderr)[-300:]}")
     found = SearchResult.load(result)
     rank = found.ranks[0]
     require(0 < found.batch_size < found.most, f"batch_size {found.batch_size}: the data ended before the memory")
     require(rank.peak <= rank.limit, f"{rank.peak >> 20} MiB is more than the limit of {rank.limit >> 20} MiB")
     batch = {"batch_size": found.batch_size, "global_batch_size": found.batch_size, "probe_memory": "on"}
-    run = trained(device, place, {**settings, **batch})
+    run = trained(place, {**settings, **batch})
     require("Memory probe" not in run.warnings, f"it does not fit: {run.warnings[:300]}")
     return f"batch_size {found.batch_size}: {rank.peak >> 20} of {rank.limit >> 20} MiB"
 
@@ -118,7 +119,7 @@ def memory_sample(device: torch.device, place: Path) -> str:
     samples = [{"prompt": "a red circle", "width": side, "height": side, "steps": 1}]
     settings = {"samples": samples, "sample_every": "2 steps", "batch_size": 4, "global_batch_size": 4}
     settings = {**starved(device, "fits_sample:0:700"), **settings}
-    return said(trained(device, place, settings), "left out and training continues")
+    return said(trained(place, settings), "left out and training continues")
 
 
 def host_memory(device: torch.device, place: Path) -> str:
@@ -128,7 +129,7 @@ def host_memory(device: torch.device, place: Path) -> str:
 
     model = fat_sd(place / "model", 512) if device.type == "cuda" else tiny_sd(place / "model")
     kind = KINDS["LoRA, frozen weights bf16"]
-    one, two = (peaks(place, model, ranks, kind)["Anonymous"] for ranks in (1, 2))
+    one, two = (peaks(place, model, ranks, kind)["Private"] for ranks in (1, 2))
     size = sum(file.stat().st_size for file in model.rglob("*.safetensors")) / MIB
     return f"model of {size:.0f} MiB: one rank {one:.0f} MiB, two ranks together {two:.0f} MiB"
 
@@ -188,16 +189,21 @@ def tiny(place: Path, settings: Mapping[str, object]) -> TrainConfig:
     return tiny_config(images, place, **{"max_steps": 8, "startup_timeout_s": 180, "step_timeout_s": 120, **settings})
 
 
-def trained(device: torch.device, place: Path, settings: Mapping[str, object], *flags: str, ranks: int = 1) -> Run:
+def trained(place: Path, settings: Mapping[str, object], *flags: str, ranks: int = 1) -> Run:
     """The run that the real command makes of these settings. Raises CheckFailed if it fails."""
     config = tiny(place, settings)
-    if device.type == "cuda" and ranks > torch.cuda.device_count():  # the command asks for a GPU each
+    if 0 < torch.cuda.device_count() < ranks:  # the command asks for a GPU each
         run = train_group(ranks, {"run": Job(config)})["run"]
         require(not any(group_exit_codes(run, ranks)), f"exit codes {group_exit_codes(run, ranks)}")
         return run
-    done = run_command(train_command(config, place / "c.json", *(["--multi_gpu"] if ranks > 1 else []), *flags))
+    done = ended(train_command(config, place / "c.json", *(["--multi_gpu"] if ranks > 1 else []), *flags))
     require(done.returncode == 0, f"exit code {done.returncode}: {' '.join(done.stderr.split())[-250:]}")
     return Run(RunFolder(Path(config.runs_dir) / str(config.run_name)))
+
+
+def ended(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end. Who started this process limits the time, and ends what the command has started."""
+    return subprocess.run(argv, capture_output=True, text=True, check=False, env=environment(), cwd=ROOT)
 
 
 def said(run: Run, words: str) -> str:

@@ -43,7 +43,7 @@ def outcome_of(order: Order, device: str) -> str:
         return str(getattr(import_module(module), name)(torch.device(device), Path(order.place), **order.more))
     except CheckFailed as failed:
         return f"FAILED: {failed}"
-    except Exception as error:  # noqa: BLE001  # whatever it is, the other cells are tried
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, the other cells are tried
         traceback.print_exc()
         return f"FAILED: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
     finally:

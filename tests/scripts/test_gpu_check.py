@@ -119,7 +119,10 @@ def test_a_point_that_fails_hangs_or_dies_says_so_and_the_next_one_is_tried(tmp_
     with Workers("cpu", tmp_path, tmp_path / "log.txt") as workers:
         assert workers.outcome(cell("works"), left_s=600) == "on cpu"
         assert workers.outcome(cell("fails"), left_s=600) == "FAILED: ValueError: on purpose"
-        assert workers.outcome(cell("hangs"), left_s=0.3) is None
+        assert workers.outcome(cell("hangs"), left_s=2) is None
+        named = str(tmp_path / "alone" / "hangs-60")
+        left = [each for each in psutil.process_iter(["cmdline"]) if named in (each.info["cmdline"] or [])]
+        assert psutil.wait_procs(left, timeout=20)[1] == []
         assert workers.outcome(cell("works", 61), left_s=600) == "on cpu"
         assert workers.outcome(cell("hangs", 0.5), left_s=600) == "FAILED: no result within 0.5 s"
         assert workers.outcome(cell("dies"), left_s=600) == "FAILED: its processes ended with the exit codes [7]"

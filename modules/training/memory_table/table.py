@@ -219,6 +219,8 @@ def _tensors(values: Iterable[object]) -> list[Tensor]:
 def _activations(kind: type[Family], family: Family, config: TrainConfig) -> int | None:
     """The peak of what forward and backward of a micro-batch take besides weights and gradients.
 
+    Where gradients are dropped at the end of a step, those that a backward makes take the place of activations that it
+    has used: what counts is then the peak of both together, less all gradients.
     Computed for up to four samples. More are extrapolated from two and four: what a sample adds does not depend on
     the others, while families that take samples one by one need minutes for ten thousand of them.
     """
@@ -235,15 +237,24 @@ def _activations(kind: type[Family], family: Family, config: TrainConfig) -> int
 
 
 def _peak(kind: type[Family], family: Family, config: TrainConfig, samples: int) -> int | None:
-    for weight in family.model.parameters():
-        if weight.requires_grad:
-            weight.grad = torch.zeros_like(weight)
+    trained = [weight for weight in family.model.parameters() if weight.requires_grad]
+    are_kept = _keeps_gradients(config)
+    for weight in trained:
+        weight.grad = torch.zeros_like(weight) if are_kept else None
     with LiveBytes() as live, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's of kernels that only the CPU lacks
         loss = _forward(kind, family, config, samples)
         if loss is not None:
             loss.sum().backward()
-    return None if loss is None else live.peak
+    if loss is None:
+        return None
+    return live.peak if are_kept else max(0, live.peak - sum(weight.nbytes for weight in trained))
+
+
+def _keeps_gradients(config: TrainConfig) -> bool:
+    """Whether gradients are there before a backward: in DDP's buckets, or of the micro-batch before."""
+    accumulates = config.gradient_accumulation_steps > 1 or (config.global_batch_size or 0) > config.batch_size
+    return accumulates or config.enable_multi_gpu or config.fused_backward  # which drops them one by one
 
 
 def _drop_gradient(weight: Tensor) -> None:
