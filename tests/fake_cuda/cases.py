@@ -1,0 +1,131 @@
+"""What is trained on the pretended GPU: families x features, each a whole small run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from scripts.make_demo_data import make_demo_data
+from tests.classes import TINY_NETWORK, write_classes
+from tests.families import tiny_flow_pipelines, tiny_pipelines
+from tests.runs import TINY
+
+IMAGES: Final = 12
+STEPS: Final = 7
+ACTIONS_EVERY: Final = "4 steps"  # samples, validation, backups
+PROMPT: Final = {"prompt": "a red circle, number 1", "width": 64, "height": 64, "steps": 2}
+
+LATENT: Final[Mapping[str, Callable[[Path], Path]]] = {
+    "stable_diffusion": tiny_pipelines.tiny_sd,
+    "stable_diffusion_xl": tiny_pipelines.tiny_sdxl,
+    **tiny_flow_pipelines.TINY,
+}
+OTHERS: Final[Mapping[str, Mapping[str, object]]] = {
+    "pixel_diffusion": {"family": "pixel_diffusion", "resolution": 32, "family_options": {"width": 32}},
+    "classifier": {"family": "classifier", "resolution": 16, "family_options": TINY_NETWORK},
+    "own": {"family": TINY, "resolution": 16},
+}
+FAMILIES: Final = (*LATENT, *OTHERS)
+
+FEATURES: Final[Mapping[str, Mapping[str, object]]] = {
+    "lora": {"method": "lora"},
+    "fine_tune": {"method": "fine_tune"},
+    "int8": {"weights": "int8"},
+    "fp8": {"weights": "fp8"},
+    "nf4": {"weights": "nf4"},
+    "block_offload": {"block_offload": 1.0},
+    "gradient_checkpointing": {"gradient_checkpointing": True},
+    "ema_on_cpu": {"ema": True, "ema_on_cpu": True},
+    "fp16": {"precision": "fp16"},
+    "samples": {"samples": [PROMPT], "sample_every": ACTIONS_EVERY},
+    "validation": {"validation_split": 0.2, "validate_every": ACTIONS_EVERY},
+    "backup": {"backup_every": ACTIONS_EVERY},
+    "compile": {"compile": True},
+    "histograms": {"histograms_every": ACTIONS_EVERY, "tensorboard": True},
+    "dropout": {"family_options": {"dropout": 0.2}},
+    "fused_backward": {"batch_size": 4, "fused_backward": True, "stochastic_rounding": True, "max_grad_norm": None},
+    "prodigy": {"optimizer": {"name": "prodigy"}, "learning_rate": 1.0},
+    "channels_last": {"channels_last": True},
+    "loader_workers": {"loader_workers": 1},
+}
+MATRIX: Final = tuple(FEATURES)[:12]  # of every family
+
+# Every family and every feature in few runs, for the tests.
+CHOSEN: Final = (
+    "stable_diffusion fine_tune fp16 samples channels_last",
+    "stable_diffusion_xl lora gradient_checkpointing backup",
+    "stable_diffusion_3 lora int8 validation",
+    "flux lora fp8 block_offload ema_on_cpu",
+    "flux lora nf4 block_offload gradient_checkpointing samples backup",
+    "flux2 lora int8 block_offload backup",
+    "flux2_dev lora nf4",
+    "chroma lora fp8 samples",
+    "krea2 lora gradient_checkpointing validation",
+    "qwen_image fine_tune backup",
+    "lumina2 lora ema_on_cpu",
+    "z_image lora int8 samples",
+    "pixel_diffusion ema_on_cpu fp16 samples validation backup",
+    "pixel_diffusion fused_backward loader_workers",
+    "pixel_diffusion histograms",
+    "classifier compile",
+    "classifier fp16 validation backup",
+    "classifier prodigy",
+    "own dropout ema_on_cpu backup",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A family, and features that are switched on together."""
+
+    family: str
+    features: tuple[str, ...]
+
+    @classmethod
+    def named(cls, name: str) -> Case:
+        """From its words."""
+        family, *features = name.split()
+        unknown = {family} - set(FAMILIES) | set(features) - set(FEATURES)
+        if unknown:
+            raise ValueError(f"{name!r}: {', '.join(sorted(unknown))} is neither a family nor a feature")
+        return cls(family, tuple(features))
+
+    @property
+    def name(self) -> str:
+        """Its words."""
+        return " ".join((self.family, *self.features))
+
+    def settings(self, place: Path) -> dict[str, object]:
+        """Of the run; `place` gets the images and the base model, which cases share."""
+        given: dict[str, object] = {
+            "concepts": [{"path": str(_images(self.family, place))}],
+            "run_name": self.name.replace(" ", "-"),
+            "max_steps": STEPS,
+            "resolution": 64,
+            "batch_size": 2,
+            "global_batch_size": 4,
+            "learning_rate": 1e-4,
+            "precision": "bf16",
+            "pin_memory": True,
+            **OTHERS.get(self.family, {}),
+        }
+        if (make := LATENT.get(self.family)) is not None:
+            base = place / self.family
+            given["base_model"] = str(base if base.exists() else make(base))
+            given["family"] = "flux2" if self.family == "flux2_dev" else self.family
+            given["method"] = "lora"
+        for feature in self.features:
+            given.update(FEATURES[feature])
+        if (weights := given.pop("weights", None)) is not None:
+            part = "unet" if self.family.startswith("stable_diffusion") and self.family[-1] != "3" else "transformer"
+            given["parts"] = [{"part": part, "weights": weights}]
+        return given
+
+
+def _images(family: str, place: Path) -> Path:
+    if family == "classifier":
+        return write_classes(place / "classes", IMAGES)
+    make_demo_data(place / "images", count=IMAGES)
+    return place / "images"

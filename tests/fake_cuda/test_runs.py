@@ -1,0 +1,40 @@
+"""Whole runs on the pretended GPU: of every family, and with everything that may make the host wait for a device."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fake_cuda.build import extension_file, obstacle
+from tests.fake_cuda.cases import CHOSEN, FAMILIES, FEATURES, Case
+from tests.fake_cuda.matrix import results_of
+from tests.fake_cuda.run_cases import Result
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.long,
+    pytest.mark.timeout(900),  # the first test waits for all runs, on a machine that runs other tests
+    pytest.mark.skipif(bool(obstacle()), reason=obstacle()),
+]
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Result]:
+    """All runs, in one process: its start takes longer than most of them."""
+    extension_file()
+    return {result.name: result for result in results_of(CHOSEN, timeout_s=850)}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_step_neither_waits_nor_copies_pageable_memory_nor_draws_unseeded(
+    name: str, results: dict[str, Result]
+) -> None:
+    result = results[name]
+    assert result.is_clean, result.summary()
+    assert result.devices == ["cuda:0"]
+    assert result.judged_steps >= 4
+
+
+def test_every_family_and_every_feature_occurs() -> None:
+    cases = [Case.named(name) for name in CHOSEN]
+    assert {case.family for case in cases} == set(FAMILIES)
+    assert {feature for case in cases for feature in case.features} == set(FEATURES)
