@@ -12,10 +12,11 @@ from tests.classes import TINY_NETWORK, write_classes
 from tests.families import tiny_flow_pipelines, tiny_pipelines
 from tests.runs import TINY
 
-IMAGES: Final = 12
-STEPS: Final = 7
+IMAGES: Final = 8
+STEPS: Final = 6
 ACTIONS_EVERY: Final = "4 steps"  # samples, validation, backups
-PROMPT: Final = {"prompt": "a red circle, number 1", "width": 64, "height": 64, "steps": 2}
+PROMPT: Final = {"prompt": "a red circle, number 1", "steps": 2}
+SHORT_CAPTIONS: Final = {"max_caption_tokens": 32}  # attention to more takes most of the time
 
 LATENT: Final[Mapping[str, Callable[[Path], Path]]] = {
     "stable_diffusion": tiny_pipelines.tiny_sd,
@@ -23,7 +24,7 @@ LATENT: Final[Mapping[str, Callable[[Path], Path]]] = {
     **tiny_flow_pipelines.TINY,
 }
 OTHERS: Final[Mapping[str, Mapping[str, object]]] = {
-    "pixel_diffusion": {"family": "pixel_diffusion", "resolution": 32, "family_options": {"width": 32}},
+    "pixel_diffusion": {"family": "pixel_diffusion", "resolution": 16, "family_options": {"width": 16}},
     "classifier": {"family": "classifier", "resolution": 16, "family_options": TINY_NETWORK},
     "own": {"family": TINY, "resolution": 16},
 }
@@ -101,7 +102,6 @@ class Case:
         """Of the run; `place` gets the images and the base model, which cases share."""
         given: dict[str, object] = {
             "concepts": [{"path": str(_images(self.family, place))}],
-            "run_name": self.name.replace(" ", "-"),
             "max_steps": STEPS,
             "resolution": 64,
             "batch_size": 2,
@@ -116,6 +116,8 @@ class Case:
             given["base_model"] = str(base if base.exists() else make(base))
             given["family"] = "flux2" if self.family == "flux2_dev" else self.family
             given["method"] = "lora"
+        if self.family in tiny_flow_pipelines.TINY:
+            given["family_options"] = SHORT_CAPTIONS
         for feature in self.features:
             given.update(FEATURES[feature])
         if (weights := given.pop("weights", None)) is not None:

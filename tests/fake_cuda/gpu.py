@@ -53,13 +53,17 @@ class Gpu:
     watch: Watch = field(default_factory=Watch)
 
     def __post_init__(self) -> None:
-        self.races = Races() if self.card.races else None
-        self.queue = Queue(self.extension, self.watch, self.races)
+        self.queue = Queue(self.extension, self.watch)
         self.extension.set_device_count(self.card.devices)
         self.extension.listen(self.on_host_read, self.on_draw, self.on_access, self.on_host_copy)
-        self.extension.tell_accesses(self.card.races)
+        self.look_for_races(self.card.races)
         for index in range(self.card.devices):
             self.set_total(self.card.total_bytes, index)
+
+    def look_for_races(self, wanted: bool) -> None:
+        """From now on; what was before is forgotten."""
+        self.queue.races = Races() if wanted else None
+        self.extension.tell_accesses(wanted)
 
     def set_total(self, total_bytes: int, index: int = 0) -> None:
         """A device has this much memory from now on."""
@@ -88,9 +92,9 @@ class Gpu:
 
     def on_access(self, operator: str, stream: int, read: set[int], written: set[int], freed: set[int]) -> None:
         """An operator reads and writes memory."""
-        assert self.races is not None
-        for race in self.races.access(operator, stream, read, written, freed):
-            self.watch.found(f"data race in {operator}: {race}")
+        races = self.queue.races
+        for race in () if races is None else races.access(operator, stream, read, written, freed):
+            self.watch.found(f"data race, {race}")
 
     def on_host_copy(self, target: Tensor, source: Tensor, to_host: bool, non_blocking: bool, stream: int) -> None:
         """A copy between the host and a device; both are CPU tensors here."""

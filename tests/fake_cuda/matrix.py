@@ -10,7 +10,9 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from tests.fake_cuda.cases import FAMILIES, MATRIX, OTHERS
 from tests.fake_cuda.run_cases import Result
@@ -44,18 +46,34 @@ def all_cases() -> Iterator[str]:
         yield from (f"{family} {feature}" for feature in features)
 
 
-def results_of(cases: Sequence[str], *, races: bool = False, timeout_s: float = 1800) -> list[Result]:
-    """Of a process that runs the cases one after the other. Raises RuntimeError, with its output, if it fails."""
-    if not cases:
-        return []
+def results_of(cases: Sequence[str], *, races: bool = False) -> Iterator[Result]:
+    """Of a process that runs the cases one after the other. Raises RuntimeError, with its output, if it ends early."""
     command = [sys.executable, "-m", "tests.fake_cuda.run_cases", *(["--races"] if races else []), *cases]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout_s, check=False, env=environment(), cwd=ROOT
-    )
-    results = [Result(**json.loads(each)) for each in done.stdout.splitlines()]
-    if len(results) != len(cases):
-        raise RuntimeError(f"the process of {cases} ended with {done.returncode}:\n{done.stderr[-4000:]}")
-    return results
+    yield from (Result(**found) for found in json_lines(command if cases else None, len(cases)))
+
+
+def json_lines(command: Sequence[str] | None, count: int) -> Iterator[dict[str, Any]]:
+    """The `count` objects that a command prints, a line each. Raises RuntimeError, with its output, if there are less.
+
+    It is killed when the iterator is closed."""
+    if command is None:
+        return
+    with tempfile.TemporaryFile("w+") as errors:
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment(), cwd=ROOT)
+        assert child.stdout is not None
+        found = 0
+        try:
+            for each in child.stdout:
+                found += 1
+                yield json.loads(each)
+            child.wait()
+        finally:
+            child.kill()
+            child.wait()
+            child.stdout.close()
+        if found != count:
+            errors.seek(0)
+            raise RuntimeError(f"{command} ended with {child.returncode}:\n{errors.read()[-4000:]}")
 
 
 if __name__ == "__main__":

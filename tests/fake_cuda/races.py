@@ -23,7 +23,9 @@ class Races:
         errors = self._handler._handle_kernel_launch(
             stream, (read - written) & pointers, written & pointers, set(), operator, aliases
         )
-        return [str(error).splitlines()[0] for error in errors]
+        return [
+            f"{_named(error.current_access)} without waiting for {_named(error.previous_access)}" for error in errors
+        ]
 
     def create_stream(self, stream: int) -> None:
         self._handler.syncs.create_stream(stream)
@@ -39,3 +41,7 @@ class Races:
 
     def event_synchronization(self, event: int) -> None:
         self._handler._handle_event_synchronization(event)
+
+
+def _named(access: _sanitizer.Access) -> str:
+    return f"{access.type.name.lower()} by {access.operator} on stream {access.stream}"

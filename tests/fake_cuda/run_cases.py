@@ -6,6 +6,7 @@ Prints a line of JSON for each, a `Result`.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import sys
@@ -17,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import torch
 
 from tests.fake_cuda.gpu import Card, Gpu, install
 from tests.fake_cuda.watch import Watch
@@ -38,6 +41,7 @@ class Result:
     losses: list[float] = field(default_factory=list)
     attention: Counter[str] = field(default_factory=Counter)  # calls in these steps by kernel
     devices: list[str] = field(default_factory=list)  # of the weights
+    backups: str = ""  # a digest of the tensors in all of them
     seconds: float = 0.0  # of the processor
 
     @property
@@ -87,8 +91,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run_case(name: str, place: Path, gpu: Gpu) -> Result:
     """Train it; `place` is shared by the cases of a process."""
-    import torch
-
     from modules.config import TandemError, trusted_code
     from tests.fake_cuda.cases import Case
     from tests.runs import tiny_config, train_alone
@@ -100,7 +102,8 @@ def run_case(name: str, place: Path, gpu: Gpu) -> Result:
     gpu.watch.findings.clear()
     case = Case.named(name)
     try:
-        config = tiny_config(place / "images", place, **case.settings(place))
+        runs = tempfile.mkdtemp(prefix="runs-", dir=place)
+        config = tiny_config(place / "images", place, **case.settings(place), runs_dir=runs)
     except (TandemError, ValueError) as error:
         result.message = str(error)
         return result
@@ -116,9 +119,18 @@ def run_case(name: str, place: Path, gpu: Gpu) -> Result:
     gpu.queue.complete()
     result.message = run.failure(0)
     result.losses = run.losses
+    result.backups = digest_of(run.folder.backup_dir)
     result.findings = dict(gpu.watch.findings)
     result.seconds = time.process_time() - started
     return result
+
+
+def digest_of(folder: Path) -> str:
+    """Of all tensors in a folder and those within it."""
+    digest = hashlib.sha256()
+    for file in sorted(folder.rglob("*.safetensors")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 @contextmanager

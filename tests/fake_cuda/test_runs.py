@@ -21,7 +21,7 @@ pytestmark = [
 def results() -> dict[str, Result]:
     """All runs, in one process: its start takes longer than most of them."""
     extension_file()
-    return {result.name: result for result in results_of(CHOSEN, timeout_s=850)}
+    return {result.name: result for result in results_of(CHOSEN)}
 
 
 @pytest.mark.parametrize("name", CHOSEN)
@@ -31,7 +31,7 @@ def test_a_step_neither_waits_nor_copies_pageable_memory_nor_draws_unseeded(
     result = results[name]
     assert result.is_clean, result.summary()
     assert result.devices == ["cuda:0"]
-    assert result.judged_steps >= 4
+    assert result.judged_steps >= 3
 
 
 def test_every_family_and_every_feature_occurs() -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-_OURS = str(Path(__file__).resolve().parent)
-_OUTSIDE = ("/.venv/", "/site-packages/", "<frozen", _OURS)
+_OUTSIDE = ("/.venv/", "/site-packages/", "<frozen")
+_MACHINERY = {str(Path(__file__).resolve().with_name(f"{name}.py")) for name in ("gpu", "races", "streams", "watch")}
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ def line() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        is_own = file.startswith(str(ROOT)) and not any(part in file for part in _OUTSIDE)
-        if is_own or (not shown and "/torch/" not in file and _OURS not in file):
+        is_own = file.startswith(str(ROOT)) and file not in _MACHINERY and not any(part in file for part in _OUTSIDE)
+        if is_own or (not shown and "/torch/" not in file and file not in _MACHINERY):
             name = str(Path(file).relative_to(ROOT)) if is_own else "/".join(Path(file).parts[-2:])
             shown.append(f"{name}:{frame.f_lineno} {frame.f_code.co_name}")
         if is_own:
