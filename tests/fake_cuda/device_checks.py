@@ -1,4 +1,4 @@
-"""Whether the pretended GPU itself is as strict as a real one; see checks.py."""
+"""Whether the pretended GPU itself is as strict as a real one; see run_checks.py."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def install(card: Card | None = None) -> Gpu:
     for name, value in _c_functions(gpu).items():
         setattr(torch._C, name, value)
     torch.version.cuda = "13.0"
-    _count_attention(gpu.watch)
+    _choose_attention(gpu.watch)
     _compile_eagerly()
     return gpu
 
@@ -325,20 +325,41 @@ def _memory_functions(gpu: Gpu) -> Mapping[str, object]:
     }
 
 
-def _count_attention(watch: Watch) -> None:
-    """By the kernel that CUDA would take: flash and cuDNN take neither a mask nor fp32."""
+def _choose_attention(watch: Watch) -> None:
+    """The kernel that CUDA would take, of which the CPU has one that takes as little memory: flash and cuDNN take
+    neither a mask nor fp32; without it the scores of all pairs of tokens are kept."""
     attention = torch.nn.functional.scaled_dot_product_attention
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
-    def counted(
-        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *rest: Any, **named: Any
+    def chosen(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
     ) -> Tensor:
-        if query.device.type == "cuda":
-            dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else query.dtype
-            is_half = dtype in (torch.float16, torch.bfloat16)
-            watch.attention["flash" if is_half and attn_mask is None else "efficient" if is_half else "slow"] += 1
-        return attention(query, key, value, attn_mask, *rest, **named)
+        if query.device.type != "cuda":
+            return attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else query.dtype
+        is_half = dtype in (torch.float16, torch.bfloat16)
+        watch.attention["flash" if is_half and attn_mask is None else "efficient" if is_half else "slow"] += 1
+        if dropout_p or query.dim() != 4 or query.shape[-1] != value.shape[-1]:
+            return attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+        if enable_gqa:
+            groups = query.shape[1] // key.shape[1]
+            key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            attn_mask = torch.zeros_like(attn_mask, dtype=dtype).masked_fill_(~attn_mask, float("-inf"))
+        elif attn_mask is not None:
+            attn_mask = attn_mask.to(dtype)
+        output: Tensor = flash(query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale)[0]
+        return output
 
-    torch.nn.functional.scaled_dot_product_attention = counted  # before a library has imported it
+    torch.nn.functional.scaled_dot_product_attention = chosen  # before a library has imported it
 
 
 def _compile_eagerly() -> None:

@@ -1,4 +1,4 @@
-"""Programs with one mistake each, which the pretended GPU must find; see checks.py."""
+"""Programs with one mistake each, which the pretended GPU must find; see run_checks.py."""
 
 from __future__ import annotations
 

@@ -15,9 +15,10 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
@@ -136,7 +137,7 @@ def digest_of(folder: Path) -> str:
 @contextmanager
 def recorded_steps(gpu: Gpu, result: Result) -> Iterator[None]:
     """Inside the block the steps of a run are judged, but for those in which samples or a backup are due."""
-    from modules.training import model_flops, step_metrics
+    from modules.training import step_metrics
     from modules.training.generic_trainer import GenericTrainer
 
     watch = gpu.watch
@@ -163,16 +164,19 @@ def recorded_steps(gpu: Gpu, result: Result) -> Iterator[None]:
 
     operators = 0
     former_action, former_step = GenericTrainer.run_action, GenericTrainer.after_step
-    former_sizes, former_sync_s = dict(model_flops._SIZE), step_metrics.SYNC_EVERY_S
     GenericTrainer.run_action, GenericTrainer.after_step = run_action, after_step  # type: ignore[method-assign]
-    model_flops._SIZE["cuda"] = PEAK_SIDE
-    step_metrics.SYNC_EVERY_S = 0.0  # every step, however slow the machine is
     try:
-        yield
+        with small_peak_measurement(), patch.object(step_metrics, "SYNC_EVERY_S", 0.0):  # each step, however slow it is
+            yield
     finally:
         GenericTrainer.run_action, GenericTrainer.after_step = former_action, former_step  # type: ignore[method-assign]
-        model_flops._SIZE.update(former_sizes)
-        step_metrics.SYNC_EVERY_S = former_sync_s
+
+
+def small_peak_measurement() -> AbstractContextManager[object]:
+    """Inside the block the matrices whose product measures the peak are small ones."""
+    from modules.training import model_flops
+
+    return patch.dict(model_flops._SIZE, cuda=PEAK_SIDE)
 
 
 if __name__ == "__main__":

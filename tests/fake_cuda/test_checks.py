@@ -21,7 +21,7 @@ pytestmark = [
 def errors() -> dict[str, str]:
     """Of all checks, in one process."""
     extension_file()
-    found = json_lines([sys.executable, "-m", "tests.fake_cuda.checks"], len(CHECKS))
+    found = json_lines([sys.executable, "-m", "tests.fake_cuda.run_checks"], len(CHECKS))
     return {each["name"]: each["error"] for each in found}
 
 
