@@ -27,7 +27,7 @@ from torch.multiprocessing.spawn import _prctl_pr_set_pdeathsig as set_parent_de
 from torch.nn.modules.batchnorm import _BatchNorm as AnyBatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -62,7 +62,6 @@ __all__ = [
     "set_parent_death_signal",
     "shared_storage",
     "tree_leaves",
-    "tree_map",
 ]
 
 
