@@ -23,6 +23,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
@@ -532,6 +534,42 @@ class Call {
 
 void compute(const c10::OperatorHandle& op, torch::jit::Stack* stack) { Call(op, stack).compute(); }
 
+// Collectives of gloo, which work on the CPU tensors of the same memory; their results are those of the device.
+
+struct DeviceWork final : public c10d::Work {
+  c10::intrusive_ptr<c10d::Work> work;
+  std::vector<at::Tensor> tensors;
+  DeviceWork(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> tensors)
+      : work(std::move(work)), tensors(std::move(tensors)) {}
+  bool isCompleted() override { return work->isCompleted(); }
+  bool isSuccess() const override { return work->isSuccess(); }
+  std::exception_ptr exception() const override { return work->exception(); }
+  bool wait(std::chrono::milliseconds timeout) override { return work->wait(timeout); }
+  void synchronize() override { work->synchronize(); }
+  std::vector<at::Tensor> result() override { return tensors; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    auto value = c10::IValue(tensors);
+    return work->getFuture()->then([value](c10::ivalue::Future&) { return value; }, c10::ListType::ofTensors());
+  }
+};
+
+// DDP's, of its own statistics, of which there are none here.
+struct DeviceTimer final : public c10d::Timer {
+  explicit DeviceTimer(Device) {}
+  std::optional<int64_t> measureDifference(Event, Event) override { return std::nullopt; }
+};
+
+void communicate(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  std::vector<at::Tensor> tensors;  // of the first argument, into which the results come
+  visit_tensors((*stack)[stack->size() - op.schema().arguments().size()], [&](const at::Tensor& tensor) {
+    tensors.push_back(tensor);
+  });
+  Call(op, stack).compute();
+  auto& last = stack->back();
+  c10::intrusive_ptr<c10d::Work> work = c10::make_intrusive<DeviceWork>(last.toCustomClass<c10d::Work>(), tensors);
+  last = work;
+}
+
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   at::AutoDispatchBelowADInplaceOrView guard;
   auto stream = stream_of(self.is_cuda() ? self.device().index() : source.device().index());
@@ -651,11 +689,24 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("record_stream", &record_stream);
 }
 
+TORCH_LIBRARY_IMPL(c10d, CUDA, m) {
+  for (const char* name :
+       {"send", "recv_", "recv_any_source_", "reduce_", "broadcast_", "allreduce_", "allreduce_coalesced_",
+        "allgather_", "_allgather_base_", "allgather_coalesced_", "allgather_into_tensor_coalesced_",
+        "reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_", "gather_", "scatter_",
+        "alltoall_", "alltoall_base_", "barrier"})
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&communicate>());
+}
+
 TORCH_LIBRARY_IMPL(_, CUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&compute>()); }
 
 }  // namespace
 
 C10_REGISTER_GUARD_IMPL(CUDA, Guard)
+
+namespace c10d {
+C10_REGISTER_TYPED_CLASS(TimerRegistry, c10::kCUDA, DeviceTimer)
+}  // namespace c10d
 
 // torch creates its hooks, without CUDA, before anything can register others. They have no state: the object gets the
 // functions of ours.
@@ -677,6 +728,9 @@ PYBIND11_MODULE(_fake_cuda, m) {
   m.def("tell_accesses", [](bool wanted) { tells_accesses = wanted; });
   m.def("as_cpu", &as_cpu);
   m.def("is_pinned", [](const at::Tensor& tensor) { return is_pinned(tensor.storage().data()); });
+  m.def("resize_storage", [](const at::Storage& storage, int64_t bytes) {
+    resize_storage(storage, storage.device(), bytes);
+  });
   m.def("pinned_bytes", &pinned_bytes);
   m.def("pin", [](int64_t address, int64_t bytes) { pin(reinterpret_cast<void*>(address), bytes, bytes); });
   m.def("unpin", [](int64_t address) { unpin(reinterpret_cast<void*>(address)); });

@@ -152,6 +152,7 @@ def install(card: Card | None = None) -> Gpu:
     for name, value in _c_functions(gpu).items():
         setattr(torch._C, name, value)
     torch.version.cuda = "13.0"
+    _resize_storages(gpu.extension)
     _choose_attention(gpu.watch)
     _compile_eagerly()
     return gpu
@@ -323,6 +324,19 @@ def _memory_functions(gpu: Gpu) -> Mapping[str, object]:
         "empty_cache": gpu.extension.empty_cache,
         "ipc_collect": lambda: None,
     }
+
+
+def _resize_storages(extension: ModuleType) -> None:
+    """FSDP gives the memory of gathered weights back without dropping their tensors; torch does it in CUDA's code."""
+    former = torch.UntypedStorage.resize_
+
+    def resize_(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        if self.device.type != "cuda":
+            return former(self, size)
+        extension.resize_storage(self, size)
+        return self
+
+    torch.UntypedStorage.resize_ = resize_
 
 
 def _choose_attention(watch: Watch) -> None:

@@ -42,6 +42,7 @@ class Result:
     losses: list[float] = field(default_factory=list)
     attention: Counter[str] = field(default_factory=Counter)  # calls in these steps by kernel
     devices: list[str] = field(default_factory=list)  # of the weights
+    contexts: list[int] = field(default_factory=list)  # the devices that the process has used
     backups: str = ""  # a digest of the tensors in all of them
     seconds: float = 0.0  # of the processor
 
@@ -122,6 +123,7 @@ def run_case(name: str, place: Path, gpu: Gpu) -> Result:
     result.losses = run.losses
     result.backups = digest_of(run.folder.backup_dir)
     result.findings = dict(gpu.watch.findings)
+    result.contexts = sorted(gpu.contexts)
     result.seconds = time.process_time() - started
     return result
 
