@@ -46,6 +46,9 @@ class Result:
     backups: str = ""  # a digest of the tensors in all of them
     seconds: float = 0.0  # of the processor
 
+    def __post_init__(self) -> None:
+        self.faults, self.attention = Counter(self.faults), Counter(self.attention)  # which JSON makes dictionaries
+
     @property
     def is_clean(self) -> bool:
         """Whether nothing is wrong."""
@@ -62,13 +65,14 @@ class Result:
 
 
 def faults_of_step(watch: Watch, operators: int) -> Counter[str]:
-    """What no step of `operators` operators should do: to keep the device busy, the host may wait once, for what was
-    issued a step before; it copies nothing that is not pinned, and every random number has a seed of its own."""
+    """What no step of `operators` operators should do: to keep the device busy, the host waits only for what was
+    issued a step before, once at each place; it copies nothing that is not pinned, and every random number has a seed
+    of its own."""
     faults = Counter(
         f"waits for the newest work: {wait.kind}, {wait.line}" for wait in watch.waits if 2 * wait.behind < operators
     )
-    older = [wait for wait in watch.waits if 2 * wait.behind >= operators]
-    faults.update(f"waits more than once: {wait.kind}, {wait.line}" for wait in older[1:])
+    older = Counter(f"{wait.kind}, {wait.line}" for wait in watch.waits if 2 * wait.behind >= operators)
+    faults.update({f"waits more than once: {place}": count - 1 for place, count in older.items() if count > 1})
     faults.update({f"copies pageable memory: {text}": count for text, count in watch.pageable.items()})
     faults.update({f"draws from the default generator: {text}": count for text, count in watch.draws.items()})
     return faults

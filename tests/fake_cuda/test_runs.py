@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fake_cuda.build import extension_file, obstacle
-from tests.fake_cuda.cases import CHOSEN, FAMILIES, FEATURES, Case
+from tests.fake_cuda.cases import CHOSEN, FAMILIES, FEATURES, UNAVOIDABLE, Case
 from tests.fake_cuda.matrix import results_of
 from tests.fake_cuda.run_cases import Result
 
@@ -29,7 +29,10 @@ def test_a_step_neither_waits_nor_copies_pageable_memory_nor_draws_unseeded(
     name: str, results: dict[str, Result]
 ) -> None:
     result = results[name]
-    assert result.is_clean, result.summary()
+    allowed = result.judged_steps * sum(UNAVOIDABLE.get(feature, 0) for feature in Case.named(name).features)
+    assert result.exit_code == 0, result.summary()
+    assert not result.findings, result.summary()
+    assert result.faults.total() <= allowed, result.summary()
     assert result.devices == ["cuda:0"]
     assert result.judged_steps >= 3
 
