@@ -10,7 +10,7 @@ set -u
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 1
 cd "$root" || exit 1
 python=$root/.venv/bin/python
-system_packages='xvfb xdotool python3-tk slurm-wlm munge openssh-server' # Debian packages that tests need
+system_packages='g++ xvfb xdotool python3-tk slurm-wlm munge openssh-server' # Debian packages that tests need
 failed=
 fast=
 torch=

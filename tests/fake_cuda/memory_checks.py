@@ -43,7 +43,7 @@ WIDE: Final[Mapping[str, object]] = {
 
 def check_memory_table(gpu: Gpu, place: Path) -> None:
     """It says what a step takes at its peak."""
-    for case in ("stable_diffusion fine_tune", "stable_diffusion_xl lora"):
+    for case in ("stable_diffusion fine_tune", "stable_diffusion_xl lora gradient_checkpointing"):
         given = {**Case.named(case).settings(place), "resolution": 128, "batch_size": 4, "max_steps": 3}
         config = _config(place, **given, aspect_ratio_bucketing=False)
         table = memory_table(family_class(config.family), config)
