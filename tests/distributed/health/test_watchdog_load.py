@@ -160,7 +160,7 @@ def test_the_recorder_is_read_with_the_gpu_of_the_rank(store: TCPStore, monkeypa
         read_with[threading.current_thread().name] = getattr(current, "gpu", 0)
         return "{}"
 
-    monkeypatch.setattr(flight_recorder, "_RECORDERS", (recorder,))
+    monkeypatch.setattr(flight_recorder, "FLIGHT_RECORDERS", (recorder,))
     group = group_of([member(rank, "m") for rank in range(4)], 3, store)
     with Watchdog(Meeting(group.rank_env, group.store, group.members)):
         pass  # on leaving, its thread has sent a heartbeat
