@@ -6,6 +6,7 @@ the outcome of each to a file. It ends, with all that it has started, when its s
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
 import os
@@ -26,8 +27,11 @@ from modules.run.supervise.process_tree import kill_family
 from scripts.gpu_check_list import ANSWER, CheckFailed, Order
 
 
-def main(device: str) -> None:
+def main() -> None:
     """Carry out orders, one after the other."""
+    parser = argparse.ArgumentParser(description="A process of scripts/gpu_check.py, which gives it its orders.")
+    parser.add_argument("device", choices=("cuda", "cpu"))
+    device: str = parser.parse_args().device
     for order in orders():
         outcome = outcome_of(order, device)
         if order.answers:
@@ -76,4 +80,4 @@ def orders() -> Iterator[Order]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
