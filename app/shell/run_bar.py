@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import tkinter as tk
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from app.form.setting_text import with_titles
@@ -62,6 +63,7 @@ class RunBar(tk.Frame):
         self._shown: dict[str, object] = {}
         self._status = NO_RUN
         self._level, self._columns = -1, 0
+        self._figures_of: Path | None = None
         self._build()
         self.bind("<Configure>", lambda event: self._fit(event.width))
         state.subscribe("run", self._show_other_run, self)
@@ -118,7 +120,10 @@ class RunBar(tk.Frame):
         view, is_old = (None, False) if run is None else (run.view, run.shows_earlier_start)
         # until a run that was started again has said it, its total is that of the former settings
         with_total = self._level != 0 and (run is None or not status.is_alive or run.has_started)
-        self.figures.show(view, status, with_total=with_total, is_old=is_old)
+        folder = None if run is None else run.folder.path
+        if run is None or run.is_caught_up or folder != self._figures_of:  # one that is resumed keeps them until then
+            self.figures.show(view, status, with_total=with_total, is_old=is_old)
+            self._figures_of = folder
         self.buttons.show(status)
         self._status = status
         if self._has_changed("details", self._has_details()):
