@@ -139,9 +139,9 @@ class DistributedTrainer(GenericTrainer):
         if note := check_unused_parameters(leaves, losses, self.config, self.process_group.control):
             self.report.warning(note)
 
-    def run_action(self, action: Action, *, tolerate_os_errors: bool = False) -> None:
+    def run_action(self, action: Action, *, training_continues: bool = False) -> None:
         """A backup does not hold what compression keeps on each rank, so a backup resets it for those who continue."""
-        super().run_action(action, tolerate_os_errors=tolerate_os_errors)
+        super().run_action(action, training_continues=training_continues)
         if action is BACKUP:
             self.compression.reset(self.progress.step)
 

@@ -27,6 +27,7 @@ def finish(trainer: GenericTrainer, outcome: Outcome) -> None:
         if trainer.config.restore_best:
             _restore_best(trainer)
         if test := trainer.components.data.test:
+            trainer.report.phase("test")
             evaluate(trainer.action_context(), "test", test)
         if trainer.config.sample_every:
             trainer.run_action(SAMPLE)

@@ -217,9 +217,9 @@ class GenericTrainer:
             due = self.due_actions(requested)
         for action in due:
             try:
-                self.run_action(action, tolerate_os_errors=True)
+                self.run_action(action, training_continues=True)
             except UnknownMetric:  # on every rank
-                self.run_action(BACKUP, tolerate_os_errors=True)
+                self.run_action(BACKUP, training_continues=True)
                 raise
         if due:
             self.report.phase("training")
@@ -236,10 +236,9 @@ class GenericTrainer:
         """The actions to run after this step, the same on all ranks."""
         return due_actions(ACTIONS, self.config, requested, self.previous, self.progress)
 
-    def run_action(self, action: Action, *, tolerate_os_errors: bool = False) -> None:
-        """Run an action, at most once per step. Raises OSError if a file cannot be written, or only warns of it."""
-        context = self.action_context(training_continues=tolerate_os_errors)
-        self.actions.run(action, context, self.progress.step, tolerate_os_errors=tolerate_os_errors)
+    def run_action(self, action: Action, *, training_continues: bool = False) -> None:
+        """Run an action, at most once per step. Raises OSError if a file cannot be written, unless training goes on."""
+        self.actions.run(action, self.action_context(training_continues=training_continues), self.progress.step)
 
     def action_context(self, *, training_continues: bool = False) -> ActionContext:
         """What actions work with, at the position of the model's weights."""

@@ -11,6 +11,7 @@ from PIL import Image
 
 from modules.checkpoint import backups
 from modules.run import exit_codes
+from modules.training.actions import sample as sample_action
 from modules.training.parity import weight_difference
 from tests.runs import Run, group_exit_codes, same_state, same_tensors, tiny_config, train_alone
 
@@ -134,6 +135,25 @@ def test_a_full_disk_is_a_warning_while_training(images: Path, tmp_path: Path, m
     assert sorted(path.name for path in run.folder.backup_dir.iterdir()) == ["step-000002", "step-000006"]
     assert [event["step"] for event in run.events("backup")] == [2, 6]
     assert not list(run.folder.backup_dir.glob("*step-000004"))
+
+
+def test_any_error_of_an_optional_action_is_a_warning_that_says_where(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_grid(samples: object) -> object:
+        raise ValueError("there is no such grid")
+
+    monkeypatch.setattr(sample_action, "make_grid", make_grid)
+    samples = [{"prompt": "x", "steps": 1, "width": 16, "height": 16}]
+    code, run = train_alone(tiny_config(images, tmp_path, max_steps=4, samples=samples, sample_every="2 steps"))
+    assert code == 0
+    assert run.warnings.count("in the sample, so it is left out and training continues: ") == 2
+    assert "ValueError: there is no such grid. Full traceback: " in run.warnings
+    assert "in make_grid" in run.folder.log_file(0).read_text()
+    assert run.folder.model_dir.is_dir()
+    phases = [event["phase"] for event in run.events("phase")]
+    drawn = ["training", "sampling", "sampling"]  # by the runner, and with the number of images
+    assert phases[phases.index("training") :][:8] == [*drawn, *drawn, "training", "saving"]
 
 
 def test_methods_that_are_not_there_yet_are_refused(images: Path, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from modules.training.checkpoint_state import capture_part, capture_state
 
 
 def _compute(context: ActionContext) -> Generator[TrainingState, None, None]:
-    context.report.phase("saving")
     parts, ranks = context.components, context.ranks
     if parts.weights.are_sharded:
         yield capture_part(parts, context.position, ranks.rank, ranks.world_size)
@@ -31,5 +30,6 @@ BACKUP = Action(
     can_be_requested=True,
     compute=_compute,
     write=_write,
+    phase="saving",
     written_by_all=lambda parts: parts.weights.are_sharded,
 )

@@ -24,10 +24,13 @@ _Best: TypeAlias = "tuple[BestValidation, Mapping[str, Tensor]]"
 
 def _compute(context: ActionContext) -> Generator[Mapping[str, Tensor], None, None]:
     """The weights that the validation of this step has measured: the averaged ones, if EMA is on."""
-    if context.early_stopping.best_step == context.position.step and keeps_best(context.components.config):
-        context.report.phase("saving")
-        with inference_model(context.components):
-            yield full_weights(context.components.weights)
+    with inference_model(context.components):
+        yield full_weights(context.components.weights)
+
+
+def _is_best(context: ActionContext) -> bool:
+    """Whether the validation of this step was the best so far, and its weights are kept."""
+    return context.early_stopping.best_step == context.position.step and keeps_best(context.components.config)
 
 
 def _write(context: ActionContext, weights: Mapping[str, Tensor]) -> None:
@@ -44,6 +47,8 @@ KEEP_BEST = Action(
     can_be_requested=False,
     compute=_compute,
     write=_write,
+    phase="saving",
+    is_needed=_is_best,
     follows="validate",
 )
 

@@ -50,7 +50,6 @@ class ModelExport:
 def _compute(context: ActionContext) -> Generator[ModelExport, None, None]:
     """The averaged weights, if EMA is on, stay in the model until the export is written; shards are gathered before."""
     parts = context.components
-    context.report.phase("saving")
     with inference_model(parts):
         run = _run_metadata(parts, context.position)
         metadata = file_metadata(parts.config, run, "diffusers")
@@ -185,4 +184,5 @@ SAVE = Action(
     can_be_requested=True,
     compute=_compute,
     write=_write,
+    phase="saving",
 )
