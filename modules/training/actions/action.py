@@ -14,9 +14,9 @@ from modules.config import Interval, TrainConfig
 from modules.distributed import RankGroup
 from modules.machine import hostname
 from modules.monitoring import Report
-from modules.training.early_stopping import EarlyStopping
-from modules.training.memory_guard import OutOfMemory
-from modules.training.setup import Components
+from modules.training.state.components import Components
+from modules.training.state.early_stopping import EarlyStopping
+from modules.training.step.memory_guard import OutOfMemory
 
 
 @dataclass(frozen=True)
