@@ -37,9 +37,9 @@ from modules.config.hyperparameters import hyperparameters
 from modules.distributed.health.device_readings import READ_EVERY_S, HostReader
 from modules.monitoring import PerformanceMonitor, RunReport
 from modules.run import EventLog, RunFolder
-from modules.training.control_requests import Outcome
-from modules.training.finish import train_to_the_end
-from modules.training.generic_trainer import GenericTrainer
+from modules.training.loop.finish import train_to_the_end
+from modules.training.loop.generic_trainer import GenericTrainer
+from modules.training.state.requests import Outcome
 from modules.training.worker import control_requests, join_ranks
 from scripts.make_demo_data import make_demo_data
 

@@ -138,10 +138,10 @@ def run_trainer(config: TrainConfig, arguments: argparse.Namespace, world_size: 
     from modules.distributed import read_rank_env
     from modules.monitoring import RunReport, SilentReport
     from modules.run import EventLog, RunFolder
-    from modules.training.control_requests import Outcome
-    from modules.training.distributed_trainer import DistributedTrainer
-    from modules.training.finish import train_to_the_end
-    from modules.training.generic_trainer import GenericTrainer
+    from modules.training.loop.distributed_trainer import DistributedTrainer
+    from modules.training.loop.finish import train_to_the_end
+    from modules.training.loop.generic_trainer import GenericTrainer
+    from modules.training.state.requests import Outcome
     from modules.training.worker import control_requests, join_ranks
 
     clock = Clock(["trainer", "bare", "bare again"], arguments.warm_up)

@@ -168,7 +168,7 @@ def load(options: argparse.Namespace, events: SampleEvents, device_type: str) ->
     """What `options` name. Raises TandemError or OSError."""
     from modules.families._by_name import family_class
     from modules.training.methods.method import apply_adapter
-    from modules.training.sample_requests import sample_requests
+    from modules.training.state.sample_requests import sample_requests
     from scripts.sample_images import Loaded
     from scripts.sample_lora import merged_dtype, model_config, read_loras, with_parts_of
 

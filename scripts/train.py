@@ -88,7 +88,7 @@ def _main(arguments: list[str] | None) -> int:
         check_hosts(config, options, rank_env)
         allow_code(config.family, trust=options.trust_code, may_ask=rank_env is None)
         if options.verify_parity:
-            from modules.training.parity import verify_parity
+            from modules.training.studies.parity import verify_parity
 
             return verify_parity(config, print)
         if options.dry_run:
@@ -158,8 +158,8 @@ def resume(config: TrainConfig, options: argparse.Namespace) -> int:
 
 def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
     """Check what can be checked without reading images, show the plan, and start nothing."""
-    from modules.training.checks import check_startable
-    from modules.training.memory_table.report import memory_lines
+    from modules.training.loop.checks import check_startable
+    from modules.training.memory.report import memory_lines
 
     check_start(config, require_multi_gpu=options.require_multi_gpu, token=options.token)
     if options.resume is not None:
@@ -184,7 +184,7 @@ def run_as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namesp
     use_own_slice(os.environ, rank_env)
     set_allocator(os.environ, [] if config.device == "cpu" else visible_gpus())
     from modules.distributed import open_store
-    from modules.training.run_location import shared_run_folder
+    from modules.training.loop.run_location import shared_run_folder
     from modules.training.worker import run_worker
 
     set_network_interfaces(os.environ, rank_env.master_addr)

@@ -54,7 +54,7 @@ ALLOWED = {
     "modules/run/join/join_line.py": (["os.open"], "a new file"),
     "modules/run/join/same_run.py": (["os.open"], "a new file"),
     "modules/run/preflight_report/start.py": (["open"], OWN),
-    "modules/training/pinned_memory.py": (["mmap.mmap"], "memory without a file"),
+    "modules/training/device/pinned_memory.py": (["mmap.mmap"], "memory without a file"),
     "scripts/common.py": (["os.open", "read_text"], "/dev/null; pages of Tandem's own documentation"),
     "scripts/gpu_cells.py": (["open", "read_text"], OWN),
     "scripts/gpu_check.py": (["read_text"], "Tandem's own requirements.lock"),

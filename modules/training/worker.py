@@ -47,20 +47,20 @@ from modules.run.folder.run_lock import training_lock
 from modules.run.html_report import update_report
 from modules.run.launch.restarts import resume_after_restart
 from modules.run.queued_output import queued_output
-from modules.training import run_info
 from modules.training.actions import ACTIONS
-from modules.training.batch_size_finder import search_batch_size
-from modules.training.control_requests import PAUSE, STOP_REQUESTS, ControlRequests, Outcome, StoppedBeforeTraining
-from modules.training.device import require_device
-from modules.training.distributed_trainer import DataParallelTrainer, DistributedTrainer
-from modules.training.failure_report import cause_of, report_failure
-from modules.training.find_backup import find_backup
-from modules.training.finish import train_to_the_end
-from modules.training.generic_trainer import GenericTrainer
-from modules.training.profiler import profiled
-from modules.training.step_benchmark import measure_steps
-from modules.training.step_metrics import metric_names
-from modules.training.triggers import TimeTrigger
+from modules.training.backup.find_backup import find_backup
+from modules.training.device.choice import require_device
+from modules.training.loop import run_info
+from modules.training.loop.distributed_trainer import DataParallelTrainer, DistributedTrainer
+from modules.training.loop.failure_report import cause_of, report_failure
+from modules.training.loop.finish import train_to_the_end
+from modules.training.loop.generic_trainer import GenericTrainer
+from modules.training.state.requests import PAUSE, STOP_REQUESTS, ControlRequests, Outcome, StoppedBeforeTraining
+from modules.training.step.metrics import metric_names
+from modules.training.step.triggers import TimeTrigger
+from modules.training.studies.batch_size_finder import search_batch_size
+from modules.training.studies.profiler import profiled
+from modules.training.studies.step_benchmark import measure_steps
 
 
 def run_worker(
@@ -189,7 +189,7 @@ def _trainer(
                 "before they are applied; set it to false, or train on one GPU (device_ids)."
             )
         if config.training_mode == "fully_sharded":
-            from modules.training.fully_sharded_trainer import FullyShardedTrainer  # its import takes a second
+            from modules.training.loop.fully_sharded_trainer import FullyShardedTrainer  # its import takes a second
 
             return FullyShardedTrainer(config, folder, report, requests, ranks, backup)
         return DistributedTrainer(config, folder, report, requests, ranks, backup)

@@ -20,7 +20,7 @@ from modules.families import _by_name
 from modules.library import ConfigError, DataError, FitResult, Trainer, TrainingError
 from modules.library.fit_result import read_result
 from modules.run import EventLog, Failure, RunFolder, record_failure
-from modules.training.model_setup import check_available
+from modules.training.memory.model_setup import check_available
 from tests.library.trainer_programs import (
     SAMPLES,
     Interrupting,

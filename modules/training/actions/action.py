@@ -17,9 +17,9 @@ from modules.machine import hostname
 from modules.monitoring import Report
 from modules.run import Failure
 from modules.run.folder.failures import append_traceback
-from modules.training.early_stopping import EarlyStopping
-from modules.training.memory_guard import OutOfMemory
-from modules.training.setup import Components
+from modules.training.state.components import Components
+from modules.training.state.early_stopping import EarlyStopping
+from modules.training.step.memory_guard import OutOfMemory
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 from modules.checkpoint import TrainingState
 from modules.training.actions.action import Action, ActionContext
-from modules.training.checkpoint_state import capture_part, capture_state
+from modules.training.state.checkpoint_state import capture_part, capture_state
 
 
 def _compute(context: ActionContext) -> Generator[TrainingState, None, None]:

@@ -13,11 +13,11 @@ from modules.config import ResumeError
 from modules.distributed import RankGroup
 from modules.monitoring import Report
 from modules.training.actions.action import Action, ActionContext, inference_model
-from modules.training.checkpoint_state import full_weights
-from modules.training.checkpoint_sync import local_copy
-from modules.training.early_stopping import EarlyStopping, keeps_best
-from modules.training.find_backup import verifying_rank
-from modules.training.setup import Components
+from modules.training.backup.checkpoint_sync import local_copy
+from modules.training.backup.find_backup import verifying_rank
+from modules.training.state.checkpoint_state import full_weights
+from modules.training.state.components import Components
+from modules.training.state.early_stopping import EarlyStopping, keeps_best
 
 _Best: TypeAlias = "tuple[BestValidation, Mapping[str, Tensor]]"
 

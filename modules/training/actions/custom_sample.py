@@ -14,7 +14,7 @@ from modules.families._family import SampleRequest
 from modules.run.folder.custom_sample import decode_sample
 from modules.training.actions.action import Action, ActionContext
 from modules.training.actions.sample import generate_one, is_sharded, write_sample
-from modules.training.sample_requests import sample_requests
+from modules.training.state.sample_requests import sample_requests
 
 
 def _compute(context: ActionContext) -> Generator[tuple[SampleRequest, Image.Image], None, None]:

@@ -9,8 +9,8 @@ from functools import partial
 from modules.config import TrainConfig
 from modules.data.loading.progress import Progress
 from modules.training.actions.action import Action, ActionContext, left_out
-from modules.training.backup_writer import not_written
-from modules.training.triggers import is_due
+from modules.training.backup.writer import not_written
+from modules.training.step.triggers import is_due
 
 
 def due_actions(

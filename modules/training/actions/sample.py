@@ -25,7 +25,7 @@ from modules.training.actions.action import (
     leave_if_sharded,
     left_out,
 )
-from modules.training.memory_guard import is_out_of_memory, release_memory
+from modules.training.step.memory_guard import is_out_of_memory, release_memory
 
 Generated: TypeAlias = Image.Image | str  # or why there is no image
 _CAUSE_CHARACTERS = 240  # of torch's sentences, which say how much memory was asked for and how much there is

@@ -31,10 +31,10 @@ from modules.data.index.index import Index
 from modules.diffusion.dtypes import DTYPES
 from modules.run import RunFolder
 from modules.training.actions.action import Action, ActionContext, inference_model
+from modules.training.actions.rescue import save_elsewhere
 from modules.training.methods.lora import lora_size
 from modules.training.methods.method import export_of
-from modules.training.rescue import save_elsewhere
-from modules.training.setup import Components
+from modules.training.state.components import Components
 
 _OS_ERROR: Final = re.compile(r"\(os error (\d{1,4})\)")
 

@@ -21,8 +21,8 @@ from modules.training.actions.action import (
     inference_model,
     leave_if_sharded,
 )
-from modules.training.early_stopping import LOSS, value_of_rank0
-from modules.training.memory_guard import is_out_of_memory, release_memory
+from modules.training.state.early_stopping import LOSS, value_of_rank0
+from modules.training.step.memory_guard import is_out_of_memory, release_memory
 
 Counts: TypeAlias = "dict[str, Tensor]"  # of `Family.evaluate`
 
