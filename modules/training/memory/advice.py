@@ -56,39 +56,43 @@ def settings_that_fit(kind: type[Family], config: TrainConfig, capacity: int, wo
 
 def _changes(kind: type[Family], config: TrainConfig, *, caching_fits: bool) -> Iterator[Change]:
     """Changes to the data of a config, with the assignments that make them."""
-
-    def put(**values: object) -> Change:
-        return lambda data: {**data, **values}, [f"{name}={_plain(value)}" for name, value in values.items()]
-
     if config.ema and not config.ema_on_cpu:
-        yield put(ema_on_cpu=True)
+        yield _put(ema_on_cpu=True)
     if not config.gradient_checkpointing:
-        yield put(gradient_checkpointing=True)
+        yield _put(gradient_checkpointing=True)
     if config.precision in ("fp32", "tf32"):
-        yield put(precision="bf16")
+        yield _put(precision="bf16")
     if not caching_fits and _ENCODER_OPTION in kind.Options.model_fields:
         given = str(config.family_options.get(_ENCODER_OPTION, "run"))
         for weights in _KEPT_IN[_KEPT_IN.index(given) + 1 if given in _KEPT_IN else 1 :]:
             yield _encoders(weights)
-    if config.method == "lora" and kind.submodules:
-        part = kind.submodules[0]
+    part = kind.submodules[0] if config.method == "lora" and kind.submodules else None
+    if part is not None:
         given = {entry.part: entry.weights for entry in config.parts}.get(part, "run")
         start = _KEPT_IN.index(given) + 1 if given in _KEPT_IN else int(kind.half_frozen_weights)
         for weights in _KEPT_IN[start:2]:
             yield _parts(part, weights)
     if config.batch_size > 1:
-        yield put(batch_size=1, gradient_accumulation_steps=config.batch_size * config.gradient_accumulation_steps)
-    if config.method == "lora" and kind.submodules:
-        yield _parts(kind.submodules[0], "nf4")
+        yield _put(batch_size=1, gradient_accumulation_steps=config.batch_size * config.gradient_accumulation_steps)
+    if part is not None:
+        yield _parts(part, "nf4")
     if config.method == "fine_tune":
-        if config.optimizer.name != "adafactor":
-            yield put(optimizer={"name": "adafactor"})
-        if config.precision == "bf16" and not config.stochastic_rounding:
-            yield put(stochastic_rounding=True)
-        if not config.fused_backward and not config.enable_multi_gpu:
-            yield put(fused_backward=True, gradient_accumulation_steps=1, max_grad_norm=None)
+        yield from _changes_of_fine_tune(config)
     if config.resolution > _SMALL_RESOLUTION:
-        yield put(resolution=_SMALL_RESOLUTION)
+        yield _put(resolution=_SMALL_RESOLUTION)
+
+
+def _changes_of_fine_tune(config: TrainConfig) -> Iterator[Change]:
+    if config.optimizer.name != "adafactor":
+        yield _put(optimizer={"name": "adafactor"})
+    if config.precision == "bf16" and not config.stochastic_rounding:
+        yield _put(stochastic_rounding=True)
+    if not config.fused_backward and not config.enable_multi_gpu:
+        yield _put(fused_backward=True, gradient_accumulation_steps=1, max_grad_norm=None)
+
+
+def _put(**values: object) -> Change:
+    return lambda data: {**data, **values}, [f"{name}={_plain(value)}" for name, value in values.items()]
 
 
 def _encoders(weights: str) -> Change:
