@@ -52,6 +52,8 @@ EXAMPLES = """examples:
 
 def main(arguments: list[str] | None = None) -> int:
     """Convert, and print the written path; returns an exit code."""
+    if arguments is None:  # as a program
+        signal.signal(signal.SIGTERM, terminate)
     options = parser().parse_args(arguments)
     try:
         set_file_access()
@@ -275,5 +277,4 @@ def terminate(number: int, _: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, terminate)
     sys.exit(main())
