@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw
 from xdist.scheduler import LoadFileScheduling
 
 from modules.config import trusted_code
-from modules.run.launch.rank_env import RankEnv
+from tests.environment import LAUNCHER_VARIABLES, scrub
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from tests.runs import Run
 
+scrub(os.environ)  # before anything is imported that reads them, such as torch and the hub's library
 os.environ[trusted_code.VARIABLE] = "any"  # the family files of the tests; inherited by every process
-_VISIBLE_GPUS = {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ}
 FAST_FILE_S = 0.3  # with --fast, a file starts no further test after this time
 NOT_FAST = {"slow", "end_to_end"}
 seconds_of_file: defaultdict[str, float] = defaultdict(float)
@@ -147,9 +147,7 @@ def no_rank_env() -> Iterator[None]:
     """A test that joins a group in this process leaves its rank, and the network interface, in the environment, and
     one that trains with `device: cpu` hides the GPUs there; the next one would use them."""
     yield
-    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    os.environ.update(_VISIBLE_GPUS)
-    for name in (*RankEnv(0, 0, 1, "", 0).environment(), "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+    for name in (*LAUNCHER_VARIABLES, "CUDA_VISIBLE_DEVICES"):
         os.environ.pop(name, None)
 
 
