@@ -103,7 +103,7 @@ def ssh_server(
 
 
 def _wait_until_it_listens(server: SshServer, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while "Server listening" not in (text := (server.place / "sshd.log").read_text()):
         assert process.poll() is None, text
         assert time.monotonic() < deadline, text
