@@ -20,14 +20,11 @@ from modules.config import TrainConfig, save_config
 from modules.distributed import Group, RankEnv, spawn
 from modules.run import Event, RunFolder, read_events
 from modules.training.worker import run_worker
+from tests.environment import LAUNCHER_VARIABLES
 from tests.ports import first_port, free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = str(ROOT / "tests" / "tiny_family.py")
-LAUNCHER_VARIABLES = (
-    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TANDEM_START"),
-    *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
-)
 
 
 def tiny_config(images: Path, place: Path, **settings: object) -> TrainConfig:

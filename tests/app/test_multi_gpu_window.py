@@ -195,7 +195,7 @@ def test_commands_for_two_machines_work_when_pasted(
             timeout=200,
             check=False,
         )
-        joined = copied.communicate(timeout=100)[0]
+        joined = copied.communicate(timeout=200)[0]
     finally:
         copied.kill()
     assert done.returncode == 0, done.stdout + done.stderr + joined
@@ -380,7 +380,7 @@ def test_preflight_says_what_to_start_on_the_other_machine(
     allowed = environment(TANDEM_ALLOW=f"{images}{os.pathsep}{ROOT / 'tests'}")
     other = subprocess.Popen(["sh", "-c", command], cwd=ROOT, env=allowed, stdout=subprocess.DEVNULL)
     driver.wait(lambda: "Check again" in driver.text(window), "the end of the preflight")
-    assert other.wait(timeout=60) == 0
+    assert other.wait(timeout=200) == 0
     assert "Waiting for" not in driver.text(window)
     assert "Click a row" in driver.text(window), "of the table, which is in place of it"
     driver.click_button("Close")
@@ -461,7 +461,7 @@ def test_closing_the_search_stops_its_processes(section: Section, shared_driver:
     assert child is not None
     opened.dialog.close()
     shared_driver.settle()
-    assert child.process.wait(timeout=60) is not None
+    assert child.process.wait(timeout=200) is not None
 
 
 def test_gpus_are_shown_without_load_readings(section: Section) -> None:
@@ -503,7 +503,7 @@ def test_train_on_two_machines_with_the_copied_join_line(
     joined = shell(line, place, images)
     try:
         driver.wait(lambda: window.state_.run.status().kind == "finished", "the end")
-        assert joined.wait(timeout=60) == 0
+        assert joined.wait(timeout=200) == 0
     finally:
         joined.kill()
         joined.communicate()
