@@ -1,4 +1,4 @@
-"""Write docs/settings.md from the declarations in modules/config; `--check` only compares."""
+"""Write docs/settings.md from the declarations of modules/config and of the families; `--check` only compares."""
 
 from __future__ import annotations
 
@@ -8,24 +8,34 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that the file can be started by its path
 
 from modules.config import SECTIONS, Option, TrainConfig, allowed, options
+from modules.config.family_files import family_names
+from modules.families._by_name import family_class
 from scripts.common import write_page
 
 PAGE = "settings.md"
 
 HEAD = """# Settings
 
-Written by `python scripts/settings_reference.py` from the declarations in `modules/config`; do not edit.
+Written by `python scripts/settings_reference.py` from the declarations in `modules/config` and `modules/families`; do
+not edit.
 
 Use the names in a config file (JSON or YAML) and on the command line: `--set NAME=VALUE`, for example
 `--set learning_rate=1e-4`, `--set optimizer.name=sgd` or `--set concepts.0.path=images`. If a name has a
 star, replace it with the number of the list item, counted from 0. Relative paths are resolved from the folder in
-which you start Tandem. Settings marked (advanced) rarely need a change.
+which you start Tandem. Settings marked (advanced) rarely need a change. The options that only some model families
+have are at the end, under [Family options](#family-options).
 
 A run that resumes from a backup (`--resume`) may use other settings, as long as it remains the same run.
 Settings without a note can be changed freely. *Resume: warns* marks those that change training from there
 on; the run logs a warning. *Resume: fixed* marks those that would make it another run: the start is refused,
 with both values. *Resume: checked* marks those whose new value must be equivalent, such as a base model that has
 moved.
+"""
+
+FAMILY_HEAD = """## Family options
+
+What only some model families have. In a config they stand under `family_options`, on the command line
+`--set family_options.NAME=VALUE`, for example `--set family_options.loss_weighting=min_snr`.
 """
 
 RESUME = {"free": "", "warn": " *Resume: warns.*", "fixed": " *Resume: fixed.*", "checked": " *Resume: checked.*"}
@@ -38,7 +48,24 @@ def render() -> str:
         found = [option for option in options(TrainConfig) if option.section == section.section_title]
         parts.append(f"## {section.section_title}\n\n{' '.join((section.__doc__ or '').split())}\n")
         parts.extend(_table(heading, inside) for heading, inside in _groups(found).items())
+    parts.append(FAMILY_HEAD)
+    parts.extend(_table("`, `".join(families), found) for families, found in _family_options())
     return "\n".join(parts)
+
+
+def _family_options() -> list[tuple[tuple[str, ...], list[Option]]]:
+    """The options of the built-in families with the families that declare them alike, those of most families first."""
+    families: dict[str, list[str]] = {}
+    declared: dict[str, Option] = {}
+    for name in family_names():
+        for option in options(family_class(name).Options):
+            declaration = repr(option)
+            declared[declaration] = option
+            families.setdefault(declaration, []).append(name)
+    found: dict[tuple[str, ...], list[Option]] = {}
+    for declaration, names in families.items():
+        found.setdefault(tuple(names), []).append(declared[declaration])
+    return sorted(found.items(), key=lambda pair: -len(pair[0]))
 
 
 def _groups(section: list[Option]) -> dict[str, list[Option]]:

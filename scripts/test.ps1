@@ -11,6 +11,7 @@ $checks = @(
     @('-m', 'ruff', 'check', '--quiet', '--output-format', 'concise', '.'),
     @('-m', 'ruff', 'format', '--quiet', '--check', '--output-format', 'concise', '.'),
     @('-c', 'from importlinter.cli import lint_imports_command; lint_imports_command()', '--no-logo'),
+    @('-m', 'mkdocs', 'build', '--strict'),
     (@('-m', 'pytest') + $args)
 )
 if ($args[0] -ne '--fast') { $checks = @(, @('-m', 'mypy')) + $checks }

@@ -69,6 +69,8 @@ unset PYTHONDONTWRITEBYTECODE # container images set it; each of a thousand proc
     check format -m ruff format --quiet --check --output-format concise .
     # Not bin/lint-imports: its first line holds the path .venv was created at, and the folder may have been moved.
     check layers -c 'from importlinter.cli import lint_imports_command; lint_imports_command()' --no-logo
+    # Not with --quiet, which hides the broken links and ends with 0.
+    NO_MKDOCS_2_WARNING=1 check docs -m mkdocs build --strict
 }
 [ -z "$failed" ] || echo "== failed, see above:$failed"
 [ -n "$fast$torch" ] || start_mypy

@@ -115,7 +115,7 @@ def test_a_command_is_the_program_but_for_its_name(tmp_path: Path) -> None:
 
 
 def test_the_manual_has_every_command() -> None:
-    manual = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    manual = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.*) \| `tandem (.*)` \| `scripts/(.*)\.py` \| (.*) \|$", manual, re.MULTILINE)
     assert rows == [
         (group, name, module.removeprefix("scripts."), line)
