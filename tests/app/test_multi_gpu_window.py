@@ -30,7 +30,7 @@ from modules.config import ConfigError, TrainConfig
 from modules.machine import Gpu, GpuLoad, Link, preferred_addresses
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host, hosts_file
-from modules.run.preflight_report.report import Cell, PreflightReport
+from modules.run.preflight_report.report import Cell, OtherMachine, PreflightReport
 from modules.run.queue.folder import RunQueue
 from tests import ssh_server
 from tests.app.driver import Driver
@@ -361,8 +361,7 @@ def test_preflight_says_what_to_start_on_the_other_machine(
     driver.search_and_type("master_addr", preferred_addresses()[0])
     driver.save(shared_home / "two.yaml")
     window = open_preflight(driver)
-    driver.wait(lambda: "No other machine has joined yet." in driver.text(window), "that it waits")
-    assert "Run these in Tandem's folder there" in driver.text(window)
+    driver.wait(lambda: "Run these in Tandem's folder there" in driver.text(window), "that it waits")
     driver.wait(lambda: "Waiting for rank 1" in driver.text(window), "who is missing")
     assert "(machine 1)" in driver.text(window)
     assert "present: rank 0 on" in driver.text(window)
@@ -408,6 +407,9 @@ def test_stop_ends_the_preflight(section: Section, shared_driver: Driver) -> Non
     shared_driver.wait(lambda: opened.child is None, "the end")
     assert "Stopped before all was checked." in shared_driver.text(window)
     assert opened.button.cget("text") == "Check again"
+    opened._result.write_text(PreflightReport("Preflight", waits_for=(OtherMachine(1, "python a.py"),)).dump())
+    opened.progressed("")
+    assert "No other machine has joined yet." in shared_driver.text(window), "before the preflight names the missing"
     cell = Cell("network", "all", "red", "10 MB/s", " ".join(["Use another network card, or a shorter cable."] * 30))
     assert_titles(opened)
     opened._result.write_text(PreflightReport("Preflight", (cell,) * 9).dump())
