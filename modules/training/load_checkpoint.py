@@ -10,7 +10,7 @@ from modules.monitoring import Report
 from modules.training import run_info
 from modules.training.checkpoint_state import restore_state
 from modules.training.early_stopping import EarlyStopping
-from modules.training.former_meaning import changed_meaning
+from modules.training.legacy_runs import legacy_differences
 from modules.training.setup import Components
 
 
@@ -24,7 +24,7 @@ def load_checkpoint(
         report.warning(
             "early_stopping_metric or its mode have changed since the backup: the best validation is sought anew."
         )
-    if changed := changed_meaning(components.config, state.config, components.family):
-        report.warning(changed)
+    if differences := legacy_differences(components.config, state.config, components.family):
+        report.warning(differences)
     run_info.report_resume(state, components, progress, report)
     return progress
