@@ -8,7 +8,7 @@ from modules.checkpoint import StoredState
 from modules.data.loading.progress import Progress
 from modules.monitoring import Report
 from modules.training.loop import run_info
-from modules.training.loop.former_meaning import changed_meaning
+from modules.training.loop.legacy_runs import legacy_differences
 from modules.training.state.checkpoint_state import restore_state
 from modules.training.state.components import Components
 from modules.training.state.early_stopping import EarlyStopping
@@ -24,7 +24,7 @@ def load_checkpoint(
         report.warning(
             "early_stopping_metric or its mode have changed since the backup: the best validation is sought anew."
         )
-    if changed := changed_meaning(components.config, state.config, components.family):
-        report.warning(changed)
+    if differences := legacy_differences(components.config, state.config, components.family):
+        report.warning(differences)
     run_info.report_resume(state, components, progress, report)
     return progress

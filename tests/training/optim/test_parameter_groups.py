@@ -143,7 +143,7 @@ def test_a_pattern_that_selects_nothing_is_refused() -> None:
 )
 def test_what_is_no_list_of_factors_is_refused(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        validate({"version": 1, "learning_rate_factors": text}, "the test")
+        validate({"learning_rate_factors": text}, "the test")
 
 
 def test_factors_may_be_a_list_of_groups() -> None:

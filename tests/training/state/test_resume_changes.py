@@ -13,7 +13,7 @@ import pytest
 from modules.checkpoint import TrainingState
 from modules.config import Option, ResumeError, Section, TrainConfig, dump, load_config, options
 from modules.families._by_name import family_class
-from modules.training.loop.former_meaning import changed_meaning
+from modules.training.loop.legacy_runs import legacy_differences
 from modules.training.memory.model_setup import load_family
 from modules.training.state.resume import check_unchanged
 from tests.adapted_models import BOTH, PARTS
@@ -66,7 +66,7 @@ FAMILIES = {
 
 
 def test_a_run_from_before_a_setting_keeps_what_it_did(tmp_path: Path) -> None:
-    """Version 0.1 divided the masked loss by the area of the mask. Its files have all of its settings."""
+    """0.1.0 divided the masked loss by the area of the mask. Its files have all of its settings."""
     file = ROOT / "tests" / "fixtures" / "version_0_1" / "pixel.json"
     (tmp_path / "config.json").write_text(json.dumps({**json.loads(file.read_text()), "masked_training": True}))
     config = load_config(tmp_path / "config.json")
@@ -75,8 +75,6 @@ def test_a_run_from_before_a_setting_keeps_what_it_did(tmp_path: Path) -> None:
     assert check_unchanged(config, before) == ""
     changed = config.model_copy(update={"normalize_masked_area_loss": False})
     assert "normalize_masked_area_loss true -> false" in check_unchanged(changed, before)
-    (tmp_path / "by_hand.yaml").write_text("version: 1\nmasked_training: true\nunmasked_weight: 0.2\n")
-    assert not load_config(tmp_path / "by_hand.yaml").normalize_masked_area_loss
     assert not load_config(file).normalize_masked_area_loss, "without masks it makes no difference"
 
 
@@ -101,21 +99,19 @@ FORMER_SD = {"family": "stable_diffusion", "base_model": "noob-v.safetensors"}
         ),
     ],
 )
-def test_a_run_of_version_0_1_that_goes_on_otherwise_says_so(
-    settings: dict[str, object], predicts: str, said: str
-) -> None:
+def test_a_run_of_0_1_0_that_goes_on_otherwise_says_so(settings: dict[str, object], predicts: str, said: str) -> None:
     config = TrainConfig.model_validate(settings)
     family = load_family(TrainConfig(family=PARTS))
     family.modelspec = lambda: {"prediction_type": predicts}  # type: ignore[method-assign]
     now = json.loads(config.model_dump_json())
     former = {name: value for name, value in now.items() if name != "normalize_masked_area_loss"}
-    warning = changed_meaning(config, former, family)
+    warning = legacy_differences(config, former, family)
     assert said in warning
     assert bool(warning) is bool(said)
-    assert changed_meaning(config, now, family) == "", "a backup of this version has been said of, or needs no word"
+    assert legacy_differences(config, now, family) == "", "a backup of this version has been said of, or needs no word"
 
 
-def test_a_resumed_run_of_version_0_1_says_it_once(lora: tuple[TrainConfig, Run], tmp_path: Path) -> None:
+def test_a_resumed_run_of_0_1_0_says_it_once(lora: tuple[TrainConfig, Run], tmp_path: Path) -> None:
     config, run = lora
     place = shutil.copytree(run.folder.path.parent, tmp_path / "runs")
     for file in place.glob("*/backup/*/config.json"):  # without its hash, which protects only from damage
@@ -127,7 +123,7 @@ def test_a_resumed_run_of_version_0_1_says_it_once(lora: tuple[TrainConfig, Run]
     for steps, count in ((3, 1), (4, 1)):
         settings = {"runs_dir": str(place), "max_steps": steps, "lora_dropout": 0.1}
         code, run = train_alone(config.model_copy(update=settings), "latest")
-        assert (code, run.warnings.count("started with version 0.1")) == (0, count)
+        assert (code, run.warnings.count("started with Tandem 0.1.0")) == (0, count)
 
 
 def by_rule(kind: type[Section], rule: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""What a config meant to version 0.1 and means otherwise now: said once, when a run of that version is resumed."""
+"""What a run of Tandem 0.1.0 trains otherwise since 0.2.0: said once, when it is resumed."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Mapping
 from modules.config import TrainConfig
 from modules.families._family import Family
 
-SINCE_0_1 = "normalize_masked_area_loss"  # a setting that no config written by version 0.1 has
+# A backup has all settings of the program that wrote it; that of 0.1.0 did not know this one.
+ADDED_AFTER_0_1_0 = "normalize_masked_area_loss"
 SDXL = "stable_diffusion_xl"
 
 
-def changed_meaning(config: TrainConfig, saved: Mapping[str, object], family: Family) -> str:
-    """A warning if the backup with the config `saved` is of version 0.1 and training goes on otherwise; else empty."""
-    changes = [] if SINCE_0_1 in saved else _changes(config, family)
+def legacy_differences(config: TrainConfig, saved: Mapping[str, object], family: Family) -> str:
+    """A warning if the backup with the config `saved` is of 0.1.0 and training goes on otherwise; else empty."""
+    changes = [] if ADDED_AFTER_0_1_0 in saved else _changes(config, family)
     if not changes:
         return ""
     return (
-        f"This run was started with version 0.1 and goes on otherwise than it would have there: {'; '.join(changes)}. "
+        f"This run was started with Tandem 0.1.0 and goes on otherwise than it would have there: {'; '.join(changes)}. "
         "See CHANGELOG.md."
     )
 
@@ -32,7 +33,7 @@ def _changes(config: TrainConfig, family: Family) -> list[str]:
     from_file = config.base_model is not None and config.base_model.lower().endswith(".safetensors")
     if is_guessed and from_file and family.modelspec().get("prediction_type") == "v":
         found.append(
-            "the base model is recognised as one that predicts v (velocity), where 0.1 trained single files as "
+            "the base model is recognised as one that predicts v (velocity), where 0.1.0 trained single files as "
             "epsilon; set family_options.prediction_type to epsilon to keep that"
         )
     if config.optimizer.name == "prodigy" and any(part.learning_rate is not None for part in config.parts):
