@@ -53,7 +53,6 @@ from modules.training.device.choice import require_device
 from modules.training.loop import run_info
 from modules.training.loop.distributed_trainer import DataParallelTrainer, DistributedTrainer
 from modules.training.loop.failure_report import cause_of, report_failure
-from modules.training.loop.finish import train_to_the_end
 from modules.training.loop.generic_trainer import GenericTrainer
 from modules.training.state.requests import PAUSE, STOP_REQUESTS, ControlRequests, Outcome, StoppedBeforeTraining
 from modules.training.step.metrics import metric_names
@@ -136,7 +135,7 @@ def _run(trainer: GenericTrainer) -> Outcome:
         return search_batch_size(trainer, search)
     if (benchmark := BenchmarkRequest.from_environment(os.environ)) is not None:
         return measure_steps(trainer, benchmark)
-    return train_to_the_end(trainer)
+    return trainer.run()
 
 
 @contextmanager
