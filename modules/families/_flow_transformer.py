@@ -119,7 +119,6 @@ class FlowTransformer(DiffusionFamily):
 
     @classmethod
     def load_for_training(cls, config: TrainConfig) -> Self:
-        """See Family."""
         options = read_options(cls.Options, config.family_options)
         check_family(config, cls.spec.class_names)
         dtype = torch.float64 if config.precision == "fp64" else torch.float32
@@ -154,7 +153,7 @@ class FlowTransformer(DiffusionFamily):
 
     @classmethod
     def noise_levels(cls, config: TrainConfig) -> NoiseLevels:
-        """See Family. An image of `resolution` x `resolution` has one token for each square of `size_step` pixels."""
+        """An image of `resolution` x `resolution` has one token for each square of `size_step` pixels."""
         options = read_options(cls.Options, config.family_options)
         found = find_scheduler(config.base_model, options.layout, cls.spec)
         if found is None and options.timestep_shift == "model":
@@ -213,7 +212,7 @@ class FlowTransformer(DiffusionFamily):
 
     @torch.no_grad()
     def encode_batch(self, examples: Sequence[Example], size: int) -> list[dict[str, Tensor]]:
-        """See Family; each is a dictionary of mean (and spread) fp32 [C, h, w]; mask uint8 [1, h, w] with masked
+        """Each is a dictionary of mean (and spread) fp32 [C, h, w]; mask uint8 [1, h, w] with masked
         training; for N captions the output of `pack_captions`.
 
         Captions are encoded one by one: encoders round differently in other batches."""
@@ -233,7 +232,6 @@ class FlowTransformer(DiffusionFamily):
 
     @cached_property
     def sample_transform(self) -> FlowSampleTransform:  # type: ignore[override]  # encoded when it is first needed
-        """See Family."""
         empty = self.encodes_captions and self.caption_dropout > 0
         return FlowSampleTransform(
             options=self.options,
@@ -262,7 +260,6 @@ class FlowTransformer(DiffusionFamily):
         self.components.save({name.removeprefix("transformer."): tensor for name, tensor in state.items()}, folder)
 
     def modelspec(self) -> Mapping[str, str]:
-        """See Family."""
         return {"architecture": self.architecture, "prediction_type": "flow"}
 
     def blocks(self) -> Sequence[nn.Module]:
@@ -272,7 +269,6 @@ class FlowTransformer(DiffusionFamily):
         return [module for module in transformer.modules() if type(module).__name__ in names]
 
     def longest_side(self) -> int | None:
-        """See Family."""
         return self.covered_side(self.components.transformer.config)
 
     def prompt_warnings(self, captions: Sequence[str]) -> list[str]:
@@ -329,7 +325,6 @@ class FlowTransformer(DiffusionFamily):
         return {"sampler": str(self.components.scheduler["_class_name"])}
 
     def generate(self, request: SampleRequest) -> Image.Image:
-        """See DiffusionFamily."""
         device = self.sampling_device()
         texts = self._prompts(request.prompt, request.negative_prompt, device)
         if self.encodes_captions:
@@ -358,7 +353,6 @@ class FlowTransformer(DiffusionFamily):
 
     @classmethod
     def meta_model(cls, config: TrainConfig) -> nn.Module | None:
-        """See Family."""
         transformer = meta_transformer(cls._base(config), cls.spec)
         if transformer is None:
             return None
@@ -367,7 +361,7 @@ class FlowTransformer(DiffusionFamily):
 
     @classmethod
     def meta_loss(cls, config: TrainConfig, model: nn.Module, size: tuple[int, int], samples: int) -> Tensor:
-        """See Family; captions are as long as the model takes them, or of 256 tokens where it masks padding."""
+        """Captions are as long as the model takes them, or of 256 tokens where it masks padding."""
         family: Any = object.__new__(cls)
         transformer: Any = model.get_submodule("transformer")
         family.model, family.options = model, read_options(cls.Options, config.family_options)
@@ -395,14 +389,12 @@ class FlowTransformer(DiffusionFamily):
 
     @classmethod
     def meta_encoder(cls, config: TrainConfig) -> Callable[[Tensor], Tensor] | None:
-        """See Family."""
         options = read_options(cls.Options, config.family_options)
         base = find_flow_model(config.base_model, options.layout, cls.spec)
         return meta_encoder(base.folder(), base.label, tiling=options.vae_tiling)
 
     @classmethod
     def frozen_networks(cls, config: TrainConfig) -> Sequence[FrozenNetwork]:
-        """See Family."""
         options = read_options(cls.Options, config.family_options)
         vae = torch.float64 if config.precision == "fp64" else torch.float32
         dtypes = {"vae": vae, **dict.fromkeys(cls.spec.encoders, HALF_DTYPES.get(config.precision, torch.float32))}

@@ -97,7 +97,6 @@ class LatentDiffusion(DiffusionFamily):
 
     @classmethod
     def load_for_training(cls, config: TrainConfig) -> Self:
-        """See Family."""
         options = read_options(cls.Options, config.family_options)
         check_family(config, cls.spec.class_names)
         return cls(config, options, load_components(config.base_model, options.layout, cls.spec))
@@ -125,7 +124,6 @@ class LatentDiffusion(DiffusionFamily):
 
     @classmethod
     def noise_levels(cls, config: TrainConfig) -> NoiseLevels:
-        """See Family."""
         options = read_options(cls.Options, config.family_options)
         return NoiseLevels(lambda generator: sample_training_timestep(options, _TIMESTEPS, generator) / _TIMESTEPS)
 
@@ -148,7 +146,7 @@ class LatentDiffusion(DiffusionFamily):
 
     @torch.no_grad()
     def encode_batch(self, examples: Sequence[Example], size: int) -> list[dict[str, Tensor]]:
-        """See Family; each is a dictionary of mean (and spread) fp32 [4, h, w]; sizes fp32 [6] for SDXL; `captions`
+        """Each is a dictionary of mean (and spread) fp32 [4, h, w]; sizes fp32 [6] for SDXL; `captions`
         int64 [N] and the embeddings of the N captions, NAME.hidden [N, T, D] and NAME.pooled [N, P]; mask uint8
         [1, h, w] with masked training; of inpainting models hole uint8 [1, h, w] and kept fp32 [4, h, w], the latents
         of the image outside it."""
@@ -195,7 +193,6 @@ class LatentDiffusion(DiffusionFamily):
         save_pipeline(replace(self.components, scheduler=scheduler), self.spec, trained, folder)
 
     def modelspec(self) -> Mapping[str, str]:
-        """See Family."""
         return {
             "architecture": self.architecture(),
             "prediction_type": "v" if self.prediction == "v_prediction" else "epsilon",
@@ -217,7 +214,7 @@ class LatentDiffusion(DiffusionFamily):
         return [*self.placeholder_warnings, *self.sample_transform.tokenizer.truncation_warnings(captions)]
 
     def add_placeholder_token(self, token: str, vectors: int, init: str) -> Mapping[str, list[int]]:
-        """See Family; an empty `init` starts from "*"."""
+        """An empty `init` starts from "*"."""
         tokenizer = self.sample_transform.tokenizer
         encoders = {name: getattr(self.model, name) for name in tokenizer.tokenizers}
         tables, self.placeholder_warnings = placeholder_tokens.add_placeholder_token(
@@ -231,7 +228,6 @@ class LatentDiffusion(DiffusionFamily):
         return {"sampler": str(self.components.scheduler["_class_name"]) if name == "model" else name}
 
     def generate(self, request: SampleRequest) -> Image.Image:
-        """See DiffusionFamily."""
         device = self.sampling_device()
         guided = request.guidance_scale > 1.0
         prompts = [request.negative_prompt, request.prompt] if guided else [request.prompt]
@@ -258,7 +254,6 @@ class LatentDiffusion(DiffusionFamily):
 
     @classmethod
     def meta_model(cls, config: TrainConfig) -> nn.Module | None:
-        """See Family."""
         options = read_options(cls.Options, config.family_options)
         networks = meta_networks(config.base_model, options.layout, cls.spec)
         if networks is None:
@@ -272,7 +267,6 @@ class LatentDiffusion(DiffusionFamily):
 
     @classmethod
     def meta_loss(cls, config: TrainConfig, model: nn.Module, size: tuple[int, int], samples: int) -> Tensor:
-        """See Family."""
         assert isinstance(model, DiffusionModel)
         options = read_options(cls.Options, config.family_options)
         unet: Any = model.unet
@@ -298,7 +292,6 @@ class LatentDiffusion(DiffusionFamily):
 
     @classmethod
     def meta_encoder(cls, config: TrainConfig) -> Callable[[Tensor], Tensor] | None:
-        """See Family."""
         options = read_options(cls.Options, config.family_options)
         base = find_base_model(config.base_model, cls.spec.class_names, cls.spec.components)
         folder = base.cached_folder() if isinstance(base, HubModel) else base
@@ -308,7 +301,6 @@ class LatentDiffusion(DiffusionFamily):
 
     @classmethod
     def frozen_networks(cls, config: TrainConfig) -> Sequence[FrozenNetwork]:
-        """See Family."""
         options = read_options(cls.Options, config.family_options)
         base = find_base_model(config.base_model, cls.spec.class_names, cls.spec.components)
         if not isinstance(base, HubModel) and not base.is_dir():
