@@ -1,4 +1,4 @@
-"""The training loop, in the order things happen; modules/training/loop/finish.py runs it from start to end."""
+"""A run from start to end, in the order things happen: set up, train, finish."""
 
 from __future__ import annotations
 
@@ -18,7 +18,18 @@ from modules.distributed import RankGroup, Weights
 from modules.families._family import Family
 from modules.monitoring import Report
 from modules.run import RunFolder
-from modules.training.actions import ACTIONS, BACKUP, Action, ActionContext, ActionRunner, due_actions
+from modules.training.actions import (
+    ACTIONS,
+    BACKUP,
+    SAMPLE,
+    SAVE,
+    Action,
+    ActionContext,
+    ActionRunner,
+    due_actions,
+    evaluate,
+    restore_best,
+)
 from modules.training.backup.checkpoint_sync import open_checkpoint
 from modules.training.backup.writer import BackupWriter
 from modules.training.data.dataset import RowSelection
@@ -75,6 +86,19 @@ class GenericTrainer:
         self.select_rows: RowSelection | None = None  # the images to encode; without it all
         ranks.on_wait = self.check_stop
 
+    def run(self) -> Outcome:
+        """Set up, train and finish. Raises TandemError if that is impossible."""
+        self.setup()
+        try:
+            with self.components.backups.completing(alone=self.ranks.world_size == 1):
+                outcome = self.train()
+                self.finish(outcome)
+        finally:
+            self.components.data.loader.close()
+        return outcome
+
+    # Before the first step
+
     def setup(self) -> None:
         """Load the model, prepare the data, restore a backup, and report what is about to be trained."""
         ranks = self.ranks
@@ -115,6 +139,13 @@ class GenericTrainer:
         self.previous = self.progress
         self.sync = MetricSync(self.components, self.metrics, self.memory, ranks, self.report, self.progress)
 
+    def check_stop(self) -> None:
+        """Before the first step: raises StoppedBeforeTraining on every rank as soon as any was asked to stop."""
+        if not self.has_started:  # from then on all ranks stop between two steps
+            self.requests.check_stop(self.ranks)
+
+    # The loop
+
     def train(self) -> Outcome:
         """The loop: gradients of each micro-batch, an optimizer step after the last one, then what is due."""
         self.report.phase("training")
@@ -129,8 +160,6 @@ class GenericTrainer:
                 if outcome := self.after_step():
                     return outcome
         return FINISHED
-
-    # Within a step
 
     def micro_batches(self) -> Iterator[Batch]:
         """This rank's micro-batches in the global order, from the current position on, epoch after epoch."""
@@ -256,12 +285,50 @@ class GenericTrainer:
             self.requests.take_custom_samples,
         )
 
-    # Before the first step
+    # After the last step
 
-    def check_stop(self) -> None:
-        """Before the first step: raises StoppedBeforeTraining on every rank as soon as any was asked to stop."""
-        if not self.has_started:  # from then on all ranks stop between two steps
-            self.requests.check_stop(self.ranks)
+    def finish(self, outcome: Outcome) -> None:
+        """Read the last metrics. A complete run is tested, sampled and saved; whatever was trained leaves a backup."""
+        self.sync.settle({})
+        if outcome.is_complete:
+            if self.config.restore_best:
+                self.restore_best_weights()
+            if test := self.components.data.test:
+                self.report.phase("test")
+                evaluate(self.action_context(), "test", test)
+            if self.config.sample_every:
+                self.run_action(SAMPLE)
+            self.run_action(SAVE)
+        if self.best_position is None:
+            self.complete_backups()
+            self.run_action(BACKUP)
+        self.components.data.unreadable.exchange()
+        self.requests.clear_stop()
+        self.report.note(run_info.final_message(outcome, self.progress.step, self.folder))
+        self.report.finished(outcome.reason, outcome.exit_code)
+
+    def restore_best_weights(self) -> None:
+        """After a backup of the last weights, bring back those of the best validation, for all that follows."""
+        self.complete_backups()
+        self.run_action(BACKUP)
+        self.components, self.best_position = restore_best(
+            self.components, self.early_stopping, self.ranks, self.report
+        )
+        if self.best_position is not None:
+            self.actions.forget()
+
+    def complete_backups(self) -> None:
+        """Wait for the backups under way; if that of the last step has failed, all ranks may try it again."""
+        failed_step = ""
+
+        def wait() -> None:
+            nonlocal failed_step
+            self.report.phase("saving")
+            failed_step = str(self.components.backups.complete() or "")
+
+        self.ranks.run_on_rank0("backup", wait)
+        if self.ranks.gather("failed backup", failed_step)[0] == str(self.progress.step):
+            self.actions.forget(BACKUP)
 
     # What other ways to train override
 

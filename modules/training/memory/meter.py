@@ -50,7 +50,6 @@ class GpuMeter:
         torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, share)), device)
 
     def restart(self) -> None:
-        """See MemoryMeter."""
         gc.collect()
         release_memory()
         torch.cuda.reset_peak_memory_stats(self._device)
@@ -87,14 +86,12 @@ class ProcessMeter:
         self.limit += max(0, int(free / processes)) << 20
 
     def restart(self) -> None:
-        """See MemoryMeter."""
         gc.collect()
         with suppress(OSError, AttributeError):
             ctypes.CDLL("libc.so.6").malloc_trim(0)  # glibc keeps freed memory otherwise, which the next attempt finds
         _RESET.write_text("5")  # Linux, Documentation/filesystems/proc.rst: resets VmHWM
 
     def peak(self) -> int:
-        """See MemoryMeter."""
         return peak_of_process()
 
     def allows(self, expected: int) -> bool:
