@@ -36,7 +36,7 @@ def copy_before_0_2(folder: Path) -> None:
         shutil.copytree(fixtures / "version_0_1" / name, folder / name)
     for file in folder.rglob("*.json*"):
         if "/FIXTURE" in (text := file.read_text()):
-            file.write_text(text.replace("/FIXTURE", str(folder)))
+            file.write_text(text.replace("/FIXTURE", folder.as_posix()))
 
 
 def tiny_config(images: Path, place: Path, **settings: object) -> TrainConfig:

@@ -49,9 +49,7 @@ class Files:
         except ConfigError as error:
             self._cannot_open(file, error)
             return
-        self._opened(file)
-        if ambiguous:
-            self._state.say(ambiguous)
+        self._opened(file, ambiguous)
 
     def look_outside(self) -> None:
         """If another program has changed the file, offer to read it again; once for each change."""
@@ -165,10 +163,12 @@ class Files:
         if name:
             self.open(Path(name))
 
-    def _opened(self, file: Path) -> None:
+    def _opened(self, file: Path, ambiguous: str = "") -> None:
         self._state.preferences.add_recent(file)
         self._state.preferences.save()
         self._state.notify("draft")
+        if ambiguous:
+            self._state.say(ambiguous)
 
     def _cannot_open(self, file: Path, error: ConfigError) -> None:
         try:
@@ -179,8 +179,8 @@ class Files:
 
         def answered(answer: str) -> None:
             if answer == "repair":
-                self._state.draft.open(file, repair=True)
-                self._opened(file)
+                ambiguous = self._state.draft.open(file, repair=True)
+                self._opened(file, ambiguous)
                 if faults := in_order(self._state.draft.faults):
                     self._state.jump_to(faults[0].path)
 

@@ -386,6 +386,12 @@ def test_files_that_are_not_configs_show_an_error(driver: Driver, home: Path, co
     assert driver.draft.file is None
 
 
+def test_what_an_older_file_may_have_meant_is_said(driver: Driver, home: Path) -> None:
+    (home / "a.yaml").write_text("version: 1\nmasked_training: true\n")
+    driver.window.files.open(home / "a.yaml")
+    assert "normalize_masked_area_loss: true is used" in driver.window.run_bar._message
+
+
 def test_faulty_file_is_opened_for_repair(driver: Driver, home: Path) -> None:
     (home / "a.yaml").write_text("epochs: many\nbatch_sise: 3\nseed: 9\n")
     driver.window.files.open(home / "a.yaml")
