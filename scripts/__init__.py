@@ -1,1 +1,1 @@
-"""Thin entry points, each started by its path: python scripts/NAME.py."""
+"""Thin entry points, each started by its path, python scripts/NAME.py, or as a command of `tandem`."""

@@ -55,7 +55,10 @@ def _require_packages() -> None:
     python, setup = (".venv/bin/python", "./scripts/setup.sh")
     if sys.platform == "win32":
         python, setup = (".venv\\Scripts\\python", "scripts\\setup.bat")
-    print(f"Run this with Tandem's Python: {python} {sys.argv[0]} ..., after {setup}.", file=sys.stderr)
+    program = sys.argv[0]
+    if program.startswith("tandem "):  # a command of `tandem`
+        program = f"-m {program}"
+    print(f"Run this with Tandem's Python: {python} {program} ..., after {setup}.", file=sys.stderr)
     sys.exit(2)
 
 

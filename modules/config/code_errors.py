@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 from modules import ROOT
 
 _MAX_MESSAGE_CHARS: Final = 500
-_OURS: Final = tuple(str(ROOT / name) for name in ("modules", "scripts", "app"))
+_OURS: Final = tuple(f"{ROOT / name}{os.sep}" for name in ("modules", "scripts", "app", "tandem"))
 _LIBRARIES: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 

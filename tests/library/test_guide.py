@@ -52,6 +52,13 @@ def test_the_programs_are_those_tested_here(folder: Path) -> None:
     assert any(kind == "python" and text == example for kind, text in BLOCKS)
 
 
+def test_programs_of_users_import_tandem_alone() -> None:
+    """A project of theirs may have a folder `modules`."""
+    texts = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.py")]
+    imports = re.compile(r"^\s*(?:from|import) (?:app|modules|scripts)\b", re.MULTILINE)
+    assert [file.name for file in texts if imports.search(file.read_text(encoding="utf-8"))] == []
+
+
 def test_every_name_is_in_the_reference() -> None:
     reference = GUIDE.partition("## Reference")[2].partition("## Common mistakes")[0]
     assert [name for name in tandem.__all__ if not re.search(rf"\b{name}\b", reference)] == []

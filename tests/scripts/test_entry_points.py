@@ -152,6 +152,13 @@ def test_a_python_without_the_packages_gets_a_hint(name: str, tmp_path: Path) ->
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_command_without_the_packages_gets_the_hint_too() -> None:
+    command = [sys.executable, "-S", "-m", "tandem", "train", "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"Run this with Tandem's Python: \.venv\S+ -m tandem train \.\.\., after \S+\.\n", done.stderr)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to one process there")
 def test_only_a_program_ignores_signals_after_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signals, "_IGNORES_AFTER_STOP", threading.Event())
