@@ -151,11 +151,14 @@ class Draft:
         """Start from the defaults, with no file."""
         self._load(dump(TrainConfig()), file=None)
 
-    def open(self, file: Path, repair: bool = False) -> None:
-        """Edit a file. Raises ConfigError with all its errors, unless `repair`: then invalid values are kept and
-        marked at their fields, and unknown names are dropped.
+    def open(self, file: Path, repair: bool = False) -> str:
+        """Edit a file; returns what of it an older Tandem may have meant otherwise, or an empty string.
+
+        Raises ConfigError with all its errors, unless `repair`: then invalid values are kept and marked at their
+        fields, and unknown names are dropped.
         """
-        data = read_data(file)
+        ambiguous: list[str] = []
+        data = read_data(file, ambiguous.append)
         try:
             self._load(dump(TrainConfig.model_validate(data)), file)
         except ValidationError:
@@ -164,6 +167,7 @@ class Draft:
                 raise ConfigError.from_faults(str(file), [fault.sentence for fault in found]) from None
             self._load(repaired(data), file)
             self._saved = {}
+        return " ".join(ambiguous)
 
     def open_preset(self, name: str) -> None:
         """Edit a copy of a preset; saving asks for a file."""

@@ -35,8 +35,8 @@ from benchmarks.targets import Targets
 from modules.checkpoint import Backups, OptimizerState, Position, TrainingState, pack_optimizer
 from modules.checkpoint.verified_write import drop_from_cache
 from modules.monitoring import SilentReport
-from modules.training.backup_writer import BackupWriter
-from modules.training.state_copy import StateCopy, size_of
+from modules.training.backup.state_copy import StateCopy, size_of
+from modules.training.backup.writer import BackupWriter
 
 PLAIN, LOST = 0.8, 1.0  # the targets
 ROUNDS = 5

@@ -33,11 +33,10 @@ from modules.families.classifier import Classifier
 from modules.monitoring import RunReport
 from modules.run import EventLog, RunFolder
 from modules.training.actions import evaluate
-from modules.training.control_requests import Outcome
-from modules.training.finish import train_to_the_end
-from modules.training.generic_trainer import GenericTrainer
-from modules.training.setup import Components
-from modules.training.step_phases import Phase
+from modules.training.loop.generic_trainer import GenericTrainer
+from modules.training.state.components import Components
+from modules.training.state.requests import Outcome
+from modules.training.step.phases import Phase
 from modules.training.worker import control_requests, join_ranks
 from scripts.make_class_data import make_class_data
 
@@ -156,7 +155,7 @@ def run(config: TrainConfig) -> Found:
         folder = RunFolder.create(config)
         report = RunReport(EventLog(folder.events_file), folder.tensorboard_dir)
         with join_ranks(config, folder, report, None, None, supervised=True) as ranks:
-            train_to_the_end(TimedTrainer(config, folder, report, control_requests(config, folder, 0), ranks))
+            TimedTrainer(config, folder, report, control_requests(config, folder, 0), ranks).run()
         report.close()
     finally:
         sys.stdout = screen

@@ -77,8 +77,8 @@ def print_medians(clock: Clock, name: str, bare: tuple[str, str]) -> float:
 
 def run_in_turns(config: TrainConfig, bare: type[BareLoop]) -> Clock:
     """The real trainer from start to end; every step of it is followed by one of each bare loop."""
-    from modules.training.control_requests import Outcome
-    from modules.training.generic_trainer import GenericTrainer
+    from modules.training.loop.generic_trainer import GenericTrainer
+    from modules.training.state.requests import Outcome
 
     clock = Clock(["trainer", "bare", "bare again"], warm_up=3)
     others: dict[str, BareLoop] = {}
@@ -111,7 +111,6 @@ def train(config: TrainConfig, kind: Any) -> None:
     """A run of a trainer of this class, in silence."""
     from modules.monitoring import RunReport
     from modules.run import EventLog, RunFolder
-    from modules.training.finish import train_to_the_end
     from modules.training.worker import control_requests, join_ranks
 
     folder = RunFolder.create(config)
@@ -119,7 +118,7 @@ def train(config: TrainConfig, kind: Any) -> None:
     screen, sys.stdout = sys.stdout, Screen()
     try:
         with join_ranks(config, folder, report, None, None, supervised=True) as ranks:
-            train_to_the_end(kind(config, folder, report, control_requests(config, folder, 0), ranks))
+            kind(config, folder, report, control_requests(config, folder, 0), ranks).run()
     finally:
         sys.stdout = screen
         report.close()

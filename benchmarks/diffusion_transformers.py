@@ -124,7 +124,7 @@ def text_reading(bench: Bench) -> None:
 
 def _loader_and_step(config: TrainConfig) -> tuple[float, float]:
     """Medians in seconds of processor time: a batch from the loader, a step without it."""
-    from modules.training.generic_trainer import GenericTrainer
+    from modules.training.loop.generic_trainer import GenericTrainer
 
     batches: list[float] = []
     steps: list[float] = []

@@ -22,7 +22,7 @@ from benchmarks.side_by_side import Screen
 from modules.data.batch import Batch
 from modules.families._by_name import family_class
 from modules.machine import find_free_port
-from modules.training.control_requests import Outcome
+from modules.training.state.requests import Outcome
 
 CACHED_PIXELS, CACHE_ROUNDS = 64 * 512**2, 3
 MEASURED = Outcome("measured", 0)
@@ -71,8 +71,8 @@ def _train(row: Row, site: Site, found: Found, save: Callable[[], None]) -> None
     from modules.distributed import read_rank_env
     from modules.monitoring import RunReport
     from modules.run import EventLog, RunFolder, read_events
-    from modules.training.distributed_trainer import DistributedTrainer
-    from modules.training.generic_trainer import GenericTrainer
+    from modules.training.loop.distributed_trainer import DistributedTrainer
+    from modules.training.loop.generic_trainer import GenericTrainer
     from modules.training.worker import control_requests, join_ranks
 
     if row.has_ranks:
@@ -113,7 +113,7 @@ def _train(row: Row, site: Site, found: Found, save: Callable[[], None]) -> None
 def cache_in_turns(row: Row, site: Site, file: Path) -> None:
     """Fill a new cache and encode as many images in a bare loop, in turns, and write what is found to `file`."""
     from modules.data.cache.encode_batches import encode_batch_size
-    from modules.training.precision import Precision, can_use_tf32
+    from modules.training.device.precision import Precision, can_use_tf32
 
     device, given = torch.device(site.device), row.config(site)
     count = 4 if site.is_tiny else CACHED_PIXELS // given.resolution**2
@@ -169,7 +169,7 @@ def prepare(model: str, site: Site, file: Path) -> None:
 
 def estimate(row: Row, site: Site, file: Path) -> None:
     """Write what the memory table says of `row`, in GiB; on the CPU alone."""
-    from modules.training.memory_table.table import memory_table
+    from modules.training.memory.table import memory_table
 
     config = row.config(site)
     table = memory_table(family_class(config.family), config)

@@ -227,7 +227,7 @@ class Measurement:
             for place in range(2):
                 if place:
                     started = self._now()
-                    self.trainer.run_action(BACKUP, tolerate_os_errors=True)
+                    self.trainer.run_action(BACKUP, training_continues=True)
                     self.found[f"{name}_backup_stalls_ms"] = (self._now() - started) * 1e3
                 started = self._now()
                 for _ in range(BACKUP_STEPS):

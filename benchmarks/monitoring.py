@@ -37,9 +37,8 @@ from modules.config.hyperparameters import hyperparameters
 from modules.distributed.health.device_readings import READ_EVERY_S, HostReader
 from modules.monitoring import PerformanceMonitor, RunReport
 from modules.run import EventLog, RunFolder
-from modules.training.control_requests import Outcome
-from modules.training.finish import train_to_the_end
-from modules.training.generic_trainer import GenericTrainer
+from modules.training.loop.generic_trainer import GenericTrainer
+from modules.training.state.requests import Outcome
 from modules.training.worker import control_requests, join_ranks
 from scripts.make_demo_data import make_demo_data
 
@@ -201,7 +200,7 @@ def train(config: TrainConfig, blocks: Blocks, account: Account) -> None:
     )
     with redirect_stdout(Screen()):
         with join_ranks(config, folder, report, None, None, supervised=True) as ranks:
-            train_to_the_end(SwitchedTrainer(config, folder, report, control_requests(config, folder, 0), ranks))
+            SwitchedTrainer(config, folder, report, control_requests(config, folder, 0), ranks).run()
         report.close()
 
 

@@ -138,10 +138,9 @@ def run_trainer(config: TrainConfig, arguments: argparse.Namespace, world_size: 
     from modules.distributed import read_rank_env
     from modules.monitoring import RunReport, SilentReport
     from modules.run import EventLog, RunFolder
-    from modules.training.control_requests import Outcome
-    from modules.training.distributed_trainer import DistributedTrainer
-    from modules.training.finish import train_to_the_end
-    from modules.training.generic_trainer import GenericTrainer
+    from modules.training.loop.distributed_trainer import DistributedTrainer
+    from modules.training.loop.generic_trainer import GenericTrainer
+    from modules.training.state.requests import Outcome
     from modules.training.worker import control_requests, join_ranks
 
     clock = Clock(["trainer", "bare", "bare again"], arguments.warm_up)
@@ -191,7 +190,7 @@ def run_trainer(config: TrainConfig, arguments: argparse.Namespace, world_size: 
     report = RunReport(EventLog(folder.events_file), folder.tensorboard_dir) if rank == 0 else SilentReport()
     with join_ranks(config, folder, report, rank_env, None, supervised=True) as ranks:
         kind: Any = TimedTrainer if rank_env is None else TimedDistributedTrainer
-        train_to_the_end(kind(config, folder, report, control_requests(config, folder, rank), ranks))
+        kind(config, folder, report, control_requests(config, folder, rank), ranks).run()
     report.close()
     return {"times": clock.times, **peaks, "peak_with_saving_mib": peak_mib()}
 

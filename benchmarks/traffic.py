@@ -30,8 +30,8 @@ from modules.distributed import (
 from modules.distributed.async_all_reduce import AsyncAllReduce
 from modules.distributed.process_group import cleanup_distributed, process_group
 from modules.training.actions import ACTIONS
-from modules.training.control_requests import STOP_REQUESTS
-from modules.training.step_metrics import StepMetrics, metric_names
+from modules.training.state.requests import STOP_REQUESTS
+from modules.training.step.metrics import StepMetrics, metric_names
 
 LAYERS, RANK = 360, 4  # two tensors per layer: 720
 STEP_S, NORM = 0.05, torch.tensor(1.0)

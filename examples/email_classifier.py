@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
-from modules.config import Section, setting
+from tandem import Section, setting
 
 Email = dict[str, Tensor]
 

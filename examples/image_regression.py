@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from modules.config import Section, setting
+from tandem import Section, setting
 
 
 class Options(Section):

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
-from modules.library import TandemError, Trainer
+from tandem import TandemError, Trainer
 
 
 def spirals(points: int, seed: int) -> TensorDataset:

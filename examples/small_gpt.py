@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from modules.config import Section, setting
+from tandem import Section, setting
 
 LETTERS = 256  # bytes, so that every text can be read
 

@@ -18,9 +18,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from modules.config import TandemError, resolve_config, save_config
-from modules.run.console import warn
-from scripts import train
+from tandem import TandemError, resolve_config, save_config
+from tandem.commands import main as tandem
 
 FLAGS = {  # flag -> the setting that its value is for, and the kind of value
     "epochs": ("epochs", int), "batch-size": ("batch_size", int), "lr": ("learning_rate", float),
@@ -41,15 +40,15 @@ def main(arguments: list[str] | None = None) -> int:
     trust = ["--trust_code"] if options.trust_code else []
     if options.resume is not None:  # the settings of that run, and those given now
         given = [part for setting in settings(options) for part in ("--set", setting)]
-        return train.main(["--resume", options.resume, *given, *trust])
+        return tandem(["train", "--resume", options.resume, *given, *trust])
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "config.json")
         try:
             save_config(resolve_config(None, ["family=classifier", *settings(options)]), file)
         except TandemError as error:
-            warn(f"Training did not start: {error}")
+            print(f"Training did not start: {error}", file=sys.stderr)
             return error.exit_code
-        return train.main(["--config", str(file), *trust])
+        return tandem(["train", "--config", str(file), *trust])
 
 
 def settings(options: argparse.Namespace) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_measured_hosts, add_trust_code, add_version, allow_code, prepare_program
+from scripts.common import add_measured_hosts, add_trust_code, add_version, allow_code, option_groups, prepare_program
 
 prepare_program()
 
@@ -116,24 +116,25 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    top.add_argument("--config", metavar="FILE", help="a config file (JSON or YAML) or the name of a preset")
-    top.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="override a setting")
-    top.add_argument("--multi_gpu", action="store_true", help="up to all GPUs (or world_size processes)")
-    top.add_argument("--steps", type=_count, default=30, metavar="N", help="steps that are measured (default: 30)")
-    top.add_argument("--warm_up", type=_count, default=10, metavar="N", help="steps before them (default: 10)")
-    top.add_argument(
+    run, devices, machines, output = option_groups(top)
+    run.add_argument("--config", metavar="FILE", help="a config file (JSON or YAML) or the name of a preset")
+    run.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="override a setting")
+    devices.add_argument("--multi_gpu", action="store_true", help="up to all GPUs (or world_size processes)")
+    run.add_argument("--steps", type=_count, default=30, metavar="N", help="steps that are measured (default: 30)")
+    run.add_argument("--warm_up", type=_count, default=10, metavar="N", help="steps before them (default: 10)")
+    devices.add_argument(
         "--ranks", type=_count, nargs="+", default=[], metavar="N", help="process counts (default: 1, 2, 4, ... all)"
     )
-    top.add_argument(
+    run.add_argument(
         "--batch_sizes", type=_count, nargs="+", default=[], metavar="N", help="also these, on the fewest processes"
     )
-    top.add_argument("--json", metavar="FILE", help="also write the result as JSON, for --compare")
-    top.add_argument("--plot", metavar="FILE", help="also draw it as a PNG")
-    top.add_argument("--dark", action="store_true", help="draw the plot on a dark background")
-    top.add_argument("--name", help="what the result calls the config (default: its file)")
-    top.add_argument("--compare", nargs=2, metavar=("BEFORE", "AFTER"), help="two JSON files instead of measuring")
-    add_measured_hosts(top)
-    add_trust_code(top)
+    output.add_argument("--json", metavar="FILE", help="also write the result as JSON, for --compare")
+    output.add_argument("--plot", metavar="FILE", help="also draw it as a PNG")
+    output.add_argument("--dark", action="store_true", help="draw the plot on a dark background")
+    output.add_argument("--name", help="what the result calls the config (default: its file)")
+    run.add_argument("--compare", nargs=2, metavar=("BEFORE", "AFTER"), help="two JSON files instead of measuring")
+    add_measured_hosts(machines)
+    add_trust_code(run)
     add_version(top)
     return top
 

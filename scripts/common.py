@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from types import TracebackType
+from typing import NamedTuple
 
 MAX_LORA_SCALE = 100.0
 MOST_LORA_SCALES = 16
@@ -83,6 +84,20 @@ def quick_imports() -> Iterator[None]:
         gc.freeze()
 
 
+class OptionGroups(NamedTuple):
+    """Parts of the help that programs have in common."""
+
+    run: argparse._ArgumentGroup
+    devices: argparse._ArgumentGroup
+    machines: argparse._ArgumentGroup
+    output: argparse._ArgumentGroup
+
+
+def option_groups(parser: argparse.ArgumentParser) -> OptionGroups:
+    """Add them, in this order; one that gets no options is not shown."""
+    return OptionGroups(*(parser.add_argument_group(title) for title in OptionGroups._fields))
+
+
 def add_version(parser: argparse.ArgumentParser) -> None:
     """Add `--version`."""
     from modules import __version__
@@ -149,7 +164,7 @@ def lora_scales(files: Sequence[str], scales: Sequence[float] | None, option: st
     return given * len(files) if len(given) == 1 else given
 
 
-def add_trust_code(parser: argparse.ArgumentParser) -> None:
+def add_trust_code(parser: argparse._ActionsContainer) -> None:
     """Add `--trust_code`."""
     parser.add_argument(
         "--trust_code",
@@ -158,7 +173,7 @@ def add_trust_code(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_allow(parser: argparse.ArgumentParser) -> None:
+def add_allow(parser: argparse._ActionsContainer) -> None:
     """The option for what the config of another machine may name on this one."""
     parser.add_argument(
         "--allow",
@@ -169,7 +184,7 @@ def add_allow(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_measured_hosts(parser: argparse.ArgumentParser) -> None:
+def add_measured_hosts(parser: argparse._ActionsContainer) -> None:
     """Add `--hosts` of a program that measures."""
     parser.add_argument(
         "--hosts",

@@ -52,6 +52,8 @@ EXAMPLES = """examples:
 
 def main(arguments: list[str] | None = None) -> int:
     """Convert, and print the written path; returns an exit code."""
+    if arguments is None:  # as a program
+        signal.signal(signal.SIGTERM, terminate)
     options = parser().parse_args(arguments)
     try:
         set_file_access()
@@ -172,6 +174,16 @@ def check_paths(source: Path, out: Path, options: argparse.Namespace) -> None:
             raise ConfigError(f"{str(path)!r} contains the control character {code}.")
     if not source.exists():
         raise ConfigError(f"There is no {str(source)!r}.")
+    check_options(options)
+    check_name_of_result(out, options, source_is_folder=source.is_dir())
+    if out.exists() and (not options.overwrite or out.samefile(source)):
+        raise ConfigError(f"{str(out)!r} already exists; choose another name, or add --overwrite.")
+    if source.is_dir() and source.resolve() in out.resolve().parents:
+        raise ConfigError(f"{str(out)!r} is inside {str(source)!r}; choose a place outside of the model.")
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Raises ConfigError for options that need another one, or have no effect."""
     if options.to == "dtype" and options.dtype is None:
         raise ConfigError("--to dtype needs --dtype fp32, bf16 or fp16.")
     if options.layout is not None and options.to != "diffusers":
@@ -182,24 +194,25 @@ def check_paths(source: Path, out: Path, options: argparse.Namespace) -> None:
         raise ConfigError(f"{problem} --extract and --resize.")
     if options.lora_scale and not options.merge:
         raise ConfigError("--lora_scale is for --merge; omit it.")
-    if options.merge and source.is_dir():
-        if out.suffix == ".safetensors":
-            raise ConfigError(f"{str(out)!r} ends in .safetensors, but a merged diffusers folder is a folder.")
-    elif options.layout is None and out.suffix != ".safetensors":
+
+
+def check_name_of_result(out: Path, options: argparse.Namespace, *, source_is_folder: bool) -> None:
+    """Raises ConfigError if `out` is not named as the file or folder that will be written, or cannot become one."""
+    is_file, is_merged = out.suffix == ".safetensors", bool(options.merge) and source_is_folder
+    if is_merged and is_file:
+        raise ConfigError(f"{str(out)!r} ends in .safetensors, but a merged diffusers folder is a folder.")
+    if options.layout is not None and is_file:
+        raise ConfigError(f"{str(out)!r} ends in .safetensors, but --layout writes a folder; name a folder.")
+    makes_folder = options.layout is not None or is_merged
+    if not makes_folder and not is_file:
         raise ConfigError(
             f"{str(out)!r} does not end in .safetensors.",
             "To make a diffusers folder of a whole model, add --layout.",
         )
-    if options.layout is not None and out.suffix == ".safetensors":
-        raise ConfigError(f"{str(out)!r} ends in .safetensors, but --layout writes a folder; name a folder.")
     if out.is_dir():
         raise ConfigError(f"{str(out)!r} is an existing folder; choose another name.")
-    if (options.layout is not None or (options.merge and source.is_dir())) and (out.exists() or out.is_symlink()):
+    if makes_folder and (out.exists() or out.is_symlink()):
         raise ConfigError(f"{str(out)!r} exists and is no folder, and the result is one; choose another name.")
-    if out.exists() and (not options.overwrite or out.samefile(source)):
-        raise ConfigError(f"{str(out)!r} already exists; choose another name, or add --overwrite.")
-    if source.is_dir() and source.resolve() in out.resolve().parents:
-        raise ConfigError(f"{str(out)!r} is inside {str(source)!r}; choose a place outside of the model.")
 
 
 @contextmanager
@@ -264,5 +277,4 @@ def terminate(number: int, _: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, terminate)
     sys.exit(main())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_measured_hosts, add_trust_code, add_version, allow_code, prepare_program
+from scripts.common import add_measured_hosts, add_trust_code, add_version, allow_code, option_groups, prepare_program
 
 prepare_program()
 
@@ -64,26 +64,29 @@ def parser() -> argparse.ArgumentParser:
         "nothing. docs/multi_gpu.md explains how it is measured.",
         allow_abbrev=False,
     )
-    top.add_argument("--config", metavar="FILE", help="a config file (JSON or YAML) or the name of a preset")
-    top.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="override a setting")
-    top.add_argument("--multi_gpu", action="store_true", help="on all GPUs (or world_size processes)")
-    top.add_argument(
+    run, devices, machines, output = option_groups(top)
+    run.add_argument("--config", metavar="FILE", help="a config file (JSON or YAML) or the name of a preset")
+    run.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="override a setting")
+    devices.add_argument("--multi_gpu", action="store_true", help="on all GPUs (or world_size processes)")
+    devices.add_argument(
         "--memory_target",
         metavar="SHARE",
         type=float,
         default=0.9,
         help="share of the memory that may be taken, other programs' included (default: 0.9)",
     )
-    top.add_argument(
+    devices.add_argument(
         "--memory_limit_gb",
         metavar="GIB",
         type=float,
         help="on CPUs: what each process may take (default: its share of what the machine or the container has free)",
     )
-    top.add_argument("--write", action="store_true", help="set batch_size in the config file, which keeps its comments")
-    top.add_argument("--json", metavar="FILE", help="also write the result as JSON")
-    add_measured_hosts(top)
-    add_trust_code(top)
+    output.add_argument(
+        "--write", action="store_true", help="set batch_size in the config file, which keeps its comments"
+    )
+    output.add_argument("--json", metavar="FILE", help="also write the result as JSON")
+    add_measured_hosts(machines)
+    add_trust_code(run)
     add_version(top)
     return top
 

@@ -116,7 +116,7 @@ def matches(alone: str, tolerance: float, job: str = "run") -> Callable[[Runs, R
     """The run equals that of one process, to a relative tolerance."""
 
     def evaluate(runs: Runs, reference: Runs) -> str:
-        from modules.training.parity import loss_difference, weight_difference
+        from modules.training.studies.parity import loss_difference, weight_difference
 
         one, run = reference[alone], runs[job]
         difference = max(loss_difference(one.losses, run.losses), weight_difference(one.state, run.state))
@@ -145,7 +145,7 @@ def recovers_from_oom(runs: Runs, reference: Runs) -> str:
 
 def resumes_exactly(runs: Runs, reference: Runs) -> str:
     """A run that was stopped and resumed equals an uninterrupted one."""
-    from modules.training.parity import weight_difference
+    from modules.training.studies.parity import weight_difference
     from tests.runs import same_state
 
     whole, resumed = runs["whole"].state, runs["resumed"].state

@@ -20,9 +20,9 @@ from modules.diffusion.quantized import QuantizedLinear, keep_in_host_memory_
 from modules.distributed.bucket_views import move_gradients_into_buckets
 from modules.distributed.host_copy import HostCopy
 from modules.machine import find_free_port, visible_gpus
-from modules.training.block_offload import BlockOffload, offloaded_blocks
-from modules.training.optimizers import build_optimizer
-from modules.training.precision import Precision, can_use_tf32
+from modules.training.device.precision import Precision, can_use_tf32
+from modules.training.memory.block_offload import BlockOffload, offloaded_blocks
+from modules.training.optim.optimizers import build_optimizer
 from scripts.gpu_check_list import MIB, ONLY_ON_GPU, require
 
 

@@ -21,6 +21,7 @@ from scripts.common import (
     ask_about_code,
     ask_about_path,
     is_interactive,
+    option_groups,
     prepare_program,
 )
 
@@ -97,42 +98,43 @@ def parser() -> argparse.ArgumentParser:
         description="Check devices, network, disks and data before a run; docs/preflight.md explains every row.",
         allow_abbrev=False,
     )
-    top.add_argument("--config", metavar="FILE", help="the run's config: also checks its folders, images and loader")
-    top.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="override a setting")
-    top.add_argument(
+    run, devices, machines, output = option_groups(top)
+    run.add_argument("--config", metavar="FILE", help="the run's config: also checks its folders, images and loader")
+    run.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="override a setting")
+    run.add_argument(
         "--test",
         choices=("basic", "all"),
         default="basic",
         help="basic: takes seconds; all: also large transfers and the loader",
     )
-    top.add_argument("--backend", choices=("nccl", "gloo"), help="communication backend")
-    top.add_argument("--json", metavar="FILE", help="also write the report as JSON")
-    top.add_argument(
+    devices.add_argument("--backend", choices=("nccl", "gloo"), help="communication backend")
+    output.add_argument("--json", metavar="FILE", help="also write the report as JSON")
+    run.add_argument(
         "--patience", metavar="SECONDS", type=seconds, default=DEFAULT_PATIENCE_S, help="timeout of one task"
     )
-    top.add_argument(
+    run.add_argument(
         "--wait", metavar="SECONDS", type=seconds, default=300.0, help="how long to wait for other machines"
     )
-    top.add_argument(
+    machines.add_argument(
         "--join",
         metavar="HOST[:PORT]",
         help="join the preflight of several machines, with the line that machine 0 shows",
     )
-    top.add_argument(
+    machines.add_argument(
         "--hosts",
         metavar="NAME,NAME",
         help="start these machines over ssh, so that they join (scripts/hosts.py lists, adds and tests them)",
     )
-    top.add_argument(
+    machines.add_argument(
         "--token_file",
         metavar="FILE",
         help=f"with --join: file with the token, - for standard input; or set {JOIN_TOKEN}",
     )
-    add_allow(top)
+    add_allow(machines)
     top.add_argument("--stop_from_stdin", action="store_true", help=argparse.SUPPRESS)  # a line "stop" acts as Ctrl-C
     top.add_argument("--settings", help=argparse.SUPPRESS)  # as --config, on a machine that has joined without one
     top.add_argument("--result", help=argparse.SUPPRESS)  # where the processes report to the one that started them
-    add_trust_code(top)
+    add_trust_code(run)
     add_version(top)
     return top
 

@@ -23,6 +23,7 @@ from scripts.common import (
     allow_code,
     lora_scales,
     lora_strengths,
+    option_groups,
     prepare_program,
 )
 
@@ -84,6 +85,7 @@ def failed(events: SampleEvents, message: str, advice: str, exit_code: int) -> i
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(description="Generate images with a model.", allow_abbrev=False)
+    _, devices, _, output = option_groups(top)
     top.add_argument(
         "--model",
         required=True,
@@ -110,7 +112,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--base_model", help="base model of a LoRA or an embedding, if it was moved")
     top.add_argument("--prompt", required=True, action="append", help="the prompt, or ''; may be given several times")
     top.add_argument("--negative_prompt", default="", help="what to avoid")
-    top.add_argument(
+    output.add_argument(
         "--out",
         default="samples",
         metavar="FOLDER",
@@ -122,14 +124,14 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--height", type=int, help="pixels (default: the resolution the model was trained at)")
     top.add_argument("--seed", type=int, default=42, help="the same seed gives the same image (default: 42)")
     top.add_argument("--count", type=int, default=1, help="images per prompt, with consecutive seeds (default: 1)")
-    top.add_argument("--no_grid", action="store_true", help="write no image of all images side by side")
-    top.add_argument("--device", help="cpu, cuda, cuda:1 ... (default: the first GPU, or the CPU)")
-    top.add_argument(
+    output.add_argument("--no_grid", action="store_true", help="write no image of all images side by side")
+    devices.add_argument("--device", help="cpu, cuda, cuda:1 ... (default: the first GPU, or the CPU)")
+    devices.add_argument(
         "--precision",
         choices=("fp32", "bf16", "fp16"),
         help="in which the model is kept and computes (default: fp32; bf16 for large transformers on a GPU)",
     )
-    top.add_argument(
+    output.add_argument(
         "--events",
         metavar="FILE",
         help="for other programs: write the progress to this file, as JSON, and stop after the current image if there "
@@ -168,7 +170,7 @@ def load(options: argparse.Namespace, events: SampleEvents, device_type: str) ->
     """What `options` name. Raises TandemError or OSError."""
     from modules.families._by_name import family_class
     from modules.training.methods.method import apply_adapter
-    from modules.training.sample_requests import sample_requests
+    from modules.training.state.sample_requests import sample_requests
     from scripts.sample_images import Loaded
     from scripts.sample_lora import merged_dtype, model_config, read_loras, with_parts_of
 

@@ -14,9 +14,9 @@ from PIL import Image
 from modules.config import ConfigError, TrainConfig
 from modules.families._family import Family, SampleRequest
 from modules.monitoring import make_grid, save_image
-from modules.training.memory_guard import OutOfMemory, is_out_of_memory
-from modules.training.move_model import move_model
-from modules.training.precision import Precision
+from modules.training.device.precision import Precision
+from modules.training.memory.move_model import move_model
+from modules.training.step.memory_guard import OutOfMemory, is_out_of_memory
 from scripts.sample_events import SampleEvents
 from scripts.sample_lora import LoraFile, LoraLayers, merged_dtype
 

@@ -20,8 +20,8 @@ from modules.diffusion.quantized import QuantizedLinear
 from modules.families._family import Family, trained_submodules
 from modules.families._find_family import find_family
 from modules.run.folder.run_folder import run_of_model
+from modules.training.memory.move_model import frozen_dtype
 from modules.training.methods.lora import adapter_names, layer_name, merge_lora
-from modules.training.move_model import frozen_dtype
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 SIDES = {"stable_diffusion": 512, "stable_diffusion_xl": 1024}  # pixels, of the published models

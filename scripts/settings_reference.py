@@ -25,6 +25,11 @@ star, replace it with the number of the list item, counted from 0. Relative path
 which you start Tandem. Settings marked (advanced) rarely need a change. The options that only some model families
 have are at the end, under [Family options](#family-options).
 
+A line that a file does not have means the default. `version` says which defaults and meanings a file was written
+for: Tandem writes it, and brings an older file to the present version. A file without it has today's meaning.
+Version 1 was written by Tandem 0.1.0 and also later, when two defaults had changed. If such a file does not give
+`normalize_masked_area_loss` or Adafactor's `optimizer.scale_parameter`, a warning says which value is used.
+
 A run that resumes from a backup (`--resume`) may use other settings, as long as it remains the same run.
 Settings without a note can be changed freely. *Resume: warns* marks those that change training from there
 on; the run logs a warning. *Resume: fixed* marks those that would make it another run: the start is refused,

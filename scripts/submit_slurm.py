@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         allow_code(config.family, trust=options.trust_code)
         request = request_of(options, config)
         jobs = plan_jobs(config, request)
-        from modules.training.checks import check_startable  # torch takes seconds to import, so this comes last
+        from modules.training.loop.checks import check_startable  # torch takes seconds to import, so this comes last
 
         check_startable(config)
         for warning in warnings_of(config, jobs):

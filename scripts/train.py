@@ -63,51 +63,47 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments is None:  # as a program
         ignore_signals_after_stop()
     with queued_output():
-        return _main(arguments)
+        token = take_token(os.environ)
+        options = parser().parse_args(arguments)
+        if options.run_folder is None and (code := previous_fatal_exit_code()) is not None:
+            return code
+        try:
+            set_file_access()
+            if options.run_folder is not None:
+                return run_supervised(RunFolder(Path(options.run_folder)), options)
+            if options.join is not None:
+                questions = (ask_about_path, ask_about_code) if is_interactive() else ()
+                with own_place(os.environ) as own:
+                    line = join_line(options, token, own)
+                    if options.stop_from_stdin:  # after the token, which comes the same way
+                        stop_at_line_of_stdin()
+                    return join_run(line, echo, *questions)
+            config = config_of(options)
+            options.token = token_of(config, options, token)
+            rank_env = read_rank_env(os.environ, config.initial_port)
+            check_hosts(config, options, rank_env)
+            allow_code(config.family, trust=options.trust_code, may_ask=rank_env is None)
+            if options.verify_parity:
+                from modules.training.studies.parity import verify_parity
 
-
-def _main(arguments: list[str] | None) -> int:
-    token = take_token(os.environ)
-    options = parser().parse_args(arguments)
-    if options.run_folder is None and (code := previous_fatal_exit_code()) is not None:
-        return code
-    try:
-        set_file_access()
-        if options.run_folder is not None:
-            return run_supervised(RunFolder(Path(options.run_folder)), options)
-        if options.join is not None:
-            questions = (ask_about_path, ask_about_code) if is_interactive() else ()
-            with own_place(os.environ) as own:
-                line = join_line(options, token, own)
-                if options.stop_from_stdin:  # after the token, which comes the same way
-                    stop_at_line_of_stdin()
-                return join_run(line, echo, *questions)
-        config = config_of(options)
-        options.token = token_of(config, options, token)
-        rank_env = read_rank_env(os.environ, config.initial_port)
-        check_hosts(config, options, rank_env)
-        allow_code(config.family, trust=options.trust_code, may_ask=rank_env is None)
-        if options.verify_parity:
-            from modules.training.parity import verify_parity
-
-            return verify_parity(config, print)
-        if options.dry_run:
-            return dry_run(config, options)
-        if rank_env is not None:
-            return run_as_rank(rank_env, config, options)
-        exit_code = start(config, options)
-        if arguments is None:  # as a program
-            ignore_termination_signals()
-        return exit_code
-    except TandemError as error:
-        if options.start_in is not None:
-            record_start_failure(RunFolder(Path(options.start_in)), error)
-        if report_fatal_startup(error.exit_code):
-            print(f"Training did not start: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("Stopped.", file=sys.stderr)
-        return INTERRUPTED
+                return verify_parity(config, print)
+            if options.dry_run:
+                return dry_run(config, options)
+            if rank_env is not None:
+                return run_as_rank(rank_env, config, options)
+            exit_code = start(config, options)
+            if arguments is None:  # as a program
+                ignore_termination_signals()
+            return exit_code
+        except TandemError as error:
+            if options.start_in is not None:
+                record_start_failure(RunFolder(Path(options.start_in)), error)
+            if report_fatal_startup(error.exit_code):
+                print(f"Training did not start: {error}", file=sys.stderr)
+            return error.exit_code
+        except KeyboardInterrupt:
+            print("Stopped.", file=sys.stderr)
+            return INTERRUPTED
 
 
 def start(config: TrainConfig, options: argparse.Namespace) -> int:
@@ -158,8 +154,8 @@ def resume(config: TrainConfig, options: argparse.Namespace) -> int:
 
 def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
     """Check what can be checked without reading images, show the plan, and start nothing."""
-    from modules.training.checks import check_startable
-    from modules.training.memory_table.report import memory_lines
+    from modules.training.loop.checks import check_startable
+    from modules.training.memory.report import memory_lines
 
     check_start(config, require_multi_gpu=options.require_multi_gpu, token=options.token)
     if options.resume is not None:
@@ -184,7 +180,7 @@ def run_as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namesp
     use_own_slice(os.environ, rank_env)
     set_allocator(os.environ, [] if config.device == "cpu" else visible_gpus())
     from modules.distributed import open_store
-    from modules.training.run_location import shared_run_folder
+    from modules.training.loop.run_location import shared_run_folder
     from modules.training.worker import run_worker
 
     set_network_interfaces(os.environ, rank_env.master_addr)

@@ -18,7 +18,7 @@ from modules.run.join.join_line import JoinLine, parse_address
 from modules.run.join.join_token import JOIN_TOKEN, ask_for_token, find_token
 from modules.run.join.local_settings import check_local_settings
 from modules.run.launch.rank_env import RankEnv
-from scripts.common import add_allow, add_trust_code, add_version
+from scripts.common import add_allow, add_trust_code, add_version, option_groups
 
 # Flags that --dry_run repeats in the commands it shows.
 REPEATED_FLAGS = (
@@ -34,59 +34,60 @@ def parser() -> argparse.ArgumentParser:
         epilog=f"Presets: {', '.join(preset_names())}. All settings: docs/settings.md.",
         allow_abbrev=False,
     )
-    top.add_argument(
+    run, devices, machines, _ = option_groups(top)
+    run.add_argument(
         "--config", metavar="FILE", help="a config file (JSON or YAML), the name of a preset, or your own Python file"
     )
-    top.add_argument(
+    run.add_argument(
         "--set",
         metavar="NAME=VALUE",
         action="append",
         default=[],
         help="override a setting, e.g. learning_rate=1e-4",
     )
-    top.add_argument("--run_name", metavar="NAME", help="name of the run and of its folder below runs_dir")
-    top.add_argument(
+    run.add_argument("--run_name", metavar="NAME", help="name of the run and of its folder below runs_dir")
+    run.add_argument(
         "--resume", metavar="latest|PATH", help="resume from the newest backup of a run, or from a given one"
     )
-    top.add_argument("--multi_gpu", action="store_true", help="train on all GPUs (or world_size processes)")
-    top.add_argument("--require_multi_gpu", action="store_true", help="fail instead of falling back to one device")
-    top.add_argument("--backend", choices=("nccl", "gloo"), help="communication backend")
-    top.add_argument("--no_torchrun", action="store_true", help="start the processes without torchrun")
-    top.add_argument("--max_minutes", type=float, metavar="N", help="back up and pause (exit code 138) after N minutes")
-    top.add_argument("--single_gpu_data_loading", action="store_true", help="let one process encode all images")
-    top.add_argument(
+    devices.add_argument("--multi_gpu", action="store_true", help="train on all GPUs (or world_size processes)")
+    devices.add_argument("--require_multi_gpu", action="store_true", help="fail instead of falling back to one device")
+    devices.add_argument("--backend", choices=("nccl", "gloo"), help="communication backend")
+    devices.add_argument("--no_torchrun", action="store_true", help="start the processes without torchrun")
+    run.add_argument("--max_minutes", type=float, metavar="N", help="back up and pause (exit code 138) after N minutes")
+    devices.add_argument("--single_gpu_data_loading", action="store_true", help="let one process encode all images")
+    run.add_argument(
         "--profile", metavar="STEPS", help="record so many steps: a trace of each rank, and what takes longest"
     )
-    top.add_argument("--dry_run", action="store_true", help="check the settings and show what would start")
-    top.add_argument(
+    run.add_argument("--dry_run", action="store_true", help="check the settings and show what would start")
+    run.add_argument(
         "--verify_parity",
         action="store_true",
         help="train 20 steps with 1 and with several processes, and compare",
     )
-    top.add_argument(
+    machines.add_argument(
         "--join",
         metavar="HOST[:PORT]",
         help="join a run on several machines, with the line that machine 0 shows; needs no config",
     )
-    top.add_argument(
+    machines.add_argument(
         "--hosts",
         metavar="NAME,NAME",
         help="start these machines over ssh, so that they join this run (scripts/hosts.py lists, adds and tests them)",
     )
-    top.add_argument(
+    machines.add_argument(
         "--token_file",
         metavar="FILE",
         help=f"file with the secret of a run on several machines, - for standard input; or set {JOIN_TOKEN} (default: "
         "machine 0 generates one)",
     )
     top.add_argument("--token", metavar="WORD", help=argparse.SUPPRESS)  # visible to every user of the machine
-    add_allow(top)
-    top.add_argument(
+    add_allow(machines)
+    machines.add_argument(
         "--allow_differences",
         action="store_true",
         help="with --join: train even if code or package versions differ from machine 0",
     )
-    add_trust_code(top)
+    add_trust_code(run)
     # internal: a line "stop" on standard input acts as Ctrl-C
     top.add_argument("--stop_from_stdin", action="store_true", help=argparse.SUPPRESS)
     # internal: set by the supervisor for the processes of a run, and by the window for a run folder it has created

@@ -9,9 +9,9 @@ from modules.config import TrainConfig
 from modules.data.batch import Batch
 from modules.distributed import Weights
 from modules.families._family import Family
-from modules.training.model_setup import load_family, prepare_model
-from modules.training.optimizers import build_optimizer
-from modules.training.precision import Precision
+from modules.training.device.precision import Precision
+from modules.training.memory.model_setup import load_family, prepare_model
+from modules.training.optim.optimizers import build_optimizer
 from tests.runs import ROOT
 
 CPU = torch.device("cpu")

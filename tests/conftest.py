@@ -6,8 +6,8 @@ import gc
 import os
 import re
 import signal
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,8 @@ from PIL import Image, ImageDraw
 from xdist.scheduler import LoadFileScheduling
 
 from modules.config import trusted_code
-from modules.run.launch.rank_env import RankEnv
+from tests.environment import LAUNCHER_VARIABLES, scrub
+from tests.leftovers import watch_for_the_end
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -25,19 +26,24 @@ if TYPE_CHECKING:
 
     from tests.runs import Run
 
+scrub(os.environ)  # before anything is imported that reads them, such as torch and the hub's library
 os.environ[trusted_code.VARIABLE] = "any"  # the family files of the tests; inherited by every process
-_VISIBLE_GPUS = {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ}
-FAST_FILE_S = 0.3  # with --fast, a file starts no further test after this time
+FAST_TESTS = 4  # of each file, with --fast
 NOT_FAST = {"slow", "end_to_end"}
-seconds_of_file: defaultdict[str, float] = defaultdict(float)
 SIZES = ((48, 48), (64, 40), (40, 64), (80, 36))
 COLOURS = ("red", "green", "blue", "yellow", "purple")
 IMAGES = 41
+WATCHER = pytest.StashKey[object]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--fast` is what ./scripts/test.sh --fast passes on."""
-    parser.addoption("--fast", action="store_true", help=f"no slow tests, and about {FAST_FILE_S} s of each file")
+    parser.addoption("--fast", action="store_true", help=f"no slow tests, and {FAST_TESTS} of each file")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Before xdist starts its workers, which inherit the mark."""
+    session.stash[WATCHER] = watch_for_the_end(os.environ)
 
 
 def pytest_configure() -> None:
@@ -53,9 +59,22 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests marked `long` first, so that no xdist worker is left alone with one of them at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
     if config.getoption("--fast"):
-        items[:] = [item for item in items if not NOT_FAST & {mark.name for mark in item.iter_markers()}]
+        items[:] = fast_choice(items)
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+def fast_choice(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Of each file's quick tests, the first FAST_TESTS; the first case of each test comes before the second of any."""
+    cases: Counter[str] = Counter()
+    quick: defaultdict[str, list[tuple[int, int, pytest.Item]]] = defaultdict(list)
+    for number, item in enumerate(items):
+        if not NOT_FAST & {mark.name for mark in item.iter_markers()}:
+            test = item.nodeid.partition("[")[0]
+            quick[file_of(item.nodeid)].append((cases[test], number, item))
+            cases[test] += 1
+    chosen = [(number, item) for tests in quick.values() for _, number, item in sorted(tests)[:FAST_TESTS]]
+    return [item for _, item in sorted(chosen)]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -67,30 +86,6 @@ def pytest_collection_finish() -> None:
     """What was imported stays: full collections, of which some tests make many, leave its million objects out."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """With --fast, leave out the rest of a file that has taken its time, except for the last test, see below."""
-    is_last = nextitem is None or nextitem.path != item.path
-    return (not is_last and has_taken_its_time(item)) or None
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """The last test of such a file is skipped instead, with which its fixtures end."""
-    if has_taken_its_time(item):
-        pytest.skip(f"--fast runs {FAST_FILE_S} s of each file")
-
-
-def has_taken_its_time(item: pytest.Item) -> bool:
-    """Whether a test comes too late for --fast."""
-    return bool(item.config.getoption("--fast")) and seconds_of_file[file_of(item.nodeid)] > FAST_FILE_S
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Add up how long each file takes, fixtures included."""
-    seconds_of_file[file_of(report.nodeid)] += report.duration
 
 
 def file_of(nodeid: str) -> str:
@@ -147,9 +142,7 @@ def no_rank_env() -> Iterator[None]:
     """A test that joins a group in this process leaves its rank, and the network interface, in the environment, and
     one that trains with `device: cpu` hides the GPUs there; the next one would use them."""
     yield
-    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    os.environ.update(_VISIBLE_GPUS)
-    for name in (*RankEnv(0, 0, 1, "", 0).environment(), "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+    for name in (*LAUNCHER_VARIABLES, "CUDA_VISIBLE_DEVICES"):
         os.environ.pop(name, None)
 
 

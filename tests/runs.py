@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,14 +21,22 @@ from modules.config import TrainConfig, save_config
 from modules.distributed import Group, RankEnv, spawn
 from modules.run import Event, RunFolder, read_events
 from modules.training.worker import run_worker
+from tests.environment import LAUNCHER_VARIABLES
 from tests.ports import first_port, free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = str(ROOT / "tests" / "tiny_family.py")
-LAUNCHER_VARIABLES = (
-    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TANDEM_START"),
-    *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
-)
+
+
+def copy_before_0_2(folder: Path) -> None:
+    """Copy the files of commit c98b09e5, with the images and base model that they were made with, to a new folder."""
+    fixtures = ROOT / "tests" / "fixtures"
+    shutil.copytree(fixtures / "before_0_2", folder)
+    for name in ("images", "tiny_sd"):
+        shutil.copytree(fixtures / "version_0_1" / name, folder / name)
+    for file in folder.rglob("*.json*"):
+        if "/FIXTURE" in (text := file.read_text()):
+            file.write_text(text.replace("/FIXTURE", str(folder)))
 
 
 def tiny_config(images: Path, place: Path, **settings: object) -> TrainConfig:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from modules.torch_compat import set_parent_death_signal
+from tests.leftovers import MARK
 from tests.ports import free_port
 
 _SSHD = "/usr/sbin/sshd"
@@ -75,14 +79,20 @@ def ssh_server(
     words = " ".join(f"-o {name}={value}" for name, value in options.items())
     ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F none {words} -o GlobalKnownHostsFile=none "$@"\n')
     ssh.chmod(0o755)
-    set_there = " ".join(f'{name}="{value}"' for name, value in {"HOME": server.home, **(variables or {})}.items())
+    given = {"HOME": server.home, MARK: os.environ[MARK], **(variables or {})}
+    set_there = " ".join(f'{name}="{value}"' for name, value in given.items())
     (place / "sshd_config").write_text(
         f"Port {server.port}\nListenAddress {address}\nHostKey {place / 'host_key'}\nPidFile none\nUsePAM no\n"
         f"AuthorizedKeysFile {place / 'key.pub'}\nStrictModes no\nPermitRootLogin prohibit-password\n"
         f"PasswordAuthentication no\nSetEnv {set_there}\n"
     )
     log = (place / "sshd.log").open("wb")
-    process = subprocess.Popen([*prefix, _SSHD, "-D", "-e", "-f", str(place / "sshd_config")], stderr=log, stdout=log)
+    process = subprocess.Popen(
+        [*prefix, _SSHD, "-D", "-e", "-f", str(place / "sshd_config")],
+        stderr=log,
+        stdout=log,
+        preexec_fn=partial(set_parent_death_signal, signal.SIGTERM),  # its title replaces the mark of tests.leftovers
+    )
     try:
         _wait_until_it_listens(server, process)
         yield server
@@ -93,7 +103,7 @@ def ssh_server(
 
 
 def _wait_until_it_listens(server: SshServer, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while "Server listening" not in (text := (server.place / "sshd.log").read_text()):
         assert process.poll() is None, text
         assert time.monotonic() < deadline, text

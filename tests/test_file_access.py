@@ -54,7 +54,7 @@ ALLOWED = {
     "modules/run/join/join_line.py": (["os.open"], "a new file"),
     "modules/run/join/same_run.py": (["os.open"], "a new file"),
     "modules/run/preflight_report/start.py": (["open"], OWN),
-    "modules/training/pinned_memory.py": (["mmap.mmap"], "memory without a file"),
+    "modules/training/device/pinned_memory.py": (["mmap.mmap"], "memory without a file"),
     "scripts/common.py": (["os.open", "read_text"], "/dev/null; pages of Tandem's own documentation"),
     "scripts/gpu_cells.py": (["open", "read_text"], OWN),
     "scripts/gpu_check.py": (["read_text"], "Tandem's own requirements.lock"),
@@ -127,6 +127,6 @@ def test_the_search_itself(source: str, found: list[str]) -> None:
 
 def test_files_are_opened_by_modules_files() -> None:
     """Use open_regular, read_text, read_json, file_size, open_for_writing or remove_tree of modules.files instead."""
-    files = sorted(file for folder in ("modules", "app", "scripts") for file in (ROOT / folder).rglob("*.py"))
+    files = sorted(file for folder in ("modules", "app", "scripts", "tandem") for file in (ROOT / folder).rglob("*.py"))
     uses = {file.relative_to(ROOT).as_posix(): direct_uses(file.read_text("utf-8")) for file in files}
     assert {file: found for file, found in uses.items() if found} == {file: uses for file, (uses, _) in ALLOWED.items()}

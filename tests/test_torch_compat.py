@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PLACES = ("app", "benchmarks", "examples", "modules", "scripts")
+PLACES = ("app", "benchmarks", "examples", "modules", "scripts", "tandem")
 COMPAT = ROOT / "modules" / "torch_compat.py"
 ALLOWED = ("torch._foreach_",)  # documented as torch's foreach operators
 ROOTS = ("torch", "dist", "nn")

@@ -15,7 +15,7 @@ from tests.fake_windows.windows_names import MISSING_MODULES, MISSING_NAMES
 from tests.runs import ROOT
 
 NAMES = re.compile("|".join(rf"\b{name}\b" for name in sorted(MISSING_MODULES.union(*MISSING_NAMES.values()))))
-FILES = sorted(file for folder in ("modules", "app", "scripts") for file in (ROOT / folder).rglob("*.py"))
+FILES = sorted(file for folder in ("modules", "app", "scripts", "tandem") for file in (ROOT / folder).rglob("*.py"))
 
 
 def missing_names(source: str) -> list[str]:

@@ -69,7 +69,7 @@ def history_file() -> Path:
 
 
 def _settings(data: object) -> GenerateSettings:
-    if isinstance(data, dict) and isinstance(scale := data.get("lora_scale"), float):  # of version 0.1
+    if isinstance(data, dict) and isinstance(scale := data.get("lora_scale"), float):  # of 0.1.0
         data = {**data, "lora_scale": [scale]}
     try:
         return GenerateSettings.model_validate(data)

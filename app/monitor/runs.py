@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 import tkinter as tk
 from collections.abc import Mapping, Sequence
@@ -277,16 +278,19 @@ class RunsPage(Page):
             return
         folder = RunFolder(self.selected[0].path)
 
+        def write() -> Path:
+            try:
+                return write_report(folder)
+            except OSError:  # a disk that may only be read; what lies there may be anybody's page
+                return write_report(folder, Path(tempfile.mkdtemp(prefix="tandem-report-")) / folder.report_file.name)
+
         def failed(reason: str) -> None:
-            if folder.report_file.is_file():  # of a run on a disk that may only be read
-                show_page(self.state, folder.report_file, self._say)
-            else:
-                self._say(f"The report cannot be written: {reason}")
+            self._say(f"The report cannot be written: {reason}")
 
         def done(file: Path) -> None:
             show_page(self.state, file, self._say)
 
-        self.state.background.run(lambda: write_report(folder), done, failed)
+        self.state.background.run(write, done, failed)
 
     def open_settings(self) -> None:
         """Edit a copy of the selected run's settings."""

@@ -12,7 +12,7 @@ from modules.run.endings import ENDINGS, Ending
 from modules.run.exit_codes import FINISHED
 from modules.run.format_duration import in_words
 from modules.run.format_progress import format_progress
-from modules.run.view.event_records import Message, Phase, Step
+from modules.run.view.event_records import Finished, Message, Phase, Step
 from modules.run.view.run_view import RunView
 
 Tone = Literal["idle", "busy", "good", "warn", "bad"]
@@ -101,70 +101,101 @@ def status_of(
     view: RunView, liveness: Liveness, now: float, stop_wanted: bool = False, exit_code: int | None = None
 ) -> Status:
     """Derive the status; takes the view's lock. `exit_code` of the launcher, if it has ended and that is known."""
-    join_prompt = join_prompt_of(view, liveness.join_line, liveness.started)
-    with view.lock:
-        is_old = liveness.started > view.time  # the events are about an earlier start
-        phase, step, finished = (None, None, None) if is_old else (view.phase, view.step, view.finished)
-        position = view.position
-        total = view.run_info.total_steps if view.run_info is not None else None
-        backup = liveness.backup if view.backup_step is None else view.backup_step
-        never_started = view.run_info is None and backup is None and not liveness.has_model
-        cause_of_end = view.cause_of_end
-        error, last_event_at = None if is_old else view.error, view.time
-        backing_up = None if is_old else view.backing_up
-        start = max(liveness.started, view.joining[-1].time if view.joining else 0.0)  # of the processes
-    done = _fraction(position, total)
+    seen = _Seen.of(view, liveness)
     if not liveness.exists:
         title = "The run folder cannot be read" if liveness.fault else "The run folder is gone"
         detail = liveness.fault or "It was deleted, moved, or its disk is no longer connected."
         return Status("missing", title, "bad", detail, liveness.is_alive, 0.0)
-    if liveness.is_alive:
-        if finished is not None:
-            if (known := ENDINGS.get(finished.reason)) is not None and known.is_complete:
-                return Status("finishing", "Finishing", "busy", _IS_OVER, True, done)
-            return Status("ending", "Shutting down", "busy", _backup_at_the_end(backing_up, backup), True, done)
-        stop_wanted = stop_wanted or liveness.stop_wanted
-        if join_prompt is not None and not stop_wanted:
-            return Status("waiting", "Waiting for machines", "busy", join_prompt.messages[-1], True, None)
-        status = _active_status(phase, step, done, now, stop_wanted=stop_wanted, started=start)
-        if status.kind == "stopping" and backing_up is not None:
-            return replace(status, detail=f"{_backup_at_the_end(backing_up, backup)} {_HOW_TO_FORCE}")
-        if backing_up is not None and status.kind == "training":
-            return replace(status, title=f"{status.title}, backing up step {backing_up}")
-        return status
-    if liveness.start_failure is not None and liveness.start_failure.time > last_event_at:
-        problem = liveness.start_failure
-        effect = "" if never_started else _effect_of_resume(backup)
-        return Status("failed", "Did not start", "bad", effect, False, done, problem, never_started)
-    if finished is not None:
-        return _final_status(finished.reason, done, error or liveness.failure, backup, cause_of_end)
-    failure = error or liveness.failure
-    if failure is not None and not (is_old and failure.time < liveness.started):
-        return Status("failed", "Failed", "bad", _effect_of_resume(backup), False, done, failure)
+    if not liveness.is_alive:
+        return _status_of_ended(seen, liveness, now, exit_code)
+    if seen.finished is not None:
+        ending = ENDINGS.get(seen.finished.reason)
+        if ending is not None and ending.is_complete:
+            return Status("finishing", "Finishing", "busy", _IS_OVER, True, seen.done)
+        return Status("ending", "Shutting down", "busy", _backup_at_the_end(seen), True, seen.done)
+    stop_wanted = stop_wanted or liveness.stop_wanted
+    if not stop_wanted and (prompt := join_prompt_of(view, liveness.join_line, liveness.started)) is not None:
+        return Status("waiting", "Waiting for machines", "busy", prompt.messages[-1], True, None)
+    status = _active_status(seen, now, stop_wanted=stop_wanted)
+    if status.kind == "stopping" and seen.backing_up is not None:
+        return replace(status, detail=f"{_backup_at_the_end(seen)} {_HOW_TO_FORCE}")
+    if status.kind == "training" and seen.backing_up is not None:
+        return replace(status, title=f"{status.title}, backing up step {seen.backing_up}")
+    return status
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What the events say of a run at one moment; of an earlier start only what still holds."""
+
+    is_old: bool  # the events are about an earlier start
+    phase: Phase | None
+    step: Step | None
+    finished: Finished | None
+    error: Message | None
+    backing_up: int | None  # the step whose backup is being written
+    backup: int | None  # the step of the newest one
+    done: float | None  # 0 to 1
+    cause_of_end: str
+    never_started: bool
+    last_event_at: float
+    started: float  # the processes
+
+    @classmethod
+    def of(cls, view: RunView, liveness: Liveness) -> _Seen:
+        """Takes the view's lock."""
+        with view.lock:
+            is_old = liveness.started > view.time
+            backup = liveness.backup if view.backup_step is None else view.backup_step
+            return cls(
+                is_old,
+                phase=None if is_old else view.phase,
+                step=None if is_old else view.step,
+                finished=None if is_old else view.finished,
+                error=None if is_old else view.error,
+                backing_up=None if is_old else view.backing_up,
+                backup=backup,
+                done=_fraction(view.position, None if view.run_info is None else view.run_info.total_steps),
+                cause_of_end=view.cause_of_end,
+                never_started=view.run_info is None and backup is None and not liveness.has_model,
+                last_event_at=view.time,
+                started=max(liveness.started, view.joining[-1].time if view.joining else 0.0),
+            )
+
+
+def _status_of_ended(seen: _Seen, liveness: Liveness, now: float, exit_code: int | None) -> Status:
+    if liveness.start_failure is not None and liveness.start_failure.time > seen.last_event_at:
+        effect = "" if seen.never_started else _effect_of_resume(seen.backup)
+        problem, never_started = liveness.start_failure, seen.never_started
+        return Status("failed", "Did not start", "bad", effect, False, seen.done, problem, never_started)
+    failure = seen.error or liveness.failure
+    if seen.finished is not None:
+        return _final_status(seen.finished.reason, seen, failure)
+    if failure is not None and not (seen.is_old and failure.time < liveness.started):
+        return Status("failed", "Failed", "bad", _effect_of_resume(seen.backup), False, seen.done, failure)
     if exit_code == FINISHED:
         problem = Message(now, "error", _LOST_END, _AFTER_LOST_END)
-        return Status("unknown", "Ended without saying how", "warn", "", False, done, problem)
-    if not last_event_at and (backup is not None or liveness.has_model):
+        return Status("unknown", "Ended without saying how", "warn", "", False, seen.done, problem)
+    if not seen.last_event_at and (seen.backup is not None or liveness.has_model):
         problem = Message(now, "error", _LOST_EVENTS, _AFTER_LOST_EVENTS)
-        left = _effect_of_resume(backup) if backup is not None else "Its model is in the run folder."
-        return Status("unknown", "Ended without saying how", "warn", left, False, done, problem)
-    if phase is None and step is None and (output := _last_lines(liveness.console)):
+        left = "Its model is in the run folder." if seen.backup is None else _effect_of_resume(seen.backup)
+        return Status("unknown", "Ended without saying how", "warn", left, False, seen.done, problem)
+    if seen.phase is None and seen.step is None and (output := _last_lines(liveness.console)):
         problem = Message(0.0, "error", output)
-        return Status("failed", "Did not start", "bad", "", False, 0.0, problem, never_started)
+        return Status("failed", "Did not start", "bad", "", False, 0.0, problem, seen.never_started)
     problem = Message(now, "error", "The process was killed, or the computer went down.")
-    return Status("killed", "Terminated unexpectedly", "bad", _effect_of_resume(backup), False, done, problem)
+    return Status("killed", "Terminated unexpectedly", "bad", _effect_of_resume(seen.backup), False, seen.done, problem)
 
 
-def _active_status(
-    phase: Phase | None, step: Step | None, done: float | None, now: float, *, stop_wanted: bool, started: float
-) -> Status:
+def _active_status(seen: _Seen, now: float, *, stop_wanted: bool) -> Status:
+    phase, step, done = seen.phase, seen.step, seen.done
     if stop_wanted:
         present = "sample" if phase is not None and phase.name == "sampling" else "step"
         detail = f"Finishing the {present}; then a backup is written."
         detail = "The run stops at the next safe point." if step is None else detail
         return Status("stopping", "Stopping", "warn", f"{detail} {_HOW_TO_FORCE}", True, done)
     if phase is None:
-        waited_s = now - started if started else 0.0
+        waited_s = now - seen.started if seen.started else 0.0
         if waited_s < _SLOW_START_S:
             return STARTING
         return replace(STARTING, detail=f"Loading Python and libraries, for {in_words(waited_s)} so far.")
@@ -189,11 +220,11 @@ def _active_status(
     return Status(name, title, "busy", "", True, share if step is None else done)
 
 
-def _backup_at_the_end(being_written: int | None, newest: int | None) -> str:
-    """Which backup a run that ends writes now, else which it has written; their steps."""
-    if being_written is not None:
-        return f"Writing the backup of step {being_written:,}."
-    return "" if newest is None else f"The newest backup is that of step {newest:,}."
+def _backup_at_the_end(seen: _Seen) -> str:
+    """Which backup a run that ends writes now, else which it has written."""
+    if seen.backing_up is not None:
+        return f"Writing the backup of step {seen.backing_up:,}."
+    return "" if seen.backup is None else f"The newest backup is that of step {seen.backup:,}."
 
 
 def _effect_of_resume(backup: int | None) -> str:
@@ -203,17 +234,15 @@ def _effect_of_resume(backup: int | None) -> str:
     return f"Resume continues from the backup of step {backup:,}."
 
 
-def _final_status(
-    reason: str, done: float | None, error: Message | None, backup: int | None, cause: str = ""
-) -> Status:
+def _final_status(reason: str, seen: _Seen, error: Message | None) -> Status:
     if reason == "failed":
         problem = error or Message(0.0, "error", "The run failed without a message; check its log.")
-        return Status("failed", "Failed", "bad", _effect_of_resume(backup), False, done, problem)
+        return Status("failed", "Failed", "bad", _effect_of_resume(seen.backup), False, seen.done, problem)
     ending = ENDINGS.get(reason, Ending(reason.capitalize() or "Ended"))
     if ending.is_complete:
         return Status(reason, ending.title, "good", ending.explanation, False, 1.0)
-    detail = f"{cause or ending.explanation} {_effect_of_resume(backup)}".strip()
-    return Status(reason or "ended", ending.title, "warn", detail, False, done)
+    detail = f"{seen.cause_of_end or ending.explanation} {_effect_of_resume(seen.backup)}".strip()
+    return Status(reason or "ended", ending.title, "warn", detail, False, seen.done)
 
 
 def _fraction(step: int | None, total: int | None) -> float | None:

@@ -45,11 +45,13 @@ class Files:
     def open(self, file: Path) -> None:
         """Open a file; if it has errors, ask whether to repair it."""
         try:
-            self._state.draft.open(file)
+            ambiguous = self._state.draft.open(file)
         except ConfigError as error:
             self._cannot_open(file, error)
             return
         self._opened(file)
+        if ambiguous:
+            self._state.say(ambiguous)
 
     def look_outside(self) -> None:
         """If another program has changed the file, offer to read it again; once for each change."""

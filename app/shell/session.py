@@ -13,6 +13,7 @@ from pydantic import Field
 from app.preferences import write_private
 from app.state import AppState
 from modules.config import ConfigError
+from modules.config.io.migrations import migrate
 from modules.files import FileFault, Record, printable, read_json, validate_record
 from modules.files.private import make_private_folder
 from modules.files.user_folder import user_config_folder
@@ -61,7 +62,8 @@ class Session:
         draft, what = self._state.draft, saved.file or saved.preset
         try:
             if saved.file:
-                draft.open(Path(saved.file))
+                ambiguous = draft.open(Path(saved.file))
+                message = message or ambiguous
             elif saved.preset:
                 draft.open_preset(saved.preset)
         except (ConfigError, OSError):
@@ -70,7 +72,10 @@ class Session:
             draft.new()
         if saved.unsaved is None:
             return message
-        draft.replace_all(saved.unsaved)
+        try:
+            draft.replace_all(migrate(saved.unsaved, "The unsaved settings of the last window"))
+        except ConfigError as error:
+            return str(error)
         return "Your unsaved changes are back; Undo returns to what was saved."
 
     def save(self, *, keeps_edits: bool) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from modules.config.names import FORMER_NAMES
 
 # Names and words of OneTrainer, kohya's sd-scripts, ai-toolkit, SimpleTuner, diffusers' and accelerate's scripts,
-# and PyTorch's own, after the title that the setting had up to version 0.1 if that differs.
+# and PyTorch's own, after the title that the setting had up to 0.1.0 if that differs.
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "family": ("model_type", "arch", "base model type"),
     "base_model": (

@@ -63,7 +63,7 @@ def setting(
 
     `resume` says what changing the value means for a run that resumes from a backup: "free" does not affect what is
     learned; "warn" changes training from there on, and the run logs a warning; "fixed" would make it another run and
-    is refused; "checked" may differ as long as the result is equivalent (modules/training/resume).
+    is refused; "checked" may differ as long as the result is equivalent (modules/training/state/resume).
     """
     extra: dict[str, Any] = {
         "unit": unit,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from huggingface_hub.errors import HFValidationError, StrictDataclassError
 from huggingface_hub.utils._validators import validate_repo_id
@@ -18,6 +18,10 @@ from modules.files import FileFault, file_size, open_regular, printable, read_js
 
 REPO_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+(/[\w.-]+)*))?")
 _SMALL_FILE_LIMIT = 64 << 20  # bytes; a tokenizer's are a few MB
+# What transformers and diffusers would fetch and load: kernels, https://huggingface.co/docs/transformers/main/kernel_doc,
+# and custom pipelines or generation loops.
+_CODE_KEYS: Final = frozenset({"kernel_config", "use_kernels", "custom_pipeline", "custom_generate"})
+_IMPLEMENTATION = re.compile(r"_?(?:attn|experts)_implementation(?:_internal)?")  # of the library, or owner/kernel
 _MOST_LAYERS = 1000  # of a block; the largest published models have some dozens
 LORA_ADVICE = "To continue training it, give it as lora_from; to generate images with it, as scripts/sample.py --lora."
 # what diffusers and transformers raise for a model that is damaged
@@ -122,7 +126,8 @@ def pipeline_class(folder: Path) -> str:
 
 
 def check_small_files(folder: Path, subfolders: Collection[Path], option: str) -> None:
-    """Raises ConfigError if a library could not read a text file of the model, or would be busy with it for ever."""
+    """Raises ConfigError if a library could not read a text file of the model, would be busy with it for ever, or would
+    load code that the file chooses."""
     files = sorted(file for subfolder in subfolders for kind in ("*.json", "*.txt") for file in subfolder.glob(kind))
     for file in files:
         try:
@@ -132,13 +137,35 @@ def check_small_files(folder: Path, subfolders: Collection[Path], option: str) -
                 file_size(file)
             elif not isinstance(content := read_json(file, _SMALL_FILE_LIMIT, only_finite=False), dict):
                 raise FileFault("is not a JSON object")
-            elif file.name == "config.json":
-                check_layer_counts(content)
+            elif file.name.endswith("config.json"):
+                if file.name == "config.json":
+                    check_layer_counts(content)
+                refuse_chosen_code(content, f"{option}: in the model {str(folder)!r} {file.relative_to(folder)}")
         except (OSError, FileFault) as error:
             raise ConfigError(
                 f"{option}: in the model {str(folder)!r} {file.relative_to(folder)} {_reason(error)}.",
                 DAMAGED,
             ) from error
+
+
+def refuse_chosen_code(config: object, label: str) -> None:
+    """Raises ConfigError if a config, or a config in it, names code on the hub that a library would load.
+
+    An `auto_map` does so only with trust_remote_code, which is always off.
+    """
+    if isinstance(config, list):
+        for part in config:
+            refuse_chosen_code(part, label)
+    if not isinstance(config, dict):
+        return
+    for name, value in config.items():
+        if (name in _CODE_KEYS and value) or ("/" in str(value) and _IMPLEMENTATION.fullmatch(str(name))):
+            raise ConfigError(
+                f"{label} chooses code from elsewhere ({printable(name, 60)} is {printable(value, 100)!r}), which is "
+                "never loaded.",
+                f"Remove {printable(name, 60)} from the file.",
+            )
+        refuse_chosen_code(value, label)
 
 
 def first_line(error: Exception) -> str:

@@ -33,7 +33,6 @@ class FlowSampleTransform:
 
     @property
     def varying_length(self) -> tuple[str, ...]:
-        """See SampleTransform."""
         return (CAPTION, *(name for name in self.text_names if name.endswith(STATES)))
 
     def __call__(self, cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:

@@ -40,15 +40,13 @@ class Ddpm:
     min_snr_gamma: float
 
     def noised(self, x_0: Tensor, noise: Tensor, level: Tensor) -> Tensor:
-        """See Objective."""
         return add_noise(x_0, noise, level)
 
     def target(self, x_0: Tensor, noise: Tensor, level: Tensor) -> Tensor:
-        """See Objective."""
         return noise if self.prediction == "epsilon" else velocity(x_0, noise, level)
 
     def weights(self, level: Tensor) -> Tensor:
-        """See Objective; by signal-to-noise ratio."""
+        """By signal-to-noise ratio."""
         return losses.snr_weights(compute_snr(level), self.prediction, self.weighting, self.min_snr_gamma)
 
 
@@ -59,16 +57,13 @@ class FlowMatching:
     weighting: SigmaWeighting
 
     def noised(self, x_0: Tensor, noise: Tensor, level: Tensor) -> Tensor:
-        """See Objective."""
         sigma = level.view(-1, 1, 1, 1)
         return (1 - sigma) * x_0 + sigma * noise
 
     def target(self, x_0: Tensor, noise: Tensor, level: Tensor) -> Tensor:
-        """See Objective."""
         return noise - x_0
 
     def weights(self, level: Tensor) -> Tensor:
-        """See Objective."""
         return sigma_weights(level, self.weighting)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import diffusers
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from modules.config import ConfigError, TrainConfig
@@ -21,6 +24,7 @@ from modules.diffusion.flow_options import FlowOptions, GuidedFlowOptions
 from modules.diffusion.flow_pipeline import (
     FlowComponents,
     FlowPipelineSpec,
+    TransformerStandIn,
     find_flow_model,
     find_scheduler,
     load_flow_components,
@@ -30,19 +34,25 @@ from modules.diffusion.flow_sample_transform import FlowExample, FlowSampleTrans
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.latent_space import LatentSpace
 from modules.diffusion.latents import pad_batch
+from modules.diffusion.meta_encoders import meta_encoders
 from modules.diffusion.objectives import DenoisingLoss, FlowMatching
 from modules.diffusion.pixels import downsample_mask, mask_or_ones
 from modules.diffusion.resolve_options import has_fixed_captions
-from modules.diffusion.text_states import CAPTION, TextBatch, caption_of, pack_captions
+from modules.diffusion.sample_inputs import SampleInputs
+from modules.diffusion.text_states import CAPTION, STATES, TextBatch, caption_bytes, caption_of, pack_captions
 from modules.diffusion.transformer_files.base import FlowBase
 from modules.diffusion.transformer_files.loading import check_transformer_file
 from modules.diffusion.transformer_files.notes import base_notes
 from modules.diffusion.uncached_images import IMAGE, LATENT_NOISE
-from modules.families._family import NoiseLevels, read_options
+from modules.families._diffusion_family import DiffusionFamily, on_device
+from modules.families._family import FrozenNetwork, NoiseLevels, SampleRequest, read_options
 from modules.families._find_family import check_family
-from modules.families._flow_estimates import FlowEstimates
+from modules.families._frozen_networks import frozen_networks
 from modules.families._known_model import distillation_notes
 from modules.families._stored_quantization import stored_notes
+from modules.families._vae_estimates import meta_encoder
+
+USUAL_TOKENS = 256  # of a caption whose states are as long as it is
 
 
 class TransformerModel(nn.Module):
@@ -57,14 +67,14 @@ class TransformerModel(nn.Module):
         return self.transformer(*args, **kwargs)
 
 
-class FlowTransformer(FlowEstimates):
+class FlowTransformer(DiffusionFamily):
     """A transformer that predicts the velocity from image to noise in an autoencoder's latents, given a prompt.
 
     Text encoders are frozen. Captions are encoded once, and then the encoders leave memory, unless captions change
     (tags that are shuffled or dropped) or nothing is cached.
     """
 
-    Options = FlowOptions
+    Options: ClassVar[type[FlowOptions]] = FlowOptions
     methods = ("fine_tune", "lora")
     submodules = ("transformer",)
     # kohya's layout has other names for the layers of these models; ComfyUI reads diffusers' (comfy/lora.py)
@@ -74,6 +84,10 @@ class FlowTransformer(FlowEstimates):
     single_file = True
     spec: ClassVar[FlowPipelineSpec]
     architecture: ClassVar[str]  # its modelspec name
+    packed_latents: ClassVar[int] = 4  # of the autoencoder's, that are one token before the transformer sees them
+    pixels_per_latent: ClassVar[int] = 8  # of x_t, on a side
+    caption_tokenizer = "tokenizer"  # the one that decides which captions are too long
+    max_tokens: ClassVar[int] = 512  # of a caption, that the model was trained with
     text_names: ClassVar[tuple[str, ...]]  # the tensors of a caption: NAME.states of varying length, others fixed
     # of the pipeline's `calculate_shift`
     shift_defaults: ClassVar[Mapping[str, float]] = {
@@ -84,7 +98,11 @@ class FlowTransformer(FlowEstimates):
     }
 
     def __init__(self, config: TrainConfig, options: FlowOptions, components: FlowComponents) -> None:
-        super().__init__(config, options, components)
+        self.options, self.components = options, components
+        self.precision = config.precision
+        self.sample_inputs = SampleInputs()
+        self.known_prompts = [(each.prompt, each.negative_prompt) for each in config.samples if each.enabled]
+        self._text_pipeline: Any = None  # the text encoders, while they are needed
         self.denoising_loss = DenoisingLoss(FlowMatching(options.loss_weighting), options.loss, options.huber_delta)
         self.masked = config.masked_training
         self.caption_dropout = config.caption_dropout
@@ -101,9 +119,7 @@ class FlowTransformer(FlowEstimates):
 
     @classmethod
     def load_for_training(cls, config: TrainConfig) -> Self:
-        """See Family."""
         options = read_options(cls.Options, config.family_options)
-        assert isinstance(options, FlowOptions)
         check_family(config, cls.spec.class_names)
         dtype = torch.float64 if config.precision == "fp64" else torch.float32
         return cls(config, options, load_flow_components(cls._base(config), cls.spec, dtype))
@@ -136,19 +152,9 @@ class FlowTransformer(FlowEstimates):
         return [*distillation_notes(config), *base_notes(base), *notes]
 
     @classmethod
-    def meta_model(cls, config: TrainConfig) -> nn.Module | None:
-        """See Family."""
-        transformer = meta_transformer(cls._base(config), cls.spec)
-        if transformer is None:
-            return None
-        cls.freeze_unused(transformer)
-        return TransformerModel(transformer)
-
-    @classmethod
     def noise_levels(cls, config: TrainConfig) -> NoiseLevels:
-        """See Family. An image of `resolution` x `resolution` has one token for each square of `size_step` pixels."""
+        """An image of `resolution` x `resolution` has one token for each square of `size_step` pixels."""
         options = read_options(cls.Options, config.family_options)
-        assert isinstance(options, FlowOptions)
         found = find_scheduler(config.base_model, options.layout, cls.spec)
         if found is None and options.timestep_shift == "model":
             unknown = "without the base model's shift, which is known once the model is on this computer"
@@ -157,28 +163,42 @@ class FlowTransformer(FlowEstimates):
         note = f"shifted by {shift:.3g} at {config.resolution} × {config.resolution} pixels"
         return NoiseLevels(partial(sample_sigma, options, shift), note)
 
-    @classmethod
-    def _base(cls, config: TrainConfig) -> FlowBase:
-        """What `base_model` names. Raises ConfigError if it is no model."""
-        options = read_options(cls.Options, config.family_options)
-        assert isinstance(options, FlowOptions)
-        return find_flow_model(config.base_model, options.layout, cls.spec)
-
-    @classmethod
-    def _networks(cls, base: FlowBase) -> tuple[str, ...]:
-        """Those that are read from the base's folder, without the autoencoder."""
-        return (*(("transformer",) if base.transformer is None else ()), *cls.spec.encoders)
-
-    @classmethod
-    def freeze_unused(cls, transformer: nn.Module) -> None:
-        """Freeze weights that the prediction does not depend on: they get no gradient, which DDP treats as an error."""
-
     @abstractmethod
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
         """The model's prediction of noise - x_0, [B, C, h, w], for x_t [B, C, h, w] and noise levels `sigma` [B].
 
         `guidance` [B] is the input of a guidance-distilled model, None for others.
         """
+
+    @abstractmethod
+    def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
+        """The tensors `text_names` of one prompt, without a batch dimension, by the pipeline's own `encode_prompt`."""
+
+    def encode_negative_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
+        """As `encode_prompt`, for negative prompts and empty captions: override it if the pipeline treats negative
+        prompts in another way."""
+        return self.encode_prompt(pipeline, prompt, device)
+
+    @abstractmethod
+    def pipeline_arguments(
+        self, prompt: Mapping[str, Tensor], negative: Mapping[str, Tensor], guidance_scale: float
+    ) -> dict[str, Any]:
+        """The pipeline's arguments for the tensors of a prompt and a negative prompt, each [1, ...]."""
+
+    @classmethod
+    def freeze_unused(cls, transformer: nn.Module) -> None:
+        """Freeze weights that the prediction does not depend on: they get no gradient, which DDP treats as an error."""
+
+    @classmethod
+    def covered_side(cls, config: Mapping[str, Any]) -> int | None:
+        """The pixels that the table of positions of a transformer with this config covers; None without a table."""
+        return None
+
+    @classmethod
+    def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:
+        """The shapes of the tensors `text_names` of a caption of so many tokens, for a transformer of this config."""
+        (prompt,) = cls.text_names
+        return {prompt: (tokens, config["joint_attention_dim"])}
 
     def fingerprint(self) -> str:
         """The weights of the autoencoder and the files of the text encoders, and how they are used."""
@@ -192,7 +212,7 @@ class FlowTransformer(FlowEstimates):
 
     @torch.no_grad()
     def encode_batch(self, examples: Sequence[Example], size: int) -> list[dict[str, Tensor]]:
-        """See Family; each is a dictionary of mean (and spread) fp32 [C, h, w]; mask uint8 [1, h, w] with masked
+        """Each is a dictionary of mean (and spread) fp32 [C, h, w]; mask uint8 [1, h, w] with masked
         training; for N captions the output of `pack_captions`.
 
         Captions are encoded one by one: encoders round differently in other batches."""
@@ -212,7 +232,6 @@ class FlowTransformer(FlowEstimates):
 
     @cached_property
     def sample_transform(self) -> FlowSampleTransform:  # type: ignore[override]  # encoded when it is first needed
-        """See Family."""
         empty = self.encodes_captions and self.caption_dropout > 0
         return FlowSampleTransform(
             options=self.options,
@@ -241,7 +260,6 @@ class FlowTransformer(FlowEstimates):
         self.components.save({name.removeprefix("transformer."): tensor for name, tensor in state.items()}, folder)
 
     def modelspec(self) -> Mapping[str, str]:
-        """See Family."""
         return {"architecture": self.architecture, "prediction_type": "flow"}
 
     def blocks(self) -> Sequence[nn.Module]:
@@ -250,12 +268,171 @@ class FlowTransformer(FlowEstimates):
         names = set(transformer._no_split_modules or ()) | set(transformer._repeated_blocks or ())
         return [module for module in transformer.modules() if type(module).__name__ in names]
 
+    def longest_side(self) -> int | None:
+        return self.covered_side(self.components.transformer.config)
+
+    def prompt_warnings(self, captions: Sequence[str]) -> list[str]:
+        """Truncated captions."""
+        limit = self.caption_limit
+        likely = [caption for caption in dict.fromkeys(captions) if len(caption.encode()) > limit // 2]
+        truncated = [caption for caption in likely if self.count_tokens(caption) > limit]
+        if not truncated:
+            return []
+        count = "1 text is" if len(truncated) == 1 else f"{len(truncated)} texts are"
+        return [
+            f"{count} longer than {limit} tokens and truncated, for example {truncated[0][:60]!r}... (shorten them"
+            + (
+                ", or raise family_options.max_caption_tokens)."
+                if self.options.max_caption_tokens < self.max_tokens
+                else ")."
+            )
+        ]
+
+    @property
+    def caption_limit(self) -> int:
+        """After how many tokens captions are truncated."""
+        return min(self.options.max_caption_tokens, self.max_tokens)
+
+    def count_tokens(self, caption: str) -> int:
+        """The tokens of a caption with all that the pipeline adds to it."""
+        return len(self.components.tokenizers[self.caption_tokenizer](caption, verbose=False).input_ids)
+
+    @torch.no_grad()
+    def text_states(self, prompt: str, device: torch.device) -> dict[str, Tensor]:
+        """The tensors of one prompt, on the CPU, in the dtype of the text encoders."""
+        return {name: tensor.cpu() for name, tensor in self._encode_on(prompt, device, negative=not prompt).items()}
+
+    def offload_frozen(self) -> None:
+        """The prompts of samples are encoded, then text encoders leave memory, and the autoencoder the device, if
+        training needs neither."""
+        if self.encodes_captions:
+            for pair in self.known_prompts:
+                self._prompts(*pair, self.sampling_device())
+            self._text_pipeline = None
+        if self.options.offload_frozen and self.example_transform is None:
+            self._vae_on(torch.device("cpu"))
+
+    def check_request(self, request: SampleRequest) -> None:
+        """Raises ConfigError for an image larger than the model has positions for."""
+        if (longest := self.longest_side()) is not None and max(request.width, request.height) > longest:
+            raise ConfigError(
+                f"the sample {request.prompt!r} is {request.width}x{request.height}, but the positions of this model "
+                f"end at {longest} pixels; use width and height of at most {longest}."
+            )
+
+    def sample_metadata(self) -> Mapping[str, str]:
+        """The name of the base model's scheduler."""
+        return {"sampler": str(self.components.scheduler["_class_name"])}
+
+    def generate(self, request: SampleRequest) -> Image.Image:
+        device = self.sampling_device()
+        texts = self._prompts(request.prompt, request.negative_prompt, device)
+        if self.encodes_captions:
+            self._text_pipeline = None
+        dtype = self.master_dtype()
+        prompt, negative = (
+            {
+                name: tensor.to(dtype)[None] if tensor.is_floating_point() else tensor[None]
+                for name, tensor in text.items()
+            }
+            for text in texts
+        )
+        pipeline = self.components.pipeline(
+            transformer=TransformerStandIn(self.components.transformer, self.model), vae=self._vae_on(device)
+        )
+        arguments = self.pipeline_arguments(prompt, negative, request.guidance_scale)
+        image: Image.Image = pipeline(
+            **arguments,
+            width=request.width,
+            height=request.height,
+            num_inference_steps=request.steps,
+            generator=torch.Generator().manual_seed(request.seed),
+            callback_on_step_end=self._after_step,
+        ).images[0]
+        return image
+
+    @classmethod
+    def meta_model(cls, config: TrainConfig) -> nn.Module | None:
+        transformer = meta_transformer(cls._base(config), cls.spec)
+        if transformer is None:
+            return None
+        cls.freeze_unused(transformer)
+        return TransformerModel(transformer)
+
+    @classmethod
+    def meta_loss(cls, config: TrainConfig, model: nn.Module, size: tuple[int, int], samples: int) -> Tensor:
+        """Captions are as long as the model takes them, or of 256 tokens where it masks padding."""
+        family: Any = object.__new__(cls)
+        transformer: Any = model.get_submodule("transformer")
+        family.model, family.options = model, read_options(cls.Options, config.family_options)
+        family.components = FlowComponents(
+            folder=Path(),
+            spec=cls.spec,
+            pipeline_class=getattr(diffusers, cls.spec.pipelines[0]),
+            classes={},
+            transformer=transformer,
+            vae=None,
+            scheduler={},
+            tokenizers={},
+            index={},
+        )
+        dtype = torch.float64 if config.precision == "fp64" else torch.float32
+        channels = transformer.config["in_channels"] // cls.packed_latents
+        x_t = torch.zeros(samples, channels, *(side // cls.pixels_per_latent for side in reversed(size)), dtype=dtype)
+        limit = family.caption_limit
+        tokens = min(limit, USUAL_TOKENS) if any(name.endswith(STATES) for name in cls.text_names) else limit
+        shapes = cls.text_shapes(transformer.config, tokens)
+        text = FullTexts({name: torch.zeros(samples, *shape, dtype=dtype) for name, shape in shapes.items()})
+        sigma = torch.zeros(samples, dtype=dtype)
+        prediction: Tensor = family.velocity(x_t, sigma, text, family._guidance(x_t))
+        return (prediction.to(dtype) - x_t).square().flatten(1).mean(1)
+
+    @classmethod
+    def meta_encoder(cls, config: TrainConfig) -> Callable[[Tensor], Tensor] | None:
+        options = read_options(cls.Options, config.family_options)
+        base = find_flow_model(config.base_model, options.layout, cls.spec)
+        return meta_encoder(base.folder(), base.label, tiling=options.vae_tiling)
+
+    @classmethod
+    def frozen_networks(cls, config: TrainConfig) -> Sequence[FrozenNetwork]:
+        options = read_options(cls.Options, config.family_options)
+        vae = torch.float64 if config.precision == "fp64" else torch.float32
+        dtypes = {"vae": vae, **dict.fromkeys(cls.spec.encoders, HALF_DTYPES.get(config.precision, torch.float32))}
+        base = find_flow_model(config.base_model, options.layout, cls.spec)
+        folder = base.folder()
+        weights = options.text_encoder_weights
+        is_counted = folder is not None and weights == "run"  # in the headers of its files
+        return frozen_networks(
+            config,
+            base.model,
+            dtypes,
+            offload=options.offload_frozen,
+            discards_encoders=True,
+            encoders={} if is_counted else meta_encoders(base.label, folder, cls.spec),
+            encoder_weights=weights,
+        )
+
     @classmethod
     def shift_of(cls, options: FlowOptions, scheduler: Mapping[str, Any], index: Mapping[str, Any]) -> SigmaShift:
         """The shift for a model with this scheduler config and model_index.json."""
         if options.timestep_shift == "static":
             return SigmaShift(options.shift)
         return SigmaShift.of_scheduler(scheduler, cls.shift_defaults)
+
+    def frozen_dtype(self) -> torch.dtype:
+        """In which text encoders are kept."""
+        return HALF_DTYPES.get(self.precision, torch.float32)
+
+    @classmethod
+    def _base(cls, config: TrainConfig) -> FlowBase:
+        """What `base_model` names. Raises ConfigError if it is no model."""
+        options = read_options(cls.Options, config.family_options)
+        return find_flow_model(config.base_model, options.layout, cls.spec)
+
+    @classmethod
+    def _networks(cls, base: FlowBase) -> tuple[str, ...]:
+        """Those that are read from the base's folder, without the autoencoder."""
+        return (*(("transformer",) if base.transformer is None else ()), *cls.spec.encoders)
 
     def _latents_per_token(self) -> int:
         """The latents of one token of the transformer, which the shift by resolution counts."""
@@ -291,6 +468,41 @@ class FlowTransformer(FlowEstimates):
             texts = [self.text_states(caption, noise.device) for caption in captions]
         return TextBatch.of(texts, noise.device, noise.dtype)
 
-    def frozen_dtype(self) -> torch.dtype:
-        """In which text encoders are kept."""
-        return HALF_DTYPES.get(self.precision, torch.float32)
+    def _after_step(self, pipeline: Any, step: int, timestep: Tensor, tensors: dict[str, Any]) -> dict[str, Any]:
+        if self.on_sampling_step is not None:
+            self.on_sampling_step(step + 1, pipeline.num_timesteps)
+        return tensors
+
+    def _prompts(self, prompt: str, negative: str, device: torch.device) -> list[Mapping[str, Tensor]]:
+        """The tensors of the two prompts of a sample, each encoded once in a run."""
+        return [self._prompt(prompt, device, negative=False), self._prompt(negative, device, negative=True)]
+
+    def _prompt(self, prompt: str, device: torch.device, *, negative: bool) -> Mapping[str, Tensor]:
+        return self.sample_inputs.get(
+            "negative prompt" if negative else "prompt",
+            caption_bytes(prompt),
+            device,
+            lambda _: self._encode_on(prompt, device, negative=negative),
+        )
+
+    def _encode_on(self, prompt: str, device: torch.device, *, negative: bool) -> dict[str, Tensor]:
+        if self._text_pipeline is None or self._text_pipeline.device.type != device.type:
+            weights = self.options.text_encoder_weights
+            encoders = self.components.load_encoders(self.frozen_dtype(), device, weights)
+            self._text_pipeline = self.components.pipeline(**encoders)
+        encode = self.encode_negative_prompt if negative else self.encode_prompt
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            return encode(self._text_pipeline, prompt, device)
+
+    def _vae_on(self, device: torch.device) -> Any:
+        return on_device(self.components.vae, device)
+
+
+@dataclass(frozen=True)
+class FullTexts(TextBatch):
+    """Captions of equal length, without padding; no value is read from a tensor, since fake ones have none."""
+
+    def lengths(self, name: str) -> list[int]:
+        """That of the tensor, for each caption."""
+        samples, length = self.tensors[name].shape[:2]
+        return [length] * samples

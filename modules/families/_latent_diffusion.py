@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from modules.config import TrainConfig
@@ -17,12 +19,13 @@ from modules.diffusion import noise, placeholder_tokens, samplers
 from modules.diffusion.base_model_files import find_base_model
 from modules.diffusion.caption_cache import encode_captions, stack_captions
 from modules.diffusion.component_files import copy_with_weights, weights_fingerprint
-from modules.diffusion.components import Components, load_components, required_hub_model, save_pipeline
+from modules.diffusion.components import Components, PipelineSpec, load_components, required_hub_model, save_pipeline
 from modules.diffusion.diffusion_model import DiffusionModel
 from modules.diffusion.dtypes import HALF_DTYPES
 from modules.diffusion.fitting_weights import require_fitting
 from modules.diffusion.hub.model import HubModel
-from modules.diffusion.latents import Latents, encode_images, pad_batch
+from modules.diffusion.latents import Latents, blank_inpainting_input, decode_image, encode_images, pad_batch
+from modules.diffusion.meta_networks import meta_networks
 from modules.diffusion.objectives import Ddpm, DenoisingLoss
 from modules.diffusion.options import DiffusionOptions
 from modules.diffusion.pixels import downsample_mask, inpaint_mask, mask_or_ones
@@ -37,24 +40,34 @@ from modules.diffusion.resolve_options import (
 from modules.diffusion.sample_inputs import SampleInputs
 from modules.diffusion.sample_transform import LatentSampleTransform, sample_training_timestep
 from modules.diffusion.schedule_note import schedule_note
-from modules.diffusion.text_encoders import HIDDEN, POOLED, TOKENS
+from modules.diffusion.text_encoders import HIDDEN, POOLED, TOKENS, Layer, encode_tokens
 from modules.diffusion.token_chunks import PromptTokenizer
 from modules.diffusion.uncached_images import IMAGE, LatentExample, encode_batch_images
-from modules.families._family import NoiseLevels, read_options, trained_submodules
+from modules.families._diffusion_family import DiffusionFamily, on_device
+from modules.families._family import FrozenNetwork, NoiseLevels, SampleRequest, read_options, trained_submodules
 from modules.families._find_family import check_family
-from modules.families._latent_estimates import LatentEstimates
+from modules.families._frozen_networks import frozen_networks
+from modules.families._vae_estimates import meta_encoder
 
 _TIMESTEPS = 1000  # of every base model's schedule; only the window's histogram does not read it from there
+_TOKENS = 77  # of a chunk
+_PIXELS_PER_LATENT = 8
+_SIZES = 6  # numbers of SDXL's size conditioning
 
 
-class LatentDiffusion(LatentEstimates):
+class LatentDiffusion(DiffusionFamily):
     """A UNet that denoises the latents of an autoencoder, conditioned on CLIP embeddings of a prompt."""
 
-    Options = DiffusionOptions
+    Options: ClassVar[type[DiffusionOptions]] = DiffusionOptions
     methods = ("fine_tune", "lora", "embedding")
     size_step = 64  # the autoencoder divides sides by 8, the UNet by up to 8 again
     single_file = True
+    spec: ClassVar[PipelineSpec]
+    layer: ClassVar[Layer]  # of the text encoders
     placeholder_warnings: Sequence[str] = ()
+
+    model: DiffusionModel
+    sample_transform: LatentSampleTransform
 
     def __init__(self, config: TrainConfig, options: DiffusionOptions, components: Components) -> None:
         self.options, self.components = options, components
@@ -84,9 +97,7 @@ class LatentDiffusion(LatentEstimates):
 
     @classmethod
     def load_for_training(cls, config: TrainConfig) -> Self:
-        """See Family."""
         options = read_options(cls.Options, config.family_options)
-        assert isinstance(options, DiffusionOptions)
         check_family(config, cls.spec.class_names)
         return cls(config, options, load_components(config.base_model, options.layout, cls.spec))
 
@@ -94,7 +105,6 @@ class LatentDiffusion(LatentEstimates):
     def hub_model(cls, config: TrainConfig) -> HubModel | None:
         """The base model if it is named by its hub name, or the configuration of a single file."""
         options = read_options(cls.Options, config.family_options)
-        assert isinstance(options, DiffusionOptions)
         check_family(config, cls.spec.class_names)
         return required_hub_model(config.base_model, options.layout, cls.spec)
 
@@ -102,7 +112,6 @@ class LatentDiffusion(LatentEstimates):
     def base_model_notes(cls, config: TrainConfig) -> Sequence[str]:
         """What the base model predicts; see `schedule_note`. And formats that frozen text encoders do not have."""
         options = read_options(cls.Options, config.family_options)
-        assert isinstance(options, DiffusionOptions)
         check_family(config, cls.spec.class_names)
         base = find_base_model(config.base_model, cls.spec.class_names, cls.spec.components)
         folder = base.cached_folder() if isinstance(base, HubModel) else base
@@ -115,14 +124,17 @@ class LatentDiffusion(LatentEstimates):
 
     @classmethod
     def noise_levels(cls, config: TrainConfig) -> NoiseLevels:
-        """See Family."""
         options = read_options(cls.Options, config.family_options)
-        assert isinstance(options, DiffusionOptions)
         return NoiseLevels(lambda generator: sample_training_timestep(options, _TIMESTEPS, generator) / _TIMESTEPS)
 
     @abstractmethod
     def architecture(self) -> str:
         """Its modelspec 1.0.1 name."""
+
+    @staticmethod
+    @abstractmethod
+    def size_conditioning(example: Example) -> dict[str, Tensor]:
+        """The UNet's size conditioning as `sizes` fp32 [6]; empty if it has none."""
 
     def fingerprint(self) -> str:
         """The weights of the autoencoder and of the text encoders that are cached, and how they are used."""
@@ -134,7 +146,7 @@ class LatentDiffusion(LatentEstimates):
 
     @torch.no_grad()
     def encode_batch(self, examples: Sequence[Example], size: int) -> list[dict[str, Tensor]]:
-        """See Family; each is a dictionary of mean (and spread) fp32 [4, h, w]; sizes fp32 [6] for SDXL; `captions`
+        """Each is a dictionary of mean (and spread) fp32 [4, h, w]; sizes fp32 [6] for SDXL; `captions`
         int64 [N] and the embeddings of the N captions, NAME.hidden [N, T, D] and NAME.pooled [N, P]; mask uint8
         [1, h, w] with masked training; of inpainting models hole uint8 [1, h, w] and kept fp32 [4, h, w], the latents
         of the image outside it."""
@@ -181,17 +193,11 @@ class LatentDiffusion(LatentEstimates):
         save_pipeline(replace(self.components, scheduler=scheduler), self.spec, trained, folder)
 
     def modelspec(self) -> Mapping[str, str]:
-        """See Family."""
         return {
             "architecture": self.architecture(),
             "prediction_type": "v" if self.prediction == "v_prediction" else "epsilon",
             **self._encoder_layer(),
         }
-
-    def _encoder_layer(self) -> dict[str, str]:
-        """With CLIP skip: the text encoders' layer counted from the end, 1 for the last, as A1111 and kohya count."""
-        first = 2 if self.encoding.layer == "penultimate" else 1
-        return {"encoder_layer": str(first + self.encoding.clip_skip)} if self.encoding.clip_skip else {}
 
     def blocks(self) -> Sequence[nn.Module]:
         """The UNet's down, middle and up blocks, and the layers of trained text encoders."""
@@ -208,13 +214,107 @@ class LatentDiffusion(LatentEstimates):
         return [*self.placeholder_warnings, *self.sample_transform.tokenizer.truncation_warnings(captions)]
 
     def add_placeholder_token(self, token: str, vectors: int, init: str) -> Mapping[str, list[int]]:
-        """See Family; an empty `init` starts from "*"."""
+        """An empty `init` starts from "*"."""
         tokenizer = self.sample_transform.tokenizer
         encoders = {name: getattr(self.model, name) for name in tokenizer.tokenizers}
         tables, self.placeholder_warnings = placeholder_tokens.add_placeholder_token(
             tokenizer, encoders, token, vectors, init
         )
         return tables
+
+    def sample_metadata(self) -> Mapping[str, str]:
+        """The sampler; for "model" the name of the base model's scheduler."""
+        name = self.options.sample_scheduler
+        return {"sampler": str(self.components.scheduler["_class_name"]) if name == "model" else name}
+
+    def generate(self, request: SampleRequest) -> Image.Image:
+        device = self.sampling_device()
+        guided = request.guidance_scale > 1.0
+        prompts = [request.negative_prompt, request.prompt] if guided else [request.prompt]
+        each = [self._encode_prompt(prompt, request, device) for prompt in prompts]
+        self.offload_frozen()  # leaves the device's memory to the UNet
+        conditioning = {name: torch.cat([one[name] for one in each]) for name in each[0]}
+        generator = torch.Generator().manual_seed(request.seed)
+        shape = self.components.latent_shape(request.height, request.width)
+        x_1 = torch.randn(shape, generator=generator, dtype=self.master_dtype()).to(device)
+        extra = self._blank_inpainting_input(request, device) if self.components.is_inpainting else None
+
+        def predict(x_t: Tensor, timestep: Tensor) -> Tensor:
+            if extra is not None:
+                x_t = torch.cat([x_t, extra.to(x_t).expand(len(x_t), -1, -1, -1)], dim=1)
+            return cast(Tensor, self.model(x_t, timestep, conditioning))
+
+        scheduler = samplers.make_scheduler(
+            self.options.sample_scheduler, self.components.scheduler, self._scheduler_overrides()
+        )
+        x_0 = samplers.denoise(
+            predict, scheduler, x_1, request.steps, request.guidance_scale, generator, self.on_sampling_step
+        )
+        return decode_image(cast(Any, self._encoder_on("vae", device)), x_0 / self.components.scaling_factor)
+
+    @classmethod
+    def meta_model(cls, config: TrainConfig) -> nn.Module | None:
+        options = read_options(cls.Options, config.family_options)
+        networks = meta_networks(config.base_model, options.layout, cls.spec)
+        if networks is None:
+            return None
+        encoding = resolve_prompt_encoding(cls.layer, options, networks.encoders)
+        trained = trained_submodules(config, cls.submodules)
+        trained_encoders = {name: encoder for name, encoder in networks.encoders.items() if name in trained}
+        for encoder in trained_encoders.values():
+            encoding.freeze_unused_layers(encoder)
+        return DiffusionModel(networks.unet, trained_encoders, tuple(networks.encoders), encoding)
+
+    @classmethod
+    def meta_loss(cls, config: TrainConfig, model: nn.Module, size: tuple[int, int], samples: int) -> Tensor:
+        assert isinstance(model, DiffusionModel)
+        options = read_options(cls.Options, config.family_options)
+        unet: Any = model.unet
+        dtype = torch.float64 if config.precision == "fp64" else torch.float32
+        trained = [name for name in model.encoder_names if hasattr(model, name)]
+        frozen = [name for name in model.encoder_names if name not in trained]
+        conditioning: dict[str, Tensor] = {
+            name + TOKENS: torch.zeros(samples, options.chunks, _TOKENS, dtype=torch.int64) for name in trained
+        }
+        width = unet.config.cross_attention_dim - sum(getattr(model, name).config.hidden_size for name in trained)
+        for place, name in enumerate(frozen):  # only their sum matters
+            own = width // len(frozen) + (width % len(frozen) if place == 0 else 0)
+            conditioning[name + HIDDEN] = torch.zeros(samples, options.chunks * _TOKENS, own, dtype=dtype)
+        if unet.config.addition_embed_type == "text_time":
+            conditioning["sizes"] = torch.zeros(samples, _SIZES, dtype=dtype)
+            pooled = unet.config.projection_class_embeddings_input_dim - _SIZES * unet.config.addition_time_embed_dim
+            if frozen and frozen[-1] == model.encoder_names[-1]:
+                conditioning[frozen[-1] + POOLED] = torch.zeros(samples, pooled, dtype=dtype)
+        sides = [side // _PIXELS_PER_LATENT for side in reversed(size)]
+        x_t = torch.zeros(samples, unet.config.in_channels, *sides, dtype=dtype)
+        prediction: Tensor = model(x_t, torch.zeros(samples, dtype=torch.int64), conditioning)
+        return prediction.to(dtype).square().flatten(1).mean(1)
+
+    @classmethod
+    def meta_encoder(cls, config: TrainConfig) -> Callable[[Tensor], Tensor] | None:
+        options = read_options(cls.Options, config.family_options)
+        base = find_base_model(config.base_model, cls.spec.class_names, cls.spec.components)
+        folder = base.cached_folder() if isinstance(base, HubModel) else base
+        if folder is not None and not folder.is_dir():
+            return None  # of a single file nothing is known before it is read
+        return meta_encoder(folder, str(config.base_model), tiling=options.vae_tiling)
+
+    @classmethod
+    def frozen_networks(cls, config: TrainConfig) -> Sequence[FrozenNetwork]:
+        options = read_options(cls.Options, config.family_options)
+        base = find_base_model(config.base_model, cls.spec.class_names, cls.spec.components)
+        if not isinstance(base, HubModel) and not base.is_dir():
+            return ()  # of a single file nothing is known before it is read
+        trained = trained_submodules(config, cls.submodules)
+        given = {part.part: HALF_DTYPES.get(part.weights, torch.float32) for part in config.parts}
+        names = ("vae", *(name for name in cls.spec.encoders if name not in trained))
+        dtypes = {name: given.get(name, torch.float32) for name in names}
+        return frozen_networks(config, base, dtypes, offload=options.offload_frozen, discards_encoders=False)
+
+    def _encoder_layer(self) -> dict[str, str]:
+        """With CLIP skip: the text encoders' layer counted from the end, 1 for the last, as A1111 and kohya count."""
+        first = 2 if self.encoding.layer == "penultimate" else 1
+        return {"encoder_layer": str(first + self.encoding.clip_skip)} if self.encoding.clip_skip else {}
 
     def _freeze(self, config: TrainConfig) -> None:
         """Freeze the encoders, in the number format that `config.parts` asks for, and unused layers of trained ones."""
@@ -270,6 +370,54 @@ class LatentDiffusion(LatentEstimates):
             return {}
         dtype = HALF_DTYPES.get(self.precision, torch.float32)
         return encode_captions(captions, size, encoders, self.sample_transform.tokenizer, self.encoding, dtype)
+
+    def _encode_prompt(self, prompt: str, request: SampleRequest, device: torch.device) -> dict[str, Tensor]:
+        """The UNet's conditioning for one prompt, each tensor [1, ...]."""
+        tokenizer, size = self.sample_transform.tokenizer, (request.height, request.width)
+        conditioning: dict[str, Tensor] = {}
+        for name in self.components.encoders:
+            input_ids, key = tokenizer.input_ids(name, prompt)[None], name + TOKENS
+            if name in self.encoders:
+                encode = partial(self._encode_frozen_one, key)
+                conditioning |= self.sample_inputs.get(name, input_ids, device, encode)
+            else:
+                conditioning[key] = input_ids.to(device)
+        example = Example(torch.empty(3, *size, dtype=torch.uint8), None, (), size, (0, 0), flipped=False)
+        sizes = {n: t[None].to(device, self.master_dtype()) for n, t in self.size_conditioning(example).items()}
+        return cast(dict[str, Tensor], self.model(None, None, conditioning | sizes))
+
+    def _encode_frozen_one(self, key: str, input_ids: Tensor) -> dict[str, Tensor]:
+        return self._encode_frozen({key: input_ids})
+
+    def _encode_frozen(self, conditioning: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`conditioning` with the tokens of frozen text encoders encoded."""
+        names = [name for name in self.encoders if name + TOKENS in conditioning]
+        encoders = {name: self._encoder_on(name, conditioning[name + TOKENS].device) for name in names}
+        with torch.no_grad():
+            return encode_tokens(conditioning, encoders, self.encoding, self.master_dtype())
+
+    def _blank_inpainting_input(self, request: SampleRequest, device: torch.device) -> Tensor:
+        """See `blank_inpainting_input`."""
+
+        def encode(size: Tensor) -> dict[str, Tensor]:
+            vae, (height, width) = cast(Any, self._encoder_on("vae", device)), size.tolist()
+            return {"blank": blank_inpainting_input(vae, (height, width), self.components.scaling_factor)}
+
+        size = torch.tensor([request.height, request.width])
+        return self.sample_inputs.get("vae", size, device, encode)["blank"]
+
+    def _scheduler_overrides(self) -> dict[str, object]:
+        """The options' changes to the config of the base model's scheduler."""
+        overrides: dict[str, object] = {"prediction_type": self.prediction}
+        if self.zero_terminal_snr:
+            overrides["rescale_betas_zero_snr"] = True
+        if self.options.zero_terminal_snr:
+            overrides["timestep_spacing"] = "trailing"
+        return overrides
+
+    def _encoder_on(self, name: str, device: torch.device) -> nn.Module:
+        """The encoder, moved to `device` if it is elsewhere."""
+        return on_device(self.encoders[name], device)
 
 
 def _unused_formats(config: TrainConfig, submodules: Sequence[str]) -> list[str]:

@@ -38,11 +38,10 @@ class Chroma(FlowTransformer):
         embedder.guidance_proj.register_forward_pre_hook(partial(_guidance_on_device, embedder))
 
     def fingerprint(self) -> str:
-        """See Family; captions were cached with their padding before."""
+        """Captions were cached with their padding before."""
         return f"{super().fingerprint()} unpadded"
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
-        """See FlowTransformer."""
         tokens, states, mask = to_tokens(x_t), text[PROMPT], text.mask(PROMPT)
         if mask is not None:
             mask = torch.cat([mask, mask.new_ones(tokens.shape[:2])], dim=1)
@@ -60,11 +59,9 @@ class Chroma(FlowTransformer):
 
     @classmethod
     def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:
-        """See FlowEstimates."""
         return {PROMPT: (tokens, config["joint_attention_dim"])}
 
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
-        """See FlowSampling."""
         states, _, mask, *_ = pipeline.encode_prompt(
             prompt, device=device, do_classifier_free_guidance=False, max_sequence_length=self.caption_limit
         )
@@ -73,7 +70,6 @@ class Chroma(FlowTransformer):
     def pipeline_arguments(
         self, prompt: Mapping[str, Tensor], negative: Mapping[str, Tensor], guidance_scale: float
     ) -> dict[str, Any]:
-        """See FlowSampling."""
         return {
             "prompt_embeds": prompt[PROMPT],
             "prompt_attention_mask": _all(prompt[PROMPT]),

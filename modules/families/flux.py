@@ -34,7 +34,6 @@ class Flux(FlowTransformer):
     caption_tokenizer = "tokenizer_2"
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
-        """See FlowTransformer."""
         prediction = self.model(
             hidden_states=to_tokens(x_t),
             timestep=sigma,
@@ -54,17 +53,14 @@ class Flux(FlowTransformer):
         return min(super().caption_limit, 256) if is_schnell else super().caption_limit
 
     def modelspec(self) -> Mapping[str, str]:
-        """See Family."""
         config = self.components.transformer.config
         return {**super().modelspec(), "architecture": variant_architecture("FluxTransformer2DModel", config)}
 
     @classmethod
     def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:
-        """See FlowEstimates."""
         return {PROMPT: (tokens, config["joint_attention_dim"]), POOLED: (config["pooled_projection_dim"],)}
 
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
-        """See FlowSampling."""
         limit = self.caption_limit
         states, pooled, _ = pipeline.encode_prompt(prompt, None, device=device, max_sequence_length=limit)
         return {PROMPT: states[0], POOLED: pooled[0]}
@@ -72,7 +68,7 @@ class Flux(FlowTransformer):
     def pipeline_arguments(
         self, prompt: Mapping[str, Tensor], negative: Mapping[str, Tensor], guidance_scale: float
     ) -> dict[str, Any]:
-        """See FlowSampling; the distilled model takes the guidance scale, and no negative prompt."""
+        """The distilled model takes the guidance scale, and no negative prompt."""
         return {
             "prompt_embeds": prompt[PROMPT],
             "pooled_prompt_embeds": prompt[POOLED],

@@ -40,7 +40,6 @@ class Flux2(FlowTransformer):
     pixels_per_latent = 16
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
-        """See FlowTransformer."""
         batch, _, height, width = x_t.shape
         device = x_t.device
         places = [torch.arange(size, device=device) for size in (1, height, width, 1)]
@@ -57,19 +56,17 @@ class Flux2(FlowTransformer):
         return from_tokens(prediction, x_t.shape, 1)
 
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
-        """See FlowSampling."""
         states, _ = pipeline.encode_prompt(prompt, device, max_sequence_length=self.caption_limit)
         return {PROMPT: states[0]}
 
     def pipeline_arguments(
         self, prompt: Mapping[str, Tensor], negative: Mapping[str, Tensor], guidance_scale: float
     ) -> dict[str, Any]:
-        """See FlowSampling; a distilled klein ignores the guidance scale, and dev takes no negative prompt."""
+        """A distilled klein ignores the guidance scale, and dev takes no negative prompt."""
         arguments = {"prompt_embeds": prompt[PROMPT], "guidance_scale": guidance_scale}
         return arguments if self._is_dev else {**arguments, "negative_prompt_embeds": negative[PROMPT]}
 
     def modelspec(self) -> Mapping[str, str]:
-        """See Family."""
         config, pipeline = self.components.transformer.config, self.components.pipeline_class.__name__
         return {
             **super().modelspec(),
@@ -77,7 +74,7 @@ class Flux2(FlowTransformer):
         }
 
     def count_tokens(self, caption: str) -> int:
-        """See FlowSampling; dev's pipeline puts its system message before the caption."""
+        """Dev's pipeline puts its system message before the caption."""
         if not self._is_dev:
             return super().count_tokens(caption)
         roles = (("system", SYSTEM_MESSAGE), ("user", caption))

@@ -32,7 +32,6 @@ class Krea2(FlowTransformer):
     shift_defaults = {**FlowTransformer.shift_defaults, "max_image_seq_len": 6400}  # noqa: RUF012
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
-        """See FlowTransformer."""
         height, width = (side // 2 for side in x_t.shape[-2:])
         states = text[PROMPT]
         positions = self.components.pipeline_class.prepare_position_ids(states.shape[1], height, width, x_t.device)
@@ -48,11 +47,9 @@ class Krea2(FlowTransformer):
 
     @classmethod
     def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:
-        """See FlowEstimates."""
         return {PROMPT: (tokens, config["num_text_layers"], config["text_hidden_dim"])}
 
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
-        """See FlowSampling."""
         states, mask = pipeline.encode_prompt(prompt, device, max_sequence_length=self.caption_limit)
         used = mask[0].nonzero().flatten()
         after = int((used == torch.arange(len(used), device=used.device)).sum())
@@ -62,7 +59,6 @@ class Krea2(FlowTransformer):
     def pipeline_arguments(
         self, prompt: Mapping[str, Tensor], negative: Mapping[str, Tensor], guidance_scale: float
     ) -> dict[str, Any]:
-        """See FlowSampling."""
         states, mask = _padded(prompt)
         negative_states, negative_mask = _padded(negative)
         return {

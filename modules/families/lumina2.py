@@ -66,17 +66,14 @@ class Lumina2(FlowTransformer):
 
     @classmethod
     def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:
-        """See FlowEstimates."""
         return {PROMPT: (tokens, config["cap_feat_dim"])}
 
     @classmethod
     def covered_side(cls, config: Mapping[str, Any]) -> int:
-        """See FlowSampling."""
         _, *sides = config["axes_lens"]
         return cls.size_step * int(min(sides))
 
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
-        """See FlowSampling."""
         states, mask, _, _ = pipeline.encode_prompt(
             prompt,
             do_classifier_free_guidance=False,
@@ -94,7 +91,7 @@ class Lumina2(FlowTransformer):
     def pipeline_arguments(
         self, prompt: Mapping[str, Tensor], negative: Mapping[str, Tensor], guidance_scale: float
     ) -> dict[str, Any]:
-        """See FlowSampling. Both are padded to the same length, which the pipeline asks for."""
+        """Both are padded to the same length, which the pipeline asks for."""
         arguments: dict[str, Any] = {"guidance_scale": guidance_scale}
         for prefix, text in (("", prompt), ("negative_", negative)):
             states = text[PROMPT]
@@ -106,5 +103,4 @@ class Lumina2(FlowTransformer):
         return arguments
 
     def count_tokens(self, caption: str) -> int:
-        """See FlowSampling."""
         return super().count_tokens(SYSTEM_PROMPT + SEPARATOR + caption)

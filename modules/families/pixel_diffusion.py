@@ -99,13 +99,11 @@ class PixelDiffusion(Family):
 
     @classmethod
     def noise_levels(cls, config: TrainConfig) -> NoiseLevels:
-        """See Family."""
         options = read_options(PixelOptions, config.family_options)
         return NoiseLevels(partial(sample_training_t, options), f"shifted by {options.shift:g}")
 
     @classmethod
     def meta_model(cls, config: TrainConfig) -> nn.Module:
-        """See Family."""
         given = config.family_options
         options = given if config.base_model is None else _options_of(Path(config.base_model), given)
         with torch.device("meta"):

@@ -35,7 +35,6 @@ class QwenImage(FlowTransformer):
             transformer.get_submodule(f"{last}.{name}").requires_grad_(False)
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
-        """See FlowTransformer."""
         height, width = (side // 2 for side in x_t.shape[-2:])
         prediction = self.model(
             hidden_states=to_tokens(x_t),
@@ -49,14 +48,13 @@ class QwenImage(FlowTransformer):
         return from_tokens(prediction, x_t.shape)
 
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
-        """See FlowSampling."""
         states, _ = pipeline.encode_prompt(prompt, device, max_sequence_length=self.caption_limit)
         return {PROMPT: states[0]}
 
     def pipeline_arguments(
         self, prompt: Mapping[str, Tensor], negative: Mapping[str, Tensor], guidance_scale: float
     ) -> dict[str, Any]:
-        """See FlowSampling; a guidance-distilled model takes the guidance scale, others predict twice."""
+        """A guidance-distilled model takes the guidance scale, others predict twice."""
         arguments: dict[str, Any] = {"prompt_embeds": prompt[PROMPT], "prompt_embeds_mask": _all(prompt[PROMPT])}
         if self.components.transformer.config["guidance_embeds"]:
             return {**arguments, "guidance_scale": guidance_scale}

@@ -35,7 +35,6 @@ class StableDiffusion3(FlowTransformer):
     max_tokens = 256
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
-        """See FlowTransformer."""
         prediction: Tensor = self.model(
             hidden_states=x_t,
             timestep=sigma * TIMESTEP_SCALE,
@@ -46,23 +45,19 @@ class StableDiffusion3(FlowTransformer):
         return prediction
 
     def modelspec(self) -> Mapping[str, str]:
-        """See Family."""
         config = self.components.transformer.config
         return {**super().modelspec(), "architecture": variant_architecture("SD3Transformer2DModel", config)}
 
     @classmethod
     def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:
-        """See FlowEstimates."""
         # those of CLIP come first
         return {PROMPT: (77 + tokens, config["joint_attention_dim"]), POOLED: (config["pooled_projection_dim"],)}
 
     @classmethod
     def covered_side(cls, config: Mapping[str, Any]) -> int:
-        """See FlowSampling."""
         return cls.size_step * int(config["pos_embed_max_size"])
 
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
-        """See FlowSampling."""
         states, _, pooled, _ = pipeline.encode_prompt(
             prompt,
             None,
@@ -76,7 +71,6 @@ class StableDiffusion3(FlowTransformer):
     def pipeline_arguments(
         self, prompt: Mapping[str, Tensor], negative: Mapping[str, Tensor], guidance_scale: float
     ) -> dict[str, Any]:
-        """See FlowSampling."""
         return {
             "prompt_embeds": prompt[PROMPT],
             "pooled_prompt_embeds": prompt[POOLED],

@@ -33,7 +33,7 @@ class StableDiffusionXL(LatentDiffusion):
         return "stable-diffusion-xl-v1-base"
 
     def fingerprint(self) -> str:
-        """As in the base class; caches of version 0.1 have crops of mirrored images counted from the other edge."""
+        """As in the base class; caches of 0.1.0 have crops of mirrored images counted from the other edge."""
         return f"{super().fingerprint()} crops=2"
 
     @staticmethod

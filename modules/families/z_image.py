@@ -31,17 +31,14 @@ class ZImage(FlowTransformer):
 
     @classmethod
     def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:
-        """See FlowEstimates."""
         return {PROMPT: (tokens, config["cap_feat_dim"])}
 
     @classmethod
     def covered_side(cls, config: Mapping[str, Any]) -> int:
-        """See FlowSampling."""
         _, *sides = config["axes_lens"]
         return cls.size_step * int(min(sides))
 
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
-        """See FlowSampling."""
         states, _ = pipeline.encode_prompt(
             [prompt], device, do_classifier_free_guidance=False, max_sequence_length=self.caption_limit
         )
@@ -50,7 +47,6 @@ class ZImage(FlowTransformer):
     def pipeline_arguments(
         self, prompt: Mapping[str, Tensor], negative: Mapping[str, Tensor], guidance_scale: float
     ) -> dict[str, Any]:
-        """See FlowSampling."""
         return {
             "prompt_embeds": list(prompt[PROMPT]),
             "negative_prompt_embeds": list(negative[PROMPT]),
@@ -58,7 +54,6 @@ class ZImage(FlowTransformer):
         }
 
     def count_tokens(self, caption: str) -> int:
-        """See FlowSampling."""
         tokenizer = self.components.tokenizers["tokenizer"]
         message = [{"role": "user", "content": caption}]
         text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True, enable_thinking=True)

@@ -28,7 +28,8 @@ _SECRETS = (
     re.compile(r"(?i)([?&][\w-]{0,40}(?:token|signature|sig|credential|password|secret|key)=)[^\s&'\"<>]+"),
     # As services hand them out: no underscores but digits or mixed case, unlike names of files and models.
     re.compile(r"\b((?:hf|api_org|gh[opsu]|sk)[_-])(?=[a-zA-Z]{0,99}\d|[A-Z]{0,99}[a-z]{1,99}[A-Z])[A-Za-z0-9]{30,}"),
-    re.compile(r"\b(github_pat_|glpat-)[\w-]{20,}"),
+    re.compile(r"\b(github_pat_|glpat-|sk-(?:ant|proj|or)-|wandb_v\d_)[\w-]{20,}"),
+    re.compile(r"\b(AKIA|ASIA)[A-Z0-9]{16}\b"),
     re.compile(r"(?i)(\bbearer\s)[\w.~+/=-]{16,}"),
     re.compile(
         rf"(?i)({_SECRET_NAME}(?:['\"]?=['\"]?|['\"]\s{{0,9}}:\s{{0,9}}['\"]))[^\s'\",;&]+"

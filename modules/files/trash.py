@@ -1,8 +1,8 @@
 """Moving files and folders to the trash, as the freedesktop.org Trash specification 1.0 says, and back.
 
 The trash of the user's home takes what is on the same file system, that of a mounted disk what is on the disk. Where
-there is neither, or on a system with another kind of trash, it is a folder `.trash` beside what is removed, with the
-same layout: nothing is ever copied to another disk, and nothing is deleted.
+there is neither, or only one that others can use, or on a system with another kind of trash, it is a folder `.trash`
+beside what is removed, with the same layout: nothing is ever copied to another disk, and nothing is deleted.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from modules.files.links import is_link
+
 FALLBACK: Final = ".trash"
 _MODE: Final = stat.S_IRWXU
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _LONGEST_NAME: Final = 230  # bytes, of 255
 
 
@@ -41,11 +44,11 @@ def move_to_trash(path: Path) -> Trashed:
     for trash, top in _trashes(path):
         try:
             if _device(trash) == device:
-                return _move(path, _make(trash), top)
+                return _move(path, _make(trash, None), top)
         except OSError as error:
             if error.errno not in (errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
-    return _move(path, _make(path.parent / FALLBACK), None)
+    return _move(path, _make(path.parent / FALLBACK, path.parent), None)
 
 
 def restore(trashed: Trashed) -> None:
@@ -95,14 +98,28 @@ def _device(trash: Path) -> int:
     return found.stat().st_dev
 
 
-def _make(trash: Path) -> Path:
-    """Create the trash and its two folders for this user alone, unless they exist. Raises OSError."""
+def _make(trash: Path, above: Path | None) -> Path:
+    """Create the trash and its two folders for this user alone, unless they exist.
+
+    Raises OSError if they are open to anybody else who cannot read and remove what is in the folder `above`, either.
+    """
     trash.parent.mkdir(parents=True, exist_ok=True)
     for folder in (trash, trash / "files", trash / "info"):
         folder.mkdir(mode=_MODE, exist_ok=True)
-        if folder.is_symlink():
-            raise OSError(errno.EPERM, "is a link", str(folder))
+        if not _is_private(folder, None if above is None else above.stat()):
+            raise OSError(errno.EPERM, "is a link, another user's, or open to other users", str(folder))
     return trash
+
+
+def _is_private(folder: Path, above: os.stat_result | None) -> bool:
+    if os.name == "nt":
+        return not is_link(folder)
+    found, owners, open_to_others = folder.lstat(), {os.getuid()}, 0
+    if above is not None:  # as on a disk with one owner and one mode for all that is on it
+        owners.add(above.st_uid)
+        open_to_others = above.st_mode & _OTHERS
+    is_open = found.st_mode & _OTHERS & ~open_to_others
+    return stat.S_ISDIR(found.st_mode) and found.st_uid in owners and not is_open
 
 
 def _move(path: Path, trash: Path, top: Path | None) -> Trashed:

@@ -1,4 +1,4 @@
-"""Tandem as a library: everything that a program of your own imports. docs/library.md explains it."""
+"""Tandem as a library: what `tandem` re-exports to programs. docs/library.md explains it."""
 
 from modules.config import ConfigError, DataError, Interval, ResumeError, TandemError, TrainConfig, TrainingError
 from modules.distributed import (
@@ -29,7 +29,7 @@ from modules.library.trainer import Trainer
 from modules.library.training_info import TrainingInfo, training_info
 from modules.library.unwrap import unwrapped
 from modules.machine import GpuInfo, GpuMonitor, MetricSummary, device_summary, find_free_port, gpu_info
-from modules.run.launch.placement import ProcessPlacement, choose_placement
+from modules.run import ProcessPlacement, choose_placement
 
 __all__ = [
     "Benchmark",

@@ -26,7 +26,7 @@ from modules.run.launch.environment import quieten_torch, set_network_interfaces
 from modules.run.launch.rank_env import use_own_slice
 from modules.run.supervise.launcher_log import LauncherReport, WorkerExit
 from modules.run.supervise.outcome import RunEvidence, decide_outcome
-from modules.training.run_location import shared_run_folder
+from modules.training.loop.run_location import shared_run_folder
 from modules.training.worker import run_worker
 
 _ERRORS: Mapping[str, type[TandemError]] = {"config": ConfigError, "data": DataError, "resume": ResumeError}

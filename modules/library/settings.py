@@ -9,6 +9,7 @@ from typing import TypeAlias
 from modules.config import ConfigError, TrainConfig, dump, validate
 from modules.config.family_files import PROGRAM
 from modules.config.io.files import READERS, read_data
+from modules.config.io.migrations import migrate
 from modules.config.io.presets import preset_data
 
 ConfigSource: TypeAlias = "TrainConfig | Mapping[str, object] | str | Path | None"
@@ -36,7 +37,7 @@ def _settings(source: ConfigSource) -> dict[str, object]:
     if isinstance(source, TrainConfig):
         return {name: value for name, value in dump(source).items() if name in source.model_fields_set}
     if isinstance(source, Mapping):
-        return dict(source)
+        return migrate(dict(source), "Trainer") if "version" in source else dict(source)
     if isinstance(source, str | Path):
         is_file = Path(source).suffix.lower() in READERS
         return dict(read_data(source) if is_file else preset_data(str(source)))

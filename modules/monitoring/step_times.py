@@ -21,7 +21,7 @@ class RankStepTimes:
     data_s: float
     own_s: float
     samples: float  # of this rank
-    # phases of the step, which with data_s add up to step_s; see modules/training/step_phases.py
+    # phases of the step, which with data_s add up to step_s; see modules/training/step/phases.py
     logging_s: float = 0.0
     forward_s: float = 0.0
     backward_s: float = 0.0

@@ -30,9 +30,10 @@ from modules.preflight.coordinator import Answer, Context, Coordinator
 from modules.preflight.disk import existing_parent
 from modules.run.join.fingerprint import data_listing
 from modules.run.preflight_report.report import Cell
-from modules.training.class_labels import label_concepts, with_classes
-from modules.training.model_setup import caches_images, check_available, load_family
-from modules.training.own_data import order_items
+from modules.training.data.class_labels import label_concepts, with_classes
+from modules.training.data.dataset import caches_images
+from modules.training.data.own_data import order_items
+from modules.training.memory.model_setup import check_available, load_family
 
 _IMAGES = 32
 _CHUNK = 8

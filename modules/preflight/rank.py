@@ -20,7 +20,7 @@ from modules.preflight import all_reduce, clocks, disk, gpus, images, loader, pa
 from modules.preflight.coordinator import Context, Coordinator, PreflightOptions, Task, answer_tasks
 from modules.run.launch.rank_env import RankEnv
 from modules.run.preflight_report.report import Cell, PreflightReport
-from modules.training.device import require_device
+from modules.training.device.choice import require_device
 
 # How long rank 0 may be busy with other ranks between two tasks of this one, in task timeouts.
 _TIMEOUTS_BETWEEN_TASKS = 20

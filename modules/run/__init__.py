@@ -14,6 +14,7 @@ from modules.run.folder.failures import (
 )
 from modules.run.folder.rank_log import start_rank_log, stop_rank_log
 from modules.run.folder.run_folder import RunFolder
+from modules.run.launch.placement import ProcessPlacement, choose_placement
 from modules.run.launch.plan import LaunchPlan
 
 __all__ = [
@@ -25,8 +26,10 @@ __all__ = [
     "EventReader",
     "Failure",
     "LaunchPlan",
+    "ProcessPlacement",
     "RunFolder",
     "SilentCommands",
+    "choose_placement",
     "clear_failures",
     "create_reserve",
     "exit_code_of",

@@ -11,7 +11,7 @@ import sys
 from modules.config import TandemError, TrainConfig
 from modules.run.folder.run_folder import check_run_name
 from modules.run.start import check_start
-from modules.training.checks import startup_problems
+from modules.training.loop.checks import startup_problems
 
 
 def dry_run(config: TrainConfig) -> list[str]:

@@ -47,20 +47,19 @@ from modules.run.folder.run_lock import training_lock
 from modules.run.html_report import update_report
 from modules.run.launch.restarts import resume_after_restart
 from modules.run.queued_output import queued_output
-from modules.training import run_info
 from modules.training.actions import ACTIONS
-from modules.training.batch_size_finder import search_batch_size
-from modules.training.control_requests import PAUSE, STOP_REQUESTS, ControlRequests, Outcome, StoppedBeforeTraining
-from modules.training.device import require_device
-from modules.training.distributed_trainer import DataParallelTrainer, DistributedTrainer
-from modules.training.failure_report import cause_of, report_failure
-from modules.training.find_backup import find_backup
-from modules.training.finish import train_to_the_end
-from modules.training.generic_trainer import GenericTrainer
-from modules.training.profiler import profiled
-from modules.training.step_benchmark import measure_steps
-from modules.training.step_metrics import metric_names
-from modules.training.triggers import TimeTrigger
+from modules.training.backup.find_backup import find_backup
+from modules.training.device.choice import require_device
+from modules.training.loop import run_info
+from modules.training.loop.distributed_trainer import DataParallelTrainer, DistributedTrainer
+from modules.training.loop.failure_report import cause_of, report_failure
+from modules.training.loop.generic_trainer import GenericTrainer
+from modules.training.state.requests import PAUSE, STOP_REQUESTS, ControlRequests, Outcome, StoppedBeforeTraining
+from modules.training.step.metrics import metric_names
+from modules.training.step.triggers import TimeTrigger
+from modules.training.studies.batch_size_finder import search_batch_size
+from modules.training.studies.profiler import profiled
+from modules.training.studies.step_benchmark import measure_steps
 
 
 def run_worker(
@@ -77,66 +76,57 @@ def run_worker(
     A failure is written to log/rank-N.error.json; a supervisor reports it, and without one rank 0 does. If it left a
     group that cannot be destroyed safely, the process ends here.
     """
+    rank, world_size = (0, 1) if rank_env is None else (rank_env.rank, rank_env.world_size)
+    in_supervised_group = supervised and rank_env is not None
+    trainer: GenericTrainer | None = None
     with queued_output():
-        code = _run_worker(config, folder, rank_env, store, resume, supervised=supervised)
+        log = start_rank_log(folder, rank)
+        report = _report(config, folder, rank, world_size)
+        requests = control_requests(config, folder, rank)
+        if not supervised:
+            clear_failures(folder, [rank])
+        create_reserve(folder, rank)
+        try:
+            require_device(config)
+            with (
+                requests.handle_signals(),
+                training_lock(folder) if rank == 0 else nullcontext(),
+                join_ranks(config, folder, report, rank_env, store, supervised=supervised) as ranks,
+            ):
+                backup = find_backup(resume_after_restart(resume, folder), folder, report, ranks)
+                trainer = _trainer(config, folder, report, requests, ranks, backup)
+                with profiled(config, folder, rank, report):
+                    outcome = _train_or_measure(trainer)
+            code = _exit_code(outcome, in_supervised_group=in_supervised_group)
+        except StoppedBeforeTraining as stop:
+            report.note(str(stop))
+            report.finished(stop.outcome.reason, stop.outcome.exit_code)
+            requests.clear_stop()
+            code = _exit_code(stop.outcome, in_supervised_group=in_supervised_group)
+        except BaseException as error:  # noqa: BLE001  # the boundary of the process: whatever it was, it is reported
+            is_training = trainer is not None and trainer.has_started
+            failure = Failure.from_exception(error, rank=rank, traceback=traceback.format_exc(), training=is_training)
+            record_failure(folder, failure, keep_existing=True)
+            if not supervised:
+                report_failure(cause_of(folder, failure), folder, report, rank)
+            code = exit_code_of(failure.kind)
+        finally:
+            release_reserve(folder, [rank])
+            report.close()
+            if rank == 0:
+                update_report(folder)
+            stop_rank_log(log)
     exit_if_group_is_left(code)
     return code
 
 
-def _run_worker(
-    config: TrainConfig,
-    folder: RunFolder,
-    rank_env: RankEnv | None,
-    store: RunStore | None,
-    resume: str | None,
-    *,
-    supervised: bool,
-) -> int:
-    rank = 0 if rank_env is None else rank_env.rank
-    in_supervised_group = supervised and rank_env is not None
-    log = start_rank_log(folder, rank)
-    report = _report(config, folder, rank, world_size=1 if rank_env is None else rank_env.world_size)
-    requests = control_requests(config, folder, rank)
-    trainer: GenericTrainer | None = None
-    if not supervised:
-        clear_failures(folder, [rank])
-    create_reserve(folder, rank)
-    try:
-        require_device(config)
-        with requests.handle_signals(), training_lock(folder) if rank == 0 else nullcontext():
-            with join_ranks(config, folder, report, rank_env, store, supervised=supervised) as ranks:
-                backup = find_backup(resume_after_restart(resume, folder), folder, report, ranks)
-                trainer = _trainer(config, folder, report, requests, ranks, backup)
-                with profiled(config, folder, rank, report):
-                    outcome = _run(trainer)
-            return _exit_code(outcome, in_supervised_group=in_supervised_group)
-    except StoppedBeforeTraining as stop:
-        report.note(str(stop))
-        report.finished(stop.outcome.reason, stop.outcome.exit_code)
-        requests.clear_stop()
-        return _exit_code(stop.outcome, in_supervised_group=in_supervised_group)
-    except BaseException as error:  # noqa: BLE001  # the boundary of the process: whatever it was, it is reported
-        is_training = trainer is not None and trainer.has_started
-        failure = Failure.from_exception(error, rank=rank, traceback=traceback.format_exc(), training=is_training)
-        record_failure(folder, failure, keep_existing=True)
-        if not supervised:
-            report_failure(cause_of(folder, failure), folder, report, rank)
-        return exit_code_of(failure.kind)
-    finally:
-        release_reserve(folder, [rank])
-        report.close()
-        if rank == 0:
-            update_report(folder)
-        stop_rank_log(log)
-
-
-def _run(trainer: GenericTrainer) -> Outcome:
+def _train_or_measure(trainer: GenericTrainer) -> Outcome:
     """Train; or, in the processes of those programs, search for a batch size or measure some steps."""
     if (search := SearchRequest.from_environment(os.environ)) is not None:
         return search_batch_size(trainer, search)
     if (benchmark := BenchmarkRequest.from_environment(os.environ)) is not None:
         return measure_steps(trainer, benchmark)
-    return train_to_the_end(trainer)
+    return trainer.run()
 
 
 @contextmanager
@@ -189,7 +179,7 @@ def _trainer(
                 "before they are applied; set it to false, or train on one GPU (device_ids)."
             )
         if config.training_mode == "fully_sharded":
-            from modules.training.fully_sharded_trainer import FullyShardedTrainer  # its import takes a second
+            from modules.training.loop.fully_sharded_trainer import FullyShardedTrainer  # its import takes a second
 
             return FullyShardedTrainer(config, folder, report, requests, ranks, backup)
         return DistributedTrainer(config, folder, report, requests, ranks, backup)

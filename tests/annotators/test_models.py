@@ -243,6 +243,10 @@ def test_models_that_are_refused(tmp_path: Path, blip: Path) -> None:
     assert "of the type 'bert'" in refusal(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 10**9}))
     assert "num_hidden_layers" in refusal(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"_attn_implementation": {"": "owner/kernel"}}))
+    assert "chooses code from elsewhere (_attn_implementation is " in refusal(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"_attn_implementation": "sdpa"}))
+    model_folder(str(tmp_path), "transformers", caption.MODEL_TYPES)
     assert "there is no folder" in refusal(tmp_path / "nowhere")
     assert load_file(tmp_path / "model.safetensors")
 

@@ -24,7 +24,7 @@ from app.sections.places import section_of
 from app.widgets.button import Button
 from app.widgets.inputs import Entry, TextBox
 
-TIMEOUT_S = 60.0  # guards against hangs; nothing takes that long
+TIMEOUT_S = 200.0  # guards against hangs; on a busy machine, the start of two programs with torch takes a minute
 
 
 class Driver:

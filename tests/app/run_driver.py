@@ -39,7 +39,7 @@ class Driven:
             self.window.destroy()
             raise
 
-    def until(self, condition: Callable[[], object], what: str, within_s: float = 90) -> None:
+    def until(self, condition: Callable[[], object], what: str, within_s: float = 200) -> None:
         """Run the window until `condition` holds."""
         deadline = time.monotonic() + within_s
         while not condition():

@@ -21,7 +21,7 @@ def root(display: str) -> Iterator[tk.Tk]:
 
 
 def wait(root: tk.Tk, condition: Callable[[], object]) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 100
     while not condition():
         assert time.monotonic() < until
         root.update()

@@ -194,6 +194,16 @@ def test_files_that_are_not_configs(draft: Draft, tmp_path: Path, name: str, con
     assert draft.file is None
 
 
+def test_what_an_older_file_may_have_meant_is_told(draft: Draft, tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("version: 1\nmasked_training: true\n")
+    told = draft.open(file)
+    assert str(file) in told
+    assert "normalize_masked_area_loss: true is used" in told
+    draft.save(file)
+    assert draft.open(file) == ""
+
+
 def test_file_that_is_gone(draft: Draft, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         draft.open(tmp_path / "gone.yaml")

@@ -49,7 +49,7 @@ def follow() -> Iterator[Follow]:
         follower.stop()
 
 
-def until(condition: Callable[[], object], what: str, within_s: float = 60) -> None:
+def until(condition: Callable[[], object], what: str, within_s: float = 200) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, f"no {what} in {within_s} s"

@@ -9,7 +9,7 @@ import pytest
 from app.curves.memory_card import MemoryCard, facts
 from app.sections.model import Section
 from modules.config import TrainConfig
-from modules.training.memory_table.report import memory_report
+from modules.training.memory.report import memory_report
 from tests.app.driver import Driver
 
 pytestmark = pytest.mark.slow

@@ -30,7 +30,7 @@ from modules.config import ConfigError, TrainConfig
 from modules.machine import Gpu, GpuLoad, Link, preferred_addresses
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host, hosts_file
-from modules.run.preflight_report.report import Cell, PreflightReport
+from modules.run.preflight_report.report import Cell, OtherMachine, PreflightReport
 from modules.run.queue.folder import RunQueue
 from tests import ssh_server
 from tests.app.driver import Driver
@@ -195,7 +195,7 @@ def test_commands_for_two_machines_work_when_pasted(
             timeout=200,
             check=False,
         )
-        joined = copied.communicate(timeout=100)[0]
+        joined = copied.communicate(timeout=200)[0]
     finally:
         copied.kill()
     assert done.returncode == 0, done.stdout + done.stderr + joined
@@ -361,8 +361,7 @@ def test_preflight_says_what_to_start_on_the_other_machine(
     driver.search_and_type("master_addr", preferred_addresses()[0])
     driver.save(shared_home / "two.yaml")
     window = open_preflight(driver)
-    driver.wait(lambda: "No other machine has joined yet." in driver.text(window), "that it waits")
-    assert "Run these in Tandem's folder there" in driver.text(window)
+    driver.wait(lambda: "Run these in Tandem's folder there" in driver.text(window), "that it waits")
     driver.wait(lambda: "Waiting for rank 1" in driver.text(window), "who is missing")
     assert "(machine 1)" in driver.text(window)
     assert "present: rank 0 on" in driver.text(window)
@@ -380,7 +379,7 @@ def test_preflight_says_what_to_start_on_the_other_machine(
     allowed = environment(TANDEM_ALLOW=f"{images}{os.pathsep}{ROOT / 'tests'}")
     other = subprocess.Popen(["sh", "-c", command], cwd=ROOT, env=allowed, stdout=subprocess.DEVNULL)
     driver.wait(lambda: "Check again" in driver.text(window), "the end of the preflight")
-    assert other.wait(timeout=60) == 0
+    assert other.wait(timeout=200) == 0
     assert "Waiting for" not in driver.text(window)
     assert "Click a row" in driver.text(window), "of the table, which is in place of it"
     driver.click_button("Close")
@@ -408,6 +407,9 @@ def test_stop_ends_the_preflight(section: Section, shared_driver: Driver) -> Non
     shared_driver.wait(lambda: opened.child is None, "the end")
     assert "Stopped before all was checked." in shared_driver.text(window)
     assert opened.button.cget("text") == "Check again"
+    opened._result.write_text(PreflightReport("Preflight", waits_for=(OtherMachine(1, "python a.py"),)).dump())
+    opened.progressed("")
+    assert "No other machine has joined yet." in shared_driver.text(window), "before the preflight names the missing"
     cell = Cell("network", "all", "red", "10 MB/s", " ".join(["Use another network card, or a shorter cable."] * 30))
     assert_titles(opened)
     opened._result.write_text(PreflightReport("Preflight", (cell,) * 9).dump())
@@ -461,7 +463,7 @@ def test_closing_the_search_stops_its_processes(section: Section, shared_driver:
     assert child is not None
     opened.dialog.close()
     shared_driver.settle()
-    assert child.process.wait(timeout=60) is not None
+    assert child.process.wait(timeout=200) is not None
 
 
 def test_gpus_are_shown_without_load_readings(section: Section) -> None:
@@ -503,7 +505,7 @@ def test_train_on_two_machines_with_the_copied_join_line(
     joined = shell(line, place, images)
     try:
         driver.wait(lambda: window.state_.run.status().kind == "finished", "the end")
-        assert joined.wait(timeout=60) == 0
+        assert joined.wait(timeout=200) == 0
     finally:
         joined.kill()
         joined.communicate()

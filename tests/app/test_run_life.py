@@ -39,7 +39,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
             continue
 
 
-def until(condition: Callable[[], object], what: str, within_s: float = 90) -> None:
+def until(condition: Callable[[], object], what: str, within_s: float = 200) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, f"no {what} in {within_s} s"
@@ -154,7 +154,7 @@ class OtherWindow:
         argv = [sys.executable, str(ROOT / "tests" / "app" / "window_program.py"), str(state_file), *arguments]
         self.process = subprocess.Popen(argv, cwd=ROOT)
 
-    def until(self, condition: Callable[[dict[str, Any]], object], what: str, within_s: float = 90) -> dict[str, Any]:
+    def until(self, condition: Callable[[dict[str, Any]], object], what: str, within_s: float = 200) -> dict[str, Any]:
         deadline = time.monotonic() + within_s
         while True:
             state = json.loads(self.state_file.read_text()) if self.state_file.exists() else {}

@@ -323,6 +323,28 @@ def test_folder_and_report_are_opened(
     driven.until(lambda: "no program xdg-open" in page.bar.message.said, "what is missing")
 
 
+def test_page_that_lies_in_a_run_folder_is_not_opened_in_place_of_the_report(
+    driven: Driven, page: RunsPage, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Path] = []
+    monkeypatch.setattr("app.monitor.runs.show_page", lambda state, file, failed: shown.append(file))
+    folder = home / "runs" / "dogs"
+    (folder / "report.html").unlink(missing_ok=True)
+    (folder / "report.html").mkdir()  # as on a disk that may only be read: nothing can be written there
+    driven.click_row(page.table, "dogs")
+    driven.click(page.bar.report)
+    driven.until(lambda: shown, "a report elsewhere")
+    assert "default-src 'none'" in shown[0].read_text()
+    assert folder not in shown[0].parents
+    (folder / "report.html").rmdir()
+    (folder / "report.html").write_text("<script>document.title = 'foreign'</script>")
+    link = folder / "samples" / "x.png"
+    link.symlink_to("/etc/hostname")
+    driven.click(page.bar.report)
+    driven.until(lambda: f"{link} is a link" in page.bar.message.said, "why there is none")
+    assert len(shown) == 1
+
+
 def test_result_of_any_run_and_generating_with_it(driven: Driven, page: RunsPage, home: Path) -> None:
     """Not that of the run that is followed."""
     RunFolder(home / "runs" / "dogs").model_file.write_bytes(b"its weights")

@@ -11,7 +11,7 @@ from modules.config.names import FORMER_NAMES
 
 EVERY = [option for option in options(TrainConfig) if option.path not in ("version", "family_options")]
 
-# Titles that a setting had up to version 0.1 if its current title has other words.
+# Titles that a setting had up to 0.1.0 if its current title has other words.
 FORMER_TITLES = {
     "aspect_ratio_bucketing": "Keep aspect ratios",
     "cache_only": "Only prepare the pictures",

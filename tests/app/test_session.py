@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from app.generate.history import History
 from app.preferences import Preferences
-from modules.config import TrainConfig, save_config
+from modules.config import TrainConfig, load_config, save_config
+from modules.config.train_config import VERSION
+from modules.run.hosts.host_list import read_hosts
 from tests.app.driver import Driver
 from tests.app.fake_runs import make_fake_run
+from tests.runs import copy_before_0_2
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -79,6 +83,32 @@ def test_unsaved_changes_survive_a_kill(display: str, home: Path, monkeypatch: p
     session_file(home).write_text(json.dumps({"preset": "a\nb"}))
     with Driver.open(keeps_session=True) as driver:
         assert driver.window.run_bar._message.startswith(r"a\nb, which was open last")
+
+
+def test_a_session_of_before_0_2_opens(display: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy_before_0_2(tmp_path / "of_before")
+    folder = tmp_path / "of_before" / "window"
+    folder.chmod(0o700)
+    (folder / "hosts.json").chmod(0o600)
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(folder))
+    monkeypatch.chdir(folder.parent)
+    left = Preferences.load()
+    assert (left.section, left.recent, left.hosts) == ("monitor", [str(folder.parent / "edited.yaml")], ["beta"])
+    assert [(host.name, host.target, host.port) for host in read_hosts()] == [("beta", "me@10.0.0.2", 2222)]
+    assert [prompt.prompt for prompt in History.load().prompts] == ["a red square"]
+    with Driver.open(keeps_session=True, section=left.section, hosts=left.hosts) as driver:
+        draft = driver.draft
+        assert draft.file == folder.parent / "edited.yaml"
+        assert (draft.get("epochs"), draft.get("batch_size"), draft.faults, draft.is_dirty) == (77, 4, (), True)
+        driver.window.undo()
+        assert draft.config == load_config(folder.parent / "edited.yaml")
+
+
+def test_what_a_newer_window_left_is_not_taken_for_settings(display: str, home: Path) -> None:
+    session_file(home).write_text(json.dumps({"unsaved": {"version": VERSION + 1, "epochs": 77}}))
+    with Driver.open(keeps_session=True) as driver:
+        assert driver.draft.get("epochs") == TrainConfig().epochs
+        assert "Update Tandem" in driver.window.run_bar._message
 
 
 HOLDER = """

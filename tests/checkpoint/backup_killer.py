@@ -19,7 +19,7 @@ import torch
 
 from modules.checkpoint import Backups, read_backup
 from modules.monitoring import SilentReport
-from modules.training.backup_writer import BackupWriter
+from modules.training.backup.writer import BackupWriter
 from tests.checkpoint.states import state_at
 
 SIZE = 200_000

@@ -19,8 +19,8 @@ from modules.config import ResumeError, TrainConfig, dump
 from modules.config.errors import TrainingError
 from modules.distributed.file_transfer import _listed
 from modules.run.folder.backup_list import list_backups
-from modules.training.checkpoint_state import capture_state, restore_state
-from modules.training.resume import check_unchanged
+from modules.training.state.checkpoint_state import capture_state, restore_state
+from modules.training.state.resume import check_unchanged
 from tests.checkpoint.states import state_at
 from tests.torture.kinds.backups import components
 

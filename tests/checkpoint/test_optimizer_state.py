@@ -17,7 +17,7 @@ from modules.checkpoint.hashed_files import write_tensors
 from modules.config import ResumeError, TrainConfig
 from modules.config.sections.optimizers import OPTIMIZERS
 from modules.distributed import Weights
-from modules.training.optimizers import GuardedStep, build_optimizer
+from modules.training.optim.optimizers import GuardedStep, build_optimizer
 
 NAMES = list(OPTIMIZERS)
 # bitsandbytes is for those who install it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import string
 from copy import deepcopy
@@ -172,6 +173,34 @@ def test_any_valid_config_survives_json_and_yaml(tmp_path: Path, optimizer: str,
     assert {name: written[name] for name in plain if name != "optimizer"} == {
         name: value for name, value in plain.items() if name != "optimizer"
     }
+
+
+def places(data: dict[str, Any], path: str) -> list[tuple[dict[str, Any], str]]:
+    """The groups of the data that have a line for the option at this path, with its name there."""
+    *groups, name = path.split(".")
+    inside: list[Any] = [data]
+    for key in groups:
+        inside = [item for each in inside for item in (each if key == "*" else [each[key]])]
+    return [(each, name) for each in inside]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_line_taken_out_of_a_saved_file_is_its_default(tmp_path: Path, optimizer: str) -> None:
+    file, chosen = tmp_path / "config.json", {"optimizer": optimizer, "masked_training": True}
+    items = {"concepts": [{"path": "p"}], "samples": [{"prompt": "p"}], "parts": [{"part": "p"}]}
+    save_config(TrainConfig.model_validate({**chosen, **items}), file)
+    saved = json.loads(file.read_text())
+    first = next(iter(OPTIMIZERS))
+    for option in ALL:
+        if option.required or option.variant not in ((None, first) if optimizer == first else (optimizer,)):
+            continue
+        without, with_default = deepcopy(saved), deepcopy(saved)
+        for group_of, name in places(without, option.path):
+            del group_of[name]
+        for group_of, name in places(with_default, option.path):
+            group_of[name] = option.default
+        file.write_text(json.dumps(without))
+        assert load_config(file) == TrainConfig.model_validate(with_default), name_of(option)
 
 
 def around(option: Option, value: object) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from modules.config import ConfigError, TrainConfig, load_config, resolve_config, save_config
+from modules.config.train_config import VERSION
 
 LEVELS = "abcdefghi"  # each nine times the one before: 9 ** 9 words
 BOMB = "a: &a [x]\n" + "".join(
@@ -68,9 +69,9 @@ def write(folder: Path, name: str, text: str | bytes) -> Path:
         ("a.json", "", ["line 1"]),
         ("a.json", "[]", ["list"]),
         ("a.toml", "seed = 1", [".json, .yaml or .yml"]),
-        ("a.json", '{"version": 2}', ["version is 2", "Update Tandem"]),
-        ("a.json", '{"version": "1"}', ["version is '1'"]),
-        ("a.json", '{"version": true}', ["version is True"]),
+        ("a.json", '{"version": 3}', ["version is 3", "Update Tandem"]),
+        ("a.json", '{"version": "1"}', ['version is "1"']),
+        ("a.json", '{"version": true}', ["version is true"]),
         ("a.json", '{"version": -1}', ["version is -1"]),
         ("a.json", '{"lerning_rate": 1, "ema": 5}', ["has 2 invalid settings", "learning_rate?", "ema is 5"]),
     ],
@@ -137,10 +138,39 @@ def test_a_file_of_version_0_still_opens(tmp_path: Path) -> None:
     for text in ('{"lr": 0.5}', '{"version": 0, "lr": 0.5}'):
         config = load_config(write(tmp_path, "old.json", text))
         assert config.learning_rate == 0.5
-        assert config.version == 1
+        assert config.version == VERSION
     both = message(write(tmp_path, "old.json", '{"lr": 0.5, "learning_rate": 1}'))
     assert "lr (0.5) is not a known setting" in both
     assert "lr (0.5)" in message(write(tmp_path, "new.json", '{"version": 1, "lr": 0.5}'))
+
+
+@pytest.mark.parametrize(
+    ("text", "normalizes", "warned"),
+    [
+        ("version: 1\nmasked_training: true\n", True, "normalize_masked_area_loss: true is used"),
+        ("version: 0\nmasked_training: true\n", True, "normalize_masked_area_loss: true is used"),
+        ("version: 1\nmasked_training: true\nnormalize_masked_area_loss: false\n", False, ""),
+        ("version: 2\nmasked_training: true\n", False, ""),
+        ("masked_training: true\n", False, ""),
+        ("version: 1\n", False, ""),
+        ("version: 1\noptimizer: adafactor\n", False, "optimizer.scale_parameter: false is used"),
+        ("version: 1\noptimizer: {name: adafactor}\n", False, "optimizer.scale_parameter: false is used"),
+        ("version: 1\noptimizer: {name: adafactor, scale_parameter: true}\n", False, ""),
+        ("version: 2\noptimizer: adafactor\n", False, ""),
+        ("optimizer: adafactor\n", False, ""),
+    ],
+)
+def test_what_the_number_of_a_version_does_not_say_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, normalizes: bool, warned: str
+) -> None:
+    """Both 0.1.0 and later states wrote version 1, with other defaults of two settings."""
+    config = load_config(write(tmp_path, "a.yaml", text))
+    assert config.normalize_masked_area_loss is normalizes
+    assert warned in caplog.text
+    assert ("a.yaml is of version" in caplog.text) is bool(warned)
+    assert len(caplog.messages) == bool(warned)
+    if config.optimizer.name == "adafactor":
+        assert config.optimizer.scale_parameter is ("true" in text)
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.yaml", "a.YML"])

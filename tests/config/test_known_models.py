@@ -7,7 +7,7 @@ import pytest
 from modules.config import ConfigError, TrainConfig
 from modules.config.family_files import family_names
 from modules.config.known_models import KNOWN_MODELS, known_model
-from modules.training.checks import startup_problems
+from modules.training.loop.checks import startup_problems
 
 
 def test_names_are_found_whatever_their_case_and_revision() -> None:

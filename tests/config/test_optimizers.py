@@ -45,7 +45,7 @@ def test_the_learning_rate_of_adafactor_is_the_size_of_its_first_step() -> None:
     modules/util/optimizer_util.py, have scale_parameter False unless it is given.
     """
     torch = importlib.import_module("torch")
-    build_optimizer = importlib.import_module("modules.training.optimizers").build_optimizer
+    build_optimizer = importlib.import_module("modules.training.optim.optimizers").build_optimizer
     config = TrainConfig.model_validate({"optimizer": "adafactor", "learning_rate": 1e-3})
     weight = torch.nn.Parameter(torch.full((6, 4), 0.02, dtype=torch.float64))
     optimizer = build_optimizer([weight], config)

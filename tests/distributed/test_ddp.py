@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from modules.config import ConfigError
 from modules.distributed.ddp import with_sync_batch_norm
 from modules.run import root_cause
-from modules.training.parity import weight_difference
+from modules.training.studies.parity import weight_difference
 from tests.pair_jobs import DDP_JOBS
 from tests.runs import Run, group_exit_codes, group_on_a_gpu, tiny_config, train_alone
 

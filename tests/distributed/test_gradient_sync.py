@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from modules.distributed.unused_parameters import reachable_leaves
 from modules.run import root_cause
-from modules.training.parity import loss_difference, weight_difference
+from modules.training.studies.parity import loss_difference, weight_difference
 from tests.distributed import gradient_sync_programs
 from tests.runs import (
     ROOT,

@@ -27,7 +27,7 @@ from modules.distributed.startup.rendezvous import GroupError, rendezvous
 from modules.run import Failure
 from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.store_secret import new_secret, store_secret
-from modules.training.run_location import shared_run_folder
+from modules.training.loop.run_location import shared_run_folder
 
 SECRET, OTHER = new_secret(), new_secret()
 DAMAGED = ["", "x", "[[[[", "[" * 100_000, "1e999", "NaN", "null", "{}", '{"number": "x"}', "\x00\x1b[2J", "9" * 10_000]

@@ -97,13 +97,13 @@ class Cluster:
         words = self.say("scontrol", "--oneliner", "show", "job", job_id).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
-    def wait_for_end(self, job_id: str, within_s: float = 120) -> dict[str, str]:
+    def wait_for_end(self, job_id: str, within_s: float = 200) -> dict[str, str]:
         """Wait until a job has ended for good."""
         over = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY"}
         self.wait_for(lambda: self.job(job_id)["JobState"] in over, f"job {job_id} to end", within_s)
         return self.job(job_id)
 
-    def wait_for(self, condition: Callable[[], bool], what: str, within_s: float = 120) -> None:
+    def wait_for(self, condition: Callable[[], bool], what: str, within_s: float = 200) -> None:
         """Wait until `condition`; a guard against hanging."""
         deadline = time.monotonic() + within_s
         while not condition():
@@ -189,7 +189,7 @@ def _wait_until_idle(made: Cluster, daemons: Sequence[Daemon]) -> None:
 
 
 def _until(condition: Callable[[], bool], root: Path, daemons: Sequence[Daemon]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while not condition():
         if time.monotonic() > deadline or any(daemon.poll() is not None for daemon in daemons):
             logs = [*root.glob("*.out"), *root.glob("*.log")]

@@ -113,7 +113,7 @@ MUST = ("sai_model_spec", "architecture", "implementation", "title", "resolution
 
 
 def test_every_file_type_has_its_modelspec_metadata(place: Path, tmp_path: Path) -> None:
-    """For sources without metadata; the headers of what was trained are in tests/training/test_saving.py."""
+    """For sources without metadata; the headers of what was trained are in tests/training/actions/test_saving.py."""
     module = "unet.mid_block.attentions.0.transformer_blocks.0.attn2.to_k"
     lora = {f"{module}.lora_A.weight": torch.ones(2, 2048), f"{module}.lora_B.weight": torch.ones(8, 2)}
     save_file(lora, tmp_path / "lora.safetensors")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from modules.run import request_command
-from modules.training.parity import weight_difference
+from modules.training.studies.parity import weight_difference
 from tests.end_to_end.conftest import TrainingProcess
 from tests.runs import group_settings, run_command, tiny_config, train_alone, train_command
 

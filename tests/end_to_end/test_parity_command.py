@@ -8,7 +8,7 @@ import pytest
 
 from modules.config import TrainConfig
 from modules.run import RunFolder
-from modules.training.parity import loss_difference, weight_difference
+from modules.training.studies.parity import loss_difference, weight_difference
 from tests.runs import Run, group_settings, run_command, tiny_config, train_alone, train_command
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]

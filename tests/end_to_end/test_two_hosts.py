@@ -133,7 +133,7 @@ def own_folders(place: Path) -> list[str]:
 
 def alive(*hosts: Host) -> list[int]:
     """Processes that are still alive after zombies have been reaped."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 100
     while (left := [pid for host in hosts for pid in host.processes()]) and time.monotonic() < deadline:
         time.sleep(0.1)
     return left

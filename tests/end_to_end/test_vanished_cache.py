@@ -46,10 +46,11 @@ def test_a_cache_that_vanishes_between_epochs(
         assert process.poll() is None
         time.sleep(0.05)
     shutil.rmtree(cache)
+    may_read_on = persistent or workers == 0
     try:
-        output, _ = process.communicate(timeout=20)
+        output, _ = process.communicate(timeout=20 if may_read_on else GUARD_S)
     except subprocess.TimeoutExpired:
-        if not (persistent or workers == 0):
+        if not may_read_on:
             process.kill()
             raise
         process.terminate()  # the files that are open are read on

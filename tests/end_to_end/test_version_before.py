@@ -1,4 +1,7 @@
-"""What version 0.1.0 wrote (tests/fixtures/version_0_1) still opens, resumes to the same bits and is not re-encoded."""
+"""What older states wrote still opens, resumes to the same bits and is not encoded anew.
+
+tests/fixtures/version_0_1 is of the release 0.1.0, tests/fixtures/before_0_2 of commit c98b09e5, shortly before 0.2.0.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +17,42 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from modules.config import load_config
+from app.monitor.run_list import RunList, read_view
+from modules.config import load_config, load_preset, preset_names
 from modules.run import RunFolder
-from scripts import convert, sample
-from tests.runs import ROOT, Run, train_alone
+from modules.run.queue.folder import RunQueue
+from scripts import backup, convert, sample
+from tests.runs import ROOT, Run, copy_before_0_2, train_alone
 
 pytestmark = pytest.mark.end_to_end
 
-FIXTURE = ROOT / "tests" / "fixtures" / "version_0_1"
+FIRST = ROOT / "tests" / "fixtures" / "version_0_1"
 DRAWN_WITH = ["--prompt", "a red square", "--steps", "3", "--guidance_scale", "2", "--seed", "5"]
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the fixture as the working directory, with the paths and file times that its cache knows."""
+    """A copy of the files of 0.1.0 as the working directory, with the paths and file times that its cache knows."""
     folder = tmp_path / "version_0_1"
-    shutil.copytree(FIXTURE, folder)
-    for run in (folder / "runs").iterdir():
+    shutil.copytree(FIRST, folder)
+    for manifest in (folder / "cache").glob("rank-*/index.jsonl"):
+        manifest.write_text(manifest.read_text().replace('"images/', f'"{folder}/images/'))
+    yield from working_directory(folder, monkeypatch)
+
+
+@pytest.fixture
+def later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The same of the files of c98b09e5, which used the images and the base model of the others."""
+    folder = tmp_path / "before_0_2"
+    copy_before_0_2(folder)
+    yield from working_directory(folder, monkeypatch)
+
+
+def working_directory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    for run in (folder / "runs").glob("[!.]*"):
         for empty in ("commands", "samples"):  # git keeps no empty folders
             (run / empty).mkdir(exist_ok=True)
     for manifest in (folder / "cache").glob("rank-*/index.jsonl"):
-        manifest.write_text(manifest.read_text().replace('"images/', f'"{folder}/images/'))
         for line in manifest.read_text().splitlines():
             for path, _, mtime_ns, _ in json.loads(line)["files"]:
                 os.utime(path, ns=(mtime_ns, mtime_ns))
@@ -45,9 +63,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     torch.set_num_threads(threads)
 
 
-def same_machine() -> bool:
+def same_machine(folder: Path) -> bool:
     """Whether results must be equal to the last bit: the same torch on the same CPU."""
-    made_with = json.loads((FIXTURE / "made_with.json").read_text())
+    made_with = json.loads((folder / "made_with.json").read_text())
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
@@ -65,7 +83,7 @@ def assert_same_tensors(first: Path, second: Path) -> None:
     one, other = load_file(first), load_file(second)
     assert one.keys() == other.keys()
     for name, tensor in one.items():
-        if same_machine():
+        if same_machine(Path()):
             assert torch.equal(tensor, other[name]), name
         else:
             # another CPU rounds otherwise, and Adam turns that into a share of its rate where a gradient is almost 0
@@ -75,7 +93,7 @@ def assert_same_tensors(first: Path, second: Path) -> None:
 def assert_same_image(first: Path, second: Path) -> None:
     with Image.open(first) as one, Image.open(second) as other:
         difference = np.abs(np.asarray(one, np.int16) - np.asarray(other, np.int16))
-    assert difference.max() <= (0 if same_machine() else 1)
+    assert difference.max() <= (0 if same_machine(Path()) else 1)
 
 
 def resumed(name: str, end: Path) -> Run:
@@ -93,11 +111,11 @@ def resumed(name: str, end: Path) -> Run:
     assert [event["step"] for event in steps] == list(losses)[-len(steps) :]
     for event in steps:
         assert event["loss"] == (
-            losses[event["step"]] if same_machine() else pytest.approx(losses[event["step"]], rel=1e-4)
+            losses[event["step"]] if same_machine(Path()) else pytest.approx(losses[event["step"]], rel=1e-4)
         )
     last = max(run.folder.backup_dir.glob("step-*"))
     assert last.name == f"step-{len(losses):06}"
-    if same_machine():
+    if same_machine(Path()):
         assert hashes(last) == hashes(end / "backup")
     return run
 
@@ -120,7 +138,7 @@ def test_a_fine_tune_resumes_to_the_same_end(place: Path) -> None:
 
 def test_a_lora_resumes_to_the_same_end(place: Path) -> None:
     run = resumed("lora", place / "end_lora")
-    assert "version 0.1" not in run.warnings, "its config means what it meant"
+    assert "0.1.0" not in run.warnings, "its config means what it meant"
     for file in ("pytorch_lora_weights.safetensors", "lora_kohya.safetensors"):
         assert_same_tensors(run.folder.model_dir / file, place / "end_lora" / "model" / file)
 
@@ -129,9 +147,13 @@ def test_a_lora_resumes_to_the_same_end(place: Path) -> None:
     ("model", "size", "image"), [("end", "16", "sample-00.png"), ("end_lora", "64", "sample-01.png")]
 )
 def test_a_saved_model_generates_the_same_image(model: str, size: str, image: str, place: Path) -> None:
-    arguments = ["--model", f"{model}/model", "--width", size, "--height", size, "--out", "again", *DRAWN_WITH]
+    assert_draws(f"{model}/model", size, place / "drawn" / image)
+
+
+def assert_draws(model: str, size: str, image: Path) -> None:
+    arguments = ["--model", model, "--width", size, "--height", size, "--out", f"{model}-again", *DRAWN_WITH]
     assert sample.main(arguments) == 0
-    assert_same_image(place / "again" / "sample-00.png", place / "drawn" / image)
+    assert_same_image(Path(f"{model}-again", "sample-00.png"), image)
 
 
 def test_a_lora_of_either_layout_becomes_the_other(place: Path) -> None:
@@ -141,3 +163,45 @@ def test_a_lora_of_either_layout_becomes_the_other(place: Path) -> None:
         source = next(model / other for other in layouts.values() if other != file)
         assert convert.main([str(source), f"{to}.safetensors", "--to", to]) == 0
         assert_same_tensors(place / f"{to}.safetensors", model / file)
+
+
+def test_later_configs_mean_what_they_did(later: Path, caplog: pytest.LogCaptureFixture) -> None:
+    saved, edited = load_config("saved.yaml"), load_config("edited.yaml")
+    assert (saved.masked_training, saved.normalize_masked_area_loss) == (True, False)
+    same = {"run_name": None, "masked_training": False, "optimizer": edited.optimizer}
+    assert saved.model_copy(update=same) == edited
+    assert load_config("runs/pixel/config.json") == saved
+    queue = RunQueue("runs")
+    [entry] = queue.read().waiting
+    of_queue = {"run_name": "waiting", "max_steps": 5}
+    of_queue |= {name: str(later / folder) for name, folder in (("runs_dir", "runs"), ("cache_dir", "cache"))}
+    concepts = tuple(concept.model_copy(update={"path": str(later / concept.path)}) for concept in saved.concepts)
+    assert queue.load(entry) == saved.model_copy(update={**of_queue, "concepts": concepts})
+    assert preset_names(later / "presets") == ["mine/small LoRA"]
+    preset = load_preset("mine/small LoRA", later / "presets")
+    assert preset.model_copy(update={"run_name": "lora"}) == load_config("runs/lora/config.json")
+    assert caplog.messages == [], "nothing of them is ambiguous"
+
+
+@pytest.mark.usefixtures("later")
+def test_later_runs_are_listed_and_viewed() -> None:
+    found = {run.name: run for run in RunList().scan(Path("runs"))}
+    assert {name: (run.status.kind, run.step, run.total_steps) for name, run in found.items()} == {
+        "pixel": ("finished", 8, 8),
+        "lora": ("killed", 1, 4),  # the event of its second step was still to be written
+    }
+    view = read_view(RunFolder(Path("runs/pixel")))
+    assert (view.position, view.last_loss) == (8, found["pixel"].loss)
+
+
+def test_a_later_run_resumes_to_the_same_end(later: Path) -> None:
+    assert backup.main(["verify", "runs/lora"]) == 0
+    run = resumed("lora", later / "end_lora")
+    assert "0.1.0" not in run.warnings
+    for file in ("pytorch_lora_weights.safetensors", "lora_kohya.safetensors"):
+        assert_same_tensors(run.folder.model_dir / file, later / "end_lora" / "model" / file)
+
+
+def test_later_models_generate_the_same_images(later: Path) -> None:
+    assert_draws("runs/pixel/model", "16", later / "drawn" / "sample-00.png")
+    assert_draws("end_lora/model", "64", later / "drawn" / "sample-01.png")

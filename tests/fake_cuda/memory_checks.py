@@ -17,8 +17,8 @@ from modules.families._by_name import family_class
 from modules.run import RunFolder
 from modules.run.batch_size.records import RESULT, SearchRequest, SearchResult
 from modules.run.batch_size.start import search_config
-from modules.training.generic_trainer import GenericTrainer
-from modules.training.memory_table.table import memory_table
+from modules.training.loop.generic_trainer import GenericTrainer
+from modules.training.memory.table import memory_table
 from modules.training.worker import run_worker
 from scripts.make_demo_data import make_demo_data
 from tests.fake_cuda.cases import Case

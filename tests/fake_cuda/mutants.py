@@ -35,13 +35,13 @@ def _batches_stay_on_the_host() -> AbstractContextManager[object]:
 
 
 def _dropout_has_no_seed() -> AbstractContextManager[object]:
-    from modules.training.sample_dropout import PerSampleDropout
+    from modules.training.step.dropout import PerSampleDropout
 
     return patch.object(PerSampleDropout, "of", lambda *_: nullcontext())
 
 
 def _losses_are_read_at_once() -> AbstractContextManager[object]:
-    from modules.training.generic_trainer import GenericTrainer
+    from modules.training.loop.generic_trainer import GenericTrainer
 
     former = GenericTrainer.optimizer_step
 

@@ -143,8 +143,8 @@ def digest_of(folder: Path) -> str:
 @contextmanager
 def recorded_steps(gpu: Gpu, result: Result) -> Iterator[None]:
     """Inside the block the steps of a run are judged, but for those in which samples or a backup are due."""
-    from modules.training import step_metrics
-    from modules.training.generic_trainer import GenericTrainer
+    from modules.training.loop.generic_trainer import GenericTrainer
+    from modules.training.step import metrics
 
     watch = gpu.watch
     acted = False
@@ -172,7 +172,7 @@ def recorded_steps(gpu: Gpu, result: Result) -> Iterator[None]:
     former_action, former_step = GenericTrainer.run_action, GenericTrainer.after_step
     GenericTrainer.run_action, GenericTrainer.after_step = run_action, after_step  # type: ignore[method-assign]
     try:
-        with small_peak_measurement(), patch.object(step_metrics, "SYNC_EVERY_S", 0.0):  # each step, however slow it is
+        with small_peak_measurement(), patch.object(metrics, "SYNC_EVERY_S", 0.0):  # each step, however slow it is
             yield
     finally:
         GenericTrainer.run_action, GenericTrainer.after_step = former_action, former_step  # type: ignore[method-assign]
@@ -180,7 +180,7 @@ def recorded_steps(gpu: Gpu, result: Result) -> Iterator[None]:
 
 def small_peak_measurement() -> AbstractContextManager[object]:
     """Inside the block the matrices whose product measures the peak are small ones."""
-    from modules.training import model_flops
+    from modules.training.step import model_flops
 
     return patch.dict(model_flops._SIZE, cuda=PEAK_SIDE)
 

@@ -10,7 +10,6 @@ from tests.fake_cuda.matrix import results_of
 from tests.fake_cuda.run_cases import Result
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.long,
     pytest.mark.timeout(900),  # the first test waits for all runs, on a machine that runs other tests
     pytest.mark.skipif(bool(obstacle()), reason=obstacle()),
@@ -24,6 +23,7 @@ def results() -> dict[str, Result]:
     return {result.name: result for result in results_of(CHOSEN)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHOSEN)
 def test_a_step_neither_waits_nor_copies_pageable_memory_nor_draws_unseeded(
     name: str, results: dict[str, Result]

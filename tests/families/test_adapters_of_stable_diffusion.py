@@ -15,10 +15,10 @@ from modules.checkpoint import read_model_config
 from modules.config import TrainConfig
 from modules.distributed import Weights
 from modules.families._family import Family, SampleRequest
+from modules.training.device.precision import Precision
+from modules.training.memory.model_setup import load_family, prepare_model
 from modules.training.methods.method import apply_adapter, export_of
-from modules.training.model_setup import load_family, prepare_model
-from modules.training.parity import loss_difference, weight_difference
-from modules.training.precision import Precision
+from modules.training.studies.parity import loss_difference, weight_difference
 from tests.conftest import draw_images
 from tests.pair_jobs import TIMEOUTS
 from tests.runs import Job, Run, group_settings, same_state, tiny_config, train_alone, train_group

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from modules.checkpoint.formats import write_single_file
 from modules.config import ConfigError, TrainConfig
 from modules.families._by_name import family_class
-from modules.training.model_setup import check_available
+from modules.training.memory.model_setup import check_available
 from tests.families.diffusion_checks import REQUEST, load
 
 

@@ -14,8 +14,8 @@ from modules.data.index.build import build_index
 from modules.data.index.index import no_progress
 from modules.families._by_name import family_class
 from modules.families._family import Family
-from modules.training.dataset import cache_fingerprint
-from modules.training.precision import Precision
+from modules.training.data.dataset import cache_fingerprint
+from modules.training.device.precision import Precision
 from tests.data.helpers import write_image
 from tests.families.diffusion_checks import load
 

@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 from modules.config import ConfigError, TandemError, TrainConfig
 from modules.data.index.survey import survey
 from modules.families.classifier import Classifier
-from modules.training.checks import startup_problems
-from modules.training.parity import loss_difference, weight_difference
+from modules.training.loop.checks import startup_problems
+from modules.training.studies.parity import loss_difference, weight_difference
 from scripts import classify
 from tests.classes import CLASSES, TINY_NETWORK, classifier_config, write_classes
 from tests.data.cifar_archives import NAMES, pack, python_files

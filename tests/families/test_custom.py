@@ -24,9 +24,9 @@ from modules.data.loading.order import Order, TrainingRows, item_steps
 from modules.families._by_name import family_class
 from modules.families._custom import custom_family
 from modules.families._custom_code import CustomCode
-from modules.training.model_setup import prepare_model
-from modules.training.parity import loss_difference, weight_difference
-from modules.training.precision import Precision
+from modules.training.device.precision import Precision
+from modules.training.memory.model_setup import prepare_model
+from modules.training.studies.parity import loss_difference, weight_difference
 from tests import points
 from tests.runs import (
     Run,

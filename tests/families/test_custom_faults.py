@@ -17,8 +17,8 @@ from modules.data.loading.item_batches import item_count
 from modules.families._by_name import family_class, register_family
 from modules.families._custom import CustomFamily, custom_family
 from modules.families._custom_code import CustomCode, as_data_sets
-from modules.training.checks import startup_problems
-from modules.training.model_setup import check_available
+from modules.training.loop.checks import startup_problems
+from modules.training.memory.model_setup import check_available
 from tests import points
 from tests.families.test_custom import config_of
 from tests.runs import train_alone

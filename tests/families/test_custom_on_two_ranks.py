@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from modules import ROOT
-from modules.training.parity import loss_difference, weight_difference
+from modules.training.studies.parity import loss_difference, weight_difference
 from tests.families.test_custom import config_of
 from tests.runs import Job, Run, group_exit_codes, group_settings, train_alone, train_group
 

@@ -19,9 +19,9 @@ from modules.diffusion.quantized import QuantizedLinear
 from modules.families._by_name import family_class
 from modules.families._family import SampleRequest
 from modules.families._find_family import find_family
-from modules.training.dataset import check_sizes
-from modules.training.finite_weights import encode_finite
+from modules.training.data.dataset import check_sizes
 from modules.training.methods.lora import adapter_names
+from modules.training.step.finite_weights import encode_finite
 from tests.families.flow_checks import CAPTIONS, batch, example, load
 from tests.families.tiny_flow_pipelines import TINY
 from tests.families.tiny_pipelines import tiny_sd

@@ -24,11 +24,11 @@ from modules.diffusion import flow_pipeline, pipeline_classes
 from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.distributed import Weights
 from modules.families._by_name import family_class
+from modules.training.device.precision import Precision
+from modules.training.memory.model_setup import prepare_model
 from modules.training.methods.lora import adapter_names
 from modules.training.methods.lora_files import LORA_FILES
 from modules.training.methods.method import export_of
-from modules.training.model_setup import prepare_model
-from modules.training.precision import Precision
 from tests.families.flow_checks import REQUEST, VELOCITIES, batch, direct_loss, load, pipeline, unpadded_prompts
 from tests.families.tiny_flow_pipelines import TINY
 

@@ -16,12 +16,12 @@ from modules.config import TrainConfig
 from modules.families._by_name import family_class
 from modules.families._family import Family
 from modules.families._latent_diffusion import LatentDiffusion
+from modules.training.device.precision import Precision
+from modules.training.memory.model_setup import load_family, prepare_model
+from modules.training.memory.move_model import move_model
 from modules.training.methods.method import prepare
-from modules.training.model_setup import load_family, prepare_model
-from modules.training.move_model import move_model
-from modules.training.plan import InitialModel
-from modules.training.precision import Precision
-from modules.training.resume import check_initial_model
+from modules.training.state.plan import InitialModel
+from modules.training.state.resume import check_initial_model
 from scripts import sample
 from scripts.sample_events import SampleEvents
 from scripts.sample_images import move_to

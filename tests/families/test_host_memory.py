@@ -39,10 +39,10 @@ import gc, json, sys, threading, warnings
 import torch
 from modules.config import TrainConfig
 from modules.diffusion.quantized import can_be_quantized, quantize_
-from modules.training.model_setup import load_family, prepare_model
-from modules.training.plan import InitialModel
-from modules.training.precision import Precision
-from modules.training.resume import check_initial_model
+from modules.training.memory.model_setup import load_family, prepare_model
+from modules.training.state.plan import InitialModel
+from modules.training.device.precision import Precision
+from modules.training.state.resume import check_initial_model
 
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)

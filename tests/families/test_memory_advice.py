@@ -13,9 +13,9 @@ import torch
 from modules import ROOT
 from modules.config import ConfigError, TrainConfig, override
 from modules.families._by_name import family_class
-from modules.training.memory_table.advice import RESERVED, _changes, memory_problem, settings_that_fit
-from modules.training.memory_table.report import check_capacity, check_memory
-from modules.training.memory_table.table import memory_table
+from modules.training.memory.advice import RESERVED, _changes, memory_problem, settings_that_fit
+from modules.training.memory.report import check_capacity, check_memory
+from modules.training.memory.table import memory_table
 from tests.families.tiny_flow_pipelines import tiny_qwen_image
 
 pytestmark = pytest.mark.slow

@@ -16,9 +16,9 @@ from PIL import Image
 from modules.config import ConfigError, TrainConfig
 from modules.diffusion.diffusion_model import DiffusionModel
 from modules.families._latent_diffusion import LatentDiffusion
-from modules.training.model_setup import check_available, compile_model, load_family, prepare_model
-from modules.training.parity import loss_difference, weight_difference
-from modules.training.precision import Precision
+from modules.training.device.precision import Precision
+from modules.training.memory.model_setup import check_available, compile_model, load_family, prepare_model
+from modules.training.studies.parity import loss_difference, weight_difference
 from tests.conftest import draw_images
 from tests.families.diffusion_checks import batch
 from tests.runs import Run, same_state, tiny_config, train_alone

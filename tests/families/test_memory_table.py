@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from modules.config import TrainConfig
-from modules.training.optimizers import build_optimizer
+from modules.training.optim.optimizers import build_optimizer
 from tests.runs import ROOT
 
 # unet/config.json of stable-diffusion-v1-5/stable-diffusion-v1-5 and of stabilityai/stable-diffusion-xl-base-1.0

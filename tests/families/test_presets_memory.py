@@ -8,8 +8,8 @@ import pytest
 
 from modules.config import load_preset, preset_names
 from modules.families._by_name import family_class
-from modules.training.memory_table.report import card_bytes, preset_for
-from modules.training.memory_table.table import GIB, memory_table
+from modules.training.memory.report import card_bytes, preset_for
+from modules.training.memory.table import GIB, memory_table
 
 FOR_CARDS = [name for name in preset_names() if re.search(r"_(\d+)gb$", name)]
 ACTIVATIONS = 0.1  # of the card that is left at least; presets were chosen by the whole table

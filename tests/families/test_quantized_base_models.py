@@ -18,10 +18,10 @@ from modules.config import ConfigError, TrainConfig
 from modules.diffusion.bitsandbytes_layout import stored_layers
 from modules.diffusion.quantized import QuantizedLinear, replace_weight_
 from modules.families._by_name import family_class
-from modules.training.memory_table.table import memory_table
+from modules.training.device.precision import Precision
+from modules.training.memory.model_setup import prepare_model
+from modules.training.memory.table import memory_table
 from modules.training.methods.lora import merge_lora
-from modules.training.model_setup import prepare_model
-from modules.training.precision import Precision
 from tests.families.bitsandbytes_folders import dequantized_folder, quantized_folder
 from tests.families.flow_checks import batch, load
 from tests.families.tiny_flow_pipelines import TINY

@@ -8,7 +8,7 @@ import pytest
 
 from modules.config import TrainConfig
 from modules.diffusion.quiet_libraries import quiet_libraries
-from modules.training.parity import loss_difference, weight_difference
+from modules.training.studies.parity import loss_difference, weight_difference
 from tests.conftest import draw_images
 from tests.families.bitsandbytes_folders import quantized_folder
 from tests.families.tiny_flow_pipelines import TINY

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from modules.checkpoint import read_model_config
 from modules.config import TrainConfig
 from modules.families._family import SampleRequest
-from modules.training.model_setup import load_family, prepare_model
-from modules.training.parity import loss_difference, weight_difference
-from modules.training.precision import Precision
+from modules.training.device.precision import Precision
+from modules.training.memory.model_setup import load_family, prepare_model
+from modules.training.studies.parity import loss_difference, weight_difference
 from tests.conftest import draw_images
 from tests.families.diffusion_checks import load
 from tests.pair_jobs import TIMEOUTS

@@ -21,7 +21,7 @@ from modules.config.transformer_families import hub_model_of
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.families._by_name import family_class
 from modules.families._find_family import find_family
-from modules.training.resume import weight_digest
+from modules.training.state.resume import weight_digest
 from tests.families.flow_checks import REQUEST, load
 from tests.families.tiny_flow_pipelines import TINY
 from tests.families.tiny_pipelines import tiny_sd

@@ -110,6 +110,35 @@ def test_without_a_trash_it_is_kept_beside(tmp_path: Path, monkeypatch: pytest.M
     assert moved.place == tmp_path / "runs" / ".trash" / "files" / "cats"
 
 
+@pytest.mark.parametrize("folder", ["", "files", "info"])
+@pytest.mark.parametrize("change", ["mode", "owner"])
+def test_trash_that_others_can_use_is_not_used(home_trash: Path, tmp_path: Path, folder: str, change: str) -> None:
+    for name in ("", "files", "info"):
+        (home_trash / name).mkdir(mode=0o700, parents=True)
+    if change == "mode":
+        (home_trash / folder).chmod(0o770)
+    elif os.getuid() == 0:
+        os.chown(home_trash / folder, 1001, 1001)
+    else:
+        pytest.skip("only root can give a folder away")
+    moved = move_to_trash(make(tmp_path / "private"))
+    assert home_trash not in moved.place.parents
+    restore(moved)
+
+
+def test_fallback_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trash, "_trashes", lambda path: iter(()))
+    run = make(tmp_path / "runs" / "private")
+    planted = make(tmp_path / "runs" / ".trash" / "files").parent
+    planted.chmod(0o777)
+    with pytest.raises(OSError, match="open to other users"):
+        move_to_trash(run)
+    assert (run / "file.txt").is_file()
+    run.parent.chmod(0o777)  # as on a disk without permissions: they can read it where it is
+    (planted / "files").chmod(0o755)
+    restore(move_to_trash(run))
+
+
 def test_trash_that_is_a_link_is_not_used(home_trash: Path, tmp_path: Path) -> None:
     home_trash.parent.mkdir()
     make(tmp_path / "foreign")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import modules.library
+import tandem
 from tests.hosts import Host, skip_reason, two_hosts
 from tests.ports import free_port
 from tests.runs import ROOT, environment
@@ -54,7 +54,7 @@ def test_the_programs_are_those_tested_here(folder: Path) -> None:
 
 def test_every_name_is_in_the_reference() -> None:
     reference = GUIDE.partition("## Reference")[2].partition("## Common mistakes")[0]
-    assert [name for name in modules.library.__all__ if not re.search(rf"\b{name}\b", reference)] == []
+    assert [name for name in tandem.__all__ if not re.search(rf"\b{name}\b", reference)] == []
 
 
 @pytest.mark.slow

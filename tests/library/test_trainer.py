@@ -20,7 +20,7 @@ from modules.families import _by_name
 from modules.library import ConfigError, DataError, FitResult, Trainer, TrainingError
 from modules.library.fit_result import read_result
 from modules.run import EventLog, Failure, RunFolder, record_failure
-from modules.training.model_setup import check_available
+from modules.training.memory.model_setup import check_available
 from tests.library.trainer_programs import (
     SAMPLES,
     Interrupting,
@@ -123,6 +123,7 @@ def test_where_settings_come_from(tmp_path: Path) -> None:
     data, model = Sums(), make_model()
     make = partial(Trainer, model, data, loss=squared_error)
     assert make(config={"epochs": 3}, batch_size=2).config.epochs == 3
+    assert make(config={"version": 1, "masked_training": True}).config.normalize_masked_area_loss, "as in a file"
     assert make(config=TrainConfig(epochs=3, batch_size=8), batch_size=2).config.batch_size == 2
     save_config(TrainConfig(epochs=5), tmp_path / "mine.yaml")
     assert make(config=tmp_path / "mine.yaml").config.epochs == 5

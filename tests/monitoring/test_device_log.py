@@ -13,7 +13,7 @@ from modules.monitoring import RankStepTimes
 from modules.monitoring.device_log import DeviceLog
 from modules.run.view.run_view import RunView
 from modules.run.view.terminal import _steps
-from modules.training.step_metrics import _memory_mib
+from modules.training.step.metrics import _memory_mib
 
 FULL = {"utilization_percent": 90, "memory_used_mib": 2048, "temperature_c": 60, "power_w": 300.0}
 

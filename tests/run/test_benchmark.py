@@ -20,7 +20,7 @@ from modules.run.benchmark.plot import save_plot
 from modules.run.benchmark.records import RESULT, BenchmarkRequest, BenchmarkResult, CaseResult, Measured
 from modules.run.benchmark.start import case_config, cases_of, this_machine
 from modules.run.benchmark.tables import compared_lines, differences, result_lines
-from modules.training.generic_trainer import GenericTrainer
+from modules.training.loop.generic_trainer import GenericTrainer
 from scripts.benchmark import main
 from tests.runs import ROOT, run_command, tiny_config, train_alone, train_command
 

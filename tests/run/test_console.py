@@ -16,6 +16,6 @@ def test_unencodable_text_is_escaped() -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
     command = [sys.executable, "-c", code]
     heard = subprocess.run(
-        command, cwd=ROOT, check=True, timeout=30, env=environment, capture_output=True, encoding="utf-8"
+        command, cwd=ROOT, check=True, timeout=100, env=environment, capture_output=True, encoding="utf-8"
     )
     assert heard.stdout == heard.stderr == "a\\udce9\nnext\n"

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
         "modules.diffusion.hub.download",
         "scripts.backup",
         "app",
+        "tandem.commands",
     ],
 )
 def test_import_loads_no_torch(module: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -17,6 +18,7 @@ from tests.runs import ROOT
 pytestmark = pytest.mark.slow
 
 SECRET = "hf_" + "aB3" * 11
+PASSWORD = "correcthorse"
 
 
 @pytest.fixture
@@ -30,7 +32,10 @@ def run(tmp_path: Path) -> RunFolder:
     folder.console_file.write_text(
         f"TANDEM_JOIN_TOKEN='0123456789abcdef' ./train_distributed.sh --join 10.0.0.1\n{SECRET}\n"
         f"{Path.home()}/photos/anna/1.png cannot be read\nprompt a blue square on black is drawn\n"
-        "C:\\Users\\anna\\x /home/anna/y\n"
+        "C:\\Users\\anna\\x /home/anna/y\n/mnt/home/anna/z /root/w max_token: 77\n"
+        f"password: {PASSWORD}\nsmb_password = {PASSWORD}\napi token = {PASSWORD}\nAuthorization: Basic {PASSWORD}=\n"
+        f"sk-ant-api03-{PASSWORD * 3} AKIA{'A1B2' * 4} wandb: logged in with {'0a1b2c3d' * 5}\n"
+        f"train_distributed.sh --token_file /run/{PASSWORD}\n"
     )
     folder.join_line_file.write_text("TANDEM_JOIN_TOKEN=0123456789abcdef")
     (folder.log_dir / "rank-0.txt").write_text("line\n" * 100_000)
@@ -60,7 +65,19 @@ def test_package_is_listed_then_written_and_holds_nothing_private(run: RunFolder
     assert "log/join_line.txt" not in texts
     assert not any(name.endswith((".png", ".safetensors")) for name in texts)
     whole = "\n".join(texts.values())
-    for private in (SECRET, "0123456789abcdef", str(Path.home()), "anna/x", "\\anna", "my secret idea", "blue square"):
+    masked = (PASSWORD, "A1B2", "0a1b2c", "/root", "/mnt/home")
+    assert "log/console.txt (10)" in texts["about.txt"], "what was masked is said"
+    assert "max_token: 77" in texts["log/console.txt"]
+    for private in (
+        SECRET,
+        "0123456789abcdef",
+        str(Path.home()),
+        "anna/x",
+        "\\anna",
+        "my secret idea",
+        "blue square",
+        *masked,
+    ):
         assert private not in whole, private
     assert "~/photos/anna/1.png cannot be read" in texts["log/console.txt"]
     assert len(texts["log/rank-0.txt"]) <= 256 << 10, "the end of a long log"
@@ -71,6 +88,21 @@ def test_package_is_listed_then_written_and_holds_nothing_private(run: RunFolder
     assert 2400 <= steps[0] <= 2520, "of the last ten minutes"
     assert "torch==" in texts["versions.txt"]
     assert "CPU" in texts["devices.txt"]
+
+
+@pytest.mark.parametrize("place", ["log/zz.txt", "machine-7.json", "log"])
+def test_link_in_a_foreign_folder_gets_nothing_into_the_package(run: RunFolder, tmp_path: Path, place: str) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "zz.txt").write_text('{"machine": "mine"}')
+    link = run.path / place
+    if link.is_dir():
+        shutil.rmtree(link)
+    link.symlink_to(secret if place == "log" else secret / "zz.txt")
+    done = call(run.path, "--output", tmp_path / "cats.zip", "--yes")
+    assert done.returncode == 2
+    assert f"{link} is a link" in done.stderr
+    assert not (tmp_path / "cats.zip").exists()
 
 
 def test_show_prints_all_and_writes_nothing(run: RunFolder, tmp_path: Path) -> None:

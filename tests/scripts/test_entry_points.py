@@ -1,15 +1,17 @@
-"""Every program in scripts/ starts by its path, from any folder, and as a console command."""
+"""Every program in scripts/ starts by its path, from any folder, and as a command of `tandem`."""
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
 import sysconfig
 import threading
 import tomllib
+from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -19,10 +21,11 @@ from modules import ROOT, __version__
 from modules.run.join.join_token import JOIN_TOKEN
 from modules.run.supervise import signals
 from scripts import train
+from tandem.commands import COMMANDS, help_text
 from tests.hosts import skip_reason
 
 SCRIPTS = ROOT / "scripts"
-COMMANDS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+MODULES = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}
 PROGRAMS = sorted(file for file in SCRIPTS.glob("*.py") if '__name__ == "__main__"' in file.read_text(encoding="utf-8"))
 
 
@@ -40,13 +43,85 @@ def test_shows_its_help(program: Path, tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_console_commands_print_their_version(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    main = EntryPoint(command, COMMANDS[command], "console_scripts").load()
+@pytest.fixture
+def tandem() -> Callable[[list[str]], int]:
+    """The one console command."""
+    ((name, target),) = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["scripts"].items()
+    main: Callable[[list[str]], int] = EntryPoint(name, target, "console_scripts").load()
+    return main
+
+
+@pytest.mark.parametrize("command", sorted(MODULES))
+def test_every_command_prints_its_version(
+    command: str, tandem: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as exited:
-        main(["--version"])
+        tandem([command, "--version"])
     assert exited.value.code == 0
     assert capsys.readouterr().out == f"Tandem {__version__}\n"
+
+
+def test_tandem_itself_shows_its_commands_and_version(
+    tandem: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tandem(["--version"]) == 0
+    assert tandem(["--help"]) == 0
+    assert capsys.readouterr().out == f"Tandem {__version__}\n{help_text()}\n"
+    assert [name for name in MODULES if f"\n  {name} " not in help_text()] == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("trian", "There is no command 'trian'; did you mean train? `tandem --help` lists all commands.\n"),
+        ("run_queue", "There is no command 'run_queue'; did you mean queue? `tandem --help` lists all commands.\n"),
+        ("cats.yaml", "There is no command 'cats.yaml'. `tandem --help` lists all commands.\n"),
+    ],
+)
+def test_an_unknown_command_gets_the_nearest_names(
+    typed: str, answer: str, tandem: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tandem([typed]) == 2
+    assert capsys.readouterr().err == answer
+
+
+def test_options_alone_are_those_of_the_window(
+    tandem: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        tandem(["--fullscreen"])
+    assert "tandem: error: unrecognized arguments: --fullscreen" in capsys.readouterr().err
+
+
+def test_a_command_is_the_program_but_for_its_name(tmp_path: Path) -> None:
+    """Also in a project that has folders named as Tandem's packages."""
+    for name in ("app", "modules", "scripts"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('the project has its own')")
+    helps = []
+    for program in (["-m", "tandem", "train"], [str(SCRIPTS / "train.py")]):
+        done = subprocess.run(
+            [sys.executable, *program, "--help"],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "999"},
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        helps.append(done.stdout)
+    assert helps[0].startswith("usage: tandem train [-h]")
+    assert helps[0].replace("usage: tandem train ", "usage: train.py ") == helps[1]
+
+
+def test_the_manual_has_every_command() -> None:
+    manual = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.*) \| `tandem (.*)` \| `scripts/(.*)\.py` \| (.*) \|$", manual, re.MULTILINE)
+    assert rows == [
+        (group, name, module.removeprefix("scripts."), line)
+        for group, commands in COMMANDS.items()
+        for name, (module, line) in commands.items()
+    ]
 
 
 @pytest.mark.parametrize(

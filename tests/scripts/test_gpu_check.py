@@ -74,7 +74,7 @@ def test_what_is_cut_off_leaves_no_process_and_is_resumed(tmp_path: Path) -> Non
     workers = psutil.Process(first.pid).children(recursive=True)
     first.kill()
     first.wait()
-    assert psutil.wait_procs(workers, timeout=20)[1] == []
+    assert psutil.wait_procs(workers, timeout=100)[1] == []
     before = (tmp_path / "cells.jsonl").read_text()
     with (tmp_path / "cells.jsonl").open("a") as file:
         file.write('{"layout": "alo')  # it might have been killed here
@@ -122,7 +122,7 @@ def test_a_point_that_fails_hangs_or_dies_says_so_and_the_next_one_is_tried(tmp_
         assert workers.outcome(cell("hangs"), left_s=2) is None
         named = str(tmp_path / "alone" / "hangs-60")
         left = [each for each in psutil.process_iter(["cmdline"]) if named in (each.info["cmdline"] or [])]
-        assert psutil.wait_procs(left, timeout=20)[1] == []
+        assert psutil.wait_procs(left, timeout=100)[1] == []
         assert workers.outcome(cell("works", 61), left_s=600) == "on cpu"
         assert workers.outcome(cell("hangs", 0.5), left_s=600) == "FAILED: no result within 0.5 s"
         assert workers.outcome(cell("dies"), left_s=600) == "FAILED: its processes ended with the exit codes [7]"

@@ -8,6 +8,6 @@ import grimp
 
 
 def test_no_import_circles() -> None:
-    graph = grimp.build_graph("app", "modules", "scripts")
+    graph = grimp.build_graph("app", "modules", "scripts", "tandem")
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     TopologicalSorter(imports).prepare()  # raises CycleError, which names the circle

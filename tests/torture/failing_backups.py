@@ -20,8 +20,8 @@ from modules.checkpoint import Backups, find_damage
 from tests.checkpoint.states import state_at
 from tests.torture.records import print_record
 from tests.torture.shim import Faults
-from tests.training.test_sharded_backups import SIZE as PARTS_SIZE
-from tests.training.test_sharded_backups import Pair, part_of
+from tests.training.backup.test_sharded import SIZE as PARTS_SIZE
+from tests.training.backup.test_sharded import Pair, part_of
 
 # each once, or from the failed call on until the disk is well again
 ERRORS = (("ENOSPC", True), ("EDQUOT", True), ("EROFS", True), ("EIO", True), ("EIO", False), ("EINTR", False))

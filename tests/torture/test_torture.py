@@ -10,7 +10,7 @@ from tests.torture.kinds import KINDS
 from tests.torture.kinds.broken import EXPECTED
 from tests.torture.watch import Plan, Tally, run
 
-CASES = {"models": 4, "conversions": 4, "caches": 10, "frames": 15, "hosts": 15, "runs": 15}
+CASES = {"models": 4, "conversions": 8, "frames": 15, "runs": 15}
 OF_OTHERS = 30
 
 pytestmark = [
@@ -30,8 +30,8 @@ def test_mutants_of_every_kind_are_accepted_or_refused(tmp_path: Path) -> None:
     tallies = run(plans, "ci", tmp_path)
     assert not described(tallies)
     assert {tally.kind: tally.cases for tally in tallies} == {plan.kind: plan.last + 1 for plan in plans}
-    refused, accepted = sum(tally.refused for tally in tallies), sum(tally.accepted for tally in tallies)
-    assert min(refused, accepted) > 50, "the mutants are all too damaged, or hardly changed"
+    one_sided = [tally.kind for tally in tallies if not (tally.refused and tally.accepted)]
+    assert not one_sided, "the mutants of these kinds are all too damaged to get far, or hardly changed"
 
 
 def test_every_fault_of_a_reader_is_found_and_named(tmp_path: Path) -> None:

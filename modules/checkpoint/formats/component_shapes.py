@@ -9,7 +9,7 @@ import torch
 from modules.checkpoint.formats.diffusers_folder import ComponentWeights, DiffusersFolder
 from modules.checkpoint.formats.folder_copy import WHOLE_LAYOUT
 from modules.config import ConfigError
-from modules.diffusion.base_model_files import LIBRARY_ERRORS, check_layer_counts, first_line
+from modules.diffusion.base_model_files import LIBRARY_ERRORS, check_layer_counts, first_line, refuse_chosen_code
 from modules.diffusion.fitting_weights import ANOTHER_MODEL
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.transformer_files.names import transformer_layout
@@ -20,6 +20,7 @@ _OLDER_ATTENTION: Final = {".query.": ".to_q.", ".key.": ".to_k.", ".value.": ".
 def expected_shapes(component: str, layout: DiffusersFolder) -> dict[str, tuple[int, ...]]:
     """Of the tensors of a component's class with the config in `layout`. Raises ConfigError if it has no such class."""
     config = dict(layout.components[component])
+    refuse_chosen_code(config, f"{component}/config.json in {str(layout.folder)!r}")
     try:
         check_layer_counts(config)
         with quiet_libraries(), torch.device("meta"):

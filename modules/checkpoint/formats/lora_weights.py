@@ -73,11 +73,9 @@ class LoraWeights:
 
     @property
     def matrix_shape(self) -> tuple[int, int]:
-        """See AdapterWeights."""
         return self.up.shape[0], math.prod(self.down.shape[1:])
 
     def delta(self, weight: Tensor | None = None) -> Tensor:
-        """See AdapterWeights."""
         return (self.up.flatten(1).double() @ self.down.flatten(1).double()) * (self.alpha / self.rank)
 
 

@@ -104,11 +104,9 @@ class LohaWeights:
 
     @property
     def matrix_shape(self) -> tuple[int, int]:
-        """See AdapterWeights."""
         return self.factors[0].matrix_shape
 
     def delta(self, weight: Tensor | None = None) -> Tensor:
-        """See AdapterWeights."""
         return self.factors[0].matrix() * self.factors[1].matrix() * self.scale
 
 
@@ -134,12 +132,11 @@ class LokrWeights:
 
     @property
     def matrix_shape(self) -> tuple[int, int]:
-        """See AdapterWeights."""
         (rows, columns), (inner_rows, inner_columns) = (factor.matrix_shape for factor in self.factors)
         return rows * inner_rows, columns * inner_columns
 
     def delta(self, weight: Tensor | None = None) -> Tensor:
-        """See AdapterWeights. The first factor has no kernel, so the columns are in * kh * kw in that order."""
+        """The first factor has no kernel, so the columns are in * kh * kw in that order."""
         return torch.kron(self.factors[0].matrix(), self.factors[1].matrix()) * self.scale
 
 

@@ -51,7 +51,6 @@ class OftWeights:
         return columns, columns
 
     def delta(self, weight: Tensor | None = None) -> Tensor:
-        """See AdapterWeights."""
         assert weight is not None, "a rotation changes a weight by what that is"
         blocks = self._matrices()
         inside = weight.double().unflatten(1, (len(blocks), self.rank))

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from modules.config.errors import ConfigError
-from modules.config.io.files import READERS, dump, parse, read_data, read_text, save_config, write_config_text
+from modules.config.io.files import READERS, dump, parse, read_text, save_config, write_config_text
 from modules.config.io.migrations import migrate
 from modules.config.io.text_formats import Data, write_json, write_yaml
 from modules.config.io.yaml_edits import edited_yaml
@@ -50,14 +50,17 @@ def _edited(config: TrainConfig, file: Path) -> str | None:
     candidates = [fresh]
     try:
         old_text = read_text(file)
-        parsed, old = parse(file, old_text), read_data(file)
+        parsed = parse(file, old_text)
+        old = migrate(parsed, str(file))
     except ConfigError:
         parsed, old, old_text = {}, {}, ""  # there is none, or it is damaged
     if parsed and parsed.keys() <= old.keys():  # with today's names
         before, after = _validated(old), dump(config)
         new: Data = {}
         for name, value in parsed.items():
-            if name == "version" or (name in before and before[name] == after.get(name)):
+            if name == "version":
+                new[name] = config.version
+            elif name in before and before[name] == after.get(name):
                 new[name] = value  # as it was spelled
             elif name in after:
                 new[name] = wanted.get(name, after[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -11,11 +12,13 @@ from pydantic import ValidationError
 from modules import files
 from modules.config.all_faults import all_faults
 from modules.config.errors import ConfigError
-from modules.config.io.migrations import migrate
+from modules.config.io.migrations import ambiguous_settings, migrate
 from modules.config.io.text_formats import Data, read_json, read_yaml, write_json, write_yaml
 from modules.config.options import sections_of
 from modules.config.train_config import TrainConfig
 from modules.files import FileFault
+
+log = logging.getLogger("tandem")
 
 LARGEST_CONFIG = 1 << 20  # bytes; a hundred times what a long config takes
 READERS: dict[str, Callable[[str], object]] = {".json": read_json, ".yaml": read_yaml, ".yml": read_yaml}
@@ -49,9 +52,13 @@ def write_config_text(path: str | Path, text: str) -> None:
         raise ConfigError(f"{path} cannot be written: a text contains the lone surrogate {half}.") from error
 
 
-def read_data(path: str | Path) -> Data:
+def read_data(path: str | Path, warn: Callable[[str], object] = log.warning) -> Data:
     """The settings in a file, migrated to the current version but not yet validated; raises ConfigError."""
-    return migrate(parse(path, read_text(Path(path))), files.printable(path))
+    shown, data = files.printable(path), parse(path, read_text(Path(path)))
+    migrated = migrate(data, shown)
+    for sentence in ambiguous_settings(data, shown):
+        warn(sentence)
+    return migrated
 
 
 def parse(path: str | Path, text: str) -> Data:

@@ -1,29 +1,28 @@
-"""Migration of older config files, one version at a time."""
+"""Config files of older versions are brought to the present one by their number alone, one version at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
 
 from modules.config.errors import ConfigError
+from modules.config.explain import format_value
 from modules.config.io.text_formats import Data
 from modules.config.names import FORMER_NAMES
 from modules.config.train_config import VERSION
 
-# Nobody gives all of these by hand.
-_WRITTEN_BY_TANDEM: Final = frozenset(
-    {"version", "prefetch_factor", "max_nonfinite_steps", "scheduler_power", "find_unused_parameters", "backups_kept"}
-)
-
 
 def migrate(data: Data, source: str) -> Data:
-    """A copy of the data in the current version; a file without a version has version 0.
+    """A copy of the data in the present version. A file without a version has today's meaning, and may have old names.
 
     Raises ConfigError if the version is invalid or newer than this program.
     """
-    version = data.get("version", 0)
+    if "version" not in data:
+        return {**_expand_names(data), "version": VERSION}
+    version = data["version"]
     if isinstance(version, bool) or not isinstance(version, int) or version < 0:
-        raise ConfigError(f"{source}: version is {version!r}; it must be a whole number from 0 to {VERSION}.")
+        raise ConfigError(
+            f"{source}: version is {format_value(version)}; it must be a whole number from 0 to {VERSION}."
+        )
     if version > VERSION:
         raise ConfigError(
             f"{source}: version is {version}, but this Tandem supports versions up to {VERSION}.",
@@ -31,17 +30,31 @@ def migrate(data: Data, source: str) -> Data:
         )
     for step in range(version, VERSION):
         data = MIGRATIONS[step](data)
-    return {**_former_behaviour(data), **data, "version": VERSION}
+    return {**data, "version": VERSION}
 
 
-def _former_behaviour(data: Data) -> Data:
-    """The values of newer settings with which a file that Tandem wrote before them keeps its meaning.
+def ambiguous_settings(data: Mapping[str, object], source: str) -> list[str]:
+    """A sentence for each line that a file of a valid older version lacks and that its writer may have meant otherwise.
 
-    Such a file has all settings of its time, so that a run that resumes from it goes on as it began.
+    Two defaults changed after 0.1.0, and only later the version.
     """
-    if not data.keys() >= _WRITTEN_BY_TANDEM or data.get("masked_training") is not True:
-        return {}
-    return {"normalize_masked_area_loss": True}  # 0.1 had no choice
+    if data.get("version") not in (0, 1):
+        return []
+    start = f"{source} is of version {data['version']} and does not give"
+    found = []
+    if _lacks_normalization(data):
+        found.append(
+            f"{start} normalize_masked_area_loss: true is used, as in Tandem 0.1.0; give it as false if a later one "
+            "wrote the file."
+        )
+    optimizer = data.get("optimizer")
+    if optimizer == "adafactor" or (
+        isinstance(optimizer, Mapping) and optimizer.get("name") == "adafactor" and "scale_parameter" not in optimizer
+    ):
+        found.append(
+            f"{start} optimizer.scale_parameter: false is used; give it as true if the file is from the time of 0.1.0."
+        )
+    return found
 
 
 def _expand_names(data: Data) -> Data:
@@ -50,4 +63,17 @@ def _expand_names(data: Data) -> Data:
     return {renamed.get(name, name): value for name, value in data.items()}
 
 
-MIGRATIONS: dict[int, Callable[[Data], Data]] = {0: _expand_names}
+def _keep_normalization(data: Data) -> Data:
+    """1 -> 2: whether the masked loss is divided by the mask's area became a setting; 0.1.0 always did so.
+
+    The default of Adafactor's scale_parameter changed, too; but 0.1.0 wrote that line into every file, so that a file
+    without it was written by hand or later.
+    """
+    return {**data, "normalize_masked_area_loss": True} if _lacks_normalization(data) else data
+
+
+def _lacks_normalization(data: Mapping[str, object]) -> bool:
+    return data.get("masked_training") is True and "normalize_masked_area_loss" not in data
+
+
+MIGRATIONS: dict[int, Callable[[Data], Data]] = {0: _expand_names, 1: _keep_normalization}

@@ -222,7 +222,7 @@ class Muon(Optimizer):
     """Orthogonalises the steps of matrices, for full training; takes AdamW's learning rates."""
 
     section_title: ClassVar[str] = "Muon"
-    target: ClassVar[str] = "modules.training.muon:Muon"
+    target: ClassVar[str] = "modules.training.optim.muon:Muon"
 
     name: Literal["muon"] = "muon"
     momentum: float = setting(
@@ -241,7 +241,7 @@ class Prodigy(Optimizer):
     """Finds the step size itself; set the learning rate to 1, and that of a part to its share, such as 0.5."""
 
     section_title: ClassVar[str] = "Prodigy"
-    target: ClassVar[str] = "modules.training.prodigy:Prodigy"
+    target: ClassVar[str] = "modules.training.optim.prodigy:Prodigy"
     finds_step_size: ClassVar[bool] = True
     steps_alone: ClassVar[bool] = False
 

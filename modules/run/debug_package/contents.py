@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from modules import __version__
-from modules.files import FileFault, open_regular, read_json, read_tail
+from modules.files import MASK, FileFault, open_regular, read_json, read_tail
 from modules.machine import device_summary
 from modules.run.debug_package.anonymous import anonymous, anonymous_text, private_texts
 from modules.run.folder.event_reader import event_time, parse_events
 from modules.run.folder.events import Event
+from modules.run.folder.links import refuse_links
 from modules.run.folder.run_folder import RunFolder
 
 LAST_S: Final = 600.0  # of the events
@@ -43,8 +44,11 @@ def collect_parts(
 ) -> list[Part]:
     """The parts for a run, or without one for settings; `message` is the error that the window shows.
 
-    What cannot be read is left out. Takes up to a second; imports no torch.
+    What cannot be read is left out. Takes up to a second; imports no torch. Raises ConfigError for a run folder with a
+    link, which could lead to any file of this user's, and OSError if it cannot be listed.
     """
+    if folder is not None:
+        refuse_links(folder.path)
     parts = [*_run_parts(folder)] if folder is not None else []
     if config is not None and folder is None:
         parts.insert(0, Part("config.json", "the settings in the window", _json(config)))
@@ -139,8 +143,10 @@ def _versions() -> str:
 
 def _about(parts: list[Part]) -> str:
     lines = "".join(f"  {part.name}: {part.about}\n" for part in parts)
+    masked = ", ".join(f"{part.name} ({part.text.count(MASK)})" for part in parts if MASK in part.text)
     return (
         f"Debug package of Tandem {__version__}, {time.strftime('%Y-%m-%d %H:%M')}\n\n{lines}\n"
         "Passwords, access tokens and the join token are masked, home folders are ~. Of prompts and captions only the\n"
         "length is given. Images, weights and backups are not in it. Names of files and of machines may be.\n"
+        f"Masked as {MASK}: {masked or 'nothing'}.\n"
     )

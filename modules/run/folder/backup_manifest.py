@@ -41,7 +41,7 @@ class Position:
     world_size: Positive
     original_learning_rate: Annotated[float, Field(gt=0)]
     learning_rate: Annotated[float, Field(gt=0)]  # after scaling by the world size that the run started with
-    # of early_stopping_metric; version 0.1 knew only the loss
+    # of early_stopping_metric; 0.1.0 knew only the loss
     best_validation: Annotated[
         float | None, Field(validation_alias=AliasChoices("best_validation", "best_validation_loss"))
     ] = None

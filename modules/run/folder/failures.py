@@ -78,8 +78,7 @@ def record_failure(folder: RunFolder, failure: Failure, *, keep_existing: bool =
     text = json.dumps(asdict(failure), indent=1)
     with suppress(OSError):
         folder.log_dir.mkdir(parents=True, exist_ok=True)
-    with suppress(OSError):
-        _append_traceback(folder, failure)
+    append_traceback(folder, failure)
     # Other ranks may write the same file at the same time.
     temporary = target.with_suffix(f".{os.getpid()}.partial")
     try:
@@ -135,8 +134,11 @@ def _use_reserve(folder: RunFolder, rank: int, text: str) -> bool:
     return True
 
 
-def _append_traceback(folder: RunFolder, failure: Failure) -> None:
-    if failure.traceback:
+def append_traceback(folder: RunFolder, failure: Failure) -> None:
+    """Write the traceback, if there is one, to the rank's log; never raises OSError."""
+    if not failure.traceback:
+        return
+    with suppress(OSError):
         descriptor = open_for_writing(folder.log_file(failure.rank), append=True)
         with os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace") as log:
             log.write(rank_lines(failure.rank, failure.traceback, failure.time))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from modules import __version__
 from modules.config import ConfigError, TrainConfig, override, validate
+from modules.config.io.migrations import migrate
+from modules.config.io.text_formats import Data
 from modules.config.trusted_code import allow_family
 from modules.files import printable
 from modules.machine import hostname
@@ -59,7 +61,7 @@ def merge_config(join_line: JoinLine, welcome: Welcome, host: str) -> TrainConfi
     own = join_line.config
     if own is None:
         folders = {name: TrainConfig.model_fields[name].default for name in OWN_FOLDERS}
-        data: Mapping[str, object] = {**welcome.config, **folders}
+        data: Data = {**migrate(dict(welcome.config), f"The config of {host}"), **folders}
     else:
         data = own.model_dump(mode="json")
     number = [f"node_rank={welcome.number}", f"master_addr={join_line.host}"]

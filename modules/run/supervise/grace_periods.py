@@ -17,7 +17,7 @@ class GracePeriods:
     """In seconds."""
 
     failure_s: float = 8.0  # of the other ranks after a failure
-    report_s: float = 4.0  # of torchrun after that, for its report
+    report_s: float = 15.0  # of torchrun after that, for its report, without which nobody knows the signal
     finish_s: float = 60.0  # of all processes after the `finished` event
     alone_s: float = 5.0  # of a torchrun whose ranks have all ended and which waits for other machines
     stop_s: float = math.inf  # of all processes after a request to stop: a run takes as long as its backup

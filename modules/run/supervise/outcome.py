@@ -159,37 +159,40 @@ def is_startup_failure(outcome: RunOutcome) -> bool:
 def _root_failure(evidence: RunEvidence) -> Failure:
     """The failure that caused the others."""
     recorded = {failure.rank for failure in evidence.failures}
-    unrecorded = [
-        each for each in evidence.report.exits if each.rank not in recorded and each.pid not in evidence.killed_pids
-    ]
+    unrecorded = [each for each in _own_exits(evidence) if each.rank not in recorded]
     primary = _primary_failure(evidence)
-    sudden = next((each for each in unrecorded if each.is_first and each.exit_code in _ROOT_CAUSE_SIGNALS), None)
-    if sudden is not None and (primary is None or primary.time >= sudden.time > 0):
-        # An error recorded after another rank was killed is most likely about that loss, with a text that no rule of
-        # error_rules.py matches.
+    if (sudden := _sudden_exit(unrecorded, primary)) is not None:
         return _failure_of_exit(sudden, evidence)
-    launcher_was_killed = (
-        evidence.launcher and evidence.returncode < 0 and evidence.launcher_pid not in evidence.killed_pids
-    )
-    if primary is not None and primary.kind == "launcher" and launcher_was_killed:
-        return _failure_of_launcher(evidence)  # a rank only noticed that it was gone; this knows the signal
+    # A rank that only noticed that the launcher was gone does not know the signal.
+    if _launcher_was_killed(evidence) and (primary is None or primary.kind == "launcher"):
+        return _failure_of_launcher(evidence)
     if primary is not None:
         # The others only noticed that it was gone; the launcher knows how it ended.
-        exits = (
-            each for each in evidence.report.exits if each.rank == primary.rank and each.pid not in evidence.killed_pids
-        )
-        seen = next(exits, None) if primary.kind == "gone" else None
-        return primary if seen is None else _failure_of_exit(seen, evidence)
-    if launcher_was_killed:
-        return _failure_of_launcher(evidence)
-    not_terminated = [each for each in unrecorded if each.exit_code != _SIGTERM]
-    if not_terminated:
+        seen = next((each for each in _own_exits(evidence) if each.rank == primary.rank), None)
+        return primary if seen is None or primary.kind != "gone" else _failure_of_exit(seen, evidence)
+    if not_terminated := [each for each in unrecorded if each.exit_code != _SIGTERM]:
         return _failure_of_exit(not_terminated[0], evidence)
     if evidence.failures:
         return evidence.failures[0]
     if unrecorded:
         return _failure_of_exit(unrecorded[0], evidence)
     return _failure_of_event(evidence) or _failure_of_launcher(evidence)
+
+
+def _own_exits(evidence: RunEvidence) -> list[WorkerExit]:
+    """How ranks ended that the supervisor has not killed itself."""
+    return [each for each in evidence.report.exits if each.pid not in evidence.killed_pids]
+
+
+def _sudden_exit(unrecorded: list[WorkerExit], primary: Failure | None) -> WorkerExit | None:
+    """The rank that was killed first, unless an error was recorded before: one after it is most likely about that
+    loss, with a text that no rule of error_rules.py matches."""
+    sudden = next((each for each in unrecorded if each.is_first and each.exit_code in _ROOT_CAUSE_SIGNALS), None)
+    return sudden if sudden is not None and (primary is None or primary.time >= sudden.time > 0) else None
+
+
+def _launcher_was_killed(evidence: RunEvidence) -> bool:
+    return bool(evidence.launcher) and evidence.returncode < 0 and evidence.launcher_pid not in evidence.killed_pids
 
 
 def _primary_failure(evidence: RunEvidence) -> Failure | None:
@@ -234,7 +237,7 @@ def _failure_of_event(evidence: RunEvidence) -> Failure | None:
 def _failure_of_launcher(evidence: RunEvidence) -> Failure:
     """The failure of the launcher, or of the only process, if no rank is known to have failed."""
     rank, code = evidence.ranks.start, evidence.returncode
-    if evidence.launcher and code < 0 and evidence.launcher_pid not in evidence.killed_pids:
+    if _launcher_was_killed(evidence):
         text = (
             f"The process that started the ranks ({evidence.launcher}, process {evidence.launcher_pid}) was terminated "
             f"externally ({_signal_name(code)}), and the ranks with it."

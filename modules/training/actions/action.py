@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ from modules.config import Interval, TrainConfig
 from modules.distributed import RankGroup
 from modules.machine import hostname
 from modules.monitoring import Report
-from modules.training.early_stopping import EarlyStopping
-from modules.training.memory_guard import OutOfMemory
-from modules.training.setup import Components
+from modules.run import Failure
+from modules.run.folder.failures import append_traceback
+from modules.training.state.components import Components
+from modules.training.state.early_stopping import EarlyStopping
+from modules.training.step.memory_guard import OutOfMemory
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class ActionContext:
     report: Report
     early_stopping: EarlyStopping
     stop_is_wanted: Callable[[], bool]  # whether this rank knows that the run is to end; others may not know it yet
-    training_continues: bool = False  # files may be written in the background
+    training_continues: bool = False  # files may be written in the background, and a failure to is only a warning
     take_custom_samples: Callable[[], list[str]] = list  # this rank's requests, each as its command file holds it
 
 
@@ -39,7 +42,8 @@ class Action:
 
     `compute` yields results one by one, `write` puts one of them on disk, raising OSError if it cannot. Rank 0 computes
     and writes in turn while the others wait. If all ranks have to compute, rank 0 writes afterwards; an action without
-    `write` is computed by all ranks.
+    `write` is computed by all ranks. One that is not needed at a step, such as samples without prompts, is left out.
+    After any error of an optional one, while rank 0 computes and writes, training goes on.
     """
 
     name: str
@@ -47,6 +51,9 @@ class Action:
     can_be_requested: bool  # by a file in commands/, and so by the window's button
     compute: Callable[[ActionContext], Generator[Any, None, None]]
     write: Callable[[ActionContext, Any], None] | None
+    phase: str  # of the run meanwhile: what it is said to do, and what an error is said to have happened in
+    is_optional: bool = False
+    is_needed: Callable[[ActionContext], bool] = lambda _: True  # the same on all ranks
     computed_by_all: Callable[[TrainConfig], bool] = lambda _: False
     written_by_all: Callable[[Components], bool] = lambda _: False  # each rank its part; then `write` syncs the ranks
     follows: str | None = None  # the action after which it runs each time, at the same step
@@ -93,6 +100,19 @@ def buffers_of_rank0(context: ActionContext) -> Iterator[None]:
     finally:
         for buffer, kept in zip(buffers, own, strict=True):
             buffer.copy_(kept)
+
+
+def left_out(context: ActionContext, error: Exception, what: str) -> str:
+    """The warning after an error that costs the run only `what`; its traceback is written to the rank's log."""
+    folder, rank = context.components.folder, context.ranks.rank
+    failure = Failure.from_exception(
+        error, rank=rank, traceback="".join(traceback.format_exception(error)), training=True
+    )
+    append_traceback(folder, failure)
+    return (
+        f"Step {context.position.step}: an error on rank {rank} ({hostname()}) in {what}, so it is left out and "
+        f"training continues: {failure.message.rstrip('.')}. Full traceback: {folder.log_file(rank)}"
+    )
 
 
 def leave_if_sharded(context: ActionContext, error: BaseException, what: str) -> None:

@@ -6,11 +6,10 @@ from collections.abc import Generator
 
 from modules.checkpoint import TrainingState
 from modules.training.actions.action import Action, ActionContext
-from modules.training.checkpoint_state import capture_part, capture_state
+from modules.training.state.checkpoint_state import capture_part, capture_state
 
 
 def _compute(context: ActionContext) -> Generator[TrainingState, None, None]:
-    context.report.phase("saving")
     parts, ranks = context.components, context.ranks
     if parts.weights.are_sharded:
         yield capture_part(parts, context.position, ranks.rank, ranks.world_size)
@@ -31,5 +30,6 @@ BACKUP = Action(
     can_be_requested=True,
     compute=_compute,
     write=_write,
+    phase="saving",
     written_by_all=lambda parts: parts.weights.are_sharded,
 )

@@ -13,21 +13,24 @@ from modules.config import ResumeError
 from modules.distributed import RankGroup
 from modules.monitoring import Report
 from modules.training.actions.action import Action, ActionContext, inference_model
-from modules.training.checkpoint_state import full_weights
-from modules.training.checkpoint_sync import local_copy
-from modules.training.early_stopping import EarlyStopping, keeps_best
-from modules.training.find_backup import verifying_rank
-from modules.training.setup import Components
+from modules.training.backup.checkpoint_sync import local_copy
+from modules.training.backup.find_backup import verifying_rank
+from modules.training.state.checkpoint_state import full_weights
+from modules.training.state.components import Components
+from modules.training.state.early_stopping import EarlyStopping, keeps_best
 
 _Best: TypeAlias = "tuple[BestValidation, Mapping[str, Tensor]]"
 
 
 def _compute(context: ActionContext) -> Generator[Mapping[str, Tensor], None, None]:
     """The weights that the validation of this step has measured: the averaged ones, if EMA is on."""
-    if context.early_stopping.best_step == context.position.step and keeps_best(context.components.config):
-        context.report.phase("saving")
-        with inference_model(context.components):
-            yield full_weights(context.components.weights)
+    with inference_model(context.components):
+        yield full_weights(context.components.weights)
+
+
+def _is_best(context: ActionContext) -> bool:
+    """Whether the validation of this step was the best so far, and its weights are kept."""
+    return context.early_stopping.best_step == context.position.step and keeps_best(context.components.config)
 
 
 def _write(context: ActionContext, weights: Mapping[str, Tensor]) -> None:
@@ -44,6 +47,8 @@ KEEP_BEST = Action(
     can_be_requested=False,
     compute=_compute,
     write=_write,
+    phase="saving",
+    is_needed=_is_best,
     follows="validate",
 )
 

@@ -14,7 +14,7 @@ from modules.families._family import SampleRequest
 from modules.run.folder.custom_sample import decode_sample
 from modules.training.actions.action import Action, ActionContext
 from modules.training.actions.sample import generate_one, is_sharded, write_sample
-from modules.training.sample_requests import sample_requests
+from modules.training.state.sample_requests import sample_requests
 
 
 def _compute(context: ActionContext) -> Generator[tuple[SampleRequest, Image.Image], None, None]:
@@ -25,7 +25,6 @@ def _compute(context: ActionContext) -> Generator[tuple[SampleRequest, Image.Ima
         except ConfigError as error:
             context.report.warning(f"{error} It is left out; training continues.")
             continue
-        context.report.phase("sampling", 0, 1)
         image = generate_one(context, request)
         if isinstance(image, str):
             context.report.warning(image)
@@ -68,4 +67,12 @@ def _free_file(folder: Path, step: int) -> Path:
     return next(file for file in files if not file.exists())
 
 
-CUSTOM_SAMPLE = Action("custom_sample", every=None, can_be_requested=True, compute=_compute, write=_write)
+CUSTOM_SAMPLE = Action(
+    "custom_sample",
+    every=None,
+    can_be_requested=True,
+    compute=_compute,
+    write=_write,
+    phase="sampling",
+    is_optional=True,
+)

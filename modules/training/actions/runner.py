@@ -8,9 +8,9 @@ from functools import partial
 
 from modules.config import TrainConfig
 from modules.data.loading.progress import Progress
-from modules.training.actions.action import Action, ActionContext
-from modules.training.backup_writer import not_written
-from modules.training.triggers import is_due
+from modules.training.actions.action import Action, ActionContext, left_out
+from modules.training.backup.writer import not_written
+from modules.training.step.triggers import is_due
 
 
 def due_actions(
@@ -41,31 +41,34 @@ class ActionRunner:
         """All actions may run again at the same step, because the weights are others than before, or only `action`."""
         self._last_run = {} if action is None else {n: step for n, step in self._last_run.items() if n != action.name}
 
-    def run(self, action: Action, context: ActionContext, step: int, *, tolerate_os_errors: bool) -> None:
-        """Run an action after `step`. Raises OSError if a file cannot be written, or only warns of it."""
-        if self._last_run.get(action.name) == step:
+    def run(self, action: Action, context: ActionContext, step: int) -> None:
+        """Run an action after `step`. Raises OSError if a file cannot be written, unless training goes on."""
+        if self._last_run.get(action.name) == step or not action.is_needed(context):
             return
         self._last_run[action.name] = step
+        context.report.phase(action.phase)
         with closing(action.compute(context)) as computing:
             if action.write is None:
                 list(computing)
                 return
             by_all = self._computed_by_all or action.computed_by_all(context.components.config)
             results = list(computing) if by_all and context.ranks.world_size > 1 else computing
-            write_all = partial(_write, action, context, results, tolerate_os_errors=tolerate_os_errors)
+            write_all = partial(_write, action, context, results)
             if action.written_by_all(context.components):
                 write_all()
             else:
                 context.ranks.run_on_rank0(action.name, write_all)
 
 
-def _write(action: Action, context: ActionContext, results: Iterable[object], *, tolerate_os_errors: bool) -> None:
+def _write(action: Action, context: ActionContext, results: Iterable[object]) -> None:
     """On rank 0, or on all ranks: compute what is not computed yet, and write it."""
     assert action.write is not None
+    tolerated = Exception if action.is_optional else OSError if context.training_continues else ()
     try:
         for result in results:
             action.write(context, result)
-    except OSError as error:
-        if not tolerate_os_errors:
-            raise
-        context.report.warning(not_written(action.name, context.position.step, error))
+    except tolerated as error:
+        if isinstance(error, OSError):
+            context.report.warning(not_written(action.name, context.position.step, error))
+        else:
+            context.report.warning(left_out(context, error, f"the {action.name.replace('_', ' ')}"))

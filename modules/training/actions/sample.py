@@ -23,8 +23,9 @@ from modules.training.actions.action import (
     buffers_of_rank0,
     inference_model,
     leave_if_sharded,
+    left_out,
 )
-from modules.training.memory_guard import is_out_of_memory, release_memory
+from modules.training.step.memory_guard import is_out_of_memory, release_memory
 
 Generated: TypeAlias = Image.Image | str  # or why there is no image
 _CAUSE_CHARACTERS = 240  # of torch's sentences, which say how much memory was asked for and how much there is
@@ -42,7 +43,7 @@ class SampleImage:
 def _compute(context: ActionContext) -> Generator[SampleImage | list[SampleImage], None, None]:
     """Each image, and at the end all of them together."""
     requests = context.components.sample_requests
-    if requests and _is_shared(context):
+    if _is_shared(context):
         images: Iterable[Generated] = _generate_shared(context, requests)
         if context.ranks.rank != 0:
             return
@@ -99,7 +100,7 @@ def _stops(context: ActionContext, *, together: bool) -> bool:
 
 
 def generate_one(context: ActionContext, request: SampleRequest) -> Generated:
-    """An image; a sentence if memory ran out or the model cannot generate it, which costs the run only this image."""
+    """An image; a sentence if there is an error, such as for want of memory, which costs the run only this image."""
     components = context.components
     what = f"the sample {request.prompt!r} ({request.width}x{request.height})"
     try:
@@ -107,14 +108,22 @@ def generate_one(context: ActionContext, request: SampleRequest) -> Generated:
             return components.family.sample(request)
     except ConfigError as error:  # equally on all ranks, before anything is computed
         return f"Step {context.position.step}: {error} It is left out; training continues."
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        leave_if_sharded(context, error, what)
-        cause = " ".join(str(error).split())[:_CAUSE_CHARACTERS]
+    except Exception as error:  # noqa: BLE001  # of a pipeline or of somebody's own family
+        warning = _left_out(context, error, what)
     # outside the handler: the error keeps the tensors of the failed attempt alive
     components.family.offload_frozen()
     release_memory()
+    return warning
+
+
+def _left_out(context: ActionContext, error: Exception, what: str) -> str:
+    """The warning about an image that cannot be generated. Raises the error if all ranks compute it together."""
+    if not is_out_of_memory(error):
+        if is_sharded(context):
+            raise error
+        return left_out(context, error, what)
+    leave_if_sharded(context, error, what)
+    cause = " ".join(str(error).split())[:_CAUSE_CHARACTERS]
     return (
         f"Step {context.position.step}: out of memory on rank {context.ranks.rank} ({hostname()}) in {what}, so it is "
         f"left out and training continues. Try a smaller sample. {cause}"
@@ -182,5 +191,8 @@ SAMPLE = Action(
     can_be_requested=True,
     compute=_compute,
     write=_write,
+    phase="sampling",
+    is_optional=True,
+    is_needed=lambda context: bool(context.components.sample_requests),
     computed_by_all=lambda config: config.share_sampling,
 )

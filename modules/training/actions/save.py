@@ -31,10 +31,10 @@ from modules.data.index.index import Index
 from modules.diffusion.dtypes import DTYPES
 from modules.run import RunFolder
 from modules.training.actions.action import Action, ActionContext, inference_model
+from modules.training.actions.rescue import save_elsewhere
 from modules.training.methods.lora import lora_size
 from modules.training.methods.method import export_of
-from modules.training.rescue import save_elsewhere
-from modules.training.setup import Components
+from modules.training.state.components import Components
 
 _OS_ERROR: Final = re.compile(r"\(os error (\d{1,4})\)")
 
@@ -50,7 +50,6 @@ class ModelExport:
 def _compute(context: ActionContext) -> Generator[ModelExport, None, None]:
     """The averaged weights, if EMA is on, stay in the model until the export is written; shards are gathered before."""
     parts = context.components
-    context.report.phase("saving")
     with inference_model(parts):
         run = _run_metadata(parts, context.position)
         metadata = file_metadata(parts.config, run, "diffusers")
@@ -185,4 +184,5 @@ SAVE = Action(
     can_be_requested=True,
     compute=_compute,
     write=_write,
+    phase="saving",
 )

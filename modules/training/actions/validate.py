@@ -21,20 +21,18 @@ from modules.training.actions.action import (
     inference_model,
     leave_if_sharded,
 )
-from modules.training.early_stopping import LOSS, value_of_rank0
-from modules.training.memory_guard import is_out_of_memory, release_memory
+from modules.training.state.early_stopping import LOSS, value_of_rank0
+from modules.training.step.memory_guard import is_out_of_memory, release_memory
 
 Counts: TypeAlias = "dict[str, Tensor]"  # of `Family.evaluate`
 
 
 def _compute(context: ActionContext) -> Generator[None, None, None]:
     """Rank 0's metric is the one that counts, so early stopping makes the same decision on each rank."""
-    config = context.components.config
-    if context.components.data.validation:
-        values = evaluate(context, "validation", context.components.data.validation)
-        if values is not None:
-            value = value_of_rank0(context.ranks, values, config.early_stopping_metric)
-            context.early_stopping.update(value, context.position.step)
+    values = evaluate(context, "validation", context.components.data.validation)
+    if values is not None:
+        value = value_of_rank0(context.ranks, values, context.components.config.early_stopping_metric)
+        context.early_stopping.update(value, context.position.step)
     yield from ()
 
 
@@ -43,7 +41,6 @@ def evaluate(context: ActionContext, name: str, steps: list[StepSamples]) -> dic
 
     On rank 0, with the family's metrics. None, and a warning, if a single sample does not fit into a rank's memory.
     """
-    context.report.phase(name)
     counts: Counts = {}
     with inference_model(context.components), buffers_of_rank0(context):
         loss_sum, own_samples = _local_sums(context, steps, counts)
@@ -138,4 +135,6 @@ VALIDATE = Action(
     can_be_requested=False,
     compute=_compute,
     write=None,
+    phase="validation",
+    is_needed=lambda context: bool(context.components.data.validation),
 )

@@ -28,7 +28,7 @@ from modules.training.methods.adapter_layers import (
     load_layer,
 )
 from modules.training.methods.lora_from import read_lora_from
-from modules.training.submodules import freeze_others, freeze_untrained, submodule_of, trained_names
+from modules.training.methods.submodules import freeze_others, freeze_untrained, submodule_of, trained_names
 
 T = TypeVar("T", int, float)
 

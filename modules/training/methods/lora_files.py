@@ -18,7 +18,7 @@ from modules.config import TrainConfig
 from modules.families._family import Family
 from modules.training.methods.adapter_layers import LayerSize, adapter_sizes
 from modules.training.methods.lora import target_sizes
-from modules.training.submodules import freeze_untrained
+from modules.training.methods.submodules import freeze_untrained
 
 # By layout; the first is the name that diffusers expects in a folder.
 LORA_FILES: Final[Mapping[Layout, str]] = {

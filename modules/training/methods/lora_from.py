@@ -23,7 +23,7 @@ from modules.checkpoint.formats import (
 from modules.config import ConfigError, TrainConfig
 from modules.families._family import Family
 from modules.training.methods.adapter_layers import ADAPTABLE, NAMES
-from modules.training.submodules import trained_names
+from modules.training.methods.submodules import trained_names
 
 ANOTHER_FILE = "Give a LoRA for this base model, or leave lora_from empty to start a new one."
 

@@ -33,8 +33,8 @@ from modules.training.methods.lora import (
     merge_lora,
 )
 from modules.training.methods.lora_files import LORA_FILES, layouts
+from modules.training.methods.submodules import freeze_others
 from modules.training.methods.textual_inversion import add_embedding, load_embedding, trained_vectors
-from modules.training.submodules import freeze_others
 
 
 def prepare(family: Family, config: TrainConfig) -> None:

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from modules.config import ConfigError, TrainConfig
 from modules.families._family import Family
-from modules.training.submodules import submodule_of, trained_names
+from modules.training.methods.submodules import submodule_of, trained_names
 
 ROWS = "rows"
 

@@ -193,6 +193,8 @@ def test_file_with_other_shapes_is_rejected(sd: Path, sdxl: Path, tmp_path: Path
     ("change", "sentence"),
     [
         (lambda layout: _set(layout / "text_encoder", "num_hidden_layers", 10**9), "num_hidden_layers 1000000000; the"),
+        (lambda layout: _set(layout / "text_encoder", "attn_implementation", "a/b@main"), "code from .* 'a/b@main'"),
+        (lambda layout: _set(layout / "text_encoder", "text_config", {"use_kernels": True}), r"use_kernels is 'True'"),
         (lambda layout: _set(layout / "unet", "layers_per_block", [[10**9]]), r"layers_per_block \[\[1000000000\]\]"),
         (lambda layout: _set(layout / "vae", "block_out_channels", "x"), "vae/config.json .* describes no network"),
         (lambda layout: _set(layout / "text_encoder", "vocab_size", 1e30), "text_encoder/config.json .* no network"),

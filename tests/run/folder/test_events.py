@@ -91,7 +91,7 @@ def test_events_are_flushed_at_exit(tmp_path: Path) -> None:
         "from pathlib import Path; from modules.run import EventLog\n"
         f"log = EventLog(Path({str(path)!r}))\nfor n in range(5): log.write('step', step=n)"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=100)
     assert len(read_events(path)) == 5
 
 

@@ -106,7 +106,7 @@ def test_orphans_are_found_by_folder_and_killed(folder: RunFolder) -> None:
     helper = subprocess.Popen(SLEEPER, env=environment)  # a loader worker, whose command line does not name the run
     unrelated = subprocess.Popen([*SLEEPER, "--run_folder", f"{folder.path}-other"], cwd=ROOT)
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 100
         while psutil.Process(rank.pid).cmdline()[-1:] != [str(folder.path)]:
             assert time.monotonic() < deadline
             time.sleep(0.01)

@@ -84,7 +84,7 @@ class Harness:
 
     def wait_for(self, *parts: str) -> str:
         """Wait until machine 0 has printed a line with all these parts."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 100
         while time.monotonic() < deadline:
             for line in self.said:
                 if all(part in line for part in parts):

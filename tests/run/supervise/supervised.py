@@ -58,7 +58,7 @@ def supervise_in_subprocess(
 
 
 def wait_until_started(folder: RunFolder, count: int) -> None:
-    give_up = time.monotonic() + 30
+    give_up = time.monotonic() + 100
     while len(list(folder.log_dir.glob("started-*"))) < count:
         assert time.monotonic() < give_up, folder.launcher_log.read_text()
         time.sleep(0.02)

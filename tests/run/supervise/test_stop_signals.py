@@ -51,7 +51,7 @@ def test_one_signal_stops_after_a_backup(
     # Like `timeout`: the same request twice, at once.
     process.send_signal(number)
     process.send_signal(number)
-    _, message = process.communicate(timeout=30)
+    _, message = process.communicate(timeout=100)
     assert process.returncode == exit_code
     assert "Stopping after a backup" in message
     assert "Training stopped" not in message
@@ -99,7 +99,7 @@ def test_a_late_signal_does_not_end_a_run_that_a_rank_was_asked_to_pause(folder:
     process = supervise_in_subprocess(
         folder, sys.executable, str(WORKER), str(folder.path), "finish:138", late_signal=signal.SIGTERM
     )
-    _, message = process.communicate(timeout=30)
+    _, message = process.communicate(timeout=100)
     assert process.returncode == 138, message
 
 
@@ -109,7 +109,7 @@ def test_second_ctrl_c_stops_at_once(folder: RunFolder) -> None:
     process.send_signal(signal.SIGINT)
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
-    _, message = process.communicate(timeout=10)
+    _, message = process.communicate(timeout=100)
     assert process.returncode == 130
     assert "without a backup; there is none yet" in message
     assert last_finished(folder)["exit_code"] == 130
@@ -121,7 +121,7 @@ def test_node_without_rank_0_signals_its_ranks(folder: RunFolder) -> None:
     process = supervise_in_subprocess(folder, *argv, ranks=range(2, 3))
     wait_until_started(folder, 1)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=10)
+    process.communicate(timeout=100)
     assert process.returncode == 130
     assert not folder.events_file.exists(), "only node 0 writes events"
     assert len(list(folder.path.rglob(".partial-*"))) == 5, "rank 0 may still be writing into a shared folder"
@@ -132,11 +132,11 @@ def test_training_survives_a_killed_supervisor(folder: RunFolder) -> None:
     process = supervise_in_subprocess(folder, sys.executable, str(WORKER), str(folder.path), "train_until_stopped")
     wait_until_started(folder, 1)
     process.kill()
-    process.communicate(timeout=10)
+    process.communicate(timeout=100)
     training = psutil.Process(int((folder.log_dir / "started-0").read_text()))
     assert training.is_running()
     request_command(folder, "stop", "interrupted")
-    training.wait(timeout=10)
+    training.wait(timeout=100)
     assert last_finished(folder)["exit_code"] == 130
 
 

@@ -32,10 +32,10 @@ from modules.checkpoint.hashed_files import HashedFile
 from modules.config import TrainConfig, dump
 from modules.config.io.text_formats import write_json
 from modules.distributed import Weights
-from modules.training.checkpoint_state import capture_state, plan_for, restore_state
-from modules.training.ema import Ema
-from modules.training.optimizers import GuardedStep, build_optimizer
-from modules.training.resume import check_unchanged
+from modules.training.optim.ema import Ema
+from modules.training.optim.optimizers import GuardedStep, build_optimizer
+from modules.training.state.checkpoint_state import capture_state, plan_for, restore_state
+from modules.training.state.resume import check_unchanged
 from tests.torture.kind import Places
 from tests.torture.mutations import file_changed, file_replaced, json_changed, safetensors_changed
 

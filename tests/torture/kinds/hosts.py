@@ -11,8 +11,7 @@ import time
 import zlib
 from contextlib import suppress
 from random import Random
-from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from modules.config import TrainConfig, dump
 from modules.files import printable
@@ -23,6 +22,8 @@ from modules.run.join import client, received_config, while_training
 from modules.run.join.channel import Channel, ChannelClosed, WrongToken, authenticate_client
 from modules.run.join.client import join_run
 from modules.run.join.join_line import JoinLine
+from modules.run.supervise.outcome import RunOutcome
+from modules.run.supervise.supervisor import Supervisor
 from tests.torture.kind import Places
 from tests.torture.mutations import bytes_changed, json_changed
 
@@ -141,31 +142,24 @@ class Fuzzer:
                     pass
 
 
-class _Training:
-    """In place of the processes, which have no connection to the attacker."""
+class _Training(Supervisor):
+    """A supervisor whose processes end at once: they have no connection to the attacker."""
 
     codes: list[int] = []  # noqa: RUF012  # of the starts of this case
-    restart_was_stopped = was_forced = False
-    stopped_by = ""
-
-    def __init__(self, plan: LaunchPlan, *, may_restart: bool) -> None:
-        self._code = self.codes.pop(0) if self.codes else 0
-        failure = Failure(plan.ranks().start, "beta", "error", "It failed.", "", "")
-        self.outcome = SimpleNamespace(failure=failure) if self._code == 1 else None
-        self.can_restart = may_restart and self._code == 1
 
     @classmethod
-    def from_plan(
-        cls, plan: LaunchPlan, folder: RunFolder, *, store_secret: str, may_restart: object, cannot_start: object
-    ) -> _Training:
-        assert len(store_secret) == 64
+    def from_plan(cls, plan: LaunchPlan, folder: RunFolder, **more: Any) -> Self:
+        assert len(more["store_secret"]) == 64
         assert all(each.isprintable() for each in (*plan.argv(), *plan.environment().values()))
         assert plan.num_nodes == json.loads(folder.config_file.read_text())["num_nodes"]
-        return cls(plan, may_restart=may_restart is not None)
+        return super().from_plan(plan, folder, **more)
 
     def run(self) -> int:
         time.sleep(0.01)
-        return self._code
+        code = self.codes.pop(0) if self.codes else 0
+        failure = Failure(self._ranks.start, "beta", "error", "It failed.", "", "") if code == 1 else None
+        self.outcome = RunOutcome(code, failure)
+        return code
 
     def report(self) -> None:
         """Nothing to say."""

@@ -23,6 +23,7 @@ from tests.torture.kind import Places
 from tests.torture.mutations import WORDS, bytes_changed, file_changed, file_replaced, json_changed, safetensors_changed
 
 _SPEC = StableDiffusion.spec
+_INDEX = "diffusion_pytorch_model.safetensors.index.json"
 
 
 class Fuzzer:
@@ -40,7 +41,7 @@ class Fuzzer:
             "b": "model-00002-of-00002.safetensors",
         }
         index = {"metadata": {"total_size": 99}, "weight_map": names}
-        (folder / "unet" / "diffusion_pytorch_model.safetensors.index.json").write_text(json.dumps(index))
+        (places.seeds / _INDEX).write_text(json.dumps(index))
 
     def make(self, draw: Random) -> None:
         case, chosen = self._places.case, draw.random()
@@ -52,6 +53,8 @@ class Fuzzer:
             (case / "name").write_bytes(draw.choice(WORDS).encode("utf-8", "surrogatepass"))
             return
         model = Path(shutil.copytree(self._places.seeds / "model", case / "model"))
+        if draw.random() < 0.25:  # its shards are missing
+            shutil.copy(self._places.seeds / _INDEX, model / "unet")
         files = sorted(path for path in model.rglob("*") if path.name not in ("vocab.json", "merges.txt"))
         for path in draw.choices(files, k=draw.choice((1, 1, 2))):
             if draw.random() < 0.15:

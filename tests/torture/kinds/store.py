@@ -36,8 +36,8 @@ from modules.distributed.startup.member import Member, find_missing_ranks
 from modules.distributed.startup.rank_info import RankInfo
 from modules.distributed.startup.rendezvous import members
 from modules.run.folder.failures import Failure
-from modules.training.checkpoint_sync import _offer
-from modules.training.dataset_consistency import check_same_images, check_same_index_file
+from modules.training.backup.checkpoint_sync import _offer
+from modules.training.data.consistency import check_same_images, check_same_index_file
 from tests.torture.kind import Places
 from tests.torture.mutations import bytes_changed, json_changed
 

@@ -1,0 +1,293 @@
+"""The data path of a run, from the config's folders to a loader: index, cache, order, loader. Ranks share the work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modules.config import ConfigError, TrainConfig
+from modules.data.archives.cifar import is_archive, unpack, unpacked_concept
+from modules.data.cache.cache import Cache
+from modules.data.cache.encode_batches import EncodeBatches, encode_batch_size
+from modules.data.index.build import build_index
+from modules.data.index.index import Index, index_path, load_index
+from modules.data.index.problems import Problem, write_problems
+from modules.data.index.scan import concept_root
+from modules.data.loading.loader import Examples, Loader, make_loader
+from modules.data.loading.on_the_fly import OnTheFlyExamples, file_hashes
+from modules.data.loading.order import Order, StepSamples, make_order, validation_steps
+from modules.data.summary import summarize_dataset
+from modules.distributed import RankGroup, SharedFolderGroups
+from modules.families._family import Family
+from modules.monitoring import Report
+from modules.training.data.cache_lock import locked_caches
+from modules.training.data.class_labels import label_concepts, with_classes
+from modules.training.data.consistency import (
+    check_same_images,
+    check_same_index_file,
+    check_same_view,
+    report_unshared_cache,
+)
+from modules.training.data.progress_report import ProgressReport
+from modules.training.data.unreadable_images import UnreadableImages
+from modules.training.device.precision import Precision
+from modules.training.step.finite_weights import encode_finite
+
+RowSelection: TypeAlias = Callable[[Index], NDArray[np.int64]]  # int64 [selected]: rows of the index
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Everything the training loop needs to know about the data."""
+
+    index: Index | None  # of the images; None, as `examples`, for a family that brings its own data sets
+    examples: Examples | None
+    order: Order
+    loader: Loader
+    validation: list[StepSamples]
+    test: list[StepSamples]
+    unreadable: UnreadableImages
+
+
+def prepare_dataset(
+    config: TrainConfig,
+    family: Family,
+    precision: Precision,
+    global_batch_size: int,
+    ranks: RankGroup,
+    report: Report,
+    problems_file: Path,
+    check_stop: Callable[[], None],
+    *,
+    equal_micro_batches: bool = False,
+    select_rows: RowSelection | None = None,
+) -> Dataset:
+    """Index and encode what is new, then lay out the order of samples. Called by every rank.
+
+    Raises DataError if nothing is usable, and whatever `check_stop` raises while images are encoded.
+    `equal_micro_batches`: every rank gets the same number of micro-batches per step. `select_rows` says which images
+    to encode; the others then count as unusable.
+    """
+    progress = ProgressReport(report, check_stop)
+    groups = ranks.shared_folder_groups("cache_dir", Path(config.cache_dir))
+    report_unshared_cache(groups, ranks, report)
+
+    index = update_index(config, type(family), groups, ranks, progress)
+    check_sizes(config, family.longest_side(), index)
+    precision.benchmark_convolutions(len(index.buckets))
+    examples: Examples
+    if caches_images(type(family), config):
+        fingerprint = cache_fingerprint(family, precision)
+        examples = _fill_cache(index, config, family, fingerprint, groups, ranks, progress, report, select_rows)
+    else:
+        examples = _on_the_fly(index, config, family, groups, ranks)
+    order = make_order(index, config, config.seed, examples.usable, global_batch_size)
+    problems = [*index.problems(), *(examples.problems if select_rows is None else ())]
+    _report_dataset(config, family, index, examples, order, problems, ranks, report, problems_file)
+    loader = make_loader(
+        config,
+        index,
+        examples,
+        order,
+        family.sample_transform,
+        family.validation_transform,
+        family.sample_mixing,
+        batch_size=config.batch_size,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        min_micro_batches=config.gradient_accumulation_steps if config.global_batch_size else 1,
+        equal_counts=equal_micro_batches,
+    )
+    validation, test = (
+        validation_steps(index, config.concepts, config.seed, examples.usable, global_batch_size, test=test)
+        for test in (False, True)
+    )
+    unreadable = UnreadableImages(len(index), ranks, report, problems_file, problems)
+    return Dataset(index, examples, order, loader, validation, test, unreadable)
+
+
+def caches_images(kind: type[Family], config: TrainConfig) -> bool:
+    """Whether a run encodes its images once, instead of decoding them each time they are sampled."""
+    return kind.image_cache == "required" or (kind.image_cache == "optional" and config.cache_latents)
+
+
+def check_validation(config: TrainConfig, data: Dataset) -> None:
+    """Raises ConfigError if a setting needs validation data and there is none: a config alone may not show that."""
+    if data.validation:
+        return
+    needed = {"early_stopping_patience": config.early_stopping_patience, "restore_best": config.restore_best}
+    for name, value in needed.items():
+        if value:
+            raise ConfigError(
+                f"{name} is {str(value).lower()}, but there is no validation data.",
+                "Set validation_split above 0, or add data for validation.",
+            )
+
+
+def check_sizes(config: TrainConfig, longest: int | None, index: Index) -> None:
+    """Raises ConfigError if images are in a bucket with a side of more than `longest` pixels."""
+    if longest is None:
+        return
+    too_long = [max(bucket.height, bucket.width) > longest for bucket in index.buckets]
+    beyond = index.bucket[np.array(too_long)[index.bucket]]
+    if len(beyond):
+        bucket = index.buckets[int(beyond[0])]
+        raise ConfigError(
+            f"resolution is {config.resolution}: with aspect_ratio_bucketing {len(beyond):,} of {len(index):,} images "
+            f"are trained at sizes such as {bucket} pixels, and the positions of {config.base_model!r} cover {longest} "
+            "along a side.",
+            f"Use a resolution of at most {config.resolution * longest // max(bucket.height, bucket.width)}, or set "
+            "aspect_ratio_bucketing to false.",
+        )
+
+
+def cache_fingerprint(family: Family, precision: Precision) -> str:
+    """What the encoded images depend on. TF32 rounds more than fp32, on a CPU or a GPU, whose caches are shared."""
+    return f"{family.fingerprint()} tf32" if precision.tf32 and family.encoders else family.fingerprint()
+
+
+def resolve_data(
+    config: TrainConfig, kind: type[Family], ranks: RankGroup, report: Report, check_stop: Callable[[], None]
+) -> TrainConfig:
+    """What the family and its data are prepared with: archives are unpacked, and classes are found if it learns them.
+
+    Called by every rank. Raises DataError if an archive is damaged, or not each image has one class.
+    """
+    if kind.brings_data:
+        return config
+    progress = ProgressReport(report, check_stop)
+    config = _unpack_archives(config, ranks, progress)
+    if not kind.learns_classes:
+        return config
+    config = label_concepts(config)
+    groups = ranks.shared_folder_groups("cache_dir", Path(config.cache_dir))
+    return with_classes(config, update_index(config, kind, groups, ranks, progress))
+
+
+def _unpack_archives(config: TrainConfig, ranks: RankGroup, progress: ProgressReport) -> TrainConfig:
+    """The first rank at each cache folder unpacks."""
+    cache_dir = Path(config.cache_dir)
+    archives = {concept.path for concept in config.concepts if concept.enabled and is_archive(concept.path)}
+    if not any(ranks.gather("archives", "found" if archives else "")):
+        return config
+    groups = ranks.shared_folder_groups("cache_dir", cache_dir)
+
+    def unpack_all() -> None:
+        for path in sorted(archives) if groups.is_first_in_group else ():
+            unpack(path, cache_dir, progress.callback("unpacking", 1))
+
+    ranks.run_on_all("archives", unpack_all)
+    concepts = (unpacked_concept(c, cache_dir) if c.path in archives else c for c in config.concepts)
+    return config.model_copy(update={"concepts": tuple(concepts)})
+
+
+def update_index(
+    config: TrainConfig, kind: type[Family], groups: SharedFolderGroups, ranks: RankGroup, progress: ProgressReport
+) -> Index:
+    """The first rank at each cache folder brings the index up to date, then all map it."""
+    cache_dir = Path(config.cache_dir)
+
+    file = index_path(config, config.seed, kind.size_step, cache_dir)
+    check_same_index_file(file, [concept_root(concept) for concept in config.concepts], groups, ranks)
+
+    def update() -> None:
+        if groups.is_first_in_group:
+            build_index(config, config.seed, kind.size_step, cache_dir, progress.callback("indexing", 1))
+
+    ranks.run_on_all("index", update)
+    return load_index(file)
+
+
+def _fill_cache(
+    index: Index,
+    config: TrainConfig,
+    family: Family,
+    fingerprint: str,
+    groups: SharedFolderGroups,
+    ranks: RankGroup,
+    progress: ProgressReport,
+    report: Report,
+    select_rows: RowSelection | None,
+) -> Examples:
+    """The ranks that share a cache folder (all of them, or only the first) encode what is missing from it."""
+    cache = Cache(Path(config.cache_dir), fingerprint, index, config, family.encodes_captions)
+    size = encode_batch_size(config.cache_batch_size, config.resolution, family.device.type)
+    batches: list[EncodeBatches] = []
+
+    def find_missing() -> None:
+        missing = cache.missing()
+        wanted = missing if select_rows is None else np.intersect1d(missing, select_rows(index))
+        batches[:] = [cache.batches(wanted, size)]
+
+    # Before any rank writes, so that all see the same batches missing and take different ones.
+    ranks.run_on_all("cache", find_missing)
+    encoders = len(groups.group) if config.distributed_data_loading else 1
+    on_progress = progress.callback("caching", encoders)
+
+    def encode_part() -> None:
+        if groups.index_in_group < encoders:
+            part = batches[0].for_rank(groups.index_in_group, encoders)
+            if len(part):
+                on_progress(0, len(part))  # reported before the first image, which may fail
+            cache.encode(part, partial(encode_finite, config, family), ranks.rank, on_progress, report.warning)
+
+    locks = groups.is_first_in_group and len(batches[0]) > 0
+    with locked_caches(Path(config.cache_dir), ranks, report, progress.check_stop, locks=locks) as has_waited:
+        if has_waited:
+            ranks.run_on_all("cache", find_missing)
+        ranks.run_on_all("caching", encode_part)
+    cached = cache.load()
+    if groups.is_shared_by_all:
+        check_same_view(index, cached.usable, ranks)
+    else:
+        check_same_images(index, cache.content_hashes(), ranks)
+    return cached
+
+
+def _on_the_fly(
+    index: Index, config: TrainConfig, family: Family, groups: SharedFolderGroups, ranks: RankGroup
+) -> Examples:
+    assert family.example_transform is not None, "a family with image_cache optional or none has one"
+    examples = OnTheFlyExamples(index, config, family.example_transform)
+    if groups.is_shared_by_all:
+        check_same_view(index, examples.usable, ranks)
+    else:
+        check_same_images(index, file_hashes(index), ranks)
+    return examples
+
+
+def _report_dataset(
+    config: TrainConfig,
+    family: Family,
+    index: Index,
+    examples: Examples,
+    order: Order,
+    problems: Sequence[Problem],
+    ranks: RankGroup,
+    report: Report,
+    problems_file: Path,
+) -> None:
+    """Log the summary of the dataset, and warn about captions and unusable files."""
+    ranks.run_on_rank0("problems", lambda: write_problems(problems, problems_file))
+    report.data(summarize_dataset(index, examples, order).lines())
+    prefixes = [config.concepts[number].prompt_prefix for number in index.concept]
+    captions = [prefix + caption for row, prefix in enumerate(prefixes) for caption in index.captions(row)]
+    for warning in family.prompt_warnings(captions):
+        report.warning(warning)
+    if config.method == "embedding" and not any(config.embedding_token in caption for caption in captions):
+        report.warning(
+            f"The token {config.embedding_token!r} is in none of the {len(captions):,} captions, so nothing is "
+            "learned; add it to the captions, or to the prompt_prefix of the concept."
+        )
+    if problems:
+        count = f"{len(problems):,} files have problems" if len(problems) > 1 else "1 file has a problem"
+        skipped = sum(each.what.startswith("skipped") for each in problems)
+        are = "is" if skipped == 1 else "are"
+        some = f", {skipped:,} of which {are} skipped" if 0 < skipped < len(problems) else ""
+        report.warning(f"{count}{some}, for example {problems[0].line()}. All are listed in {problems_file}.")

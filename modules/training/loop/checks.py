@@ -1,0 +1,62 @@
+"""What can be checked of a config before anything is started, without reading an image or a weight."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from modules.config import ConfigError, DataError, TandemError, TrainConfig
+from modules.data.archives.cifar import is_archive
+from modules.data.index.build import check_concepts
+from modules.families._by_name import family_class
+from modules.training.memory.model_setup import check_available
+from modules.training.methods.lora import check_lora_targets
+from modules.training.methods.lora_files import expected_file_limits
+from modules.training.state.sample_requests import sample_requests
+
+
+def check_startable(config: TrainConfig) -> list[str]:
+    """Notes on the base model, and on what other programs will not take from a LoRA. Raises the first of
+    `startup_problems`."""
+    if problems := startup_problems(config):
+        raise problems[0]
+    family = family_class(config.family)
+    return [*family.base_model_notes(config), *expected_file_limits(family, config)]
+
+
+def startup_problems(config: TrainConfig) -> list[TandemError]:
+    """Why this config cannot be trained: its family, method, base model and samples, then its images.
+
+    The hub is not contacted, and no run folder is needed.
+    """
+    found = _raised(lambda: check_available(config))
+    try:
+        family = family_class(config.family)
+    except ConfigError:
+        return [*found, *_data_problems(config)]  # the family is among `found`
+    found += (
+        _raised(lambda: family.hub_model(config))
+        or _raised(lambda: family.base_model_notes(config))
+        or _raised(lambda: check_lora_targets(family, config))
+    )
+    if config.resolution % family.size_step == 0:  # samples may inherit it
+        found += _raised(lambda: sample_requests(config, family.size_step))
+    return found if family.brings_data else [*found, *_data_problems(config)]
+
+
+def _data_problems(config: TrainConfig) -> list[TandemError]:
+    missing = [concept.path for concept in config.concepts if concept.enabled and not _is_there(concept.path)]
+    folders = [DataError(f"concepts: there is no folder {path!r}.") for path in dict.fromkeys(missing)]
+    return [*_raised(lambda: check_concepts(config)), *folders]
+
+
+def _is_there(path: str) -> bool:
+    return os.path.isdir(path) or is_archive(path)
+
+
+def _raised(check: Callable[[], object]) -> list[TandemError]:
+    try:
+        check()
+    except TandemError as error:
+        return [error]
+    return []

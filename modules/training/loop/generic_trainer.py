@@ -1,0 +1,365 @@
+"""A run from start to end, in the order things happen: set up, train, finish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from modules.checkpoint import Backups, Position, Rotation, StoredState
+from modules.config import TrainConfig
+from modules.data.batch import Batch
+from modules.data.loading.progress import Progress
+from modules.distributed import RankGroup, Weights
+from modules.families._family import Family
+from modules.monitoring import Report
+from modules.run import RunFolder
+from modules.training.actions import (
+    ACTIONS,
+    BACKUP,
+    SAMPLE,
+    SAVE,
+    Action,
+    ActionContext,
+    ActionRunner,
+    due_actions,
+    evaluate,
+    restore_best,
+)
+from modules.training.backup.checkpoint_sync import open_checkpoint
+from modules.training.backup.writer import BackupWriter
+from modules.training.data.dataset import RowSelection
+from modules.training.loop import run_info
+from modules.training.loop.load_checkpoint import load_checkpoint
+from modules.training.loop.metric_sync import MetricSync
+from modules.training.loop.setup import Parallelism, build_components
+from modules.training.memory.model_setup import compile_model
+from modules.training.memory.move_model import move_model
+from modules.training.memory.probe import limit_to_memory, wants_probe
+from modules.training.optim.optimizers import loss_factor
+from modules.training.state.checkpoint_state import current_position, plan_for
+from modules.training.state.early_stopping import EarlyStopping, UnknownMetric
+from modules.training.state.requests import (
+    CACHED,
+    FINISHED,
+    STOP_REQUESTS,
+    STOPPED_EARLY,
+    ControlRequests,
+    Outcome,
+    StoppedBeforeTraining,
+)
+from modules.training.state.resume import check_unchanged
+from modules.training.step.dropout import PerSampleDropout
+from modules.training.step.histograms import WeightHistograms
+from modules.training.step.memory_guard import MemoryGuard
+from modules.training.step.metrics import StepMetrics
+from modules.training.step.model_flops import ModelFlops
+from modules.training.step.safeguards import check_per_sample
+
+
+class GenericTrainer:
+    """One run from start to end. Subclasses change how the model is wrapped and its gradients are synchronised."""
+
+    scaler_class: type[torch.amp.GradScaler] = torch.amp.GradScaler
+    syncs_in_forward = False  # whether every forward is a collective, also that of samples and validations
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: RunFolder,
+        report: Report,
+        requests: ControlRequests,
+        ranks: RankGroup,
+        resume: Path | None = None,
+    ) -> None:
+        self.config = config
+        self.folder = folder
+        self.report = report
+        self.requests = requests
+        self.ranks = ranks
+        self.resume = resume
+        self.has_started = False  # the first step
+        self.select_rows: RowSelection | None = None  # the images to encode; without it all
+        ranks.on_wait = self.check_stop
+
+    def run(self) -> Outcome:
+        """Set up, train and finish. Raises TandemError if that is impossible."""
+        self.setup()
+        try:
+            with self.components.backups.completing(alone=self.ranks.world_size == 1):
+                outcome = self.train()
+                self.finish(outcome)
+        finally:
+            self.components.data.loader.close()
+        return outcome
+
+    # Before the first step
+
+    def setup(self) -> None:
+        """Load the model, prepare the data, restore a backup, and report what is about to be trained."""
+        ranks = self.ranks
+        self.report.phase("loading")
+        with open_checkpoint(self.resume, self.folder, ranks) as checkpoint:
+            self._setup(checkpoint)
+        run_info.announce(self.components, self.progress, ranks, self.report)
+
+    def _setup(self, checkpoint: StoredState | None) -> None:
+        config, ranks = self.config, self.ranks
+        if checkpoint is not None and (changes := check_unchanged(config, checkpoint)):
+            self.report.warning(changes)
+        plan = plan_for(config, ranks.world_size, checkpoint)
+        parallelism = Parallelism(
+            self.wrap_model, self.scaler_class, self.syncs_in_training, backup_writer=self.backup_writer
+        )
+        self.components = build_components(
+            config, self.folder, plan, ranks, parallelism, self.report, self.check_stop, self.select_rows
+        )
+        if config.cache_only:
+            raise StoppedBeforeTraining(CACHED)
+        model = self.components.family.model
+        self.dropout = PerSampleDropout(model, ranks.device, self.report, compiled=config.compile)
+        can_count = not config.compile and not self.syncs_in_training
+        self.flops = ModelFlops.of(self.components.precision, can_count=can_count)
+        self.metrics = StepMetrics(ranks.device, ranks.rank, ranks.world_size, self.flops)
+        self.histograms = WeightHistograms(config.histograms_every, self.components.weights, self.report)
+        self.early_stopping = EarlyStopping.of(config)
+        self.memory = MemoryGuard(config.batch_size, plan.global_batch_size, ranks.rank, ranks.world_size, self.report)
+        self.probe_is_due = wants_probe(config, ranks.device) and not self.syncs_in_training
+        self.actions = ActionRunner(computed_by_all=self.syncs_in_forward)
+        self.best_position: Position | None = None  # of the weights in the model, once the best ones are restored
+        self.progress = Progress(0, self.components.data.order.epoch_size, plan.global_batch_size)
+        if checkpoint is not None:
+            self.progress = load_checkpoint(
+                checkpoint, self.components, self.early_stopping, self.progress, self.report
+            )
+        self.previous = self.progress
+        self.sync = MetricSync(self.components, self.metrics, self.memory, ranks, self.report, self.progress)
+
+    def check_stop(self) -> None:
+        """Before the first step: raises StoppedBeforeTraining on every rank as soon as any was asked to stop."""
+        if not self.has_started:  # from then on all ranks stop between two steps
+            self.requests.check_stop(self.ranks)
+
+    # The loop
+
+    def train(self) -> Outcome:
+        """The loop: gradients of each micro-batch, an optimizer step after the last one, then what is due."""
+        self.report.phase("training")
+        self.has_started = True
+        if self.early_stopping.should_stop:
+            self.report.note("Early stopping has ended this run; raise early_stopping_patience to train further.")
+            return STOPPED_EARLY
+        for batch in self.micro_batches():
+            self.forward_backward(batch)
+            if batch.is_last_of_step:
+                self.optimizer_step(batch.step_samples)
+                if outcome := self.after_step():
+                    return outcome
+        return FINISHED
+
+    def micro_batches(self) -> Iterator[Batch]:
+        """This rank's micro-batches in the global order, from the current position on, epoch after epoch."""
+        while self.progress.step < self.components.total_steps:
+            left = self.components.total_steps - self.progress.step
+            loader = self.components.data.loader.steps(self.progress.epoch, self.progress.step_in_epoch, left)
+            while True:
+                self.metrics.begin("data")
+                batch = next(loader, None)
+                self.metrics.begin("forward")
+                if batch is None:
+                    break
+                yield batch
+
+    def forward_backward(self, batch: Batch) -> None:
+        """Add the gradients of a micro-batch, in pieces that fit into memory."""
+        if self.probe_is_due:
+            self.probe_is_due = False
+            limit_to_memory(self.components, self.local_model(), self.dropout, self.ranks, self.memory, self.report)
+        self.components.data.unreadable.add(batch.problems)
+        batch = batch.to(self.ranks.device, self.components.precision.weights)
+        self.memory.add_in_pieces(batch, self.add_gradients, self.complete_gradient_sync)
+
+    def add_gradients(self, batch: Batch) -> None:
+        """Forward and backward of one piece; the last one of a step reduces the gradients over the ranks."""
+        family, precision = self.components.family, self.components.precision
+        self.metrics.begin("forward")
+        with self.dropout.of(batch.seeds, self.progress.step), self.no_sync(batch.is_last_of_step):
+            with precision.autocast(), self.flops.counting(len(batch)):
+                losses = check_per_sample(family.loss(batch), len(batch))
+            # this rank's part of the mean over all samples of the step, whichever rank they are on
+            loss = (losses * batch.weights).sum() / batch.step_samples
+            factor = loss_factor(self.ranks.world_size) * self.memory.loss_factor
+            scaled = precision.scaler.scale(loss * factor)
+            self.metrics.begin("backward")
+            if batch.is_last_of_step:
+                self.metrics.begin_gradient_sync(scaled)
+                self.memory.enter_gradient_sync()
+            self.backward(scaled, last=batch.is_last_of_step)
+        self.metrics.add_loss(loss, len(batch))
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Add the gradients of `loss` []; with fused_backward the `last` piece of a step applies them as well."""
+        if last and (fused := self.components.fused_backward) is not None:
+            self.components.set_learning_rate(self.progress.step)
+            fused.step(loss, self.frozen_groups(), self.progress.step)
+        else:
+            loss.backward()
+
+    def optimizer_step(self, samples: int) -> None:
+        """Apply the gradients of a step of `samples` samples, unless they are not finite on any rank."""
+        components = self.components
+        self.metrics.begin("optimizer")
+        learning_rate = components.set_learning_rate(self.progress.step)
+        after = self.progress.after(samples)
+        if components.fused_backward is not None:
+            grad_norm = components.fused_backward.finish()
+        else:
+            on_gradients = partial(self.histograms.report_if_due, self.progress, after)
+            grad_norm = components.guarded_step.apply(self.frozen_groups(), on_gradients, self.progress.step)
+        self.previous, self.progress = self.progress, after
+        if components.ema is not None:
+            components.ema.update(self.progress.step)
+        self.metrics.begin("sync")
+        self.sync_buffers()
+        self.metrics.end_step(self.progress, learning_rate, grad_norm, out_of_memory=self.memory.skip_step)
+        self.memory.end_step()
+
+    def frozen_groups(self) -> list[bool]:
+        """Which of the optimizer's groups the coming step leaves as they are."""
+        return [group.is_frozen(self.progress) for group in self.components.groups]
+
+    # Between steps
+
+    def after_step(self) -> Outcome | None:
+        """Sync with the other ranks now and then, run the actions that are due, and say whether the run ends here."""
+        requested = self.sync.exchange(self.requests.poll()) if self.metrics.sync_is_due else {}
+        unreadable = self.components.data.unreadable
+        if unreadable.too_many:
+            requested = {**requested, BACKUP.name: 1.0}
+        due = self.due_actions(requested)
+        if BACKUP in due and self.components.precision.scaler.is_enabled():
+            requested = self.sync.settle(requested)
+            due = self.due_actions(requested)
+        for action in due:
+            try:
+                self.run_action(action, training_continues=True)
+            except UnknownMetric:  # on every rank
+                self.run_action(BACKUP, training_continues=True)
+                raise
+        if due:
+            self.report.phase("training")
+            self.metrics.restart_clock()
+        unreadable.check()
+        for name, outcome in STOP_REQUESTS.items():
+            if requested.get(name):
+                return outcome
+        if self.progress.step >= self.components.total_steps:
+            return FINISHED
+        return STOPPED_EARLY if self.early_stopping.should_stop else None
+
+    def due_actions(self, requested: Mapping[str, float]) -> list[Action]:
+        """The actions to run after this step, the same on all ranks."""
+        return due_actions(ACTIONS, self.config, requested, self.previous, self.progress)
+
+    def run_action(self, action: Action, *, training_continues: bool = False) -> None:
+        """Run an action, at most once per step. Raises OSError if a file cannot be written, unless training goes on."""
+        self.actions.run(action, self.action_context(training_continues=training_continues), self.progress.step)
+
+    def action_context(self, *, training_continues: bool = False) -> ActionContext:
+        """What actions work with, at the position of the model's weights."""
+        position = self.best_position or current_position(
+            self.progress, self.components.plan, self.ranks.world_size, self.early_stopping
+        )
+        return ActionContext(
+            self.components,
+            position,
+            self.ranks,
+            self.report,
+            self.early_stopping,
+            lambda: self.requests.stop_is_wanted,
+            training_continues,
+            self.requests.take_custom_samples,
+        )
+
+    # After the last step
+
+    def finish(self, outcome: Outcome) -> None:
+        """Read the last metrics. A complete run is tested, sampled and saved; whatever was trained leaves a backup."""
+        self.sync.settle({})
+        if outcome.is_complete:
+            if self.config.restore_best:
+                self.restore_best_weights()
+            if test := self.components.data.test:
+                self.report.phase("test")
+                evaluate(self.action_context(), "test", test)
+            if self.config.sample_every:
+                self.run_action(SAMPLE)
+            self.run_action(SAVE)
+        if self.best_position is None:
+            self.complete_backups()
+            self.run_action(BACKUP)
+        self.components.data.unreadable.exchange()
+        self.requests.clear_stop()
+        self.report.note(run_info.final_message(outcome, self.progress.step, self.folder))
+        self.report.finished(outcome.reason, outcome.exit_code)
+
+    def restore_best_weights(self) -> None:
+        """After a backup of the last weights, bring back those of the best validation, for all that follows."""
+        self.complete_backups()
+        self.run_action(BACKUP)
+        self.components, self.best_position = restore_best(
+            self.components, self.early_stopping, self.ranks, self.report
+        )
+        if self.best_position is not None:
+            self.actions.forget()
+
+    def complete_backups(self) -> None:
+        """Wait for the backups under way; if that of the last step has failed, all ranks may try it again."""
+        failed_step = ""
+
+        def wait() -> None:
+            nonlocal failed_step
+            self.report.phase("saving")
+            failed_step = str(self.components.backups.complete() or "")
+
+        self.ranks.run_on_rank0("backup", wait)
+        if self.ranks.gather("failed backup", failed_step)[0] == str(self.progress.step):
+            self.actions.forget(BACKUP)
+
+    # What other ways to train override
+
+    @property
+    def syncs_in_training(self) -> bool:
+        """Whether every forward of a training step is a collective, which all ranks must run equally often."""
+        return self.syncs_in_forward
+
+    def wrap_model(self, family: Family) -> Weights:
+        """Bring `family.model` into the form in which it is trained; returns the weights as this rank holds them."""
+        move_model(family, self.config, self.ranks.device)
+        model = family.model
+        family.model = compile_model(model) if self.config.compile else model
+        return Weights(model)
+
+    def backup_writer(self, rotation: Rotation) -> BackupWriter:
+        """What writes the backups of this run; called once, by all ranks."""
+        backups = Backups(self.folder.backup_dir, rotation.keep, rotation.every, rotation.days)
+        return BackupWriter(backups, self.report, merges=self.config.backup_every.unit == "minutes")
+
+    def local_model(self) -> nn.Module:
+        """The network whose forward and backward no other rank takes part in."""
+        return self.components.family.model
+
+    def no_sync(self, last: bool) -> AbstractContextManager[object]:
+        """Around forward and backward: gradients stay on this rank until the `last` piece of a step."""
+        return nullcontext()
+
+    def complete_gradient_sync(self) -> bool:
+        """After an error in the backward of the last piece: end the step with NaN gradients on all ranks, if it can."""
+        return False
+
+    def sync_buffers(self) -> None:
+        """At the end of each step: give all ranks the same buffers, such as BatchNorm's running averages."""

@@ -1,0 +1,96 @@
+"""The exchange of requests and metrics between the ranks, every few steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from modules.data.loading.progress import Progress
+from modules.distributed import RankGroup
+from modules.monitoring import Report
+from modules.training.backup.writer import BackupWriter
+from modules.training.loop import run_info
+from modules.training.state.components import Components
+from modules.training.step.finite_weights import check_weights
+from modules.training.step.memory_guard import MemoryGuard
+from modules.training.step.metrics import StepMetrics
+from modules.training.step.safeguards import NonFiniteGuard
+from modules.training.step.triggers import TimeTrigger, is_due
+
+
+class MetricSync:
+    """Sums what the ranks send, reports it, and lets memory guard, loss scale and unreadable images follow it."""
+
+    def __init__(
+        self,
+        components: Components,
+        metrics: StepMetrics,
+        memory: MemoryGuard,
+        ranks: RankGroup,
+        report: Report,
+        progress: Progress,
+    ) -> None:
+        """`progress` is where training starts or goes on."""
+        config = components.config
+        self._components, self._metrics, self._memory = components, metrics, memory
+        self._ranks, self._report = ranks, report
+        # no method of this object: a cycle would keep the group's connections open after a failure
+        newest_backup = partial(_newest_backup, components.backups, ranks)
+        check = partial(check_weights, config, components.family, components.weights.model)
+        self._nonfinite = NonFiniteGuard(config.max_nonfinite_steps, config.precision, newest_backup, report, check)
+        self._log_timer = TimeTrigger({"log": config.log_every})
+        self._logged = progress
+
+    def exchange(self, requests: Mapping[str, float], *, flush: bool = False) -> Mapping[str, float]:
+        """Send requests and metrics to the other ranks; report what all ranks sent at the previous sync.
+
+        Returns the sums over the ranks, in which a request is positive if any rank made it. The newest step may still
+        be computing on the device and waits for the next sync, unless `flush`.
+        """
+        unreadable = self._components.data.unreadable
+        own = {
+            **requests,
+            **self._metrics.take_group(flush=flush),
+            **self._memory.metrics(),
+            **unreadable.metrics(),
+        }
+        sums = self._ranks.sync_metrics(own)
+        unreadable.follow(sums)
+        records = self._metrics.finish_group(sums)
+        for record in records:
+            progress = replace(self._logged, samples_seen=record.samples_seen)
+            shown = is_due(self._components.config.log_every, self._logged, progress) or bool(self._log_timer.due())
+            self._logged = progress
+            self._report.step(record, shown=shown)
+            self._nonfinite.check(record)
+        if records:
+            rank_times = run_info.rank_times(sums, self._ranks.cluster_info)
+            self._report.ranks(rank_times, self._ranks.readings.latest, len(records))
+            self._memory.follow_smallest(sums, records)
+            # all ranks learn of these steps here, and have to keep one scale
+            self._components.guarded_step.undo_backoff(sum(record.out_of_memory for record in records))
+        return sums
+
+    def settle(self, requested: Mapping[str, float]) -> Mapping[str, float]:
+        """Read the metrics of all steps, so that the loss scale is the one that a backup at this step has to hold.
+
+        Returns the requests of all ranks: `requested` and those that were still on their way.
+        """
+        while self._metrics.pending:
+            sums = self.exchange({}, flush=True)
+            requested = {name: value + requested.get(name, 0.0) for name, value in sums.items()}
+        return requested
+
+
+def _newest_backup(backups: BackupWriter, ranks: RankGroup) -> str:
+    """The newest valid backup, which rank 0 finds for all; empty if there is none."""
+    found = ""
+
+    def find() -> None:
+        nonlocal found
+        newest, _ = backups.newest_valid()
+        found = "" if newest is None else str(newest)
+
+    ranks.run_on_rank0("newest backup", find)
+    return ranks.gather("newest backup found", found)[0]

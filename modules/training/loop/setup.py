@@ -1,0 +1,145 @@
+"""Building everything that a run needs before its first step, in dependency order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from modules.checkpoint import Rotation
+from modules.config import TrainConfig
+from modules.distributed import RankGroup, Weights
+from modules.families._family import Family, SampleRequest
+from modules.monitoring import Report
+from modules.run import RunFolder
+from modules.training.backup.writer import BackupWriter
+from modules.training.data.dataset import RowSelection, check_validation, prepare_dataset, resolve_data
+from modules.training.data.own_data import prepare_own_data
+from modules.training.device.precision import Precision, can_use_tf32
+from modules.training.loop.fetch_base_model import fetch_base_model
+from modules.training.memory.model_setup import check_available, load_family, prepare_model
+from modules.training.memory.report import check_memory
+from modules.training.methods.submodules import SubmoduleGroup, submodule_groups
+from modules.training.optim.ema import Ema, decay_for_batch
+from modules.training.optim.fused_backward import FusedBackward
+from modules.training.optim.optimizers import GuardedStep, build_optimizer
+from modules.training.optim.parameter_groups import parameter_groups, without_decay
+from modules.training.optim.schedule_free import ScheduleFreeWeights
+from modules.training.optim.single_steps import SingleSteps, optimizer_weights
+from modules.training.state.components import Components
+from modules.training.state.plan import Plan
+from modules.training.state.resume import check_initial_model
+from modules.training.state.sample_requests import sample_requests
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """What a trainer's way of using several devices changes in the set-up."""
+
+    wrap_model: Callable[[Family], Weights]
+    scaler_class: type[torch.amp.GradScaler]
+    equal_micro_batches: bool  # every rank needs as many micro-batches as the others
+    backup_writer: Callable[[Rotation], BackupWriter]
+
+
+def build_components(
+    config: TrainConfig,
+    folder: RunFolder,
+    plan: Plan,
+    ranks: RankGroup,
+    parallelism: Parallelism,
+    report: Report,
+    check_stop: Callable[[], None],
+    select_rows: RowSelection | None = None,
+) -> Components:
+    """Everything, ready for a backup to be restored into; `select_rows` says which images to encode, without it all.
+
+    Raises TandemError if config or data cannot be used.
+    """
+    precision = choose_precision(config, ranks, parallelism)
+    kind = check_available(config)
+    fetch_base_model(kind, config, ranks, report, check_stop)
+    check_memory(kind, config, ranks.device, ranks.world_size)
+    data_config = resolve_data(config, kind, ranks, report, check_stop)
+    family = load_family(data_config)
+    plan = replace(plan, initial_model=check_initial_model(family, config, plan.initial_model))
+    requests = _checked_requests(config, family, report)
+    prepare_model(family, config, precision, ranks)
+    family.device = ranks.device
+    problems_file, equal = folder.log_dir / "problems.txt", parallelism.equal_micro_batches
+    batch = plan.global_batch_size
+    if kind.brings_data:
+        data = prepare_own_data(config, family, batch, ranks, report, problems_file, equal_micro_batches=equal)
+    else:
+        data = prepare_dataset(
+            data_config,
+            family,
+            precision,
+            batch,
+            ranks,
+            report,
+            problems_file,
+            check_stop,
+            equal_micro_batches=equal,
+            select_rows=select_rows,
+        )
+    check_validation(config, data)
+    family.offload_frozen()
+    weights = parallelism.wrap_model(family)
+    groups, guarded_step = _optimization(config, family, weights, precision, ranks.world_size)
+    return Components(
+        config=config,
+        folder=folder,
+        plan=plan,
+        device=ranks.device,
+        precision=precision,
+        family=family,
+        weights=weights,
+        groups=groups,
+        data=data,
+        guarded_step=guarded_step,
+        fused_backward=FusedBackward(guarded_step, weights) if config.fused_backward else None,
+        ema=_average(config, weights, batch) if config.ema else None,
+        schedule_free=ScheduleFreeWeights.of(guarded_step.optimizer, weights),
+        backups=parallelism.backup_writer(
+            Rotation(config.backups_kept, config.backups_kept_every, config.backups_kept_days)
+        ),
+        sample_requests=requests,
+    )
+
+
+def _checked_requests(config: TrainConfig, family: Family, report: Report) -> list[SampleRequest]:
+    """The samples to draw, with a warning for each prompt that the family cannot take as it is."""
+    requests = sample_requests(config, family.size_step)
+    for warning in family.prompt_warnings([text for each in requests for text in (each.prompt, each.negative_prompt)]):
+        report.warning(f"Samples: {warning}")
+    return requests
+
+
+def _optimization(
+    config: TrainConfig, family: Family, weights: Weights, precision: Precision, world_size: int
+) -> tuple[list[SubmoduleGroup], GuardedStep]:
+    """The optimizer's groups, and its step."""
+    undecayed = [] if config.decay_norms_and_biases else without_decay(weights.model)
+    groups = parameter_groups(submodule_groups(family, config, weights.local), weights.shapes, config, undecayed)
+    held = optimizer_weights(weights.local)
+    optimizer = build_optimizer([group.for_optimizer(held) for group in groups], config)
+    single = None
+    if config.stochastic_rounding or config.fused_backward:
+        single = SingleSteps(optimizer, weights.local, held, config.seed, weights.rows)
+    return groups, GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm, single, world_size)
+
+
+def _average(config: TrainConfig, weights: Weights, global_batch_size: int) -> Ema:
+    decay = decay_for_batch(config.ema_decay, global_batch_size, config.ema_reference_batch_size)
+    return Ema(weights.local, decay, weights.swap, config.ema_update_every, on_cpu=config.ema_on_cpu)
+
+
+def choose_precision(config: TrainConfig, ranks: RankGroup, parallelism: Parallelism) -> Precision:
+    """With TF32 only if every rank's GPU has it: ranks that fill one cache together have to compute alike."""
+    own = can_use_tf32(config.precision, ranks.device)
+    tf32 = all(answer == str(True) for answer in ranks.gather("tf32", str(own)))
+    return Precision(
+        config.precision, ranks.device, parallelism.scaler_class, tf32=tf32, attention=config.attention_backend
+    )

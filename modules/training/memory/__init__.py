@@ -1,0 +1,1 @@
+"""What a run keeps in the memory of a device and of the host: found beforehand, measured, and moved there."""

@@ -1,0 +1,1 @@
+"""The optimizer's groups, its step, and the average of the weights."""

@@ -1,0 +1,221 @@
+"""The optimizer that a config names, and a step that skips non-finite gradients without waiting for the device."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from modules.config import ConfigError, ResumeError, TrainConfig
+from modules.distributed import HostCopy, Weights
+from modules.files import printable
+from modules.run.folder.error_help import explain_exception
+from modules.training.optim.single_steps import SingleSteps
+
+
+def check_installed(config: TrainConfig) -> None:
+    """Raises ConfigError if the optimizer's package is not installed: some are optional."""
+    package = config.optimizer.target.partition(":")[0].partition(".")[0]
+    if importlib.util.find_spec(package) is None:
+        raise ConfigError(
+            f"optimizer.name is {config.optimizer.name!r}, which needs the package {package}; it is not installed.",
+            f"Install it with `.venv/bin/python -m pip install {package}`, or choose another optimizer, such as adamw.",
+        )
+
+
+def build_optimizer(
+    parameters: Iterable[nn.Parameter] | Iterable[dict[str, list[nn.Parameter]]], config: TrainConfig
+) -> torch.optim.Optimizer:
+    """An instance of the class that `config.optimizer.target` names, which is imported only now.
+
+    `parameters` may be groups, as torch takes them: {"params": [...]}.
+    """
+    module, name = config.optimizer.target.split(":")
+    kind = getattr(importlib.import_module(module), name)
+    optimizer: torch.optim.Optimizer = kind(list(parameters), lr=config.learning_rate, **config.optimizer.arguments())
+    return optimizer
+
+
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer, learning_rate: float, factors: Sequence[float] | None = None
+) -> None:
+    """Set the learning rate of the next step for every group, times the group's factor."""
+    for group, factor in zip(optimizer.param_groups, factors or [1.0] * len(optimizer.param_groups), strict=True):
+        group["lr"] = learning_rate * factor
+
+
+def loss_factor(world_size: int) -> float:
+    """By what each rank multiplies its losses, because the reduction averages the gradients over the ranks.
+
+    That is the largest power of two of at most `world_size`; GuardedStep multiplies by the rest. Powers of two change
+    no rounding, so each rank computes to the bit what one process does. Three times the loss would be rounded otherwise
+    wherever a model computes in less than the run's precision, as diffusers' rotary embeddings do in an fp64 run.
+    """
+    return 2.0 ** (world_size.bit_length() - 1)
+
+
+class GuardedStep:
+    """Clips and applies gradients; if they are not finite, the step changes no weight.
+
+    After the reduction the gradient norm is the same on all ranks, so all of them skip the same steps.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        weights: Weights,
+        scaler: torch.amp.GradScaler,
+        max_norm: float | None,
+        single: SingleSteps | None = None,
+        world_size: int = 1,
+    ) -> None:
+        """`single`: update the weights one by one, which those in bf16 need; `world_size`: see `loss_factor`."""
+        self.optimizer = optimizer
+        self.single = single
+        self._weights = weights
+        self._scaler = scaler
+        self._max_norm = max_norm
+        self._gradient_factor = world_size / loss_factor(world_size)
+        held = weights.local if single is None else single.held
+        self.names = {id(own): name for name, own in held.items()}  # of what the optimizer holds
+        self._groups = [
+            [weights.local[self.names[id(own)]] if single else own for own in group["params"]]
+            for group in optimizer.param_groups
+        ]
+        self._parameters = [weight for group in self._groups for weight in group]
+        has_half = any(weight.dtype == torch.bfloat16 for weight in self._parameters)
+        self._norm_dtype = torch.float32 if has_half else None
+        # fused kernels read `found_inf` on the device; for others the host has to decide
+        self._on_device = all(group.get("fused") for group in optimizer.param_groups)
+        self._has_momentum = any(group.get("momentum") for group in optimizer.param_groups)
+        self._number = 0  # of the step
+        self.is_restored = False  # from a backup, with which no step has been made
+
+    def apply(
+        self, frozen: Sequence[bool] = (), on_gradients: Callable[[], object] = lambda: None, number: int = 0
+    ) -> Tensor:
+        """Optimizer step `number` from the current gradients, which are then cleared; returns their norm [] unclipped.
+
+        `frozen` says for each group whether to leave it as it is: without gradients an optimizer skips a weight, weight
+        decay and momentum included, and the norm does not count it. `on_gradients` is called when the gradients are
+        clipped and not applied yet.
+        """
+        self._weights.collect_gradients()
+        self._number = number
+        set_aside = self._set_aside(frozen)
+        if frozen and all(frozen):
+            norm = torch.zeros((), device=self._parameters[0].device)
+        else:
+            norm = self._clip_and_step(on_gradients)
+        for parameter, gradient in set_aside:
+            parameter.grad = gradient
+        self._weights.clear_gradients()
+        return norm
+
+    def step_one(self, weight: Tensor, number: int, fault: Tensor) -> Tensor:
+        """Step `number` of one weight, with `single`; returns the norm [] of its gradient, which stays unclipped.
+
+        If that or `fault` [] in fp32, which is 0 or nan, is not finite, the weight stays as it is. `single.finish`
+        follows the last weight.
+        """
+        assert self.single is not None, "see FusedBackward"
+        assert weight.grad is not None, "see FusedBackward"
+        norm = self._norm([weight.grad]) + fault
+        step = partial(self.single.step, weight, number)
+        with self._check_restored():
+            if self._on_device and (self.single.has_state(weight) or not self._has_momentum):  # as in _step
+                self._step_on_device(norm, step)
+            elif math.isfinite(norm.item()):
+                step()
+        return norm
+
+    def undo_backoff(self, steps: int) -> None:
+        """Raise fp16's loss scale to what it was before `steps` skipped steps that no overflow made not finite."""
+        if steps and self._scaler.is_enabled():
+            self._scaler.update(self._scaler.get_scale() / self._scaler.get_backoff_factor() ** steps)
+
+    def _set_aside(self, frozen: Sequence[bool]) -> list[tuple[Tensor, Tensor | None]]:
+        """Take the gradients of `frozen` groups away; returns what to give back after the step."""
+        groups = zip(self._groups, frozen, strict=bool(frozen))
+        taken = [(weight, weight.grad) for group, is_frozen in groups if is_frozen for weight in group]
+        for parameter, _ in taken:
+            parameter.grad = None
+        return taken
+
+    @contextmanager
+    def _check_restored(self) -> Iterator[None]:
+        """Around the first step with a restored state, which only the optimizer itself knows to be complete.
+
+        Raises ResumeError, unless another fault shows only here: memory ran out, a peer was lost, the GPU failed.
+        """
+        if not self.is_restored:
+            yield
+            return
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+            if isinstance(error, dist.DistError) or explain_exception(error, training=True).kind != "error":
+                raise
+            reason = printable(f"{type(error).__name__}: {error}", 200)
+            raise ResumeError(
+                f"resume: the optimizer cannot continue from the state in the backup ({reason}).",
+                "The backup is damaged or from another version; use an older one, or start a new run from its weights.",
+            ) from error
+
+    def _clip_and_step(self, on_gradients: Callable[[], object]) -> Tensor:
+        # The arithmetic of torch.nn.utils' get_total_norm and clip_grads_with_norm_, which sort the gradients by device
+        # and dtype each time: of hundreds of small ones that takes as long as the arithmetic.
+        self._scaler.unscale_(self.optimizer)
+        gradients = [gradient for p in self._parameters if (gradient := p.grad) is not None]
+        if gradients and self._gradient_factor != 1:
+            torch._foreach_mul_(gradients, self._gradient_factor)
+        norm = self._weights.total_norm(self._norm(gradients))
+        on_host = None if self._on_device else HostCopy(norm)  # on its way while the gradients are clipped
+        if gradients and self._max_norm is not None:
+            torch._foreach_mul_(gradients, torch.clamp(self._max_norm / (norm + 1e-6), max=1.0))
+        on_gradients()
+        with self._check_restored():
+            self._step(norm, on_host)
+        self.is_restored = False
+        self._scaler.update()
+        return norm
+
+    def _norm(self, gradients: list[Tensor]) -> Tensor:
+        """The norm [] of all; of bf16 ones in fp32, where torch would round each to bf16."""
+        if not gradients:
+            return torch.zeros((), device=self._parameters[0].device)
+        norms: tuple[Tensor, ...] = torch._foreach_norm(gradients, 2.0, self._norm_dtype)
+        whole: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+        return whole
+
+    def _step(self, norm: Tensor, on_host: HostCopy | None) -> None:
+        """A step of the optimizer, unless the norm is not finite."""
+        if on_host is not None:
+            if math.isfinite(on_host.read()[0]):
+                self._step_optimizer()
+        elif self._has_momentum and not self.optimizer.state and not torch.isfinite(norm):
+            pass  # fused SGD would take its momentum as initialised by a first step that was skipped
+        elif self._scaler.is_enabled():
+            self._scaler.step(self.optimizer)
+        else:
+            self._step_on_device(norm, self._step_optimizer)
+
+    def _step_on_device(self, norm: Tensor, step: Callable[[], object]) -> None:
+        found_inf = (norm * 0 != 0).to(torch.float32)  # inf * 0 and nan * 0 are nan; three kernels fewer than isfinite
+        self.optimizer.found_inf = found_inf  # type: ignore[attr-defined]  # the protocol of torch.amp.GradScaler
+        self.optimizer.grad_scale = None  # type: ignore[attr-defined]
+        step()
+        del self.optimizer.found_inf, self.optimizer.grad_scale  # type: ignore[attr-defined]
+
+    def _step_optimizer(self) -> None:
+        if self.single is None:
+            self.optimizer.step()
+        else:
+            self.single.step_all(self._number)

@@ -1,0 +1,63 @@
+"""What one rank trains with, each part made by the set-up."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import torch
+
+from modules.config import TrainConfig, total_steps
+from modules.config.schedules import learning_rate_factor
+from modules.distributed import Weights
+from modules.families._family import Family, SampleRequest
+from modules.run import RunFolder
+from modules.training.backup.writer import BackupWriter
+from modules.training.data.dataset import Dataset
+from modules.training.device.precision import Precision
+from modules.training.methods.submodules import SubmoduleGroup
+from modules.training.optim.ema import Ema
+from modules.training.optim.fused_backward import FusedBackward
+from modules.training.optim.optimizers import GuardedStep, set_learning_rate
+from modules.training.optim.schedule_free import ScheduleFreeWeights
+from modules.training.state.plan import Plan
+
+
+@dataclass(frozen=True)
+class Components:
+    """What one rank trains with. `weights.model` is the bare module; `family.model` may be a wrapper around it."""
+
+    config: TrainConfig
+    folder: RunFolder
+    plan: Plan
+    device: torch.device
+    precision: Precision
+    family: Family
+    weights: Weights
+    groups: list[SubmoduleGroup]  # of the optimizer, in its order
+    data: Dataset
+    guarded_step: GuardedStep
+    fused_backward: FusedBackward | None
+    ema: Ema | None
+    schedule_free: ScheduleFreeWeights | None  # of an optimizer that averages the weights
+    backups: BackupWriter
+    sample_requests: list[SampleRequest]
+    started_at: float = field(default_factory=time.time)  # seconds since 1970
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return total_steps(self.config, self.data.order.steps_per_epoch)
+
+    @property
+    def total_samples(self) -> int:
+        """Samples of the whole run."""
+        epochs, steps = divmod(self.total_steps, self.data.order.steps_per_epoch)
+        return epochs * self.data.order.epoch_size + steps * self.data.order.global_batch_size
+
+    def set_learning_rate(self, step: int) -> float:
+        """Set that of the step after `step` steps for every group; returns the run's."""
+        learning_rate = self.plan.learning_rate * learning_rate_factor(step, self.total_steps, self.config)
+        factors = [group.learning_rate_factor for group in self.groups]
+        set_learning_rate(self.guarded_step.optimizer, learning_rate, factors)
+        return learning_rate

@@ -1,0 +1,47 @@
+"""A pytest that is terminated takes with it what its tests have started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from modules import ROOT
+from tests.leftovers import MARK
+
+HANGS = """import pathlib, subprocess, time
+def test_hang():
+    daemon = subprocess.Popen(["sleep", "300"], start_new_session=True)
+    pathlib.Path("daemon.tmp").write_text(str(daemon.pid))
+    pathlib.Path("daemon.tmp").rename("daemon")
+    time.sleep(300)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a killed program's programs are looked for on Linux and macOS")
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["0", "1"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_daemon_outlives_pytest(tmp_path: Path, number: signal.Signals, workers: str) -> None:
+    (tmp_path / "test_hang.py").write_text(HANGS)
+    options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-n", workers, "--rootdir", str(tmp_path)]
+    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    pytest_program = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *options, str(tmp_path)],
+        cwd=tmp_path,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+    )
+    while not (tmp_path / "daemon").exists():
+        assert pytest_program.poll() is None
+        time.sleep(0.05)
+    daemon = psutil.Process(int((tmp_path / "daemon").read_text()))
+    pytest_program.send_signal(number)
+    pytest_program.wait()
+    daemon.wait(60)

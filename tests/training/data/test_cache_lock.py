@@ -1,0 +1,78 @@
+"""Two runs with one cache folder, started at the same time: the second waits until the first has cached its images."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modules.monitoring import SilentReport
+from modules.training.data import cache_lock as module
+from modules.training.data.cache_lock import LOCK, cache_lock, lock_order
+
+CACHES = """
+import sys
+from pathlib import Path
+from modules.run.folder.run_lock import file_lock
+with file_lock(Path(sys.argv[1])) as is_held:
+    print(is_held, flush=True)
+    sys.stdin.read()
+"""
+
+
+class Notes(SilentReport):
+    """What was said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+
+def test_another_runs_caching_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOOK_EVERY_S", 0.05)
+    report, looks = Notes(), 0
+    other = subprocess.Popen(
+        [sys.executable, "-c", CACHES, str(tmp_path / LOCK)],
+        cwd=Path(__file__).parents[3],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            other.kill()
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"True\n"
+        with pytest.raises(KeyboardInterrupt), cache_lock(tmp_path, SilentReport(), stop):
+            pytest.fail("the other one still caches")
+        lock, kept = tmp_path / LOCK, tmp_path / "kept"
+        with cache_lock(tmp_path, SilentReport(), lambda: os.rename(lock, kept)) as has_waited:
+            assert has_waited, "who removes the lock, as told, waits no longer"
+        kept.replace(lock)
+        with cache_lock(tmp_path, report, look) as has_waited:
+            assert has_waited
+    assert looks >= 3
+    assert len(report.said) == 1
+    assert f"remove {tmp_path / LOCK}." in report.said[0]
+    with cache_lock(tmp_path, report, look) as has_waited:
+        assert not has_waited
+    with cache_lock(tmp_path / "missing", report, look) as has_waited:
+        assert not has_waited, "the writer says what is wrong with the folder"
+
+
+def test_two_runs_on_the_same_machines_lock_in_the_same_order() -> None:
+    one, other = ["a /cache", "", "b /cache", ""], ["b /cache", "a /cache"]
+    assert [one[rank] for rank in lock_order(one)] == [other[rank] for rank in lock_order(other)] == one[::2]
+    assert lock_order(["", ""]) == []

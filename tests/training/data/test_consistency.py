@@ -1,0 +1,46 @@
+"""What another rank says of its images may be anything: the run ends with a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from modules.config import DataError
+from modules.distributed import SharedFolderGroups
+from modules.training.data.consistency import check_same_images, check_same_index_file, check_same_view
+
+FORGED = ["", "[]", "{" * 5000, '["a", "b"]', '["a", "b", [1]]', "1e999", "\x1b[2J", '["a", 1, "x"]']
+
+
+def ranks(*theirs: str) -> Any:
+    """Rank 0 of two; the other one says `theirs`, one text at each call."""
+    texts = iter(theirs)
+    return SimpleNamespace(rank=0, gather=lambda name, text: [text, next(texts)])
+
+
+@pytest.mark.parametrize("text", FORGED)
+def test_forged_index_file(text: str) -> None:
+    with pytest.raises(DataError, match="What rank 1 says of its images cannot be read") as caught:
+        check_same_index_file(Path("index-1"), ["/images"], SharedFolderGroups(0, ((0, 1),)), ranks(text))
+    assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize("hashes", ["", "x", '"', "\x1b[2J"])
+@pytest.mark.parametrize("text", FORGED)
+def test_forged_rows(hashes: str, text: str) -> None:
+    index = SimpleNamespace(
+        header=SimpleNamespace(roots=["/images"]), concept=[0] * 3, relative_path=lambda row: f"{row}\udcff.png"
+    )
+    with pytest.raises(DataError, match="What rank 1 says of its images cannot be read"):
+        check_same_images(cast(Any, index), np.arange(1, 4, dtype=np.uint64), ranks("other", hashes, text))
+
+
+def test_a_cache_folder_that_vanishes_while_it_is_filled_is_named(tmp_path: Path) -> None:
+    index = SimpleNamespace(path=tmp_path / "gone" / "index-1.safetensors")
+    with pytest.raises(DataError, match="gone' is gone: it was removed during the run") as caught:
+        check_same_view(cast(Any, index), np.ones(3, dtype=np.bool_), ranks())
+    assert "--resume latest" in str(caught.value)

@@ -1,0 +1,196 @@
+"""A run that was stopped continues as if it had not been."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from modules.training.studies.parity import weight_difference
+from tests.pair_jobs import ADAPTERS, FP64_JOBS, PARITY, STATEFUL
+from tests.runs import Run, same_state, tiny_config, train_alone
+
+pytestmark = pytest.mark.xdist_group("pair")
+
+STATEFUL_LORA: dict[str, object] = {
+    **ADAPTERS["lora"],
+    "precision": "fp32",
+    "lora_dropout": 0.2,
+    "ema": True,
+    "batch_size": 3,
+}
+PAIR_JOBS: dict[str, dict[str, object]] = {
+    **FP64_JOBS,
+    "uninterrupted": STATEFUL,
+    "half": {**STATEFUL, "max_steps": 4},
+    "resumed": {**STATEFUL, "resumes": "half"},
+    "lora uninterrupted": STATEFUL_LORA,
+    "half a lora": {**STATEFUL_LORA, "max_steps": 6},
+    "lora resumed": {**STATEFUL_LORA, "resumes": "half a lora"},
+    "small and frozen": {
+        **ADAPTERS["lora"],
+        "precision": "bf16",
+        "parts": [{"part": "unet", "weights": "bf16"}],
+        "gradient_checkpointing": True,
+    },
+    "late": {**PARITY, "max_steps": 20},
+    # seven steps on one rank, into the second epoch, then on two
+    "grows": {**PARITY, "max_steps": 7, "ranks": 1},
+    "grown": {**PARITY, "max_steps": 20, "resumes": "grows"},
+}
+
+# dropout, running averages, EMA, and a schedule: everything that could depend on more than the position
+TOUCHY: dict[str, object] = {
+    "family_options": {"dropout": 0.3, "batch_norm": True},
+    "ema": True,
+    "scheduler": "cosine",
+    "warmup_steps": 3,
+    "batch_size": 3,
+    "max_steps": 10,
+}
+
+
+def stopped_after(run: Run, step: int, at: Path) -> Path:
+    """A copy of the run as it was after `step`."""
+    shutil.copytree(run.folder.path, at / "runs" / "x")
+    for backup in (at / "runs" / "x" / "backup").iterdir():
+        if backup.name > f"step-{step:06d}":
+            shutil.rmtree(backup)
+    return at
+
+
+@pytest.fixture(scope="module")
+def whole(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Ten steps without a pause, with a backup after each."""
+    place = tmp_path_factory.mktemp("whole")
+    code, run = train_alone(tiny_config(images, place, backup_every="1 step", backups_kept=99, **TOUCHY))
+    assert code == 0
+    assert run.state.ema is not None  # two states without an average would be the same
+    return run
+
+
+@pytest.mark.parametrize("step", [1, 4, 6, 9])
+def test_a_resumed_run_ends_in_the_same_bits(images: Path, tmp_path: Path, whole: Run, step: int) -> None:
+    code, run = train_alone(tiny_config(images, stopped_after(whole, step, tmp_path), **TOUCHY), "latest")
+    assert code == 0
+    assert run.state.position.step == 10
+    assert same_state(run.state, whole.state)
+    assert run.events("step")[-1]["loss"] == whole.events("step")[-1]["loss"]
+    assert run.events("step")[-1]["lr"] == whole.events("step")[-1]["lr"]
+
+
+@pytest.mark.slow
+def test_an_adapter_on_two_ranks_ends_in_the_same_bits(pair: dict[str, Run]) -> None:
+    assert same_state(pair["lora resumed"].state, pair["lora uninterrupted"].state)
+    assert pair["lora resumed"].losses[-10:] == pair["lora uninterrupted"].losses[-10:]
+    assert pair["small and frozen"].exit_code == 0
+
+
+def test_a_given_backup_begins_a_run_of_its_own(images: Path, tmp_path: Path, whole: Run) -> None:
+    backup = whole.folder.backup_dir / "step-000004"
+    code, run = train_alone(tiny_config(images, tmp_path, run_name="branch", **TOUCHY), str(backup))
+    assert code == 0
+    assert run.events("step")[0]["step"] == 5
+    assert same_state(run.state, whole.state)
+
+
+def test_with_persistent_loader_workers_it_is_the_same_run(images: Path, tmp_path: Path, whole: Run) -> None:
+    workers = {"loader_workers": 1, "persistent_workers": True}
+    code, run = train_alone(tiny_config(images, stopped_after(whole, 4, tmp_path), **TOUCHY, **workers), "latest")
+    assert code == 0
+    assert same_state(run.state, whole.state)
+
+
+def test_a_damaged_newest_backup_falls_back_to_an_older_one(images: Path, tmp_path: Path, whole: Run) -> None:
+    place = stopped_after(whole, 6, tmp_path)
+    damaged = place / "runs" / "x" / "backup" / "step-000006" / "weights.safetensors"
+    data = bytearray(damaged.read_bytes())
+    data[-1] ^= 1
+    damaged.write_bytes(bytes(data))
+    code, run = train_alone(tiny_config(images, place, **TOUCHY), "latest")
+    assert code == 0
+    assert "step-000006 is damaged: the checksum of weights.safetensors does not match" in run.warnings
+    assert same_state(run.state, whole.state)
+
+
+def test_with_every_backup_damaged_nothing_starts(images: Path, tmp_path: Path, whole: Run) -> None:
+    place = stopped_after(whole, 1, tmp_path)
+    (place / "runs" / "x" / "backup" / "step-000001" / "manifest.json").write_text("{")
+    code, run = train_alone(tiny_config(images, place, **TOUCHY), "latest")
+    assert code == 2
+    assert "is undamaged" in run.failure(0)
+
+
+def test_a_run_without_a_backup_begins_at_its_first_step(images: Path, tmp_path: Path) -> None:
+    config = tiny_config(images, tmp_path, max_steps=2)
+    _, first = train_alone(config)
+    shutil.rmtree(first.folder.backup_dir)
+    code, run = train_alone(config, "latest")
+    assert code == 0
+    assert run.state.position.step == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"family_options": {"width": 9, "batch_norm": True}}, "does not fit this config"),
+        ({"family_options": {"dropout": 0.3, "batch_norm": False}}, "another model"),
+        ({"optimizer": "sgd", "family_options": {"dropout": 0.3, "batch_norm": True}}, "has 'adamw'"),
+        ({"optimizer": "lion", "family_options": {"dropout": 0.3, "batch_norm": True}}, "optimizer.name is 'lion'"),
+        ({"method": "lora"}, "method is 'lora', but the run of this backup has 'fine_tune'"),
+        ({"family": "pixel_diffusion", "family_options": {}}, "family is 'pixel_diffusion', but the run"),
+        ({"global_batch_size": 12}, "global_batch_size is 12"),
+    ],
+)
+def test_a_backup_of_another_model_or_batch_is_refused(
+    images: Path, tmp_path: Path, whole: Run, settings: dict[str, object], said: str
+) -> None:
+    place = stopped_after(whole, 4, tmp_path)
+    code, run = train_alone(tiny_config(images, place, **{**TOUCHY, **settings}), "latest")
+    assert code == 2, run.failure(0)
+    assert run.failure(0).startswith("resume: ") or "global_batch_size" in run.failure(0)
+    assert said in run.failure(0)
+
+
+def test_changed_images_are_warned_of(images: Path, tmp_path: Path, whole: Run) -> None:
+    fewer = tmp_path / "fewer"
+    shutil.copytree(images, fewer)
+    (fewer / "00.png").unlink()
+    code, run = train_alone(tiny_config(fewer, stopped_after(whole, 4, tmp_path), **TOUCHY), "latest")
+    assert code == 0
+    assert "The data has changed" in run.warnings
+
+
+def test_a_run_that_is_done_says_so(
+    images: Path, tmp_path: Path, whole: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = stopped_after(whole, 10, tmp_path)
+    capsys.readouterr()
+    code, run = train_alone(tiny_config(images, place, **TOUCHY), "latest")
+    assert code == 0
+    assert "done already; raise epochs or max_steps" in capsys.readouterr().out
+    assert same_state(run.state, whole.state)
+
+
+@pytest.mark.slow
+def test_two_ranks_resume_in_the_same_bits(pair: dict[str, Run]) -> None:
+    whole, resumed = pair["uninterrupted"], pair["resumed"]
+    assert [event["step"] for event in resumed.events("step")] == list(range(1, 11))
+    assert resumed.losses == whole.losses
+    assert same_state(resumed.state, whole.state)
+
+
+@pytest.mark.slow
+def test_a_run_of_one_rank_goes_on_with_two(images: Path, tmp_path: Path, pair: dict[str, Run]) -> None:
+    _, alone = train_alone(tiny_config(images, tmp_path, **{**PARITY, "max_steps": 20}))
+    assert weight_difference(alone.state, pair["grown"].state) <= 1e-9
+    assert pair["grown"].losses == pytest.approx(alone.losses, rel=1e-9)
+
+
+@pytest.mark.slow
+def test_a_run_of_two_ranks_goes_on_with_one(images: Path, tmp_path: Path, pair: dict[str, Run]) -> None:
+    backup = pair["late"].folder.backup_dir / "step-000020"
+    _, shrunk = train_alone(tiny_config(images, tmp_path, **PARITY), str(backup))
+    assert shrunk.events("step")[0]["step"] == 21
+    assert weight_difference(pair["fp64"].state, shrunk.state) <= 1e-9
