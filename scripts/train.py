@@ -58,7 +58,7 @@ from scripts.train_options import (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse the command line and train; returns one of the exit codes listed in README.md."""
+    """Parse the command line and train; returns one of the exit codes listed in docs/running.md."""
     block_pause_signal()
     if arguments is None:  # as a program
         ignore_signals_after_stop()
