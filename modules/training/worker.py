@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -95,8 +95,9 @@ def run_worker(
             ):
                 backup = find_backup(resume_after_restart(resume, folder), folder, report, ranks)
                 trainer = _trainer(config, folder, report, requests, ranks, backup)
+                work = _work_of(trainer)
                 with profiled(config, folder, rank, report):
-                    outcome = _train_or_measure(trainer)
+                    outcome = work()
             code = _exit_code(outcome, in_supervised_group=in_supervised_group)
         except StoppedBeforeTraining as stop:
             report.note(str(stop))
@@ -120,13 +121,13 @@ def run_worker(
     return code
 
 
-def _train_or_measure(trainer: GenericTrainer) -> Outcome:
-    """Train; or, in the processes of those programs, search for a batch size or measure some steps."""
+def _work_of(trainer: GenericTrainer) -> Callable[[], Outcome]:
+    """To train; or, in the processes of those programs, to search for a batch size or to measure some steps."""
     if (search := SearchRequest.from_environment(os.environ)) is not None:
-        return search_batch_size(trainer, search)
+        return partial(search_batch_size, trainer, search)
     if (benchmark := BenchmarkRequest.from_environment(os.environ)) is not None:
-        return measure_steps(trainer, benchmark)
-    return trainer.run()
+        return partial(measure_steps, trainer, benchmark)
+    return trainer.run
 
 
 @contextmanager

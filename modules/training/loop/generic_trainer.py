@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from modules.checkpoint import Backups, Position, Rotation, StoredState
+from modules.checkpoint import Backups, Position, Rotation
 from modules.config import TrainConfig
 from modules.data.batch import Batch
 from modules.data.loading.progress import Progress
@@ -101,43 +101,41 @@ class GenericTrainer:
 
     def setup(self) -> None:
         """Load the model, prepare the data, restore a backup, and report what is about to be trained."""
-        ranks = self.ranks
+        config, ranks = self.config, self.ranks
         self.report.phase("loading")
         with open_checkpoint(self.resume, self.folder, ranks) as checkpoint:
-            self._setup(checkpoint)
-        run_info.announce(self.components, self.progress, ranks, self.report)
-
-    def _setup(self, checkpoint: StoredState | None) -> None:
-        config, ranks = self.config, self.ranks
-        if checkpoint is not None and (changes := check_unchanged(config, checkpoint)):
-            self.report.warning(changes)
-        plan = plan_for(config, ranks.world_size, checkpoint)
-        parallelism = Parallelism(
-            self.wrap_model, self.scaler_class, self.syncs_in_training, backup_writer=self.backup_writer
-        )
-        self.components = build_components(
-            config, self.folder, plan, ranks, parallelism, self.report, self.check_stop, self.select_rows
-        )
-        if config.cache_only:
-            raise StoppedBeforeTraining(CACHED)
-        model = self.components.family.model
-        self.dropout = PerSampleDropout(model, ranks.device, self.report, compiled=config.compile)
-        can_count = not config.compile and not self.syncs_in_training
-        self.flops = ModelFlops.of(self.components.precision, can_count=can_count)
-        self.metrics = StepMetrics(ranks.device, ranks.rank, ranks.world_size, self.flops)
-        self.histograms = WeightHistograms(config.histograms_every, self.components.weights, self.report)
-        self.early_stopping = EarlyStopping.of(config)
-        self.memory = MemoryGuard(config.batch_size, plan.global_batch_size, ranks.rank, ranks.world_size, self.report)
-        self.probe_is_due = wants_probe(config, ranks.device) and not self.syncs_in_training
-        self.actions = ActionRunner(computed_by_all=self.syncs_in_forward)
-        self.best_position: Position | None = None  # of the weights in the model, once the best ones are restored
-        self.progress = Progress(0, self.components.data.order.epoch_size, plan.global_batch_size)
-        if checkpoint is not None:
-            self.progress = load_checkpoint(
-                checkpoint, self.components, self.early_stopping, self.progress, self.report
+            if checkpoint is not None and (changes := check_unchanged(config, checkpoint)):
+                self.report.warning(changes)
+            plan = plan_for(config, ranks.world_size, checkpoint)
+            parallelism = Parallelism(
+                self.wrap_model, self.scaler_class, self.syncs_in_training, backup_writer=self.backup_writer
             )
-        self.previous = self.progress
-        self.sync = MetricSync(self.components, self.metrics, self.memory, ranks, self.report, self.progress)
+            self.components = build_components(
+                config, self.folder, plan, ranks, parallelism, self.report, self.check_stop, self.select_rows
+            )
+            if config.cache_only:
+                raise StoppedBeforeTraining(CACHED)
+            model = self.components.family.model
+            self.dropout = PerSampleDropout(model, ranks.device, self.report, compiled=config.compile)
+            can_count = not config.compile and not self.syncs_in_training
+            self.flops = ModelFlops.of(self.components.precision, can_count=can_count)
+            self.metrics = StepMetrics(ranks.device, ranks.rank, ranks.world_size, self.flops)
+            self.histograms = WeightHistograms(config.histograms_every, self.components.weights, self.report)
+            self.early_stopping = EarlyStopping.of(config)
+            self.memory = MemoryGuard(
+                config.batch_size, plan.global_batch_size, ranks.rank, ranks.world_size, self.report
+            )
+            self.probe_is_due = wants_probe(config, ranks.device) and not self.syncs_in_training
+            self.actions = ActionRunner(computed_by_all=self.syncs_in_forward)
+            self.best_position: Position | None = None  # of the weights in the model, once the best ones are restored
+            self.progress = Progress(0, self.components.data.order.epoch_size, plan.global_batch_size)
+            if checkpoint is not None:
+                self.progress = load_checkpoint(
+                    checkpoint, self.components, self.early_stopping, self.progress, self.report
+                )
+            self.previous = self.progress
+            self.sync = MetricSync(self.components, self.metrics, self.memory, ranks, self.report, self.progress)
+        run_info.announce(self.components, self.progress, ranks, self.report)
 
     def check_stop(self) -> None:
         """Before the first step: raises StoppedBeforeTraining on every rank as soon as any was asked to stop."""

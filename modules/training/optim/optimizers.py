@@ -95,7 +95,6 @@ class GuardedStep:
         # fused kernels read `found_inf` on the device; for others the host has to decide
         self._on_device = all(group.get("fused") for group in optimizer.param_groups)
         self._has_momentum = any(group.get("momentum") for group in optimizer.param_groups)
-        self._number = 0  # of the step
         self.is_restored = False  # from a backup, with which no step has been made
 
     def apply(
@@ -108,12 +107,11 @@ class GuardedStep:
         clipped and not applied yet.
         """
         self._weights.collect_gradients()
-        self._number = number
         set_aside = self._set_aside(frozen)
         if frozen and all(frozen):
             norm = torch.zeros((), device=self._parameters[0].device)
         else:
-            norm = self._clip_and_step(on_gradients)
+            norm = self._clip_and_step(on_gradients, number)
         for parameter, gradient in set_aside:
             parameter.grad = gradient
         self._weights.clear_gradients()
@@ -128,12 +126,12 @@ class GuardedStep:
         assert self.single is not None, "see FusedBackward"
         assert weight.grad is not None, "see FusedBackward"
         norm = self._norm([weight.grad]) + fault
-        step = partial(self.single.step, weight, number)
         with self._check_restored():
             if self._on_device and (self.single.has_state(weight) or not self._has_momentum):  # as in _step
-                self._step_on_device(norm, step)
+                with self._skipping(norm):
+                    self.single.step(weight, number)
             elif math.isfinite(norm.item()):
-                step()
+                self.single.step(weight, number)
         return norm
 
     def undo_backoff(self, steps: int) -> None:
@@ -169,7 +167,7 @@ class GuardedStep:
                 "The backup is damaged or from another version; use an older one, or start a new run from its weights.",
             ) from error
 
-    def _clip_and_step(self, on_gradients: Callable[[], object]) -> Tensor:
+    def _clip_and_step(self, on_gradients: Callable[[], object], number: int) -> Tensor:
         # The arithmetic of torch.nn.utils' get_total_norm and clip_grads_with_norm_, which sort the gradients by device
         # and dtype each time: of hundreds of small ones that takes as long as the arithmetic.
         self._scaler.unscale_(self.optimizer)
@@ -182,7 +180,7 @@ class GuardedStep:
             torch._foreach_mul_(gradients, torch.clamp(self._max_norm / (norm + 1e-6), max=1.0))
         on_gradients()
         with self._check_restored():
-            self._step(norm, on_host)
+            self._step(norm, on_host, number)
         self.is_restored = False
         self._scaler.update()
         return norm
@@ -195,27 +193,27 @@ class GuardedStep:
         whole: Tensor = torch.linalg.vector_norm(torch.stack(norms))
         return whole
 
-    def _step(self, norm: Tensor, on_host: HostCopy | None) -> None:
+    def _step(self, norm: Tensor, on_host: HostCopy | None, number: int) -> None:
         """A step of the optimizer, unless the norm is not finite."""
+        step: Callable[[], object] = (
+            self.optimizer.step if self.single is None else partial(self.single.step_all, number)
+        )
         if on_host is not None:
             if math.isfinite(on_host.read()[0]):
-                self._step_optimizer()
+                step()
         elif self._has_momentum and not self.optimizer.state and not torch.isfinite(norm):
             pass  # fused SGD would take its momentum as initialised by a first step that was skipped
         elif self._scaler.is_enabled():
             self._scaler.step(self.optimizer)
         else:
-            self._step_on_device(norm, self._step_optimizer)
+            with self._skipping(norm):
+                step()
 
-    def _step_on_device(self, norm: Tensor, step: Callable[[], object]) -> None:
+    @contextmanager
+    def _skipping(self, norm: Tensor) -> Iterator[None]:
+        """Fused kernels that run inside change nothing if the norm is not finite."""
         found_inf = (norm * 0 != 0).to(torch.float32)  # inf * 0 and nan * 0 are nan; three kernels fewer than isfinite
         self.optimizer.found_inf = found_inf  # type: ignore[attr-defined]  # the protocol of torch.amp.GradScaler
         self.optimizer.grad_scale = None  # type: ignore[attr-defined]
-        step()
+        yield
         del self.optimizer.found_inf, self.optimizer.grad_scale  # type: ignore[attr-defined]
-
-    def _step_optimizer(self) -> None:
-        if self.single is None:
-            self.optimizer.step()
-        else:
-            self.single.step_all(self._number)
