@@ -98,6 +98,7 @@ def test_filter_matches_names_and_captions(section: Section, shared_driver: Driv
     browser(section).kind.choose("all")
 
 
+@pytest.mark.slow
 def test_filter_and_replacement_stay_at_a_change_of_scale(section: Section, shared_driver: Driver) -> None:
     driver, window = shared_driver, shared_driver.window
     browser(section).filter.line.focus_force()
@@ -124,6 +125,7 @@ def test_filter_and_replacement_stay_at_a_change_of_scale(section: Section, shar
     window.set_scale(100)
 
 
+@pytest.mark.slow
 def test_unusable_controls_are_hidden(section: Section, shared_driver: Driver, folder: Path) -> None:
     found, driver = browser(section), shared_driver
     assert found.bar.winfo_viewable()
@@ -150,6 +152,7 @@ def test_unusable_controls_are_hidden(section: Section, shared_driver: Driver, f
     assert found.editor.winfo_rootx() > found.grid_view.winfo_rootx()
 
 
+@pytest.mark.slow
 def test_the_caption_box_is_whole_whatever_is_said_of_the_image(section: Section, shared_driver: Driver) -> None:
     driver, found = shared_driver, browser(section)
     before = driver.window.geometry()
@@ -168,6 +171,7 @@ def test_the_caption_box_is_whole_whatever_is_said_of_the_image(section: Section
         driver.settle()
 
 
+@pytest.mark.slow
 def test_problems_are_counted_at_their_tab(section: Section, shared_driver: Driver) -> None:
     count = len(pages(section).image_index.problems)
     assert section.tabs.buttons["Problems"].cget("text") == f"Problems ({count})"

@@ -78,6 +78,7 @@ def test_a_row_under_the_pointer_has_round_corners(shared_driver: Driver) -> Non
     window.destroy()
 
 
+@pytest.mark.slow
 def test_tools_keep_their_fields_near_and_their_subtitle_whole(shared_driver: Driver) -> None:
     window = shared_driver.window
     window.show_section("tools")

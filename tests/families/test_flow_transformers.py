@@ -63,6 +63,7 @@ def drawn(folder: Path, lora: Path | None = None) -> np.ndarray:
     return np.array(pipe(**given, **sizes, generator=generator).images[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_loss_is_that_of_diffusers_and_of_what_is_not_cached(name: str, folders: dict[str, Path]) -> None:
     options = {"family_options": {"latents": "mode"}}

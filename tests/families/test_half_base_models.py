@@ -84,6 +84,7 @@ def same(state: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     assert different == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("base", "case"),
     [
@@ -116,6 +117,7 @@ def test_frozen_encoders_are_cast_to_their_format(bases: dict[str, Path], sdxl_f
     same(family.encoders["text_encoder_2"].state_dict(), loaded.text_encoder_2.state_dict())
 
 
+@pytest.mark.slow
 def test_for_a_gpu_weights_stay_in_the_file_until_they_are_moved(bases: dict[str, Path]) -> None:
     config = config_of(bases["fp16 folder"], **CASES["dora, frozen in bf16"])
     expected, family = cast_after_load(config), load_family(config)

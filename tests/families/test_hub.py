@@ -192,6 +192,7 @@ def test_every_download_error_is_a_sentence(
     assert unfinished(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_private_and_unknown_models_with_a_valid_token(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.repositories[NAME].private = True
     monkeypatch.setenv("HF_TOKEN", TOKEN)
@@ -202,6 +203,7 @@ def test_private_and_unknown_models_with_a_valid_token(hub: HubServer, monkeypat
         model("owner/other").download(silent)
 
 
+@pytest.mark.slow
 def test_earlier_download_is_used_if_the_hub_is_unreachable(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     assert model().download(silent) == ""
     hub.repositories[NAME].silent = True
@@ -217,6 +219,7 @@ def test_earlier_download_is_used_if_the_hub_is_unreachable(hub: HubServer, monk
         model("owner/other").download(silent)
 
 
+@pytest.mark.slow
 def test_broken_connection_is_resumed(hub: HubServer) -> None:
     hub.repositories[NAME].breaks = {UNET: 2}
     reported: list[tuple[int, int]] = []

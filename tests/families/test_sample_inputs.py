@@ -76,6 +76,7 @@ def test_a_learned_token_is_encoded_every_time(sd_folder: Path) -> None:
     assert images[0] != images[1]
 
 
+@pytest.mark.slow
 def test_results_under_autocast_are_kept_apart(sd_folder: Path) -> None:
     family = load("stable_diffusion", sd_folder)
     exact = family.sample(SMALL).tobytes()

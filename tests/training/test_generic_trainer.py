@@ -46,6 +46,7 @@ def test_drop_last_leaves_out_the_short_step(pair: dict[str, Run]) -> None:
     assert run.state.position.samples_seen == 2 * 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "tf32"])
 def test_every_precision_trains_on_the_cpu(images: Path, tmp_path: Path, precision: str) -> None:
     code, run = train_alone(tiny_config(images, tmp_path, precision=precision, max_steps=30))
@@ -55,6 +56,7 @@ def test_every_precision_trains_on_the_cpu(images: Path, tmp_path: Path, precisi
     assert reported[-1] < reported[0]
 
 
+@pytest.mark.slow
 def test_recomputing_gives_the_same_losses(images: Path, tmp_path: Path) -> None:
     options = {"dropout": 0.2}
     _, plain = train_alone(tiny_config(images, tmp_path, run_name="p", family_options=options))
@@ -65,6 +67,7 @@ def test_recomputing_gives_the_same_losses(images: Path, tmp_path: Path) -> None
     assert saved.losses == pytest.approx(plain.losses, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_channels_last_differs_by_rounding_only(images: Path, tmp_path: Path) -> None:
     exact = {"precision": "fp64"}
     _, plain = train_alone(tiny_config(images, tmp_path, run_name="p", **exact))

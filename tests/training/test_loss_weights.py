@@ -53,6 +53,7 @@ def validation_losses(run: Run) -> list[float]:
     return [float(str(event["loss"])) for event in run.events("validation")]
 
 
+@pytest.mark.slow
 def test_one_weight_for_all_scales_loss_and_gradient(still: dict[tuple[float, float], Run]) -> None:
     plain, quarter = still[1.0, 1.0], still[0.25, 0.25]
     assert quarter.losses == pytest.approx([0.25 * loss for loss in plain.losses], rel=1e-12)

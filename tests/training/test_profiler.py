@@ -45,6 +45,7 @@ def test_some_steps_are_traced_without_changing_any(images: Path, tmp_path: Path
     assert times == sorted(times, reverse=True)
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_early_keeps_what_was_traced_and_one_too_short_says_so(images: Path, tmp_path: Path) -> None:
     _, run = train_alone(tiny_config(images, tmp_path, max_steps=4, profile_steps=50))
     assert optimizer_steps(trace(run, 0)) == 1

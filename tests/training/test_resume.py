@@ -95,6 +95,7 @@ def test_a_given_backup_begins_a_run_of_its_own(images: Path, tmp_path: Path, wh
     assert same_state(run.state, whole.state)
 
 
+@pytest.mark.slow
 def test_with_persistent_loader_workers_it_is_the_same_run(images: Path, tmp_path: Path, whole: Run) -> None:
     workers = {"loader_workers": 1, "persistent_workers": True}
     code, run = train_alone(tiny_config(images, stopped_after(whole, 4, tmp_path), **TOUCHY, **workers), "latest")

@@ -74,6 +74,7 @@ def dora(sdxl: Path) -> Any:
     return adapted(sdxl, StableDiffusionXLPipeline, SDXL, ALL, dora=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["diffusers", "kohya"])
 @pytest.mark.parametrize("with_lengths", [False, True])
 def test_what_is_written_is_read_again(dora: Any, layout: Any, with_lengths: bool, tmp_path: Path) -> None:
@@ -93,6 +94,7 @@ def test_what_is_written_is_read_again(dora: Any, layout: Any, with_lengths: boo
             assert torch.equal(one.magnitude, other.magnitude)
 
 
+@pytest.mark.slow
 def test_dora_comes_whole_out_of_kohyas_layout(dora: Any, sdxl: Path, tmp_path: Path) -> None:
     """As diffusers itself leaves dora_scale out of kohya's layout, it is given the same file in its own."""
     kohya, own = tmp_path / "kohya.safetensors", tmp_path / "own.safetensors"
@@ -107,6 +109,7 @@ def as_peft_shapes_it(lengths: torch.Tensor) -> torch.Tensor:
     return lengths.flatten() if lengths.dim() == 2 else lengths.transpose(0, 1)
 
 
+@pytest.mark.slow
 def test_diffusers_own_names_for_dora_in_kohyas_layout_fit(dora: Any, sdxl: Path, tmp_path: Path) -> None:
     """Its table knows where dora_scale goes; its loader only ever hands it none, and its shapes are peft's."""
     from diffusers.loaders import lora_conversion_utils as table

@@ -70,6 +70,7 @@ def test_a_machine_with_the_same_software_is_ready(host: Host, server: SshServer
     assert not (server.home / "x").exists()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_reached_is_one_sentence(host: Host, server: SshServer, tmp_path: Path) -> None:
     port = free_port()
     said = check_host(changed(host, port=port)).fault
@@ -108,6 +109,7 @@ def test_keys_that_are_not_accepted(host: Host, server: SshServer, monkeypatch: 
     assert check_host(host).fault.startswith("ssh is not installed on this machine.")
 
 
+@pytest.mark.slow
 def test_answers_of_another_version_or_of_nobody(server: SshServer, tmp_path: Path) -> None:
     here = describe_this_machine()
     old = here.model_copy(update={"tandem": "0.0.1", "packages": {**here.packages, "torch": "2.12.0"}})

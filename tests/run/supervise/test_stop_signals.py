@@ -95,6 +95,7 @@ def test_what_only_measures_is_not_waited_for_after_a_stop(
     assert "Stopping; press Ctrl-C again to stop at once." in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_late_signal_does_not_end_a_run_that_a_rank_was_asked_to_pause(folder: RunFolder) -> None:
     process = supervise_in_subprocess(
         folder, sys.executable, str(WORKER), str(folder.path), "finish:138", late_signal=signal.SIGTERM
