@@ -71,6 +71,7 @@ def test_malformed_records_are_rejected() -> None:
             index.add(record, {})
 
 
+@pytest.mark.slow
 def test_tags_are_counted_once_per_image(folder: Path) -> None:
     assert tag_counts(run_survey(folder).images) == [("cat", 3), ("number 0", 1), ("number 1", 1), ("number 2", 1)]
 

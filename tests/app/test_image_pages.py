@@ -181,6 +181,7 @@ def test_problems_are_counted_at_their_tab(section: Section, shared_driver: Driv
     assert browser(section).grid_view.empty == NONE_FOUND
 
 
+@pytest.mark.slow
 def test_keys_navigate_the_grid_and_the_caption(section: Section, shared_driver: Driver) -> None:
     grid = browser(section).grid_view
     shared_driver.click_button("Find and replace")
@@ -210,6 +211,7 @@ def test_keys_navigate_the_grid_and_the_caption(section: Section, shared_driver:
     file.write_text("a cat, number 1, grey fur", "utf-8")
 
 
+@pytest.mark.slow
 def test_details_follow_the_resolution(section: Section, shared_driver: Driver) -> None:
     driver = shared_driver
     assert browser(section).grid_view.select(browser(section).shown[0].file)
@@ -223,6 +225,7 @@ def test_details_follow_the_resolution(section: Section, shared_driver: Driver) 
     driver.go_to("data", "Images")
 
 
+@pytest.mark.slow
 def test_replace_writes_all_captions_and_undoes_them(section: Section, folder: Path, shared_driver: Driver) -> None:
     browser(section).show_only("")
     bar = browser(section).replacing

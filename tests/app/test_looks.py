@@ -62,6 +62,7 @@ def test_rows_begin_below_their_title_and_switches_below_fields(shared_driver: D
     assert fields["random_seed"].control.winfo_rootx() + Switch.RING == fields["count"].control.winfo_rootx()
 
 
+@pytest.mark.slow
 def test_a_row_under_the_pointer_has_round_corners(shared_driver: Driver) -> None:
     window = tk.Toplevel(shared_driver.window)
     row = ClickableRow(window)

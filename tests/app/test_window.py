@@ -109,6 +109,7 @@ def test_focused_field_is_scrolled_into_view(driver: Driver) -> None:
     assert top + widget.winfo_height() <= area.winfo_height()
 
 
+@pytest.mark.slow
 def test_every_shortcut_of_the_list_is_bound(driver: Driver) -> None:
     driver.press("F1")
     (dialog,) = driver.dialogs()

@@ -58,6 +58,7 @@ def test_a_download(marker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not marker.exists(), marker.read_text()
 
 
+@pytest.mark.slow
 def test_tensorboard(marker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder.create(TrainConfig(runs_dir=str(tmp_path / "runs"), run_name="x"))
     owner = SimpleNamespace(bind=lambda *_, **__: None, after=lambda *_: None)
@@ -81,6 +82,7 @@ def test_the_window(marker: Path) -> None:
     assert done.stdout.startswith("Tandem ")
 
 
+@pytest.mark.slow
 def test_relative_paths_start_in_the_current_folder(
     marker: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

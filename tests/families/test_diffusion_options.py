@@ -90,6 +90,7 @@ def test_cache_is_reused_only_if_encoding_would_be_the_same(
         assert all(torch.equal(kept[0][name], kept[1][name]) for name in kept[0])
 
 
+@pytest.mark.slow
 def test_fingerprint_depends_on_encoder_weights(sd_folder: Path) -> None:
     before, after = (load("stable_diffusion", sd_folder) for _ in range(2))
     assert before.fingerprint() == after.fingerprint()

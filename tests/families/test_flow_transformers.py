@@ -96,6 +96,7 @@ class Attentions(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_attention_has_a_mask_only_where_captions_are_padded(name: str, folders: dict[str, Path]) -> None:
     """No flash attention takes one."""

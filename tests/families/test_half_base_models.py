@@ -109,6 +109,7 @@ def test_weights_are_those_of_a_cast_after_loading(base: str, case: str, bases: 
         same(encoder.state_dict(), expected.encoders[name].state_dict())
 
 
+@pytest.mark.slow
 def test_frozen_encoders_are_cast_to_their_format(bases: dict[str, Path], sdxl_folder: Path) -> None:
     family = load_family(config_of(bases["fp16 folder"], **CASES["lora, frozen in bf16"]))
     loaded = StableDiffusionXLPipeline.from_pretrained(bases["fp16 folder"], dtype=torch.float32)

@@ -235,6 +235,7 @@ class Stopped(Exception):
     """The run is to end."""
 
 
+@pytest.mark.slow
 def test_cancelled_download_keeps_completed_files(hub: HubServer, tmp_path: Path) -> None:
     held = threading.Event()
     hub.repositories[NAME].hold = {UNET: held}
@@ -254,6 +255,7 @@ def test_cancelled_download_keeps_completed_files(hub: HubServer, tmp_path: Path
     assert again == [UNET], "complete files stay"
 
 
+@pytest.mark.slow
 def test_waiting_thread_stays_active_during_a_download(hub: HubServer) -> None:
     held = threading.Event()
     hub.repositories[NAME].hold = {UNET: held}

@@ -98,6 +98,7 @@ def test_a_base_model_that_predicts_something_else_is_refused(
         assert "its prediction type is not what this run started with" in run.failure(0)
 
 
+@pytest.mark.slow
 def test_drawing_without_the_base_model_says_how_to_name_it(
     begun: dict[str, TrainConfig], sdxl_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,6 +123,7 @@ def test_drawing_without_the_base_model_says_how_to_name_it(
         gone.rename(before)
 
 
+@pytest.mark.slow
 def test_a_model_that_was_replaced_in_its_place_is_refused(begun: dict[str, TrainConfig], other_folder: Path) -> None:
     config = begun["lora"]
     base = Path(str(config.base_model))

@@ -39,6 +39,7 @@ def rounds(family: LatentDiffusion, number: int = 3) -> list[list[bytes]]:
     return [[family.sample(request).tobytes() for request in REQUESTS] for _ in range(number)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stable_diffusion", "stable_diffusion_xl"])
 def test_frozen_encoders_run_once_for_each_prompt_of_all_rounds(kind: str, sd_folder: Path, sdxl_folder: Path) -> None:
     folder = sd_folder if kind == "stable_diffusion" else sdxl_folder

@@ -121,6 +121,7 @@ def test_images_are_bit_identical_to_those_of_diffusers(
         assert loaded.model.training
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_saved_model_loads_in_diffusers_and_tandem(family: str, folders: dict[str, Path], tmp_path: Path) -> None:
     loaded = load(family, folders[family], parts=[{"part": "unet"}, {"part": "text_encoder"}])

@@ -105,6 +105,7 @@ def test_fp8_becomes_bf16_and_is_said(base: Any, tmp_path: Path) -> None:
             read(config)
 
 
+@pytest.mark.slow
 def test_another_family_or_layout_is_named(base: Any, tmp_path: Path) -> None:
     folder, file = base("z_image")
     other_folder, other_file = base("krea2")

@@ -184,6 +184,7 @@ def test_diffusion_pipe(tmp_path: Path, given_settings: dict[str, Any]) -> None:
     check(found, kept, diffusion_pipe.TABLE)
 
 
+@pytest.mark.slow
 @given(given_settings=groups(simple_tuner.TABLE), backend=groups(simple_tuner.BACKEND_TABLE))
 @SETTINGS
 def test_simple_tuner(tmp_path: Path, given_settings: dict[str, Any], backend: dict[str, Any]) -> None:
@@ -195,6 +196,7 @@ def test_simple_tuner(tmp_path: Path, given_settings: dict[str, Any], backend: d
     check(found, own, simple_tuner.BACKEND_TABLE, "data_backend_config.0.")
 
 
+@pytest.mark.slow
 @given(given_settings=groups(training_yaml.TABLE))
 @SETTINGS
 def test_training_yaml(tmp_path: Path, given_settings: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ def test_second(): pass
 NOT_IMPORTED = "import pytest\npytestmark = [\n    pytest.mark.long,\n    pytest.mark.slow,\n]\nraise ValueError\n"
 
 
+@pytest.mark.slow
 def test_what_is_left_out(tmp_path: Path) -> None:
     for name, text in {"a_many": MANY, "b_few": "def test_only(): pass\n", "c_slow": NOT_IMPORTED}.items():
         (tmp_path / f"test_{name}.py").write_text(text)

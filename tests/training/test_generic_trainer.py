@@ -87,6 +87,7 @@ def test_two_ranks_stop_early_at_the_same_validation(pair: dict[str, Run]) -> No
     assert (run.folder.model_dir / "weights.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_validation_changes_nothing_in_the_training(images: Path, tmp_path: Path) -> None:
     split = {"validation_split": 0.2, "family_options": {"batch_norm": True, "dropout": 0.2}, "ema": True}
     _, without = train_alone(tiny_config(images, tmp_path, run_name="w", **split))

@@ -70,6 +70,7 @@ def whole(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 4, 6, 9])
 def test_a_resumed_run_ends_in_the_same_bits(images: Path, tmp_path: Path, whole: Run, step: int) -> None:
     code, run = train_alone(tiny_config(images, stopped_after(whole, step, tmp_path), **TOUCHY), "latest")

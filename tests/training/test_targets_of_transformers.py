@@ -100,6 +100,7 @@ def _last(name: str, known: set[str]) -> str:
     return next((end for end in known if name.endswith("." + end)), name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SIZES)
 def test_comfyui_knows_every_key_of_diffusers_layout_or_it_is_said(kind: str, tmp_path: Path) -> None:
     with quiet_libraries(), torch.device("meta"):

@@ -64,6 +64,7 @@ def test_too_many_end_the_run(tmp_path: Path, count: int, tolerated: int) -> Non
         images.check()
 
 
+@pytest.mark.slow
 def test_a_list_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     images, _, report = collector(tmp_path / "gone", 100)
     images.add([problem(1)])

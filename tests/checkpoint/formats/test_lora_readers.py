@@ -135,6 +135,7 @@ def test_diffusers_own_names_for_dora_in_kohyas_layout_fit(dora: Any, sdxl: Path
     assert all(torch.equal(loaded[place], lengths) for place, lengths in trained.items() if lengths is not None)
 
 
+@pytest.mark.slow
 def test_peft_reads_the_unet_s_adapter(sd: Path, tmp_path: Path) -> None:
     from peft import set_peft_model_state_dict
 

@@ -132,6 +132,7 @@ def test_answers_of_another_version_or_of_nobody(server: SshServer, tmp_path: Pa
     assert (allowed.fault, "torch is 2.12.0 on beta and" in str(allowed)) == ("", True)
 
 
+@pytest.mark.slow
 def test_gpus_are_compared() -> None:
     beta = Host.make("beta", "beta", "~/tandem")
     one: Description = describe_this_machine().model_copy(update={"gpus": [], "obstacle": ""})

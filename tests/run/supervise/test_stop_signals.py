@@ -31,6 +31,7 @@ from tests.run.supervise.supervised import (
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "exit_code", "reason"),
     [
