@@ -28,8 +28,9 @@ from scripts.gpu_check_list import (
 )
 from scripts.gpu_worker import publish
 from scripts.make_demo_data import make_demo_data
+from tests.environment import LAUNCHER_VARIABLES
 from tests.ports import free_port
-from tests.runs import LAUNCHER_VARIABLES, Run, group_exit_codes, group_settings, opened, tiny_config, train_alone
+from tests.runs import Run, group_exit_codes, group_settings, opened, tiny_config, train_alone
 
 
 def run_check(device: torch.device, place: Path, *, name: str, backend: str, ranks: int, rank: int) -> str:

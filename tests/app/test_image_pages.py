@@ -244,6 +244,7 @@ def test_replace_writes_all_captions_and_undoes_them(section: Section, folder: P
     assert all("grey" in image.caption for image in browser(section).shown if image.caption)
 
 
+@pytest.mark.slow
 def test_a_replacement_and_its_undo_outlast_a_change_of_scale(
     section: Section, folder: Path, shared_driver: Driver
 ) -> None:
@@ -273,6 +274,7 @@ def test_a_replacement_and_its_undo_outlast_a_change_of_scale(
         assert all(colour in (folder / f"{number:02}.txt").read_text("utf-8") for number in range(12))
 
 
+@pytest.mark.slow
 def test_read_only_captions_give_the_reason(section: Section, shared_driver: Driver) -> None:
     shared_driver.draft.set("concepts.0.caption_source", "file_name")
     pages(section).reload_if_changed()
@@ -282,6 +284,7 @@ def test_read_only_captions_give_the_reason(section: Section, shared_driver: Dri
     assert "The folder's settings use the file name as the caption." in shared_driver.text(section)
 
 
+@pytest.mark.slow
 def test_a_typed_caption_is_counted_and_readable_as_its_folder(
     section: Section, folder: Path, shared_driver: Driver
 ) -> None:

@@ -93,6 +93,7 @@ def test_tools_keep_their_fields_near_and_their_subtitle_whole(shared_driver: Dr
     assert cut_off(section) == []
 
 
+@pytest.mark.slow
 def test_buttons_of_a_dialog_stay_on_the_screen_however_long_its_message(shared_driver: Driver) -> None:
     dialog = Dialog(shared_driver.window, "Not added", "x" * 10_000)
     button = dialog.button("Close", dialog.close)

@@ -96,6 +96,7 @@ def test_tab_goes_through_the_fields_in_reading_order(driver: Driver) -> None:
     assert holding(driver) == "batch_size"
 
 
+@pytest.mark.slow
 def test_focused_field_is_scrolled_into_view(driver: Driver) -> None:
     driver.field("epochs").focus()
     driver.settle()

@@ -53,6 +53,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_model_becomes_one_file_and_a_folder_again(place: Path, tmp_path: Path) -> None:
     from diffusers import StableDiffusionPipeline
 

@@ -171,6 +171,7 @@ def test_a_sample_loads_the_model_in_the_format_of_its_file(count: int, tmp_path
     same(loaded.family.model.state_dict(), expected.model.state_dict())
 
 
+@pytest.mark.slow
 def test_backups_of_runs_that_loaded_in_fp32_find_their_base_model(bases: dict[str, Path]) -> None:
     config = config_of(bases["fp16 folder"], **LORA)
     before = check_initial_model(family_class(config.family).load(config), config, InitialModel(None, {}))

@@ -146,6 +146,7 @@ def one_file(folder: Path) -> None:
     write(folder, "whole.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("behaviour", "token", "sentence"),
     [
@@ -271,6 +272,7 @@ def test_waiting_thread_stays_active_during_a_download(hub: HubServer) -> None:
     assert looks[0] < looks[2], "it is on the processor now and then, which is how the watchdog sees it live"
 
 
+@pytest.mark.slow
 def test_killed_run_ends_its_download(hub: HubServer, tmp_path: Path) -> None:
     hub.repositories[NAME].hold = {UNET: threading.Event()}
     program = (
@@ -284,6 +286,7 @@ def test_killed_run_ends_its_download(hub: HubServer, tmp_path: Path) -> None:
     until(lambda: unfinished(tmp_path) == [], "the end of the download")
 
 
+@pytest.mark.slow
 def test_killed_download_is_a_sentence(hub: HubServer) -> None:
     hub.repositories[NAME].hold = {UNET: threading.Event()}
 

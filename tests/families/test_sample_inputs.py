@@ -87,6 +87,7 @@ def test_results_under_autocast_are_kept_apart(sd_folder: Path) -> None:
     assert family.sample(SMALL).tobytes() == exact != rounded
 
 
+@pytest.mark.slow
 def test_the_blank_image_of_inpainting_is_encoded_once_for_each_size(inpainting_folder: Path) -> None:
     family = load("stable_diffusion", inpainting_folder)
     requests = [SMALL, replace(SMALL, width=128), replace(SMALL, seed=8)]

@@ -210,6 +210,7 @@ def test_training_yaml(tmp_path: Path, given_settings: dict[str, Any]) -> None:
     check(found, {name: value for name, value in kept.items() if name in known}, training_yaml.TABLE)
 
 
+@pytest.mark.slow
 @given(
     data=st.dictionaries(
         st.sampled_from(["config", "process", "datasets", "general", "concepts", "samples", "job", "optimizer", "unet"])

@@ -88,6 +88,7 @@ def test_an_adapter_on_two_ranks_ends_in_the_same_bits(pair: dict[str, Run]) -> 
     assert pair["small and frozen"].exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_given_backup_begins_a_run_of_its_own(images: Path, tmp_path: Path, whole: Run) -> None:
     backup = whole.folder.backup_dir / "step-000004"
     code, run = train_alone(tiny_config(images, tmp_path, run_name="branch", **TOUCHY), str(backup))

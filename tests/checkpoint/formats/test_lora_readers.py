@@ -48,6 +48,7 @@ CASES: dict[str, tuple[str, Any, dict[str, tuple[str, str]], str, dict[str, Any]
 BOTH = ("sd attention", "sd all", "sd mixed ranks", "sdxl all")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "layout"), [*((case, "kohya") for case in CASES), *((case, "diffusers") for case in BOTH)]
 )
@@ -150,6 +151,7 @@ def test_peft_reads_the_unet_s_adapter(sd: Path, tmp_path: Path) -> None:
     assert same(generate(reader), generate(pipeline))
 
 
+@pytest.mark.slow
 def test_dora_in_kohyas_layout_has_a_column_of_lengths(sd: Path, tmp_path: Path) -> None:
     """ComfyUI takes lengths along the first axis, [out, 1], for those of rows."""
     pipeline = adapted(sd, StableDiffusionPipeline, SD, ALL, dora=True)

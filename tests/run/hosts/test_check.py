@@ -147,6 +147,7 @@ def test_gpus_are_compared() -> None:
     assert "code on beta differs from this machine's" in compare(beta, same_version, one).fault
 
 
+@pytest.mark.slow
 def test_an_endless_answer_is_cut(server: SshServer, tmp_path: Path) -> None:
     talker = stand_in(tmp_path, "")
     (tmp_path / "python").write_text("#!/bin/sh\nexec yes\n")

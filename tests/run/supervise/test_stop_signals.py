@@ -105,6 +105,7 @@ def test_a_late_signal_does_not_end_a_run_that_a_rank_was_asked_to_pause(folder:
     assert process.returncode == 138, message
 
 
+@pytest.mark.slow
 def test_second_ctrl_c_stops_at_once(folder: RunFolder) -> None:
     process = supervise_in_subprocess(folder, sys.executable, str(WORKER), str(folder.path), "stubborn")
     wait_until_started(folder, 1)
