@@ -21,6 +21,7 @@ def test_what_is_kept() -> None:
     assert environ == {**kept, "LANG": "C.UTF-8"}
 
 
+@pytest.mark.slow
 def test_pytest_scrubs_it_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "test_sees.py").write_text(SEES)
     for name in ("HF_HUB_OFFLINE", "RANK", "NO_COLOR", "HTTPS_PROXY"):

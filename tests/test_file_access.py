@@ -125,6 +125,7 @@ def test_the_search_itself(source: str, found: list[str]) -> None:
     assert direct_uses(source) == found
 
 
+@pytest.mark.slow
 def test_files_are_opened_by_modules_files() -> None:
     """Use open_regular, read_text, read_json, file_size, open_for_writing or remove_tree of modules.files instead."""
     files = sorted(file for folder in ("modules", "app", "scripts", "tandem") for file in (ROOT / folder).rglob("*.py"))

@@ -16,6 +16,7 @@ ALLOWED = ("torch._foreach_",)  # documented as torch's foreach operators
 ROOTS = ("torch", "dist", "nn")
 
 
+@pytest.mark.slow
 def test_private_names_are_in_one_module() -> None:
     found = {
         f"{path.relative_to(ROOT)}: {name}"

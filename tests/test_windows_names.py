@@ -113,6 +113,7 @@ def test_the_search_itself(source: str, found: list[str]) -> None:
     assert missing_names(source) == found
 
 
+@pytest.mark.slow
 def test_no_name_that_windows_lacks_is_used_there() -> None:
     found = [f"{file.relative_to(ROOT)}:{use}" for file in FILES for use in missing_names(file.read_text("utf-8"))]
     assert found == []

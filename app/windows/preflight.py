@@ -219,6 +219,7 @@ class PreflightWindow(ProgramWindow):
 
     def _see_selected(self) -> None:
         if selected := self.table.selection():
+            self.table.update_idletasks()  # on a busy machine it still has its former height
             self.table.see(selected[0])
 
     def _fit_advice(self) -> None:

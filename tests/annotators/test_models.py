@@ -68,6 +68,7 @@ def test_blip_says_what_transformers_says(blip: Path) -> None:
     assert all(text.startswith("a photo of ") for text in captioner(blip, "a photo of")(IMAGES))
 
 
+@pytest.mark.slow
 def test_florence2_describes_by_its_tasks(tmp_path: Path) -> None:
     model = captioner(model_folder(str(tiny_florence2(tmp_path)), "transformers", caption.MODEL_TYPES))
     assert model.prompt == "<MORE_DETAILED_CAPTION>"

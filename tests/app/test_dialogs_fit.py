@@ -122,6 +122,7 @@ def lowest(widget: tk.Misc) -> int:
     return min(ends)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DIALOGS)
 def test_nothing_of_a_dialog_is_cut_off_on_a_small_screen(closed_dialogs: Driver, name: str) -> None:
     DIALOGS[name](closed_dialogs)

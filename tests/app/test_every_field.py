@@ -131,6 +131,7 @@ def test_setting_is_saved_and_reset(shared_driver: Driver, shared_home: Path, op
         assert not driver.field(path).reset.cget("image")
 
 
+@pytest.mark.slow
 def test_every_setting_is_in_a_card(shared_driver: Driver) -> None:
     """A setting that is in no card would appear in the card "More"."""
     driver = shared_driver

@@ -113,6 +113,7 @@ def test_folder_chooser_returns_what_is_typed_selected_or_listed(
     assert keys == []
 
 
+@pytest.mark.slow
 def test_several_machines_is_no_dead_end(driver: Driver) -> None:
     """With Multi-GPU training off, the window says so and has the switch."""
     driver.go_to("multi_gpu")

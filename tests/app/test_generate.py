@@ -197,6 +197,7 @@ def test_the_model_of_a_run_says_which(driver: Driver, page: Any, home: Path) ->
     assert "From the run" not in driver.text(page.form)
 
 
+@pytest.mark.slow
 def test_the_window_ends_its_process(home: Path, display: str, models: Path) -> None:
     with Driver.open() as driver:
         driver.window.show_section("generate")
@@ -211,6 +212,7 @@ def test_the_window_ends_its_process(home: Path, display: str, models: Path) -> 
         assert process.poll() is not None
 
 
+@pytest.mark.slow
 def test_the_page_opens_as_it_was_left(home: Path, display: str) -> None:
     with Driver.open() as driver:
         driver.window.show_section("generate")

@@ -45,16 +45,19 @@ def test_index_has_sizes_buckets_and_captions(folder: Path) -> None:
     assert index.error == ""
 
 
+@pytest.mark.slow
 def test_missing_folder_is_an_error_of_that_folder(tmp_path: Path) -> None:
     index = run_survey(tmp_path / "gone")
     assert "does not exist" in index.folders[0].error
 
 
+@pytest.mark.slow
 def test_invalid_settings_give_an_error_message() -> None:
     index = survey({"concepts": [{"path": ""}]}, 8, lambda: True, lambda _: None)
     assert "path" in index.error
 
 
+@pytest.mark.slow
 def test_cancelled_survey_stops_early(folder: Path) -> None:
     index = survey({"concepts": [{"path": str(folder)}]}, 8, lambda: False, lambda _: None)
     assert not index.images
@@ -68,6 +71,7 @@ def test_malformed_records_are_rejected() -> None:
             index.add(record, {})
 
 
+@pytest.mark.slow
 def test_tags_are_counted_once_per_image(folder: Path) -> None:
     assert tag_counts(run_survey(folder).images) == [("cat", 3), ("number 0", 1), ("number 1", 1), ("number 2", 1)]
 

@@ -62,6 +62,7 @@ def test_rows_begin_below_their_title_and_switches_below_fields(shared_driver: D
     assert fields["random_seed"].control.winfo_rootx() + Switch.RING == fields["count"].control.winfo_rootx()
 
 
+@pytest.mark.slow
 def test_a_row_under_the_pointer_has_round_corners(shared_driver: Driver) -> None:
     window = tk.Toplevel(shared_driver.window)
     row = ClickableRow(window)
@@ -78,6 +79,7 @@ def test_a_row_under_the_pointer_has_round_corners(shared_driver: Driver) -> Non
     window.destroy()
 
 
+@pytest.mark.slow
 def test_tools_keep_their_fields_near_and_their_subtitle_whole(shared_driver: Driver) -> None:
     window = shared_driver.window
     window.show_section("tools")
@@ -91,6 +93,7 @@ def test_tools_keep_their_fields_near_and_their_subtitle_whole(shared_driver: Dr
     assert cut_off(section) == []
 
 
+@pytest.mark.slow
 def test_buttons_of_a_dialog_stay_on_the_screen_however_long_its_message(shared_driver: Driver) -> None:
     dialog = Dialog(shared_driver.window, "Not added", "x" * 10_000)
     button = dialog.button("Close", dialog.close)

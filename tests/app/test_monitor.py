@@ -146,6 +146,7 @@ def test_nothing_measured_before_a_resume_stays(
     assert page.stats[0].mean_step_s == 0.8, "not the mean with those of the earlier start"
 
 
+@pytest.mark.slow
 def test_smoothing_and_scale_of_the_curves_are_remembered(driven: Driven, runs: Path) -> None:
     follow(driven, runs / "cats")
     page = driven.monitor("curves")

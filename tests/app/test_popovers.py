@@ -82,6 +82,7 @@ def test_choice_by_pointer_and_its_descriptions(driver: Driver) -> None:
     assert driver.draft.get("scheduler") == "cosine"
 
 
+@pytest.mark.slow
 def test_it_closes_when_something_else_is_used(driver: Driver) -> None:
     field = driver.field("scheduler")
     driver.click_really(field.control)

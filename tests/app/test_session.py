@@ -175,6 +175,7 @@ def test_a_damaged_session_opens_a_usable_window(
         assert driver.draft.get("seed") == 12
 
 
+@pytest.mark.slow
 def test_texts_that_are_none_in_utf_8_are_kept(display: str, home: Path) -> None:
     """A folder whose name is not UTF-8 is chosen like any other; half a surrogate pair comes from a foreign file."""
     folder = os.fsdecode(b"caf\xe9")

@@ -74,6 +74,7 @@ def test_events_of_widgets_inside_are_not_those_of_the_window(root: tk.Tk) -> No
     assert set(seen) == {"<Configure>"}
 
 
+@pytest.mark.slow
 def test_first_cards_appear_at_once_and_a_jump_waits_for_the_others(driver: Driver) -> None:
     def filled() -> list[FieldCard]:
         return [block for block in section.blocks if block.fields]

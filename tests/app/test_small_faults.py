@@ -41,6 +41,7 @@ def test_train_names_fields_by_their_titles(driver: Driver) -> None:
     driver.press("Escape")
 
 
+@pytest.mark.slow
 def test_settings_are_counted_once_and_what_is_wrong_can_be_mended(driver: Driver, home: Path) -> None:
     """Also a value of a file where it has no effect; one error is gone to after the other."""
     file = home / "wrong.yaml"
@@ -68,6 +69,7 @@ def test_settings_are_counted_once_and_what_is_wrong_can_be_mended(driver: Drive
     assert "Add a sample first." in driver.text(driver.window.sections["sampling"])
 
 
+@pytest.mark.slow
 def test_faults_are_listed_in_the_order_of_the_window(driver: Driver) -> None:
     driver.draft.insert("concepts", 0, {"path": "", "repeats": 0})
     for path, value in {"backups_kept": 0, "max_steps": 0, "epochs": 0, "resolution": 1}.items():
@@ -82,6 +84,7 @@ def test_faults_are_listed_in_the_order_of_the_window(driver: Driver) -> None:
     assert driver.window.section == "output"
 
 
+@pytest.mark.slow
 def test_thousands_may_be_separated_as_in_messages(driver: Driver) -> None:
     field = driver.field("max_steps")
     driver.set("max_steps", "0")

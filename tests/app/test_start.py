@@ -47,12 +47,14 @@ def test_no_display_prints_the_training_command(environment: dict[str, str]) -> 
     assert "python scripts/train.py --config FILE" in done.stderr
 
 
+@pytest.mark.slow
 def test_help_needs_no_display() -> None:
     done = start("-m", "app", "--help")
     assert done.returncode == 0
     assert "--config" in done.stdout
 
 
+@pytest.mark.slow
 def test_window_loads_no_torch(display: str, home: Path) -> None:
     done = start("-c", LIST_IMPORTS, DISPLAY=display, TANDEM_CONFIG_DIR=str(home / "preferences"))
     assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr

@@ -62,6 +62,7 @@ def test_controls_have_contrast_in_every_state(mode: int) -> None:
         assert contrast(theme.KNOB[mode], track[mode]) >= PERCEPTIBLE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_all_that_the_sections_show_has_contrast(shared_driver: Driver, mode: str) -> None:
     """Measured on the screen: whatever lies behind a text, it is compared with that."""

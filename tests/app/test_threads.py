@@ -41,6 +41,7 @@ def test_threads_of_a_window_end_with_it(display: str) -> None:
     assert set(threading.enumerate()) == before
 
 
+@pytest.mark.slow
 def test_closed_window_is_not_collected_by_threads(display: str, home: Path) -> None:
     before = set(threading.enumerate())
     with Driver.open(section="data") as driver:
@@ -70,6 +71,7 @@ def test_images_are_read_and_not_mapped(tmp_path: Path, kind: str) -> None:
         thumbnails.close()
 
 
+@pytest.mark.slow
 def test_the_window_waits_for_no_import_of_plots(display: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """matplotlib takes seconds; what the window imports meanwhile would wait for the lock of that import."""
     importers, release = list[threading.Thread](), threading.Event()

@@ -101,6 +101,7 @@ def test_stop_leaves_nothing_and_the_job_survives_a_change_of_scale(driver: Driv
     assert sorted(path.name for path in tmp_path.glob("large*")) == ["large.safetensors"]
 
 
+@pytest.mark.slow
 def test_what_is_typed_survives_a_change_of_scale(driver: Driver) -> None:
     """On every page: the task in sight, paths that lead nowhere, choices and switches."""
 

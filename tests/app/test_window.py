@@ -61,6 +61,7 @@ def test_settings_are_changed_by_keys_alone(driver: Driver, home: Path) -> None:
     assert driver.draft.get("optimizer.weight_decay") == "0.2"
 
 
+@pytest.mark.slow
 def test_switches_lists_and_sliders_by_keys(driver: Driver) -> None:
     driver.field("gradient_checkpointing").focus()
     driver.press("space")
@@ -80,6 +81,7 @@ def test_switches_lists_and_sliders_by_keys(driver: Driver) -> None:
     assert driver.draft.get("validation_split") == 0.5
 
 
+@pytest.mark.slow
 def test_tab_goes_through_the_fields_in_reading_order(driver: Driver) -> None:
     driver.field("epochs").focus()
     driver.settle()
@@ -94,6 +96,7 @@ def test_tab_goes_through_the_fields_in_reading_order(driver: Driver) -> None:
     assert holding(driver) == "batch_size"
 
 
+@pytest.mark.slow
 def test_focused_field_is_scrolled_into_view(driver: Driver) -> None:
     driver.field("epochs").focus()
     driver.settle()
@@ -107,6 +110,7 @@ def test_focused_field_is_scrolled_into_view(driver: Driver) -> None:
     assert top + widget.winfo_height() <= area.winfo_height()
 
 
+@pytest.mark.slow
 def test_every_shortcut_of_the_list_is_bound(driver: Driver) -> None:
     driver.press("F1")
     (dialog,) = driver.dialogs()

@@ -53,6 +53,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_model_becomes_one_file_and_a_folder_again(place: Path, tmp_path: Path) -> None:
     from diffusers import StableDiffusionPipeline
 
@@ -82,6 +83,7 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "settings", "layout"),
     [

@@ -49,6 +49,7 @@ def test_the_processes_of_a_run(marker: Path, tmp_path: Path) -> None:
     assert code == 0
 
 
+@pytest.mark.slow
 def test_a_download(marker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     model = HubModel("owner/missing", "", ("unet",), ("TinyPipeline",))
@@ -57,6 +58,7 @@ def test_a_download(marker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not marker.exists(), marker.read_text()
 
 
+@pytest.mark.slow
 def test_tensorboard(marker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder.create(TrainConfig(runs_dir=str(tmp_path / "runs"), run_name="x"))
     owner = SimpleNamespace(bind=lambda *_, **__: None, after=lambda *_: None)
@@ -73,12 +75,14 @@ def test_tensorboard(marker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not marker.exists(), marker.read_text()
 
 
+@pytest.mark.slow
 def test_the_window(marker: Path) -> None:
     done = subprocess.run([str(ROOT / "start_ui.sh"), "--version"], capture_output=True, text=True, check=False)
     assert not marker.exists(), marker.read_text()
     assert done.stdout.startswith("Tandem ")
 
 
+@pytest.mark.slow
 def test_relative_paths_start_in_the_current_folder(
     marker: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
+@pytest.mark.slow
 def test_cache_is_equal_for_any_ranks_and_after_interruptions(folder: Path, sd_folder: Path, tmp_path: Path) -> None:
     settings = {"concepts": [{"path": str(folder), "horizontal_flip": True}], "resolution": 64}
 

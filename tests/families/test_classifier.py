@@ -358,6 +358,7 @@ def test_classify_refuses_in_one_sentence(
     assert part in line
 
 
+@pytest.mark.slow
 def test_it_learns_from_a_metadata_file(tmp_path: Path) -> None:
     lines = ["file_name,label"]
     for number in range(24):

@@ -121,6 +121,7 @@ def test_a_batch_that_cannot_be_cut_is_read_anew() -> None:
     assert samples_of(iter(pieces)) == samples_of(iter([batch]))
 
 
+@pytest.mark.slow
 def test_out_of_memory_reads_fewer_items_at_once(tmp_path: Path) -> None:
     """The step in which memory ran out is skipped; how the items then come together changes nothing."""
     runs = []
@@ -134,6 +135,7 @@ def test_out_of_memory_reads_fewer_items_at_once(tmp_path: Path) -> None:
     assert weight_difference(runs[0].state, runs[1].state) < 1e-12
 
 
+@pytest.mark.slow
 def test_a_new_process_reads_data_whose_classes_are_in_the_file(tmp_path: Path) -> None:
     """As a loader worker on Windows, which starts with nothing but what it is sent."""
     items = ItemBatches(family_class(FILE).load(config_of(tmp_path)).data_sets())

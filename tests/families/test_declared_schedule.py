@@ -37,6 +37,7 @@ def notes(family: str, base: Path, layout: Path | str = "", **options: object) -
     return list(family_class(family).base_model_notes(config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheduler", "metadata", "drop", "expected", "source"),
     [
@@ -75,6 +76,7 @@ def test_a_single_file_is_trained_as_it_says(
         assert loaded.sample(REQUEST).tobytes() == original.sample(REQUEST).tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "folder"), [(SD, "sd_folder"), (XL, "sdxl_folder")])
 def test_what_a_run_writes_is_read_back(
     family: str, folder: str, request: pytest.FixtureRequest, tmp_path: Path
@@ -92,6 +94,7 @@ def test_what_a_run_writes_is_read_back(
         assert again.sample(REQUEST).tobytes() == trained.sample(REQUEST).tobytes()
 
 
+@pytest.mark.slow
 def test_a_saved_scheduler_keeps_zero_terminal_snr(sd_folder: Path, tmp_path: Path) -> None:
     """PNDM, the scheduler of Stable Diffusion 1, knows no such setting and would drop it."""
     base = changed(sd_folder, tmp_path / "base", _class_name="PNDMScheduler", skip_prk_steps=True)

@@ -33,6 +33,7 @@ def test_offset_noise_option(sd_folder: Path) -> None:
         assert means.std().item() == pytest.approx((alone**2 + asked**2) ** 0.5, rel=0.1)
 
 
+@pytest.mark.slow
 def test_timestep_options(sd_folder: Path) -> None:
     def steps(**options: object) -> Tensor:
         return torch.stack(drawn(load("stable_diffusion", sd_folder, family_options=options), "timestep")).float()
@@ -45,6 +46,7 @@ def test_timestep_options(sd_folder: Path) -> None:
     assert steps(timestep_distribution="logit_normal").std() < 0.8 * everything.std()
 
 
+@pytest.mark.slow
 def test_latents_are_sampled_or_the_mode(sd_folder: Path) -> None:
     for family_options in ({}, {"latents": "mode"}):
         family = load("stable_diffusion", sd_folder, family_options=family_options)
@@ -88,6 +90,7 @@ def test_cache_is_reused_only_if_encoding_would_be_the_same(
         assert all(torch.equal(kept[0][name], kept[1][name]) for name in kept[0])
 
 
+@pytest.mark.slow
 def test_fingerprint_depends_on_encoder_weights(sd_folder: Path) -> None:
     before, after = (load("stable_diffusion", sd_folder) for _ in range(2))
     assert before.fingerprint() == after.fingerprint()

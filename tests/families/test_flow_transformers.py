@@ -63,6 +63,7 @@ def drawn(folder: Path, lora: Path | None = None) -> np.ndarray:
     return np.array(pipe(**given, **sizes, generator=generator).images[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_loss_is_that_of_diffusers_and_of_what_is_not_cached(name: str, folders: dict[str, Path]) -> None:
     options = {"family_options": {"latents": "mode"}}
@@ -95,6 +96,7 @@ class Attentions(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_attention_has_a_mask_only_where_captions_are_padded(name: str, folders: dict[str, Path]) -> None:
     """No flash attention takes one."""

@@ -84,6 +84,7 @@ def same(state: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     assert different == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("base", "case"),
     [
@@ -108,6 +109,7 @@ def test_weights_are_those_of_a_cast_after_loading(base: str, case: str, bases: 
         same(encoder.state_dict(), expected.encoders[name].state_dict())
 
 
+@pytest.mark.slow
 def test_frozen_encoders_are_cast_to_their_format(bases: dict[str, Path], sdxl_folder: Path) -> None:
     family = load_family(config_of(bases["fp16 folder"], **CASES["lora, frozen in bf16"]))
     loaded = StableDiffusionXLPipeline.from_pretrained(bases["fp16 folder"], dtype=torch.float32)
@@ -116,6 +118,7 @@ def test_frozen_encoders_are_cast_to_their_format(bases: dict[str, Path], sdxl_f
     same(family.encoders["text_encoder_2"].state_dict(), loaded.text_encoder_2.state_dict())
 
 
+@pytest.mark.slow
 def test_for_a_gpu_weights_stay_in_the_file_until_they_are_moved(bases: dict[str, Path]) -> None:
     config = config_of(bases["fp16 folder"], **CASES["dora, frozen in bf16"])
     expected, family = cast_after_load(config), load_family(config)
@@ -168,6 +171,7 @@ def test_a_sample_loads_the_model_in_the_format_of_its_file(count: int, tmp_path
     same(loaded.family.model.state_dict(), expected.model.state_dict())
 
 
+@pytest.mark.slow
 def test_backups_of_runs_that_loaded_in_fp32_find_their_base_model(bases: dict[str, Path]) -> None:
     config = config_of(bases["fp16 folder"], **LORA)
     before = check_initial_model(family_class(config.family).load(config), config, InitialModel(None, {}))

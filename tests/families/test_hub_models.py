@@ -35,6 +35,7 @@ def image(family: str, name: str | Path) -> bytes:
     return load(family, name).sample(REQUEST).tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["stable_diffusion", "stable_diffusion_xl"])
 def test_hub_pipeline_equals_the_one_on_disk(
     family: str, hub: HubServer, sd_folder: Path, sdxl_folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -53,6 +54,7 @@ def test_hub_pipeline_equals_the_one_on_disk(
     assert family_class(family).hub_model(TrainConfig(family=family, base_model=str(folder))) is None
 
 
+@pytest.mark.slow
 def test_fp16_only_weights_on_the_hub(hub: HubServer, sd_folder: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sd_folder, tmp_path / "half")
     for file in folder.rglob("*.safetensors"):
@@ -61,6 +63,7 @@ def test_fp16_only_weights_on_the_hub(hub: HubServer, sd_folder: Path, tmp_path:
     assert image("stable_diffusion", "owner/half") == image("stable_diffusion", sd_folder)
 
 
+@pytest.mark.slow
 def test_single_file_takes_its_configuration_from_the_hub(hub: HubServer, sd_folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     write_single_file(sd_folder, file, torch.float32, {})

@@ -139,6 +139,7 @@ def test_compile_gives_the_same_result_for_images_of_any_size(
         torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_model_that_repeats_nothing_is_compiled_as_a_whole() -> None:
     model = torch.nn.Linear(2, 2)
@@ -165,6 +166,7 @@ def test_half_precision_trains_and_resumes_to_the_bit(precision: str, job: tuple
     assert bool(run.state.scaler) == (precision == "fp16")
 
 
+@pytest.mark.slow
 def test_samples_are_the_same_after_offload_frozen(make: Make) -> None:
     sample = {"prompt": "a <c> disc", "width": 64, "height": 64, "steps": 2}
     drawn = []

@@ -241,6 +241,7 @@ def near_real(config: TrainConfig) -> None:
     assert live.peak / FACTOR <= estimated <= live.peak * FACTOR
 
 
+@pytest.mark.slow
 def test_text_encoders_are_on_the_device_only_while_images_are_cached(flow: tuple[str, Path]) -> None:
     kind = family_class(flow[0])
     table = memory_table(kind, settings(*flow, method="lora"), activations=False)

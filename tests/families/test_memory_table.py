@@ -65,6 +65,7 @@ def state_bytes(model: nn.Module, settings: dict[str, object]) -> int:
     return sum(value.nbytes for value in kept if isinstance(value, torch.Tensor))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", UNETS)
 def test_adafactor(unets: dict[str, nn.Module], column: str) -> None:
     weights = sum(weight.numel() for weight in unets[column].parameters())

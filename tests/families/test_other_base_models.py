@@ -51,6 +51,7 @@ def resumed(config: TrainConfig, base_model: Path) -> tuple[int, Run]:
     return train_alone(config.model_copy(update=changed), "latest")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["lora", "fine_tune"])
 def test_a_base_model_may_move(method: str, begun: dict[str, TrainConfig], sd_folder: Path) -> None:
     code, run = resumed(begun[method], sd_folder)
@@ -58,6 +59,7 @@ def test_a_base_model_may_move(method: str, begun: dict[str, TrainConfig], sd_fo
     assert run.warnings == ""
 
 
+@pytest.mark.slow
 def test_another_base_model_is_refused(begun: dict[str, TrainConfig], other_folder: Path) -> None:
     code, run = resumed(begun["lora"], other_folder)
     assert code == 2
@@ -68,6 +70,7 @@ def test_another_base_model_is_refused(begun: dict[str, TrainConfig], other_fold
     assert f"which was '{begun['lora'].base_model}'" in said
 
 
+@pytest.mark.slow
 def test_what_a_backup_holds_may_be_another(
     begun: dict[str, TrainConfig], sd_folder: Path, other_folder: Path, tmp_path: Path
 ) -> None:
@@ -81,6 +84,7 @@ def test_what_a_backup_holds_may_be_another(
     assert "its vae and text_encoder are not" in resumed(begun["fine_tune"], other_folder)[1].failure(0)
 
 
+@pytest.mark.slow
 def test_a_base_model_that_predicts_something_else_is_refused(
     begun: dict[str, TrainConfig], sd_folder: Path, tmp_path: Path
 ) -> None:
@@ -94,6 +98,7 @@ def test_a_base_model_that_predicts_something_else_is_refused(
         assert "its prediction type is not what this run started with" in run.failure(0)
 
 
+@pytest.mark.slow
 def test_drawing_without_the_base_model_says_how_to_name_it(
     begun: dict[str, TrainConfig], sdxl_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,6 +123,7 @@ def test_drawing_without_the_base_model_says_how_to_name_it(
         gone.rename(before)
 
 
+@pytest.mark.slow
 def test_a_model_that_was_replaced_in_its_place_is_refused(begun: dict[str, TrainConfig], other_folder: Path) -> None:
     config = begun["lora"]
     base = Path(str(config.base_model))

@@ -21,6 +21,7 @@ def test_there_are_presets_for_cards() -> None:
     assert {re.search(r"_(\d+)gb$", name)[1] for name in FOR_CARDS} >= {"12", "16", "24"}  # type: ignore[index]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WEIGHED)
 def test_a_preset_fits_its_card(name: str) -> None:
     config = load_preset(name)

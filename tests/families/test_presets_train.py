@@ -23,6 +23,7 @@ def test_all_that_were_promised_are_there() -> None:
     assert {*wanted, "textual_inversion"} <= set(PRESETS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_trains(name: str, images: Path, tmp_path: Path, sd_folder: Path, sdxl_folder: Path) -> None:
     base = sdxl_folder if load_preset(name).family == "stable_diffusion_xl" else sd_folder
@@ -34,6 +35,7 @@ def test_a_preset_trains(name: str, images: Path, tmp_path: Path, sd_folder: Pat
     assert "captions" not in run.warnings
 
 
+@pytest.mark.slow
 def test_a_word_that_stands_in_no_caption_is_told(images: Path, tmp_path: Path, sd_folder: Path) -> None:
     code, run = trained("textual_inversion", sd_folder, images, "", tmp_path)
     assert code == 0, run.failure(0)

@@ -137,6 +137,7 @@ def test_files_that_are_not_read_are_named(change: Callable[[Any], object], sent
     assert str(file) in caught.value.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("quantization", "sentence"),
     [

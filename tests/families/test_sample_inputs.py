@@ -39,6 +39,7 @@ def rounds(family: LatentDiffusion, number: int = 3) -> list[list[bytes]]:
     return [[family.sample(request).tobytes() for request in REQUESTS] for _ in range(number)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stable_diffusion", "stable_diffusion_xl"])
 def test_frozen_encoders_run_once_for_each_prompt_of_all_rounds(kind: str, sd_folder: Path, sdxl_folder: Path) -> None:
     folder = sd_folder if kind == "stable_diffusion" else sdxl_folder
@@ -76,6 +77,7 @@ def test_a_learned_token_is_encoded_every_time(sd_folder: Path) -> None:
     assert images[0] != images[1]
 
 
+@pytest.mark.slow
 def test_results_under_autocast_are_kept_apart(sd_folder: Path) -> None:
     family = load("stable_diffusion", sd_folder)
     exact = family.sample(SMALL).tobytes()
@@ -85,6 +87,7 @@ def test_results_under_autocast_are_kept_apart(sd_folder: Path) -> None:
     assert family.sample(SMALL).tobytes() == exact != rounded
 
 
+@pytest.mark.slow
 def test_the_blank_image_of_inpainting_is_encoded_once_for_each_size(inpainting_folder: Path) -> None:
     family = load("stable_diffusion", inpainting_folder)
     requests = [SMALL, replace(SMALL, width=128), replace(SMALL, seed=8)]

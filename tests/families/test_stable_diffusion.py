@@ -65,6 +65,7 @@ def test_cached_and_uncached_captions_train_the_same(family: str, folders: dict[
     torch.testing.assert_close(trained.loss(batch(trained)), read.loss(second), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_trainable_weight_is_used(family: str, folders: dict[str, Path]) -> None:
     for options in ({}, {"clip_skip": 1}):
@@ -84,6 +85,7 @@ def test_loss_does_not_depend_on_the_batch(family: str, folders: dict[str, Path]
     torch.testing.assert_close(separate, loaded.loss(whole), rtol=1e-9, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "sampler", "changes"), [
     ("stable_diffusion", "model", {}),
     ("stable_diffusion", "pndm", {"kind": "PNDMScheduler", "skip_prk_steps": True}),
@@ -119,6 +121,7 @@ def test_images_are_bit_identical_to_those_of_diffusers(
         assert loaded.model.training
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_saved_model_loads_in_diffusers_and_tandem(family: str, folders: dict[str, Path], tmp_path: Path) -> None:
     loaded = load(family, folders[family], parts=[{"part": "unet"}, {"part": "text_encoder"}])

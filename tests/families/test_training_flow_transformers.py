@@ -52,6 +52,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(configs: dict[str, TrainConfig], a
     assert same_state(resumed.state, alone["lora"].state)
 
 
+@pytest.mark.slow
 def test_runs_leave_samples_a_lora_and_a_model(alone: dict[str, Run]) -> None:
     for run in alone.values():
         with Image.open(run.folder.samples_dir / "step-000004-00.png") as sample:
@@ -63,6 +64,7 @@ def test_runs_leave_samples_a_lora_and_a_model(alone: dict[str, Run]) -> None:
     assert "layers.0.attention.qkv.weight" in load_file(alone["fine_tune"].folder.path / "one-fine_tune.safetensors")
 
 
+@pytest.mark.slow
 def test_bf16_trains_with_recomputed_activations(configs: dict[str, TrainConfig]) -> None:
     changes = {"precision": "bf16", "run_name": "bf16", "max_steps": 2, "gradient_checkpointing": True}
     code, run = train_alone(TrainConfig(**(configs["lora"].model_dump() | changes)))

@@ -64,6 +64,7 @@ def test_a_file_is_the_model_of_its_folder_in_the_format_of_the_file(family: str
     assert not wide or family == "krea2"  # whose class keeps norms in fp32
 
 
+@pytest.mark.slow
 def test_samples_export_and_digest_are_those_of_the_folder(base: Any, tmp_path: Path) -> None:
     folder, _ = base("z_image")
     file, settings = tmp_path / "z.safetensors", {"family_options": {"layout": str(folder)}}
@@ -104,6 +105,7 @@ def test_fp8_becomes_bf16_and_is_said(base: Any, tmp_path: Path) -> None:
             read(config)
 
 
+@pytest.mark.slow
 def test_another_family_or_layout_is_named(base: Any, tmp_path: Path) -> None:
     folder, file = base("z_image")
     other_folder, other_file = base("krea2")

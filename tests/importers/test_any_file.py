@@ -111,6 +111,7 @@ def check(found: ImportResult, given_settings: Mapping[str, Any], table: Table, 
     assert all(str(entry) for entry in (*report.imported, *report.changed, *report.not_imported))
 
 
+@pytest.mark.slow
 @given(
     given_settings=groups(onetrainer.TABLE),
     concept=groups(onetrainer.CONCEPT_TABLE),
@@ -127,6 +128,7 @@ def test_onetrainer(
     check(found, sample, onetrainer.SAMPLE_TABLE, "samples.0.")
 
 
+@pytest.mark.slow
 @given(given_settings=groups(kohya.TABLE), arguments=groups(kohya.SUBSET_TABLE), prompt=VALUES)
 @SETTINGS
 def test_sd_scripts(tmp_path: Path, given_settings: dict[str, Any], arguments: dict[str, Any], prompt: object) -> None:
@@ -138,6 +140,7 @@ def test_sd_scripts(tmp_path: Path, given_settings: dict[str, Any], arguments: d
     check(found, used, kohya.SUBSET_TABLE)
 
 
+@pytest.mark.slow
 @given(general=groups(kohya.SUBSET_TABLE), dataset=groups(kohya.DATASET_TABLE), subset=groups(kohya.SUBSET_TABLE))
 @SETTINGS
 def test_datasets(tmp_path: Path, general: dict[str, Any], dataset: dict[str, Any], subset: dict[str, Any]) -> None:
@@ -150,6 +153,7 @@ def test_datasets(tmp_path: Path, general: dict[str, Any], dataset: dict[str, An
         check(found, {name: value for name, value in values.items() if value is not None}, table, prefix)
 
 
+@pytest.mark.slow
 @given(
     process=groups(ai_toolkit.PROCESS_TABLE),
     dataset=groups(ai_toolkit.DATASET_TABLE),
@@ -180,6 +184,7 @@ def test_diffusion_pipe(tmp_path: Path, given_settings: dict[str, Any]) -> None:
     check(found, kept, diffusion_pipe.TABLE)
 
 
+@pytest.mark.slow
 @given(given_settings=groups(simple_tuner.TABLE), backend=groups(simple_tuner.BACKEND_TABLE))
 @SETTINGS
 def test_simple_tuner(tmp_path: Path, given_settings: dict[str, Any], backend: dict[str, Any]) -> None:
@@ -191,6 +196,7 @@ def test_simple_tuner(tmp_path: Path, given_settings: dict[str, Any], backend: d
     check(found, own, simple_tuner.BACKEND_TABLE, "data_backend_config.0.")
 
 
+@pytest.mark.slow
 @given(given_settings=groups(training_yaml.TABLE))
 @SETTINGS
 def test_training_yaml(tmp_path: Path, given_settings: dict[str, Any]) -> None:
@@ -204,6 +210,7 @@ def test_training_yaml(tmp_path: Path, given_settings: dict[str, Any]) -> None:
     check(found, {name: value for name, value in kept.items() if name in known}, training_yaml.TABLE)
 
 
+@pytest.mark.slow
 @given(
     data=st.dictionaries(
         st.sampled_from(["config", "process", "datasets", "general", "concepts", "samples", "job", "optimizer", "unet"])

@@ -75,6 +75,7 @@ def test_the_trainer_trains_under_torchrun(trained: Path) -> None:
     assert (trained / said[0][1] / "model.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_the_notebook_trains_in_its_own_process(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -66,6 +66,7 @@ def test_a_driver_too_old_for_the_build(cuda: int, build: str, first: str) -> No
     assert f"Update the driver to version {first} or newer" in obstacle
 
 
+@pytest.mark.slow
 def test_no_obstacle_without_a_gpu_that_may_be_used() -> None:
     for hidden in ("", "-1", "NoDevFiles"):
         assert report({**fake_nvml(RTX), "CUDA_VISIBLE_DEVICES": hidden})[2] == "None"

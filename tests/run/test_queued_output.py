@@ -60,6 +60,7 @@ def test_a_stalled_pipe_holds_nothing_up_and_lines_that_are_missing_are_counted(
     assert lines[-1] == "after all\n", lines[-3:]
 
 
+@pytest.mark.slow
 def test_a_closed_reader_is_an_error_once() -> None:
     program = (
         "import os, sys; from modules.run.console import echo; from modules.run.queued_output import queued_output\n"

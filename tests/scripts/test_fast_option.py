@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 from modules import ROOT
 from tests.conftest import FAST_TESTS, NOT_FAST, is_not_fast
 from tests.scripts.pytest_program import run_pytest
@@ -19,6 +21,7 @@ def test_second(): pass
 NOT_IMPORTED = "import pytest\npytestmark = [\n    pytest.mark.long,\n    pytest.mark.slow,\n]\nraise ValueError\n"
 
 
+@pytest.mark.slow
 def test_what_is_left_out(tmp_path: Path) -> None:
     for name, text in {"a_many": MANY, "b_few": "def test_only(): pass\n", "c_slow": NOT_IMPORTED}.items():
         (tmp_path / f"test_{name}.py").write_text(text)
@@ -28,6 +31,7 @@ def test_what_is_left_out(tmp_path: Path) -> None:
     assert "test_second PASSED" in ended.stdout, "its first case comes before the second one of another test"
 
 
+@pytest.mark.slow
 def test_every_package_has_a_quick_test() -> None:
     files = sorted((ROOT / "tests").rglob("test_*.py"))
     covered = {file.parent for file in files if not is_not_fast(file) and _has_quick_test(file)}

@@ -41,6 +41,7 @@ def test_stable_diffusion_reads_the_one_tensor(sd: Path, count: int, tmp_path: P
     assert not same(generate(reader, prompt), plain)
 
 
+@pytest.mark.slow
 def test_sdxl_reads_a_tensor_for_each_encoder(sdxl: Path, tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(1)
     vectors = {

@@ -30,6 +30,7 @@ def merged(sd: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pa
     return lora, place / "model"
 
 
+@pytest.mark.slow
 def test_an_extracted_lora_is_the_one_that_was_merged(sd: Path, merged: tuple[Path, Path], tmp_path: Path) -> None:
     lora, model = merged
     assert convert(sd, tmp_path / "own.safetensors", "--extract", model, "--rank", 8) == 0

@@ -48,6 +48,7 @@ CASES: dict[str, tuple[str, Any, dict[str, tuple[str, str]], str, dict[str, Any]
 BOTH = ("sd attention", "sd all", "sd mixed ranks", "sdxl all")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "layout"), [*((case, "kohya") for case in CASES), *((case, "diffusers") for case in BOTH)]
 )
@@ -74,6 +75,7 @@ def dora(sdxl: Path) -> Any:
     return adapted(sdxl, StableDiffusionXLPipeline, SDXL, ALL, dora=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["diffusers", "kohya"])
 @pytest.mark.parametrize("with_lengths", [False, True])
 def test_what_is_written_is_read_again(dora: Any, layout: Any, with_lengths: bool, tmp_path: Path) -> None:
@@ -93,6 +95,7 @@ def test_what_is_written_is_read_again(dora: Any, layout: Any, with_lengths: boo
             assert torch.equal(one.magnitude, other.magnitude)
 
 
+@pytest.mark.slow
 def test_dora_comes_whole_out_of_kohyas_layout(dora: Any, sdxl: Path, tmp_path: Path) -> None:
     """As diffusers itself leaves dora_scale out of kohya's layout, it is given the same file in its own."""
     kohya, own = tmp_path / "kohya.safetensors", tmp_path / "own.safetensors"
@@ -107,6 +110,7 @@ def as_peft_shapes_it(lengths: torch.Tensor) -> torch.Tensor:
     return lengths.flatten() if lengths.dim() == 2 else lengths.transpose(0, 1)
 
 
+@pytest.mark.slow
 def test_diffusers_own_names_for_dora_in_kohyas_layout_fit(dora: Any, sdxl: Path, tmp_path: Path) -> None:
     """Its table knows where dora_scale goes; its loader only ever hands it none, and its shapes are peft's."""
     from diffusers.loaders import lora_conversion_utils as table
@@ -132,6 +136,7 @@ def test_diffusers_own_names_for_dora_in_kohyas_layout_fit(dora: Any, sdxl: Path
     assert all(torch.equal(loaded[place], lengths) for place, lengths in trained.items() if lengths is not None)
 
 
+@pytest.mark.slow
 def test_peft_reads_the_unet_s_adapter(sd: Path, tmp_path: Path) -> None:
     from peft import set_peft_model_state_dict
 
@@ -146,6 +151,7 @@ def test_peft_reads_the_unet_s_adapter(sd: Path, tmp_path: Path) -> None:
     assert same(generate(reader), generate(pipeline))
 
 
+@pytest.mark.slow
 def test_dora_in_kohyas_layout_has_a_column_of_lengths(sd: Path, tmp_path: Path) -> None:
     """ComfyUI takes lengths along the first axis, [out, 1], for those of rows."""
     pipeline = adapted(sd, StableDiffusionPipeline, SD, ALL, dora=True)

@@ -90,6 +90,7 @@ def test_several_loras_are_merged_one_after_the_other(sd: Path, tmp_path: Path) 
     assert all((once[key] - both[key]).abs().max() < 1e-5 for key in once)
 
 
+@pytest.mark.slow
 def test_half_precision_stays_unless_asked_otherwise(sd: Path, tmp_path: Path) -> None:
     single, lora = tmp_path / "base.safetensors", tmp_path / "lora.safetensors"
     assert convert(sd, single, "--to", "single_file", "--dtype", "fp16") == 0
@@ -148,6 +149,7 @@ def test_what_cannot_be_merged_gives_a_sentence_and_writes_nothing(
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_numbers_that_do_not_fit_into_fp16_are_refused(
     sd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,6 +51,7 @@ def test_diffusers_draws_the_same_picture_from_the_single_file(
             assert torch.equal(weight, theirs[key]), key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_the_single_file_becomes_the_same_folder_again(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -62,6 +63,7 @@ def test_the_single_file_becomes_the_same_folder_again(
     assert same(generate(KINDS[name].from_pretrained(folder)), generate(KINDS[name].from_pretrained(again)))
 
 
+@pytest.mark.slow
 def test_an_inpainting_model_keeps_its_nine_channels(tmp_path: Path) -> None:
     folder = tiny_sd(tmp_path / "inpaint", channels=9)
     file = tmp_path / "model.safetensors"

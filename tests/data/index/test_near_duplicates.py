@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from PIL import Image, ImageDraw, ImageEnhance
 
 from modules.data.index.near_duplicates import near_duplicates
@@ -41,6 +42,7 @@ def test_the_same_shape_in_another_colour_is_another_image(tmp_path: Path) -> No
     assert [sorted(Path(image.file).stem for image in group) for group in groups] == [["red", "red_again"]]
 
 
+@pytest.mark.slow
 def test_program_says_what_is_wrong(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "modules.data.index.near_duplicates", str(tmp_path / "no"), "6"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)

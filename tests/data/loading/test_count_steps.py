@@ -39,6 +39,7 @@ def test_steps_are_those_of_the_order(settings: dict[str, object], tmp_path: Pat
     assert before == steps_per_epoch(config, 2) == order.steps_per_epoch > 0
 
 
+@pytest.mark.slow
 def test_program_answers_in_json(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "modules.data.loading.count_steps", "1"]
     config = TrainConfig.model_validate({"concepts": [{"path": str(tmp_path / "missing")}]}).model_dump_json()

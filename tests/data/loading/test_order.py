@@ -65,6 +65,7 @@ def test_all_images_are_seen_once_on_8_ranks() -> None:
     assert order.steps_per_epoch == math.ceil(200 / 32)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     bucket=st.lists(st.integers(0, 16), min_size=1, max_size=120),

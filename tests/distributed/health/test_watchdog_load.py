@@ -94,6 +94,7 @@ def test_duties() -> None:
     assert judging_ranks(members[:1]) == (0,)
 
 
+@pytest.mark.slow
 def test_the_load_of_256_ranks(store: TCPStore) -> None:
     counts: Counter[str] = Counter()
     counting = OneConnection(store, counts)

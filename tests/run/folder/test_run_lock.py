@@ -46,6 +46,7 @@ def test_running_training_blocks_resume(tmp_path: Path) -> None:
     assert folder_to_resume(config, "latest") == folder
 
 
+@pytest.mark.slow
 def test_second_supervisor_is_rejected(tmp_path: Path) -> None:
     folder = RunFolder.create(TrainConfig(runs_dir=str(tmp_path), run_name="one"))
     program = HOLDER.replace("training_lock", "supervisor_lock")

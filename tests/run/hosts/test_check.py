@@ -70,6 +70,7 @@ def test_a_machine_with_the_same_software_is_ready(host: Host, server: SshServer
     assert not (server.home / "x").exists()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_reached_is_one_sentence(host: Host, server: SshServer, tmp_path: Path) -> None:
     port = free_port()
     said = check_host(changed(host, port=port)).fault
@@ -108,6 +109,7 @@ def test_keys_that_are_not_accepted(host: Host, server: SshServer, monkeypatch: 
     assert check_host(host).fault.startswith("ssh is not installed on this machine.")
 
 
+@pytest.mark.slow
 def test_answers_of_another_version_or_of_nobody(server: SshServer, tmp_path: Path) -> None:
     here = describe_this_machine()
     old = here.model_copy(update={"tandem": "0.0.1", "packages": {**here.packages, "torch": "2.12.0"}})
@@ -130,6 +132,7 @@ def test_answers_of_another_version_or_of_nobody(server: SshServer, tmp_path: Pa
     assert (allowed.fault, "torch is 2.12.0 on beta and" in str(allowed)) == ("", True)
 
 
+@pytest.mark.slow
 def test_gpus_are_compared() -> None:
     beta = Host.make("beta", "beta", "~/tandem")
     one: Description = describe_this_machine().model_copy(update={"gpus": [], "obstacle": ""})
@@ -144,6 +147,7 @@ def test_gpus_are_compared() -> None:
     assert "code on beta differs from this machine's" in compare(beta, same_version, one).fault
 
 
+@pytest.mark.slow
 def test_an_endless_answer_is_cut(server: SshServer, tmp_path: Path) -> None:
     talker = stand_in(tmp_path, "")
     (tmp_path / "python").write_text("#!/bin/sh\nexec yes\n")

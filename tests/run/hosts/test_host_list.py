@@ -79,6 +79,7 @@ def test_what_a_host_may_not_be(field: str, value: object) -> None:
         read_hosts()
 
 
+@pytest.mark.slow
 def test_programs_that_change_the_list_at_once_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     add_host(Host.make("beta", "me@10.0.0.2", "~/tandem"))
     lock = hosts_file().with_suffix(".lock")

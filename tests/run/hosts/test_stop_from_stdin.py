@@ -21,6 +21,7 @@ time.sleep(float(sys.argv[2]))
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sshd is started on Linux and macOS only")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "sent", "seconds", "code"),
     [("run", "stop\n", 60, -signal.SIGINT), ("preflight", "", 60, -signal.SIGINT), ("run", "", 0.5, 0)],

@@ -44,6 +44,7 @@ def test_invalid_process_counts_are_rejected(make_server: Callable[..., Harness]
     harness.wait_for("violates the protocol", "number of processes", "Still missing: machine 1.")
 
 
+@pytest.mark.slow
 def test_differing_code_names_the_file(make_server: Callable[..., Harness]) -> None:
     harness = make_server()
     code = {**code_listing(), "modules/run/join/client.py": "other"}

@@ -128,6 +128,7 @@ def test_no_path_is_read_that_nobody_allowed(
     assert str(home / ".ssh") in asked[0]
 
 
+@pytest.mark.slow
 def test_missing_and_forbidden_paths_look_the_same_to_the_host(
     attack: Callable[..., tuple[str, str]], home: Path
 ) -> None:

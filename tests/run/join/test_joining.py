@@ -66,6 +66,7 @@ def test_messages_on_the_joining_side(
     assert not (tmp_path / "theirs").exists()
 
 
+@pytest.mark.slow
 def test_machine_0_says_that_a_machine_has_connected_and_not_confirmed(
     make_server: Callable[..., Harness], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

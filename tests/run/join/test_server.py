@@ -55,6 +55,7 @@ def test_welcome_message_is_complete(make_server: Callable[..., Harness]) -> Non
     assert TrainConfig.model_validate(welcome["config"]) == harness.config
 
 
+@pytest.mark.slow
 def test_missing_machines_are_named(make_server: Callable[..., Harness]) -> None:
     harness = make_server(4)
     harness.join("beta", number=2)

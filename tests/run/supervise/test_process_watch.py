@@ -102,6 +102,7 @@ rank.wait()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.access(FREEZER, os.W_OK), reason="only root may freeze processes, with cgroups of version 1")
 def test_a_rank_that_cannot_be_killed_is_not_waited_for(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -135,6 +136,7 @@ with open(sys.argv[1], "a") as file:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc counts the bytes that a process has read")
 def test_the_supervisor_keeps_no_events_and_reads_each_once(folder: RunFolder) -> None:
     """In a process of its own: tracemalloc and /proc count what all threads of a process do."""

@@ -31,6 +31,7 @@ from tests.run.supervise.supervised import (
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "exit_code", "reason"),
     [
@@ -95,6 +96,7 @@ def test_what_only_measures_is_not_waited_for_after_a_stop(
     assert "Stopping; press Ctrl-C again to stop at once." in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_late_signal_does_not_end_a_run_that_a_rank_was_asked_to_pause(folder: RunFolder) -> None:
     process = supervise_in_subprocess(
         folder, sys.executable, str(WORKER), str(folder.path), "finish:138", late_signal=signal.SIGTERM
@@ -103,6 +105,7 @@ def test_a_late_signal_does_not_end_a_run_that_a_rank_was_asked_to_pause(folder:
     assert process.returncode == 138, message
 
 
+@pytest.mark.slow
 def test_second_ctrl_c_stops_at_once(folder: RunFolder) -> None:
     process = supervise_in_subprocess(folder, sys.executable, str(WORKER), str(folder.path), "stubborn")
     wait_until_started(folder, 1)

@@ -190,6 +190,7 @@ def test_a_launcher_whose_ranks_have_started_and_ended_is_left_alone(folder: Run
     assert supervisor.run() == 0
 
 
+@pytest.mark.slow
 def test_one_process_without_torchrun(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     (folder.log_dir / "started-1").touch()
     argv = [sys.executable, str(WORKER), str(folder.path), "kill:11"]

@@ -56,6 +56,7 @@ def header(file: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_fine_tuned_model_is_also_one_file(place: Path) -> None:
     run = trained(
         place,
@@ -136,6 +137,7 @@ def adapters_of(pipeline: Any) -> dict[str, torch.Tensor]:
     }
 
 
+@pytest.mark.slow
 def test_an_embedding_is_loaded_by_diffusers(place: Path) -> None:
     run = trained(place, "stable_diffusion", "word", method="embedding", embedding_token="<disc>", embedding_vectors=2)
     (file,) = run.folder.model_dir.glob("*.safetensors")
@@ -147,6 +149,7 @@ def test_an_embedding_is_loaded_by_diffusers(place: Path) -> None:
     assert not same(generate(reader, f"{PROMPT} <disc>"), plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "kind"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
 def test_all_files_have_the_number_format_that_was_asked_for(place: Path, dtype: str, kind: torch.dtype) -> None:
     run = trained(place, "stable_diffusion", dtype, save_dtype=dtype, save_single_file=True)

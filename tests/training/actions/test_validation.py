@@ -46,6 +46,7 @@ def test_a_validation_that_does_not_fit_is_left_out(pair: dict[str, Run]) -> Non
     assert "Step 2: out of memory with a single sample in the validation on rank 1" in run.warnings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("faults", [[], ["error:0:5"]], ids=["to the end", "until an error"])
 def test_no_loader_worker_outlives_a_run(images: Path, tmp_path: Path, faults: list[str]) -> None:
     settings = {"loader_workers": 1, "validation_split": 0.3, "validate_every": "1 step", "max_steps": 4}

@@ -24,6 +24,7 @@ FRESH: dict[str, object] = {
 AUGMENTED = {"crop_jitter": True, "horizontal_flip": True, "color_jitter": 0.2}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_decodes_and_augments_as_before(images: Path, tmp_path: Path) -> None:
     config = tiny_config(images, tmp_path, **FRESH, concepts=[{"path": str(images), **AUGMENTED}])
     code, whole = train_alone(config)

@@ -50,6 +50,7 @@ def test_each_file_is_reported_once_and_listed_with_those_known_before(tmp_path:
     assert ranks.sync_metrics({})[UNREADABLE] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "tolerated"), [(3000, 30), (200, 10), (8, 4), (1, 0)])
 def test_too_many_end_the_run(tmp_path: Path, count: int, tolerated: int) -> None:
     images, _, _ = collector(tmp_path, count)
@@ -64,6 +65,7 @@ def test_too_many_end_the_run(tmp_path: Path, count: int, tolerated: int) -> Non
         images.check()
 
 
+@pytest.mark.slow
 def test_a_list_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     images, _, report = collector(tmp_path / "gone", 100)
     images.add([problem(1)])

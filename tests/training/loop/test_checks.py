@@ -83,6 +83,7 @@ def test_a_base_model_that_a_start_refuses_is_found(usable: dict[str, object], t
         assert re.search(said, found), found
 
 
+@pytest.mark.slow
 def test_a_lora_without_layers_is_found_without_weights(usable: dict[str, object], tmp_path: Path) -> None:
     """In folders, in single files whose configuration is in `layout`, and in a family that starts from nothing."""
     single = tmp_path / "sdxl.safetensors"

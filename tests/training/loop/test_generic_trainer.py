@@ -47,6 +47,7 @@ def test_drop_last_leaves_out_the_short_step(pair: dict[str, Run]) -> None:
     assert run.state.position.samples_seen == 2 * 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "tf32"])
 def test_every_precision_trains_on_the_cpu(images: Path, tmp_path: Path, precision: str) -> None:
     code, run = train_alone(tiny_config(images, tmp_path, precision=precision, max_steps=30))
@@ -56,6 +57,7 @@ def test_every_precision_trains_on_the_cpu(images: Path, tmp_path: Path, precisi
     assert reported[-1] < reported[0]
 
 
+@pytest.mark.slow
 def test_recomputing_gives_the_same_losses(images: Path, tmp_path: Path) -> None:
     options = {"dropout": 0.2}
     _, plain = train_alone(tiny_config(images, tmp_path, run_name="p", family_options=options))
@@ -66,6 +68,7 @@ def test_recomputing_gives_the_same_losses(images: Path, tmp_path: Path) -> None
     assert saved.losses == pytest.approx(plain.losses, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_channels_last_differs_by_rounding_only(images: Path, tmp_path: Path) -> None:
     exact = {"precision": "fp64"}
     _, plain = train_alone(tiny_config(images, tmp_path, run_name="p", **exact))
@@ -85,6 +88,7 @@ def test_two_ranks_stop_early_at_the_same_validation(pair: dict[str, Run]) -> No
     assert (run.folder.model_dir / "weights.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_validation_changes_nothing_in_the_training(images: Path, tmp_path: Path) -> None:
     split = {"validation_split": 0.2, "family_options": {"batch_norm": True, "dropout": 0.2}, "ema": True}
     _, without = train_alone(tiny_config(images, tmp_path, run_name="w", **split))

@@ -92,6 +92,7 @@ def whole(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [3, 6])
 def test_a_resumed_run_ends_in_the_same_bits(images: Path, tmp_path: Path, whole: Run, step: int) -> None:
     backup = whole.folder.backup_dir / f"step-{step:06d}"

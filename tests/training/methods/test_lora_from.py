@@ -61,6 +61,7 @@ def test_training_starts_from_the_model_with_the_lora(settings: dict[str, object
     assert "which decides rank, alpha, layers and DoRA" in summary
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_in_the_same_bits(images: Path, tmp_path: Path) -> None:
     file, _ = trained_file(tmp_path / "first")
     settings = {**OTHER, "lora_from": str(file), "max_steps": 4, "batch_size": 8, "backup_every": "2 steps"}

@@ -132,6 +132,7 @@ def test_kohyas_presets_are_what_its_rule_finds(family: type[LatentDiffusion]) -
     assert set(chosen(family, "kohya_conv")) == inside(family, KOHYA_CONV)
 
 
+@pytest.mark.slow
 def test_attention_mlp_leaves_out_what_is_around_the_blocks() -> None:
     more = set(chosen(StableDiffusionXL, "kohya")) - set(chosen(StableDiffusionXL, "attention_mlp"))
     assert {name.rpartition(".")[2] for name in more} == {"proj_in", "proj_out"}

@@ -100,6 +100,7 @@ def _last(name: str, known: set[str]) -> str:
     return next((end for end in known if name.endswith("." + end)), name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SIZES)
 def test_comfyui_knows_every_key_of_diffusers_layout_or_it_is_said(kind: str, tmp_path: Path) -> None:
     with quiet_libraries(), torch.device("meta"):
@@ -137,6 +138,7 @@ def test_comfyui_knows_every_key_of_diffusers_layout_or_it_is_said(kind: str, tm
     assert "pytorch_lora_weights.safetensors is a DoRA" in expected_file_limits(with_model, dora)[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("targets", ["to_q", r"to_[kv]"])
 def test_some_of_the_layers_that_are_one_in_the_models_own_code(targets: str, tmp_path: Path) -> None:
     folder = TINY["lumina2"](tmp_path / "model")  # whose keys have fewer rows than its queries

@@ -56,6 +56,7 @@ def test_a_run_ends_in_the_same_bits(images: Path, tmp_path: Path, name: str) ->
     assert norms[0] == pytest.approx(norms[1], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_in_the_same_bits(images: Path, tmp_path: Path) -> None:
     settings = {**ON, "max_steps": 4, "backup_every": "2 steps", "backups_kept": 9, "optimizer": "adafactor"}
     code, whole = train_alone(tiny_config(images, tmp_path / "whole", **settings))

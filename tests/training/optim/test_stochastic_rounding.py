@@ -65,6 +65,7 @@ def test_bits_depend_on_seed_step_and_name_and_not_on_pieces() -> None:
     assert abs(torch.corrcoef(torch.stack((many.float(), other.float())))[0, 1].item()) < 0.005
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounded", [True, False])
 def test_tiny_updates_are_learned_where_the_nearest_value_stalls(rounded: bool) -> None:
     """1,000 steps of 1e-4 on weights of 1, whose neighbours in bf16 are 0.004 and 0.008 away."""

@@ -70,6 +70,7 @@ def whole(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 4, 6, 9])
 def test_a_resumed_run_ends_in_the_same_bits(images: Path, tmp_path: Path, whole: Run, step: int) -> None:
     code, run = train_alone(tiny_config(images, stopped_after(whole, step, tmp_path), **TOUCHY), "latest")
@@ -87,6 +88,7 @@ def test_an_adapter_on_two_ranks_ends_in_the_same_bits(pair: dict[str, Run]) -> 
     assert pair["small and frozen"].exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_given_backup_begins_a_run_of_its_own(images: Path, tmp_path: Path, whole: Run) -> None:
     backup = whole.folder.backup_dir / "step-000004"
     code, run = train_alone(tiny_config(images, tmp_path, run_name="branch", **TOUCHY), str(backup))
@@ -95,6 +97,7 @@ def test_a_given_backup_begins_a_run_of_its_own(images: Path, tmp_path: Path, wh
     assert same_state(run.state, whole.state)
 
 
+@pytest.mark.slow
 def test_with_persistent_loader_workers_it_is_the_same_run(images: Path, tmp_path: Path, whole: Run) -> None:
     workers = {"loader_workers": 1, "persistent_workers": True}
     code, run = train_alone(tiny_config(images, stopped_after(whole, 4, tmp_path), **TOUCHY, **workers), "latest")

@@ -111,6 +111,7 @@ def test_a_run_of_0_1_0_that_goes_on_otherwise_says_so(settings: dict[str, objec
     assert legacy_differences(config, now, family) == "", "a backup of this version has been said of, or needs no word"
 
 
+@pytest.mark.slow
 def test_a_resumed_run_of_0_1_0_says_it_once(lora: tuple[TrainConfig, Run], tmp_path: Path) -> None:
     config, run = lora
     place = shutil.copytree(run.folder.path.parent, tmp_path / "runs")

@@ -125,6 +125,7 @@ def test_every_optimizer_and_schedule_is_in_a_case() -> None:
     assert {each.method for each in settings} == set(get_args(TrainConfig.model_fields["method"].annotation))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_resumed_run_is_the_uninterrupted_one(images: Path, tmp_path: Path, case: str) -> None:
     if case.endswith("_8bit"):
@@ -147,6 +148,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(images: Path, tmp_path: Path, ca
     assert [event["loss"] for event in run.events("validation")][len(metrics) :] == metrics[STOPPED_AT // 3 :]
 
 
+@pytest.mark.slow
 def test_other_micro_batches_only_round_otherwise(
     images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,6 +171,7 @@ def test_other_micro_batches_only_round_otherwise(
     assert 0 < weight_difference(run.state, whole) <= 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

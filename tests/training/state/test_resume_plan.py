@@ -28,6 +28,7 @@ def test_a_resumed_run_keeps_the_scaling_it_started_with() -> None:
     assert plan.global_batch_size == 8
 
 
+@pytest.mark.slow
 def test_a_resumed_run_stops_early_at_the_same_step(images: Path, tmp_path: Path) -> None:
     config = tiny_config(images, tmp_path, run_name="whole", backup_every="1 step", backups_kept=99, **IMPATIENT)
     _, whole = train_alone(config)

@@ -71,6 +71,7 @@ RUNS: dict[str, dict[str, object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_a_step_reads_nothing_on_the_host(
     images: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

@@ -53,6 +53,7 @@ def validation_losses(run: Run) -> list[float]:
     return [float(str(event["loss"])) for event in run.events("validation")]
 
 
+@pytest.mark.slow
 def test_one_weight_for_all_scales_loss_and_gradient(still: dict[tuple[float, float], Run]) -> None:
     plain, quarter = still[1.0, 1.0], still[0.25, 0.25]
     assert quarter.losses == pytest.approx([0.25 * loss for loss in plain.losses], rel=1e-12)
@@ -61,6 +62,7 @@ def test_one_weight_for_all_scales_loss_and_gradient(still: dict[tuple[float, fl
     assert validation_losses(quarter) == pytest.approx([0.25 * loss for loss in validation_losses(plain)], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_each_weight_counts_for_its_own_concept(still: dict[tuple[float, float], Run]) -> None:
     for values in (lambda run: run.losses, validation_losses):
         one, two, other = (values(still[weights]) for weights in ((1.0, 1.0), (2.0, 1.0), (0.5, 3.0)))

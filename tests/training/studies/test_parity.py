@@ -107,6 +107,7 @@ def assert_same_run(first: Run, other: Run, tolerance: float, steps: int = 50) -
     assert weight_difference(first.state, other.state) <= tolerance
 
 
+@pytest.mark.slow
 def test_a_run_is_the_same_with_smaller_micro_batches(images: Path, place: Path, one: Run) -> None:
     _, other = train_alone(
         tiny_config(images, place, run_name="small", **PARITY, batch_size=3, gradient_accumulation_steps=2)

@@ -29,6 +29,7 @@ def optimizer_steps(events: list[dict[str, object]]) -> int:
     return sum(str(event.get("name", "")).startswith("Optimizer.step#") for event in events)
 
 
+@pytest.mark.slow
 def test_some_steps_are_traced_without_changing_any(images: Path, tmp_path: Path) -> None:
     _, plain = train_alone(tiny_config(images, tmp_path, max_steps=6))
     code, run = train_alone(tiny_config(images, tmp_path, run_name="profiled", max_steps=6, profile_steps=2))
@@ -45,6 +46,7 @@ def test_some_steps_are_traced_without_changing_any(images: Path, tmp_path: Path
     assert times == sorted(times, reverse=True)
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_early_keeps_what_was_traced_and_one_too_short_says_so(images: Path, tmp_path: Path) -> None:
     _, run = train_alone(tiny_config(images, tmp_path, max_steps=4, profile_steps=50))
     assert optimizer_steps(trace(run, 0)) == 1
