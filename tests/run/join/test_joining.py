@@ -23,6 +23,8 @@ from modules.run.join import session as session_module
 from modules.run.join.client import join_run
 from modules.run.join.join_line import JoinLine, connect
 from modules.run.join.members import JoinError
+from modules.run.join.messages import Welcome
+from modules.run.join.received_config import merge_config
 from modules.run.join.server import JoinServer
 from modules.run.start import start_run
 from tests.ports import free_port
@@ -175,3 +177,11 @@ def test_every_start_of_a_run_is_joined_in_the_same_folder(
         assert start_run(config, folder, lambda line: None) == 130
         guests[number].join()
         assert expected in said[number]
+
+
+def test_the_config_of_an_older_machine_keeps_its_meaning() -> None:
+    older = {**TrainConfig(masked_training=True).model_dump(mode="json"), "version": 1}
+    del older["normalize_masked_area_loss"]
+    welcome = Welcome(host="zeus", number=1, machines=2, config=older, run_name="x", nonce="n", family="")
+    joined = merge_config(JoinLine("10.0.0.1", 12356, "token", ("num_nodes=2",)), welcome, "zeus")
+    assert (joined.normalize_masked_area_loss, joined.node_rank) == (True, 1)
