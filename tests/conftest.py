@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 scrub(os.environ)  # before anything is imported that reads them, such as torch and the hub's library
 os.environ[trusted_code.VARIABLE] = "any"  # the family files of the tests; inherited by every process
-FAST_TESTS = 3  # of each file, with --fast
+FAST_TESTS = 2  # of each file, with --fast
 NOT_FAST = {"slow", "end_to_end"}
 SIZES = ((48, 48), (64, 40), (40, 64), (80, 36))
 COLOURS = ("red", "green", "blue", "yellow", "purple")

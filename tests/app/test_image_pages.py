@@ -23,6 +23,8 @@ from app.sections.data import Section
 from app.widgets import theme
 from tests.app.driver import Driver
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(shared_home: Path) -> Path:
@@ -72,7 +74,6 @@ def undo(section: Section, driver: Driver) -> None:
     driver.wait(lambda: not editor.is_undoing, "what was written before")
 
 
-@pytest.mark.slow
 def test_images_are_shown_with_captions_and_marks(section: Section, shared_driver: Driver) -> None:
     shown = browser(section).shown
     assert [each.file.name for each in shown][:2] == ["00.png", "01.png"]
@@ -87,7 +88,6 @@ def test_images_are_shown_with_captions_and_marks(section: Section, shared_drive
     shared_driver.wait(lambda: pages(section).is_complete, "the folder read again")
 
 
-@pytest.mark.slow
 def test_filter_matches_names_and_captions(section: Section, shared_driver: Driver) -> None:
     browser(section).show_only("number 1")
     assert {each.file.stem for each in browser(section).shown} == {"01", "10", "11"}
@@ -98,7 +98,6 @@ def test_filter_matches_names_and_captions(section: Section, shared_driver: Driv
     browser(section).kind.choose("all")
 
 
-@pytest.mark.slow
 def test_filter_and_replacement_stay_at_a_change_of_scale(section: Section, shared_driver: Driver) -> None:
     driver, window = shared_driver, shared_driver.window
     browser(section).filter.line.focus_force()
@@ -125,7 +124,6 @@ def test_filter_and_replacement_stay_at_a_change_of_scale(section: Section, shar
     window.set_scale(100)
 
 
-@pytest.mark.slow
 def test_unusable_controls_are_hidden(section: Section, shared_driver: Driver, folder: Path) -> None:
     found, driver = browser(section), shared_driver
     assert found.bar.winfo_viewable()
@@ -152,7 +150,6 @@ def test_unusable_controls_are_hidden(section: Section, shared_driver: Driver, f
     assert found.editor.winfo_rootx() > found.grid_view.winfo_rootx()
 
 
-@pytest.mark.slow
 def test_the_caption_box_is_whole_whatever_is_said_of_the_image(section: Section, shared_driver: Driver) -> None:
     driver, found = shared_driver, browser(section)
     before = driver.window.geometry()
@@ -171,7 +168,6 @@ def test_the_caption_box_is_whole_whatever_is_said_of_the_image(section: Section
         driver.settle()
 
 
-@pytest.mark.slow
 def test_problems_are_counted_at_their_tab(section: Section, shared_driver: Driver) -> None:
     count = len(pages(section).image_index.problems)
     assert section.tabs.buttons["Problems"].cget("text") == f"Problems ({count})"
@@ -181,7 +177,6 @@ def test_problems_are_counted_at_their_tab(section: Section, shared_driver: Driv
     assert browser(section).grid_view.empty == NONE_FOUND
 
 
-@pytest.mark.slow
 def test_keys_navigate_the_grid_and_the_caption(section: Section, shared_driver: Driver) -> None:
     grid = browser(section).grid_view
     shared_driver.click_button("Find and replace")
@@ -211,7 +206,6 @@ def test_keys_navigate_the_grid_and_the_caption(section: Section, shared_driver:
     file.write_text("a cat, number 1, grey fur", "utf-8")
 
 
-@pytest.mark.slow
 def test_details_follow_the_resolution(section: Section, shared_driver: Driver) -> None:
     driver = shared_driver
     assert browser(section).grid_view.select(browser(section).shown[0].file)
@@ -225,7 +219,6 @@ def test_details_follow_the_resolution(section: Section, shared_driver: Driver) 
     driver.go_to("data", "Images")
 
 
-@pytest.mark.slow
 def test_replace_writes_all_captions_and_undoes_them(section: Section, folder: Path, shared_driver: Driver) -> None:
     browser(section).show_only("")
     bar = browser(section).replacing
@@ -244,7 +237,6 @@ def test_replace_writes_all_captions_and_undoes_them(section: Section, folder: P
     assert all("grey" in image.caption for image in browser(section).shown if image.caption)
 
 
-@pytest.mark.slow
 def test_a_replacement_and_its_undo_outlast_a_change_of_scale(
     section: Section, folder: Path, shared_driver: Driver
 ) -> None:
@@ -274,7 +266,6 @@ def test_a_replacement_and_its_undo_outlast_a_change_of_scale(
         assert all(colour in (folder / f"{number:02}.txt").read_text("utf-8") for number in range(12))
 
 
-@pytest.mark.slow
 def test_read_only_captions_give_the_reason(section: Section, shared_driver: Driver) -> None:
     shared_driver.draft.set("concepts.0.caption_source", "file_name")
     pages(section).reload_if_changed()
@@ -284,7 +275,6 @@ def test_read_only_captions_give_the_reason(section: Section, shared_driver: Dri
     assert "The folder's settings use the file name as the caption." in shared_driver.text(section)
 
 
-@pytest.mark.slow
 def test_a_typed_caption_is_counted_and_readable_as_its_folder(
     section: Section, folder: Path, shared_driver: Driver
 ) -> None:

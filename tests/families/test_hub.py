@@ -23,6 +23,8 @@ from modules.diffusion.hub.files import is_complete, required_files
 from modules.diffusion.hub.model import HubModel
 from tests.hub_server import TOKEN, HubServer, hub_server
 
+pytestmark = pytest.mark.slow
+
 GUARD_S = 180
 NAME = "owner/model"
 UNET = "unet/diffusion_pytorch_model.safetensors"
@@ -90,7 +92,6 @@ def unfinished(hub_home: Path) -> list[Path]:
     return list(hub_home.rglob("*.incomplete"))
 
 
-@pytest.mark.slow
 def test_only_required_files_are_downloaded_and_only_once(hub: HubServer, tmp_path: Path) -> None:
     write(tmp_path / "model", *USELESS)
     reported: list[tuple[int, int]] = []
@@ -115,7 +116,6 @@ def test_only_required_files_are_downloaded_and_only_once(hub: HubServer, tmp_pa
     assert model().cached_folder() != folder
 
 
-@pytest.mark.slow
 def test_branches_tags_and_commits(hub: HubServer, tmp_path: Path) -> None:
     repository = hub.repositories[NAME]
     other = write(tmp_path / "other", *NEEDED)
@@ -146,7 +146,6 @@ def one_file(folder: Path) -> None:
     write(folder, "whole.safetensors")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("behaviour", "token", "sentence"),
     [
@@ -193,7 +192,6 @@ def test_every_download_error_is_a_sentence(
     assert unfinished(tmp_path) == []
 
 
-@pytest.mark.slow
 def test_private_and_unknown_models_with_a_valid_token(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.repositories[NAME].private = True
     monkeypatch.setenv("HF_TOKEN", TOKEN)
@@ -204,7 +202,6 @@ def test_private_and_unknown_models_with_a_valid_token(hub: HubServer, monkeypat
         model("owner/other").download(silent)
 
 
-@pytest.mark.slow
 def test_earlier_download_is_used_if_the_hub_is_unreachable(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     assert model().download(silent) == ""
     hub.repositories[NAME].silent = True
@@ -220,7 +217,6 @@ def test_earlier_download_is_used_if_the_hub_is_unreachable(hub: HubServer, monk
         model("owner/other").download(silent)
 
 
-@pytest.mark.slow
 def test_broken_connection_is_resumed(hub: HubServer) -> None:
     hub.repositories[NAME].breaks = {UNET: 2}
     reported: list[tuple[int, int]] = []
@@ -236,7 +232,6 @@ class Stopped(Exception):
     """The run is to end."""
 
 
-@pytest.mark.slow
 def test_cancelled_download_keeps_completed_files(hub: HubServer, tmp_path: Path) -> None:
     held = threading.Event()
     hub.repositories[NAME].hold = {UNET: held}
@@ -256,7 +251,6 @@ def test_cancelled_download_keeps_completed_files(hub: HubServer, tmp_path: Path
     assert again == [UNET], "complete files stay"
 
 
-@pytest.mark.slow
 def test_waiting_thread_stays_active_during_a_download(hub: HubServer) -> None:
     held = threading.Event()
     hub.repositories[NAME].hold = {UNET: held}
@@ -272,7 +266,6 @@ def test_waiting_thread_stays_active_during_a_download(hub: HubServer) -> None:
     assert looks[0] < looks[2], "it is on the processor now and then, which is how the watchdog sees it live"
 
 
-@pytest.mark.slow
 def test_killed_run_ends_its_download(hub: HubServer, tmp_path: Path) -> None:
     hub.repositories[NAME].hold = {UNET: threading.Event()}
     program = (
@@ -286,7 +279,6 @@ def test_killed_run_ends_its_download(hub: HubServer, tmp_path: Path) -> None:
     until(lambda: unfinished(tmp_path) == [], "the end of the download")
 
 
-@pytest.mark.slow
 def test_killed_download_is_a_sentence(hub: HubServer) -> None:
     hub.repositories[NAME].hold = {UNET: threading.Event()}
 
