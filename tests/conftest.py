@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tests.runs import Run
 
 scrub(os.environ)  # before anything is imported that reads them, such as torch and the hub's library
+VISIBLE_GPUS = {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ}
 os.environ[trusted_code.VARIABLE] = "any"  # the family files of the tests; inherited by every process
 FAST_TESTS = 2  # of each file, with --fast
 NOT_FAST = {"slow", "end_to_end"}
@@ -144,6 +145,7 @@ def no_rank_env() -> Iterator[None]:
     yield
     for name in (*LAUNCHER_VARIABLES, "CUDA_VISIBLE_DEVICES"):
         os.environ.pop(name, None)
+    os.environ.update(VISIBLE_GPUS)
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ import psutil
 
 MARK = "PYTEST_TANDEM_MARK"
 _LOOK_EVERY_S = 0.2
+_KILLED_WITHIN_S = 60.0  # one that waits for a disk cannot be killed
 
 
 def watch_for_the_end(environ: MutableMapping[str, str]) -> subprocess.Popen[bytes] | None:
@@ -41,7 +42,8 @@ def main(parent: int, mark: str) -> None:
     """Wait for the end of `parent`, then kill until nothing is left."""
     while os.getppid() == parent:
         time.sleep(_LOOK_EVERY_S)
-    while left := _marked(mark):
+    deadline = time.monotonic() + _KILLED_WITHIN_S
+    while (left := _marked(mark)) and time.monotonic() < deadline:
         for process in left:
             with suppress(psutil.Error):
                 process.kill()

@@ -159,7 +159,9 @@ def refuse_chosen_code(config: object, label: str) -> None:
     if not isinstance(config, dict):
         return
     for name, value in config.items():
-        if (name in _CODE_KEYS and value) or ("/" in str(value) and _IMPLEMENTATION.fullmatch(str(name))):
+        is_code = name in _CODE_KEYS and value and isinstance(value, str | dict | bool)
+        names = value.values() if isinstance(value, dict) else (value,)
+        if is_code or (_IMPLEMENTATION.fullmatch(str(name)) and any("/" in str(each) for each in names)):
             raise ConfigError(
                 f"{label} chooses code from elsewhere ({printable(name, 60)} is {printable(value, 100)!r}), which is "
                 "never loaded.",

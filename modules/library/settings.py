@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
@@ -9,8 +10,10 @@ from typing import TypeAlias
 from modules.config import ConfigError, TrainConfig, dump, validate
 from modules.config.family_files import PROGRAM
 from modules.config.io.files import READERS, read_data
-from modules.config.io.migrations import migrate
+from modules.config.io.migrations import ambiguous_settings, migrate
 from modules.config.io.presets import preset_data
+
+log = logging.getLogger("tandem")
 
 ConfigSource: TypeAlias = "TrainConfig | Mapping[str, object] | str | Path | None"
 
@@ -37,6 +40,8 @@ def _settings(source: ConfigSource) -> dict[str, object]:
     if isinstance(source, TrainConfig):
         return {name: value for name, value in dump(source).items() if name in source.model_fields_set}
     if isinstance(source, Mapping):
+        for sentence in ambiguous_settings(source, "Trainer"):
+            log.warning(sentence)
         return migrate(dict(source), "Trainer") if "version" in source else dict(source)
     if isinstance(source, str | Path):
         is_file = Path(source).suffix.lower() in READERS

@@ -124,6 +124,7 @@ class WandbLog:
             disable_code=True,
             disable_git=True,
             x_disable_meta=True,
+            symlink=False,  # a run folder holds no links
             x_disable_machine_info=True,
             x_disable_stats=True,
             x_save_requirements=False,

@@ -150,6 +150,7 @@ def test_a_file_of_version_0_still_opens(tmp_path: Path) -> None:
         ("version: 1\nmasked_training: true\n", True, "normalize_masked_area_loss: true is used"),
         ("version: 0\nmasked_training: true\n", True, "normalize_masked_area_loss: true is used"),
         ("version: 1\nmasked_training: true\nnormalize_masked_area_loss: false\n", False, ""),
+        ('version: 1\nmasked_training: "yes"\n', True, "normalize_masked_area_loss: true is used"),
         ("version: 2\nmasked_training: true\n", False, ""),
         ("masked_training: true\n", False, ""),
         ("version: 1\n", False, ""),

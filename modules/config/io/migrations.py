@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from pydantic import TypeAdapter, ValidationError
+
 from modules.config.errors import ConfigError
 from modules.config.explain import format_value
 from modules.config.io.text_formats import Data
@@ -73,7 +75,15 @@ def _keep_normalization(data: Data) -> Data:
 
 
 def _lacks_normalization(data: Mapping[str, object]) -> bool:
-    return data.get("masked_training") is True and "normalize_masked_area_loss" not in data
+    return "normalize_masked_area_loss" not in data and _is_true(data.get("masked_training"))
+
+
+def _is_true(value: object) -> bool:
+    """As the field reads it: also "yes" and 1."""
+    try:
+        return TypeAdapter(bool).validate_python(value)
+    except ValidationError:
+        return False
 
 
 MIGRATIONS: dict[int, Callable[[Data], Data]] = {0: _expand_names, 1: _keep_normalization}

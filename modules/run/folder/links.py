@@ -9,14 +9,15 @@ from typing import Final
 from modules.config import ConfigError
 from modules.files import find_link, is_link, printable
 
-# Backups and models are written to new folders and replaced by renaming, so that links in them are never followed.
-_REPLACED_WHOLE: Final = ("backup", "model")
+# Backups and models are written to new folders and replaced by renaming: links in them are never followed. wandb
+# made links to its newest files, and writes to a new folder at each start.
+_NOT_FOLLOWED: Final = ("backup", "model", "wandb")
 _OF_RUNS: Final = ("events.jsonl", "log", "backup", "commands", "samples")
 
 
 def refuse_links(folder: Path) -> None:
     """Raise ConfigError if the run folder holds a link; it may be one itself. Raises OSError if it cannot be read."""
-    if link := find_link(folder, _REPLACED_WHOLE):
+    if link := find_link(folder, _NOT_FOLLOWED):
         raise _refusal(link)
 
 

@@ -117,7 +117,7 @@ def left_out(context: ActionContext, error: Exception, what: str) -> str:
 
 def leave_if_sharded(context: ActionContext, error: BaseException, what: str) -> None:
     """Raises OutOfMemory if the weights are sharded: the other ranks need this one in the middle of the forward."""
-    if context.components.config.training_mode == "fully_sharded":
+    if context.components.config.training_mode == "fully_sharded" and context.ranks.world_size > 1:
         raise OutOfMemory(
             f"Out of memory on rank {context.ranks.rank} ({hostname()}) in {what}. With training_mode fully_sharded "
             "the other ranks need this one in the middle of it, so it cannot be left out.",
