@@ -381,11 +381,13 @@ def test_numbered_machines_share_a_token_of_their_own(
 
 
 def interrupt(host: Host) -> None:
-    """Ctrl-C on the terminal of a host where nothing but train.py runs."""
+    """Ctrl-C on the terminal of a host where nothing but train.py runs: torchrun has a session without a terminal."""
+    found = []
     for pid in host.processes():
         name = subprocess.run(["ps", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
         if "scripts/train.py" in name and name.split()[0].endswith("python"):
-            os.kill(pid, signal.SIGINT)
+            found.append(pid)
+    os.kill(min(found), signal.SIGINT)
 
 
 def test_a_slow_cable_is_named_within_20_steps(terminal: Open, few: Path, tmp_path: Path) -> None:

@@ -55,6 +55,9 @@ USELESS = (
 )
 
 
+TIMEOUTS = ("HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT")
+
+
 def write(folder: Path, *names: str) -> Path:
     """Files that look like those of a pipeline; nothing here is loaded."""
     for name in names:
@@ -82,10 +85,15 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     with hub_server() as server:
         monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
         monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-        monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "2")
-        monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "2")
+        for name in TIMEOUTS:
+            monkeypatch.setenv(name, "60")  # never reached, also by a busy machine
         server.add(NAME, write(tmp_path / "model", *NEEDED))
         yield server
+
+
+def give_up_after_2_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in TIMEOUTS:
+        monkeypatch.setenv(name, "2")
 
 
 def unfinished(hub_home: Path) -> list[Path]:
@@ -184,6 +192,8 @@ def test_every_download_error_is_a_sentence(
         (tmp_path / "model").mkdir(exist_ok=True)
     for name, value in behaviour.items():
         setattr(hub.repositories[NAME], name, value)
+    if "silent" in behaviour:
+        give_up_after_2_s(monkeypatch)
     if token:
         monkeypatch.setenv("HF_TOKEN", token)
     with pytest.raises(ConfigError, match=f"^base_model: .*{sentence}"):
@@ -205,6 +215,7 @@ def test_private_and_unknown_models_with_a_valid_token(hub: HubServer, monkeypat
 def test_earlier_download_is_used_if_the_hub_is_unreachable(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     assert model().download(silent) == ""
     hub.repositories[NAME].silent = True
+    give_up_after_2_s(monkeypatch)
     assert "that was downloaded earlier; the hub could not be asked" in model().download(silent)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # where nobody listens
     assert "(nothing answers there)" in model().download(silent)
