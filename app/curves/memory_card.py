@@ -6,8 +6,7 @@ import tkinter as tk
 from typing import Final
 
 from app.curves.memory_program import MemoryAnswer, MemoryProgram, Row
-from app.form.choice_titles import choice_title
-from app.form.setting_text import with_titles
+from app.form.setting_text import choice_title, with_titles
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import card, frame, text, wrap_within
@@ -177,14 +176,14 @@ def _method(config: TrainConfig) -> str:
         return _METHODS[config.method]
     if config.lora_from:
         return "LoRA, continued from a file"
-    name = choice_title(config.lora_algorithm)
+    name = choice_title("lora_algorithm", config.lora_algorithm)
     return name if config.lora_algorithm == "oft" else f"{name} of rank {config.lora_rank}"
 
 
 def _what(row: Row) -> str:
     """With the optimizer by its title: "optimizer state (AdamW)"."""
     what, found, name = row.what.removesuffix(")").rpartition(" (")
-    return f"{what} ({choice_title(name)})" if found and row.what.endswith(")") else row.what
+    return f"{what} ({choice_title('optimizer.name', name)})" if found and row.what.endswith(")") else row.what
 
 
 def _total(rows: list[Row]) -> str:

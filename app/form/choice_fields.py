@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from app.form.choice_titles import choice_titles
 from app.form.field import CONTROL_WIDTH, ControlField, Field
 from app.form.setting_text import choice_details
 from app.form.text_fields import NARROWEST, TextField
@@ -72,7 +71,7 @@ class MenuField(ControlField):
             self.put,
             bg=self.bg,
             width=CONTROL_WIDTH,
-            titles=choice_titles(self.option.choices),
+            titles=self.option.titles,
             details=details,
             names_values=True,
         )

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from app.form.choice_fields import MenuField, SuggestionField
-from app.form.choice_titles import choice_title, choice_titles
 from app.form.family_method import choose_family
 from app.form.field import CONTROL_WIDTH, ControlField
+from app.form.setting_text import choice_title
 from app.widgets.inputs import Entry, Menu
 from app.widgets.popover import PopupMenu
 from app.windows.chooser import choose_path
+from modules.config import in_words
 from modules.config.family_about import family_about
 from modules.config.family_files import family_names
 
@@ -75,8 +76,13 @@ class MethodField(MenuField):
         super().refresh()
         chosen = self.state.draft.get(self.path)
         name = family_about(str(self.state.draft.get("family") or "")).title
-        said = f"{name} does not support “{choice_title(str(chosen))}”."
+        said = f"{name} does not support “{choice_title('method', str(chosen))}”."
         self.note("" if chosen in methods else said)
+
+
+def part_title(name: str) -> str:
+    """A submodule as its menu shows it: "U-Net", "Text encoder 2"."""
+    return {"unet": "U-Net", "vae": "VAE"}.get(name) or in_words(name)
 
 
 class SubmoduleField(ControlField):
@@ -93,7 +99,7 @@ class SubmoduleField(ControlField):
     def refresh(self) -> None:
         family = self.state.family.declaration
         if family is not None:
-            self.menu.set_choices(family.parts, choice_titles(family.parts))
+            self.menu.set_choices(family.parts, {name: part_title(name) for name in family.parts})
         wanted = self.line if family is None else self.menu
         if wanted is not self.control:
             self.control.pack_forget()

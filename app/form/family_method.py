@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.form.choice_titles import choice_title
+from app.form.setting_text import choice_title
 from app.state import AppState
 from modules.config.family_about import FamilyAbout, family_about
 
@@ -17,7 +17,8 @@ def choose_family(state: AppState, name: str) -> None:
     draft.set_together({"family": name, "method": method})
     if method != before:
         memory = f" ({about.least_memory})" if about.least_memory else ""
-        state.say(f"Training method: {choice_title(method)}, not {choice_title(before)}{memory}. Ctrl+Z undoes both.")
+        now, then = choice_title("method", method), choice_title("method", before)
+        state.say(f"Training method: {now}, not {then}{memory}. Ctrl+Z undoes both.")
 
 
 def method_for(about: FamilyAbout, method: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from app.form.choice_titles import choice_title, choice_titles, value_title
 from modules.config import Fault, Option, TrainConfig, allowed, find_option
 from modules.config.family_about import family_about
 from modules.config.family_files import family_names
@@ -52,11 +51,17 @@ def display_value(option: Option, value: object) -> str:
     if value in (None, ""):
         return "empty"
     if isinstance(value, str):
-        return value_title(option, value)
+        return option.titles.get(value, value)
     if option.unit is None or not isinstance(value, (int, float)):
         return format_value(value)
     unit = _ONE.get(option.unit, option.unit.removesuffix("s")) if value == 1 else option.unit
     return f"{format_number(value)} {unit}"  # what has no unit may be a name, such as a port or a seed
+
+
+def choice_title(path: str, choice: str) -> str:
+    """A choice of a setting in the words of its menu: "Fine-tune"."""
+    option = find_option(TrainConfig, path)
+    return choice if option is None else option.titles.get(choice, choice)
 
 
 def choice_details(option: Option) -> dict[str, str]:
@@ -85,7 +90,7 @@ def _explained(option: Option) -> tuple[str, list[tuple[str, str]]]:
 def help_text(option: Option) -> str:
     """The tooltip of a setting: help, default, allowed values, behaviour on resume, name in files."""
     about, choices = _explained(option)
-    titles = choice_titles(option.choices)
+    titles = option.titles
     lines = [about, *(f"{titles[choice]}: {said}" for choice, said in choices), ""]
     lines = [_with_choices(option, line) for line in lines]
     if not option.required:
@@ -102,20 +107,28 @@ def help_text(option: Option) -> str:
     return "\n".join(lines)
 
 
+def _needed_choices(option: Option) -> dict[str, str]:
+    """The words for the choices of other settings on which a setting depends."""
+    found: dict[str, str] = {}
+    for term in (option.depends_on or "").split(" & "):
+        path, _, values = term.partition("=")
+        needed = find_option(TrainConfig, path)
+        if needed is not None:
+            found |= {name: title for name, title in needed.titles.items() if name in values.split("|")}
+    return found
+
+
 def _with_choices(option: Option, said: str) -> str:
     """A sentence of the help with the words of the menu in place of the choices' names.
 
     A name that may be an ordinary word counts only before a colon, or if the setting depends on it.
     """
-    needed = {name for term in (option.depends_on or "").split(" & ") for name in term.partition("=")[2].split("|")}
-    titles = choice_titles(option.choices)
+    titles = {**_needed_choices(option), **option.titles}
 
     def title(match: re.Match[str]) -> str:
         name, colon = match.group(1), match.group(2)
-        is_own = name in option.choices and (colon or "_" in name)
-        if is_own:
-            return f"{titles[name]}{colon}"
-        return f"{choice_title(name)}{colon}" if name in needed else match.group()
+        is_word = name in option.choices and not (colon or "_" in name)
+        return match.group() if is_word else f"{titles.get(name, name)}{colon}"
 
     return re.sub(r"(?<![\w.=-])([a-z][a-z0-9_]*)(:?)(?![\w=-])", title, said)
 
@@ -126,7 +139,7 @@ def fault_message(fault: Fault, option: Option) -> str:
         return "Must be a number above 0, with a unit"
     if option.choices and fault.requirement:
         meant = _MEANT.search(fault.requirement)
-        return "Choose one from the list" + (f": did you mean {value_title(option, meant[1])}?" if meant else "")
+        return "Choose one from the list" + (f": did you mean {option.titles[meant[1]]}?" if meant else "")
     if fault.requirement:
         return f"Must be {fault.requirement.replace(', or empty (null)', ', or empty')}"
     rest = fault.sentence.removeprefix(fault.path).strip()
@@ -204,7 +217,8 @@ def _condition(term: str, more: Iterable[Option]) -> str:
     if option is not None and option.type == "list":
         return f"Add a {title.lower().removesuffix('s')} first."
     if values:
-        *others, last = [value_title(option, value) for value in values.split("|")]
+        titles = option.titles if option is not None else {}
+        *others, last = [titles.get(value, value) for value in values.split("|")]
         needed = f"{', '.join(others)} or {last}" if others else last
     elif term.startswith("!"):
         needed = "off" if is_switch else "not set"

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from app.base_model import BaseModelInfo
-from app.form.choice_titles import choice_title
 from app.form.path_fields import CHECK_AFTER_MS
 from app.form.setting_text import format_value, help_text
 from app.generate.field import INSIDE, Field
@@ -24,11 +23,12 @@ from app.widgets.ellipsis import truncate
 from app.widgets.scroll import Scroll
 from app.windows.chooser import choose_path
 from app.windows.folder_listing import Purpose
-from modules.config import Option
+from modules.config import Option, in_words
 from modules.config.family_about import family_about
 from modules.config.family_files import family_names
 
 WIDTH: Final = 372  # unscaled pixels
+_DEVICES: Final = {"cpu": "CPU"}
 _PLACEHOLDERS: Final = {
     "model": "Folder, file or owner/name",
     "lora": "none",
@@ -284,7 +284,7 @@ class GenerateForm(tk.Frame):
 
 def _choice(value: str) -> str:
     """A family by its title, anything else by the words for it."""
-    return family_about(value).title if value in family_names() else choice_title(value)
+    return family_about(value).title if value in family_names() else _DEVICES.get(value) or in_words(value)
 
 
 def _typed(option: Option, typed: str) -> object:

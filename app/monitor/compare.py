@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, cast
 
-from app.form.choice_titles import value_title
 from app.form.setting_text import setting_title
 from app.monitor.chart import PlotLine
 from app.monitor.curves import PLOTS, SPANS
@@ -154,7 +153,8 @@ class RunComparison(tk.Frame):
             self.difference_table.widen_heading(f"run{index}", theme.px(_DOT))
         for name, values in rows:
             option = find_option(TrainConfig, name)
-            shown = [value_title(option, value) for value in values]
+            titles = option.titles if option is not None else {}
+            shown = [titles.get(value, value) for value in values]
             self.difference_table.insert("", "end", values=(setting_title(name), *shown))
 
     def _read(self) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from app.family_declaration import FamilyDeclaration
 from app.form.cards import Card
 from app.form.choice_fields import TargetsField
-from app.form.choice_titles import choice_title
-from app.form.family_fields import SubmoduleField
+from app.form.family_fields import SubmoduleField, part_title
 from app.form.field import Field
 from app.form.item_list import ItemListSpec
 from app.form.item_row import ItemContent
@@ -120,13 +119,8 @@ def alpha_note(settings: Mapping[str, object]) -> str:
 
 def describe(part: dict[str, object]) -> ItemContent:
     """The text of a submodule in the list."""
-    rate = part.get("learning_rate")
+    name, rate = part.get("part"), part.get("learning_rate")
     own = f"learning rate {format_value(rate)}" if rate else "default learning rate"
     stop = part.get("stop_after")
     until = "" if stop in (None, "never") else f"  ·  for {stop}"
-    return ItemContent(part_title(part.get("part")), f"{own}{until}")
-
-
-def part_title(name: object) -> str:
-    """A submodule as its field shows it."""
-    return choice_title(name) if isinstance(name, str) and name else "no submodule chosen"
+    return ItemContent(part_title(str(name)) if name else "no submodule chosen", f"{own}{until}")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from app.form.choice_titles import choice_title
+from app.form.setting_text import choice_title
 from app.shell.ask import ask_name
 from app.state import AppState
 from app.widgets.popover_search import SearchedMenu
@@ -112,4 +112,4 @@ def _of_own(preset: PresetSummary) -> str:
     """The family and method of a preset whose file has no comment."""
     if not preset.family:
         return "This file cannot be read."
-    return f"{family_about(preset.family).title}, {choice_title(preset.method)}"
+    return f"{family_about(preset.family).title}, {choice_title('method', preset.method)}"

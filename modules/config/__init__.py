@@ -9,7 +9,7 @@ from modules.config.interval import Interval
 from modules.config.io.files import dump, load_config, save_config, validate
 from modules.config.io.override import override
 from modules.config.io.presets import load_preset, preset_names, resolve_config, save_preset
-from modules.config.options import Option, find_option, is_active, options
+from modules.config.options import Option, find_option, in_words, is_active, options
 from modules.config.section import Section, setting
 from modules.config.sections.adapters import TARGET_PRESETS, UNET_PRESETS, target_patterns, unknown_submodules
 from modules.config.sections.concept import Concept
@@ -48,6 +48,7 @@ __all__ = [
     "faults",
     "find_changes",
     "find_option",
+    "in_words",
     "is_active",
     "learning_rate_scale",
     "load_config",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,6 +22,7 @@ OptionType = Literal[
 SIMPLE_TYPES: dict[OptionType, type] = {
     "text": str, "integer": int, "number": float, "switch": bool, "interval": Interval,
 }  # fmt: skip
+_NUMBER_FORMAT = re.compile(r"[a-z]+\d+")
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Option:
 
     `path` has a star for a list index ("concepts.*.path"). `default` is written as in a file. `variant` is the
     optimizer that the setting belongs to. `depends_on` holds full paths. `length` is the fixed length of a list of
-    numbers.
+    numbers. `choice_titles` has the words for people in place of each of `choices`, which files keep.
     """
 
     path: str
@@ -68,11 +70,22 @@ class Option:
     section: str
     variant: str | None
     empty: str = ""  # what the window writes into an empty field
+    choice_titles: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """The last part of the path."""
         return self.path.rpartition(".")[2]
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """The words for each of the choices: {"fully_sharded": "Fully sharded (FSDP2)", ...}."""
+        return dict(zip(self.choices, self.choice_titles, strict=True))
+
+
+def in_words(value: str) -> str:
+    """A value or a submodule's name as people read it: "Cosine with restarts"; number formats such as bf16 stay."""
+    return value if _NUMBER_FORMAT.fullmatch(value) else f"{value[:1].upper()}{value[1:]}".replace("_", " ")
 
 
 @cache
@@ -133,7 +146,8 @@ def _expand(field: FieldInfo, path: str, prefix: str, section: str, variant: str
     kinds = variants_of(field.annotation)
     if kinds:
         choices = tuple(str(kind.model_fields["name"].default) for kind in kinds)
-        yield _option(field, f"{path}.name", prefix, section, variant, choices=choices)
+        titles = tuple(kind.section_title for kind in kinds)
+        yield _option(field, f"{path}.name", prefix, section, variant, choices=choices, titles=titles)
         for kind, name in zip(kinds, choices, strict=True):
             for option in _walk(kind, prefix=f"{path}.", section=section, variant=name):
                 if option.name != "name":
@@ -153,12 +167,15 @@ def _option(
     section: str,
     variant: str | None,
     choices: tuple[str, ...] = (),
+    titles: tuple[str, ...] = (),
 ) -> Option:
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     required = field.default is PydanticUndefined
     default = None if required else _in_file_format(field.default)
     plain = unwrap_optional(field.annotation)
     element = get_args(plain)[0] if get_origin(plain) is tuple else None
+    literals = choices or (get_args(plain) if get_origin(plain) is Literal else ())
+    own_titles = cast("Mapping[str, str]", extra.get("titles") or {})
     return Option(
         path=path,
         type="choice" if choices else _kind(plain),
@@ -167,7 +184,7 @@ def _option(
         optional=type(None) in get_args(field.annotation),
         title=field.title or "",
         help=field.description or "",
-        choices=choices or (get_args(plain) if get_origin(plain) is Literal else ()),
+        choices=literals,
         bounds=_bounds(_metadata(element) or field.metadata),
         length=None if element is None or Ellipsis in get_args(plain) else len(get_args(plain)),
         unit=cast("str | None", extra.get("unit")),
@@ -175,6 +192,7 @@ def _option(
         depends_on=_prefixed(cast("str | None", extra.get("depends_on")), prefix),
         picks=cast("Picks | None", extra.get("picks")),
         empty=str(extra.get("empty") or ""),
+        choice_titles=titles or tuple(own_titles.get(choice) or in_words(choice) for choice in literals),
         resume=cast("Resume", extra.get("resume", "free")),
         section=section,
         variant=variant,

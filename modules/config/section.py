@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
@@ -48,6 +48,7 @@ def setting(
     picks: Picks | None = None,
     resume: Resume = "free",
     empty: str = "",
+    titles: Mapping[str, str] | None = None,
     ge: float | None = None,
     gt: float | None = None,
     le: float | None = None,
@@ -59,7 +60,8 @@ def setting(
     `help` is written for an artist and describes the effect. `depends_on` names the setting of the same section (or of
     the whole config) that makes this one relevant: "ema", "scheduler=cosine|linear", "!global_batch_size",
     joined by " & ". `picks` selects the chooser or editor that the window offers. `empty` is what the window writes
-    into an empty field, by default "automatic", or "none" for a file or folder.
+    into an empty field, by default "automatic", or "none" for a file or folder. `titles` has the window's words for
+    those of the choices that are not read as they are written: "linear" is "Linear" without, "lora" is not "LoRA".
 
     `resume` says what changing the value means for a run that resumes from a backup: "free" does not affect what is
     learned; "warn" changes training from there on, and the run logs a warning; "fixed" would make it another run and
@@ -71,6 +73,7 @@ def setting(
         "depends_on": depends_on,
         "picks": picks,
         "empty": empty,
+        "titles": dict(titles or {}),
         "resume": {"told": "warn"}.get(resume, resume),  # users' own family files may still say told
     }
     limits = {"ge": ge, "gt": gt, "le": le, "lt": lt, "min_length": min_length}

@@ -21,6 +21,7 @@ class FlowOptions(Section):
     timestep_distribution: SigmaDistribution = setting(
         "logit_normal",
         title="Timestep distribution",
+        titles={"logit_normal": "Logit-normal"},
         help="Which noise levels are trained how often. logit_normal: mostly the middle ones, which decide shapes; the "
         "usual choice. uniform: all equally often. mode: all, with more weight on the middle ones.",
         resume="warn",
@@ -58,6 +59,7 @@ class FlowOptions(Section):
     timestep_shift: Shift = setting(
         "model",
         title="Timestep shift",
+        titles={"model": "The model's own"},
         help="Moves training towards high noise levels, which large images need more. model: as the model generates "
         "images: by a fixed factor, or more for larger images. static: by the factor below.",
         resume="warn",
@@ -77,6 +79,7 @@ class FlowOptions(Section):
     loss_weighting: SigmaWeighting = setting(
         "none",
         title="Loss weighting by noise level",
+        titles={"cosmap": "CosMap"},
         help="none: all noise levels count equally. cosmap: the middle ones count slightly more. sigma_sqrt: low noise "
         "levels count much more.",
         advanced=True,
@@ -96,6 +99,7 @@ class FlowOptions(Section):
     text_encoder_weights: EncoderWeights = setting(
         "run",
         title="Text encoder precision (dtype)",
+        titles={"run": "As the run"},
         help="How the weights of a large text encoder (a language model or T5) are kept while captions are encoded. "
         "run: as the run computes, bf16 with precision bf16. int8, fp8 and nf4 (4 bits) quantise its linear layers to "
         "about a half and a third of that, at a small loss of precision, for a text encoder that does not fit the GPU. "

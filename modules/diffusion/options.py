@@ -22,6 +22,7 @@ class DiffusionOptions(Section):
     prediction_type: Literal["auto", "epsilon", "v_prediction"] = setting(
         "auto",
         title="Prediction type (epsilon or v)",
+        titles={"auto": "Automatic", "v_prediction": "v-prediction"},
         help="auto: as the base model says, which the start and --dry_run show. epsilon is the noise (SD 1.x, SDXL), "
         "v_prediction (velocity) a mixture of noise and image (SD 2.x at 768 pixels, NoobAI-XL v-pred). The wrong type "
         "gives samples of mere colour blotches.",
@@ -32,6 +33,7 @@ class DiffusionOptions(Section):
     loss_weighting: SnrWeighting = setting(
         "none",
         title="Loss weighting (Min-SNR, debiased)",
+        titles={"min_snr": "Min-SNR"},
         help="min_snr: nearly noise-free timesteps count less, for steadier and faster training. debiased: the same "
         "idea, stronger. none: all timesteps count equally.",
         resume="warn",
@@ -67,6 +69,7 @@ class DiffusionOptions(Section):
     timestep_distribution: TimestepDistribution = setting(
         "uniform",
         title="Timestep distribution",
+        titles={"logit_normal": "Logit-normal"},
         help="uniform: all noise levels equally often. logit_normal: more often the middle ones, which decide shapes.",
         advanced=True,
         resume="warn",
@@ -129,6 +132,16 @@ class DiffusionOptions(Section):
     sample_scheduler: Sampler = setting(
         "model",
         title="Sampler",
+        titles={
+            "model": "The model's own",
+            "ddim": "DDIM",
+            "ddpm": "DDPM",
+            "pndm": "PNDM",
+            "dpmpp_2m": "DPM++ 2M",
+            "dpmpp_2m_karras": "DPM++ 2M Karras",
+            "dpmpp_2m_sde_karras": "DPM++ 2M SDE Karras",
+            "unipc": "UniPC",
+        },
         help="The scheduler for samples. model: the base model's own. euler_a and dpmpp_2m_karras are popular.",
     )
     layout: str = setting(

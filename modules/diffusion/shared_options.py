@@ -12,6 +12,7 @@ def loss_function(*, advanced: bool = False) -> Any:
     return setting(
         "mse",
         title="Loss function",
+        titles={"mse": "MSE", "smooth_l1": "Smooth L1"},
         help="mse: the usual choice; large errors count most. huber and smooth_l1: outliers count less.",
         advanced=advanced,
         resume="warn",
@@ -37,6 +38,7 @@ def latents() -> Any:
     return setting(
         "sample",
         title="Latents (sampled or fixed)",
+        titles={"sample": "Sampled in every step", "mode": "Always the same"},
         help="The autoencoder encodes an image as a distribution of latents. sample: new latents are drawn from it in "
         "every step. mode: the most likely latents, the same in every step; the cache takes half the disk space.",
         advanced=True,

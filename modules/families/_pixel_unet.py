@@ -55,6 +55,7 @@ class PixelOptions(Section):
     timesteps: TimestepDistribution = setting(
         "logit_normal",
         title="Timestep distribution",
+        titles={"logit_normal": "Logit-normal"},
         advanced=True,
         help="uniform: all noise levels equally often. logit_normal: more often the middle ones, which decide shapes.",
         resume="warn",

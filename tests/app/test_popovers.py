@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from app.form.choice_fields import MenuField
-from app.form.choice_titles import choice_title
 from app.form.family_method import method_for
 from app.form.setting_text import choice_details, help_text
 from app.widgets.button import Button
@@ -327,7 +326,7 @@ def test_help_has_a_line_for_each_choice(driver: Driver) -> None:
     assert option is not None
     lines = help_text(option).split("\n")
     assert "Linear: falls evenly." in lines
-    assert all(any(line.startswith(f"{choice_title(choice)}: ") for line in lines) for choice in option.choices)
+    assert all(any(line.startswith(f"{title}: ") for line in lines) for title in option.choice_titles)
 
 
 def test_no_tooltip_covers_what_a_key_has_opened(driver: Driver) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from app.form.choice_titles import choice_title, choice_titles
 from app.form.setting_text import help_text, inactive_reason, setting_title, with_titles
 from app.images.problem_list import ProblemList
 from app.preferences import Preferences
@@ -24,7 +23,9 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Switch, TextBox
 from app.windows.chooser import choose_path
 from app.windows.folder_listing import count_images
-from modules.config import ConfigError, TrainConfig, find_option
+from modules.config import ConfigError, Section, TrainConfig, find_option
+from modules.diffusion.flow_options import FlowOptions
+from modules.diffusion.options import DiffusionOptions
 from modules.run import LaunchPlan
 from modules.run.preflight_report.start import _rank_envs
 from tests.app.driver import Driver
@@ -201,24 +202,25 @@ def test_help_names_choices_as_the_menu_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("settings", "path", "value", "shown"),
     [
-        ("mse", "MSE"),
-        ("min_snr", "Min-SNR"),
-        ("ddim", "DDIM"),
-        ("dpmpp_2m_sde_karras", "DPM++ 2M SDE Karras"),
-        ("v_prediction", "v-prediction"),
-        ("model", "The model's own"),
-        ("both", "Both (diffusers and kohya)"),
+        (DiffusionOptions, "loss", "mse", "MSE"),
+        (DiffusionOptions, "loss_weighting", "min_snr", "Min-SNR"),
+        (DiffusionOptions, "sample_scheduler", "dpmpp_2m_sde_karras", "DPM++ 2M SDE Karras"),
+        (DiffusionOptions, "sample_scheduler", "model", "The model's own"),
+        (DiffusionOptions, "prediction_type", "v_prediction", "v-prediction"),
+        (DiffusionOptions, "latents", "mode", "Always the same"),
+        (FlowOptions, "timestep_distribution", "mode", "Mode"),
+        (TrainConfig, "lora_layouts", "both", "Both (diffusers and kohya)"),
+        (TrainConfig, "scheduler", "cosine_with_restarts", "Cosine with restarts"),
+        (TrainConfig, "precision", "bf16", "bf16"),
+        (TrainConfig, "optimizer.name", "came", "CAME"),
     ],
 )
-def test_choices_are_spelt_as_the_field_does(value: str, shown: str) -> None:
-    assert choice_title(value) == shown
-
-
-def test_the_same_value_has_other_words_among_other_values() -> None:
-    assert choice_titles(("sample", "mode")) == {"sample": "Sampled in every step", "mode": "Always the same"}
-    assert choice_titles(("uniform", "mode"))["mode"] == "Mode"
+def test_choices_have_the_words_of_their_setting(settings: type[Section], path: str, value: str, shown: str) -> None:
+    option = find_option(settings, path)
+    assert option is not None
+    assert option.titles[value] == shown
 
 
 def test_conditions_are_sentences() -> None:

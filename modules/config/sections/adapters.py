@@ -45,6 +45,7 @@ class AdapterSettings(Section):
     lora_algorithm: Literal["lora", "loha", "lokr", "oft"] = setting(
         "lora",
         title="Adapter algorithm",
+        titles={"lora": "LoRA", "loha": "LoHa", "lokr": "LoKr", "oft": "OFT"},
         help="lora: two small matrices for each layer, which every program reads. loha: the elementwise product of two "
         "such pairs, for a higher rank with as many weights. lokr: a Kronecker product, with the smallest files. oft: "
         "rotates the inputs of linear layers, which keeps the angles between them. Their files are for ComfyUI and "

@@ -86,6 +86,7 @@ class Concept(Section):
     caption_source: Literal["auto", "txt", "file_name", "folder_name", "metadata", "label", "none"] = setting(
         "auto",
         title="Caption source",
+        titles={"auto": "Automatic", "txt": ".txt file"},
         help="txt: a text file next to each image with the same name. file_name or folder_name: that name is the "
         "caption. metadata: metadata.jsonl or metadata.csv in the folder. label: their column `label` or `class`, for "
         "image classifiers. none: no captions. auto: an image's entry in the metadata, else its text file; the file "

@@ -34,6 +34,7 @@ class ModelSettings(Section):
     method: Literal["fine_tune", "lora", "embedding"] = setting(
         "fine_tune",
         title="Training method",
+        titles={"fine_tune": "Fine-tune", "lora": "LoRA"},
         help="fine_tune trains the whole model: strongest effect, most memory, a large file. lora trains a small "
         "adapter: little memory, a small file. embedding (textual inversion) only teaches one new word for the "
         "prompt and leaves the model unchanged.",

@@ -25,6 +25,7 @@ class MultiGpuSettings(Section):
     distributed_backend: Literal["nccl", "gloo"] = setting(
         "nccl",
         title="Communication backend",
+        titles={"nccl": "NCCL"},
         help="How the processes communicate. nccl: fast, for NVIDIA GPUs. gloo: slower, works everywhere, also "
         "without a GPU. If nccl is not available, gloo is used and the reason is logged.",
         depends_on="enable_multi_gpu",
@@ -42,6 +43,12 @@ class MultiGpuSettings(Section):
     training_mode: Literal["auto", "single", "data_parallel", "distributed", "fully_sharded"] = setting(
         "auto",
         title="Training mode (DDP, FSDP)",
+        titles={
+            "auto": "Automatic",
+            "data_parallel": "Data parallel (DP)",
+            "distributed": "Distributed (DDP)",
+            "fully_sharded": "Fully sharded (FSDP2)",
+        },
         help="auto: several GPUs if there are several, otherwise one. single: one. distributed: one process per GPU "
         "(DDP), the fast way. data_parallel: one process for all GPUs, simple and slower. fully_sharded: FSDP, for "
         "models too large for one GPU.",
@@ -50,6 +57,7 @@ class MultiGpuSettings(Section):
     device: Literal["auto", "cpu"] = setting(
         "auto",
         title="Device",
+        titles={"auto": "Automatic", "cpu": "CPU"},
         help="auto: the GPUs, or the CPU if this machine has none; a GPU that PyTorch cannot use ends the start with "
         "the reason. cpu: the CPU, also if there is a GPU.",
         advanced=True,
@@ -153,6 +161,7 @@ class MultiGpuSettings(Section):
     lr_scaling: Literal["sqrt", "linear", "none"] = setting(
         "sqrt",
         title="Learning-rate scaling",
+        titles={"sqrt": "Square root"},
         help="More GPUs make a larger batch, which allows a higher learning rate. sqrt: 4 GPUs double it. linear: 4 "
         "GPUs make it four times as high. none: unchanged. Never scaled with a fixed global batch size, or with "
         "prodigy, which finds its step size itself.",
@@ -213,6 +222,7 @@ class MultiGpuSettings(Section):
     gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = setting(
         "none",
         title="Gradient compression",
+        titles={"powersgd": "PowerSGD"},
         help="Sends less between the GPUs, for slow networks. none: exact. fp16 and bf16 send half with a little "
         "rounding; powersgd sends far less of large matrices and changes training slightly, but hardly shrinks what "
         "a LoRA sends, which is small already.",

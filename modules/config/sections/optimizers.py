@@ -62,7 +62,7 @@ class AdamW(Optimizer):
 class AdamW8bit(Optimizer):
     """AdamW with a quarter of its memory; needs the package bitsandbytes."""
 
-    section_title: ClassVar[str] = "AdamW, 8 bits"
+    section_title: ClassVar[str] = "AdamW, 8 bit"
     target: ClassVar[str] = "bitsandbytes.optim:AdamW8bit"
 
     name: Literal["adamw_8bit"] = "adamw_8bit"
@@ -74,7 +74,7 @@ class AdamW8bit(Optimizer):
 class FlashAdamW(Optimizer):
     """AdamW with a quarter of its memory, on any device and without another package."""
 
-    section_title: ClassVar[str] = "AdamW, 8 bits, portable (FlashAdamW)"
+    section_title: ClassVar[str] = "Flash AdamW"
     target: ClassVar[str] = "pytorch_optimizer:FlashAdamW"
 
     name: Literal["flash_adamw"] = "flash_adamw"
@@ -86,7 +86,7 @@ class FlashAdamW(Optimizer):
 class ScheduleFreeAdamW(Optimizer):
     """Averages the weights instead of lowering the learning rate, which stays constant; the average is saved."""
 
-    section_title: ClassVar[str] = "AdamW, schedule-free"
+    section_title: ClassVar[str] = "Schedule-free AdamW"
     target: ClassVar[str] = "pytorch_optimizer:ScheduleFreeAdamW"
     is_elementwise: ClassVar[bool] = True
 
@@ -210,7 +210,7 @@ class Lion(Optimizer):
 class Lion8bit(Optimizer):
     """Lion with a quarter of its memory; needs the package bitsandbytes."""
 
-    section_title: ClassVar[str] = "Lion, 8 bits"
+    section_title: ClassVar[str] = "Lion, 8 bit"
     target: ClassVar[str] = "bitsandbytes.optim:Lion8bit"
 
     name: Literal["lion_8bit"] = "lion_8bit"

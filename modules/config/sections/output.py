@@ -134,6 +134,7 @@ class OutputSettings(Section):
     lora_layouts: Literal["diffusers", "kohya", "both"] = setting(
         "both",
         title="LoRA file format",
+        titles={"both": "Both (diffusers and kohya)"},
         help="kohya: for ComfyUI, A1111, Forge and most other tools. diffusers: for programs based on diffusers and "
         "peft. Both files are small.",
         depends_on="method=lora",

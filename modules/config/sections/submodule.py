@@ -48,6 +48,7 @@ class SubmoduleSettings(Section):
     weights: Literal["run", "fp32", "bf16", "fp16", "int8", "fp8", "nf4"] = setting(
         "run",
         title="Frozen weights precision (dtype)",
+        titles={"run": "As the run"},
         help="Precision in which weights that are not trained are kept. bf16 and fp16 halve their memory and need "
         "precision bf16 or fp16 for the run. int8, fp8 and nf4 (4 bits) quantise the linear layers under an adapter "
         "to a quarter and an eighth of fp32, at a small loss of precision and some speed. run: the same as "

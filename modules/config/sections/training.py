@@ -169,6 +169,7 @@ class TrainingSettings(Section):
     attention_backend: Literal["auto", "cudnn", "math"] = setting(
         "auto",
         title="Attention backend",
+        titles={"auto": "Automatic", "cudnn": "cuDNN as well", "math": "No fused kernels"},
         help="Which of PyTorch's kernels compute attention on a GPU. auto: FlashAttention, or the memory-efficient "
         "kernels where it cannot be used, such as with a mask. cudnn: cuDNN's as well, which PyTorch prefers on H100 "
         "and newer GPUs; they are faster, but versions of 2025 and 2026 return wrong gradients for some lengths and "
@@ -185,6 +186,7 @@ class TrainingSettings(Section):
     probe_memory: Literal["auto", "on", "off"] = setting(
         "auto",
         title="Memory probe before the first step",
+        titles={"auto": "Automatic"},
         help="Before the first step, the largest micro-batch is computed once for nothing, with room for the "
         "optimizer's state. If it does not fit, all GPUs take smaller ones and the effective batch stays. auto: "
         "on GPUs. on: always. off: never. Changes nothing in the result. Not with training mode fully_sharded.",
@@ -231,6 +233,7 @@ class TrainingSettings(Section):
     early_stopping_mode: Literal["auto", "min", "max"] = setting(
         "auto",
         title="Early stopping mode",
+        titles={"auto": "Automatic", "min": "Minimum", "max": "Maximum"},
         help="min: lower is better. max: higher is better. auto: lower for losses and errors, higher for accuracies.",
         advanced=True,
         depends_on="validate_every",
