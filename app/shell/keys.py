@@ -85,7 +85,7 @@ def bind_keys(root: tk.Tk, window: ShortcutTarget) -> None:
         "<F8>": lambda: window.next_fault(1),
         "<Shift-F8>": lambda: window.next_fault(-1),
     }
-    for digit, name in zip("1234567890", SECTIONS, strict=True):  # as they lie on the keyboard
+    for digit, name in zip("1234567890", SECTIONS, strict=False):  # as they lie on the keyboard; an 11th has none
         keys[f"<{CONTROL}-Key-{digit}>"] = partial(window.show_section, name)
     tag = "TandemKeys"
     for key, action in keys.items():

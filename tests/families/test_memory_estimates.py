@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
 from modules.config import TrainConfig
+from modules.config.sections.optimizers import OPTIMIZERS
 from modules.diffusion.dtypes import HALF_DTYPES
 from modules.diffusion.quantized import QuantizedLinear
 from modules.families._by_name import family_class
@@ -143,21 +144,10 @@ def test_offloaded_shards_count_the_rounding_of_pinned_memory(sd_folder: Path) -
     assert found[True][copy] == found[False][copy], "backups are copied into memory of their own"
 
 
-OPTIMIZERS = [
-    "adamw",
-    "adam",
-    "sgd",
-    "adafactor",
-    "lion",
-    "muon",
-    "prodigy",
-    "came",
-    "schedule_free_adamw",
-    "flash_adamw",
-]
+EVERYWHERE = [name for name, kind in OPTIMIZERS.items() if not kind.target.startswith("bitsandbytes.")]
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", EVERYWHERE)
 def test_optimizer_state_is_exact(name: str, sd_folder: Path) -> None:
     config = settings("stable_diffusion", sd_folder, optimizer={"name": name}, learning_rate=1e-3)
     table = memory_table(family_class("stable_diffusion"), config, activations=False)
