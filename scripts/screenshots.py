@@ -178,7 +178,11 @@ def _train(window: MainWindow, runs_dir: Path) -> None:
     window.run_bar.buttons.train.invoke()
     _wait(window, lambda: window.state_.run is not None)
     run = window.state_.run
-    assert run is not None
+    if run is None:
+        faults = " ".join(fault.sentence for fault in window.state_.draft.faults)
+        sys.exit(
+            f"Training did not start. {faults or 'The images may be missing: scripts/make_demo_data.py draws those of demo.'}"
+        )
     _wait(window, lambda: run.is_caught_up and not run.is_alive, TRAINING_S)
 
 

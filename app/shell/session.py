@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tkinter as tk
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -56,6 +57,7 @@ class Session:
         """Open what the file says; returns what the user should know, or an empty string."""
         saved, message = self._read(), self._state.second_window
         if saved is None:
+            self._keep_unread()
             return message
         if message:
             saved = saved.model_copy(update={"unsaved": None})
@@ -75,7 +77,7 @@ class Session:
         try:
             draft.replace_all(migrate(saved.unsaved, "The unsaved settings of the last window"))
         except ConfigError as error:
-            return str(error)
+            return f"{error} They are kept in {self._keep_unread()}."
         return "Your unsaved changes are back; Undo returns to what was saved."
 
     def save(self, *, keeps_edits: bool) -> None:
@@ -129,6 +131,13 @@ class Session:
             return validate_record(SavedSession, read_json(self._file))
         except (OSError, FileFault):
             return None
+
+    def _keep_unread(self) -> Path:
+        """A copy of what this program cannot read, such as a newer one's: the next save replaces the session."""
+        kept = self._file.with_name("session-unread.json")
+        with suppress(OSError):
+            shutil.copyfile(self._file, kept)
+        return kept
 
     def _schedule(self) -> None:
         if not self._job:

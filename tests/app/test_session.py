@@ -109,6 +109,10 @@ def test_what_a_newer_window_left_is_not_taken_for_settings(display: str, home: 
     with Driver.open(keeps_session=True) as driver:
         assert driver.draft.get("epochs") == TrainConfig().epochs
         assert "Update Tandem" in driver.window.run_bar._message
+        driver.draft.set("seed", 12)
+        driver.settle()
+    kept = json.loads(session_file(home).with_name("session-unread.json").read_text())
+    assert kept["unsaved"]["epochs"] == 77
 
 
 HOLDER = """
