@@ -180,9 +180,7 @@ def _train(window: MainWindow, runs_dir: Path) -> None:
     run = window.state_.run
     if run is None:
         faults = " ".join(fault.sentence for fault in window.state_.draft.faults)
-        sys.exit(
-            f"Training did not start. {faults or 'The images may be missing: scripts/make_demo_data.py draws those of demo.'}"
-        )
+        sys.exit(f"Training did not start. {faults or 'scripts/make_demo_data.py draws the images of demo.'}")
     _wait(window, lambda: run.is_caught_up and not run.is_alive, TRAINING_S)
 
 
