@@ -20,10 +20,10 @@ from app.shell.files import Files
 from app.shell.header import Header
 from app.shell.keys import bind_keys
 from app.shell.prebuild import prepare_sections
-from app.shell.requests import bind_requests
 from app.shell.run_bar import RunBar
 from app.shell.session import Session
 from app.shell.sidebar import Sidebar
+from app.shell.views import Views
 from app.shell.window_geometry import WindowGeometry
 from app.slices import each
 from app.state import AppState
@@ -67,6 +67,7 @@ class MainWindow(ctk.CTk):
         self.files = self.state_.files = Files(self, self.state_)
         self.actions = self.state_.actions = RunActions(self, self.state_)
         self.state_.queue_watch = QueueWatch(self.state_)
+        self.state_.views = Views(self, self, self.state_)
         self._session = Session(self, self.state_) if keeps_session else None
         self.sections: dict[str, Any] = {}
         self.section = ""
@@ -78,7 +79,6 @@ class MainWindow(ctk.CTk):
         self._stop_following = follow_system(self, self.preferences, self._mode_changed)
         self._build()
         bind_keys(self, self)
-        bind_requests(self, self)
         scroll_by_wheel(self)
         scroll_to_focus(self)
         self.unbind("<Configure>")  # of customtkinter, which only needs it to scale the window

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from app.annotate.job import AnnotateJob
     from app.generate.job import GenerateJob
     from app.images.captions import Changes
+    from app.shell.views import Views
     from app.tools.duplicates import Duplicates
     from app.tools.job import ModelJob
     from app.tools.line_program import LineProgram
@@ -77,12 +78,11 @@ class AppState:
         root.after_idle(self.family.refresh)
         self.run: RunControl | None = None
         self.queued = 0  # entries that wait in the queue, as far as that has been read
-        self.queue_watch: QueueFollower  # set by the main window, as actions and files
+        self.queue_watch: QueueFollower  # set by the main window, as actions, files and views
         self.actions: RunStarter
         self.files: ConfigFiles
+        self.views: Views
         self.say: Callable[[str], object] = lambda message: None  # in the run bar, which sets it
-        self.sample_to_generate: Mapping[str, object] = {}  # for the page Generate, of the next <<GenerateWithRun>>
-        self.run_to_generate: RunFolder | None = None  # the same; None: the followed run
         self.annotate_job: AnnotateJob | None = None  # as generate_job
         self.model_job: ModelJob | None = None  # as generate_job
         self.generate_job: GenerateJob | None = None  # outlives its page, which a change of scale builds anew

@@ -72,7 +72,11 @@ class ImageBrowser(tk.Frame):
         bar.pack(fill="x", pady=(0, theme.px(theme.UNIT)))
         Button(bar, "Find and replace", self._toggle_replacing, bg=theme.CARD).pack(side="right")
         annotate = Button(
-            bar, "Write captions", lambda: self.event_generate("<<Annotate>>"), bg=theme.CARD, tooltip=_ANNOTATE
+            bar,
+            "Write captions",
+            lambda: self._state.views.annotate(self.folder),
+            bg=theme.CARD,
+            tooltip=_ANNOTATE,
         )
         annotate.pack(side="right", padx=(0, theme.UNIT))
         self.filter = Entry(

@@ -98,10 +98,8 @@ class ImagePages(tk.Frame):
         return next((self.image_index.folders[each] for each in numbers if each in self.image_index.folders), None)
 
     @property
-    def folder_to_annotate(self) -> Path | None:
-        """The concept's folder of the image selected on this page, of the problems or of the images."""
-        if self._page != "problems":
-            return self.browser.folder
+    def folder_of_problem(self) -> Path | None:
+        """The concept's folder of the problem to be captioned."""
         problem = self.problems.to_caption()
         concepts = self._shown.get("concepts")
         if problem is None or not isinstance(concepts, list) or problem.concept >= len(concepts):  # one was removed
@@ -191,7 +189,13 @@ class ImagePages(tk.Frame):
             captions = self._caption_files()
             self.removal.ask([(each.file, captions.get(each.concept, CaptionFiles())) for each in problems])
 
-        self.problems = made = ProblemList(self._card, self._show_problem, remove, lambda: self.removal.undo())
+        self.problems = made = ProblemList(
+            self._card,
+            self._show_problem,
+            remove,
+            on_undo=lambda: self.removal.undo(),
+            on_annotate=lambda: self.state.views.annotate(self.folder_of_problem),
+        )
         self.removal = ImageRemoval(
             self, self.state.background, made.say, self._removed, self.reload, self.state.trashed_images
         )

@@ -32,6 +32,7 @@ class ProblemList(tk.Frame):
         on_select: Callable[[ImageProblem], object],
         on_remove: Callable[[list[ImageProblem]], object],
         on_undo: Callable[[], object],
+        on_annotate: Callable[[], object],
     ) -> None:
         super().__init__(parent)
         theme.paint(self, bg=theme.CARD)
@@ -46,13 +47,7 @@ class ProblemList(tk.Frame):
             self._actions, "Undo", on_undo, icon="undo", bg=theme.CARD, tooltip="Take them back from the trash."
         )
         self.trash = Button(self._actions, "", self.remove, icon="trash", bg=theme.CARD, tooltip=_TRASH)
-        self.annotate = Button(
-            self._actions,
-            "Write captions",
-            lambda: self.event_generate("<<Annotate>>"),
-            bg=theme.CARD,
-            tooltip=_ANNOTATE,
-        )
+        self.annotate = Button(self._actions, "Write captions", on_annotate, bg=theme.CARD, tooltip=_ANNOTATE)
         self._message = MessageLine(foot, bg=theme.CARD)
         self._message.pack(side="left", fill="x", expand=True)
         self.table = table(self, {"kind": ("Type", 130), "file": ("File", 300), "what": ("Problem", 480)})

@@ -59,7 +59,7 @@ class LogPage(Page):
         self.problems = Button(
             bar,
             "Show problems",
-            lambda: self.event_generate("<<ShowProblems>>"),
+            lambda: self.state.views.problems(),
             icon="data",
             style="quiet",
             tooltip=_PROBLEMS,

@@ -10,7 +10,7 @@ from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, card, frame, text
 from app.widgets.message_line import MessageLine
-from app.windows.result import GENERATE, SHOW_RESULT, can_generate
+from app.windows.result import can_generate
 from modules.run import RunFolder
 
 
@@ -23,11 +23,10 @@ class ResultCard:
         self._folder: RunFolder | None = None
         buttons = frame(self.card)
         buttons.pack(side="right", padx=theme.px(12), pady=theme.px(8))
-        self._send = parent.winfo_toplevel().event_generate
-        self.result = Button(buttons, "Show result", lambda: self._send(SHOW_RESULT), icon="file", bg=theme.CARD)
+        self.result = Button(buttons, "Show result", lambda: state.views.result(), icon="file", bg=theme.CARD)
         self.opened = Button(buttons, "Open folder", self._open, icon="folder", bg=theme.CARD)
         self.generate = Button(
-            buttons, "Generate with it", lambda: self._send(GENERATE), icon="generate", bg=theme.CARD
+            buttons, "Generate with it", lambda: state.views.generate(), icon="generate", bg=theme.CARD
         )
         for button in (self.result, self.opened):
             button.pack(side="left", padx=4)

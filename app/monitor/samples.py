@@ -215,8 +215,7 @@ class SamplesPage(Page):
 
     def _generate(self, fields: Mapping[str, object]) -> None:
         """Generate without the run, which has ended."""
-        self.state.sample_to_generate = fields
-        self.event_generate("<<GenerateWithRun>>")
+        self.state.views.generate(fields=fields)
 
     def _show_custom(self) -> None:
         reason = "No run is followed." if self.run is None else custom_sample_obstacle(self.run)

@@ -172,7 +172,7 @@ class RunActions:
         def done(process: subprocess.Popen[bytes]) -> None:
             self._starting = False
             self.follow(folder.path, process)
-            self._owner.event_generate("<<ShowRun>>")
+            self._state.views.run()
 
         self._state.background.run(start, done, self._not_started)
 

@@ -160,7 +160,7 @@ class Section(tk.Frame):
         self._banner_advice = text(self.banner, "", "small", colour=theme.MUTED, bg=theme.BAD_SOFT)
         for label in (self._banner_title, self._banner_advice):
             label.configure(cursor="hand2")
-            label.bind("<Button-1>", lambda event: self.event_generate("<<ShowError>>"))
+            label.bind("<Button-1>", lambda event: self.state.views.error())
             wrap_within(label, self.banner, margin=_BESIDE_BANNER)
         self._holder = frame(self, theme.WINDOW)
         self._holder.pack(fill="both", expand=True, padx=theme.px(18), pady=(0, theme.px(8)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from app.form.cards import Card
 from app.multi_gpu.gpu_list import GpuList, GpuReading, read_gpus
 from app.multi_gpu.hosts_card import HostsCard
@@ -89,13 +87,14 @@ class Section(FormSection):
         self.hosts = HostsCard(self.scroll.inside, self.state)
         self.columns.add(self.hosts.frame, 1)
         super().build()
-        for label, event in (
-            ("Multiple machines…", "<<MultiNode>>"),
-            ("Preflight check", "<<Preflight>>"),
-            ("Find the largest batch…", "<<FindBatchSize>>"),
-            ("Benchmark…", "<<Benchmark>>"),
+        views = self.state.views
+        for label, show in (
+            ("Multiple machines…", views.multi_node),
+            ("Preflight check", views.preflight),
+            ("Find the largest batch…", views.batch_size),
+            ("Benchmark…", views.benchmark),
         ):
-            button = Button(self.head, label, partial(self.event_generate, event), bg=theme.WINDOW)
+            button = Button(self.head, label, show, bg=theme.WINDOW)
             button.pack(side="right", padx=(8, 0))
 
     def show(self) -> None:

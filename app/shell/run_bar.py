@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import tkinter as tk
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,9 +22,6 @@ from app.widgets.buttons import add_tooltip, frame, handler, text
 from app.widgets.ellipsis import fit, fit_lines
 from app.widgets.progress_bar import ProgressBar
 from app.windows.error_details import ErrorDetails
-from app.windows.result import SHOW_RESULT
-from modules.config import Sample
-from modules.run.view.event_records import SampleFile
 
 REFRESH_MS: Final = 250
 IDLE_MS: Final = 1000  # while no run is active
@@ -56,7 +54,6 @@ class RunBar(tk.Frame):
         self.actions = actions
         self._custom = CustomSampleWatch()
         self._requests = RequestWatch()
-        self.custom_sample: SampleFile | None = None  # the one that has come last
         self._message, self._message_until = "", 0.0
         self._message_action: Callable[[], object] | None = None
         state.say = self.show_message
@@ -97,7 +94,7 @@ class RunBar(tk.Frame):
             return
         has_log = self._status.problem is not None
         title = "Message" if self._has_message() and not has_log else self._status.title
-        open_log = (lambda: self.event_generate("<<ShowLog>>")) if has_log else None
+        open_log = self._state.views.log if has_log else None
         self.details = ErrorDetails(self, self._state, title, self._full_detail(), self._names_settings(), open_log)
         self.details.show()
 
@@ -150,24 +147,18 @@ class RunBar(tk.Frame):
         if run is None or not name:
             return
         if name == "sample" and run.view.samples:
-            self.custom_sample = run.view.samples[-1]
-            self.show_message(said, lambda: self.event_generate("<<ShowCustomSample>>"))
+            self.show_message(said, partial(self._state.views.sample, run.view.samples[-1]))
         else:
-            self.show_message(said, (lambda: self.event_generate(SHOW_RESULT)) if name == "save" else None)
+            self.show_message(said, self._state.views.result if name == "save" else None)
 
     def _report_custom_samples(self) -> None:
         run = self._state.run
         if (arrived := self._custom.arrived(run)) is not None:
-            self.custom_sample = arrived
             said = f"Custom sample, step {arrived.step:,}: click to see it."
-            self.show_message(said, lambda: self.event_generate("<<ShowCustomSample>>"))
+            self.show_message(said, partial(self._state.views.sample, arrived))
         elif (missed := self._custom.missed(run)) is not None and self._status.tone != "bad":  # an error comes first
             said = "The run ended before your custom sample: click to generate it."
-            self.show_message(said, lambda: self._generate(missed))
-
-    def _generate(self, sample: Sample) -> None:
-        self._state.sample_to_generate = generate_fields(sample)
-        self.event_generate("<<GenerateWithRun>>")
+            self.show_message(said, lambda: self._state.views.generate(fields=generate_fields(missed)))
 
     def _build(self) -> None:
         line = theme.paint(tk.Frame(self, height=1), bg=theme.LINE)

@@ -13,7 +13,6 @@ from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Style, add_tooltip, frame
 from app.widgets.text_width import text_width
-from app.windows.result import SHOW_RESULT
 
 ICON_WIDTH: Final = 34
 LABELLED_WIDTH: Final = 88  # of buttons with text in a wide window
@@ -122,7 +121,7 @@ class RunButtons(tk.Frame):
             button.pack_forget()
 
     def _show_result(self) -> None:
-        self.event_generate(SHOW_RESULT)
+        self._state.views.result()
 
     def _copy_join_line(self) -> None:
         join_prompt = None if self._state.run is None else self._state.run.join_prompt

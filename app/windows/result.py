@@ -23,9 +23,6 @@ from modules.run import RunFolder
 _WIDTH: Final = 640
 _HIGHEST: Final = 440
 _NOTHING: Final = "Nothing yet: the run has been stopped before its first backup, or its folder is gone."
-# sent to the main window
-GENERATE: Final = "<<GenerateWithRun>>"
-SHOW_RESULT: Final = "<<ShowResult>>"
 
 
 def can_generate(folder: RunFolder) -> bool:
@@ -101,5 +98,4 @@ class ResultWindow:
 
     def _generate(self) -> None:
         self.dialog.close()
-        self._state.run_to_generate = self._folder
-        self._owner.winfo_toplevel().event_generate(GENERATE)
+        self._state.views.generate(self._folder)

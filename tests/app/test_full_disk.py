@@ -102,6 +102,6 @@ def test_programs_that_get_no_temporary_folder(driver: Driver, home: Path, monke
     assert page.status.cget("text").startswith(NOT_STARTED)
 
     driver.window.report_callback_exception = driver.window._report_bug
-    driver.window.after(1, driver.window.event_generate, "<<FindBatchSize>>")
+    driver.window.after(1, driver.window.state_.views.batch_size)
     driver.wait(lambda: "No such file or directory" in driver.text(driver.window.run_bar), "the sentence")
     assert driver.dialogs() == []

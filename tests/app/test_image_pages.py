@@ -461,7 +461,7 @@ def test_problems_are_counted_by_kind_and_captions_are_a_click_away(
     kinds = "1 unreadable, 2 without a caption, 1 too small, 1 duplicate."
     assert kinds in shared_driver.text(pages(section))
     assert pages(section).problems.annotate.winfo_manager()
-    assert pages(section).folder_to_annotate == folder
+    assert pages(section).folder_of_problem == folder
     table = pages(section).problems.table
     table.selection_set([row for row in table.get_children() if table.item(row, "values")[0] == "duplicate"])
     shared_driver.settle()
