@@ -13,9 +13,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from PIL import Image, ImageOps
+from PIL import Image
 
-from modules.files.images import memory_to_decode, open_image
+from modules.files.images import open_image, small_rgb
 
 SIDE = 144
 _MEMORY_ENTRIES = 1500  # at most about 100 KB each
@@ -122,16 +122,12 @@ def cache_folder() -> Path:
 def _shrunk(file: Path, side: int) -> Image.Image:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with open_image(file) as image:
-            image.draft("RGB", (side * 2, side * 2))  # JPEG decodes straight to a smaller size
-            with memory_to_decode(image):
-                upright = ImageOps.exif_transpose(image)
-                upright.thumbnail((side, side), Image.Resampling.LANCZOS)
-                return upright.convert("RGB")
+        return small_rgb(file, side)
 
 
 def _name(file: Path, mtime_ns: int, size: int, side: int) -> str:
-    digest = hashlib.sha256(f"{file}\0{mtime_ns}\0{size}\0{side}".encode(errors="surrogateescape")).hexdigest()
+    key = f"on white\0{file}\0{mtime_ns}\0{size}\0{side}"
+    digest = hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()
     return f"{digest[:2]}/{digest[2:32]}.jpg"
 
 

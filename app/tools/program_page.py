@@ -132,10 +132,6 @@ class ProgramPage(tk.Frame):
 
 def load_image(file: str, side: int) -> object:
     """A PIL image of at most `side` x `side` pixels. Slow; raises OSError or ValueError."""
-    from modules.files.images import memory_to_decode, open_image
+    from modules.files.images import small_rgb
 
-    with open_image(file) as image, memory_to_decode(image):
-        image.draft("RGB", (side, side))
-        small = image.convert("RGB")
-        small.thumbnail((side, side))
-        return small
+    return small_rgb(file, side)

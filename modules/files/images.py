@@ -10,7 +10,7 @@ import io
 import struct
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -30,6 +30,17 @@ _HEAD_BYTES = 34
 _TAILS = (1 << 10, 64 << 10)  # bytes: where an end is, and where it is before appended data
 _BYTES_PER_PIXEL = 8  # decoded and converted: Pillow keeps 4 bytes a pixel for RGB, too
 _MEMORY_LIMIT = 1 << 30  # bytes of decoded images at once in a process
+_STRIP_PIXELS = 4 << 20  # converted at once where a conversion needs several copies
+_ORIENTATION_TAG = 0x0112
+_TRANSPOSES = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 class MemoryBudget:
@@ -74,6 +85,33 @@ def open_image(source: str | Path | bytes) -> Iterator[Image.Image]:
 def memory_to_decode(image: Image.Image) -> AbstractContextManager[None]:
     """A context in which this image may be decoded: threads that decode large ones wait for each other."""
     return _budget.reserve(image.width * image.height * _BYTES_PER_PIXEL)
+
+
+def is_turned(image: Image.Image) -> bool:
+    """Whether its EXIF orientation swaps width and height."""
+    return _orientation(image) >= 5
+
+
+def upright_rgb(image: Image.Image, least: tuple[int, int] | None = None) -> Image.Image:
+    """An opened image, whole and upright, in 8-bit RGB, transparent parts on white: what training and window show.
+
+    A JPEG may be decoded at a reduced size, which saves most of the time, but at no less than `least` (width, height).
+    Raises what Pillow raises.
+    """
+    orientation = _orientation(image)
+    if least is not None:
+        image.draft(None, least[::-1] if orientation >= 5 else least)
+    with memory_to_decode(image):
+        rgb = _to_rgb(image)
+        return rgb.transpose(_TRANSPOSES[orientation]) if orientation in _TRANSPOSES else rgb
+
+
+def small_rgb(source: str | Path, side: int) -> Image.Image:
+    """As `upright_rgb`, shrunk to fit a square of `side` pixels."""
+    with open_image(source) as image:
+        small = upright_rgb(image, (2 * side, 2 * side))
+    small.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return small
 
 
 def check_png(data: bytes) -> None:
@@ -151,3 +189,43 @@ def _bmp_size(head: bytes) -> int:
 
 def _printable_type(chunk_type: bytes) -> str:
     return chunk_type.decode("ascii", "replace") if chunk_type.isalpha() else "unknown"
+
+
+def _orientation(image: Image.Image) -> int:
+    # PNG's getexif() would decode the whole image to look for a late EXIF chunk. Reading sizes and decoding both use
+    # the header's alone, so they always agree.
+    if image.format == "PNG" and "exif" not in image.info:
+        return 1
+    orientation = image.getexif().get(_ORIENTATION_TAG, 1)
+    return orientation if isinstance(orientation, int) and orientation in _TRANSPOSES else 1
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):
+        return _in_strips(image, _from_16_bit)
+    if image.has_transparency_data:
+        return _in_strips(image, _on_white)
+    return image.convert("RGB")
+
+
+def _in_strips(image: Image.Image, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:
+    """The converted image; only the result is as large as the image."""
+    width, height = image.size
+    result = Image.new("RGB", image.size)
+    rows = max(1, _STRIP_PIXELS // width)
+    for top in range(0, height, rows):
+        result.paste(convert(image.crop((0, top, width, min(top + rows, height)))), (0, top))
+    return result
+
+
+def _on_white(strip: Image.Image) -> Image.Image:
+    layer = strip.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
+
+
+def _from_16_bit(strip: Image.Image) -> Image.Image:
+    # Pillow's own conversion clips at 255 and would turn such images white.
+    import numpy as np  # which the window does without, but for such images
+
+    levels = np.asarray(strip).astype(np.int64)
+    return Image.fromarray(np.clip(levels // 257, 0, 255).astype(np.uint8)).convert("RGB")

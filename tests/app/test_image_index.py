@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageChops
 
 from app.images.captions import CaptionFiles, Replacement, apply, plan_replacement, read_caption, write_caption
 from app.images.image_index import ImageIndex, ImageProblem, IndexedImage, sum_problems, survey, tag_counts
 from app.images.thumbnails import Thumbnails
+from app.tools.program_page import load_image
+from modules.data.index.images import decode_image, read_image_size
 from modules.files import FileFault
 
 
@@ -150,6 +153,48 @@ def test_thumbnails_are_cached_on_disk(folder: Path, tmp_path: Path) -> None:
     (stored,) = cache.glob("*/*.jpg")
     stored.write_bytes(b"torn")
     assert wait_for(Thumbnails(cache), folder / "1.png") is not None, "a torn file is made again"
+
+
+def hidden_red(size: tuple[int, int]) -> Image.Image:
+    """Transparent but for the lower half, which is blue."""
+    image = Image.new("RGBA", size, (255, 0, 0, 0))
+    image.paste((0, 0, 255, 255), (0, size[1] // 2, *size))
+    return image
+
+
+def turned(orientation: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "options"),
+    [
+        ("rgba.png", hidden_red((80, 48)), {}),
+        ("rgba.webp", hidden_red((80, 48)), {"lossless": True}),
+        ("la.png", hidden_red((80, 48)).convert("LA"), {}),
+        ("palette.png", hidden_red((80, 48)).quantize(4), {}),
+        ("key.png", hidden_red((80, 48)).convert("RGB"), {"transparency": (255, 0, 0)}),
+        ("bits.png", hidden_red((80, 48)).convert("1"), {}),
+        ("deep.png", Image.new("I;16", (80, 48), 257 * 90), {}),
+        ("ink.jpg", Image.linear_gradient("L").convert("CMYK"), {}),
+        ("turned.jpg", Image.linear_gradient("L").resize((300, 200)), {"exif": turned(6), "quality": 95}),
+        ("turned.png", hidden_red((80, 48)), {"exif": turned(5)}),
+    ],
+)
+def test_a_thumbnail_shows_what_is_trained_on(
+    tmp_path: Path, name: str, image: Image.Image, options: dict[str, Any]
+) -> None:
+    """Transparency showed the colours hidden under it."""
+    file = tmp_path / name
+    image.save(file, **options)
+    trained = decode_image(file.read_bytes(), read_image_size(str(file)), (4096, 4096))
+    for shown in (wait_for(Thumbnails(tmp_path / "cache"), file), load_image(str(file), 256)):
+        assert isinstance(shown, Image.Image)
+        assert (shown.width > shown.height) == (trained.width > trained.height)
+        difference = ImageChops.difference(shown, trained.resize(shown.size))
+        assert max(high for _, high in difference.getextrema()) < 40, "but for JPEG's and resizing's rounding"
 
 
 def test_broken_image_has_no_thumbnail(tmp_path: Path) -> None:

@@ -6,13 +6,12 @@ import contextlib
 import struct
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from modules.files import FileFault, file_size
-from modules.files.images import check_png, is_truncated, memory_to_decode, open_image
+from modules.files.images import check_png, is_truncated, is_turned, open_image, upright_rgb
 
 # Images that Tandem does not read: reported, so that nobody wonders why they are missing.
 UNSUPPORTED_SUFFIXES = frozenset(
@@ -33,18 +32,6 @@ IMAGE_ERRORS = (
     Image.DecompressionBombError,
 )
 
-_STRIP_PIXELS = 4 << 20  # converted at once where a conversion needs several copies
-_ORIENTATION_TAG = 0x0112
-_TRANSPOSES = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-
 
 @contextlib.contextmanager
 def suppress_pillow_warnings() -> Iterator[None]:
@@ -63,7 +50,7 @@ def read_image_size(path: str) -> tuple[int, int]:
         raise FileFault("is empty")
     with open_image(path) as image:
         width, height = image.size
-        swapped = _orientation(image) >= 5
+        swapped = is_turned(image)
     if is_truncated(path):
         raise ValueError("its end is missing")
     return (height, width) if swapped else (width, height)
@@ -77,20 +64,16 @@ def decode_image(data: bytes, size: tuple[int, int], min_size: tuple[int, int]) 
     """
     check_png(data)
     with open_image(data) as image:
-        orientation = _orientation(image)
-        if image.size != (size[::-1] if orientation >= 5 else size):
+        if image.size != (size[::-1] if is_turned(image) else size):
             raise ValueError(f"it is {image.size[0]}x{image.size[1]} now")
-        wanted = (2 * min_size[1], 2 * min_size[0]) if orientation >= 5 else (2 * min_size[0], 2 * min_size[1])
-        image.draft(None, wanted)
-        with memory_to_decode(image):
-            return _upright(_to_rgb(image), orientation)
+        return upright_rgb(image, (2 * min_size[0], 2 * min_size[1]))
 
 
 def decode_mask(data: bytes) -> Image.Image:
     """A mask as 8-bit greyscale, upright, at its own size; raises one of IMAGE_ERRORS."""
     check_png(data)
-    with open_image(data) as image, memory_to_decode(image):
-        return _upright(_to_rgb(image).convert("L"), _orientation(image))
+    with open_image(data) as image:
+        return upright_rgb(image).convert("L")
 
 
 def describe_image_error(error: BaseException) -> str:
@@ -106,45 +89,3 @@ def describe_image_error(error: BaseException) -> str:
     if "truncated" in str(error).lower():  # Pillow's words differ by format
         return "skipped: damaged or incomplete: the end of the file is missing"
     return f"skipped: damaged or incomplete ({error})"
-
-
-def _orientation(image: Image.Image) -> int:
-    # PNG's getexif() would decode the whole image to look for a late EXIF chunk. Reading sizes and decoding both use
-    # the header's alone, so they always agree.
-    if image.format == "PNG" and "exif" not in image.info:
-        return 1
-    orientation = image.getexif().get(_ORIENTATION_TAG, 1)
-    return orientation if isinstance(orientation, int) and orientation in _TRANSPOSES else 1
-
-
-def _upright(image: Image.Image, orientation: int) -> Image.Image:
-    return image.transpose(_TRANSPOSES[orientation]) if orientation in _TRANSPOSES else image
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):
-        return _in_strips(image, _from_16_bit)
-    if image.has_transparency_data:
-        return _in_strips(image, _on_white)
-    return image.convert("RGB")
-
-
-def _in_strips(image: Image.Image, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:
-    """The converted image; only the result is as large as the image."""
-    width, height = image.size
-    result = Image.new("RGB", image.size)
-    rows = max(1, _STRIP_PIXELS // width)
-    for top in range(0, height, rows):
-        result.paste(convert(image.crop((0, top, width, min(top + rows, height)))), (0, top))
-    return result
-
-
-def _on_white(strip: Image.Image) -> Image.Image:
-    layer = strip.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
-
-
-def _from_16_bit(strip: Image.Image) -> Image.Image:
-    # Pillow's own conversion clips at 255 and would turn such images white.
-    levels = np.asarray(strip).astype(np.int64)
-    return Image.fromarray(np.clip(levels // 257, 0, 255).astype(np.uint8)).convert("RGB")

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from modules.config import Concept, DataError
-from modules.data.index.images import IMAGE_ERRORS, suppress_pillow_warnings
+from modules.data.index.images import IMAGE_ERRORS, read_image_size, suppress_pillow_warnings
 from modules.data.index.scan import scan_concept
-from modules.files.images import memory_to_decode, open_image
+from modules.files.images import open_image, upright_rgb
 
 BITS: Final = 64
 _SIDE: Final = 8
@@ -53,7 +53,7 @@ def difference_hash(image: Image.Image) -> int:
 
 def cell_colours(image: Image.Image) -> NDArray[np.uint8]:
     """The mean Cb and Cr of 4 x 4 cells, [32]: what the hash, of brightness only, cannot tell apart."""
-    small = image.convert("RGB").resize((_COLOUR_SIDE, _COLOUR_SIDE), Image.Resampling.BOX).convert("YCbCr")
+    small = image.resize((_COLOUR_SIDE, _COLOUR_SIDE), Image.Resampling.BOX).convert("YCbCr")
     return np.asarray(small)[..., 1:].flatten()
 
 
@@ -108,11 +108,10 @@ def main(arguments: Sequence[str]) -> int:
 def _hashed(file: str) -> HashedImage | None:
     """None for a file that cannot be read: the Data section lists those."""
     try:
-        with open_image(file) as image, memory_to_decode(image):
-            size = image.size
-            image.draft("RGB", (16 * _SIDE, 16 * _SIDE))  # a JPEG is decoded at an eighth of its size
-            size_of_file = Path(file).stat().st_size
-            return HashedImage(file, size, size_of_file, difference_hash(image), cell_colours(image))
+        size, size_of_file = read_image_size(file), Path(file).stat().st_size
+        with open_image(file) as image:
+            rgb = upright_rgb(image, (16 * _SIDE, 16 * _SIDE))  # a JPEG is decoded at an eighth of its size
+        return HashedImage(file, size, size_of_file, difference_hash(rgb), cell_colours(rgb))
     except IMAGE_ERRORS:
         return None
 

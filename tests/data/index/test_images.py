@@ -88,7 +88,7 @@ def test_transparent_and_16_bit_images_of_several_strips(monkeypatch: pytest.Mon
     half = Image.fromarray(draw.integers(0, 256, (50, 30, 4), dtype=np.uint8))
     deep = Image.fromarray(draw.integers(0, 65536, (50, 30), dtype=np.uint16))
     whole = [np.asarray(decode_image(encoded(image), (30, 50), (30, 50))) for image in (half, deep)]
-    monkeypatch.setattr("modules.data.index.images._STRIP_PIXELS", 100)
+    monkeypatch.setattr("modules.files.images._STRIP_PIXELS", 100)
     strips = [np.asarray(decode_image(encoded(image), (30, 50), (30, 50))) for image in (half, deep)]
     assert all(np.array_equal(*pair) for pair in zip(whole, strips, strict=True))
 
