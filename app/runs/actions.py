@@ -6,11 +6,12 @@ import os
 import subprocess
 import tkinter as tk
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from app.form.setting_text import with_titles
-from app.runs.ask_existing import Answer, ExistingRun, ask_about_existing, read_existing
+from app.runs.ask_existing import Answer, ExistingRun, ask_about_existing, ask_to_resume, compare, read_existing
 from app.runs.ask_machines import ask_machines
 from app.runs.control import RunControl, active_runs, create_run, launch, next_free_name
 from app.runs.request_watch import ASKED
@@ -118,9 +119,30 @@ class RunActions:
         self._state.background.run(lambda: read_existing(config), known, self._not_started)
 
     def resume(self) -> None:
-        """Resume the followed run."""
-        if self._state.run is not None:
-            self.resume_in(self._state.run.folder)
+        """Resume the followed run; if the settings on screen are its own but for some, ask with which."""
+        run, config = self._state.run, self._state.draft.config
+        if run is None or self._starting:
+            return
+        if config is None:
+            self.resume_in(run.folder)
+            return
+        folder = run.folder
+
+        def known(found: ExistingRun) -> None:
+            self._unmark_starting()
+            if found.is_of_another_model:
+                self._state.say(f"{folder.name} continues with its own settings, not with those on screen.")
+            if found.is_of_another_model or not found.different:
+                self.resume_in(folder)
+            else:
+                ask_to_resume(self._owner, found, chosen)
+
+        def chosen(answer: Answer) -> None:
+            if answer:
+                self.resume_in(folder, config if answer == "current settings" else None)
+
+        self._mark_starting()
+        self._state.background.run(partial(compare, folder, config), known, self._not_started)
 
     def resume_in(self, folder: RunFolder, config: TrainConfig | None = None) -> None:
         """Resume a run from its last backup, with its own settings or those given; if it is one of several machines,

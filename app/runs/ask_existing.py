@@ -43,6 +43,21 @@ class ExistingRun:
         return "own settings" if resumes_own else "current settings"
 
     @property
+    def is_of_another_model(self) -> bool:
+        """Whether the settings are those of something else, not of this run continued otherwise."""
+        return bool({"family", "base_model"} & set(self.different))
+
+    @property
+    def question_to_resume(self) -> str:
+        """What to ask before it is resumed while other settings are on screen."""
+        if self.fixed:
+            return (
+                f"The settings of {self.folder.name} differ from those on screen in {_named(self.fixed)}, which cannot "
+                "change when a run resumes: it continues with its own."
+            )
+        return f"The settings on screen differ from those of {self.folder.name}: {_named(self.described, ', ')}."
+
+    @property
     def question(self) -> str:
         """What to ask about it."""
         exists = f"There is already a run named {self.folder.name}."
@@ -62,8 +77,11 @@ class ExistingRun:
 def read_existing(config: TrainConfig) -> ExistingRun | None:
     """The run of the config's name, if there is one. Raises TandemError if its settings cannot be read."""
     folder = existing_run(config)
-    if folder is None:
-        return None
+    return None if folder is None else compare(folder, config)
+
+
+def compare(folder: RunFolder, config: TrainConfig) -> ExistingRun:
+    """In what a config differs from that of a run. Raises TandemError if the run's cannot be read."""
     before, now = dump(load_config(folder.config_file)), dump(config)
     names = tuple(name for name in now if before.get(name) != now[name] and name not in _NAMES)
     fixed = dict.fromkeys(
@@ -89,6 +107,15 @@ def ask_about_existing(owner: tk.Misc, existing: ExistingRun, chosen: Callable[[
         Choice("new", f"Start as {next_free_name(existing.folder)}", style="accent"),
     ]
     ask(owner, "This run already exists", existing.question, choices, chosen)  # type: ignore[arg-type]
+
+
+def ask_to_resume(owner: tk.Misc, run: ExistingRun, chosen: Callable[[Answer], object]) -> None:
+    """Ask with which settings a run continues; `chosen` gets the answer, which is empty for neither."""
+    own = Choice("own settings", "Resume with its own settings", style="accent" if run.fixed else "plain")
+    choices = [Choice("", "Cancel", style="quiet"), own]
+    if not run.fixed:
+        choices.append(Choice("current settings", "Resume with these settings", style="accent"))
+    ask(owner, "The settings differ", run.question_to_resume, choices, chosen)  # type: ignore[arg-type]
 
 
 def _described(name: str, before: Mapping[str, object], now: Mapping[str, object]) -> str:

@@ -47,6 +47,46 @@ def test_settings_of_a_run_replace_unsaved_ones_only_when_told(driver: Driver) -
     assert "A copy of the settings of cats is open." in driver.text(driver.window.run_bar)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said", "button", "resumed_with"),
+    [
+        ({"learning_rate": "2e-4"}, "Learning rate 1e-4 → 2e-4", "Resume with these settings", 2e-4),
+        ({"learning_rate": "2e-4"}, "differ from those of cats", "Resume with its own settings", None),
+        ({"learning_rate": "2e-4"}, "differ from those of cats", "Cancel", "nothing"),
+        ({"method": "lora"}, "in Training method, which cannot change", "Resume with its own settings", None),
+        ({"base_model": "other/model"}, "", "", None),
+        ({}, "", "", None),
+    ],
+)
+def test_resume_asks_where_the_settings_on_screen_differ(
+    driver: Driver,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, str],
+    said: str,
+    button: str,
+    resumed_with: object,
+) -> None:
+    """It resumed with the run's own without a word."""
+    folder = RunFolder(home / "runs" / "cats")
+    driver.draft.open_config(load_config(folder.config_file))
+    driver.window.actions.follow(folder.path)
+    for path, value in changes.items():
+        driver.draft.set(path, value)
+    resumed: list[TrainConfig | None] = []
+    monkeypatch.setattr(driver.window.actions, "resume_in", lambda _, config=None: resumed.append(config))
+    driver.wait(lambda: driver.window.run_bar.buttons.resume.winfo_viewable(), "the button")
+    driver.click_really(driver.window.run_bar.buttons.resume)
+    if said:
+        driver.wait(lambda: said in driver.text(*driver.dialogs()[-1:]), "the question")
+        driver.click_button(button)
+    else:
+        driver.wait(lambda: resumed, "the resume")
+    driver.settle()
+    assert [each and each.learning_rate for each in resumed] == ([] if resumed_with == "nothing" else [resumed_with])
+    assert driver.dialogs() == []
+
+
 def of(folder: RunFolder, **changes: object) -> ExistingRun:
     config = load_config(folder.config_file)
     found = read_existing(TrainConfig.model_validate({**config.model_dump(), **changes}))
