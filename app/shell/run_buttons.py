@@ -59,7 +59,10 @@ class RunButtons(tk.Frame):
         if self._has_changed("stop", is_stopping):
             self._labels[self.stop] = "Force stop" if is_stopping else "Stop"
             self._label(self.stop, shown=self._level != 0)
-        self._set_visible(self.resume, self._actions.offers_resume(status))
+        offers_resume = self._actions.offers_resume(status)
+        if self._has_changed("resume first", offers_resume):  # only one button is the next thing to do
+            self.train.restyle("plain" if offers_resume else "accent")
+        self._set_visible(self.resume, offers_resume)
         self._set_visible(self.join, status.kind == "waiting" and self._joins_by_hand())
         self._set_visible(self.result, status.has_result and not self._actions.is_starting)
 
@@ -77,7 +80,7 @@ class RunButtons(tk.Frame):
         self.slot = frame(self)
         self.slot.pack_propagate(False)
         self.slot.pack(side="left", fill="y")
-        self.resume = self._button(self.slot, "Resume", actions.resume, "refresh", "plain")
+        self.resume = self._button(self.slot, "Resume", actions.resume, "refresh", "accent")
         self.join = self._button(self.slot, "Copy join line", self._copy_join_line, "copy", "plain")
         self.result = self._button(self.slot, "Show result", self._show_result, "file", "plain")
         self.train = self._button(self, "Train", actions.train, "play", "accent")

@@ -110,6 +110,11 @@ class Button(UnscaledPadding, tk.Canvas):
         self._request_size()
         self.draw()
 
+    def restyle(self, style: Style) -> None:
+        """Give it another style, as the main action of the moment changes."""
+        self._style = style
+        self.configure(**{"fg_color": self._values["bg_color"], **_STYLES[style]})
+
     def cget(self, key: str) -> Any:
         """One of the options."""
         return self._values[key] if key in self._values else super().cget(key)

@@ -75,8 +75,10 @@ def test_resume_asks_where_the_settings_on_screen_differ(
         driver.draft.set(path, value)
     resumed: list[TrainConfig | None] = []
     monkeypatch.setattr(driver.window.actions, "resume_in", lambda _, config=None: resumed.append(config))
-    driver.wait(lambda: driver.window.run_bar.buttons.resume.winfo_viewable(), "the button")
-    driver.click_really(driver.window.run_bar.buttons.resume)
+    buttons = driver.window.run_bar.buttons
+    driver.wait(lambda: buttons.resume.winfo_viewable(), "the button")
+    assert (buttons.train._style, buttons.resume._style) == ("plain", "accent")
+    driver.click_really(buttons.resume)
     if said:
         driver.wait(lambda: said in driver.text(*driver.dialogs()[-1:]), "the question")
         driver.click_button(button)
