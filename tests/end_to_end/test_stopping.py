@@ -11,9 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from app.runs.liveness import read_liveness
 from modules.run import RunFolder, request_command
 from tests.end_to_end.conftest import TrainingProcess
-from tests.runs import Run, environment, group_settings, same_state, tiny_config, train_command
+from tests.runs import (
+    Run,
+    assert_error_message,
+    environment,
+    group_settings,
+    run_command,
+    same_state,
+    tiny_config,
+    train_command,
+)
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
@@ -133,3 +143,18 @@ def exit_code_without_a_reader(command: list[str]) -> int:
     os.close(reader)
     os.close(writer)
     return done.returncode
+
+
+def test_a_run_whose_folder_was_moved_is_known_in_the_new_one(start: Start, images: Path, tmp_path: Path) -> None:
+    """It looked as if it had been killed: Stop was grey, and Resume started it a second time."""
+    config = tiny_config(images, tmp_path, **LONG)
+    training = start(config)
+    training.wait_for_step(3)
+    folder = training.run.folder
+    folder.path.rename(tmp_path / "moved")
+    training.wait_for(lambda: read_liveness(folder).launcher is not None, "the mark in the new folder")
+    second = run_command(train_command(config, tmp_path / "again.json", "--resume", "latest"))
+    assert_error_message(second, 2, "is still being trained")
+    request_command(folder, "stop")
+    assert_stopped(training, 130, "stopped")
+    assert not read_liveness(folder).is_alive

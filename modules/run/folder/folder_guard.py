@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from modules.config import ConfigError
+from modules.config import ConfigError, ResumeError
 from modules.files import FileFault, read_bytes
 from modules.run.exit_codes import BAD_CONFIG, NO_DATA
 from modules.run.folder.event_summary import EventSummary
+from modules.run.folder.pidfile import pidfile_held
 from modules.run.folder.run_folder import RunFolder
+from modules.run.folder.run_lock import supervisor_lock
 
 
 class FolderGuard:
-    """Recreates the folder of a live run if it is deleted."""
+    """Recreates the folder of a live run if it is deleted or moved; for the process that supervises the run."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._config = b""
         self.has_restored = False
+        self._marks = ExitStack()  # of this process in the new folder, until it ends
         with suppress(OSError, FileFault):
             self._config = read_bytes(folder.config_file)
 
@@ -34,7 +37,14 @@ class FolderGuard:
         except (OSError, ConfigError):
             return False  # the whole disk is gone, perhaps temporarily
         self.has_restored = True
+        self._mark()
         return True
+
+    def _mark(self) -> None:
+        """As in the folder that is gone: a window finds the run and can stop it, and nobody starts it twice."""
+        self._marks.enter_context(pidfile_held(self._folder))
+        with suppress(ResumeError):
+            self._marks.enter_context(supervisor_lock(self._folder))
 
 
 def remove_unstarted_run(folder: RunFolder) -> None:
