@@ -327,10 +327,11 @@ def test_launch_commands_are_seen_whole_and_scroll(
     area = enclosing(blocks[0])
     assert area is not None
     driver.wheel_over(blocks[0], 60)
-    assert area.canvas.yview()[1] == 1.0
+    driver.wait(lambda: area.canvas.yview()[1] == 1.0, "the end of the page")
     last = blocks[-1]
     assert last.winfo_rooty() + last.winfo_height() <= area.winfo_rooty() + area.winfo_height()
     driver.wheel_over(blocks[-1], -60)
+    driver.wait(lambda: area.canvas.yview()[0] == 0.0, "its beginning")
     driver.type_over(driver.beside(window, "Processes per machine"), "4, 2")
     assert commands_in(window) == [], "they are those of other settings"
     assert "generate the commands again" in driver.text(window)
