@@ -3,7 +3,7 @@ steps; or all."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from app.open_path import show_folder
 from app.widgets import theme
 from app.widgets.buttons import Button, Menu, Segments, Slider, add_tooltip, card, frame, handler, text
 from app.widgets.text_width import text_width
-from app.windows.custom_sample import CustomSampleDialog, custom_sample_obstacle
+from app.windows.custom_sample import custom_sample_obstacle
 from modules.run.view.event_records import SampleFile
 
 BY_STEP: Final = "By step"
@@ -44,14 +44,15 @@ class SamplesPage(Page):
         self._follows = True
         self._viewer: SampleViewer | None = None
         self._custom_count = _UNKNOWN
-        self._draft: dict[str, str] = {}  # what was typed for a custom sample
         bar = frame(self, theme.WINDOW)
         bar.pack(fill="x", padx=theme.px(6), pady=(0, theme.px(8)))
         self.mode = Segments(bar, [BY_STEP, BY_PROMPT, ALL_STEPS], self._choose_mode)
         self.mode.set(BY_STEP)
         self.mode.pack(side="left")
         # before the controls, which get the room that is left
-        self.custom = Button(bar, "Custom sample…", self._ask_custom, icon="generate", bg=theme.WINDOW)
+        self.custom = Button(
+            bar, "Custom sample…", lambda: self.state.views.custom_sample(), icon="generate", bg=theme.WINDOW
+        )
         self.custom.pack(side="right")
         self._controls = frame(bar, theme.WINDOW)
         self._controls.pack(side="left", fill="x", expand=True, padx=(theme.px(16), 0))
@@ -207,15 +208,6 @@ class SamplesPage(Page):
             self._leave_view()
             index = min(range(len(steps)), key=lambda number: abs(steps[number] - wanted))
             self._go_to(index)
-
-    def _ask_custom(self) -> None:
-        if self.run is not None:
-            self.dialog = CustomSampleDialog(self, self.run, self._draft, self._generate, self.state.say)
-            self.dialog.show()
-
-    def _generate(self, fields: Mapping[str, object]) -> None:
-        """Generate without the run, which has ended."""
-        self.state.views.generate(fields=fields)
 
     def _show_custom(self) -> None:
         reason = "No run is followed." if self.run is None else custom_sample_obstacle(self.run)

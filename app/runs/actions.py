@@ -19,6 +19,7 @@ from app.runs.start_check import StartCheck
 from app.runs.status import STOPPING, Status
 from app.shell.ask import Choice, ask
 from app.state import AppState
+from app.windows.custom_sample import custom_sample_obstacle
 from app.windows.dialog import open_dialogs
 from modules.config import TrainConfig, load_config
 from modules.run import RunFolder
@@ -209,6 +210,13 @@ class RunActions:
             lambda answer: None,
         )
 
+    def sample(self) -> None:
+        """Request samples; of a run without prompts, ask for one."""
+        if self._state.run is not None and self._state.run.has_samples:
+            self.request("sample")
+        else:
+            self._state.views.custom_sample()
+
     def request(self, name: str) -> None:
         """Request a backup, samples or a saved model."""
         run = self._state.run
@@ -279,7 +287,7 @@ class RunActions:
                 if run.is_pending(command):
                     reasons[name] = "Requested; the run acts on it after the current step."
             if not run.has_samples:
-                reasons["sample"] = "The run has no sample prompts: add some under Sampling before starting."
+                reasons["sample"] = custom_sample_obstacle(run)
         return reasons
 
     @property

@@ -13,7 +13,7 @@ HELP: Final[Mapping[str, tuple[str, str]]] = {  # of the attribute that holds th
     "result": ("", "What the run has written, and which programs open it."),
     "stop": ("Shift+F5", "Stop the run after the current step and a backup."),
     "back_up": ("F6", "Save everything needed to resume, now."),
-    "sample": ("F7", "Generate sample images with the current model."),
+    "sample": ("F7", "Generate sample images with the current model; without sample prompts, asks for one."),
     "save": ("F9", "Save the model as trained so far, in its output format; the run goes on."),
 }
 _FORCE_STOP: Final = "Stop the run without waiting for a backup."

@@ -87,7 +87,7 @@ class RunButtons(tk.Frame):
         self.enqueue = self._button(self, "Queue", actions.enqueue, "plus", "plain")
         self.stop = self._button(self, "Stop", actions.stop, "stop", "plain")
         self.back_up = self._button(self, "Back up", lambda: actions.request("backup"), "backup", "quiet")
-        self.sample = self._button(self, "Sample", lambda: actions.request("sample"), "image", "quiet")
+        self.sample = self._button(self, "Sample", actions.sample, "image", "quiet")
         self.save = self._button(self, "Save model", lambda: actions.request("save"), "save", "quiet")
         self.resume.pack_forget()
         self.join.pack_forget()

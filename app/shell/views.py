@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from app.shell.files import Files
 from app.shell.run_bar import RunBar
 from app.state import AppState
 from modules.run import RunFolder
 from modules.run.view.event_records import SampleFile
+
+if TYPE_CHECKING:
+    from app.windows.custom_sample import CustomSampleDialog
 
 
 class MainWindow(Protocol):
@@ -35,6 +39,7 @@ class Views:
     def __init__(self, root: tk.Tk, window: MainWindow, state: AppState) -> None:
         self._root, self._window, self._state = root, window, state
         self._opened: dict[str, tk.Toplevel] = {}
+        self.asked: CustomSampleDialog | None = None  # the last one
 
     def multi_node(self) -> None:
         """Multiple machines."""
@@ -77,6 +82,16 @@ class Views:
     def sample(self, sample: SampleFile) -> None:
         """An image of the followed run."""
         self._page("monitor").show_sample(sample)
+
+    def custom_sample(self) -> None:
+        """The question what the followed run is to generate, or once it has ended the page Generate."""
+        from app.windows.custom_sample import CustomSampleDialog
+
+        if self._state.run is not None:
+            run, typed = self._state.run, self._state.typed["custom_sample"]
+            generate = partial(self.generate, None)
+            self.asked = CustomSampleDialog(self._root, run, typed, generate, self._state.say)
+            self.asked.show()
 
     def result(self) -> None:
         """What the followed run has made."""

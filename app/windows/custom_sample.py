@@ -59,7 +59,7 @@ class CustomSampleDialog:
         self,
         owner: tk.Misc,
         run: RunControl,
-        draft: dict[str, str],
+        draft: dict[str, object],
         generate: Callable[[dict[str, object]], object],
         say: Callable[[str], object],
     ) -> None:
@@ -73,7 +73,7 @@ class CustomSampleDialog:
         for name, height in (("prompt", 92), ("negative_prompt", 48)):
             text(body, _OPTIONS[name].title, "small", colour=theme.MUTED).pack(anchor="w")
             box = self.texts[name] = TextBox(body, lambda _: self._edited(), width=_WIDTH, height=height)
-            box.show(draft.get(name, ""))
+            box.show(str(draft.get(name, "")))
             box.pack(fill="x", pady=(theme.px(3), theme.px(10 if name != "prompt" else 2)))
             if name == "prompt":
                 self.remark = text(body, "", "small", colour=theme.MUTED)
@@ -93,7 +93,7 @@ class CustomSampleDialog:
                 placeholder = "automatic" if name in _OPTIONAL else None
                 entry = Entry(field, lambda _: self._edited(), width=120, placeholder=placeholder)
                 entry.pack(fill="x", pady=(theme.px(3), 0))
-                entry.show(start.get(name, ""))
+                entry.show(str(start.get(name, "")))
                 self.entries[name] = entry
         self.message = text(body, "", "small", colour=theme.BAD, wrap=_WIDTH)
         self.message.pack(anchor="w")

@@ -161,7 +161,8 @@ def test_a_custom_sample_of_a_running_training(home: Path, preferences: Path, im
         driven.until(lambda: page.grid_view.drawn == 1, "the image on the page")
         assert page.grid_view._marked == sample.file
         driven.until(lambda: page.custom.cget("state") == "normal", "the end of the request")
-        driven.click(page.custom)
+        driven.until(lambda: window.run_bar.buttons.sample.cget("state") == "normal", "the button of the run bar")
+        driven.click(window.run_bar.buttons.sample)  # the run has no prompts
         second = opened(page)
         assert second.texts["prompt"].get() == "a blue disc\nat night", "what was typed the last time"
         write(second.texts["prompt"], "a green disc")
@@ -189,7 +190,7 @@ def toplevels(window: Any) -> list[Any]:
 
 def opened(page: Any) -> CustomSampleDialog:
     """The dialog that the button has opened."""
-    found = page.dialog
+    found = page.state.views.asked
     assert isinstance(found, CustomSampleDialog)
     return found
 
