@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from modules.data.index.index import Index
 from modules.data.loading.loader import Examples
 from modules.data.loading.order import Order
+from modules.data.missing import CAPTION_SUFFIXES
+from modules.files import printable
 
 _WIDTH = 30  # characters
 _SHOWN_BUCKETS = 20
@@ -25,6 +28,8 @@ class DatasetSummary:
     epoch_size: int  # samples per epoch, repeats counted
     steps_per_epoch: int
     problems: int
+    masks: int = 0  # training images that have one
+    passed_over: dict[str, int] = field(default_factory=dict)  # suffix -> files without image or caption
 
     def lines(self) -> list[str]:
         """The summary as text for the terminal, with a histogram of the buckets."""
@@ -35,7 +40,14 @@ class DatasetSummary:
         )
         steps = f"{self.steps_per_epoch:,} step{'s' * (self.steps_per_epoch != 1)} per epoch"
         samples = f"{self.epoch_size:,} sample{'s' * (self.epoch_size != 1)}, {self.effective_batch:,} per step"
-        return [f"{images}{validation}{problems}", f"{steps}: {samples}", *self._histogram()]
+        masks = f", {self.masks:,} with a mask" if self.masks else ""
+        others = ", ".join(f"{count:,} {suffix or 'without suffix'}" for suffix, count in self.passed_over.items())
+        return [
+            f"{images}{masks}{validation}{problems}",
+            *([f"Passed over, being no images that Tandem reads: {printable(others, 300)}"] if others else []),
+            f"{steps}: {samples}",
+            *self._histogram(),
+        ]
 
     def _histogram(self) -> list[str]:
         highest = max(self.buckets.values(), default=1)
@@ -51,6 +63,9 @@ def summarize_dataset(index: Index, examples: Examples, order: Order) -> Dataset
     """The summary of a run's dataset."""
     training = examples.usable & ~index.validation
     names, counts = np.unique(index.bucket[training], return_counts=True)
+    others = sum((Counter(found) for found in index.header.other_files), Counter[str]())
+    for suffix in CAPTION_SUFFIXES:
+        del others[suffix]
     found = sorted(zip(counts.tolist(), names.tolist(), strict=True), reverse=True)
     return DatasetSummary(
         images=int(training.sum()),
@@ -60,4 +75,6 @@ def summarize_dataset(index: Index, examples: Examples, order: Order) -> Dataset
         epoch_size=order.epoch_size,
         steps_per_epoch=order.steps_per_epoch,
         problems=len(index.problems()) + len(examples.problems),
+        masks=int((training & (index.mask_file[:, 0] >= 0)).sum()),
+        passed_over=dict(others.most_common()),
     )

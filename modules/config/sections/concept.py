@@ -10,7 +10,8 @@ from pydantic import model_validator
 from modules.config.section import Section, broken_rules, setting
 
 # The files in a concept's folder that Tandem reads.
-IMAGE_SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
+_JPEG: Final = (".jpg", ".jpeg", ".jfif", ".jpe", ".pjpeg", ".pjp", ".jpg_large")  # as browsers name them, too
+IMAGE_SUFFIXES: Final = frozenset({*_JPEG, ".png", ".webp", ".bmp"})
 METADATA_SUFFIXES: Final = frozenset({".csv", ".jsonl"})
 CaptionLines: TypeAlias = Literal["random", "first", "whole"]
 _SUFFIX: Final = re.compile(r"(\.[\w+-]+)+")

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modules.config import ConfigError, DataError, TandemError
+from modules.config.sections.concept import IMAGE_SUFFIXES
 from modules.config.sections.data import DataSettings
 from modules.data.index.buckets import Bucket, assign_buckets, make_buckets
 from modules.data.index.column_store import Column, StringColumn, write_columns
@@ -20,6 +21,7 @@ from modules.data.index.scan import FolderScan, scan_concept
 from modules.data.rng import hash_uint64, to_unit_interval
 
 _KEPT_INDEXES = 8
+_NAMED_SUFFIXES = 20  # of files that are not images
 
 
 def build_index(
@@ -47,6 +49,10 @@ def build_index(
         buckets=buckets,
         problems=tuple(each for rows in concepts.values() for each in [*rows.problems, *rows.caption_faults]),
         files_seen=sum(scan.files_seen for scan in scans.values()),
+        other_files=tuple(
+            dict(scans[n].other_files.most_common(_NAMED_SUFFIXES)) if n in scans else {}
+            for n in range(len(settings.concepts))
+        ),
     )
     _refuse_empty(columns, header, list(scans.values()))
     _store(path, columns, header)
@@ -151,7 +157,7 @@ def _refuse_empty(columns: dict[str, Column], header: IndexHeader, scans: list[F
     reasons = _reasons(header, scans)
     raise DataError(
         f"No usable image in {folders}: {header.files_seen:,} files seen{reasons}.",
-        "Tandem reads .png, .jpg, .jpeg, .webp and .bmp files.",
+        f"Tandem reads {', '.join(sorted(IMAGE_SUFFIXES))} files.",
     )
 
 

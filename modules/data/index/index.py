@@ -40,6 +40,7 @@ class IndexHeader:
     buckets: tuple[Bucket, ...]
     problems: tuple[Problem, ...]  # of files that did not become rows, and of metadata and caption files
     files_seen: int
+    other_files: tuple[dict[str, int], ...] = ()  # per concept: suffix -> files that are not images, the most first
 
     def dump(self) -> str:
         """As JSON."""

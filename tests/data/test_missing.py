@@ -1,0 +1,90 @@
+"""What a data set lacks of what the settings expect is said before training; each was silent."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from modules.config import TrainConfig
+from modules.data.index.build import build_index
+from modules.data.index.index import Index
+from modules.data.missing import missing_data
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "images"
+    place.mkdir()
+    for number in range(6):
+        Image.new("RGB", (64, 64), (number * 40, 0, 0)).save(place / f"DSC_{number}.png")
+    return place
+
+
+def said(tmp_path: Path, *concepts: dict[str, Any], **settings: object) -> tuple[list[str], Index]:
+    config = TrainConfig.model_validate({"concepts": concepts, "resolution": 64, **settings})
+    index = build_index(config, 42, 8, tmp_path / "cache")
+    return missing_data(config, index), index
+
+
+@pytest.mark.parametrize(
+    ("file", "named"),
+    [
+        ("DSC_0.caption", "1 .caption"),
+        ("DSC_0.png.txt", "1 .txt"),
+        ("captions/DSC_0.txt", "1 .txt"),
+        ("DSC_0.json", "1 .json"),
+        ("metadata.json", "1 .json"),
+    ],
+)
+def test_captions_that_are_not_read(tmp_path: Path, folder: Path, file: str, named: str) -> None:
+    (folder / file).parent.mkdir(exist_ok=True)
+    (folder / file).write_text("a red square")
+    (sentence,) = said(tmp_path, {"path": str(folder)})[0]
+    assert "file names are the captions, such as 'DSC 0'" in sentence
+    assert f"are not read: {named}." in sentence
+    assert said(tmp_path, {"path": str(folder), "caption_source": "file_name"})[0] == []
+    (folder / "DSC_1.txt").write_text("a red square")
+    assert said(tmp_path, {"path": str(folder)})[0] == []
+
+
+@pytest.mark.parametrize("mask", ["mask/DSC_0.png", "DSC_0_mask.png"])
+def test_masks_that_are_not_found(tmp_path: Path, folder: Path, mask: str) -> None:
+    (folder / mask).parent.mkdir(exist_ok=True)
+    Image.new("L", (64, 64)).save(folder / mask)
+    (sentence,) = said(tmp_path, {"path": str(folder)}, masked_training=True)[0]
+    assert "none of the 7 images has a mask beside it (NAME-masklabel.png)" in sentence
+    assert f"1 of them looks like a mask: {mask}." in sentence
+    (folder / mask).rename(folder / "DSC_0-masklabel.png")
+    assert said(tmp_path, {"path": str(folder)}, masked_training=True)[0] == []
+
+
+def test_nothing_is_held_out(tmp_path: Path, folder: Path) -> None:
+    few = said(tmp_path, {"path": str(folder)}, validation_split=0.01, validate_every="1 epoch")[0]
+    assert len(few) == 1
+    assert few[0].startswith("validation_split 0.01 holds out none of 6 images: each is drawn by itself. No image is")
+    assert "no image is held out" in said(tmp_path, {"path": str(folder)}, validate_every="1 epoch")[0][0]
+
+
+def test_images_that_are_trained_on_and_held_out(tmp_path: Path, folder: Path) -> None:
+    (folder / "sub").mkdir()
+    shutil.copy(folder / "DSC_0.png", folder / "sub" / "other.png")
+    (tmp_path / "link").symlink_to(folder)
+    train, every = {"path": str(folder)}, {"validate_every": "1 epoch"}
+    for path, count in ((folder, 7), (tmp_path / "link", 7), (folder / "sub", 1)):
+        (sentence,) = said(tmp_path, train, {"path": str(path), "kind": "validation"}, **every)[0]
+        assert sentence.startswith("1 image is" if count == 1 else f"{count} images are")
+    shutil.copytree(folder, tmp_path / "another")
+    assert said(tmp_path, train, {"path": str(tmp_path / "another"), "kind": "validation"}, **every)[0] == []
+
+
+def test_jpegs_as_browsers_name_them_are_read(tmp_path: Path, folder: Path) -> None:
+    for suffix in ("jfif", "jpe", "JFIF", "jpg_large"):
+        Image.new("RGB", (64, 64)).save(folder / f"of {suffix}.{suffix}", "JPEG")
+    (folder / "raw.dng").write_bytes(b"x")
+    index = said(tmp_path, {"path": str(folder)})[1]
+    assert len(index) == 10
+    assert index.header.other_files == ({".dng": 1},)
