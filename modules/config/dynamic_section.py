@@ -48,7 +48,8 @@ def _setting(declaration: Mapping[str, Any]) -> Any:
     default = Interval.parse(declaration["default"]) if declaration["type"] == "interval" else declaration["default"]
     return setting(
         ... if declaration["required"] else tuple(default) if isinstance(default, list) else default,
-        empty=declaration.get("empty", ""),  # which an older declaration lacks
+        empty=declaration.get("empty", ""),  # which an older declaration lacks, as the titles
+        titles=dict(zip(declaration["choices"], declaration.get("choice_titles", ()), strict=False)),
         **{name: declaration[name] for name in _ATTRIBUTES},
         **({} if in_elements else _limits(declaration)),
     )
