@@ -28,7 +28,8 @@ from modules.config import (
 from modules.config.dynamic_section import build_section
 from modules.config.family_about import family_about
 from modules.config.family_files import FAMILIES_DIR, PROGRAM, family_names
-from modules.config.trusted_code import read_code, require_trusted
+from modules.config.imported_code import read_with_imports
+from modules.config.trusted_code import require_trusted
 from modules.files import FileFault, decode_json, read_json
 
 TIMEOUT_S = 120
@@ -87,10 +88,13 @@ def load_declaration(name: str) -> FamilyDeclaration:
     """
     is_file = name.endswith(".py")
     file = Path(name) if is_file else FAMILIES_DIR / f"{name}.py"
+    sources = [file, *FAMILIES_DIR.rglob("*.py")]
     if is_file:
-        require_trusted(file, read_code(file))
+        files = read_with_imports(file)
+        require_trusted(files)
+        sources += [each.path for each in files]
     try:
-        newest = max(source.stat().st_mtime_ns for source in (file, *FAMILIES_DIR.rglob("*.py")))
+        newest = max(source.stat().st_mtime_ns for source in sources)
         stamp = f"{file.resolve()}:{newest}:{file.stat().st_size}"
     except OSError:
         wrong = f"There is no file {name}." if is_file else f"No model family is called {name!r}."
