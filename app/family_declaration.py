@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from app.preferences import preferences_file, write_private
+from app.preferences import preferences_file, read_own, write_private
 from modules import ROOT
 from modules.config import (
     ConfigError,
@@ -30,7 +30,7 @@ from modules.config.family_about import family_about
 from modules.config.family_files import FAMILIES_DIR, PROGRAM, family_names
 from modules.config.imported_code import read_with_imports
 from modules.config.trusted_code import require_trusted
-from modules.files import FileFault, decode_json, read_json
+from modules.files import FileFault, decode_json
 
 TIMEOUT_S = 120
 _ADVICE = "Choose one of the list, or give the Python file (.py) of your own."
@@ -164,7 +164,7 @@ def _with_group_path(model: type[Section]) -> tuple[Option, ...]:
 
 def _load_cache() -> dict[str, str]:
     try:
-        data = read_json(_cache_file())
+        data = read_own(_cache_file())
     except (OSError, FileFault):
         return {}
     return {str(k): str(v) for k, v in data.items()} if isinstance(data, dict) else {}

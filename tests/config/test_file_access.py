@@ -10,7 +10,7 @@ import pytest
 
 from app.preferences import Preferences
 from modules.config import ConfigError, TrainConfig
-from modules.config.file_access import VARIABLE, set_file_access, umask_of
+from modules.config.file_access import VARIABLE, OtherUsersFile, other_owner, require_own, set_file_access, umask_of
 from modules.config.imported_code import CodeFile
 from modules.config.trusted_code import describe_code, is_trusted, require_trusted, trust_code
 from modules.run import RunFolder
@@ -135,6 +135,27 @@ def test_what_belongs_to_another_user_does_not_count(tmp_path: Path, monkeypatch
     os.chown(tmp_path / "home" / "trusted_code.json", 12345, -1)
     with pytest.raises(ConfigError, match="is ignored, because it belongs to another user"):
         require_trusted([CodeFile(tmp_path / "x.py", b"x")])
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may give files away")
+def test_whose_files_are_read_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TANDEM_UMASK", raising=False)
+    file = tmp_path / "file"
+    assert other_owner(file) == "", "there is none"
+    file.touch()
+    assert other_owner(file) == ""
+    os.chown(file, 12345, os.getegid())
+    assert other_owner(file) == "12345"
+    with pytest.raises(OtherUsersFile, match=r"file belongs to another user of this computer, 12345, so.*\. Copy it"):
+        require_own(file, "Copy it")
+    monkeypatch.setenv("TANDEM_UMASK", "027")
+    assert other_owner(file) == "12345", "the group may read, not write"
+    monkeypatch.setenv("TANDEM_UMASK", "007")
+    assert other_owner(file) == "", "of a team that shares its files"
+    os.chown(file, 1, 54321)
+    assert other_owner(file) == file.owner()
+    monkeypatch.setattr("modules.config.file_access.ROOT", file)
+    assert other_owner(file) == "", "who owns Tandem's own files needs no others"
 
 
 @pytest.mark.parametrize("value", ["000", "020", "0005"])
