@@ -14,7 +14,7 @@ import sys
 import sysconfig
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import lru_cache
 from importlib.machinery import (
     BYTECODE_SUFFIXES,
     EXTENSION_SUFFIXES,
@@ -34,12 +34,18 @@ from modules.files import FileFault, read_bytes
 LARGEST_SOURCE: Final = 4 << 20  # bytes, of all files together
 _LARGEST_LIBRARY: Final = 256 << 20  # bytes
 _MOST_FILES: Final = 400  # their hashes fit into an environment variable of Windows
+_MOST_FOLDERS: Final = 100
+_MOST_NAMES: Final = 10_000
 _AT_START: Final = tuple(os.path.abspath(each) for each in sys.path if each)  # before a user's file adds to it
 OUR_FOLDERS: Final = tuple(str(ROOT / name) for name in ("modules", "scripts", "app", "tandem"))
 LIBRARIES: Final = (
     *dict.fromkeys(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     *site.getsitepackages(),
     site.getusersitepackages(),
+)
+_CACHES: Final = (  # from which torch.hub and transformers run what a user's file names
+    os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"),
+    *(os.environ[name] for name in ("TORCH_HOME", "HF_HOME", "HF_MODULES_CACHE") if os.environ.get(name)),
 )
 _LOADERS: Final = (  # in Python's order
     (ExtensionFileLoader, EXTENSION_SUFFIXES),
@@ -65,11 +71,6 @@ class CodeFile:
     def is_source(self) -> bool:
         return self.path.suffix in SOURCE_SUFFIXES
 
-    @cached_property
-    def uses(self) -> _Uses:
-        """What its syntax tree says that it imports."""
-        return _read_uses(self)
-
 
 @dataclass
 class _Uses:
@@ -92,29 +93,36 @@ def read_code(path: Path) -> CodeFile:
 def read_with_imports(path: Path) -> tuple[CodeFile, ...]:
     """The file, and then all that it imports from outside the environment. Raises ConfigError."""
     home = path.resolve().parent
+    on_path = [os.path.abspath(each) for each in sys.path if isinstance(each, str)]
+    folders = list(dict.fromkeys([str(home), *(each for each in on_path if each not in LIBRARIES)]))
     found = {path.resolve(): read_code(path)}
-    folders = list(dict.fromkeys([str(home), *(os.path.abspath(each) for each in sys.path if isinstance(each, str))]))
+    pending = list(found)
     finders: dict[str, FileFinder] = {}
-    before = (0, 0)
-    while before != (len(found), len(folders)):  # a folder that one file adds counts for all of them
-        before = (len(found), len(folders))
-        for file in list(found.values()):
-            folders += [each for each in dict.fromkeys(file.uses.folders) if each not in folders]
-            for name in _located(file.uses, folders, finders):
-                if Path(name) not in found and is_users(name, str(home), folders):
-                    found[Path(name)] = read_code(Path(name))
-                    _check_limits(path, found.values())
+    while pending:
+        place = pending.pop()
+        uses = _uses(place, found[place])
+        added = [each for each in uses.folders if each not in folders]
+        folders += added
+        _check_limits(path, found, folders)
+        if added:
+            pending = list(found)  # a folder that one file adds counts for all of them
+            continue
+        for name in _located(uses, folders, finders):
+            if Path(name) not in found and is_users(name, str(home), folders):
+                found[Path(name)] = read_code(Path(name))
+                pending.append(Path(name))
     return tuple(found.values())
 
 
 def is_users(file: str, home: str, added: Collection[str]) -> bool:
     """Whether code is not the environment's: it is in `home`, the folder of the user's file, in a folder that is
-    `added` to sys.path, or in Tandem's without being a part of it."""
+    `added` to sys.path, or in Tandem's without being a part of it. This user's caches, such as torch.hub's, are the
+    environment's."""
     file = os.path.abspath(file)
     of_user = [home, str(ROOT), *(each for each in added if each not in _AT_START)]
-    at_start = [each for each in _AT_START if each != str(ROOT) and not _is_below(home, each)]
+    others = [each for each in (*_AT_START, *_CACHES) if each != str(ROOT) and not _is_below(home, each)]
     return any(_is_below(file, each) for each in of_user) and not any(
-        _is_below(file, each) for each in (*LIBRARIES, *OUR_FOLDERS, *at_start)
+        _is_below(file, each) for each in (*LIBRARIES, *OUR_FOLDERS, *others)
     )
 
 
@@ -123,12 +131,16 @@ def _is_below(file: str, folder: str) -> bool:
     return f"{os.path.normcase(file)}{os.sep}".startswith(folder if folder.endswith(os.sep) else f"{folder}{os.sep}")
 
 
-def _check_limits(path: Path, found: Collection[CodeFile]) -> None:
-    if len(found) > _MOST_FILES or sum(len(each.content) for each in found if each.is_source) > LARGEST_SOURCE:
-        raise ConfigError(
-            f"family: {str(path)!r} imports more than {_MOST_FILES} files or {LARGEST_SOURCE >> 20} MiB of Python.",
-            "Install what it needs as a package, in the environment of Tandem.",
-        )
+def _check_limits(path: Path, found: Mapping[Path, CodeFile], folders: Collection[str]) -> None:
+    size = sum(len(each.content) for each in found.values() if each.is_source)
+    if len(found) > _MOST_FILES or size > LARGEST_SOURCE:
+        what = f"more than {_MOST_FILES} files or {LARGEST_SOURCE >> 20} MiB of Python"
+    elif len(folders) > _MOST_FOLDERS or sum(len(_uses(*each).names) for each in found.items()) > _MOST_NAMES:
+        what = f"more than {_MOST_NAMES} names or from more than {_MOST_FOLDERS} folders"
+    else:
+        return
+    advice = "Install what it needs as a package, in the environment of Tandem."
+    raise ConfigError(f"family: {str(path)!r} imports {what}.", advice)
 
 
 def _located(uses: _Uses, folders: Collection[str], finders: dict[str, FileFinder]) -> Iterator[str]:
@@ -150,22 +162,26 @@ def _find(name: str, folders: Collection[str], finders: dict[str, FileFinder]) -
             yield from _find(rest, spec.submodule_search_locations, finders)
 
 
-def _read_uses(file: CodeFile) -> _Uses:
+def _uses(place: Path, file: CodeFile) -> _Uses:
+    """What its syntax tree says that it imports; nothing of a compiled file, about which nobody can tell."""
+    return _read_uses(place, file.content) if file.is_source else _Uses()
+
+
+@lru_cache(maxsize=_MOST_FILES)
+def _read_uses(file: Path, content: bytes) -> _Uses:
     uses = _Uses()
-    if not file.is_source:
-        return uses
     try:
-        nodes = list(ast.walk(ast.parse(file.content)))
+        nodes = list(ast.walk(ast.parse(content)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return uses  # it cannot run either
-    known = {"__file__": str(file.path.resolve())}
+    known = {"__file__": str(file)}
     for node in nodes:  # those of the file's top level come first
         match node:
             case ast.Import(names=names):
                 uses.names += [("", each.name) for each in names]
             case ast.ImportFrom(module=module, names=names, level=level):
                 prefix = f"{'.' * level}{module or ''}{'.' * bool(module)}"
-                uses.names += [_named(f"{prefix}{each.name}", file.path) for each in names]
+                uses.names += [_named(f"{prefix}{each.name}", file) for each in names]
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if (path := _path(value, known)) is not None:
                 known[name] = path
             case ast.Assign(targets=[ast.Attribute(attr="path") | ast.Subscript(value=ast.Attribute(attr="path"))]):
@@ -176,9 +192,10 @@ def _read_uses(file: CodeFile) -> _Uses:
                 uses.folders += _paths(node.args, known)
             case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[first, *_]):
                 if name in ("import_module", "__import__") and isinstance(first, ast.Constant):
-                    uses.names.append(_named(str(first.value), file.path))
+                    uses.names.append(_named(str(first.value), file))
                 elif name in ("spec_from_file_location", "run_path", "SourceFileLoader"):
                     uses.files += _paths(node.args, known)
+    uses.names, uses.folders = list(dict.fromkeys(uses.names)), list(dict.fromkeys(uses.folders))
     return uses
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -52,7 +52,9 @@ class _ImportGuard:
         if not is_import and not self._guards(caller):
             return  # such as torch.compile, which runs what it has generated
         content = _require_allowed(code.co_filename)
-        if is_import and code != compile(content, code.co_filename, "exec", dont_inherit=True):
+        loader = sys._getframe(2).f_locals.get("self") if is_import else None
+        # the loaders of typeguard and others change what they compile
+        if type(loader) is SourceFileLoader and code != compile(content, loader.path, "exec", dont_inherit=True):
             raise CodeNotTrusted(
                 f"family: what Python has kept of {code.co_filename!r} in __pycache__ is not what is in this file",
                 "Remove that folder",

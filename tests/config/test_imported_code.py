@@ -79,6 +79,18 @@ def test_packages_and_relative_imports(tmp_path: Path) -> None:
     assert found(tmp_path, files) == used
 
 
+def test_links_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "deep.py").touch()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "pack").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "nets.py").write_text("from . import deep")
+    (tmp_path / "link.py").symlink_to(tmp_path / "mine" / "family.py")
+    (tmp_path / "mine" / "family.py").write_text(f"{HERE}import pack.nets")
+    imported = read_with_imports(tmp_path / "link.py")[1:]
+    assert [each.path for each in imported] == [tmp_path / "mine" / "pack" / name for name in ("nets.py", "deep.py")]
+
+
 def test_compiled_files_count_and_go_before_others(tmp_path: Path) -> None:
     (tmp_path / f"nets{EXTENSION_SUFFIXES[0]}").write_bytes(b"\x7fELF")
     (tmp_path / "kept.pyc").write_bytes(b"x")
@@ -98,6 +110,12 @@ def test_too_much_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "nets.py").write_text("#" * LARGEST_SOURCE)
     with pytest.raises(ConfigError, match="imports more than 400 files or 4 MiB of Python"):
         found(tmp_path, {"family": "import nets"})
+    for code in (
+        "\n".join(f"import m{number}" for number in range(20_000)),
+        "import sys\n" + "".join(f"sys.path.append('/{number}')\n" for number in range(200)),
+    ):
+        with pytest.raises(ConfigError, match="imports more than 10000 names or from more than 100 folders"):
+            found(tmp_path, {"family": code})
     (tmp_path / "nets.py").unlink()
     (tmp_path / "nets.py").mkdir()
     assert found(tmp_path, {"family": "import nets"}) == []
@@ -109,3 +127,6 @@ def test_the_environment_is_not_asked_about(tmp_path: Path) -> None:
     assert [is_users(each, home, []) for each in (pytest.__file__, ast.__file__, ours)] == [False] * 3
     assert [is_users(each, home, []) for each in (tests, f"{home}/a/b.py", "/elsewhere/x.py")] == [True, True, False]
     assert is_users("/elsewhere/x.py", home, ["/elsewhere"])
+    cache = str(Path("~/.cache/torch/hub/x").expanduser())
+    assert not is_users(f"{cache}/hubconf.py", home, [cache])
+    assert is_users(f"{cache}/hubconf.py", cache, [cache]), "the user's file itself is there"

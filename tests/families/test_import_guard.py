@@ -116,6 +116,27 @@ def test_a_helper_that_changes_between_the_question_and_the_import(tmp_path: Pat
     assert not list(tmp_path.glob("*.ran"))
 
 
+def test_import_hooks_that_change_what_they_compile(tmp_path: Path) -> None:
+    """Such as those of typeguard and jaxtyping."""
+    (tmp_path / "nets.py").write_text("a = 1\n")
+    hook = """
+import importlib.machinery as machinery
+class Loader(machinery.SourceFileLoader):
+    def source_to_code(self, data, path, **options):
+        return super().source_to_code(data + b"b = 2", path, **options)
+class Finder:
+    def find_spec(self, name, path, target=None):
+        spec = machinery.PathFinder.find_spec(name, path, target) if name == "nets" else None
+        if spec:
+            spec.loader = Loader(spec.loader.name, spec.loader.path)
+        return spec
+sys.meta_path.insert(0, Finder())
+import nets
+sys.meta_path.pop(0)
+"""
+    assert vars(load(tmp_path, HERE + hook)["nets"])["b"] == 2
+
+
 def test_other_faults_stay_what_they_are(tmp_path: Path) -> None:
     (tmp_path / "nets.py").write_text("1 / 0\n")
     with pytest.raises(ConfigError, match=r"nets\.py, line 1: ZeroDivisionError"):
