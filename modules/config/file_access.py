@@ -68,7 +68,7 @@ def require_own(file: Path, advice: str) -> None:
 
 
 def _own_users() -> set[int]:
-    return {0, os.geteuid(), ROOT.stat().st_uid}
+    return {0, ROOT.stat().st_uid, *([os.geteuid()] if hasattr(os, "geteuid") else [])}
 
 
 def _shares_with_group() -> bool:
