@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from app.preferences import preferences_file, write_private
+from app.preferences import preferences_file, read_own, write_private
 from modules import ROOT
 from modules.config import (
     ConfigError,
@@ -28,8 +28,9 @@ from modules.config import (
 from modules.config.dynamic_section import build_section
 from modules.config.family_about import family_about
 from modules.config.family_files import FAMILIES_DIR, PROGRAM, family_names
-from modules.config.trusted_code import read_code, require_trusted
-from modules.files import FileFault, decode_json, read_json
+from modules.config.imported_code import read_with_imports
+from modules.config.trusted_code import require_trusted
+from modules.files import FileFault, decode_json
 
 TIMEOUT_S = 120
 _ADVICE = "Choose one of the list, or give the Python file (.py) of your own."
@@ -87,10 +88,13 @@ def load_declaration(name: str) -> FamilyDeclaration:
     """
     is_file = name.endswith(".py")
     file = Path(name) if is_file else FAMILIES_DIR / f"{name}.py"
+    sources = [file, *FAMILIES_DIR.rglob("*.py")]
     if is_file:
-        require_trusted(file, read_code(file))
+        files = read_with_imports(file)
+        require_trusted(files)
+        sources += [each.path for each in files]
     try:
-        newest = max(source.stat().st_mtime_ns for source in (file, *FAMILIES_DIR.rglob("*.py")))
+        newest = max(source.stat().st_mtime_ns for source in sources)
         stamp = f"{file.resolve()}:{newest}:{file.stat().st_size}"
     except OSError:
         wrong = f"There is no file {name}." if is_file else f"No model family is called {name!r}."
@@ -160,7 +164,7 @@ def _with_group_path(model: type[Section]) -> tuple[Option, ...]:
 
 def _load_cache() -> dict[str, str]:
     try:
-        data = read_json(_cache_file())
+        data = read_own(_cache_file())
     except (OSError, FileFault):
         return {}
     return {str(k): str(v) for k, v in data.items()} if isinstance(data, dict) else {}

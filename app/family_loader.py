@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from app.background import Background
 from app.draft import Draft
 from app.family_declaration import FamilyDeclaration, load_declaration
+from modules.config.imported_code import CodeFile
 from modules.config.trusted_code import CodeNotTrusted, trust_code
 
 DELAY_MS = 500  # so that a path being typed is not loaded at every keystroke
@@ -38,9 +38,9 @@ class FamilyLoader:
         first = not self.name
         self._start(family, 1 if first else DELAY_MS)
 
-    def allow(self, code: bytes) -> None:
-        """Let the chosen Python file run, as long as its content stays `code`, which the person has seen."""
-        trust_code(code, Path(self.name))
+    def allow(self, files: Sequence[CodeFile]) -> None:
+        """Let the chosen Python file run with what it imports, as long as their content is what the person has seen."""
+        trust_code(files)
         self._start(self.name, 1)
 
     def retry(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from app.widgets.theme import SCALES
+from modules.config.file_access import other_owner
 from modules.files import FileFault, control_character, read_json, remove_partial, replacing
 from modules.files.private import make_private_folder
 from modules.files.user_folder import user_config_folder
@@ -43,7 +44,7 @@ class Preferences:
     def load(cls, file: Path | None = None) -> Self:
         """Load from the file; values that are missing, damaged or of the wrong type take their defaults."""
         try:
-            data = read_json(file or preferences_file())
+            data = read_own(file or preferences_file())
         except (OSError, FileFault):
             data = {}
         loaded = cls()
@@ -84,8 +85,17 @@ def preferences_file() -> Path:
     return user_config_folder() / "window.json"
 
 
+def read_own(file: Path) -> object:
+    """The data of a file in the user's config folder; raises OSError, or FileFault, also for another user's file."""
+    if owner := other_owner(file):
+        raise FileFault(f"belongs to {owner}")
+    return read_json(file)
+
+
 def write_private(target: Path, text: str) -> None:
-    """Replace a file of the user's config folder; a folder that cannot be written is ignored."""
+    """Replace a file of the user's config folder; a folder that cannot be written, or another user's file, is left."""
+    if other_owner(target):
+        return
     with suppress(OSError, ValueError):
         make_private_folder(target.parent)  # which holds what the user has allowed, too
         remove_partial(target.parent, only="")  # of programs that were killed here

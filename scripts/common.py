@@ -172,7 +172,8 @@ def add_trust_code(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--trust_code",
         action="store_true",
-        help="allow the Python file that the config names as its family; remembered until the file changes",
+        help="allow the Python file that the config names as its family, and those that it imports; remembered until "
+        "one of them changes",
     )
 
 

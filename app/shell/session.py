@@ -11,11 +11,12 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from app.preferences import write_private
+from app.preferences import preferences_file, read_own, write_private
 from app.state import AppState
 from modules.config import ConfigError
+from modules.config.file_access import OtherUsersFile, require_own
 from modules.config.io.migrations import migrate
-from modules.files import FileFault, Record, printable, read_json, validate_record
+from modules.files import FileFault, Record, printable, validate_record
 from modules.files.private import make_private_folder
 from modules.files.user_folder import user_config_folder
 from modules.run.folder.run_lock import file_lock
@@ -58,16 +59,21 @@ class Session:
         saved, message = self._read(), self._state.second_window
         if saved is None:
             self._keep_unread()
-            return message
+            return message or self._of_another_user()
         if message:
             saved = saved.model_copy(update={"unsaved": None})
         draft, what = self._state.draft, saved.file or saved.preset
         try:
             if saved.file:
+                require_own(Path(saved.file), "Open it yourself if you want to, or copy it")
                 ambiguous = draft.open(Path(saved.file))
                 message = message or ambiguous
             elif saved.preset:
                 draft.open_preset(saved.preset)
+        except OtherUsersFile as error:
+            if saved.unsaved is None:
+                return str(error)
+            draft.new()
         except (ConfigError, OSError):
             if saved.unsaved is None:
                 return f"{printable(what, 200)}, which was open last, cannot be opened any more."
@@ -128,7 +134,7 @@ class Session:
 
     def _read(self) -> SavedSession | None:
         try:
-            return validate_record(SavedSession, read_json(self._file))
+            return validate_record(SavedSession, read_own(self._file))
         except (OSError, FileFault):
             return None
 
@@ -138,6 +144,15 @@ class Session:
         with suppress(OSError):
             shutil.copyfile(self._file, kept)
         return kept
+
+    def _of_another_user(self) -> str:
+        """Why the settings of the last window are not back, if the file that has them is another user's."""
+        try:
+            for file in (self._file, preferences_file()):
+                require_own(file, "What you change is not kept there; move it away, or make it yours (chown)")
+        except OtherUsersFile as error:
+            return str(error)
+        return ""
 
     def _schedule(self) -> None:
         if not self._job:

@@ -1,45 +1,55 @@
-"""Asks whether a Python file that a config names may run, and shows it."""
+"""Asks whether a Python file that a config names may run, and shows it with the files that it imports."""
 
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from app.widgets import theme
 from app.windows.dialog import Dialog
 from modules.config import TandemError
-from modules.config.trusted_code import describe_code, read_code
+from modules.config.imported_code import CodeFile, read_with_imports
+from modules.config.trusted_code import describe_code
 from modules.files import printable
 
 _SHOWN_CHARACTERS = 200_000
 
 
-def ask_for_code(owner: tk.Misc, file: Path, on_allowed: Callable[[bytes], object]) -> Dialog | None:
-    """Show the file and ask; `on_allowed` gets the content that was shown. None if the file cannot be read."""
+def ask_for_code(owner: tk.Misc, file: Path, on_allowed: Callable[[Sequence[CodeFile]], object]) -> Dialog | None:
+    """Show the files and ask; `on_allowed` gets what was shown. None if one of them cannot be read."""
     try:
-        code = read_code(file)
+        files = read_with_imports(file)
     except TandemError:
         return None
+    others = len(files) - 1
+    imports = f", which imports {others} other file{'s' * (others > 1)}" * (others > 0)
+    they, come, these = ("It", "it comes", "this file") if len(files) == 1 else ("They", "they come", "these files")
     dialog = Dialog(
         owner,
-        "May this file run?",
-        f"The config names a Python file as its model family: {describe_code(file, code)}. It may do anything that "
-        "you can do on this machine, so allow it only if you trust where it comes from. If it changes, "
-        "you are asked again.",
+        "May this code run?" if imports else "May this file run?",
+        f"The config names a Python file as its model family{imports}. {they} may do anything that you can do on this "
+        f"machine, so allow {these} only if you trust where {come} from. If anything changes, you are asked again.",
     )
     shown = tk.Text(dialog.body, width=90, height=18, wrap="none", borderwidth=0, highlightthickness=0)
     theme.paint(shown, bg=theme.FIELD, fg=theme.TEXT)
     shown.configure(font=theme.tk_font("mono"), padx=theme.px(12), pady=theme.px(10))
-    shown.insert("1.0", printable(code.decode("utf-8", "replace"), _SHOWN_CHARACTERS, lines=True, mask=False))
+    shown.insert("1.0", f"{describe_code(files)}\n\n")
+    for each in files:
+        shown.insert("end", _contents(each, _SHOWN_CHARACTERS // len(files)))
     shown.configure(state="disabled")
     shown.pack(fill="both", expand=True)
 
     def allow() -> None:
         dialog.close()
-        on_allowed(code)
+        on_allowed(files)
 
     dialog.button("Do not run it", dialog.close, style="accent")
-    dialog.button("Allow this file", allow)
+    dialog.button(f"Allow {these}", allow)
     dialog.show()
     return dialog
+
+
+def _contents(file: CodeFile, limit: int) -> str:
+    text = file.content.decode("utf-8", "replace") if file.is_source else "(compiled)"
+    return f"--- {printable(file.path, mask=False)}\n{printable(text, limit, lines=True, mask=False)}\n\n"

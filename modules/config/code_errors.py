@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 from pathlib import Path
 from types import CodeType
 from typing import Final, NoReturn
 
-from modules import ROOT
+from modules.config.imported_code import LIBRARIES, OUR_FOLDERS
 
 _MAX_MESSAGE_CHARS: Final = 500
-_OURS: Final = tuple(f"{ROOT / name}{os.sep}" for name in ("modules", "scripts", "app", "tandem"))
-_LIBRARIES: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_NOT_USERS: Final = ("<", *(f"{folder}{os.sep}" for folder in (*OUR_FOLDERS, *LIBRARIES)))
 
 
 def describe_code_error(error: BaseException) -> str:
@@ -61,7 +59,7 @@ def _exit_or_raise(status: int) -> NoReturn:
 
 
 def _is_users(code: CodeType) -> bool:
-    return not code.co_filename.startswith(("<", *_OURS, *_LIBRARIES))
+    return not code.co_filename.startswith(_NOT_USERS)
 
 
 _end_process = os._exit

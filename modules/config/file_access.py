@@ -1,4 +1,4 @@
-"""Who may read what Tandem writes: only this user, unless TANDEM_UMASK says otherwise."""
+"""Who may read what Tandem writes, and whose files it reads unasked: this user's alone, but for TANDEM_UMASK."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from modules import ROOT
 from modules.config.errors import ConfigError
 
 VARIABLE: Final = "TANDEM_UMASK"
@@ -23,7 +24,7 @@ def set_file_access(environ: Mapping[str, str] = os.environ) -> None:
     what exists stay as they are. Raises ConfigError for a value that is no umask or lets others write.
     """
     text = environ.get(VARIABLE, "").strip()
-    umask = int(text, 8) if _OCTAL.fullmatch(text) else _PRIVATE
+    umask = _umask_in(text)
     if _OCTAL.fullmatch(text) and not umask & stat.S_IWOTH:
         raise ConfigError(
             f"{VARIABLE} is {text!r}, which would let every user of this computer change your runs",
@@ -35,6 +36,47 @@ def set_file_access(environ: Mapping[str, str] = os.environ) -> None:
             "Unset it for files that only you can read; 007 shares them with your group",
         )
     os.umask(umask)
+
+
+class OtherUsersFile(ConfigError):
+    """A file that nobody has asked for belongs to another user."""
+
+
+def other_owner(file: Path) -> str:
+    """The user that a file belongs to, if it is not to be read unasked; "" for one's own, without a file, on Windows.
+
+    Root's files are read, and those of the user that Tandem's own belong to: who could write these needs no others. So
+    are those of the group if TANDEM_UMASK lets it write what this user has.
+    """
+    if not hasattr(os, "geteuid"):
+        return ""
+    try:
+        found = file.stat()
+        if found.st_uid in _own_users() or (_shares_with_group() and found.st_gid in (os.getegid(), *os.getgroups())):
+            return ""
+        return file.owner()
+    except KeyError:  # a number without a name
+        return str(found.st_uid)
+    except (OSError, ValueError):
+        return ""  # reading it says what is wrong
+
+
+def require_own(file: Path, advice: str) -> None:
+    """Raise OtherUsersFile if a file that nobody has asked for is another user's."""
+    if owner := other_owner(file):
+        raise OtherUsersFile(f"{file} belongs to another user of this computer, {owner}, so it is not used", advice)
+
+
+def _own_users() -> set[int]:
+    return {0, ROOT.stat().st_uid, *([os.geteuid()] if hasattr(os, "geteuid") else [])}
+
+
+def _shares_with_group() -> bool:
+    return not _umask_in(os.environ.get(VARIABLE, "").strip()) & stat.S_IWGRP
+
+
+def _umask_in(text: str) -> int:
+    return int(text, 8) if _OCTAL.fullmatch(text) else _PRIVATE
 
 
 def umask_of(folder: Path) -> int:

@@ -9,7 +9,9 @@ from types import ModuleType
 
 from modules.config import ConfigError
 from modules.config.code_errors import describe_code_error, report_exits
-from modules.config.trusted_code import read_code, require_trusted
+from modules.config.imported_code import read_with_imports
+from modules.config.trusted_code import CodeNotTrusted, require_trusted
+from modules.families._import_guard import import_guard
 
 _CODE = "__code_that_ran__"
 
@@ -17,8 +19,9 @@ _CODE = "__code_that_ran__"
 def load_python_file(path: Path) -> ModuleType:
     """The module that the file is. Unchanged, it runs once in a process. Raises ConfigError, with the line, if it may
     not or cannot run."""
-    code = read_code(path)
-    require_trusted(path, code)
+    files = read_with_imports(path)
+    require_trusted(files)
+    code = files[0].content
     name, file = f"tandem_family_{path.stem}", str(path.resolve())
     former = sys.modules.get(name)
     if former is not None and former.__file__ == file and vars(former).get(_CODE) == code:
@@ -28,9 +31,13 @@ def load_python_file(path: Path) -> ModuleType:
     vars(module)[_CODE] = code
     sys.modules[name] = module  # dataclasses and pickle look up a class's module there
     report_exits()
+    import_guard.watch(path)
     try:
         # the bytes that were checked, not what the file may hold by now
         exec(compile(code, file, "exec"), vars(module))
+    except CodeNotTrusted:
+        del sys.modules[name]
+        raise
     except (Exception, SystemExit) as error:  # a user's file can raise anything
         del sys.modules[name]
         raise ConfigError(

@@ -14,7 +14,7 @@ import pytest
 
 from app.generate.history import History
 from app.preferences import Preferences
-from modules.config import TrainConfig, load_config, save_config
+from modules.config import TrainConfig, file_access, load_config, save_config
 from modules.config.train_config import VERSION
 from modules.run.hosts.host_list import read_hosts
 from tests.app.driver import Driver
@@ -177,6 +177,28 @@ def test_a_damaged_session_opens_a_usable_window(
         driver.draft.set("seed", 12)
         driver.settle()
         assert driver.draft.get("seed") == 12
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such owners")
+@pytest.mark.parametrize("whose", ["session.json", "a.yaml"])
+def test_what_another_user_has_written_is_not_opened_unasked(
+    display: str, home: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    save_config(TrainConfig(epochs=33), home / "a.yaml")
+    session_file(home).write_text(json.dumps({"file": str(home / "a.yaml"), "preset": "", "unsaved": None}))
+    before = session_file(home).read_text()
+    theirs = session_file(home) if whose == "session.json" else home / whose
+    monkeypatch.setattr(file_access, "other_owner", lambda file: "eve" if file == theirs else "")
+    monkeypatch.setattr("app.preferences.other_owner", file_access.other_owner)
+    with Driver.open(keeps_session=True) as driver:
+        assert driver.draft.get("epochs") == TrainConfig().epochs
+        assert driver.window.run_bar._message.startswith(f"{theirs} belongs to another user of this computer, eve")
+        driver.draft.set("epochs", 5)
+        driver.window._session.save(keeps_edits=True)  # type: ignore[union-attr]
+        assert (session_file(home).read_text() == before) is (whose == "session.json"), "nobody's file is replaced"
+        driver.window.files.open(home / "a.yaml")
+        driver.settle()
+        assert driver.draft.get("epochs") == 33, "a file that is chosen is asked for"
 
 
 @pytest.mark.slow

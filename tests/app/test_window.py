@@ -23,7 +23,7 @@ from app.windows.shortcuts import SHORTCUTS
 from modules.config import TrainConfig, load_config, options, save_config, trusted_code
 from modules.config.family_about import family_about
 from scripts.make_demo_data import make_demo_data
-from tests.app.driver import Driver, click, write
+from tests.app.driver import Driver, _all, click, write
 
 ROOT = Path(__file__).resolve().parents[2]
 EPOCHS_HELP = next(option.help for option in options(TrainConfig) if option.path == "epochs")[:30]
@@ -568,9 +568,11 @@ def test_a_family_file_runs_only_after_it_was_allowed(
     monkeypatch.delenv(trusted_code.VARIABLE)
     marker, family = home / "marker", home / "theirs.py"
     family.write_text(
-        "from pathlib import Path\nfrom tests import parts_family\n"
-        f"Path({str(marker)!r}).touch()  # \x1b[2J\nclass Theirs(parts_family.PartsFamily): ...\n"
+        "import os, sys\nsys.path.append(os.path.dirname(__file__))\nimport their_helper\n"
+        "from tests import parts_family\nclass Theirs(parts_family.PartsFamily): ...  # \x1b[2J\n"
     )
+    helper = home / "their_helper.py"
+    helper.write_text(f"from pathlib import Path\nPath({str(marker)!r}).touch()\n")
     save_config(TrainConfig(family=str(family)), home / "theirs.yaml")
     driver.window.show_section("model")
     driver.draft.open(home / "theirs.yaml")
@@ -581,14 +583,23 @@ def test_a_family_file_runs_only_after_it_was_allowed(
     assert section.review.winfo_ismapped()  # type: ignore[attr-defined]
 
     section.review.invoke()  # type: ignore[attr-defined]
-    assert "theirs.py" in driver.text(driver.dialogs()[0])
+    dialog = driver.dialogs()[0]
+    assert "which imports 3 other files" in " ".join(driver.text(dialog).split())
+    (shown,) = (each for each in _all(dialog) if isinstance(each, tk.Text))
+    assert [part in shown.get("1.0", "end") for part in (str(family), f"{helper} (2 lines", ".touch()")] == [True] * 3
     driver.answer("Do not run it")
     assert driver.window.state_.family.not_allowed
     assert not marker.exists()
     section.review.invoke()  # type: ignore[attr-defined]
-    driver.answer("Allow this file")
-    driver.wait(marker.exists, "the file that was allowed runs")
+    driver.answer("Allow these files")
+    driver.wait(marker.exists, "the files that were allowed run")
     assert not driver.window.state_.family.not_allowed
+    marker.unlink()
+    helper.write_text(f"from pathlib import Path\nPath({str(marker)!r}).touch()  # changed\n")
+    driver.draft.set_family(None)
+    driver.window.state_.family.retry()
+    driver.wait(lambda: driver.window.state_.family.not_allowed, "the changed helper is asked about")
+    assert not marker.exists()
 
 
 def test_submodule_menu_lists_those_of_the_family(driver: Driver) -> None:

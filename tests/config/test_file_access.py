@@ -10,7 +10,8 @@ import pytest
 
 from app.preferences import Preferences
 from modules.config import ConfigError, TrainConfig
-from modules.config.file_access import VARIABLE, set_file_access, umask_of
+from modules.config.file_access import VARIABLE, OtherUsersFile, other_owner, require_own, set_file_access, umask_of
+from modules.config.imported_code import CodeFile
 from modules.config.trusted_code import describe_code, is_trusted, require_trusted, trust_code
 from modules.run import RunFolder
 from modules.run.join import allowed_paths
@@ -57,7 +58,7 @@ def test_preferences_and_allowed_code_are_private(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("TANDEM_TRUST_CODE", "")
     set_file_access({})
     Preferences().save()
-    trust_code(b"x = 1\n", tmp_path / "x.py")
+    trust_code([CodeFile(tmp_path / "x.py", b"x = 1\n")])
     home = tmp_path / "home"
     assert modes(home, *sorted(home.iterdir())) == ["700", "600", "600"]
 
@@ -87,7 +88,7 @@ def test_what_the_user_has_allowed_is_private_whatever_is_shared(
     monkeypatch.setenv("TANDEM_TRUST_CODE", "")
     set_file_access({VARIABLE: value})
     Preferences().save()
-    trust_code(b"x = 1\n", tmp_path / "x.py")
+    trust_code([CodeFile(tmp_path / "x.py", b"x = 1\n")])
     allowed_paths._remember(tmp_path)
     assert modes(home.parent.parent, home.parent, home) == ["700"] * 3
     assert modes(home / "trusted_code.json", home / "allowed_paths.json") == ["600"] * 2
@@ -102,15 +103,15 @@ def test_what_others_could_have_allowed_does_not_count(tmp_path: Path, monkeypat
     config = TrainConfig.model_validate({"base_model": str(tmp_path)})
     for path, mode in ((home / "trusted_code.json", 0o620), (home / "allowed_paths.json", 0o602), (home, 0o770)):
         monkeypatch.setenv("TANDEM_TRUST_CODE", "")
-        trust_code(b"x", file)
+        trust_code([CodeFile(file, b"x")])
         monkeypatch.setenv("TANDEM_TRUST_CODE", "")
         allowed_paths._remember(tmp_path)
-        require_trusted(file, b"x")
+        require_trusted([CodeFile(file, b"x")])
         allowed_paths.check_paths(config, [], "", [], None)
         path.chmod(mode)
         told = []
         for check in (
-            lambda: require_trusted(file, b"x"),
+            lambda: require_trusted([CodeFile(file, b"x")]),
             lambda: allowed_paths.check_paths(config, [], "", [], None),
         ):
             try:
@@ -119,8 +120,8 @@ def test_what_others_could_have_allowed_does_not_count(tmp_path: Path, monkeypat
                 told.append(str(error))
         assert len(told) == (2 if path == home else 1)
         assert all(f"{path} is ignored, because other users can write it: chmod go-w {path}" in each for each in told)
-    assert "is ignored" in describe_code(file, b"x")
-    trust_code(b"x", file)
+    assert "is ignored" in describe_code([CodeFile(file, b"x")])
+    trust_code([CodeFile(file, b"x")])
     assert modes(home) == ["750"], "the folder is mended with the next answer"
 
 
@@ -128,12 +129,33 @@ def test_what_others_could_have_allowed_does_not_count(tmp_path: Path, monkeypat
 def test_what_belongs_to_another_user_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TANDEM_CONFIG_DIR", str(tmp_path / "home"))
     monkeypatch.setenv("TANDEM_TRUST_CODE", "")
-    trust_code(b"x", tmp_path / "x.py")
+    trust_code([CodeFile(tmp_path / "x.py", b"x")])
     monkeypatch.setenv("TANDEM_TRUST_CODE", "")
-    assert is_trusted(b"x")
+    assert is_trusted([CodeFile(tmp_path / "x.py", b"x")])
     os.chown(tmp_path / "home" / "trusted_code.json", 12345, -1)
     with pytest.raises(ConfigError, match="is ignored, because it belongs to another user"):
-        require_trusted(tmp_path / "x.py", b"x")
+        require_trusted([CodeFile(tmp_path / "x.py", b"x")])
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may give files away")
+def test_whose_files_are_read_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TANDEM_UMASK", raising=False)
+    file = tmp_path / "file"
+    assert other_owner(file) == "", "there is none"
+    file.touch()
+    assert other_owner(file) == ""
+    os.chown(file, 12345, os.getegid())
+    assert other_owner(file) == "12345"
+    with pytest.raises(OtherUsersFile, match=r"file belongs to another user of this computer, 12345, so.*\. Copy it"):
+        require_own(file, "Copy it")
+    monkeypatch.setenv("TANDEM_UMASK", "027")
+    assert other_owner(file) == "12345", "the group may read, not write"
+    monkeypatch.setenv("TANDEM_UMASK", "007")
+    assert other_owner(file) == "", "of a team that shares its files"
+    os.chown(file, 1, 54321)
+    assert other_owner(file) == file.owner()
+    monkeypatch.setattr("modules.config.file_access.ROOT", file)
+    assert other_owner(file) == "", "who owns Tandem's own files needs no others"
 
 
 @pytest.mark.parametrize("value", ["000", "020", "0005"])

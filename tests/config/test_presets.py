@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from modules.config import ConfigError, TrainConfig, load_preset, preset_names, resolve_config, save_preset
-from modules.config.io.presets import preset_summary
+from modules.config import ConfigError, TrainConfig, file_access, load_preset, preset_names, resolve_config, save_preset
+from modules.config.io.presets import own_preset_file, preset_data, preset_summary
 from tests.permissions import modes_respected
 
 
@@ -92,6 +93,19 @@ def test_a_preset_says_what_it_is_for(presets: Path) -> None:
     (presets / "card.yaml").write_text("# For a card with\n# 12 GB.\nresolution: 32\n# later\n", encoding="utf-8")
     assert preset_summary("card", presets).about == "For a card with 12 GB."
     assert preset_summary("demo", presets).about == ""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such owners")
+def test_a_preset_of_another_user_is_not_used(presets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = save_preset(TrainConfig(seed=5), "theirs", presets)
+    monkeypatch.setattr(file_access, "_own_users", set)
+    said = rf"{file} belongs to another user of this computer, {file.owner()}, so it is not used\. To use it, copy it"
+    for use in (load_preset, preset_data, own_preset_file):
+        with pytest.raises(ConfigError, match=said):
+            use("mine/theirs", presets)
+    assert preset_summary("mine/theirs", presets).family == ""
+    assert preset_names(presets)[-1] == "mine/theirs"
+    assert resolve_config(str(file), presets=presets).seed == 5, "a file that is named is asked for"
 
 
 def test_shipped_presets_are_valid() -> None:

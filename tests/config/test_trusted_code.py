@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from modules.config import ConfigError
+from modules.config.imported_code import CodeFile
 from modules.config.trusted_code import VARIABLE, CodeNotTrusted, allow_family, is_trusted, require_trusted, trust_code
 
 
@@ -37,23 +39,50 @@ def test_allowed_content_is_remembered_and_a_change_is_asked_about(
     allow_family(str(file), trust=True, ask=None)
 
 
+def test_the_files_that_it_imports_are_allowed_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, helper = tmp_path / "mine.py", tmp_path / "nets.py"
+    file.write_text("import sys\nsys.path.append(sys.path[0])\nimport nets\n")
+    allow_family(str(file), trust=True, ask=None)  # before it had a helper
+    helper.write_text("a = 1\n")
+    monkeypatch.setenv(VARIABLE, "")
+    asked: list[str] = []
+
+    def answer(yes: bool) -> None:
+        allow_family(str(file), trust=False, ask=lambda described: bool(asked.append(described)) or yes)
+
+    with pytest.raises(CodeNotTrusted, match=r"mine\.py' \(which imports \S+nets\.py\), which runs only after"):
+        answer(yes=False)
+    assert [line.split()[0] for line in asked[0].splitlines()] == [str(file), str(helper)]
+    assert "allowed before), which imports" in asked[0]
+    answer(yes=True)
+    monkeypatch.setenv(VARIABLE, "")  # as in the next start
+    allow_family(str(file), trust=False, ask=None)
+    for name, content in (("nets.py", "a = 2\n"), ("nets.py", "import more\n"), ("more.py", "b = 1\n")):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(CodeNotTrusted, match=name):
+            allow_family(str(file), trust=False, ask=None)
+        allow_family(str(file), trust=True, ask=None)
+    assert len(os.environ[VARIABLE].split(",")) == 4, "the file, both nets.py, more.py"
+
+
 def test_built_in_families_are_not_asked_about() -> None:
     allow_family("pixel_diffusion", trust=False, ask=None)
 
 
 def test_processes_that_are_started_inherit_the_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TANDEM_CONFIG_DIR", "/proc/nothing/can/be/written/here")
-    trust_code(b"x", tmp_path / "x.py")
-    require_trusted(tmp_path / "x.py", b"x")
-    assert not is_trusted(b"y")
+    trust_code([CodeFile(tmp_path / "x.py", b"x")])
+    require_trusted([CodeFile(tmp_path / "x.py", b"x")])
+    assert not is_trusted([CodeFile(tmp_path / "x.py", b"y")])
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '[{"sha256": "any"}]', "[" * 100_000])
 def test_a_damaged_memory_allows_nothing(tmp_path: Path, content: str) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "trusted_code.json").write_text(content)
-    assert not is_trusted(b"x")
-    trust_code(b"x", tmp_path / "x.py")
+    file = CodeFile(tmp_path / "x.py", b"x")
+    assert not is_trusted([file])
+    trust_code([file])
     assert [entry["file"] for entry in json.loads((tmp_path / "home" / "trusted_code.json").read_text())] == [
         str(tmp_path / "x.py")
     ]

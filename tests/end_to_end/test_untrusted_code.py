@@ -78,6 +78,26 @@ def test_no_program_runs_it(hostile: tuple[Path, Path], capsys: pytest.CaptureFi
     assert not marker.exists()
 
 
+def test_the_same_file_in_a_foreign_folder_does_not_run_the_helper_that_is_there(
+    hostile: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = hostile[1]
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name, helper in (("mine", ""), ("theirs", f"open({str(marker)!r}, 'w').close()\n")):
+        folder = marker.parent / name
+        folder.mkdir()
+        (folder / "some_nets.py").write_text(helper)
+        (folder / "tmpl.py").write_text(
+            "import os, sys; sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))\nimport some_nets\n"
+            "from tests import tiny_family\nclass Own(tiny_family.TinyFamily): ...\n"
+        )
+        trust = ["--trust_code"] if name == "mine" else []
+        train.main(["--set", f"family={folder / 'tmpl.py'}", "--dry_run", *trust])
+        sys.modules.pop("some_nets", None)
+    assert f"tmpl.py' (which imports {marker.parent / 'theirs' / 'some_nets.py'}), which" in capsys.readouterr().err
+    assert not marker.exists()
+
+
 @pytest.mark.slow
 def test_a_person_at_a_terminal_is_asked_once(hostile: tuple[Path, Path]) -> None:
     config, marker = hostile

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from modules import ROOT
 from modules.config.errors import ConfigError
+from modules.config.file_access import require_own
 from modules.config.io.files import READERS, load_config, read_data, save_config, validate
 from modules.config.io.override import override
 from modules.config.io.text_formats import Data
@@ -87,7 +88,7 @@ def save_preset(config: TrainConfig, name: str, folder: Path = PRESETS) -> Path:
 
 
 def own_preset_file(name: str, folder: Path = PRESETS) -> Path:
-    """The file of one of the user's own presets, "mine/NAME". Raises ConfigError if there is none."""
+    """The file of one of the user's own presets, "mine/NAME". Raises ConfigError if there is none of this user."""
     return _file(f"{OWN}/{name.removeprefix(f'{OWN}/')}", folder)
 
 
@@ -141,6 +142,7 @@ def _file(name: str, folder: Path) -> Path:
     group, _, plain = name.rpartition("/")
     found = _files(folder / group).get(plain) if group in ("", OWN) else None
     if found is not None:
+        require_own(found, "To use it, copy it and remove the other, or give its path as a config file")
         return found
     names = preset_names(folder)
     meant = nearest(name, names)

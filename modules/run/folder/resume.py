@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from modules.config import ResumeError, TrainConfig
+from modules.config.file_access import other_owner
 from modules.files import FileFault, read_bytes
 from modules.run.folder.links import refuse_links
 from modules.run.folder.run_folder import RunFolder, check_run_name_free
@@ -72,14 +73,22 @@ def _open_idle(runs_dir: str | Path, name: str) -> RunFolder:
 
 
 def newest_run(runs_dir: Path) -> str:
-    """The name of the run that wrote events last. Raises ResumeError if there is none."""
+    """The name of the run of this user that wrote events last. Raises ResumeError if there is none."""
     runs = [folder for folder in runs_dir.glob("*") if RunFolder(folder).config_file.is_file()]
     if not runs:
         raise ResumeError(
             f"resume: there is no run in {str(runs_dir)!r} to continue",
             "Start one without --resume, or set runs_dir",
         )
-    return max(runs, key=_last_activity).name
+    own = [folder for folder in runs if not other_owner(RunFolder(folder).config_file)]
+    if not own:
+        newest = max(runs, key=_last_activity)
+        raise ResumeError(
+            f"resume: the runs in {str(runs_dir)!r} belong to other users, the newest, {newest.name}, to "
+            f"{other_owner(RunFolder(newest).config_file)}",
+            f"To continue it all the same, name it: --run_name {newest.name}",
+        )
+    return max(own, key=_last_activity).name
 
 
 def _last_activity(folder: Path) -> float:

@@ -20,6 +20,7 @@ from typing import Final
 
 from modules import ROOT
 from modules.config import Concept, DataError, TrainConfig
+from modules.config.imported_code import read_with_imports
 from modules.config.sections.concept import IMAGE_SUFFIXES, METADATA_SUFFIXES
 from modules.files import FileFault, printable, read_bytes
 from modules.machine import hostname
@@ -63,9 +64,12 @@ def package_listing() -> Listing:
 
 
 def family_identity(config: TrainConfig) -> str:
-    """The name of a built-in family, or the hash of a user's family file."""
+    """The name of a built-in family, or a hash of a user's family file and of those that it imports."""
     family = Path(config.family)
-    return _text_hash(family) if family.suffix == ".py" and family.is_file() else config.family
+    if family.suffix != ".py" or not family.is_file():
+        return config.family
+    own, *imported = (_hash(file.content) for file in read_with_imports(family))
+    return _hash("\n".join([own, *sorted(imported)]).encode()) if imported else own
 
 
 def family_listing(config: TrainConfig) -> Listing:
@@ -271,7 +275,10 @@ def _model_file(file: os.DirEntry[str] | Path) -> str:
 def _text_hash(file: str | os.PathLike[str]) -> str:
     """A hash of the content, ignoring line endings; of a file that is too large to be used, its size."""
     try:
-        text = read_bytes(os.fspath(file), _LARGEST_TEXT).replace(b"\r\n", b"\n")
-        return hashlib.sha256(text).hexdigest()[:_HASH_CHARS]
+        return _hash(read_bytes(os.fspath(file), _LARGEST_TEXT))
     except FileFault as fault:
         return f"{fault}: {os.stat(file).st_size}"
+
+
+def _hash(text: bytes) -> str:
+    return hashlib.sha256(text.replace(b"\r\n", b"\n")).hexdigest()[:_HASH_CHARS]

@@ -87,6 +87,7 @@ def check_family(config: TrainConfig, join_line: JoinLine, welcome: Welcome, hos
     if welcome.family != family_identity(config):
         raise ConfigError(
             f"family: {config.family!r} is not the same here as on {host}",
-            "Copy the family's file from there; if it is in another place here, use --set family=FILE",
+            "Copy the family's file and those that it imports from there; if it is in another place here, use --set "
+            "family=FILE",
         )
     allow_family(config.family, trust=join_line.trust_code, ask=ask)

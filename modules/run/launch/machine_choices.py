@@ -80,10 +80,13 @@ def choose_address(config: TrainConfig) -> tuple[str, tuple[str, ...]]:
     if not is_loopback_name(config.master_addr):
         return config.master_addr, ()
     own = preferred_addresses() if config.node_rank == 0 else []
+    useless = f"master_addr is {config.master_addr}, which only this machine can reach"
     if not own:
-        return config.master_addr, (f"master_addr is {config.master_addr}, which only this machine can reach",)
+        return config.master_addr, (useless,)
     others = f" (its other addresses: {', '.join(own[1:])})" if own[1:] else ""
-    return own[0], (f"the other machines will connect to {own[0]}{others}; set master_addr to change that",)
+    connect = f"the other machines will connect to {own[0]}{others}"
+    is_set = config.master_addr != TrainConfig.model_fields["master_addr"].default
+    return own[0], (f"{useless}: {connect}" if is_set else f"{connect}; set master_addr to change that",)
 
 
 def check_loopback() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from modules.config import ConfigError, TrainConfig, load_config, save_config
+from modules.config.file_access import require_own
 from modules.config.run_names import sanitize_run_name
 from modules.files import (
     FileFault,
@@ -32,6 +33,10 @@ from modules.run.queue.entries import MOST_ENTRIES, Entry, Queue, Wanted, fault_
 from modules.run.queue.own_copy import on_devices, own_copy
 
 QUEUE_DIR: Final = ".queue"  # no name of a run
+_NOT_OURS: Final = (
+    "Nothing was changed. Use a runs folder of your own, or make the file yours (chown); with TANDEM_UMASK=007 those "
+    "of your group are used"
+)
 _WAIT_FOR_EDITOR_S: Final = 20.0
 # The lock of a file keeps processes apart, not the threads of one.
 _EDITING = threading.Lock()
@@ -68,6 +73,7 @@ class RunQueue:
         try:
             if is_link(self.path) or is_link(self._file):
                 raise fault_of(self._file, FileFault("is a link, or in a folder that is one"))
+            require_own(self._file, _NOT_OURS)
             return validate_record(Queue, read_json(self._file))
         except FileNotFoundError:
             return Queue(entries=[])
@@ -165,6 +171,7 @@ class RunQueue:
         file = self.config_file(entry.number)
         if is_link(file):
             raise fault_of(file, FileFault("is a link"))
+        require_own(file, _NOT_OURS)
         return load_config(file).model_copy(update={"runs_dir": str(self.runs_dir), "run_name": entry.name})
 
     def move(self, number: int, place: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from typing import Final
 
 import torch
@@ -96,9 +97,10 @@ def preset_for(config: TrainConfig, capacity: int) -> str:
         size = _OF_CARD.fullmatch(name)
         if size is None or card_bytes(int(size[1])) > capacity:
             continue
-        data = preset_data(name)
-        if [data.get(key) for key in _SAME] == [getattr(config, key) for key in _SAME]:
-            found[int(size[1])] = name
+        with suppress(ConfigError):  # it is damaged, or another user's
+            data = preset_data(name)
+            if [data.get(key) for key in _SAME] == [getattr(config, key) for key in _SAME]:
+                found[int(size[1])] = name
     return found[max(found)] if found else ""
 
 

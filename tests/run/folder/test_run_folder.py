@@ -13,9 +13,10 @@ from modules.config import ConfigError, ResumeError, TrainConfig, load_config
 from modules.config.explain import faults
 from modules.config.run_names import sanitize_run_name
 from modules.run import RunFolder
+from modules.run.folder import resume
 from modules.run.folder.events import EventLog
 from modules.run.folder.folder_guard import FolderGuard
-from modules.run.folder.resume import former_config
+from modules.run.folder.resume import folder_to_resume, former_config, newest_run
 from modules.run.folder.run_folder import check_run_name
 from modules.run.launch.fatal_startup import previous_fatal_exit_code
 from modules.run.preflight_report.report import PreflightReport
@@ -156,6 +157,18 @@ def test_open_error_lists_existing_runs(tmp_path: Path) -> None:
     RunFolder.create(config(tmp_path, run_name="dogs"))
     with pytest.raises(ConfigError, match=r"no run 'cats'.*newest runs are: dogs"):
         RunFolder.open(tmp_path / "runs", "cats")
+
+
+def test_the_latest_run_is_not_one_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seconds, name in enumerate(("mine", "theirs")):
+        os.utime(RunFolder.create(config(tmp_path, run_name=name)).config_file, (0, seconds))
+    assert newest_run(tmp_path / "runs") == "theirs"
+    monkeypatch.setattr(resume, "other_owner", lambda file: "eve" if "theirs" in str(file) else "")
+    assert newest_run(tmp_path / "runs") == "mine"
+    assert folder_to_resume(config(tmp_path, run_name="theirs"), "latest").name == "theirs", "it is asked for"
+    monkeypatch.setattr(resume, "other_owner", lambda file: "eve")
+    with pytest.raises(ResumeError, match=r"belong to other users, the newest, theirs, to eve.*--run_name theirs"):
+        newest_run(tmp_path / "runs")
 
 
 def test_an_endless_event_log_is_not_read_whole(tmp_path: Path) -> None:

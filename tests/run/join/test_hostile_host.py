@@ -261,6 +261,15 @@ def test_a_family_file_that_differs_is_refused(attack: Callable[..., tuple[str, 
     assert not (home / "marker").exists()
 
 
+def test_what_a_family_file_imports_must_be_the_same(attack: Callable[..., tuple[str, str]], home: Path) -> None:
+    (home / "mine.py").write_text("import nets")
+    (home / "nets.py").write_text("a = 1")
+    same = {"family": family_identity(TrainConfig(family="mine.py"))}
+    assert "is not the same" not in attack({"family": "mine.py"}, more=same, allow=("mine.py",))[0]
+    (home / "nets.py").write_text("a = 2")
+    assert "is not the same here as on zeus" in attack({"family": "mine.py"}, more=same, allow=("mine.py",))[0]
+
+
 def test_the_guest_is_asked_about_the_code_and_the_host_is_told_where_to_allow_it(
     attack: Callable[..., tuple[str, str]], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,7 +122,11 @@ def test_machine_0_determines_its_address(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("modules.run.launch.machine_choices.preferred_addresses", lambda: ["10.0.0.5", "192.168.0.5"])
     made = plan(4, num_nodes=2, **MULTI)
     assert made.master_addr == "10.0.0.5"
-    assert "will connect to 10.0.0.5 (its other addresses: 192.168.0.5)" in made.reasons[0]
+    assert "will connect to 10.0.0.5 (its other addresses: 192.168.0.5); set master_addr" in made.reasons[0]
+    useless = plan(4, num_nodes=2, master_addr="127.0.0.1", **MULTI)
+    assert useless.master_addr == "10.0.0.5"
+    assert "set master_addr" not in useless.reasons[0], "it is set"
+    assert "master_addr is 127.0.0.1, which only this machine can reach: the other machines" in useless.reasons[0]
     other = plan(4, num_nodes=2, node_rank=1, **MULTI)
     assert other.master_addr == "localhost"
     assert "only this machine can reach" in other.reasons[0]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.config import Concept, ConfigError, TrainConfig, dump, load_config, save_config
+from modules.config import Concept, ConfigError, TrainConfig, dump, file_access, load_config, save_config
 from modules.data.index.scan import concept_root
 from modules.run.folder.pidfile import pidfile_held
 from modules.run.folder.run_lock import supervisor_lock
@@ -43,6 +43,27 @@ def config_in(place: Path, **settings: object) -> TrainConfig:
 
 def numbers(queue: RunQueue) -> list[int]:
     return [entry.number for entry in queue.read().waiting]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such owners")
+def test_the_queue_of_another_user_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "images").mkdir()
+    queue = RunQueue(tmp_path / "runs")
+    entry = queue.add(config_in(tmp_path, run_name="cats"))
+    save_config(config_in(tmp_path), tmp_path / "dogs.json")
+    before = {file.name: file.read_bytes() for file in queue.path.iterdir() if file.suffix == ".json"}
+    monkeypatch.setattr(file_access, "_own_users", set)
+    for arguments in (["list"], ["add", str(tmp_path / "dogs.json")], ["run"], ["remove", "1"], ["clear"]):
+        assert run_queue.main([*arguments, "--runs_dir", str(tmp_path / "runs")]) == 2
+        said = capsys.readouterr().err
+        assert "queue.json belongs to another user of this computer" in said, arguments
+        assert "Nothing was changed. Use a runs folder of your own" in said
+    with pytest.raises(ConfigError, match=r"config-1\.json belongs to another user"):
+        queue.load(entry)
+    assert {file.name: file.read_bytes() for file in queue.path.iterdir() if file.suffix == ".json"} == before
+    assert not (tmp_path / "runs" / "cats").exists()
 
 
 def test_an_entry_is_a_copy(

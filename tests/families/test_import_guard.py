@@ -1,0 +1,143 @@
+"""A user's file imports only what was allowed with it, also where no import statement shows what that is."""
+
+from __future__ import annotations
+
+import importlib.util
+import py_compile
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from modules.config import ConfigError, trusted_code
+from modules.config.imported_code import read_with_imports
+from modules.families._family_file import load_python_file
+
+HERE = "import sys, os; sys.path.insert(0, os.path.dirname(__file__))\n"
+BAD = "import pathlib; pathlib.Path(__file__ + '.ran').touch()\n"
+
+
+@pytest.fixture(autouse=True)
+def nothing_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv(trusted_code.VARIABLE, "")
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(tmp_path / "home"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def load(folder: Path, code: str, *, allow: bool = True) -> dict[str, object]:
+    """The names of a file that was allowed with what it is seen to import."""
+    (folder / "family.py").write_text(code)
+    if allow:
+        trusted_code.trust_code(read_with_imports(folder / "family.py"))
+    return vars(load_python_file(folder / "family.py"))
+
+
+def test_what_was_allowed_runs(tmp_path: Path) -> None:
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").write_text("from .nets import a")
+    (tmp_path / "pack" / "nets.py").write_text("a = 3\n")
+    assert load(tmp_path, f"{HERE}import colorsys\nfrom pack import a")["a"] == 3
+
+
+def test_the_same_file_in_another_folder_with_another_helper(tmp_path: Path) -> None:
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    for folder, helper in ((mine, "a = 1\n"), (theirs, BAD)):
+        folder.mkdir()
+        (folder / "nets.py").write_text(helper)
+    load(mine, f"{HERE}import nets")
+    with pytest.raises(trusted_code.CodeNotTrusted, match=r"theirs/nets\.py"):
+        load(theirs, f"{HERE}import nets", allow=False)
+    assert not list(theirs.glob("*.ran"))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "name = 'nets'\n__import__(name)",
+        "import importlib\nimportlib.import_module(''.join(['ne', 'ts']))",
+        "try:\n    exec('import nets')\nexcept ImportError: ...",
+        "import runpy\nrunpy.run_path(__file__.replace('family', 'nets'))",
+        "import importlib.util as util\nspec = util.spec_from_file_location('x', __file__.replace('family', 'nets'))\n"
+        "spec.loader.exec_module(util.module_from_spec(spec))",
+        "import pathlib\nfile = pathlib.Path(__file__.replace('family', 'nets'))\n"
+        "exec(compile(file.read_text(), str(file), 'exec'))",
+    ],
+)
+def test_an_import_that_nothing_shows_is_refused(tmp_path: Path, code: str) -> None:
+    (tmp_path / "nets.py").write_text(BAD)
+    with pytest.raises(trusted_code.CodeNotTrusted, match=r"it imports \S+nets\.py', which nobody.*if False"):
+        load(tmp_path, HERE + code)
+    assert not list(tmp_path.glob("*.ran"))
+    load(tmp_path, f"{HERE}{code}\nif False:\n    import nets\n")
+    assert list(tmp_path.glob("*.ran")), "once it is shown, it is asked about, and runs"
+
+
+@pytest.mark.parametrize("mode", list(py_compile.PycInvalidationMode))
+def test_bytecode_of_other_source_is_refused(tmp_path: Path, mode: py_compile.PycInvalidationMode) -> None:
+    """Python believes the time and size that are in it, or nothing but its flag."""
+    nets, bad = tmp_path / "nets.py", tmp_path / "bad.py"
+    bad.write_text(BAD)
+    kept = Path(importlib.util.cache_from_source(str(nets)))
+    py_compile.compile(str(bad), str(kept), invalidation_mode=mode)
+    header = bytearray(kept.read_bytes())
+    nets.write_text("a = 1".ljust(len(BAD)))
+    if mode is py_compile.PycInvalidationMode.TIMESTAMP:
+        header[8:12] = int(nets.stat().st_mtime).to_bytes(4, "little")
+        kept.write_bytes(bytes(header))
+    if mode is py_compile.PycInvalidationMode.CHECKED_HASH:
+        header[8:16] = importlib.util.source_hash(nets.read_bytes())
+        kept.write_bytes(bytes(header))
+    with pytest.raises(trusted_code.CodeNotTrusted, match=r"__pycache__ is not what is in this file"):
+        load(tmp_path, f"{HERE}import nets")
+    assert not list(tmp_path.glob("*.ran"))
+
+
+def test_a_package_of_the_environment_is_not_replaced_by_a_file_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "this_is_not_installed.py").write_text(BAD)
+    load(tmp_path, HERE)
+    with pytest.raises(trusted_code.CodeNotTrusted):
+        importlib.import_module("this_is_not_installed")  # as a library does later
+    (tmp_path / "kept.pyc").write_bytes(b"x")
+    with pytest.raises(trusted_code.CodeNotTrusted, match=r"kept\.pyc"):
+        importlib.import_module("kept")
+    assert not list(tmp_path.glob("*.ran"))
+
+
+def test_a_helper_that_changes_between_the_question_and_the_import(tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text("a = 1\n")
+    change = f"import pathlib\npathlib.Path({str(tmp_path / 'nets.py')!r}).write_text({BAD!r})\n"
+    with pytest.raises(trusted_code.CodeNotTrusted, match="If it has changed meanwhile"):
+        load(tmp_path, f"{HERE}{change}import nets")
+    assert not list(tmp_path.glob("*.ran"))
+
+
+def test_import_hooks_that_change_what_they_compile(tmp_path: Path) -> None:
+    """Such as those of typeguard and jaxtyping."""
+    (tmp_path / "nets.py").write_text("a = 1\n")
+    hook = """
+import importlib.machinery as machinery
+class Loader(machinery.SourceFileLoader):
+    def source_to_code(self, data, path, **options):
+        return super().source_to_code(data + b"b = 2", path, **options)
+class Finder:
+    def find_spec(self, name, path, target=None):
+        spec = machinery.PathFinder.find_spec(name, path, target) if name == "nets" else None
+        if spec:
+            spec.loader = Loader(spec.loader.name, spec.loader.path)
+        return spec
+sys.meta_path.insert(0, Finder())
+import nets
+sys.meta_path.pop(0)
+"""
+    assert vars(load(tmp_path, HERE + hook)["nets"])["b"] == 2
+
+
+def test_other_faults_stay_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text("1 / 0\n")
+    with pytest.raises(ConfigError, match=r"nets\.py, line 1: ZeroDivisionError"):
+        load(tmp_path, f"{HERE}import nets")
