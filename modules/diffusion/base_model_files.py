@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from huggingface_hub.errors import HFValidationError, StrictDataclassError
+from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils._validators import validate_repo_id
 from safetensors import SafetensorError, safe_open
 
@@ -24,11 +24,6 @@ _CODE_KEYS: Final = frozenset({"kernel_config", "use_kernels", "custom_pipeline"
 _IMPLEMENTATION = re.compile(r"_?(?:attn|experts)_implementation(?:_internal)?")  # of the library, or owner/kernel
 _MOST_LAYERS = 1000  # of a block; the largest published models have some dozens
 LORA_ADVICE = "To continue training it, give it as lora_from; to generate images with it, as scripts/sample.py --lora."
-# what diffusers and transformers raise for a model that is damaged
-LIBRARY_ERRORS = (
-    *(OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ArithmeticError),
-    StrictDataclassError,
-)
 DAMAGED = "Copy or download the model folder again."
 ACCEPTED = "Give a diffusers folder, a .safetensors file, or the name of a model on the hub (owner/model)."
 
@@ -168,11 +163,6 @@ def refuse_chosen_code(config: object, label: str) -> None:
                 f"Remove {printable(name, 60)} from the file.",
             )
         refuse_chosen_code(value, label)
-
-
-def first_line(error: Exception) -> str:
-    """The class of an error of a library and the first line of its text."""
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"
 
 
 def check_layer_counts(config: Mapping[str, object]) -> None:

@@ -17,10 +17,10 @@ from torch import nn
 from modules.config import ConfigError
 from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
-from modules.diffusion.base_model_files import DAMAGED, first_line
 from modules.diffusion.component_files import copy_with_weights, load_network, load_part, scheduler_config
 from modules.diffusion.encoder_weights import move_encoder, quantize_encoder_
 from modules.diffusion.hub.files import INDEX
+from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.pipeline_classes import component_classes
 from modules.diffusion.quantized_networks import (
     describe_quantized_,
@@ -185,15 +185,9 @@ def meta_transformer(base: FlowBase, spec: FlowPipelineSpec) -> nn.Module | None
     base_model_files.check_small_files(folder, [folder / "transformer"], base.option)
     _, classes, _ = component_classes(folder, spec.components)
     kind = classes["transformer"]
-    try:
-        with quiet_libraries(), torch.device("meta"):
-            built: nn.Module = kind.from_config(
-                kind.load_config(folder, subfolder="transformer", local_files_only=True)
-            )
-    except base_model_files.LIBRARY_ERRORS as error:
-        raise ConfigError(
-            f"base_model: the model that {str(folder)!r} describes cannot be built: {first_line(error)}", DAMAGED
-        ) from error
+    label = f"base_model: transformer/config.json of the model in {str(folder)!r} cannot be used"
+    with damage_refused(label), torch.device("meta"):
+        built: nn.Module = kind.from_config(kind.load_config(folder, subfolder="transformer", local_files_only=True))
     if base.transformer is None:
         describe_quantized_(built, folder, "transformer")
     return built
