@@ -14,13 +14,24 @@ from safetensors import SafetensorError, safe_open
 from modules.config import ConfigError
 from modules.diffusion.hub.files import GGUF, GGUF_ADVICE, INDEX, PICKLES, weight_map
 from modules.diffusion.hub.model import HubModel
-from modules.files import FileFault, file_size, open_regular, printable, read_json
+from modules.files import FileFault, file_size, is_plain_name, open_regular, printable, read_json
 
 REPO_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+(/[\w.-]+)*))?")
 _SMALL_FILE_LIMIT = 64 << 20  # bytes; a tokenizer's are a few MB
 # What transformers and diffusers would fetch and load: kernels, https://huggingface.co/docs/transformers/main/kernel_doc,
 # and custom pipelines or generation loops.
 _CODE_KEYS: Final = frozenset({"kernel_config", "use_kernels", "custom_pipeline", "custom_generate"})
+# What they would read from any place that a text names: of tokenizers the arguments, of image processors the labels
+_READ_KEYS: Final = frozenset({"init_inputs", "vocab", "merges", "repo_path", "class_info_file"})
+# and of these from another place than the folder if the text is more than a name: timm's models, whose names may begin
+# with hf-hub: or local-dir:, other versions of the file, and older vocabularies.
+_NAME_KEYS: Final = frozenset(
+    {
+        *("backbone", "architecture", "checkpoint_path", "configuration_files", "fast_tokenizer_files"),
+        *("merges_file", "spm_file", "source_spm", "target_spm"),
+    }
+)
+_ADAPTER: Final = "adapter_config.json"  # for peft, which loads the model that it names instead
 _IMPLEMENTATION = re.compile(r"_?(?:attn|experts)_implementation(?:_internal)?")  # of the library, or owner/kernel
 _MOST_LAYERS = 1000  # of a block; the largest published models have some dozens
 LORA_ADVICE = "To continue training it, give it as lora_from; to generate images with it, as scripts/sample.py --lora."
@@ -128,6 +139,8 @@ def check_small_files(folder: Path, subfolders: Collection[Path], option: str) -
         try:
             if file.name.endswith(".safetensors.index.json"):
                 weight_map(file)
+            elif file.name == _ADAPTER:
+                raise FileFault("makes libraries load another model, which it names")
             elif file.suffix == ".txt":
                 file_size(file)
             elif not isinstance(content := read_json(file, _SMALL_FILE_LIMIT, only_finite=False), dict):
@@ -144,9 +157,11 @@ def check_small_files(folder: Path, subfolders: Collection[Path], option: str) -
 
 
 def refuse_chosen_code(config: object, label: str) -> None:
-    """Raises ConfigError if a config, or a config in it, names code on the hub that a library would load.
+    """Raises ConfigError if a config, or a config in it, names code on the hub that a library would load, or a file or
+    a repository that it would read.
 
-    An `auto_map` does so only with trust_remote_code, which is always off.
+    An `auto_map` does so only with trust_remote_code, which is always off; the place of a tokenizer_file or vocab_file
+    is ignored.
     """
     if isinstance(config, list):
         for part in config:
@@ -157,12 +172,24 @@ def refuse_chosen_code(config: object, label: str) -> None:
         is_code = name in _CODE_KEYS and value and isinstance(value, str | dict | bool)
         names = value.values() if isinstance(value, dict) else (value,)
         if is_code or (_IMPLEMENTATION.fullmatch(str(name)) and any("/" in str(each) for each in names)):
-            raise ConfigError(
-                f"{label} chooses code from elsewhere ({printable(name, 60)} is {printable(value, 100)!r}), which is "
-                "never loaded.",
-                f"Remove {printable(name, 60)} from the file.",
-            )
-        refuse_chosen_code(value, label)
+            what = "code"
+        elif _names_a_place(name, value):
+            what = "files"
+        else:
+            refuse_chosen_code(value, label)
+            continue
+        raise ConfigError(
+            f"{label} chooses {what} from elsewhere ({printable(name, 60)} is {printable(value, 100)!r}), which "
+            f"{'is' if what == 'code' else 'are'} never loaded.",
+            f"Remove {printable(name, 60)} from the file.",
+        )
+
+
+def _names_a_place(name: object, value: object) -> bool:
+    texts = [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
+    if name in ("vocab", "merges") and isinstance(value, list):  # the words themselves
+        return False
+    return bool(texts) and (name in _READ_KEYS or (name in _NAME_KEYS and not all(map(is_plain_name, texts))))
 
 
 def check_layer_counts(config: Mapping[str, object]) -> None:

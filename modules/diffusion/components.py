@@ -118,6 +118,19 @@ def check_base_model(base: Path, layout: str, spec: PipelineSpec) -> None:
         _check_layout(layout, spec)
 
 
+def check_small_parts(base_model: str | None, layout: str, spec: PipelineSpec) -> None:
+    """Load the tokenizers and build the scheduler if they are on this computer. Raises ConfigError as
+    `load_components`."""
+    base = base_model_files.find_base_model(base_model, spec.class_names, spec.components)
+    if isinstance(base, Path) and base.is_file():
+        base = Path(layout) if layout else _layout_on_hub(base, base_model_files.read_shapes([base]), spec)
+    folder = base.cached_folder() if isinstance(base, HubModel) else base
+    if folder is not None:
+        for name in spec.encoders.values():
+            load_part(folder, name, CLASSES[name])
+        scheduler_config(folder, "family_options.layout" if layout else "base_model")
+
+
 def read_schedule(file: Path, layout: str) -> DeclaredSchedule | None:
     """What a single file says of its noise schedule; None if nothing. An explicit `layout` counts more than a guess.
 

@@ -159,6 +159,19 @@ def load_flow_components(base: FlowBase, spec: FlowPipelineSpec, dtype: torch.dt
         )
 
 
+def check_small_parts(base: FlowBase, spec: FlowPipelineSpec) -> None:
+    """Load the tokenizers and build the scheduler if they are on this computer. Raises ConfigError as
+    `load_flow_components`."""
+    folder = base.folder()
+    if folder is None:
+        return
+    base.check(folder, spec.class_names, spec.components)
+    _, classes, _ = component_classes(folder, spec.components)
+    for name in spec.encoders.values():
+        _load_tokenizer(folder, name, classes[name])
+    scheduler_config(folder, base.option)
+
+
 def find_flow_model(base_model: str | None, layout: str, spec: FlowPipelineSpec) -> FlowBase:
     """A folder, a model on the hub, or a transformer's file with the other components of `layout` (see `base_of_file`).
 

@@ -25,6 +25,7 @@ from modules.diffusion.flow_pipeline import (
     FlowComponents,
     FlowPipelineSpec,
     TransformerStandIn,
+    check_small_parts,
     find_flow_model,
     find_scheduler,
     load_flow_components,
@@ -155,6 +156,10 @@ class FlowTransformer(DiffusionFamily):
         elif model is not None and folder is not None:
             require_fitting(folder, "transformer", model.transformer)
         return [*distillation_notes(config), *base_notes(base), *notes]
+
+    @classmethod
+    def check_small_parts(cls, config: TrainConfig) -> None:
+        check_small_parts(cls._base(config), cls.spec)
 
     @classmethod
     def noise_levels(cls, config: TrainConfig) -> NoiseLevels:
