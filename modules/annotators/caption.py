@@ -15,6 +15,7 @@ from modules.annotators.annotator import MOST_PIXELS_A_SIDE
 from modules.annotators.model_folder import MODEL_FILES, PROCESSOR_FILES, loading, moved
 from modules.annotators.processor import check_image_sizes, load_processor
 from modules.config import ConfigError
+from modules.diffusion.chat_template import limited_template
 from modules.diffusion.quiet_libraries import quiet_libraries
 
 MODEL_TYPES: Final = frozenset(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
@@ -54,7 +55,7 @@ class Captioner:
         self.prompt = prompt or (_CHAT_PROMPT if self._is_chat else _PROMPTS.get(self._kind, ""))
         if self._kind == "florence2":
             _check_task(self.prompt, self._processor)
-        with loading(name, folder, *PROCESSOR_FILES):
+        with loading(name, folder, *PROCESSOR_FILES), limited_template(f"--model: the chat template of {name!r}"):
             self._text = self._chat_text() if self._is_chat else self.prompt
 
     @torch.inference_mode()

@@ -17,6 +17,7 @@ from torch import nn
 from modules.config import ConfigError
 from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
+from modules.diffusion.chat_template import limit_template_
 from modules.diffusion.component_files import copy_with_weights, load_network, load_part, scheduler_config
 from modules.diffusion.encoder_weights import move_encoder, quantize_encoder_
 from modules.diffusion.hub.files import INDEX
@@ -258,4 +259,7 @@ def _load_transformer(folder: Path, kind: Any, single_file: Path | None) -> Any:
 
 def _load_tokenizer(folder: Path, name: str, kind: Any) -> Any:
     # without the argument AutoTokenizer would ask on the terminal whether to run code of the model's folder
-    return load_part(folder, name, kind, **({"trust_remote_code": False} if kind is transformers.AutoTokenizer else {}))
+    arguments = {"trust_remote_code": False} if kind is transformers.AutoTokenizer else {}
+    tokenizer = load_part(folder, name, kind, **arguments)
+    limit_template_(tokenizer, f"base_model: the chat template of {name} of the model in {str(folder)!r}")
+    return tokenizer
