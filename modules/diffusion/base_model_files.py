@@ -140,7 +140,7 @@ def check_small_files(folder: Path, subfolders: Collection[Path], option: str) -
             if file.name.endswith(".safetensors.index.json"):
                 weight_map(file)
             elif file.name == _ADAPTER:
-                raise FileFault("makes libraries load another model, which it names")
+                raise FileFault("makes libraries load the model that it names: merge the adapter, or remove the file")
             elif file.suffix == ".txt":
                 file_size(file)
             elif not isinstance(content := read_json(file, _SMALL_FILE_LIMIT, only_finite=False), dict):

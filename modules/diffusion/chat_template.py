@@ -46,7 +46,7 @@ def _values(frame: FrameType) -> Iterator[object]:
     for value in frame.f_locals.values():
         yield value
         if isinstance(value, Namespace):
-            yield from value._Namespace__attrs.values()  # type: ignore[attr-defined]
+            yield from value._Namespace__attrs.values()
 
 
 def limit_template_(tokenizer: Any, label: str) -> None:

@@ -141,7 +141,7 @@ def test_an_adapter_does_not_lead_to_another_model(sd_folder: Path, tmp_path: Pa
     base = shutil.copytree(sd_folder, tmp_path / "model")
     other = shutil.copytree(sd_folder, tmp_path / "other")
     (base / "text_encoder" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(other)}))
-    with pytest.raises(ConfigError, match=r"text_encoder/adapter_config\.json makes libraries load another model"):
+    with pytest.raises(ConfigError, match=r"text_encoder/adapter_config\.json makes libraries load the model"):
         family_class("stable_diffusion").load(training("stable_diffusion", base))
 
 
