@@ -33,7 +33,9 @@ _NAME_KEYS: Final = frozenset(
 )
 _ADAPTER: Final = "adapter_config.json"  # for peft, which loads the model that it names instead
 _IMPLEMENTATION = re.compile(r"_?(?:attn|experts)_implementation(?:_internal)?")  # of the library, or owner/kernel
-_MOST_LAYERS = 1000  # of a block; the largest published models have some dozens
+# What is built one by one: layers, of which the largest published models have some dozens, and tokens of tokenizers
+_COUNTS: Final = re.compile(r".*layers.*|n_layer|depths?|extra_ids|offset|num_madeup_words")
+_MOST_COUNTED = 1000
 LORA_ADVICE = "To continue training it, give it as lora_from; to generate images with it, as scripts/sample.py --lora."
 DAMAGED = "Copy or download the model folder again."
 ACCEPTED = "Give a diffusers folder, a .safetensors file, or the name of a model on the hub (owner/model)."
@@ -146,8 +148,7 @@ def check_small_files(folder: Path, subfolders: Collection[Path], option: str) -
             elif not isinstance(content := read_json(file, _SMALL_FILE_LIMIT, only_finite=False), dict):
                 raise FileFault("is not a JSON object")
             elif file.name.endswith("config.json"):
-                if file.name == "config.json":
-                    check_layer_counts(content)
+                check_layer_counts(content)
                 refuse_chosen_code(content, f"{option}: in the model {str(folder)!r} {file.relative_to(folder)}")
         except (OSError, FileFault) as error:
             raise ConfigError(
@@ -193,10 +194,12 @@ def _names_a_place(name: object, value: object) -> bool:
 
 
 def check_layer_counts(config: Mapping[str, object]) -> None:
-    """Raises FileFault if a network of this config has so many layers that building it would not end."""
+    """Raises FileFault if what this config, or one in it, describes is so large that building it would not end."""
     for name, value in config.items():
-        if "layers" in name and _largest(value) > _MOST_LAYERS:
-            raise FileFault(f"has {printable(name, 60)} {printable(value, 60)}; the most is {_MOST_LAYERS}")
+        if _COUNTS.fullmatch(name) and _largest(value) > _MOST_COUNTED:
+            raise FileFault(f"has {printable(name, 60)} {printable(value, 60)}; the most is {_MOST_COUNTED}")
+        if isinstance(value, dict):
+            check_layer_counts(value)
 
 
 def _largest(value: object) -> float:

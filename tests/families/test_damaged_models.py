@@ -120,6 +120,21 @@ def test_what_would_be_read_from_elsewhere_is_refused(chosen: dict[str, object],
         check_small_files(tmp_path, [tmp_path], "base_model")
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"extra_ids": 9007199254740993},
+        {"text_config": {"num_hidden_layers": 10**9}},
+        {"vision_config": {"depth": 9999}},
+    ],
+)
+def test_what_would_be_built_for_ever_is_refused(config: dict[str, object], tmp_path: Path) -> None:
+    """T5's tokenizer makes a text for each of its extra_ids."""
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=r"tokenizer_config\.json has \w+ \d+; the most is 1000"):
+        check_small_files(tmp_path, [tmp_path], "base_model")
+
+
 def test_what_published_models_name_is_accepted(tmp_path: Path) -> None:
     published = {
         "init_inputs": [],

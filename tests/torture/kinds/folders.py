@@ -18,7 +18,6 @@ from modules.annotators.model_folder import model_folder
 from modules.config import ConfigError, TandemError, TrainConfig
 from modules.families._by_name import family_class
 from modules.families._flow_transformer import FlowTransformer
-from modules.training.memory.report import memory_lines
 from tests.annotators.tiny_models import tiny_blip, tiny_clipseg
 from tests.families.tiny_flow_pipelines import tiny_sd3, tiny_z_image
 from tests.families.tiny_pipelines import tiny_sd
@@ -101,7 +100,8 @@ def _train(family: str) -> Callable[[Path], None]:
     def read(folder: Path) -> None:
         settings = {"family": family, "base_model": str(folder), "resolution": 64, "method": "lora"}
         config, kind = TrainConfig.model_validate(settings), family_class(family)
-        steps = (kind.base_model_notes, kind.noise_levels, kind.check_small_parts, memory_lines, _load)
+        before = (kind.base_model_notes, kind.noise_levels, kind.check_small_parts)
+        steps = (*before, kind.meta_encoder, kind.frozen_networks, _load)
         refused = [error for error in (_refusal(step, config) for step in steps) if error is not None]
         if refused:
             raise refused[0]
