@@ -95,9 +95,8 @@ class HubServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = (
-        128  # a download opens 8 connections at once, and the system drops those above this: 5 by default
-    )
+    # a download opens 8 connections at once, and the system drops those above this: 5 by default
+    request_queue_size = 128
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Whoever asked is gone, which the tests do on purpose."""
