@@ -12,9 +12,10 @@ from transformers import AutoModelForImageTextToText
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from modules.annotators.annotator import MOST_PIXELS_A_SIDE
-from modules.annotators.model_folder import loading, moved
+from modules.annotators.model_folder import MODEL_FILES, PROCESSOR_FILES, loading, moved
 from modules.annotators.processor import check_image_sizes, load_processor
 from modules.config import ConfigError
+from modules.diffusion.chat_template import limited_template
 from modules.diffusion.quiet_libraries import quiet_libraries
 
 MODEL_TYPES: Final = frozenset(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
@@ -33,8 +34,9 @@ class Captioner:
     ) -> None:
         """Raises ConfigError if the model cannot be loaded."""
         self._device, self._dtype, self._max_tokens = device, dtype, max_tokens
-        with loading(name):
+        with loading(name, folder, *PROCESSOR_FILES):
             self._processor = load_processor(folder)
+        with loading(name, folder, *MODEL_FILES):
             self._model: Any = cast(Any, AutoModelForImageTextToText).from_pretrained(
                 folder, dtype=dtype, use_safetensors=True, local_files_only=True
             )
@@ -53,7 +55,7 @@ class Captioner:
         self.prompt = prompt or (_CHAT_PROMPT if self._is_chat else _PROMPTS.get(self._kind, ""))
         if self._kind == "florence2":
             _check_task(self.prompt, self._processor)
-        with loading(name):
+        with loading(name, folder, *PROCESSOR_FILES), limited_template(f"--model: the chat template of {name!r}"):
             self._text = self._chat_text() if self._is_chat else self.prompt
 
     @torch.inference_mode()

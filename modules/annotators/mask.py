@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from PIL import Image
 from transformers import CLIPSegForImageSegmentation, CLIPSegProcessor
 
-from modules.annotators.model_folder import loading, moved
+from modules.annotators.model_folder import MODEL_FILES, PROCESSOR_FILES, loading, moved
 from modules.annotators.processor import check_image_sizes
 from modules.diffusion.quiet_libraries import quiet_libraries
 
@@ -64,10 +64,11 @@ class Masker:
     ) -> None:  # fmt: skip
         """Raises ConfigError if the model cannot be loaded."""
         self._device, self._dtype, self._prompts, self._shape = device, dtype, list(prompts), shape
-        with loading(name):
+        with loading(name, folder, *PROCESSOR_FILES):
             self._processor: Any = CLIPSegProcessor.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False
             )
+        with loading(name, folder, *MODEL_FILES):
             self._model: Any = cast(Any, CLIPSegForImageSegmentation).from_pretrained(
                 folder, dtype=dtype, use_safetensors=True, local_files_only=True
             )

@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import torch
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils._validators import validate_repo_id
-from jinja2 import TemplateError
 
 from modules.config import ConfigError, TandemError
-from modules.diffusion.base_model_files import (
-    LIBRARY_ERRORS,
-    REPO_ID,
-    check_small_files,
-    first_line,
-    read_shapes,
-)
+from modules.diffusion.base_model_files import REPO_ID, check_small_files, read_shapes
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.hub.one_model import (
     KNOWN_BY_TRANSFORMERS,
@@ -28,10 +22,12 @@ from modules.diffusion.hub.one_model import (
     model_weights,
     required_model_files,
 )
-from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.diffusion.library_errors import damage_refused, first_line
 from modules.files import expand_home
 
-ACCEPTED = "Give a folder with the model, or its name on the hub (owner/model)."
+PROCESSOR_FILES: Final = ("config.json", "*processor*.json", "*token*.json", "vocab.*", "merges.txt", "chat_template.*")
+MODEL_FILES: Final = ("config.json", "generation_config.json")
+ACCEPTED: Final = "Give a folder with the model, or its name on the hub (owner/model)."
 
 
 def model_folder(
@@ -89,28 +85,29 @@ def moved(inputs: Mapping[str, object], device: torch.device, dtype: torch.dtype
 
 
 @contextmanager
-def loading(name: str) -> Iterator[None]:
-    """Inside, what transformers raises for a damaged model or a missing package becomes one sentence."""
-    try:
-        with quiet_libraries():
+def loading(name: str, folder: Path, *files: str) -> Iterator[None]:
+    """Inside, what transformers raises for a damaged model, of which it reads `files` (patterns), or for a missing
+    package becomes one sentence."""
+    again = "Copy or download it again, or use another."
+    with damage_refused(f"--model: {name!r} cannot be loaded", again, folder=folder, files=files):
+        try:
             yield
-    except ImportError as error:
-        package = "torchvision" if "orchvision" in str(error) else error.name
-        raise ConfigError(
-            f"--model: {name!r} needs a package that is not installed ({first_line(error)}).",
-            f"Install it: .venv/bin/python -m pip install {package}" if package else "Choose another model.",
-        ) from error
-    except (torch.OutOfMemoryError, TemplateError, *LIBRARY_ERRORS) as error:
-        if isinstance(error, torch.OutOfMemoryError):
+        except ImportError as error:
+            package = "torchvision" if "orchvision" in str(error) else error.name
+            raise ConfigError(
+                f"--model: {name!r} needs a package that is not installed ({first_line(error)}).",
+                f"Install it: .venv/bin/python -m pip install {package}" if package else "Choose another model.",
+            ) from error
+        except torch.OutOfMemoryError as error:
             raise TandemError(
                 f"The model {name!r} does not fit into the memory of the device.",
                 "Use --precision bf16, a smaller model, or --device cpu.",
             ) from error
-        if "contains custom code" in str(error):  # a processor or tokenizer with an auto_map
+        except ValueError as error:
+            if "contains custom code" not in str(error):
+                raise
+            # a processor or tokenizer with an auto_map
             raise ConfigError(f"--model: {name!r} {NEEDS_OWN_CODE}.", KNOWN_BY_TRANSFORMERS) from error
-        raise ConfigError(
-            f"--model: {name!r} cannot be loaded ({first_line(error)}).", "Copy or download it again, or use another."
-        ) from error
 
 
 def _hub_model(name: str, kind: OneModelKind, types: Collection[str]) -> HubModel:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from modules.config import ConfigError
-from modules.diffusion.base_model_files import first_line
 from modules.diffusion.hub.one_model import TAGGER_MODEL, TAGGER_TAGS
+from modules.diffusion.library_errors import first_line
 from modules.files import FileFault, file_size, printable, read_text
 
 RATING, GENERAL, CHARACTER = "9", "0", "4"  # categories of Danbooru

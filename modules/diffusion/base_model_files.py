@@ -7,28 +7,36 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from huggingface_hub.errors import HFValidationError, StrictDataclassError
+from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils._validators import validate_repo_id
 from safetensors import SafetensorError, safe_open
 
 from modules.config import ConfigError
 from modules.diffusion.hub.files import GGUF, GGUF_ADVICE, INDEX, PICKLES, weight_map
 from modules.diffusion.hub.model import HubModel
-from modules.files import FileFault, file_size, open_regular, printable, read_json
+from modules.files import FileFault, file_size, is_plain_name, open_regular, printable, read_json
 
 REPO_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+(/[\w.-]+)*))?")
 _SMALL_FILE_LIMIT = 64 << 20  # bytes; a tokenizer's are a few MB
 # What transformers and diffusers would fetch and load: kernels, https://huggingface.co/docs/transformers/main/kernel_doc,
 # and custom pipelines or generation loops.
 _CODE_KEYS: Final = frozenset({"kernel_config", "use_kernels", "custom_pipeline", "custom_generate"})
-_IMPLEMENTATION = re.compile(r"_?(?:attn|experts)_implementation(?:_internal)?")  # of the library, or owner/kernel
-_MOST_LAYERS = 1000  # of a block; the largest published models have some dozens
-LORA_ADVICE = "To continue training it, give it as lora_from; to generate images with it, as scripts/sample.py --lora."
-# what diffusers and transformers raise for a model that is damaged
-LIBRARY_ERRORS = (
-    *(OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ArithmeticError),
-    StrictDataclassError,
+# What they would read from any place that a text names: of tokenizers the arguments, of image processors the labels
+_READ_KEYS: Final = frozenset({"init_inputs", "vocab", "merges", "repo_path", "class_info_file"})
+# and of these from another place than the folder if the text is more than a name: timm's models, whose names may begin
+# with hf-hub: or local-dir:, other versions of the file, and older vocabularies.
+_NAME_KEYS: Final = frozenset(
+    {
+        *("backbone", "architecture", "checkpoint_path", "configuration_files", "fast_tokenizer_files"),
+        *("merges_file", "spm_file", "source_spm", "target_spm"),
+    }
 )
+_ADAPTER: Final = "adapter_config.json"  # for peft, which loads the model that it names instead
+_IMPLEMENTATION = re.compile(r"_?(?:attn|experts)_implementation(?:_internal)?")  # of the library, or owner/kernel
+# What is built one by one: layers, of which the largest published models have some dozens, and tokens of tokenizers
+_COUNTS: Final = re.compile(r".*layers.*|n_layer|depths?|extra_ids|offset|num_madeup_words")
+_MOST_COUNTED = 1000
+LORA_ADVICE = "To continue training it, give it as lora_from; to generate images with it, as scripts/sample.py --lora."
 DAMAGED = "Copy or download the model folder again."
 ACCEPTED = "Give a diffusers folder, a .safetensors file, or the name of a model on the hub (owner/model)."
 
@@ -133,13 +141,14 @@ def check_small_files(folder: Path, subfolders: Collection[Path], option: str) -
         try:
             if file.name.endswith(".safetensors.index.json"):
                 weight_map(file)
+            elif file.name == _ADAPTER:
+                raise FileFault("makes libraries load the model that it names: merge the adapter, or remove the file")
             elif file.suffix == ".txt":
                 file_size(file)
             elif not isinstance(content := read_json(file, _SMALL_FILE_LIMIT, only_finite=False), dict):
                 raise FileFault("is not a JSON object")
             elif file.name.endswith("config.json"):
-                if file.name == "config.json":
-                    check_layer_counts(content)
+                check_layer_counts(content)
                 refuse_chosen_code(content, f"{option}: in the model {str(folder)!r} {file.relative_to(folder)}")
         except (OSError, FileFault) as error:
             raise ConfigError(
@@ -149,9 +158,11 @@ def check_small_files(folder: Path, subfolders: Collection[Path], option: str) -
 
 
 def refuse_chosen_code(config: object, label: str) -> None:
-    """Raises ConfigError if a config, or a config in it, names code on the hub that a library would load.
+    """Raises ConfigError if a config, or a config in it, names code on the hub that a library would load, or a file or
+    a repository that it would read.
 
-    An `auto_map` does so only with trust_remote_code, which is always off.
+    An `auto_map` does so only with trust_remote_code, which is always off; the place of a tokenizer_file or vocab_file
+    is ignored.
     """
     if isinstance(config, list):
         for part in config:
@@ -162,24 +173,33 @@ def refuse_chosen_code(config: object, label: str) -> None:
         is_code = name in _CODE_KEYS and value and isinstance(value, str | dict | bool)
         names = value.values() if isinstance(value, dict) else (value,)
         if is_code or (_IMPLEMENTATION.fullmatch(str(name)) and any("/" in str(each) for each in names)):
-            raise ConfigError(
-                f"{label} chooses code from elsewhere ({printable(name, 60)} is {printable(value, 100)!r}), which is "
-                "never loaded.",
-                f"Remove {printable(name, 60)} from the file.",
-            )
-        refuse_chosen_code(value, label)
+            what = "code"
+        elif _names_a_place(name, value):
+            what = "files"
+        else:
+            refuse_chosen_code(value, label)
+            continue
+        raise ConfigError(
+            f"{label} chooses {what} from elsewhere ({printable(name, 60)} is {printable(value, 100)!r}), which "
+            f"{'is' if what == 'code' else 'are'} never loaded.",
+            f"Remove {printable(name, 60)} from the file.",
+        )
 
 
-def first_line(error: Exception) -> str:
-    """The class of an error of a library and the first line of its text."""
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"
+def _names_a_place(name: object, value: object) -> bool:
+    texts = [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
+    if name in ("vocab", "merges") and isinstance(value, list):  # the words themselves
+        return False
+    return bool(texts) and (name in _READ_KEYS or (name in _NAME_KEYS and not all(map(is_plain_name, texts))))
 
 
 def check_layer_counts(config: Mapping[str, object]) -> None:
-    """Raises FileFault if a network of this config has so many layers that building it would not end."""
+    """Raises FileFault if what this config, or one in it, describes is so large that building it would not end."""
     for name, value in config.items():
-        if "layers" in name and _largest(value) > _MOST_LAYERS:
-            raise FileFault(f"has {printable(name, 60)} {printable(value, 60)}; the most is {_MOST_LAYERS}")
+        if _COUNTS.fullmatch(name) and _largest(value) > _MOST_COUNTED:
+            raise FileFault(f"has {printable(name, 60)} {printable(value, 60)}; the most is {_MOST_COUNTED}")
+        if isinstance(value, dict):
+            check_layer_counts(value)
 
 
 def _largest(value: object) -> float:

@@ -175,7 +175,8 @@ def _method(config_json: Path) -> str:
             return ""
         found = validate_record(_QuantizationConfig, given)
     except (FileFault, OSError) as error:
-        raise ConfigError(f"base_model: quantization_config in {str(config_json)!r} {error}.", DAMAGED) from error
+        reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"base_model: quantization_config in {str(config_json)!r} {reason}.", DAMAGED) from error
     method = found.quant_method or ("bitsandbytes" if found.load_in_4bit or found.load_in_8bit else "")
     name = method or "a method without a name"
     if method == "bitsandbytes" and found.load_in_4bit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,11 +16,11 @@ from torch import Tensor, nn
 
 from modules.config import ConfigError
 from modules.diffusion import base_model_files
-from modules.diffusion.base_model_files import DAMAGED, first_line
+from modules.diffusion.base_model_files import DAMAGED
 from modules.diffusion.fitting_weights import require_fitting, require_loaded
+from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.quantized_networks import require_plain
-from modules.diffusion.quiet_libraries import quiet_libraries
-from modules.files import FileFault, read_json
+from modules.files import printable, read_json
 
 
 def load_network(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
@@ -50,41 +51,30 @@ def load_network(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
 
 def load_part(folder: Path, name: str, kind: Any, **arguments: object) -> Any:
     """A component of a model folder by its class's `from_pretrained`. Raises ConfigError if it is damaged."""
-    try:
-        with quiet_libraries():
-            return kind.from_pretrained(folder, subfolder=name, local_files_only=True, **arguments)
-    except base_model_files.LIBRARY_ERRORS as error:
-        raise ConfigError(
-            f"base_model: {name} of the model in {str(folder)!r} cannot be loaded: {first_line(error)}", DAMAGED
-        ) from error
+    label = f"base_model: {name} of the model in {str(folder)!r} cannot be loaded"
+    with damage_refused(label, folder=folder / name):
+        return kind.from_pretrained(folder, subfolder=name, local_files_only=True, **arguments)
 
 
 def _without_weights(folder: Path, name: str, kind: Any) -> nn.Module | None:
     """A network of diffusers on the meta device; None if its config describes none."""
-    try:
-        with quiet_libraries(), torch.device("meta"):
-            built: nn.Module = kind.from_config(kind.load_config(folder, subfolder=name, local_files_only=True))
-            return built
-    except base_model_files.LIBRARY_ERRORS:
-        return None
+    with suppress(ConfigError), damage_refused(name), torch.device("meta"):
+        built: nn.Module = kind.from_config(kind.load_config(folder, subfolder=name, local_files_only=True))
+        return built
+    return None
 
 
 def scheduler_config(folder: Path, option: str) -> dict[str, Any]:
     """The config of the scheduler of a model folder. Raises ConfigError if diffusers has no such scheduler."""
     file = folder / "scheduler" / "scheduler_config.json"
-    try:
+    label = f"{option}: in the model {str(folder)!r} scheduler/{file.name}"
+    with damage_refused(f"{label} cannot be used"):
         config = dict(cast("dict[str, Any]", read_json(file, only_finite=False)))
         kind = getattr(diffusers, str(config.get("_class_name")), None)
         if not (isinstance(kind, type) and issubclass(kind, diffusers.SchedulerMixin)):
-            raise FileFault(f"names the class {config.get('_class_name')!r}, which is no scheduler of diffusers")
-        with quiet_libraries():
-            kind.from_config(config)
-    except (OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError) as error:
-        reason = str(error) if isinstance(error, FileFault) else f"cannot be used: {first_line(error)}"
-        raise ConfigError(
-            f"{option}: in the model {str(folder)!r} scheduler/{file.name} {reason}.",
-            DAMAGED,
-        ) from error
+            name = printable(repr(config.get("_class_name")), 80)
+            raise ConfigError(f"{label} names the class {name}, which is no scheduler of diffusers.", DAMAGED)
+        kind.from_config(config)
     return config
 
 

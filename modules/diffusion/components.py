@@ -18,10 +18,10 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokeniz
 
 from modules.config import ConfigError
 from modules.diffusion import base_model_files
-from modules.diffusion.base_model_files import first_line
 from modules.diffusion.component_files import load_network, load_part, scheduler_config
 from modules.diffusion.declared_schedule import EDM_KEYS, DeclaredSchedule, declared_schedule, measured_schedule
 from modules.diffusion.hub.model import HubModel
+from modules.diffusion.library_errors import damage_refused, first_line
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.stored_dtype import dtype_of
 from modules.diffusion.text_encoders import TextEncoder, pool_at_end_token
@@ -118,6 +118,19 @@ def check_base_model(base: Path, layout: str, spec: PipelineSpec) -> None:
         _check_layout(layout, spec)
 
 
+def check_small_parts(base_model: str | None, layout: str, spec: PipelineSpec) -> None:
+    """Load the tokenizers and build the scheduler if they are on this computer. Raises ConfigError as
+    `load_components`."""
+    base = base_model_files.find_base_model(base_model, spec.class_names, spec.components)
+    if isinstance(base, Path) and base.is_file():
+        base = Path(layout) if layout else _layout_on_hub(base, base_model_files.read_shapes([base]), spec)
+    folder = base.cached_folder() if isinstance(base, HubModel) else base
+    if folder is not None:
+        for name in spec.encoders.values():
+            load_part(folder, name, CLASSES[name])
+        scheduler_config(folder, "family_options.layout" if layout else "base_model")
+
+
 def read_schedule(file: Path, layout: str) -> DeclaredSchedule | None:
     """What a single file says of its noise schedule; None if nothing. An explicit `layout` counts more than a guess.
 
@@ -168,20 +181,17 @@ def _from_file(file: Path, layout: str, spec: PipelineSpec) -> Components:
     pipeline_class = getattr(diffusers, spec.inpainting if is_inpainting else spec.pipeline)
     dtype = dtype_of([file], ORIGINAL_COMPONENTS)
     without = {} if "text_encoder_2" in spec.encoders else {"safety_checker": None, "feature_extractor": None}
-    try:
-        pipeline = pipeline_class.from_single_file(
-            str(file), torch_dtype=dtype, config=str(config), local_files_only=True, **without
-        )
-    except SingleFileComponentError as error:
-        raise ConfigError(
-            f"base_model: {str(file)!r} lacks a component of the model: {first_line(error)}",
-            "Use a file that contains the UNet, the text encoder and the autoencoder.",
-        ) from error
-    except base_model_files.LIBRARY_ERRORS as error:
-        raise ConfigError(
-            f"base_model: {str(file)!r} cannot be loaded: {first_line(error)}",
-            "Is it a whole model of this family, and family_options.layout a model of the same architecture?",
-        ) from error
+    fits = "Is it a whole model of this family, and family_options.layout a model of the same architecture?"
+    with damage_refused(f"base_model: {str(file)!r} cannot be loaded", fits):
+        try:
+            pipeline = pipeline_class.from_single_file(
+                str(file), torch_dtype=dtype, config=str(config), local_files_only=True, **without
+            )
+        except SingleFileComponentError as error:
+            raise ConfigError(
+                f"base_model: {str(file)!r} lacks a component of the model: {first_line(error)}",
+                "Use a file that contains the UNet, the text encoder and the autoencoder.",
+            ) from error
     scheduler = dict(pipeline.scheduler.config)
     schedule = read_schedule(file, layout)
     return _components(pipeline.components, scheduler if schedule is None else schedule.apply(scheduler), spec)

@@ -17,10 +17,11 @@ from torch import nn
 from modules.config import ConfigError
 from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
-from modules.diffusion.base_model_files import DAMAGED, first_line
+from modules.diffusion.chat_template import limit_template_
 from modules.diffusion.component_files import copy_with_weights, load_network, load_part, scheduler_config
 from modules.diffusion.encoder_weights import move_encoder, quantize_encoder_
 from modules.diffusion.hub.files import INDEX
+from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.pipeline_classes import component_classes
 from modules.diffusion.quantized_networks import (
     describe_quantized_,
@@ -159,6 +160,19 @@ def load_flow_components(base: FlowBase, spec: FlowPipelineSpec, dtype: torch.dt
         )
 
 
+def check_small_parts(base: FlowBase, spec: FlowPipelineSpec) -> None:
+    """Load the tokenizers and build the scheduler if they are on this computer. Raises ConfigError as
+    `load_flow_components`."""
+    folder = base.folder()
+    if folder is None:
+        return
+    base.check(folder, spec.class_names, spec.components)
+    _, classes, _ = component_classes(folder, spec.components)
+    for name in spec.encoders.values():
+        _load_tokenizer(folder, name, classes[name])
+    scheduler_config(folder, base.option)
+
+
 def find_flow_model(base_model: str | None, layout: str, spec: FlowPipelineSpec) -> FlowBase:
     """A folder, a model on the hub, or a transformer's file with the other components of `layout` (see `base_of_file`).
 
@@ -185,15 +199,9 @@ def meta_transformer(base: FlowBase, spec: FlowPipelineSpec) -> nn.Module | None
     base_model_files.check_small_files(folder, [folder / "transformer"], base.option)
     _, classes, _ = component_classes(folder, spec.components)
     kind = classes["transformer"]
-    try:
-        with quiet_libraries(), torch.device("meta"):
-            built: nn.Module = kind.from_config(
-                kind.load_config(folder, subfolder="transformer", local_files_only=True)
-            )
-    except base_model_files.LIBRARY_ERRORS as error:
-        raise ConfigError(
-            f"base_model: the model that {str(folder)!r} describes cannot be built: {first_line(error)}", DAMAGED
-        ) from error
+    label = f"base_model: transformer/config.json of the model in {str(folder)!r} cannot be used"
+    with damage_refused(label), torch.device("meta"):
+        built: nn.Module = kind.from_config(kind.load_config(folder, subfolder="transformer", local_files_only=True))
     if base.transformer is None:
         describe_quantized_(built, folder, "transformer")
     return built
@@ -251,4 +259,7 @@ def _load_transformer(folder: Path, kind: Any, single_file: Path | None) -> Any:
 
 def _load_tokenizer(folder: Path, name: str, kind: Any) -> Any:
     # without the argument AutoTokenizer would ask on the terminal whether to run code of the model's folder
-    return load_part(folder, name, kind, **({"trust_remote_code": False} if kind is transformers.AutoTokenizer else {}))
+    arguments = {"trust_remote_code": False} if kind is transformers.AutoTokenizer else {}
+    tokenizer = load_part(folder, name, kind, **arguments)
+    limit_template_(tokenizer, f"base_model: the chat template of {name} of the model in {str(folder)!r}")
+    return tokenizer

@@ -9,11 +9,10 @@ import torch
 import transformers
 from torch import nn
 
-from modules.config import ConfigError
 from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
-from modules.diffusion.base_model_files import DAMAGED, first_line
 from modules.diffusion.flow_pipeline import FlowPipelineSpec
+from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.pipeline_classes import component_classes
 from modules.diffusion.quiet_libraries import quiet_libraries
 
@@ -23,26 +22,23 @@ def meta_encoders(name: str, folder: Path | None, spec: FlowPipelineSpec) -> dic
 
     Raises ConfigError if they cannot be built.
     """
-    try:
-        with quiet_libraries(), torch.device("meta"):
-            found = _known(name) if folder is None else _of_folder(folder, spec)
-    except base_model_files.LIBRARY_ERRORS as error:
-        raise ConfigError(
-            f"base_model: a text encoder that {str(folder)!r} describes cannot be built: {first_line(error)}", DAMAGED
-        ) from error
+    with quiet_libraries(), torch.device("meta"):
+        found = _known(name) if folder is None else _of_folder(folder, spec)
     return {encoder: network.requires_grad_(False) for encoder, network in found.items()}
 
 
 def _of_folder(folder: Path, spec: FlowPipelineSpec) -> dict[str, nn.Module]:
     _, classes, _ = component_classes(folder, spec.components)
     base_model_files.check_small_files(folder, [folder / encoder for encoder in spec.encoders], "base_model")
-    return {
-        encoder: classes[encoder](
-            classes[encoder].config_class.from_pretrained(folder, subfolder=encoder, local_files_only=True)
-        )
-        for encoder in spec.encoders
-        if (folder / encoder / "config.json").is_file()
-    }
+    found = {}
+    for encoder in spec.encoders:
+        if (folder / encoder / "config.json").is_file():
+            with damage_refused(f"base_model: {encoder}/config.json of the model in {str(folder)!r} cannot be used"):
+                kind = classes[encoder]
+                found[encoder] = kind(
+                    kind.config_class.from_pretrained(folder, subfolder=encoder, local_files_only=True)
+                )
+    return found
 
 
 def _known(name: str) -> Mapping[str, nn.Module]:

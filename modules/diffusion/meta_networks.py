@@ -10,12 +10,11 @@ import torch
 from torch import nn
 from transformers import CLIPTextConfig
 
-from modules.config import ConfigError
 from modules.config.known_models import KnownModel, known_model
 from modules.diffusion import base_model_files
-from modules.diffusion.base_model_files import DAMAGED, first_line
 from modules.diffusion.components import CLASSES, PipelineSpec, required_hub_model
 from modules.diffusion.hub.model import HubModel
+from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.text_encoders import TextEncoder
 
@@ -40,17 +39,17 @@ def meta_networks(base_model: str | None, layout: str, spec: PipelineSpec) -> Me
     if folder is None or not all((folder / name / "config.json").is_file() for name in ("unet", *spec.encoders)):
         return None
     base_model_files.check_small_files(folder, [folder / name for name in ("unet", *spec.encoders)], "base_model")
-    try:
-        with quiet_libraries(), torch.device("meta"):
-            unet: Any = CLASSES["unet"]
-            unet = unet.from_config(unet.load_config(folder, subfolder="unet", local_files_only=True))
-            configs = {name: CLIPTextConfig.from_pretrained(folder, subfolder=name) for name in spec.encoders}
-            return MetaNetworks(unet, {name: CLASSES[name](config) for name, config in configs.items()})
-    except base_model_files.LIBRARY_ERRORS as error:
-        raise ConfigError(
-            f"base_model: the model that {str(folder)!r} describes cannot be built: {first_line(error)}",
-            DAMAGED,
-        ) from error
+    unet, *encoders = (_described(folder, name) for name in ("unet", *spec.encoders))
+    return MetaNetworks(unet, dict(zip(spec.encoders, encoders, strict=True)))
+
+
+def _described(folder: Path, name: str) -> Any:
+    kind = CLASSES[name]
+    label = f"base_model: {name}/config.json of the model in {str(folder)!r} cannot be used"
+    with damage_refused(label), torch.device("meta"):
+        if name == "unet":
+            return kind.from_config(kind.load_config(folder, subfolder=name, local_files_only=True))
+        return kind(CLIPTextConfig.from_pretrained(folder, subfolder=name, local_files_only=True))
 
 
 def _known_networks(known: KnownModel, spec: PipelineSpec) -> MetaNetworks | None:

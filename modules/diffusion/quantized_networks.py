@@ -11,18 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from modules.config import ConfigError
-from modules.diffusion.base_model_files import (
-    DAMAGED,
-    LIBRARY_ERRORS,
-    first_line,
-    open_safetensors,
-    read_shapes,
-    weight_files,
-)
+from modules.diffusion.base_model_files import open_safetensors, read_shapes, weight_files
 from modules.diffusion.bitsandbytes_layout import TAKE_ANOTHER, StoredLayer, is_part_of, stored_layers
 from modules.diffusion.fitting_weights import ANOTHER_MODEL, require_fitting, require_loaded
+from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.quantized import STORED_PLAIN, replace_weight_
-from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.transformer_files.loading import in_usable_formats, without_weights
 
 
@@ -85,22 +78,18 @@ def load_quantized_encoder(
         stand_in = torch.empty(1, dtype=dtype)
         stand_ins[stand_in.data_ptr()] = layer
         state[f"{name}.weight"] = stand_in.expand(layer.shape)
-    try:
-        with quiet_libraries():
-            config = kind.config_class.from_pretrained(folder, subfolder=component, local_files_only=True)
-            config.__dict__.pop("quantization_config", None)
-            network, info = kind.from_pretrained(
-                None,
-                config=config,
-                state_dict=state,
-                dtype=dtype,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-            )
-    except LIBRARY_ERRORS as error:
-        raise ConfigError(
-            f"base_model: {component} of the model in {str(folder)!r} cannot be loaded: {first_line(error)}", DAMAGED
-        ) from error
+    label = f"base_model: {component} of the model in {str(folder)!r} cannot be loaded"
+    with damage_refused(label, folder=folder / component):
+        config = kind.config_class.from_pretrained(folder, subfolder=component, local_files_only=True)
+        config.__dict__.pop("quantization_config", None)
+        network, info = kind.from_pretrained(
+            None,
+            config=config,
+            state_dict=state,
+            dtype=dtype,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
     require_loaded(folder, component, info)
     placed = {
         name: stand_ins[module.weight.data_ptr()]

@@ -163,6 +163,14 @@ class Family(ABC):
         return []
 
     @classmethod
+    def check_small_parts(cls, config: TrainConfig) -> None:
+        """Load what is small of the base model, such as its tokenizers, if it is on this computer: for `--dry_run`.
+
+        Raises ConfigError as `load`.
+        """
+        return
+
+    @classmethod
     def noise_levels(cls, config: TrainConfig) -> NoiseLevels | None:
         """The noise levels that training would sample with `config`, for the window; reads no weights.
 

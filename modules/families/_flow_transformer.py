@@ -25,6 +25,7 @@ from modules.diffusion.flow_pipeline import (
     FlowComponents,
     FlowPipelineSpec,
     TransformerStandIn,
+    check_small_parts,
     find_flow_model,
     find_scheduler,
     load_flow_components,
@@ -34,6 +35,7 @@ from modules.diffusion.flow_sample_transform import FlowExample, FlowSampleTrans
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.latent_space import LatentSpace
 from modules.diffusion.latents import pad_batch
+from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.meta_encoders import meta_encoders
 from modules.diffusion.objectives import DenoisingLoss, FlowMatching
 from modules.diffusion.pixels import downsample_mask, mask_or_ones
@@ -110,7 +112,10 @@ class FlowTransformer(DiffusionFamily):
         self.freeze_unused(components.transformer)
         self.model = TransformerModel(components.transformer)
         self.encoders = {"vae": components.vae}
-        self.space = LatentSpace.of(components.vae)
+        with damage_refused(f"base_model: vae/config.json of the model in {str(components.folder)!r} cannot be used"):
+            self.space = LatentSpace.of(components.vae)
+        with damage_refused(f"base_model: the scheduler of the model in {str(components.folder)!r} cannot be used"):
+            self.shift = self.shift_of(options, components.scheduler, components.index)
         self.encodes_captions = config.cache_latents and has_fixed_captions(config)
         if options.vae_tiling:
             components.vae.enable_tiling()
@@ -138,7 +143,8 @@ class FlowTransformer(DiffusionFamily):
         folder = base.folder()
         notes = [] if folder is None else stored_notes(config, folder, cls._networks(base))
         model: Any = cls.meta_model(config)
-        longest = None if model is None else cls.covered_side(model.transformer.config)
+        with damage_refused(f"base_model: transformer/config.json of {config.base_model!r} cannot be used"):
+            longest = None if model is None else cls.covered_side(model.transformer.config)
         if longest is not None and config.resolution > longest:
             raise ConfigError(
                 f"resolution is {config.resolution}, but the positions of {config.base_model!r} cover {longest} pixels "
@@ -152,6 +158,10 @@ class FlowTransformer(DiffusionFamily):
         return [*distillation_notes(config), *base_notes(base), *notes]
 
     @classmethod
+    def check_small_parts(cls, config: TrainConfig) -> None:
+        check_small_parts(cls._base(config), cls.spec)
+
+    @classmethod
     def noise_levels(cls, config: TrainConfig) -> NoiseLevels:
         """An image of `resolution` x `resolution` has one token for each square of `size_step` pixels."""
         options = read_options(cls.Options, config.family_options)
@@ -159,7 +169,8 @@ class FlowTransformer(DiffusionFamily):
         if found is None and options.timestep_shift == "model":
             unknown = "without the base model's shift, which is known once the model is on this computer"
             return NoiseLevels(partial(sample_sigma, options, 1.0), unknown)
-        shift = cls.shift_of(options, *(found or ({}, {}))).of_tokens((config.resolution // cls.size_step) ** 2)
+        with damage_refused(f"base_model: scheduler/scheduler_config.json of {config.base_model!r} cannot be used"):
+            shift = cls.shift_of(options, *(found or ({}, {}))).of_tokens((config.resolution // cls.size_step) ** 2)
         note = f"shifted by {shift:.3g} at {config.resolution} × {config.resolution} pixels"
         return NoiseLevels(partial(sample_sigma, options, shift), note)
 
@@ -236,7 +247,7 @@ class FlowTransformer(DiffusionFamily):
         return FlowSampleTransform(
             options=self.options,
             space=self.space,
-            shift=self.shift_of(self.options, self.components.scheduler, self.components.index),
+            shift=self.shift,
             latents_per_token=self._latents_per_token(),
             unmasked_weight=self.mask_weights[0],
             normalize_mask=self.mask_weights[1],

@@ -19,7 +19,14 @@ from modules.diffusion import noise, placeholder_tokens, samplers
 from modules.diffusion.base_model_files import find_base_model
 from modules.diffusion.caption_cache import encode_captions, stack_captions
 from modules.diffusion.component_files import copy_with_weights, weights_fingerprint
-from modules.diffusion.components import Components, PipelineSpec, load_components, required_hub_model, save_pipeline
+from modules.diffusion.components import (
+    Components,
+    PipelineSpec,
+    check_small_parts,
+    load_components,
+    required_hub_model,
+    save_pipeline,
+)
 from modules.diffusion.diffusion_model import DiffusionModel
 from modules.diffusion.dtypes import HALF_DTYPES
 from modules.diffusion.fitting_weights import require_fitting
@@ -121,6 +128,11 @@ class LatentDiffusion(DiffusionFamily):
             require_fitting(folder, "unet", model.unet)
         note = schedule_note(config.base_model, options, cls.spec)
         return [*([note] if note else []), *_unused_formats(config, cls.submodules)]
+
+    @classmethod
+    def check_small_parts(cls, config: TrainConfig) -> None:
+        options = read_options(cls.Options, config.family_options)
+        check_small_parts(config.base_model, options.layout, cls.spec)
 
     @classmethod
     def noise_levels(cls, config: TrainConfig) -> NoiseLevels:

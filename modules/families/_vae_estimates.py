@@ -10,10 +10,9 @@ import diffusers
 import torch
 from torch import Tensor
 
-from modules.config import ConfigError
 from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
-from modules.diffusion.base_model_files import DAMAGED, first_line
+from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.quiet_libraries import quiet_libraries
 
 _CLASSES: Final = ("AutoencoderKL", "AutoencoderKLFlux2", "AutoencoderKLQwenImage")
@@ -36,13 +35,8 @@ def meta_encoder(folder: Path | None, name: str, *, tiling: bool) -> Callable[[T
     None if it is not known. It is built as torch builds tensors, so call this and the result within FakeTensorMode.
     Raises ConfigError if it cannot be built.
     """
-    try:
-        with quiet_libraries():
-            vae = _known(name) if folder is None else _of_folder(folder)
-    except base_model_files.LIBRARY_ERRORS as error:
-        raise ConfigError(
-            f"base_model: the autoencoder that {str(folder)!r} describes cannot be built: {first_line(error)}", DAMAGED
-        ) from error
+    with quiet_libraries():
+        vae = _known(name) if folder is None else _of_folder(folder)
     if vae is None:
         return None
     is_video = type(vae).__name__ == _VIDEO
@@ -61,9 +55,10 @@ def _of_folder(folder: Path) -> Any:
     if not (folder / "vae" / "config.json").is_file():
         return None
     base_model_files.check_small_files(folder, [folder / "vae"], "base_model")
-    config = diffusers.AutoencoderKL.load_config(folder, subfolder="vae", local_files_only=True)
-    kind = config["_class_name"]
-    return getattr(diffusers, kind).from_config(config) if kind in _CLASSES else None
+    with damage_refused(f"base_model: vae/config.json of the model in {str(folder)!r} cannot be used"):
+        config = diffusers.AutoencoderKL.load_config(folder, subfolder="vae", local_files_only=True)
+        kind = config["_class_name"]
+        return getattr(diffusers, kind).from_config(config) if kind in _CLASSES else None
 
 
 def _known(name: str) -> Any:

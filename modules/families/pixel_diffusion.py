@@ -20,8 +20,9 @@ from torch.nn import functional
 
 from modules.config import ConfigError, TrainConfig
 from modules.data.batch import Batch, Example
-from modules.diffusion.base_model_files import LIBRARY_ERRORS, check_folder
+from modules.diffusion.base_model_files import check_folder
 from modules.diffusion.flow_matching import integrate, sample_t
+from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.pixels import mask_loss_weights, mask_or_ones, normalize_pixels
 from modules.diffusion.text_tokens import CaptionEmbedding, tokenize
 from modules.families._family import Family, NoiseLevels, SampleRequest, read_options
@@ -228,13 +229,12 @@ def _options_of(folder: Path, given: dict[str, JsonValue]) -> dict[str, JsonValu
 
 def _load_model(folder: Path, options: PixelOptions) -> CaptionedUNet:
     check_folder(folder, [PIPELINE_NAME], ["unet", "text_embedding"])
-    try:
-        # low_cpu_mem_usage needs the package accelerate; pickles could run arbitrary code
-        arguments = {"low_cpu_mem_usage": False, "use_safetensors": True}
+    # low_cpu_mem_usage needs the package accelerate; pickles could run arbitrary code
+    arguments = {"low_cpu_mem_usage": False, "use_safetensors": True}
+    with damage_refused(f"base_model: unet of the model in {str(folder)!r} is damaged"):
         unet = UNet2DConditionModel.from_pretrained(folder / "unet", **arguments)
+    with damage_refused(f"base_model: text_embedding of the model in {str(folder)!r} is damaged"):
         text = CaptionEmbedding.from_pretrained(folder / "text_embedding", **arguments)
-    except LIBRARY_ERRORS as error:
-        raise ConfigError(f"base_model: the model in {str(folder)!r} is damaged ({error}).") from error
     return CaptionedUNet(unet, text, options.patch)
 
 

@@ -212,6 +212,28 @@ def test_tagger(tmp_path: Path) -> None:
         Tagger(folder, TagChoice(), on_gpu=False, name="tiny")
 
 
+@pytest.mark.parametrize("place", ["../secret", "/etc/hostname", "link"])
+def test_a_tagger_has_no_data_from_elsewhere(tmp_path: Path, place: str) -> None:
+    """It is onnxruntime that refuses it."""
+    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    folder = tiny_tagger(tmp_path / "tagger")
+    model = onnx.load(folder / "model.onnx")
+    (weights,) = [each for each in model.graph.initializer if each.name == "weights"]
+    for file in (folder / "inside", tmp_path / "secret"):
+        file.write_bytes(bytes(4 * len(weights.float_data)))
+    (folder / "link").symlink_to("../secret")
+    weights.ClearField("float_data")
+    weights.data_location = onnx.TensorProto.EXTERNAL
+    location = weights.external_data.add(key="location", value="inside")
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    Tagger(folder, TagChoice(), on_gpu=False, name="tiny")
+    location.value = place
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ConfigError, match=r"model\.onnx of 'tiny' cannot be loaded"):
+        Tagger(folder, TagChoice(), on_gpu=False, name="tiny")
+
+
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "tag_id,name,category,count\n1,x,9,1\n"])
 def test_lists_that_are_no_tags(tmp_path: Path, text: str) -> None:
     (tmp_path / "selected_tags.csv").write_text(text)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
-from tests.torture.kinds import KINDS
+from modules.distributed.rank_group import RankGroup
+from modules.distributed.store_barrier import StoreBarrier
+from modules.run.join import client, received_config, while_training
+from modules.run.supervise.supervisor import Supervisor
+from tests.torture.kinds import KINDS, hosts, store
 from tests.torture.kinds.broken import EXPECTED
 from tests.torture.watch import Plan, Tally, run
 
-CASES = {"models": 4, "conversions": 8, "frames": 15, "runs": 15}
+CASES = {"models": 4, "conversions": 8, "folders": 60, "frames": 15, "runs": 15}
 OF_OTHERS = 30
 MAY_REFUSE_ALL = {"frames"}  # which waits a second for a message: a busy machine has it refuse good ones, too
 
@@ -35,6 +40,18 @@ def test_mutants_of_every_kind_are_accepted_or_refused(tmp_path: Path) -> None:
         tally.kind for tally in tallies if not (tally.refused and (tally.accepted or tally.kind in MAY_REFUSE_ALL))
     ]
     assert not one_sided, "the mutants of these kinds are all too damaged to get far, or hardly changed"
+
+
+def test_stand_ins_are_in_the_place_of_what_the_program_calls() -> None:
+    """They are put there by name, and nothing else says when the program no longer looks there."""
+    assert client.Supervisor is Supervisor
+    replaced = {name for name in vars(hosts._Training) if not name.startswith("_")} - {"codes"}
+    assert replaced <= {*dir(Supervisor)}
+    assert {"code_listing", "package_listing"} <= {*vars(received_config)}
+    assert "_POLL_EVERY_S" in vars(while_training)
+    taken = [*signature(store._gather([])).parameters]
+    for real in (RankGroup.gather, StoreBarrier.gather):
+        assert [*signature(real).parameters] == ["self", *taken]
 
 
 def test_every_fault_of_a_reader_is_found_and_named(tmp_path: Path) -> None:

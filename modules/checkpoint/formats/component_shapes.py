@@ -9,9 +9,9 @@ import torch
 from modules.checkpoint.formats.diffusers_folder import ComponentWeights, DiffusersFolder
 from modules.checkpoint.formats.folder_copy import WHOLE_LAYOUT
 from modules.config import ConfigError
-from modules.diffusion.base_model_files import LIBRARY_ERRORS, check_layer_counts, first_line, refuse_chosen_code
+from modules.diffusion.base_model_files import check_layer_counts, refuse_chosen_code
 from modules.diffusion.fitting_weights import ANOTHER_MODEL
-from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.transformer_files.names import transformer_layout
 
 _OLDER_ATTENTION: Final = {".query.": ".to_q.", ".key.": ".to_k.", ".value.": ".to_v.", ".proj_attn.": ".to_out.0."}
@@ -21,15 +21,10 @@ def expected_shapes(component: str, layout: DiffusersFolder) -> dict[str, tuple[
     """Of the tensors of a component's class with the config in `layout`. Raises ConfigError if it has no such class."""
     config = dict(layout.components[component])
     refuse_chosen_code(config, f"{component}/config.json in {str(layout.folder)!r}")
-    try:
+    label = f"{component}/config.json in {str(layout.folder)!r} describes no network"
+    with damage_refused(label, WHOLE_LAYOUT), torch.device("meta"):
         check_layer_counts(config)
-        with quiet_libraries(), torch.device("meta"):
-            module = _module(component, config)
-    except LIBRARY_ERRORS as error:
-        raise ConfigError(
-            f"{component}/config.json in {str(layout.folder)!r} describes no network: {first_line(error)}",
-            WHOLE_LAYOUT,
-        ) from error
+        module = _module(component, config)
     names = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     return {_present_name(component, name): shape for name, shape in names.items()}
 

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from modules.config import ConfigError
 from modules.diffusion import base_model_files
-from modules.diffusion.base_model_files import first_line
-from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.safetensors_reader import SafetensorsFile
 from modules.diffusion.transformer_files.names import transformer_layout
 from modules.diffusion.transformer_files.original_name import OriginalName
@@ -81,15 +80,9 @@ def stored_in_fp8(file: Path) -> bool:
 
 def without_weights(kind: Any, folder: Path) -> Any:
     """The network, whose parameters are on torch's meta device and whose other tensors are real."""
-    try:
-        with quiet_libraries(), init_empty_weights():
-            config = kind.load_config(folder, subfolder="transformer", local_files_only=True)
-            return kind.from_config(config)
-    except base_model_files.LIBRARY_ERRORS as error:
-        raise ConfigError(
-            f"base_model: the transformer that {str(folder)!r} describes cannot be built: {first_line(error)}",
-            base_model_files.DAMAGED,
-        ) from error
+    label = f"base_model: transformer/config.json of the model in {str(folder)!r} cannot be used"
+    with damage_refused(label), init_empty_weights():
+        return kind.from_config(kind.load_config(folder, subfolder="transformer", local_files_only=True))
 
 
 def in_usable_formats(tensors: Mapping[str, Tensor], kind: Any) -> dict[str, Tensor]:

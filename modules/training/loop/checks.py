@@ -37,6 +37,7 @@ def startup_problems(config: TrainConfig) -> list[TandemError]:
     found += (
         _raised(lambda: family.hub_model(config))
         or _raised(lambda: family.base_model_notes(config))
+        or _raised(lambda: family.check_small_parts(config))
         or _raised(lambda: check_lora_targets(family, config))
     )
     if config.resolution % family.size_step == 0:  # samples may inherit it
