@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import tkinter as tk
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from app.form.setting_text import with_titles
 from app.runs.ask_existing import Answer, ExistingRun, ask_about_existing, read_existing
-from app.runs.ask_machines import ask_machines
 from app.runs.control import RunControl, active_runs, create_run, launch, next_free_name
 from app.runs.request_watch import ASKED
 from app.runs.start_check import StartCheck
@@ -282,3 +281,36 @@ def enqueued(queue: RunQueue, config: TrainConfig, hosts: Sequence[str]) -> str:
         return f"Queued{place}: {entry.name}. It starts by itself."
     # No name, which can be long: the run bar shows two short lines, and this fills them.
     return f"Queued{place}. To begin, press Start queue under Monitor, Queue."
+
+
+def ask_machines(
+    owner: tk.Misc,
+    name: str,
+    machines: int,
+    started_here: Sequence[str],
+    chosen: Callable[[str], object],
+    *,
+    has_backup: bool = True,
+) -> None:
+    """Ask how to resume the run; `chosen` gets "together", "alone", or an empty answer for neither.
+
+    `started_here`: those of the other machines that Train starts over ssh. `has_backup`: there is one on this machine.
+    """
+    others = "the other machine" if machines == 2 else f"the other {machines - 1} machines"
+    choices = (
+        Choice("", "Cancel", style="quiet"),
+        Choice("alone", "On this machine alone"),
+        Choice("together", f"With {others}", style="accent"),
+    )
+    trained = f"{name} trained on {machines} machines."
+    ask(owner, f"Resume with {others}?", f"{trained} {effects(others, started_here, has_backup)}", choices, chosen)
+
+
+def effects(others: str, started_here: Sequence[str], has_backup: bool) -> str:
+    """What either choice does."""
+    how = f" ({', '.join(started_here)} started over ssh by this window)" if started_here else ""
+    begin = "goes on at once, from the newest backup that is here" if has_backup else "starts at the first step"
+    return (
+        f"With {others} it goes on once all have joined again{how}. On this machine alone it {begin}: with the same "
+        "result, but slower."
+    )

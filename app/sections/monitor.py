@@ -13,12 +13,13 @@ from app.form.setting_text import with_titles
 from app.monitor.page import Page
 from app.monitor.recent_runs import RecentRuns
 from app.monitor.result_card import ResultCard
-from app.monitor.waiting import WaitingCard
+from app.runs.join_prompt import JoinPrompt
 from app.runs.status import Status
 from app.sections import SECTIONS
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Segments, add_tooltip, card, frame, text, wrap_within
+from app.widgets.copy_text import CopyText
 from app.widgets.ellipsis import truncate
 from app.widgets.section_head import SectionHead
 from modules.run.view.event_records import Message, SampleFile
@@ -301,3 +302,34 @@ class Section(tk.Frame):
             self._banner_advice.pack(side="top", anchor="w", padx=theme.px(16), pady=(theme.px(2), margin))
         else:
             self._banner_advice.pack_forget()
+
+
+class WaitingCard:
+    """A card of the monitor; `show` may be called repeatedly and redraws only changes."""
+
+    def __init__(self, parent: tk.Misc, before: tk.Misc) -> None:
+        self.frame = card(parent)
+        self._before = before
+        self._shown: JoinPrompt | None = None
+        self.line = CopyText(self.frame, "Run this on each of the other machines, in Tandem's folder:")
+        self.messages = text(self.frame, "", colour=theme.MUTED)
+        wrap_within(self.messages, self.frame)
+        self.messages.pack(fill="x", padx=theme.px(16), pady=(theme.px(8), theme.px(12)))
+
+    def show(self, join_prompt: JoinPrompt | None) -> None:
+        """Show the join prompt; None hides the card."""
+        if join_prompt == self._shown:
+            return
+        previous, self._shown = self._shown, join_prompt
+        if join_prompt is None:
+            self.frame.pack_forget()
+            return
+        if previous is None:
+            # a customtkinter widget, which scales itself
+            self.frame.pack(fill="x", padx=24, pady=(0, 10), before=self._before)
+        self.line.show(join_prompt.line)
+        if join_prompt.by_hand:
+            self.line.pack(fill="x", padx=theme.px(16), pady=(theme.px(12), 0), before=self.messages)
+        else:
+            self.line.pack_forget()
+        self.messages.configure(text="\n".join(join_prompt.messages))

@@ -12,15 +12,14 @@ from typing import Final
 from app.multi_gpu.plan_summary import INVALID_SETTINGS
 from app.state import AppState
 from app.widgets import theme
-from app.widgets.buttons import popup_menu, text
-from app.windows.benchmark_options import BenchmarkOptions
+from app.widgets.buttons import Entry, add_tooltip, frame, popup_menu, text, wrap_within
 from app.windows.benchmark_pages import SIZE, BenchmarkPages
 from app.windows.child_program import ProgramWindow
 from app.windows.chooser import choose_path
 from modules import ROOT
 from modules.config import ConfigError, save_config
 from modules.files import FileFault, open_for_writing, printable, read_bytes, replacing
-from modules.run.benchmark.records import BenchmarkResult
+from modules.run.benchmark.records import MOST_STEPS, BenchmarkResult
 from modules.run.exit_codes import FINISHED, INTERRUPTED
 
 SCRIPT: Final = ROOT / "scripts" / "benchmark.py"
@@ -166,3 +165,48 @@ class BenchmarkWindow(ProgramWindow):
     def _choose_before(self) -> None:
         if name := choose_path(self.dialog.window, "open", "Compare with an earlier result", Path(), (".json",)):
             self.compare(Path(name))
+
+
+_EMPTY: Final = "Empty: 1, 2, 4, … and all that these settings start, with their own batch size."
+_HINT_WIDTH: Final = 240  # unscaled, until it is known how much is left
+_FIELDS: Final = (
+    ("steps", "Steps", "30", "How many optimizer steps are measured in each case, after 10 that are not."),
+    ("ranks", "Processes", "", "Such as 1 2 4: how many processes, each with a GPU if there are any."),
+    ("batch_sizes", "Batch sizes", "", "Such as 1 2 4 8: also these, on the fewest processes."),
+)  # option of the program, title, first content, help
+
+
+class BenchmarkOptions:
+    """A row of fields in `parent`."""
+
+    def __init__(self, parent: tk.Misc) -> None:
+        row = frame(parent)
+        row.pack(fill="x", pady=(0, theme.px(10)))
+        self.entries: dict[str, Entry] = {}
+        for name, title, shown, tip in _FIELDS:
+            label = text(row, title)
+            label.pack(side="left", padx=(0, theme.px(8)))
+            entry = Entry(row, width=110)
+            entry.show(shown)
+            entry.pack(side="left", padx=(0, theme.px(20)))
+            for widget in (label, entry):
+                add_tooltip(widget, tip)
+            self.entries[name] = entry
+        hint = frame(row)
+        hint.pack(side="left", fill="x", expand=True)
+        label = text(hint, _EMPTY, colour=theme.MUTED, wrap=_HINT_WIDTH)
+        wrap_within(label, hint, margin=0)
+        label.pack(anchor="w")
+
+    def arguments(self) -> list[str]:
+        """The options of the program. Raises ValueError, whose text names the field, for a number that is none."""
+        found: list[str] = []
+        for name, title, *_ in _FIELDS:
+            words = self.entries[name].get().replace(",", " ").split()
+            if wrong := [word for word in words if not (word.isdecimal() and 1 <= int(word) <= MOST_STEPS)]:
+                raise ValueError(f"{title}: {wrong[0]!r} is no whole number from 1 to {MOST_STEPS:,}.")
+            if name == "steps" and len(words) > 1:
+                raise ValueError("Steps: give one number, such as 30.")
+            if words:
+                found += [f"--{name}", *words]
+        return found

@@ -11,7 +11,7 @@ import pytest
 from app.monitor.sample_index import SampleIndex
 from app.monitor.viewer import SampleViewer
 from app.multi_gpu.host_dialog import HostDialog
-from app.runs.ask_machines import ask_machines
+from app.runs.actions import ask_machines
 from app.widgets.button import Button
 from app.widgets.inputs import Entry
 from app.widgets.scroll import enclosing

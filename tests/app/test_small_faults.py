@@ -16,7 +16,7 @@ from app.form.choice_titles import choice_title, choice_titles
 from app.form.setting_text import help_text, inactive_reason, setting_title, with_titles
 from app.images.problem_list import ProblemList
 from app.preferences import Preferences
-from app.runs.ask_machines import effects
+from app.runs.actions import effects
 from app.runs.start_check import Waiting
 from app.sections import SECTIONS
 from app.sections.adapters import alpha_note
