@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 
+from modules.run.exit_codes import exit_code_of
 from modules.run.folder.event_summary import EventSummary, follow_from_end
-from modules.run.folder.failures import Failure, record_failure
+from modules.run.folder.failures import Failure, read_failures, record_failure
 from modules.run.folder.folder_guard import FolderGuard
 from modules.run.folder.run_folder import RunFolder
+from modules.run.launch.fatal_startup import is_fatal
 from modules.run.supervise.child_process import launcher_name
 from modules.run.supervise.grace_periods import GracePeriods
 from modules.run.supervise.launcher_log import LauncherLogFile
 from modules.run.supervise.process_tree import ProcessTree, waits_for_a_disk
-from modules.run.supervise.recorded_failures import RecordedFailures
 from modules.run.supervise.restart_tracker import RestartTracker
 
 _HOUSEKEEPING_EVERY_S = 2.0
@@ -126,3 +128,32 @@ class ProcessWatch:
         """Whether the launcher waits only for processes that no signal reaches."""
         rest = [each.pid for each in self._tree.processes() if each.pid != self.launcher_pid]
         return bool(rest) and all(map(waits_for_a_disk, rest))
+
+
+class RecordedFailures:
+    """Those of the `watched` ranks."""
+
+    def __init__(self, folder: RunFolder, watched: range, restarts: RestartTracker) -> None:
+        self._folder, self._watched, self._restarts = folder, watched, restarts
+        self._files = [str(folder.failure_file(rank)) for rank in watched]  # asked for ten times a second
+
+    def is_any(self, launcher_pid: int) -> bool:
+        """Whether a watched rank has recorded a failure of the current attempt."""
+        recorded = [file for file in self._files if os.path.exists(file)]
+        if not recorded or not self._restarts.max_restarts:
+            return bool(recorded)
+        # Other machines may record the loss of this machine's ranks when it has already restarted them.
+        started = self._restarts.ranks_started_at(launcher_pid)
+        return started is not None and any(_written_after(file, started) for file in recorded)
+
+    def would_repeat(self) -> bool:
+        """Whether a rank rejected its settings or data, as it would again after a restart."""
+        failures = [each for each in read_failures(self._folder) if each.rank in self._watched]
+        return any(is_fatal(exit_code_of(each.kind)) for each in failures)
+
+
+def _written_after(file: str, seconds: float) -> bool:
+    try:
+        return os.stat(file).st_mtime > seconds
+    except OSError:
+        return False

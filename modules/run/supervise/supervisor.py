@@ -14,22 +14,24 @@ from typing import Self
 from modules.files import mask_secrets, remove_tree
 from modules.run.console import warn
 from modules.run.folder.commands import clear_commands
+from modules.run.folder.event_summary import EventSummary
 from modules.run.folder.events import EventLog
 from modules.run.folder.failures import Failure, clear_failures, is_any_running, read_failures, release_reserve
 from modules.run.folder.half_written import remove_half_written
 from modules.run.folder.run_folder import RunFolder, not_writable_error
 from modules.run.folder.run_lock import supervisor_lock, training_has_ended
+from modules.run.html_report import update_report
 from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.fatal_startup import is_fatal
 from modules.run.launch.plan import TORCHRUN, LaunchPlan
 from modules.run.launch.torchrun_folder import torchrun_folder
 from modules.run.supervise.child_process import exit_waiter, launcher_name, start_child
-from modules.run.supervise.end_of_run import cause_of_restart, resume_hint, write_last_events
 from modules.run.supervise.grace_periods import GracePeriods
 from modules.run.supervise.launcher_log import LauncherLogFile, parse_launcher_log
 from modules.run.supervise.outcome import (
     CODE_OF_STOP,
     CONTINUE_JOINED,
+    REASON_OF_CODE,
     RunEvidence,
     RunOutcome,
     decide_outcome,
@@ -303,3 +305,36 @@ class Supervisor:
             warn(message)
         elif self.was_forced and math.isinf(self._grace.stop_s):
             warn(f"Stopped at once, without a backup; {resume_hint(self._folder, self._ranks)}")
+
+
+def write_last_events(folder: RunFolder, events: EventSummary, outcome: RunOutcome, stop_reason: str) -> None:
+    """Write the `error` and `finished` events that a dead rank 0 could not write; `events` are those that it wrote."""
+    failure = outcome.failure
+    error = events.error
+    is_reported = failure is None or (error is not None and (error.rank, error.kind) == (failure.rank, failure.kind))
+    is_finished = events.exit_code is not None
+    if is_reported and is_finished:
+        return
+    log = EventLog(folder.events_file)
+    if failure is not None and not is_reported:
+        log.write("error", **failure.event_fields())
+    if not is_finished:
+        requested = stop_reason if outcome.exit_code else ""  # a signal may come after the end
+        reason = "failed" if failure else requested or REASON_OF_CODE.get(outcome.exit_code, "finished")
+        log.write("finished", reason=reason, exit_code=outcome.exit_code)
+    log.close()
+    update_report(folder)
+
+
+def cause_of_restart(failure: Failure | None) -> str:
+    """The failure in a sentence's end."""
+    return f"rank {failure.rank} on {failure.host} failed: {failure.message}" if failure else "a rank failed."
+
+
+def resume_hint(folder: RunFolder, ranks: range) -> str:
+    """What --resume latest does after a stop without a backup; only the machine of rank 0 can see the backups."""
+    if folder.machine:
+        return f"to continue, {CONTINUE_JOINED}."
+    if 0 in ranks and not any(folder.backup_dir.glob("step-*")):
+        return "there is none yet, so --resume latest starts at the first step."
+    return "--resume latest continues from the last one."

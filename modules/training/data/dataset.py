@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,6 @@ from modules.training.data.consistency import (
     check_same_view,
     report_unshared_cache,
 )
-from modules.training.data.progress_report import ProgressReport
 from modules.training.data.unreadable_images import UnreadableImages
 from modules.training.device.precision import Precision
 from modules.training.step.finite_weights import encode_finite
@@ -291,3 +291,28 @@ def _report_dataset(
         are = "is" if skipped == 1 else "are"
         some = f", {skipped:,} of which {are} skipped" if 0 < skipped < len(problems) else ""
         report.warning(f"{count}{some}, for example {problems[0].line()}. All are listed in {problems_file}.")
+
+
+_REPORT_EVERY_S: Final = 0.5
+
+
+class ProgressReport:
+    """Reports counted progress at most twice a second, and checks whether the run should stop."""
+
+    def __init__(self, report: Report, check_stop: Callable[[], None]) -> None:
+        self._report = report
+        self.check_stop = check_stop
+        self._reported_at = 0.0
+        self._phase = ""
+
+    def callback(self, phase: str, workers: int) -> Callable[[int, int], None]:
+        """A callback (done, total) for this rank's part of work that `workers` ranks share about equally."""
+
+        def on_progress(done: int, total: int) -> None:
+            now = time.monotonic()
+            if now - self._reported_at >= _REPORT_EVERY_S or done >= total or phase != self._phase:
+                self._reported_at, self._phase = now, phase
+                self.check_stop()
+                self._report.phase(phase, done * workers, total * workers)
+
+        return on_progress
