@@ -48,7 +48,7 @@ class Row:
         return self.is_enabled and not self.is_separator and not self.is_heading
 
 
-class Rows(tk.Canvas):
+class PopoverRows(tk.Canvas):
     """`extent` is the width and height that it takes, in pixels; more rows than `tallest` allows are scrolled.
 
     The upper `head` pixels stay free, for what does not scroll.

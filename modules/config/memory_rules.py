@@ -83,14 +83,14 @@ def _against_rounding(config: _Settings) -> list[str]:
             "for the frozen ones"
         )
     name = config.optimizer.name
-    if not config.optimizer.steps_alone or name == "schedule_free_adamw":
+    if not config.optimizer.per_parameter_step or name == "schedule_free_adamw":
         reason = (
             "keeps its average in the weights"
             if name == "schedule_free_adamw"
             else "needs the step of all weights at once"
         )
         usable = ", ".join(
-            name for name, kind in OPTIMIZERS.items() if kind.steps_alone and name != "schedule_free_adamw"
+            name for name, kind in OPTIMIZERS.items() if kind.per_parameter_step and name != "schedule_free_adamw"
         )
         found.append(f"the optimizer {name} {reason}; use one of {usable}, or switch it off")
     return found
@@ -123,8 +123,8 @@ def _against_fusing(config: _Settings) -> list[str]:
         found.append(
             f"histograms_every is {config.histograms_every}, and no gradient is left to count; set it to never"
         )
-    if not config.optimizer.steps_alone:
-        usable = ", ".join(name for name, kind in OPTIMIZERS.items() if kind.steps_alone)
+    if not config.optimizer.per_parameter_step:
+        usable = ", ".join(name for name, kind in OPTIMIZERS.items() if kind.per_parameter_step)
         found.append(
             f"the optimizer {config.optimizer.name} needs the gradients of all weights at once; use one of {usable}"
         )

@@ -30,7 +30,7 @@ class Optimizer(Section):
     # Whether each weight is updated from its own history alone, so that a tensor may be split across GPUs.
     is_elementwise: ClassVar[bool] = False
     # Whether a weight's step needs no other weight's gradient, so that weights can be updated one by one.
-    steps_alone: ClassVar[bool] = True
+    per_parameter_step: ClassVar[bool] = True
     # Whether it estimates the step size: the learning rate is then a factor, which does not grow with the batch.
     finds_step_size: ClassVar[bool] = False
 
@@ -243,7 +243,7 @@ class Prodigy(Optimizer):
     section_title: ClassVar[str] = "Prodigy"
     target: ClassVar[str] = "modules.training.optim.prodigy:Prodigy"
     finds_step_size: ClassVar[bool] = True
-    steps_alone: ClassVar[bool] = False
+    per_parameter_step: ClassVar[bool] = False
 
     name: Literal["prodigy"] = "prodigy"
     betas: tuple[Beta, Beta] = betas_setting((0.9, 0.999))

@@ -43,7 +43,7 @@ _SUFFIXES: Final = (".txt", ".json")
 
 
 @dataclass(frozen=True)
-class Part:
+class PackedFile:
     """One file of the package: its name there, what it is, and its text."""
 
     name: str
@@ -53,7 +53,7 @@ class Part:
 
 def collect_parts(
     folder: RunFolder | None, config: Mapping[str, object] | None = None, message: str = ""
-) -> list[Part]:
+) -> list[PackedFile]:
     """The parts for a run, or without one for settings; `message` is the error that the window shows.
 
     What cannot be read is left out. Takes up to a second; imports no torch. Raises ConfigError for a run folder with a
@@ -63,15 +63,14 @@ def collect_parts(
         refuse_links(folder.path)
     parts = [*_run_parts(folder)] if folder is not None else []
     if config is not None and folder is None:
-        parts.insert(0, Part("config.json", "the settings in the window", _json(config)))
+        parts.insert(0, PackedFile("config.json", "the settings in the window", _json(config)))
     if message:
-        parts.insert(0, Part("message.txt", "the error as it was shown", f"{anonymous_text(message)}\n"))
-    parts.append(Part("versions.txt", "Tandem, Python, the system, and the installed packages", _versions()))
-    parts.append(
-        Part("devices.txt", "processors, memory and GPUs of this machine", f"{anonymous_text(device_summary())}\n")
-    )
+        parts.insert(0, PackedFile("message.txt", "the error as it was shown", f"{anonymous_text(message)}\n"))
+    parts.append(PackedFile("versions.txt", "Tandem, Python, the system, and the installed packages", _versions()))
+    devices = f"{anonymous_text(device_summary())}\n"
+    parts.append(PackedFile("devices.txt", "processors, memory and GPUs of this machine", devices))
     parts = _without(parts, private_texts(_config_of(folder) if folder is not None else config))
-    return [Part("about.txt", "what is in this package", _about(parts)), *parts]
+    return [PackedFile("about.txt", "what is in this package", _about(parts)), *parts]
 
 
 def _config_of(folder: RunFolder) -> object:
@@ -81,7 +80,7 @@ def _config_of(folder: RunFolder) -> object:
         return None
 
 
-def _without(parts: list[Part], texts: set[str]) -> list[Part]:
+def _without(parts: list[PackedFile], texts: set[str]) -> list[PackedFile]:
     """The parts without prompts that a log quotes."""
     forms = sorted({form for text in texts for form in (text, json.dumps(text)[1:-1])}, key=len, reverse=True)
     for form in forms:
@@ -89,19 +88,19 @@ def _without(parts: list[Part], texts: set[str]) -> list[Part]:
     return parts
 
 
-def _run_parts(folder: RunFolder) -> Iterator[Part]:
+def _run_parts(folder: RunFolder) -> Iterator[PackedFile]:
     for file in (folder.config_file, *sorted(folder.path.glob("machine-*.json"))[:_MOST_LOGS]):
         try:
-            yield Part(file.name, "the settings of the run", _json(read_json(file, only_finite=False)))
+            yield PackedFile(file.name, "the settings of the run", _json(read_json(file, only_finite=False)))
         except (OSError, FileFault):
             continue
     if events := _events(folder.events_file):
         lines = (json.dumps(anonymous(event), ensure_ascii=False) for event in events)
         about = f"what the run reported in its last {LAST_S / 60:.0f} minutes, and its warnings and errors"
-        yield Part("events.jsonl", about, "".join(f"{line}\n" for line in lines))
+        yield PackedFile("events.jsonl", about, "".join(f"{line}\n" for line in lines))
     for file in _logs(folder):
         if text := _tail(file, _LOG_BYTES):
-            yield Part(f"log/{file.name}", f"the last {_LOG_BYTES >> 10} kB at most", anonymous_text(text))
+            yield PackedFile(f"log/{file.name}", f"the last {_LOG_BYTES >> 10} kB at most", anonymous_text(text))
 
 
 def _events(file: Path) -> list[Event]:
@@ -153,7 +152,7 @@ def _versions() -> str:
     return anonymous_text("".join(f"{line}\n" for line in lines))
 
 
-def _about(parts: list[Part]) -> str:
+def _about(parts: list[PackedFile]) -> str:
     lines = "".join(f"  {part.name}: {part.about}\n" for part in parts)
     masked = ", ".join(f"{part.name} ({part.text.count(MASK)})" for part in parts if MASK in part.text)
     return (
@@ -164,7 +163,7 @@ def _about(parts: list[Part]) -> str:
     )
 
 
-def write_package(parts: Sequence[Part], file: Path) -> int:
+def write_package(parts: Sequence[PackedFile], file: Path) -> int:
     """Write the parts as a zip, replacing `file` once it is complete; returns its bytes. Raises OSError."""
     with (
         replacing(file) as partial,

@@ -59,8 +59,8 @@ class Admission:
         # not a pool thread: Python would wait for it before exiting after a stop
         threading.Thread(target=self._list_data, name="listings", daemon=True).start()
 
-    def check_own_data(self) -> None:
-        """Raise what listing this machine's own data raised, if it has."""
+    def check_local_data(self) -> None:
+        """Raise what listing the data of this machine raised, if it has."""
         if self._listings.done():
             self._listings.result()
 
@@ -112,7 +112,7 @@ class Admission:
     def _list_data(self) -> None:
         try:
             self._listings.set_result(all_listings(self._config))
-        except Exception as error:  # noqa: BLE001  # `check_own_data` raises it
+        except Exception as error:  # noqa: BLE001  # `check_local_data` raises it
             self._listings.set_exception(error)
 
 

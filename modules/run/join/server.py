@@ -93,7 +93,7 @@ class JoinServer:
 
         def check() -> None:
             interrupt()
-            self._admission.check_own_data()
+            self._admission.check_local_data()
 
         if not self._members.wait_until_complete(self._config.num_nodes, within_s, check):
             raise JoinError(

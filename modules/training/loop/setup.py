@@ -17,8 +17,8 @@ from modules.monitoring import Report
 from modules.run import RunFolder
 from modules.run.format_progress import BYTES
 from modules.training.backup.writer import BackupWriter
+from modules.training.data.custom_dataset import prepare_custom_dataset
 from modules.training.data.dataset import RowSelection, check_validation, prepare_dataset, resolve_data
-from modules.training.data.own_data import prepare_own_data
 from modules.training.device.precision import Precision, can_use_tf32
 from modules.training.memory.model_setup import check_available, load_family, prepare_model
 from modules.training.memory.report import check_memory
@@ -27,8 +27,8 @@ from modules.training.optim.ema import Ema, decay_for_batch
 from modules.training.optim.fused_backward import FusedBackward
 from modules.training.optim.optimizers import GuardedStep, build_optimizer
 from modules.training.optim.parameter_groups import parameter_groups, without_decay
+from modules.training.optim.per_parameter_step import PerParameterStep, optimizer_weights
 from modules.training.optim.schedule_free import ScheduleFreeWeights
-from modules.training.optim.single_steps import SingleSteps, optimizer_weights
 from modules.training.state.components import Components
 from modules.training.state.plan import Plan
 from modules.training.state.resume import check_initial_model
@@ -72,7 +72,7 @@ def build_components(
     problems_file, equal = folder.log_dir / "problems.txt", parallelism.equal_micro_batches
     batch = plan.global_batch_size
     if kind.brings_data:
-        data = prepare_own_data(config, family, batch, ranks, report, problems_file, equal_micro_batches=equal)
+        data = prepare_custom_dataset(config, family, batch, ranks, report, problems_file, equal_micro_batches=equal)
     else:
         data = prepare_dataset(
             data_config,
@@ -127,10 +127,10 @@ def _optimization(
     groups = parameter_groups(submodule_groups(family, config, weights.local), weights.shapes, config, undecayed)
     held = optimizer_weights(weights.local)
     optimizer = build_optimizer([group.for_optimizer(held) for group in groups], config)
-    single = None
+    per_parameter = None
     if config.stochastic_rounding or config.fused_backward:
-        single = SingleSteps(optimizer, weights.local, held, config.seed, weights.rows)
-    return groups, GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm, single, world_size)
+        per_parameter = PerParameterStep(optimizer, weights.local, held, config.seed, weights.rows)
+    return groups, GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm, per_parameter, world_size)
 
 
 def _average(config: TrainConfig, weights: Weights, global_batch_size: int) -> Ema:

@@ -24,7 +24,7 @@ from modules.training.methods.submodules import submodule_of
 from modules.training.optim.optimizers import build_optimizer
 
 GIB: Final = 2**30
-Place = Literal["device", "host"]
+Location = Literal["device", "host"]
 Phase = Literal["training", "caching"]
 _FORMATS: Final = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 _BITS: Final = {torch.int8: "int8", torch.float8_e4m3fn: "fp8", torch.uint8: "nf4"}
@@ -40,7 +40,7 @@ class MemoryRow:
     """One line: what is kept, where, in how many bytes of one rank, and during what."""
 
     what: str
-    place: Place
+    place: Location
     bytes: int
     phase: Phase
     is_exact: bool = True
@@ -54,7 +54,7 @@ class MemoryTable:
     has_activations: bool
     trained: int
 
-    def total(self, place: Place, phase: Phase, *, only_exact: bool = False) -> int:
+    def total(self, place: Location, phase: Phase, *, only_exact: bool = False) -> int:
         """Bytes of one rank that are needed at the same time."""
         return sum(
             row.bytes
@@ -286,7 +286,7 @@ def _frozen(kind: type[Family], config: TrainConfig) -> list[MemoryRow]:
         what = f"{each.name}, {each.weights}"
         rows.append(MemoryRow(what, "device", each.bytes, "caching", each.is_exact))
         if each.needed != "loaded":
-            place: Place = "device" if each.needed == "steps" else "host"
+            place: Location = "device" if each.needed == "steps" else "host"
             rows.append(MemoryRow(what, place, each.bytes, "training", each.is_exact))
     return rows
 

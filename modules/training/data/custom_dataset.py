@@ -28,7 +28,7 @@ _NOT_SEEDED = (
 )
 
 
-def prepare_own_data(
+def prepare_custom_dataset(
     config: TrainConfig,
     family: Family,
     global_batch_size: int,

@@ -28,7 +28,7 @@ class _Entry:
     first: int  # the place of its first value in the whole weight, if this is a shard
 
 
-class SingleSteps:
+class PerParameterStep:
     """Updates one weight after the other, to the same bits as a step of all; those in bf16 are rounded stochastically.
 
     What a step changes in a group as a whole, such as the number of steps, changes once, by `finish`.
