@@ -147,7 +147,9 @@ def _weights(family: Family, shards: int, offloaded: Sequence[Sequence[nn.Linear
         for tensor, is_trained in own:
             if id(tensor) not in seen:
                 seen.add(id(tensor))
-                sizes[is_trained, part, _format(tensor)] += _shard_bytes(tensor, shards if _is_weight(tensor) else 1)
+                sizes[is_trained, part, _format(tensor)] += _shard_bytes(
+                    tensor, shards if isinstance(tensor, nn.Parameter) else 1
+                )
     return [
         MemoryRow(f"{'trained' if trained else 'frozen'} weights of {part}, {kind}", "device", size, "training")
         for (trained, part, kind), size in sorted(sizes.items(), key=lambda each: -each[1])
@@ -319,10 +321,6 @@ def _rounding(model: nn.Module, shards: int) -> int:
 
 def _format(tensor: Tensor) -> str:
     return _FORMATS.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
-
-
-def _is_weight(tensor: Tensor) -> bool:
-    return isinstance(tensor, nn.Parameter)
 
 
 def _shard_shape(weight: Tensor, shards: int) -> list[int]:
