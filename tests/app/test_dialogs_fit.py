@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.monitor.sample_index import SampleIndex
+from app.monitor.samples import SampleIndex
 from app.monitor.viewer import SampleViewer
 from app.multi_gpu.host_dialog import HostDialog
 from app.runs.actions import ask_machines

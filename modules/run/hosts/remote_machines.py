@@ -27,7 +27,6 @@ from modules.run.join.session import StopRequested, raise_on_stop_signals
 from modules.run.supervise.stop_requests import SAME_REQUEST_S
 
 TRAIN: Final = "scripts/train.py"
-PREFLIGHT: Final = "scripts/preflight.py"
 # What both print: first, after which ssh has done its work; once machine 0 has let them join; and before why not.
 _JOINS: Final = re.compile(r"Joining the (run|preflight) at")
 _NUMBERED: Final = re.compile(r"this is machine (\d{1,7}) of ")

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import base64
 import io
+import logging
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import yaml
 from markupsafe import Markup
 from PIL import Image
 
+from modules import __version__
 from modules.config import TrainConfig
-from modules.files import FileFault, mask_secrets, printable
+from modules.files import FileFault, mask_secrets, open_for_writing, printable, replacing
 from modules.files.images import memory_to_decode, open_image
 from modules.run.endings import ENDINGS
 from modules.run.folder.event_reader import EventReader
+from modules.run.folder.links import refuse_links
 from modules.run.folder.run_folder import RunFolder
 from modules.run.format_duration import format_duration
 from modules.run.html_report.svg import Line, plot
 from modules.run.view.event_records import RunInfo, SampleFile
 from modules.run.view.run_view import RunView
 from modules.run.view.series import Series
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _DASH: Final = "-"
 _LONGEST_S: Final = 1e10  # an events file may say anything
@@ -320,3 +327,40 @@ def _spread(steps: list[int], count: int) -> list[int]:
     if len(steps) <= count:
         return steps
     return [steps[round(number * (len(steps) - 1) / (count - 1))] for number in range(count)]
+
+
+log = logging.getLogger("tandem")
+
+
+def write_report(folder: RunFolder, file: Path | None = None) -> Path:
+    """Write the report of a run to `file`, by default to report.html in its folder; returns where it is.
+
+    Raises OSError if the file cannot be written, ConfigError for a run folder with links.
+    """
+    refuse_links(folder.path)
+    target = folder.report_file if file is None else file
+    template = _environment().get_template("report.html.jinja")
+    text = template.render(run=read_contents(folder), version=__version__, written=time.strftime("%Y-%m-%d %H:%M"))
+    with replacing(target) as partial, os.fdopen(open_for_writing(partial), "wb") as opened:
+        opened.write(text.encode())
+    return target
+
+
+def update_report(folder: RunFolder) -> None:
+    """Write the report at the end of a run; what is wrong with it is only logged, because the run itself is done."""
+    try:
+        write_report(folder)
+    except Exception as error:  # noqa: BLE001  # a run must not fail at its very end because of its report
+        log.warning(f"{folder.report_file} could not be written: {error}")
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # 50 ms, which no run needs before its end
+
+    return Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
