@@ -15,7 +15,7 @@ from app.state import AppState
 from app.widgets import icons, rounded_images, theme
 from app.widgets.buttons import Entry, handler
 from app.widgets.ellipsis import fit
-from app.widgets.popover_border import draw_border
+from app.widgets.popover_rows import draw_border
 
 
 class SearchBox(tk.Frame):

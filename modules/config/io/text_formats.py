@@ -68,6 +68,18 @@ def _in_words(problem: str) -> str:
     return problem
 
 
+def lines_of_names(text: str) -> dict[str, int]:
+    """The line, counted from 1, of each name in YAML or JSON, with dots between it and its groups; empty for others."""
+    found: dict[str, int] = {}
+    groups = [("", compose_yaml(text))]
+    while groups:
+        prefix, group = groups.pop()
+        for key, value in group.value if isinstance(group, yaml.MappingNode) else ():
+            found[f"{prefix}{key.value}"] = key.start_mark.line + 1
+            groups.append((f"{prefix}{key.value}.", value))
+    return found
+
+
 def compose_yaml(text: str) -> yaml.Node | None:
     """The nodes of YAML, or of JSON, with their places in the text, within the limits of `read_yaml`; None if it is
     neither."""

@@ -9,7 +9,8 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Self
+from dataclasses import dataclass
+from typing import Final, Self
 
 from modules.files import mask_secrets, remove_tree
 from modules.run.console import warn
@@ -26,16 +27,15 @@ from modules.run.folder.failures import (
     release_reserve,
 )
 from modules.run.folder.folder_guard import FolderGuard
-from modules.run.folder.half_written import remove_half_written
 from modules.run.folder.run_folder import RunFolder, not_writable_error
-from modules.run.folder.run_lock import supervisor_lock, training_has_ended
+from modules.run.folder.run_lock import remove_half_written, supervisor_lock, training_has_ended
+from modules.run.hosts.measuring import passed_on
 from modules.run.html_report import update_report
 from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.fatal_startup import is_fatal
 from modules.run.launch.plan import TORCHRUN, LaunchPlan
 from modules.run.launch.torchrun_folder import torchrun_folder
 from modules.run.supervise.child_process import exit_waiter, launcher_name, start_child
-from modules.run.supervise.grace_periods import GracePeriods
 from modules.run.supervise.launcher_log import LauncherLogFile, parse_launcher_log
 from modules.run.supervise.outcome import (
     CODE_OF_STOP,
@@ -488,3 +488,27 @@ def _written_after(file: str, seconds: float) -> bool:
         return os.stat(file).st_mtime > seconds
     except OSError:
         return False
+
+
+_NOTHING_TO_KEEP_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class GracePeriods:
+    """In seconds."""
+
+    failure_s: float = 8.0  # of the other ranks after a failure
+    report_s: float = 15.0  # of torchrun after that, for its report, without which nobody knows the signal
+    finish_s: float = 60.0  # of all processes after the `finished` event
+    alone_s: float = 5.0  # of a torchrun whose ranks have all ended and which waits for other machines
+    stop_s: float = math.inf  # of all processes after a request to stop: a run takes as long as its backup
+
+    @classmethod
+    def of_start(cls, environment: Mapping[str, str]) -> Self:
+        """Those of a start: one that only measures may be in the middle of a large batch, and has nothing to keep."""
+        return cls(stop_s=_NOTHING_TO_KEEP_S) if passed_on(environment) else cls()
+
+    def deadline(self, failed_at: float | None, finished_at: float | None, alone_since: float | None) -> float:
+        """The earliest end of those that have begun; infinite if none has."""
+        begun = ((failed_at, self.failure_s), (finished_at, self.finish_s), (alone_since, self.alone_s))
+        return min((at + grace_s for at, grace_s in begun if at is not None), default=math.inf)

@@ -20,8 +20,7 @@ from modules.run.format_memory import format_memory
 from modules.torch_compat import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from modules.training.device.precision import Precision
 from modules.training.memory.block_offload import aligned, offloaded_blocks
-from modules.training.memory.encoding import encoding_activations
-from modules.training.memory.live_bytes import LiveBytes
+from modules.training.memory.live_bytes import LiveBytes, encoding_activations
 from modules.training.memory.model_setup import prepare_model
 from modules.training.memory.move_model import move_model
 from modules.training.methods.submodules import submodule_of

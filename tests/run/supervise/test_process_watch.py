@@ -17,10 +17,9 @@ import pytest
 from modules import ROOT
 from modules.run import RunFolder, read_events
 from modules.run.launch.plan import TORCHRUN
-from modules.run.supervise.grace_periods import GracePeriods
 from modules.run.supervise.process_tree import ProcessTree
 from modules.run.supervise.restart_tracker import RestartTracker
-from modules.run.supervise.supervisor import Supervisor
+from modules.run.supervise.supervisor import GracePeriods, Supervisor
 from tests.run.supervise.supervised import (
     WORKER,
 )

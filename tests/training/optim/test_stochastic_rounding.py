@@ -15,8 +15,13 @@ from modules.distributed import Weights
 from modules.training.device.precision import Precision
 from modules.training.optim.ema import Ema
 from modules.training.optim.optimizers import GuardedStep, build_optimizer
-from modules.training.optim.per_parameter_step import PerParameterStep, optimizer_weights
-from modules.training.optim.stochastic_rounding import random_bits, round_stochastically_, seed_of
+from modules.training.optim.per_parameter_step import (
+    PerParameterStep,
+    optimizer_weights,
+    random_bits,
+    round_stochastically_,
+    seed_of,
+)
 from tests.runs import Job, group_settings, recorded, same_state, same_tensors, tiny_config, train_alone, train_group
 
 CPU = torch.device("cpu")
