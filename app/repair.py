@@ -18,7 +18,11 @@ def repaired(data: Mapping[str, object]) -> Data:
             result[name] = _repaired_optimizer(value)
         elif name in ("concepts", "samples", "parts"):
             items = value if isinstance(value, list) else []
-            result[name] = [_repaired_item(name, item) for item in items if isinstance(item, dict)]
+            result[name] = [
+                {**new_item(name), **{k: v for k, v in item.items() if find_option(TrainConfig, f"{name}.0.{k}")}}
+                for item in items
+                if isinstance(item, dict)
+            ]
         elif name in result:
             result[name] = value
     return result
@@ -42,10 +46,6 @@ def _repaired_optimizer(value: object) -> object:
     complete = dump(TrainConfig.model_validate({"optimizer": name}))["optimizer"]
     assert isinstance(complete, dict)
     return {known: given.get(known, default) for known, default in complete.items()}
-
-
-def _repaired_item(name: str, item: Mapping[str, object]) -> Data:
-    return {**new_item(name), **{k: v for k, v in item.items() if find_option(TrainConfig, f"{name}.0.{k}")}}
 
 
 def new_item(name: str) -> Data:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.diffusion_caching import bare_encode, new_cache
+from benchmarks.diffusion import bare_encode, new_cache
 from benchmarks.gpu_row import BATCHES, GIB, Found, Measurement, Row, Site
 from benchmarks.real_sizes import write_images, write_model
 from benchmarks.side_by_side import Screen

@@ -50,14 +50,6 @@ def _clip(width: int, kind: type[Any] = CLIPTextModel, **settings: Any) -> nn.Mo
     return kind(config)  # type: ignore[no-any-return]
 
 
-def _qwen() -> nn.Module:
-    return Qwen3Model(qwen_config(qwen_tokenizer(), hidden_size=_QWEN))
-
-
-def _t5() -> nn.Module:
-    return T5EncoderModel(t5_config(t5_tokenizer(), _T5))
-
-
 MODELS: Mapping[str, RealSize] = {
     "sd15": RealSize(
         "stable_diffusion",
@@ -116,7 +108,7 @@ MODELS: Mapping[str, RealSize] = {
             {"num_layers": 4, "num_single_layers": 8, "guidance_embeds": True, "pooled_projection_dim": _CLIP_L},
             {"num_layers": 2, "num_single_layers": 2, "num_attention_heads": 1},
         ),
-        lambda: {"text_encoder": _clip(_CLIP_L), "text_encoder_2": _t5()},
+        lambda: {"text_encoder": _clip(_CLIP_L), "text_encoder_2": T5EncoderModel(t5_config(t5_tokenizer(), _T5))},
         FluxLoop,
         {"latent_channels": 16, "scaling_factor": 0.3611, "shift_factor": 0.1159},
     ),
@@ -130,7 +122,7 @@ MODELS: Mapping[str, RealSize] = {
             {"dim": 3840, "n_layers": 6, "n_refiner_layers": 1, "n_heads": 30, "n_kv_heads": 30, "cap_feat_dim": _QWEN},
             {"dim": 128, "n_layers": 2, "n_heads": 1, "n_kv_heads": 1},
         ),
-        lambda: {"text_encoder": _qwen()},
+        lambda: {"text_encoder": Qwen3Model(qwen_config(qwen_tokenizer(), hidden_size=_QWEN))},
         ZImageLoop,
         {"latent_channels": 16, "scaling_factor": 0.3611, "shift_factor": 0.1159},
     ),

@@ -1,9 +1,10 @@
-"""What several processes cost: against a bare DDP loop, for adapters, for metric syncs, over a slow link.
+"""What several processes cost: for metric syncs, over a slow link, and for each process more.
 
-python benchmarks/scaling.py [--part ddp|adapters|sync|link|processes ...] [--steps N]
+python benchmarks/scaling.py [--part sync|link|processes ...] [--steps N]
 
-`link` needs root: it emulates two machines with a 100 Mbit/s cable between them. With GPUs, `adapters` and `processes`
-use NCCL on all of them; otherwise two gloo processes share the CPU.
+trainer_overhead.py compares two processes with a bare DDP loop. `link` needs root: it emulates two machines with a
+100 Mbit/s cable between them. With GPUs, `processes` uses NCCL on all of them; otherwise two gloo processes share the
+CPU.
 """
 
 from __future__ import annotations
@@ -13,29 +14,51 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 
-from benchmarks import traffic
 from benchmarks.targets import Targets
-from benchmarks.trainer_overhead import Bench, distributed
-from modules.distributed import spawn
+from modules.config import TrainConfig
+from modules.data.loading.progress import Progress
+from modules.distributed import (
+    Group,
+    RankEnv,
+    register_compression_hook,
+    resolve_backend,
+    setup_distributed,
+    spawn,
+    wrap_ddp,
+)
+from modules.distributed.async_all_reduce import AsyncAllReduce
+from modules.distributed.process_group import cleanup_distributed, process_group
 from modules.machine import find_free_port
+from modules.training.actions import ACTIONS
+from modules.training.state.requests import STOP_REQUESTS
+from modules.training.step.metrics import StepMetrics, metric_names
 from tests.hosts import skip_reason, two_hosts
 
 RATE = "100mbit"
-BUCKET_SPEEDUP, SYNC_SHARE, SENT_BYTES, HALVED, EFFICIENCY = 20, 0.005, 1.1, 1.5, 0.9  # the targets
-ADAPTER_SIZES = (64, 320, 640, 1280)
+SYNC_SHARE, SENT_BYTES, HALVED, EFFICIENCY = 0.005, 1.1, 1.5, 0.9  # the targets
 MIB = 2**20
+LAYERS, RANK = 360, 4  # two tensors per layer: 720
+STEP_S, NORM = 0.05, torch.tensor(1.0)
+SENT = Path("/sys/class/net/cable/statistics/tx_bytes")  # of a host in tests/hosts.py
 
 
 def main() -> None:
     arguments = parser().parse_args()
+    if arguments.link_rank is not None:
+        link_rank(arguments.link_rank)
+        return
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {_devices()}\n")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     targets = Targets()
@@ -46,36 +69,12 @@ def main() -> None:
     targets.end()
 
 
-def ddp(folder: Path, steps: int, targets: Targets) -> None:
-    """DistributedTrainer against a bare DDP loop (benchmarks/trainer_overhead.py --part distributed)."""
-    bench = Bench(folder / "ddp", steps, threads=1)
-    bench.targets = targets
-    distributed(bench)
-
-
-def adapters(folder: Path, steps: int, targets: Targets) -> None:
-    """720 gradients of rank 4, one by one and in one bucket."""
-    ranks = max(2, torch.cuda.device_count())
-    backend = "nccl" if torch.cuda.device_count() > 1 else "gloo"
-    print(f"One reduction of 720 adapter gradients of rank 4, {ranks} {backend} processes (target {BUCKET_SPEEDUP} x)")
-    print(f"{'layers of':<12}{'MiB':>8}{'one by one, ms':>16}{'one bucket, ms':>14}{'times':>8}")
-    result = folder / "adapters.json"
-    spawn(traffic.adapters, ranks, find_free_port(23000), (backend, ADAPTER_SIZES, max(5, steps // 4), result))
-    for row in json.loads(result.read_text()):
-        size, separate, bucketed = row["size"], row["one by one"], row["one bucket"]
-        mib = 2 * traffic.LAYERS * traffic.RANK * size * 4 / MIB
-        print(f"{size:<12}{mib:>8.1f}{separate * 1e3:>16.2f}{bucketed * 1e3:>14.2f}{separate / bucketed:>8.1f}")
-        targets.at_least(
-            f"adapters of layers of {size}: times faster in one bucket", separate / bucketed, BUCKET_SPEEDUP
-        )
-
-
 def sync(folder: Path, steps: int, targets: Targets) -> None:
     """What metric syncs take from steps of 50 ms."""
-    step_ms = traffic.STEP_S * 1e3
+    step_ms = STEP_S * 1e3
     print(f"Metric syncs of 2 processes, as a share of steps of {step_ms:.0f} ms (target {SYNC_SHARE:.1%})")
     result = folder / "sync.json"
-    spawn(traffic.sync, 2, find_free_port(23100), (2 * steps, result))
+    spawn(sync_rank, 2, find_free_port(23100), (2 * steps, result))
     found = json.loads(result.read_text())
     one, per_step = found["with"]["sync"], found["with"]["syncs"]
     print(f"one sync takes {one * 1e3:.3f} ms of the loop; there is one every {1 / per_step:.1f} steps")
@@ -83,8 +82,8 @@ def sync(folder: Path, steps: int, targets: Targets) -> None:
         ("per step", one * per_step),
         ("CPU time, all threads", found["with"]["cpu"] - found["without"]["cpu"]),
     ):
-        print(f"{label:<24}{seconds * 1e3:>9.3f} ms{seconds / traffic.STEP_S:>9.2%}")
-    targets.at_most("metric syncs: share of a step", one * per_step / traffic.STEP_S, SYNC_SHARE)
+        print(f"{label:<24}{seconds * 1e3:>9.3f} ms{seconds / STEP_S:>9.2%}")
+    targets.at_most("metric syncs: share of a step", one * per_step / STEP_S, SYNC_SHARE)
 
 
 def link(folder: Path, steps: int, targets: Targets) -> None:
@@ -99,7 +98,7 @@ def link(folder: Path, steps: int, targets: Targets) -> None:
         for rank, host in enumerate(hosts):
             group = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": hosts[0].address}
             environment = {**os.environ, **group, "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "cable"}
-            argv = [sys.executable, "-W", "ignore", str(ROOT / "benchmarks" / "traffic.py"), str(folder / "link.json")]
+            argv = [sys.executable, "-W", "ignore", __file__, "--link_rank", str(folder / "link.json")]
             processes.append(host.start(argv, environment))
         for process in processes:
             output, _ = process.communicate()
@@ -128,7 +127,7 @@ def processes(folder: Path, steps: int, targets: Targets) -> None:
     alone = 0.0
     for ranks in sorted({1, most, *(2**n for n in range(1, 8) if 2**n < most)}):
         result = folder / "processes.json"
-        spawn(traffic.steps, ranks, find_free_port(23300), (backend, 256, max(5, steps // 4), result))
+        spawn(steps_rank, ranks, find_free_port(23300), (backend, 256, max(5, steps // 4), result))
         seconds = json.loads(result.read_text())["seconds"]
         alone = alone or seconds
         print(f"{ranks:<12}{seconds * 1e3:>9.1f}{alone / seconds:>12.1%}", flush=True)
@@ -136,9 +135,124 @@ def processes(folder: Path, steps: int, targets: Targets) -> None:
             targets.at_least(f"{ranks} processes: efficiency", alone / seconds, EFFICIENCY)
 
 
+class Adapted(nn.Module):
+    """A square layer with an adapter of rank 4."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.base = nn.Linear(size, size)
+        self.down = nn.Parameter(torch.randn(RANK, size) / size)
+        self.up = nn.Parameter(torch.randn(size, RANK) / size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, size] to the same."""
+        out: Tensor = x + 0.1 * torch.tanh(self.base(x) + x @ self.down.T @ self.up.T)
+        return out
+
+
+def network(size: int, *, adapters_only: bool) -> nn.Module:
+    """360 layers, of which only the adapters are trained, or everything else."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Adapted(size) for _ in range(LAYERS)))
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(("base" not in name) == adapters_only)
+    return model
+
+
+def sync_rank(rank_env: RankEnv, steps: int, result: Path) -> None:
+    """What metric syncs cost in steps of 50 ms: time spent in them by the loop, and CPU time of all threads."""
+    found: dict[str, object] = {}
+    names = metric_names([*STOP_REQUESTS, *(action.name for action in ACTIONS)], rank_env.world_size)
+    with process_group(rank_env, "gloo", 60) as group:
+        all_reduce = AsyncAllReduce(names, group.control)
+        for name in ("without", "with"):
+            metrics, progress = StepMetrics(group.device, rank_env.rank, rank_env.world_size), Progress(0, steps, 1)
+            syncs, cpu = [0.0], time.process_time()
+            for _ in range(steps):
+                time.sleep(STEP_S)  # a step that computes elsewhere, so that all CPU time is that of the syncs
+                progress = progress.after(1)
+                if name == "with":
+                    metrics.end_step(progress, 0.1, NORM)
+                if metrics.sync_is_due:
+                    started = time.perf_counter()
+                    metrics.finish_group(all_reduce.sync({"stop": 0.0, **metrics.take_group(flush=False)}))
+                    syncs.append(time.perf_counter() - started)
+            cpu_s = (time.process_time() - cpu) / steps
+            found[name] = {"sync": median(syncs), "syncs": (len(syncs) - 1) / steps, "cpu": cpu_s}
+        all_reduce.wait()
+    _write_result(rank_env, result, found)
+
+
+def steps_rank(rank_env: RankEnv, backend: str, size: int, count: int, result: Path) -> None:
+    """Seconds a step of full fine-tuning on this many processes, without reading any data."""
+    with process_group(rank_env, resolve_backend(backend)[0], 60) as group:
+        found = _train(group, TrainConfig(), network(size, adapters_only=False), size, batch=64, count=count)
+    _write_result(rank_env, result, found)
+
+
+def link_rank(result: Path) -> None:
+    """One of two hosts, with RANK, WORLD_SIZE and so on in the environment."""
+    torch.set_num_threads(1)
+    group = setup_distributed(backend="gloo", timeout_s=120)
+    found: list[dict[str, object]] = []
+    for method, adapters_only, size, counts in (
+        ("adapters of rank 4", True, 256, (5, 5, 5, 5)),
+        ("full fine-tuning", False, 256, (2, 2, 2, 5)),
+    ):
+        for compression, count in zip(("none", "fp16", "bf16", "powersgd"), counts, strict=True):
+            config = TrainConfig.model_validate({"gradient_compression": compression, "powersgd_start_step": 2})
+            row = _train(group, config, network(size, adapters_only=adapters_only), size, batch=4, count=count)
+            found.append({"method": method, "compression": compression, **row})
+    cleanup_distributed()
+    _write_result(group.rank_env, result, found)
+
+
+def _train(group: Group, config: TrainConfig, model: nn.Module, size: int, batch: int, count: int) -> dict[str, float]:
+    """Real steps of the wrapped model: seconds and bytes sent by this rank for each."""
+    model = model.to(group.device)
+    wrapped = wrap_ddp(model, config, group)
+    compression = register_compression_hook(wrapped, config)
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
+    x = torch.randn(batch, size, device=group.device)
+
+    def step() -> None:
+        wrapped(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    step()
+    compression.reset(config.powersgd_start_step)
+    step()
+    _wait_for_device()
+    dist.barrier(group=group.control)
+    started, sent = time.perf_counter(), _sent()
+    for _ in range(count):
+        step()
+    _wait_for_device()
+    dist.barrier(group=group.control)
+    return {
+        "seconds": (time.perf_counter() - started) / count,
+        "bytes": (_sent() - sent) / count,
+        "gradients": sum(weight.numel() * weight.element_size() for weight in trained),
+    }
+
+
+def _sent() -> int:
+    return int(SENT.read_text()) if SENT.exists() else 0
+
+
+def _wait_for_device() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _write_result(rank_env: RankEnv, result: Path, found: object) -> None:
+    if rank_env.rank == 0:
+        result.write_text(json.dumps(found))
+
+
 PARTS: dict[str, Callable[[Path, int, Targets], None]] = {
-    "ddp": ddp,
-    "adapters": adapters,
     "sync": sync,
     "link": link,
     "processes": processes,
@@ -154,6 +268,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument("--part", action="append", choices=list(PARTS), help="only this part; may be given several times")
     top.add_argument("--steps", type=int, default=100, help="steps that are measured; slow parts take fewer")
+    top.add_argument("--link_rank", type=Path, help=argparse.SUPPRESS)
     return top
 
 

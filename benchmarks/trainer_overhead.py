@@ -1,6 +1,6 @@
 """The trainer against a bare hand-written loop: steps per second, memory, time to the first step.
 
-python benchmarks/trainer_overhead.py [--part steps|distributed|memory|start|rows ...] [--steps N]
+python benchmarks/trainer_overhead.py [--part steps|distributed|memory|start ...] [--steps N]
 
 The trainer is the real one, with events, TensorBoard, metric syncs, clipping and EMA; the bare loop is tuned (fused
 AdamW, foreach clipping, static graph). Both run in one process and take turns step by step, so that a busy machine
@@ -185,19 +185,11 @@ def first_step_s(bench: Bench) -> float:
     return float(str(next(event["t"] for event in events if event["type"] == "step"))) - began
 
 
-def rows(bench: Bench) -> None:
-    """The index and the order of an epoch at 100,000 rows."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "data_order.py")]
-    missed = subprocess.run(command, env=bench.environment, check=False).returncode
-    bench.targets.at_most("data_order.py: exit code", missed, 0)
-
-
 PARTS: dict[str, Callable[[Bench], None]] = {
     "steps": steps,
     "distributed": distributed,
     "memory": memory,
     "start": start,
-    "rows": rows,
 }
 
 

@@ -17,7 +17,7 @@ from modules.config import ConfigError
 from modules.files import printable
 from modules.run import RunFolder
 from modules.run.console import echo
-from modules.run.debug_package import Part, collect_parts, write_package
+from modules.run.debug_package import PackedFile, collect_parts, write_package
 from modules.run.exit_codes import FINISHED
 
 EXAMPLES = """examples:
@@ -87,7 +87,7 @@ def target_of(output: str | None, folder: RunFolder | None) -> Path:
     return file
 
 
-def write(parts: list[Part], file: Path, *, is_agreed: bool) -> int:
+def write(parts: list[PackedFile], file: Path, *, is_agreed: bool) -> int:
     """List the parts and write them, once it is agreed."""
     width = max(len(part.name) for part in parts)
     for part in parts:

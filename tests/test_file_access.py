@@ -47,7 +47,7 @@ ALLOWED = {
     "modules/preflight/loader.py": (["shutil.copyfile"], "of regular files, to a folder of its own"),
     "modules/run/batch_size/start.py": (["shutil.copy2"], "of regular files, to a folder of its own"),
     "modules/run/console.py": (["os.open"], "/dev/null"),
-    "modules/run/debug_package/package.py": (["zipfile.ZipFile"], f"a new file, {OWN}"),
+    "modules/run/debug_package/contents.py": (["zipfile.ZipFile"], f"a new file, {OWN}"),
     "modules/run/folder/failures.py": (["open"], "opened for reading and writing, a pipe raises"),
     "modules/run/folder/folder_guard.py": (["shutil.rmtree"], "of a folder that is no link"),
     "modules/run/folder/run_lock.py": (["open"], "opened for reading and writing, a pipe raises"),

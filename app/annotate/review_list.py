@@ -84,11 +84,6 @@ class ReviewList(tk.Frame):
         self.selected = self._top = 0
         self.grow()
 
-    @property
-    def is_editing(self) -> bool:
-        """Whether a caption is being edited."""
-        return self._edited is not None
-
     def select(self, number: int) -> None:
         """Select a row and bring it into sight."""
         if not self._rows:

@@ -10,7 +10,6 @@ from typing import Final
 
 from PIL import Image, ImageTk
 
-from app.annotate.overlay import overlay
 from app.annotate.rows import Row
 from app.images.thumbnails import Thumbnails
 from app.widgets import icons, theme
@@ -213,3 +212,16 @@ def _enlarged(image: Image.Image, side: int) -> Image.Image:
     scale = side / max(image.size)
     size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
     return image.resize(size, Image.Resampling.BILINEAR)
+
+
+_TINT: Final = (214, 48, 49)
+_STRENGTH: Final = 0.65
+
+
+def overlay(image: Image.Image, mask: Image.Image) -> Image.Image:
+    """The image with red over the black parts of the mask, which may have another size."""
+    red = Image.blend(image, Image.new("RGB", image.size, _TINT), _STRENGTH)
+    fitted = mask.convert("L")
+    if fitted.size != image.size:
+        fitted = fitted.resize(image.size, Image.Resampling.BILINEAR)
+    return Image.composite(image, red, fitted)

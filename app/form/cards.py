@@ -9,11 +9,19 @@ from dataclasses import dataclass
 
 from app.form.choice_fields import MenuField, SwitchField
 from app.form.field import CONTROL_WIDTH, MESSAGE_HEIGHT, Field, control_width, titles_width
-from app.form.interval import IntervalField
-from app.form.long_text import ItemsField, LongTextField, MappingField
 from app.form.path_fields import PathField
 from app.form.setting_text import inactive_reason
-from app.form.text_fields import NumberField, NumbersField, SliderField, TextField, has_slider
+from app.form.text_fields import (
+    IntervalField,
+    ItemsField,
+    LongTextField,
+    MappingField,
+    NumberField,
+    NumbersField,
+    SliderField,
+    TextField,
+    has_slider,
+)
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Switch, card, text

@@ -1,14 +1,16 @@
-"""Fields that are one line of text: text, numbers, lists of numbers, and numbers with a slider."""
+"""Fields of text: text, numbers, lists of numbers, numbers with a slider, intervals, and several lines."""
 
 from __future__ import annotations
 
+import json
 import re
 import tkinter as tk
 
-from app.form.field import CONTROL_WIDTH, ControlField
+from app.form.field import CONTROL_WIDTH, ControlField, Field
 from app.widgets import theme
-from app.widgets.buttons import Entry, Slider, text
-from modules.config import Option
+from app.widgets.buttons import Entry, Menu, Slider, TextBox, text
+from modules.config import Interval, Option
+from modules.config.io.text_formats import read_yaml, write_yaml
 
 NUMBER_WIDTH = 120
 NARROWEST = 160  # of a line that fills the available width
@@ -123,3 +125,118 @@ class SliderField(NumberField):
     def _typed(self, typed: str) -> None:
         super()._typed(typed)
         self.show(typed.strip().replace(",", ".")) if not typed.strip().endswith((".", ",")) else None
+
+
+class LongTextField(ControlField):
+    """A multi-line text box; Tab leaves it."""
+
+    control: TextBox
+    height = 64
+    mono = False
+
+    def build(self) -> None:
+        self.control = TextBox(
+            self.area, self._typed, bg=self.bg, width=CONTROL_WIDTH, height=self.height, mono=self.mono
+        )
+        self.control.pack(fill="both", expand=True)
+
+    def parse(self, typed: str) -> object:
+        """The value of the typed text."""
+        return typed
+
+    def _typed(self, typed: str) -> None:
+        self.put(self.parse(typed), typing=True)
+
+
+class MappingField(LongTextField):
+    """A mapping, one `name: value` per line."""
+
+    height = 128
+    mono = True
+
+    def to_text(self, value: object) -> str:
+        if isinstance(value, dict):
+            return write_yaml(value).rstrip("\n") if value else ""
+        return super().to_text(value)
+
+    def parse(self, typed: str) -> object:
+        if not typed.strip():
+            return {}
+        try:
+            return read_yaml(typed)
+        except ValueError:
+            return typed
+
+
+class ItemsField(MappingField):
+    """A list that only custom families declare, one `- item` per line."""
+
+    def to_text(self, value: object) -> str:
+        if isinstance(value, (list, tuple)):
+            return "\n".join(f"- {json.dumps(item, ensure_ascii=False)}" for item in value)
+        return super().to_text(value)
+
+    def parse(self, typed: str) -> object:
+        return super().parse(typed) if typed.strip() else []
+
+
+DEFAULT_COUNTS = {"steps": "100", "epochs": "1", "minutes": "30", "hours": "1"}
+UNITS = ("never", *DEFAULT_COUNTS)
+SINGULAR = {"step": "steps", "epoch": "epochs", "minute": "minutes", "hour": "hours"}
+
+
+class IntervalField(Field):
+    """A text field for the count and a menu for the unit."""
+
+    def build(self) -> None:
+        self.control = Entry(self.area, lambda typed: self._changed(typing=True), bg=self.bg, width=76)
+        self.unit = Menu(self.area, UNITS, self._unit_chosen, bg=self.bg, width=152)
+        self.control.pack(side="left")
+        self.unit.pack(side="left", fill="x", expand=True, padx=(theme.px(8), 0))
+        self._enabled = True
+
+    def show(self, value: object) -> None:
+        count, unit = _split(self.to_text(value))
+        self.unit.show(unit)
+        self.control.show(count)
+        self.control.enable(self._enabled and unit != "never")
+
+    def enable(self, enabled: bool) -> None:
+        self._enabled = enabled
+        self.unit.enable(enabled)
+        self.control.enable(enabled and self.unit.value() != "never")
+
+    def mark(self, wrong: bool) -> None:
+        self.control.mark(wrong)
+
+    def focus(self) -> None:
+        (self.unit if self.unit.value() == "never" else self.control).focus_set()
+
+    def _unit_chosen(self, unit: str) -> None:
+        if unit != "never" and (not self.control.get().strip() or self._was_never()):
+            self.control.enable(True)
+            self.control.show(DEFAULT_COUNTS[unit])
+        self._changed(typing=False)
+        self.show(self.state.draft.get(self.path))
+
+    def _was_never(self) -> bool:
+        return self.state.draft.get(self.path) == "never"
+
+    def _changed(self, typing: bool) -> None:
+        unit = self.unit.value()
+        self.put("never" if unit == "never" else f"{self.control.get().strip()} {unit}".strip(), typing)
+
+
+def _split(value: str) -> tuple[str, str]:
+    """Split "30 minutes" into count and unit; also accepts incomplete text."""
+    if value == "never":
+        return "", "never"
+    count, _, unit = value.rpartition(" ")
+    unit = SINGULAR.get(unit, unit)
+    if unit not in DEFAULT_COUNTS:
+        try:
+            known = Interval.parse(value)
+        except ValueError:
+            return value, "steps"
+        return str(known).rpartition(" ")[0], SINGULAR.get(known.unit, known.unit)
+    return count, unit

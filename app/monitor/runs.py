@@ -5,7 +5,8 @@ from __future__ import annotations
 import tempfile
 import time
 import tkinter as tk
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
@@ -13,15 +14,16 @@ from app.monitor.compare import RunComparison
 from app.monitor.page import Page
 from app.monitor.run_edits import RunEdits
 from app.monitor.run_list import RunList, RunSummary
-from app.monitor.run_table import RunTable
-from app.monitor.runs_bar import RunsBar
 from app.open_path import show_page
 from app.widgets import theme
-from app.widgets.buttons import Button, Entry, card, frame, handler, text
+from app.widgets.buttons import Button, Entry, add_tooltip, card, frame, handler, text
+from app.widgets.message_line import MessageLine
+from app.widgets.table import table
 from app.windows.backups import BackupsWindow
 from app.windows.run_folders import RunFoldersWindow
 from modules.config import TandemError, load_config
 from modules.run import RunFolder
+from modules.run.format_duration import format_duration
 from modules.run.html_report import write_report
 
 _SCAN_S: Final = 2.0
@@ -303,3 +305,191 @@ class RunsPage(Page):
             self._say(str(error).split("\n")[0])
         else:
             self.state.files.open_copy(config, self.selected[0].name)
+
+
+_DASH: Final = "-"
+_COLUMNS: Final[Mapping[str, tuple[str, int]]] = {
+    "name": ("Run", 230),
+    "state": ("State", 150),
+    "started": ("Started", 104),
+    "steps": ("Step", 108),
+    "loss": ("Loss", 64),
+    "validation_loss": ("Validation", 84),
+    "length": ("Duration", 76),
+    "notes": ("Notes", 170),
+}
+
+
+class RunTable:
+    """`runs` has all runs by their key: the name, or the path of a second one of the same name."""
+
+    def __init__(self, holder: tk.Misc, searched: str = "") -> None:
+        self.runs: dict[str, RunSummary] = {}
+        self._words = _words(searched)
+        self._places: Mapping[Path, str] = {}
+        self.tree = table(holder, _COLUMNS, ("steps", "loss", "validation_loss", "length"), names=("name",))
+        self.tree.configure(selectmode="extended", height=6)
+        theme.follow(self.tree, "tones", self._colour_rows)
+
+    @property
+    def selected(self) -> list[RunSummary]:
+        """The selected runs in table order."""
+        return [self.runs[key] for key in self.tree.selection() if key in self.runs]
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return len(self.tree.get_children())
+
+    def names(self, runs: Sequence[RunSummary]) -> dict[Path, str]:
+        """Names for these runs by their folders: where two are equal, as the table shows them."""
+        counts = Counter(run.name for run in runs)
+        return {run.path: run.name if counts[run.name] == 1 else self._title(run) for run in runs}
+
+    def select(self, keys: Sequence[str]) -> None:
+        """Select rows."""
+        self.tree.selection_set([key for key in keys if self.tree.exists(key)])
+
+    def search(self, text: str) -> None:
+        """Show only runs whose name, folder, state, tags or note hold all these words."""
+        self._words = _words(text)
+        self._fill()
+
+    def show(self, found: Sequence[RunSummary]) -> None:
+        """Show these runs; the selection and the scroll position stay."""
+        self.runs = {}
+        for summary in found:
+            self.runs[str(summary.path) if summary.name in self.runs else summary.name] = summary
+        self._fill()
+
+    def _title(self, run: RunSummary) -> str:
+        """A run's name, with that of its folder if the runs of several are listed."""
+        place = self._places.get(run.path.parent, "")
+        return f"{run.name}  ({place})" if place else run.name
+
+    def _fill(self) -> None:
+        shown = {key: summary for key, summary in self.runs.items() if _matches(summary, self._words)}
+        gone = [key for key in self.tree.get_children() if key not in shown]
+        if gone:
+            self.tree.delete(*gone)
+        none = "No run matches these words." if self.runs else "There are no runs yet."
+        self.tree.say("" if shown else none)
+        self._places = _short_names({summary.path.parent for summary in self.runs.values()})
+        for index, (key, summary) in enumerate(shown.items()):
+            values = (self._title(summary), *_figures(summary))
+            if not self.tree.exists(key):
+                self.tree.insert("", index, iid=key, values=values, tags=(summary.status.tone,))
+            elif tuple(map(str, self.tree.item(key, "values"))) != values:
+                self.tree.item(key, values=values, tags=(summary.status.tone,))
+        order = tuple(shown)
+        if self.tree.get_children() != order:
+            for index, key in enumerate(order):
+                self.tree.move(key, "", index)
+
+    def _colour_rows(self) -> None:
+        for tone, colour in (("bad", theme.BAD), ("busy", theme.ACCENT_TEXT)):
+            self.tree.tag_configure(tone, foreground=theme.resolve(colour))
+
+
+def _words(text: str) -> list[str]:
+    return text.lower().split()
+
+
+def _matches(summary: RunSummary, words: Sequence[str]) -> bool:
+    tags = " ".join(f"#{tag}" for tag in summary.notes.tags)
+    text = f"{summary.path} {summary.status.title} {tags} {summary.notes.note}".lower()
+    return all(word in text for word in words)
+
+
+def _short_names(folders: Collection[Path]) -> dict[Path, str]:
+    """Empty names for one folder; else their own ones, with that of the folder above where they would be equal."""
+    if len(folders) < 2:
+        return dict.fromkeys(folders, "")
+    counts = Counter(folder.name for folder in folders)
+    return {each: each.name if counts[each.name] == 1 else f"{each.parent.name}/{each.name}" for each in folders}
+
+
+def _figures(summary: RunSummary) -> tuple[str, ...]:
+    """What follows the name in its row."""
+    started = time.strftime("%d %b %H:%M", time.localtime(summary.started)) if summary.started else _DASH
+    steps = _DASH
+    if summary.step is not None:
+        total = f" of {summary.total_steps:,}" if summary.total_steps else ""
+        steps = f"{summary.step:,}{total}"
+    return (
+        summary.status.title,
+        started,
+        steps,
+        _DASH if summary.loss is None else f"{summary.loss:.4g}",
+        _DASH if summary.validation_loss is None else f"{summary.validation_loss:.4g}",
+        format_duration(summary.duration_s) if summary.duration_s else _DASH,
+        summary.notes.line,
+    )
+
+
+class RunsBar(tk.Frame):
+    """`show` allows what can be done with the selected runs, `offer_undo` shows a button that takes back a deletion."""
+
+    def __init__(self, parent: tk.Misc, actions: RunsPage) -> None:
+        super().__init__(parent, borderwidth=0, highlightthickness=0)
+        theme.paint(self, bg=theme.WINDOW)
+        self._complete = ""  # the selected run's name, if there is nothing to resume
+        row = frame(self, theme.WINDOW)
+        row.pack(fill="x", pady=(0, theme.px(6)))
+        self._build_buttons(row, actions)
+        self.message = MessageLine(self)
+        self.message.pack(fill="x")
+
+    def show(self, selected: Sequence[RunSummary]) -> None:
+        """Allow what can be done with these."""
+        only = selected[0] if len(selected) == 1 else None
+        for button in (self.follow, self.settings, self.backups, self.report):
+            button.configure(state="normal" if only is not None else "disabled")
+        self._complete = only.name if only is not None and only.status.is_complete else ""
+        can_resume = only is not None and only.status.can_resume and not self._complete
+        self.resume.configure(state="normal" if can_resume else "disabled")
+        self.more.configure(state="normal" if selected else "disabled")
+
+    def _help_of_resume(self) -> str:
+        if self._complete:
+            return (
+                f"{self._complete} is complete. To train it further, open its settings, raise its epochs or maximum "
+                f"steps, set the run name to {self._complete}, and press Train."
+            )
+        return "Continue from the newest backup, with the run's own settings."
+
+    def offer_undo(self, offered: bool) -> None:
+        """Show the button that takes back what was deleted, or hide it."""
+        if offered and not self.undo.winfo_manager():
+            self.undo.pack(side="right")
+        elif not offered and self.undo.winfo_manager():
+            self.undo.pack_forget()
+
+    def _build_buttons(self, row: tk.Frame, actions: RunsPage) -> None:
+        def button(label: str, command: Callable[[], object], icon: str, tooltip: str = "") -> Button:
+            made = Button(row, label, command, icon=icon, tooltip=tooltip)
+            made.pack(side="left", padx=(0, 8))
+            return made
+
+        self.follow = button("Follow", actions.follow_selected, "monitor", "Show it in the monitor and the run bar.")
+        self.resume = button("Resume", actions.resume_selected, "refresh")
+        add_tooltip(self.resume, self._help_of_resume)
+        self.settings = button(
+            "Open settings", actions.open_settings, "presets", "Edit a copy of the settings this run was started with."
+        )
+        self.backups = button(
+            "Backups…",
+            actions.show_backups,
+            "backup",
+            "What this run can continue from, with step and size: check it, go back, or free disk space.",
+        )
+        self.report = button(
+            "Report",
+            actions.show_report,
+            "file",
+            "Curves, samples, warnings, devices and settings of this run as one page in the browser.",
+        )
+        self.more = button(
+            "More", actions.show_menu, "down", "Result, name, tags and notes, folder, debug package, trash."
+        )
+        self.undo = Button(row, "Undo", actions.undo_delete, icon="undo", tooltip="Take them back from the trash.")

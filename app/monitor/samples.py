@@ -3,14 +3,18 @@ steps; or all."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+import tkinter as tk
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from app.monitor.loss_strip import LossStrip
+import numpy as np
+
 from app.monitor.page import Page
-from app.monitor.sample_index import SampleIndex
+from app.monitor.points import points_of, smoothed
 from app.monitor.tile_grid import TileGrid
 from app.monitor.tile_lines import Block
 from app.monitor.viewer import SampleViewer
@@ -19,7 +23,9 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Menu, Segments, Slider, add_tooltip, card, frame, handler, text
 from app.widgets.text_width import text_width
 from app.windows.custom_sample import custom_sample_obstacle
+from modules.run.folder.run_folder import RunFolder
 from modules.run.view.event_records import SampleFile
+from modules.run.view.run_view import RunView
 
 BY_STEP: Final = "By step"
 BY_PROMPT: Final = "By prompt"
@@ -278,3 +284,130 @@ class SamplesPage(Page):
 def _position(steps: Sequence[int], step: int, loss: float | None) -> str:
     position = f"Step {step:,}   ({steps.index(step) + 1} of {len(steps)})"
     return position if loss is None else f"{position}   Loss ≈ {loss:.3g}"
+
+
+_HEIGHT: Final = 30  # unscaled pixels
+_NARROWEST: Final = 60
+_EDGE: Final = 4
+_READ_S: Final = 2.0
+_SMOOTHING: Final = 0.05  # of the curve
+
+
+class LossStrip(tk.Canvas):
+    """`refresh` reads the loss, `mark` says which step is shown; a click calls `choose` with the step clicked on."""
+
+    def __init__(self, parent: tk.Misc, choose: Callable[[float], object]) -> None:
+        super().__init__(parent, height=theme.px(_HEIGHT), width=10, borderwidth=0, highlightthickness=0)
+        self.configure(cursor="hand2")
+        self._choose = choose
+        self._step: int | None = None
+        self.bind("<Configure>", lambda event: self._draw())
+        self.bind("<Button-1>", lambda event: self._click(event.x))
+        self.clear()
+        theme.paint(self, bg=theme.WINDOW)
+        theme.follow(self, "loss", self._draw)
+
+    def clear(self) -> None:
+        """Forget the curve: another run is followed."""
+        self.steps, self.losses = np.empty(0), np.empty(0)
+        self._count, self._read_at = 0, 0.0
+        self._draw()
+
+    def refresh(self, view: RunView) -> bool:
+        """Read the loss again if some time has passed; return whether it has changed."""
+        if time.monotonic() < self._read_at + _READ_S:
+            return False
+        with view.lock:
+            series = view.metrics["loss"]
+            if series.count == self._count:
+                return False
+            self._count, curve = series.count, series.curve()
+        points = points_of(curve, "steps", 0.0)
+        self.steps, self.losses = smoothed(points, max(1.0, _SMOOTHING * (points.x[-1] - points.x[0])))
+        self._read_at = time.monotonic()
+        self._draw()
+        return True
+
+    def mark(self, step: int | None) -> None:
+        """Show at which step the samples were drawn; None for no mark."""
+        if step != self._step:
+            self._step = step
+            self._draw()
+
+    def loss_at(self, step: int) -> float | None:
+        """The smoothed loss at a step; None before there is any."""
+        return float(np.interp(step, self.steps, self.losses)) if len(self.steps) else None
+
+    def _click(self, x: int) -> None:
+        if len(self.steps) > 1:
+            share = (x - theme.px(_EDGE)) / max(1, self.winfo_width() - 2 * theme.px(_EDGE))
+            self._choose(float(self.steps[0] + share * (self.steps[-1] - self.steps[0])))
+
+    def _draw(self) -> None:
+        self.delete("all")
+        width, height, edge = self.winfo_width(), self.winfo_height(), theme.px(_EDGE)
+        if len(self.steps) < 2 or width < theme.px(_NARROWEST):
+            return
+        first, least = self.steps[0], self.losses.min()
+        across = (width - 2 * edge) / (self.steps[-1] - first)
+        high = (height - 2 * edge) / ((self.losses.max() - least) or 1.0)
+        x, y = edge + (self.steps - first) * across, height - edge - (self.losses - least) * high
+        line = np.column_stack((x, y)).ravel().tolist()
+        self.create_line(line, fill=theme.resolve(theme.ACCENT_TEXT), width=theme.px(2), joinstyle="round")
+        loss = None if self._step is None else self.loss_at(self._step)
+        if self._step is not None and loss is not None:
+            at = edge + (min(max(self._step, first), self.steps[-1]) - first) * across
+            level, radius = height - edge - (loss - least) * high, theme.px(4)
+            self.create_line(at, 0, at, height, fill=theme.resolve(theme.MUTED))
+            box = (at - radius, level - radius, at + radius, level + radius)
+            self.create_oval(*box, fill=theme.resolve(theme.ACCENT_TEXT), outline=theme.resolve(theme.WINDOW))
+
+
+class SampleIndex:
+    """A sample generated again by a resumed run replaces the previous one of that file name."""
+
+    def __init__(self) -> None:
+        self.resets = 0  # how often the run began anew
+        self._read_count = 0
+        self._by_step: dict[int, dict[str, SampleFile]] = {}
+        self._by_prompt: dict[str, dict[str, SampleFile]] = {}
+        self._steps: list[int] = []
+        self.custom: list[SampleFile] = []  # in the order in which they came
+
+    def update(self, view: RunView, folder: RunFolder) -> bool:
+        """Add new samples of the run in `folder`; returns whether there were any."""
+        with view.lock:
+            if view.samples_count == self._read_count:
+                return False
+            was_reset = view.samples_count < self._read_count
+            count = len(view.samples) if was_reset else min(len(view.samples), view.samples_count - self._read_count)
+            new = [view.samples[index] for index in range(len(view.samples) - count, len(view.samples))]
+            self._read_count = view.samples_count
+        if was_reset:
+            self.resets += 1
+            self._by_step, self._by_prompt, self.custom = {}, {}, []
+        for each in new:
+            sample = replace(each, file=str(folder.sample_file(each.file)))
+            self._by_step.setdefault(sample.step, {})[sample.file] = sample
+            self._by_prompt.setdefault(sample.prompt, {})[sample.file] = sample
+            self.custom += [sample] * sample.is_custom
+        self._steps = sorted(self._by_step)
+        return True
+
+    @property
+    def steps(self) -> list[int]:
+        """All steps with samples, in order."""
+        return self._steps
+
+    @property
+    def prompts(self) -> list[str]:
+        """All prompts in order of first appearance."""
+        return list(self._by_prompt)
+
+    def at_step(self, step: int) -> list[SampleFile]:
+        """The samples of a step in prompt order."""
+        return sorted(self._by_step.get(step, {}).values(), key=lambda sample: sample.file)
+
+    def of_prompt(self, prompt: str) -> list[SampleFile]:
+        """The samples of a prompt in step order."""
+        return sorted(self._by_prompt.get(prompt, {}).values(), key=lambda sample: (sample.step, sample.file))

@@ -64,7 +64,7 @@ def _models(folder: RunFolder) -> Iterator[Written]:
     if not (model / _INFO).is_file():
         return
     if (model / _INDEX).is_file():
-        opens = _OWN if _pipeline(model) in _OWN_PIPELINES else _DIFFUSERS
+        opens = _OWN if _text(model / _INDEX, "_class_name") in _OWN_PIPELINES else _DIFFUSERS
         yield Written(model, "Model", opens, _size(model), is_model=True)
         return
     files = sorted(path for path in _entries(model) if path.suffix == ".safetensors")
@@ -129,10 +129,6 @@ def _size_of(files: list[Path]) -> int:
         except OSError:
             continue
     return total
-
-
-def _pipeline(model: Path) -> str:
-    return _text(model / _INDEX, "_class_name")
 
 
 def _method(model: Path) -> str:

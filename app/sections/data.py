@@ -95,11 +95,11 @@ class Section(FormSection):
             self.thumbnails,
             choose=self._choose_folder,
         )
-        self.own_data = card(self.scroll.inside)
-        self._origin = text(self.own_data, "", colour=theme.MUTED)
-        wrap_within(self._origin, self.own_data)
+        self.custom_dataset = card(self.scroll.inside)
+        self._origin = text(self.custom_dataset, "", colour=theme.MUTED)
+        wrap_within(self._origin, self.custom_dataset)
         self._origin.pack(padx=theme.px(16), pady=theme.px(16), anchor="w")
-        self.columns.add(self.own_data, 0)
+        self.columns.add(self.custom_dataset, 0)
         self.list = self.add_list(kind)
         super().build()
         self._for_all = next(block for block in self.blocks if block.heading.cget("text") == ALL_IMAGES)
@@ -151,7 +151,7 @@ class Section(FormSection):
 
     def arrange(self) -> None:
         """With data sets of its own: where they come from, what applies to them, and concepts that are left over."""
-        hidden = set[str]() if self.brings_data else {str(self.own_data)}
+        hidden = set[str]() if self.brings_data else {str(self.custom_dataset)}
         if self.brings_data and not self.list.items:
             hidden.add(str(self.list.frame))
         self._for_all.heading.configure(text="All samples" if self.brings_data else ALL_IMAGES)

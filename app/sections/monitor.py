@@ -12,15 +12,19 @@ from typing import Final
 from app.form.setting_text import with_titles
 from app.monitor.page import Page
 from app.monitor.recent_runs import RecentRuns
-from app.monitor.result_card import ResultCard
-from app.monitor.waiting import WaitingCard
+from app.open_path import show_folder
+from app.runs.join_prompt import JoinPrompt
 from app.runs.status import Status
 from app.sections import SECTIONS
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Segments, add_tooltip, card, frame, text, wrap_within
+from app.widgets.copy_text import CopyText
 from app.widgets.ellipsis import truncate
+from app.widgets.message_line import MessageLine
 from app.widgets.section_head import SectionHead
+from app.windows.result import can_generate
+from modules.run import RunFolder
 from modules.run.view.event_records import Message, SampleFile
 
 REFRESH_MS: Final = 125
@@ -301,3 +305,78 @@ class Section(tk.Frame):
             self._banner_advice.pack(side="top", anchor="w", padx=theme.px(16), pady=(theme.px(2), margin))
         else:
             self._banner_advice.pack_forget()
+
+
+class WaitingCard:
+    """A card of the monitor; `show` may be called repeatedly and redraws only changes."""
+
+    def __init__(self, parent: tk.Misc, before: tk.Misc) -> None:
+        self.frame = card(parent)
+        self._before = before
+        self._shown: JoinPrompt | None = None
+        self.line = CopyText(self.frame, "Run this on each of the other machines, in Tandem's folder:")
+        self.messages = text(self.frame, "", colour=theme.MUTED)
+        wrap_within(self.messages, self.frame)
+        self.messages.pack(fill="x", padx=theme.px(16), pady=(theme.px(8), theme.px(12)))
+
+    def show(self, join_prompt: JoinPrompt | None) -> None:
+        """Show the join prompt; None hides the card."""
+        if join_prompt == self._shown:
+            return
+        previous, self._shown = self._shown, join_prompt
+        if join_prompt is None:
+            self.frame.pack_forget()
+            return
+        if previous is None:
+            # a customtkinter widget, which scales itself
+            self.frame.pack(fill="x", padx=24, pady=(0, 10), before=self._before)
+        self.line.show(join_prompt.line)
+        if join_prompt.by_hand:
+            self.line.pack(fill="x", padx=theme.px(16), pady=(theme.px(12), 0), before=self.messages)
+        else:
+            self.line.pack_forget()
+        self.messages.configure(text="\n".join(join_prompt.messages))
+
+
+class ResultCard:
+    """Shown above `below` while the followed run is complete."""
+
+    def __init__(self, parent: tk.Misc, state: AppState, below: tk.Misc) -> None:
+        self._state, self._below = state, below
+        self.card = card(parent)
+        self._folder: RunFolder | None = None
+        buttons = frame(self.card)
+        buttons.pack(side="right", padx=theme.px(12), pady=theme.px(8))
+        self.result = Button(buttons, "Show result", lambda: state.views.result(), icon="file", bg=theme.CARD)
+        self.opened = Button(buttons, "Open folder", self._open, icon="folder", bg=theme.CARD)
+        self.generate = Button(
+            buttons, "Generate with it", lambda: state.views.generate(), icon="generate", bg=theme.CARD
+        )
+        for button in (self.result, self.opened):
+            button.pack(side="left", padx=4)
+        self._title = text(self.card, "", "strong", colour=theme.GOOD)
+        self._title.pack(side="left", padx=(theme.px(16), theme.px(12)), pady=theme.px(14))
+        self._detail = MessageLine(self.card, bg=theme.CARD)
+        self._detail.pack(side="left", fill="x", expand=True)
+
+    def show(self, status: Status | None) -> None:
+        """Show or hide it, as the run's status asks for."""
+        run = self._state.run
+        folder = run.folder if run is not None and status is not None and status.has_result else None
+        if folder == self._folder:
+            return
+        self._folder = folder
+        if folder is None or status is None:
+            self.card.pack_forget()
+            return
+        self._title.configure(text=status.title)
+        self._detail.say(status.detail)
+        if can_generate(folder):
+            self.generate.pack(side="left", padx=4)
+        else:
+            self.generate.pack_forget()
+        self.card.pack(fill="x", padx=24, pady=(0, 10), before=self._below)
+
+    def _open(self) -> None:
+        if self._folder is not None:
+            show_folder(self._state, self._folder.path, self._detail.say)

@@ -29,7 +29,10 @@ def search(query: str, more: Iterable[Option] = (), variant: str = "") -> list[S
         return []
     entries = [*_entries(), *(_entry(option) for option in more)]
     hits = [
-        hit for entry in entries if (hit := entry.match(terms, _normalised(query))) and _applies(hit.option, variant)
+        hit
+        for entry in entries
+        if (hit := entry.match(terms, _normalised(query)))
+        and (hit.option.variant is None or not variant or hit.option.variant == variant)
     ]
     best: dict[str, SearchHit] = {}
     for hit in sorted(hits, key=lambda hit: -hit.score):
@@ -84,10 +87,6 @@ def _entries() -> tuple[_Entry, ...]:
 def _entry(option: Option) -> _Entry:
     names = tuple((name, _normalised(name)) for name in aliases(option.path))
     return _Entry(option, _normalised(option.name), _normalised(option.title), _normalised(option.help), names)
-
-
-def _applies(option: Option, variant: str) -> bool:
-    return option.variant is None or not variant or option.variant == variant
 
 
 def _has_prefix(term: str, text: str) -> bool:

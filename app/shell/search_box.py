@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import tkinter as tk
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
 
+from PIL import ImageTk
+
+from app.sections import SECTIONS
+from app.sections.places import section_of
 from app.shell.search import SearchHit, search
-from app.shell.search_list import SearchList
 from app.state import AppState
-from app.widgets import icons, theme
+from app.widgets import icons, rounded_images, theme
 from app.widgets.buttons import Entry, handler
+from app.widgets.ellipsis import fit
+from app.widgets.popover_rows import draw_border
 
 
 class SearchBox(tk.Frame):
@@ -89,3 +96,102 @@ class SearchBox(tk.Frame):
         right = self.winfo_rootx() - top.winfo_rootx() + self.winfo_width()
         below = self.winfo_rooty() - top.winfo_rooty() + self.winfo_height() + theme.px(4)
         self.list.show(self._hits, self.entry.get(), right, below)
+
+
+WIDTH: Final = 420  # this and all sizes below in unscaled pixels
+_ROW: Final = 44
+_PAD: Final = 8  # around the rows
+_SIDE: Final = 10  # inside a row
+_HINT: Final = 30  # below them
+_HELP: Final = "Enter opens the setting. Other trainers' names work, too."
+
+
+class SearchList(tk.Canvas):
+    """`chosen` is called with the number of the row that is clicked."""
+
+    def __init__(self, parent: tk.Misc, chosen: Callable[[int], object]) -> None:
+        super().__init__(parent, highlightthickness=0, borderwidth=0, takefocus=0)
+        theme.paint(self, bg=theme.CARD)
+        self.hits: Sequence[SearchHit] = ()
+        self.row = 0
+        self._chosen = chosen
+        self._query = ""
+        self._photos: list[ImageTk.PhotoImage] = []  # Tk itself keeps no reference
+        self._border: list[ImageTk.PhotoImage] = []
+        self.bind("<Button-1>", self._clicked)
+        self.bind("<Motion>", self._pointed)
+
+    def show(self, hits: Sequence[SearchHit], query: str, x: int, y: int) -> None:
+        """Show what was found, with the upper right corner at a place of the parent, in pixels."""
+        self.hits, self.row, self._query = hits, 0, query
+        width, height = theme.px(WIDTH), theme.px(max(len(hits), 1) * _ROW + _HINT + 2 * _PAD)
+        if (width, height) != (self.winfo_reqwidth(), self.winfo_reqheight()):
+            self.configure(width=width, height=height)
+            self.place_forget()  # so that its corners take the colours of what is under them
+            self.delete("frame")
+            left = max(x - width, theme.px(_PAD))
+            root = self.master
+            self._border = draw_border(self, (width, height), root.winfo_rootx() + left, root.winfo_rooty() + y)
+            self.place(x=left, y=y)
+            tk.Misc.tkraise(self)  # Canvas.tkraise raises its items instead
+        self._draw()
+
+    def step(self, by: int) -> None:
+        """Highlight another row."""
+        if self.hits:
+            self.row = (self.row + by) % len(self.hits)
+            self._draw()
+
+    def _draw(self) -> None:
+        self.delete("row")
+        self._photos = []
+        px, left, right = theme.px, theme.px(_PAD + _SIDE), theme.px(WIDTH - _PAD - _SIDE)
+        if not self.hits:
+            nothing = f"No results for “{self._query.strip()[:40]}”."
+            self._write(left, px(_PAD + _ROW / 2), nothing, theme.MUTED)
+        for number, hit in enumerate(self.hits):
+            top = px(_PAD) + number * px(_ROW)
+            if number == self.row:
+                self._highlight(px(_PAD), top, px(WIDTH - 2 * _PAD), px(_ROW))
+            self._write(left, top + px(15), hit.option.title, theme.TEXT, "strong")
+            self._write(right, top + px(15), SECTIONS[section_of(hit.option.path)][0], theme.MUTED, "small", "e")
+            below = f"also known as {hit.alias}" if hit.alias else hit.option.help.split(". ")[0]
+            self._write(
+                left, top + px(32), fit(self, below, theme.tk_font("small"), right - left), theme.MUTED, "small"
+            )
+        line = self.winfo_reqheight() - px(_PAD + _HINT - 4)
+        self.create_line(left, line, right, line, fill=theme.resolve(theme.LINE), tags="row")
+        self._write(left, line + px(_HINT / 2 + 2), _HELP, theme.FAINT, "small")
+        self.tag_raise("frame")
+
+    def _write(
+        self,
+        x: int,
+        y: int,
+        label: str,
+        colour: theme.Colour,
+        font: theme.FontName = "body",
+        anchor: Literal["w", "e"] = "w",
+    ) -> None:
+        fill = theme.resolve(colour)
+        self.create_text(x, y, anchor=anchor, text=label, font=theme.tk_font(font), fill=fill, tags="row")
+
+    def _highlight(self, x: int, y: int, width: int, height: int) -> None:
+        soft, card = theme.resolve(theme.ACCENT_SOFT), theme.resolve(theme.CARD)
+        photo = rounded_images.rounded(self, width, height, theme.px(theme.RADIUS), fill=soft, line=soft, bg=card)
+        self._photos.append(photo)
+        self.create_image(x, y, anchor="nw", image=photo, tags="row")
+
+    def _row_at(self, y: int) -> int:
+        """The number of the row at a height of the canvas; -1 if there is none."""
+        row = (y - theme.px(_PAD)) // theme.px(_ROW)
+        return row if 0 <= row < len(self.hits) else -1
+
+    def _pointed(self, event: tk.Event[tk.Canvas]) -> None:
+        if (row := self._row_at(event.y)) not in (-1, self.row):
+            self.row = row
+            self._draw()
+
+    def _clicked(self, event: tk.Event[tk.Canvas]) -> None:
+        if (row := self._row_at(event.y)) >= 0:
+            self._chosen(row)

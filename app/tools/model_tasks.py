@@ -18,7 +18,7 @@ _MODEL: Final = "A diffusers folder or a .safetensors file."
 _LORA: Final = "A LoRA in a .safetensors file."
 LORAS: Final = ("lora", "kohya_lora", "lora_folder")  # kinds of the source
 LORA_FILES: Final = ("lora_kohya.safetensors", "pytorch_lora_weights.safetensors")  # of a run, in its model folder
-KIND: Final = "kind"  # of the source, among the values of a task: see app/tools/source_kind.py
+KIND: Final = "kind"  # of the source, among the values of a task: see app/tools/models_page.py
 STRONGEST: Final = 100.0  # strength of a LoRA, as in scripts/common.py
 
 

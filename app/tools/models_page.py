@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import time
 import tkinter as tk
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, Literal
 
+from app.base_model import is_lora, tensor_shapes
 from app.child_program import not_started
 from app.form.setting_text import with_actions
 from app.open_path import show_folder
 from app.state import AppState
 from app.tools.job import JobResult, ModelJob, format_bytes
-from app.tools.model_tasks import KIND, TASKS, arguments, faults, suggested_out
-from app.tools.source_kind import FITTING, REASONS, SourceKind, source_kind
+from app.tools.model_tasks import FORMATS, KIND, LORA_FILES, TASKS, arguments, faults, suggested_out
 from app.tools.tool_form import ToolForm
 from app.widgets import theme
 from app.widgets.buttons import Button, Segments, card, frame, text, wrap_within
 from app.widgets.progress_bar import ProgressBar
 from app.widgets.scroll import Scroll
-from modules.files import expand_home
+from modules.config.family_files import family_names
+from modules.config.transformer_families import named_family
+from modules.files import FileFault, expand_home
 from modules.run.format_duration import format_duration
 
 POLL_MS: Final = 200
@@ -191,3 +194,51 @@ class ModelsPage(tk.Frame):
 
     def _failed(self, message: str) -> None:
         self._say(message, theme.BAD)
+
+
+# "lora_folder": a run's model folder with a LoRA, which is no source itself; "": not known
+SourceKind = Literal["folder", "lora_folder", "model", "lora", "kohya_lora", "embedding", "other", ""]
+
+# As scripts/convert.py, which a test compares.
+FITTING: Final[Mapping[SourceKind, tuple[str, ...]]] = {
+    "folder": ("single_file",),
+    "model": ("dtype", "diffusers"),
+    "lora": ("kohya", "diffusers", "dtype"),
+    "kohya_lora": ("diffusers", "kohya", "dtype"),
+    "lora_folder": ("kohya", "diffusers", "dtype"),
+    "embedding": ("embedding", "dtype"),
+    "other": ("dtype", "kohya", "diffusers", "embedding"),
+    "": tuple(FORMATS),
+}
+REASONS: Final[Mapping[SourceKind, str]] = {
+    "folder": "This is a diffusers folder, which becomes a single file.",
+    "model": "This file holds the weights of a model: they get another number format, or become a diffusers folder.",
+    "lora": "This file is a LoRA, which becomes one for other programs.",
+    "kohya_lora": "This file is a LoRA as ComfyUI, A1111 and Forge read it; it becomes one for other programs.",
+    "lora_folder": "This folder holds a LoRA: choose its .safetensors file above.",
+    "embedding": "This file is an embedding, which becomes one for other programs.",
+    "other": "What this file holds is not known; another number format suits any file.",
+    "": "",
+}
+
+
+def source_kind(name: str) -> SourceKind:
+    """What a path leads to, from the names of its tensors; reads headers only, and may be slow on a network disk."""
+    path = expand_home(name)
+    try:
+        if path.is_dir():
+            if (path / "model_index.json").is_file():
+                return "folder"
+            return "lora_folder" if any((path / name).is_file() for name in LORA_FILES) else ""
+        shapes = tensor_shapes(path) if path.suffix.lower() == ".safetensors" else None
+    except (OSError, FileFault):
+        return ""
+    if not shapes:
+        return ""
+    if is_lora(shapes):
+        return "kohya_lora" if all(name.startswith("lora_") for name in shapes) else "lora"
+    if set(shapes) == {"clip_l", "clip_g"} or (len(shapes) == 1 and "." not in next(iter(shapes))):
+        return "embedding"
+    if any(each.startswith("model.diffusion_model.") for each in shapes) or named_family(shapes) in family_names():
+        return "model"
+    return "other"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
 
-from app.widgets import theme
+from app.widgets import rounded_images, theme
 from app.widgets.button import Button, Style
 from app.widgets.card import Card
 from app.widgets.inputs import Box, Entry, Menu, Slider, Switch, TextBox, handler
+from app.widgets.padding import UnscaledPadding
 from app.widgets.popover import PopupMenu
-from app.widgets.segments import Segments
 from app.widgets.tooltip import Tooltip
 
 __all__ = [
@@ -84,3 +86,77 @@ def popup_menu(parent: tk.Misc) -> PopupMenu:
 def add_tooltip(widget: tk.Misc, content: str | Callable[[], str]) -> None:
     """Show a tooltip while the pointer rests on the widget."""
     Tooltip.attach(widget, content)
+
+
+_EDGE: Final = 2  # around each label
+
+
+class Segments(UnscaledPadding, tk.Canvas):
+    """A choice of two or three labels; Left and Right change it. `chosen` is called for what the user does."""
+
+    def __init__(
+        self,
+        parent: tk.Misc,
+        values: Sequence[str],
+        chosen: Callable[[str], object],
+        *,
+        bg: theme.Colour = theme.WINDOW,
+    ) -> None:
+        super().__init__(parent, borderwidth=0, highlightthickness=0)
+        self._chosen, self._behind = chosen, bg
+        self._value = ""
+        self._names = list(values)
+        self._panel = self.create_image(0, 0, anchor="nw")
+        self.buttons = {value: self._button(value) for value in values}
+        self.bind("<Configure>", lambda event: self._draw())
+        theme.follow(self, "segments", self._draw)
+
+    def get(self) -> str:
+        """The label that is chosen."""
+        return self._value
+
+    def set(self, value: str) -> None:
+        """Choose a label without calling `chosen`."""
+        if value != self._value:
+            self._value = value
+            for name, button in self.buttons.items():
+                is_here = name == value
+                button.configure(
+                    fg_color=theme.SELECTED if is_here else theme.HOVER,
+                    hover_color=theme.SELECTED if is_here else theme.PRESSED,
+                )
+
+    def relabel(self, value: str, text: str) -> None:
+        """Show other words for a label, such as with a count."""
+        self.buttons[value].configure(text=text)
+
+    def _button(self, value: str) -> Button:
+        height, radius = theme.CONTROL_HEIGHT - 2 * _EDGE, theme.RADIUS - _EDGE
+        button = Button(
+            self, value, partial(self._choose, value), bg=theme.HOVER, width=height, height=height, radius=radius
+        )
+        button.pack(side="left", fill="both", expand=True, padx=_EDGE, pady=_EDGE)
+        button.bind("<Left>", handler(lambda: self._step(-1)))
+        button.bind("<Right>", handler(lambda: self._step(1)))
+        return button
+
+    def _choose(self, value: str) -> None:
+        if value != self._value:
+            self.set(value)
+            self._chosen(value)
+
+    def _step(self, by: int) -> None:
+        place = self._names.index(self._value) + by if self._value in self._names else 0
+        if 0 <= place < len(self._names):
+            self.buttons[self._names[place]].focus_set()
+            self._choose(self._names[place])
+
+    def _draw(self) -> None:
+        behind, fill = theme.resolve(self._behind), theme.resolve(theme.HOVER)
+        if self.cget("bg") != behind:  # configured, a canvas requests its own default width until its next layout
+            tk.Misc.configure(self, {"bg": behind})
+        if self.winfo_width() > 1:
+            self._shape = rounded_images.rounded(
+                self, self.winfo_width(), self.winfo_height(), theme.px(theme.RADIUS), fill=fill, line=fill, bg=behind
+            )
+            self.itemconfigure(self._panel, image=self._shape)

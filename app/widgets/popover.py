@@ -14,7 +14,7 @@ from typing import ClassVar, Final, Literal
 
 from app.widgets import theme
 from app.widgets.own_events import bind_own
-from app.widgets.popover_rows import Row, Rows
+from app.widgets.popover_rows import PopoverRows, Row
 from app.widgets.tooltip import Tooltip
 
 EDGE: Final = 8  # unscaled pixels that stay free at the edges of the screen
@@ -24,7 +24,7 @@ State = Literal["normal", "disabled"]
 
 
 @dataclass(frozen=True)
-class Place:
+class Anchor:
     """Where a popover opens: its upper left corner, or its lower left one above `above` if there is more room."""
 
     x: int
@@ -41,7 +41,7 @@ class PopupMenu:
         self._parent = parent
         self.rows: list[Row] = []
         self.window: tk.Toplevel | None = None
-        self._drawn: Rows
+        self._drawn: PopoverRows
         self._typed = ("", 0.0)
         self._before: tk.Misc | None = None  # what had the focus
         self.is_opening = False  # by the event that is still being handled
@@ -80,11 +80,11 @@ class PopupMenu:
     def open_below(self, widget: tk.Misc, gap: int = 4) -> None:
         """Open at the lower edge of a widget, at least as wide as it, or above it if there is no room."""
         top, below = widget.winfo_rooty(), widget.winfo_rooty() + widget.winfo_height()
-        self._open(Place(widget.winfo_rootx(), below + theme.px(gap), top - theme.px(gap)), widget.winfo_width())
+        self._open(Anchor(widget.winfo_rootx(), below + theme.px(gap), top - theme.px(gap)), widget.winfo_width())
 
     def tk_popup(self, x: int, y: int) -> None:
         """Open at a place of the screen, moved so that all of it is on the screen."""
-        self._open(Place(x, y, y))
+        self._open(Anchor(x, y, y))
 
     def choose(self, label: str) -> None:
         """Run the command of an entry, as a click does. Raises KeyError if there is none that is enabled."""
@@ -105,7 +105,7 @@ class PopupMenu:
             self._before.focus_force()
         self.on_close()
 
-    def _open(self, place: Place, at_least: int = 0) -> None:
+    def _open(self, place: Anchor, at_least: int = 0) -> None:
         if self.rows and self.rows[-1].is_separator:
             self.rows.pop()
         owner = self._parent.winfo_toplevel()
@@ -118,7 +118,7 @@ class PopupMenu:
         window.overrideredirect(True)
         theme.paint(window, bg=theme.CARD)
         tallest = window.winfo_screenheight() * 2 // 3
-        self._drawn = Rows(window, self.rows, at_least, tallest, self._run, head=theme.px(self.head))
+        self._drawn = PopoverRows(window, self.rows, at_least, tallest, self._run, head=theme.px(self.head))
         self._drawn.pack()
         keyboard = self._add_head()
         self._place(window, place)
@@ -137,7 +137,7 @@ class PopupMenu:
         self._drawn.bind("<Key>", self._type_ahead)
         return self._drawn
 
-    def _place(self, window: tk.Toplevel, place: Place) -> None:
+    def _place(self, window: tk.Toplevel, place: Anchor) -> None:
         width, height = self._drawn.extent
         right, bottom = self._bounds(window, width, height)
         x = max(min(place.x, right - width), theme.px(EDGE))

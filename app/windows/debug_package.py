@@ -14,7 +14,7 @@ from app.windows.chooser import choose_path
 from app.windows.dialog import Dialog
 from modules.config import dump
 from modules.run import RunFolder
-from modules.run.debug_package import Part, collect_parts, write_package
+from modules.run.debug_package import PackedFile, collect_parts, write_package
 
 _SHOWN: int = 200_000  # characters of a part
 _EXPLANATION = (
@@ -28,7 +28,7 @@ class DebugPackageWindow:
 
     def __init__(self, owner: tk.Misc, state: AppState, folder: RunFolder | None, message: str = "") -> None:
         self._state, self._folder = state, folder
-        self.parts: list[Part] = []
+        self.parts: list[PackedFile] = []
         self.dialog = Dialog(owner, "Debug package", _EXPLANATION)
         holder = frame(self.dialog.body)
         holder.configure(width=theme.px(820), height=theme.px(190))
@@ -73,7 +73,7 @@ class DebugPackageWindow:
         shown.pack(side="left", fill="both", expand=True)
         return shown
 
-    def _show_parts(self, parts: list[Part]) -> None:
+    def _show_parts(self, parts: list[PackedFile]) -> None:
         if not self.dialog.window.winfo_exists():
             return
         self.parts = parts

@@ -3,7 +3,7 @@
 Nothing here needs torch; modules/annotators runs the models.
 """
 
-from modules.annotation.apply import Applied, apply_proposals
+from modules.annotation.apply import Applied, Undone, apply_proposals, undo_proposals
 from modules.annotation.messages import MOST_CHARACTERS, Message
 from modules.annotation.models import DEFAULT_MODELS, KNOWN_MODELS, model_name
 from modules.annotation.proposals import (
@@ -17,7 +17,6 @@ from modules.annotation.proposals import (
     clean_text,
     proposal_sets,
 )
-from modules.annotation.undo import Undone, undo_proposals
 
 __all__ = [
     "DEFAULT_FOLDER",

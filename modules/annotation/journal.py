@@ -105,7 +105,7 @@ class Journal:
             if end:
                 file.seek(end - 1)
                 if file.read(1) != b"\n":  # of a program that was killed: nothing was written after such a line
-                    file.truncate(_last_whole(self._file))
+                    file.truncate(sum(len(line) + 1 for line in read_lines(self._file)))
             file.seek(0, os.SEEK_END)
             file.write("".join(lines).encode("ascii"))
             file.flush()
@@ -140,10 +140,6 @@ def existing_folder(header: Header) -> Path:
 def digest_of(data: bytes) -> str:
     """SHA-256, hexadecimal."""
     return hashlib.sha256(data).hexdigest()
-
-
-def _last_whole(file: Path) -> int:
-    return sum(len(line) + 1 for line in read_lines(file))
 
 
 def _write_synced(path: Path, data: bytes) -> None:

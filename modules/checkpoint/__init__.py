@@ -5,7 +5,7 @@ from modules.checkpoint.backups import Backups, part_files, to_cpu, write_part, 
 from modules.checkpoint.best_weights import BEST_FILES, BestValidation, BestWeights, best_sha256, read_best
 from modules.checkpoint.optimizer_state import OptimizerState, pack_optimizer, unpack_optimizer
 from modules.checkpoint.saved_model import read_model_config, save_model
-from modules.checkpoint.stored_tensors import Part, Rows, StoredTensor
+from modules.checkpoint.stored_tensors import Shard, ShardRows, StoredTensor
 from modules.run.folder.backup_list import Rotation, misplaced
 from modules.run.folder.backup_manifest import (
     BACKUP_NAME,
@@ -29,10 +29,10 @@ __all__ = [
     "BestWeights",
     "FileEntry",
     "OptimizerState",
-    "Part",
     "Position",
     "Rotation",
-    "Rows",
+    "Shard",
+    "ShardRows",
     "StoredState",
     "StoredTensor",
     "TrainingState",

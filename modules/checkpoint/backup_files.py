@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from modules.checkpoint.optimizer_state import OptimizerState, Plain
-from modules.checkpoint.stored_tensors import Part, StoredTensor, stored_tensors
+from modules.checkpoint.stored_tensors import Shard, StoredTensor, stored_tensors
 from modules.config import ResumeError
 from modules.files import Record, printable
 from modules.run.folder.backup_manifest import (
@@ -39,7 +39,7 @@ class TrainingState:
     optimizer: OptimizerState
     scaler: dict[str, Plain]
     config: Mapping[str, object] = field(default_factory=dict)  # of the run that wrote the backup; set when it is read
-    part: Part | None = None  # that its tensors are, of a state that is divided among the ranks; None: they are whole
+    part: Shard | None = None  # that its tensors are, of a state that is divided among the ranks; None: they are whole
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from modules.checkpoint.backup_files import TrainingState
 from modules.checkpoint.hashed_files import write_bytes, write_tensors
-from modules.checkpoint.stored_tensors import Part
+from modules.checkpoint.stored_tensors import Shard
 from modules.checkpoint.tensor_sink import TensorSink, add_tensors
 from modules.config import ResumeError
 from modules.files import PARTIAL, REPLACED, is_link, put_back_replaced, remove_tree
@@ -125,7 +125,7 @@ def write_texts(folder: Path, state: TrainingState, config_json: str) -> dict[st
 
 
 def write_part(
-    state: TrainingState, part: Part, open_file: Callable[[str], AbstractContextManager[TensorSink]]
+    state: TrainingState, part: Shard, open_file: Callable[[str], AbstractContextManager[TensorSink]]
 ) -> dict[str, FileEntry]:
     """Write the tensors of one rank's part into the files that `open_file` opens by their names. Raises OSError."""
     files = {}

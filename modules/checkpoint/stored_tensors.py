@@ -24,7 +24,7 @@ _Pair = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 53)]], Field(min_lengt
 _FAULTS: Final = (OSError, SafetensorError, ValueError, TypeError, KeyError, AttributeError)
 
 
-class Rows(NamedTuple):
+class ShardRows(NamedTuple):
     """Where the rows of a shard are: the full tensor is divided along its first dimension."""
 
     first: int
@@ -32,12 +32,12 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
+class Shard:
     """Which part of a sharded state the tensors of one rank are."""
 
     index: int  # the rank
     count: int  # of parts
-    rows: Mapping[str, Mapping[str, Rows]]  # by kind and name; what is not named is whole, and in this part alone
+    rows: Mapping[str, Mapping[str, ShardRows]]  # by kind and name; what is not named is whole, and in this part alone
     ticket: int = 0  # the same on all ranks for the parts of one backup, another one for each backup of a process
 
     def metadata(self, kind: str, step: int) -> dict[str, str]:
@@ -53,7 +53,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _StoredShard:
     """What one file holds of a tensor."""
 
     file: Path
@@ -61,7 +61,7 @@ class _Piece:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    rows: Rows | None  # None: the whole
+    rows: ShardRows | None  # None: the whole
 
     @property
     def first(self) -> int:
@@ -83,7 +83,7 @@ class _Piece:
 class StoredTensor:
     """A tensor of a backup: `[...]` reads all of it, `[a:b]` only these rows, from the files that have them."""
 
-    def __init__(self, pieces: Sequence[_Piece]) -> None:
+    def __init__(self, pieces: Sequence[_StoredShard]) -> None:
         """`pieces` follow each other without a gap."""
         first = pieces[0]
         self._pieces = pieces
@@ -122,7 +122,7 @@ def stored_tensors(files: Sequence[Path], step: int | None) -> dict[str, StoredT
 
     Raises ResumeError if a file is damaged, or if the parts do not make up whole tensors.
     """
-    pieces: dict[str, list[_Piece]] = {}
+    pieces: dict[str, list[_StoredShard]] = {}
     for index, file in enumerate(files):
         for piece in _pieces(file, None if step is None else (index, len(files), step)):
             pieces.setdefault(piece.name, []).append(piece)  # in the order of ranks, and so of rows
@@ -134,7 +134,7 @@ def stored_tensors(files: Sequence[Path], step: int | None) -> dict[str, StoredT
     return found
 
 
-def _pieces(file: Path, part: tuple[int, int, int] | None) -> Iterable[_Piece]:
+def _pieces(file: Path, part: tuple[int, int, int] | None) -> Iterable[_StoredShard]:
     """What a file holds; `part` is its index, the number of parts and the step, None if it is the only file."""
     try:
         opened = safe_open(file, framework="pt", device="cpu")
@@ -147,10 +147,10 @@ def _pieces(file: Path, part: tuple[int, int, int] | None) -> Iterable[_Piece]:
     rows = {} if part is None else _rows(file, metadata, *part)
     if unknown := sorted(rows.keys() - shapes.keys()):
         raise ResumeError(f"{file} is damaged: it has no {printable(unknown[0], 80)!r}, whose rows it names.")
-    return [_Piece(file, opened, name, shape, dtypes[name], rows.get(name)) for name, shape in shapes.items()]
+    return [_StoredShard(file, opened, name, shape, dtypes[name], rows.get(name)) for name, shape in shapes.items()]
 
 
-def _rows(file: Path, metadata: Mapping[str, str], index: int, count: int, step: int) -> dict[str, Rows]:
+def _rows(file: Path, metadata: Mapping[str, str], index: int, count: int, step: int) -> dict[str, ShardRows]:
     """Which rows the tensors of a part are."""
     kind = file.name.partition("-")[0]
     for name, expected in (("kind", kind), ("part", index + 1), ("parts", count), ("step", step)):
@@ -161,10 +161,10 @@ def _rows(file: Path, metadata: Mapping[str, str], index: int, count: int, step:
         pairs = validate_record(dict[str, _Pair], decode_json(metadata.get(_ROWS, "")))
     except FileFault as fault:
         raise ResumeError(f"{file} is damaged: the list of rows in its header {fault}.") from None
-    return {name: Rows(*pair) for name, pair in pairs.items()}
+    return {name: ShardRows(*pair) for name, pair in pairs.items()}
 
 
-def _fault(pieces: Sequence[_Piece]) -> str:
+def _fault(pieces: Sequence[_StoredShard]) -> str:
     """Why these are not the parts of one tensor; empty if they are."""
     if len(pieces) > 1 and any(piece.rows is None for piece in pieces):
         return "is in several parts, and one of them has it as a whole"

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from modules.config import ConfigError, TrainConfig
 from modules.distributed.ddp import MIB, same_on_all_ranks, with_sync_batch_norm
 from modules.distributed.process_group import Group
-from modules.distributed.weights import Rows, Weights, swap_values
+from modules.distributed.weights import FullTensor, Weights, swap_values
 from modules.torch_compat import TorchTooOld, all_gather_single, found_overflows, gathered_apart, needs_zero_gradients
 
 
@@ -185,7 +185,7 @@ class ShardedWeights(Weights):
         for unit in self._units():
             unit.reshard()
 
-    def shard(self, name: str, full: Rows) -> Tensor:
+    def shard(self, name: str, full: FullTensor) -> Tensor:
         if name not in self.shapes or full.shape != self.shapes[name]:
             return full[...]
         rows = self._rows(full.shape)

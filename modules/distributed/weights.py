@@ -16,7 +16,7 @@ def is_sharded(tensor: Tensor) -> bool:
     return dtensor is not None and isinstance(tensor, dtensor.DTensor)
 
 
-class Rows(Protocol):
+class FullTensor(Protocol):
     """A full tensor, or one in a file, of which `[...]` is the whole and `[a:b]` some rows."""
 
     @property
@@ -84,7 +84,7 @@ class Weights:
     def reshard(self) -> None:
         """After forwards without a backward: return the model to its state between steps."""
 
-    def shard(self, name: str, full: Rows) -> Tensor:
+    def shard(self, name: str, full: FullTensor) -> Tensor:
         """This rank's part, shaped like `local[name]`, of a tensor shaped like weight `name`; others unchanged."""
         return full[...]
 
@@ -104,7 +104,7 @@ class Weights:
         return dict(self.model.state_dict())
 
     @torch.no_grad()
-    def load_full(self, full: Mapping[str, Rows]) -> None:
+    def load_full(self, full: Mapping[str, FullTensor]) -> None:
         """Load trained weights and, if present, buffers from full tensors, one after the other.
 
         Raises KeyError if a weight is missing, ValueError if a shape differs.

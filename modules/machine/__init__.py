@@ -16,7 +16,6 @@ from modules.machine.host import (
     process_start,
     set_hostname,
     system_hostname,
-    torch_version,
 )
 from modules.machine.links import Link, gpu_links, link_table, without_peer_access
 from modules.machine.ports import PortReservations, find_free_port, port_is_free
@@ -73,7 +72,6 @@ __all__ = [
     "set_hostname",
     "spills_to_host",
     "system_hostname",
-    "torch_version",
     "visible_gpus",
     "without_peer_access",
 ]

@@ -1,6 +1,5 @@
 """Name, CPUs, memory, disk and addresses of this machine."""
 
-import importlib.metadata
 import math
 import os
 import socket
@@ -122,14 +121,6 @@ def local_addresses() -> list[str]:
         if address.family == socket.AF_INET
     )
     return [address for address in found if not address.startswith("127.")]
-
-
-def torch_version() -> str | None:
-    """The installed version of PyTorch, for example "2.13.0+cpu", without importing it; None if not installed."""
-    try:
-        return importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _cgroup_quota() -> int | None:

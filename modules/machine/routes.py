@@ -76,7 +76,11 @@ def network_cards() -> list[str]:
         if name in states
         and states[name].isup
         and not name.startswith("docker")
-        and any(_leads_outside(each.address) for each in addresses if each.family in {socket.AF_INET, socket.AF_INET6})
+        and any(
+            not ipaddress.ip_address(each.address.partition("%")[0]).is_loopback
+            for each in addresses
+            if each.family in {socket.AF_INET, socket.AF_INET6}
+        )
     ]
 
 
@@ -88,10 +92,6 @@ def is_loopback_name(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def _leads_outside(address: str) -> bool:
-    return not ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def _interface_of(address: str) -> str | None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
 from PIL import Image
 
@@ -15,14 +18,12 @@ from modules.config.hyperparameters import HyperParameter
 from modules.files import printable
 from modules.monitoring.background import BackgroundThread
 from modules.monitoring.device_log import DeviceLog, Reading
-from modules.monitoring.final_metrics import FinalMetrics
 from modules.monitoring.images import save_image
 from modules.monitoring.performance_monitor import PerformanceMonitor
 from modules.monitoring.report_protocol import StepRecord
 from modules.monitoring.step_times import RankStepTimes
 from modules.monitoring.tensorboard import Histogram, TensorBoardWriter
 from modules.monitoring.terminal import open_terminal
-from modules.monitoring.throughput import Throughput
 from modules.monitoring.wandb_log import WandbLog
 from modules.run import EventLog, Failure, exit_code_of
 from modules.run.endings import ENDINGS
@@ -255,3 +256,65 @@ class RunReport:
 def _shown(metric: str, value: float) -> str:
     """An accuracy in percent, any other metric as it is."""
     return f"{value:.2%}" if "accuracy" in metric else f"{value:.5g}"
+
+
+WINDOW = 50  # steps
+
+
+class Throughput:
+    """A moving window over the last steps. Pauses between steps (sampling, saving) do not count."""
+
+    def __init__(self) -> None:
+        self._samples: deque[int] = deque(maxlen=WINDOW)
+        self._seconds: deque[float] = deque(maxlen=WINDOW)
+        self._seen: int | None = None
+
+    def add(self, samples_seen: int, seconds: float) -> None:
+        """Add a step that took `seconds`, with `samples_seen` samples done after it."""
+        if self._seen is not None:
+            self._samples.append(samples_seen - self._seen)
+            self._seconds.append(seconds)
+        self._seen = samples_seen
+
+    def samples_per_s(self) -> float:
+        """Samples per second; 0 until the second step, because the first one includes the warm-up."""
+        seconds = sum(self._seconds)
+        return sum(self._samples) / seconds if seconds > 0 else 0.0
+
+    def eta_s(self, remaining_samples: int) -> float | None:
+        """Seconds for `remaining_samples` at the current speed; None while it is unknown."""
+        speed = self.samples_per_s()
+        return remaining_samples / speed if speed > 0 else None
+
+
+LAST_STEPS: Final = 100  # whose mean loss is that of the end: a single step's is mostly noise
+
+
+class FinalMetrics:
+    """Follows steps and validations since the last start; memory does not grow with their number."""
+
+    def __init__(self) -> None:
+        self.step = 0  # the last one
+        self._losses: deque[float] = deque(maxlen=LAST_STEPS)
+        self._validations: dict[str, float] = {}  # by tag
+
+    def add_step(self, step: int, loss: float) -> None:
+        """A step that is done; a loss that is not finite is left out."""
+        self.step = step
+        if math.isfinite(loss):
+            self._losses.append(loss)
+
+    def add_validation(self, name: str, loss: float, metrics: Mapping[str, float]) -> None:
+        """The latest of the set `name`, "validation" or "test", with metrics such as the accuracy."""
+        found = {f"final/{name}_loss": loss, **{f"final/{name}_{metric}": each for metric, each in metrics.items()}}
+        self._validations |= {tag: value for tag, value in found.items() if math.isfinite(value)}
+        if math.isfinite(loss):
+            best = f"final/best_{name}_loss"
+            self._validations[best] = min(loss, self._validations.get(best, math.inf))
+
+    def scalars(self, samples_per_s: float) -> dict[str, float]:
+        """By tag; empty before the first step."""
+        if not self._losses:
+            return {}
+        mean = math.fsum(self._losses) / len(self._losses)
+        return {"final/loss": mean, **self._validations, "final/samples_per_s": samples_per_s}

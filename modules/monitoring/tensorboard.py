@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
+import os
+import queue
+import socket
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from modules.config.hyperparameters import HyperParameter
-from modules.files import read_bytes
+from modules.files import open_for_writing, printable, read_bytes
 from modules.files.images import open_image
-from modules.monitoring.tensorboard_file import TensorBoardFile
 
 log = logging.getLogger("tandem")
-_MOST_BYTES = 1 << 30  # of a picture
+_MOST_PICTURE_BYTES = 1 << 30  # of a picture
 _RGB = 3  # number of channels
 
 
@@ -51,7 +56,7 @@ class TensorBoardWriter:
         with open_image(file) as header:
             width, height = header.size
         image = self._summary.Image(
-            encoded_image_string=read_bytes(file, _MOST_BYTES), height=height, width=width, colorspace=_RGB
+            encoded_image_string=read_bytes(file, _MOST_PICTURE_BYTES), height=height, width=width, colorspace=_RGB
         )
         value = self._summary.Value(tag=tag, image=image)
         self._add([value], step)
@@ -112,3 +117,71 @@ class TensorBoardWriter:
     def _add(self, values: Sequence[object], step: int) -> None:
         event = self._event(wall_time=time.time(), step=step, summary=self._summary(value=values))
         self._file.add(event.SerializeToString())
+
+
+_FLUSH_EVERY_S: Final = 5.0
+_MOST_BYTES: Final = 32 << 20  # kept while the disk accepts no writes
+
+
+class TensorBoardFile:
+    """Appends records in a thread of its own; a failing disk delays them, with one warning, but never raises."""
+
+    def __init__(self, folder: Path, warn: Callable[[str], object]) -> None:
+        # as TensorBoard's own writer names them: it reads all files with "tfevents" in the name
+        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}.{time.monotonic_ns()}"
+        self._path, self._warn = folder / name, warn
+        self._records = queue.SimpleQueue[bytes | None]()
+        self._pending = bytearray()  # checksummed records, and the rest of one of which the disk took a part
+        self._has_warned = False
+        self._thread = threading.Thread(target=self._write_records, name="tensorboard", daemon=True)
+        self._thread.start()
+
+    def add(self, event: bytes) -> None:
+        """Append an encoded Event."""
+        self._records.put(event)
+
+    def close(self) -> None:
+        """Write what is still buffered."""
+        self._records.put(None)
+        self._thread.join()
+
+    # The thread
+
+    def _write_records(self) -> None:
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        checksummed = RecordWriter(self)
+        flush_at = time.monotonic()  # the first record at once
+        while True:
+            with suppress(queue.Empty):
+                event = self._records.get(timeout=max(0.0, flush_at - time.monotonic()) if self._pending else None)
+                if event is None:
+                    break
+                if len(self._pending) < _MOST_BYTES:
+                    checksummed.write(event)
+            if time.monotonic() >= flush_at:
+                self._flush()
+                flush_at = time.monotonic() + _FLUSH_EVERY_S
+        self._flush()
+
+    def write(self, data: bytes) -> None:
+        """Called by RecordWriter."""
+        self._pending += data
+
+    def _flush(self) -> None:
+        try:
+            if not self._pending:
+                return
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            file = open_for_writing(self._path, append=True)
+            try:
+                del self._pending[: os.write(file, self._pending)]
+            finally:
+                os.close(file)
+        except OSError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                self._warn(
+                    f"The files for TensorBoard in {printable(self._path.parent)} cannot be written "
+                    f"({error.strerror or error}). Training continues; what they lack is written once that is possible."
+                )

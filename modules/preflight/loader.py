@@ -31,8 +31,8 @@ from modules.preflight.disk import existing_parent
 from modules.run.join.fingerprint import data_listing
 from modules.run.preflight_report.report import Cell
 from modules.training.data.class_labels import label_concepts, with_classes
+from modules.training.data.custom_dataset import order_items
 from modules.training.data.dataset import caches_images
-from modules.training.data.own_data import order_items
 from modules.training.memory.model_setup import check_available, load_family
 
 _IMAGES = 32

@@ -16,8 +16,7 @@ from modules.run.hosts.host import Host
 from modules.run.join.join_line import remove_join_line
 from modules.run.join.join_token import check_token
 from modules.run.launch.plan import LaunchPlan
-from modules.run.launch.run_plan import plan_of, print_plan
-from modules.run.start_machines import MachinesStart
+from modules.run.start_machines import MachinesStart, plan_of, print_plan
 from modules.run.supervise.outcome import STARTING, RunOutcome
 from modules.run.supervise.supervisor import Supervisor
 

@@ -26,7 +26,6 @@ from modules.run.join.server import JoinServer
 from modules.run.join.session import StopRequested, raise_on_stop_signals
 from modules.run.launch.plan import LaunchPlan
 from modules.run.launch.restarts import resume_since
-from modules.run.launch.run_plan import plan_of, print_plan
 from modules.run.supervise.outcome import CODE_OF_STOP, REASON_OF_CODE, outcome_message
 from modules.run.supervise.supervisor import Supervisor, any_failure
 
@@ -285,3 +284,34 @@ class MachinesStart:
         if error is not None:
             self._events.write("error", rank=0, host="", kind=kind, message=error.message, advice=error.advice)
         self._events.write("finished", reason="failed" if exit_code == FAILED else kind, exit_code=exit_code)
+
+
+def plan_of(
+    config: TrainConfig,
+    folder: RunFolder,
+    extra_args: Sequence[str],
+    ports: PortReservations,
+    *,
+    require_multi_gpu: bool = False,
+) -> LaunchPlan:
+    """The plan of a run in its folder, with a port that is reserved in `ports`.
+
+    Raises ConfigError if this machine cannot run it.
+    """
+    return LaunchPlan.from_config(
+        config,
+        config_path=folder.config_file,
+        run_folder=folder.path,
+        extra_args=extra_args,
+        require_multi_gpu=require_multi_gpu,
+        is_free=ports.take,
+    )
+
+
+def print_plan(plan: LaunchPlan, echo: Echo, *, skip: Sequence[str] = ()) -> None:
+    """Print what differs from the config, and the variables."""
+    for reason in plan.reasons:
+        if reason not in skip:
+            echo(f"Note: {reason}.")
+    for sentence in plan.variables.describe():
+        echo(sentence)

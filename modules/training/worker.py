@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from modules.config import ConfigError, Interval, TrainConfig, TrainingError
 from modules.config.hyperparameters import hyperparameters
@@ -30,6 +32,7 @@ from modules.monitoring.wandb_log import WandbLog
 from modules.run import (
     Commands,
     EventLog,
+    EventReader,
     Failure,
     RunFolder,
     SilentCommands,
@@ -38,21 +41,25 @@ from modules.run import (
     exit_code_of,
     record_failure,
     release_reserve,
+    root_cause,
     start_rank_log,
     stop_rank_log,
 )
 from modules.run.batch_size.records import SearchRequest
 from modules.run.benchmark.records import BenchmarkRequest
+from modules.run.console import warn
+from modules.run.folder.event_summary import EventSummary
 from modules.run.folder.run_lock import training_lock
 from modules.run.html_report import update_report
-from modules.run.launch.restarts import resume_after_restart
+from modules.run.launch.fatal_startup import is_fatal, report_fatal_startup
+from modules.run.launch.restarts import restarts_left, resume_after_restart
 from modules.run.queued_output import queued_output
+from modules.run.supervise.outcome import outcome_message, outcome_of_failure
 from modules.training.actions import ACTIONS
 from modules.training.backup.find_backup import find_backup
 from modules.training.device.choice import require_device
 from modules.training.loop import run_info
 from modules.training.loop.distributed_trainer import DataParallelTrainer, DistributedTrainer
-from modules.training.loop.failure_report import cause_of, report_failure
 from modules.training.loop.generic_trainer import GenericTrainer
 from modules.training.state.requests import PAUSE, STOP_REQUESTS, ControlRequests, Outcome, StoppedBeforeTraining
 from modules.training.step.metrics import metric_names
@@ -238,3 +245,50 @@ def _spawned_worker(rank_env: RankEnv, config: TrainConfig, folder: RunFolder, r
 def supervised_by_us() -> bool:
     """Whether modules.run.supervise.supervisor started this process, and will report how it ends."""
     return "TANDEM_START" in os.environ
+
+
+# How long a rank gives the others to report what it would otherwise report itself.
+_OTHERS_REPORT_WITHIN_S: Final = 3.0
+
+
+def report_failure(failure: Failure, folder: RunFolder, report: Report, rank: int) -> None:
+    """Report why the run ended as rank 0, or as rank 1 if rank 0 itself is what failed."""
+    report_fatal_startup(exit_code_of(failure.kind))
+    if restarts_left() and not is_fatal(exit_code_of(failure.kind)):
+        report.warning(
+            f"Rank {failure.rank} on {failure.host} failed: {failure.message} torchrun starts all ranks again, "
+            f"which resume from the newest backup ({restarts_left()} restarts left)."
+        )
+    elif rank == 0:
+        _report_end(failure, folder, report)
+    elif rank == 1 and failure.rank == 0 and not _rank0_reported(folder, failure):
+        _report_end(failure, folder, RunReport(EventLog(folder.events_file), None))
+
+
+def cause_of(folder: RunFolder, own: Failure) -> Failure:
+    """The failure that caused this one; for a secondary failure, after a moment in which the cause is written down."""
+    deadline = time.monotonic() + _OTHERS_REPORT_WITHIN_S
+    while own.is_secondary and time.monotonic() < deadline:
+        cause = root_cause(folder)
+        if cause is not None and not cause.is_secondary:
+            return cause
+        time.sleep(0.1)
+    return root_cause(folder) or own
+
+
+def _report_end(failure: Failure, folder: RunFolder, report: Report) -> None:
+    outcome = outcome_of_failure(failure, EventSummary.of_file(folder.events_file))
+    report.failed(failure)
+    warn(outcome_message(outcome, folder))
+
+
+def _rank0_reported(folder: RunFolder, failure: Failure) -> bool:
+    """Whether rank 0 reported how the run ended, before or soon after its failure was known."""
+    events, reader = EventSummary(), EventReader(folder.events_file)
+    deadline = time.monotonic() + _OTHERS_REPORT_WITHIN_S
+    while time.monotonic() < deadline:
+        events.read(reader)
+        if events.finished_at is not None and events.finished_at > failure.time - _OTHERS_REPORT_WITHIN_S:
+            return True
+        time.sleep(0.1)
+    return False

@@ -14,10 +14,8 @@ from typing import Any, Self
 from app.form.choice_fields import MenuField, SwitchField
 from app.form.family_fields import SubmoduleField
 from app.form.field import Field
-from app.form.interval import IntervalField
-from app.form.long_text import LongTextField
 from app.form.setting_text import format_value
-from app.form.text_fields import TextField
+from app.form.text_fields import IntervalField, LongTextField, TextField
 from app.main_window import MainWindow
 from app.preferences import Preferences
 from app.sections.places import section_of

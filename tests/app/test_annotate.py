@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 from PIL import Image
 
-from app.annotate.choices import OTHER_FOLDER, OWN_MODEL, TASKS, faults, order
 from app.annotate.job import AnnotateJob
 from app.annotate.page import AnnotatePage
 from app.annotate.rows import Row
+from app.annotate.setup import OTHER_FOLDER, OWN_MODEL, TASKS, faults, order
 from app.annotate.status import JobStatus
 from modules.annotation import Header, Proposal, ProposalSet
 from scripts.annotate_options import add_task_options, header_of

@@ -15,7 +15,7 @@ from app.base_model import inspect_base_model, other_family
 from app.curves.noise_card import whole_path
 from app.generate.run_models import inspect_model
 from app.generate.settings import GenerateSettings, arguments
-from app.runs.checks import missing_for_training
+from app.runs.start_check import missing_for_training
 from app.widgets import theme
 from app.windows.chooser import _existing
 from modules.config import TrainConfig

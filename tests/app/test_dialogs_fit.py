@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from app.monitor.sample_index import SampleIndex
+from app.monitor.run_edits import RunNotesWindow
+from app.monitor.samples import SampleIndex
 from app.monitor.viewer import SampleViewer
-from app.multi_gpu.host_dialog import HostDialog
-from app.runs.ask_machines import ask_machines
+from app.multi_gpu.hosts_card import HostDialog
+from app.runs.actions import ask_machines
 from app.widgets.button import Button
 from app.widgets.inputs import Entry
 from app.widgets.scroll import enclosing
@@ -22,7 +23,6 @@ from app.windows.error_details import ErrorDetails
 from app.windows.file_dialog import FileDialog
 from app.windows.importer import show_import
 from app.windows.preflight import PreflightWindow
-from app.windows.run_notes import RunNotesWindow
 from app.windows.shortcuts import show_shortcuts
 from app.windows.welcome import show_welcome
 from modules.importers import import_file

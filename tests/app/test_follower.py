@@ -16,8 +16,7 @@ import pytest
 from rich.console import Console
 
 from app.monitor.run_list import RunList
-from app.runs.control import RunControl
-from app.runs.follower import Follower
+from app.runs.control import Follower, RunControl
 from app.runs.join_prompt import JoinPrompt, join_prompt_of
 from app.runs.liveness import Liveness, read_liveness
 from app.runs.status import STOPPING, Status, status_of

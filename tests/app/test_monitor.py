@@ -21,7 +21,7 @@ from PIL import Image, ImageColor, ImageGrab
 
 from app.monitor.curves import SPANS
 from app.monitor.run_list import read_view
-from app.monitor.sample_index import SampleIndex
+from app.monitor.samples import SampleIndex
 from app.preferences import Preferences
 from app.runs.liveness import Liveness
 from app.widgets import theme
@@ -127,7 +127,7 @@ def test_nothing_measured_before_a_resume_stays(
     run = driven.window.state_.run
     driven.until(lambda: len(page.stats) == 4, "four processes")
     starts = Liveness(launcher=Launcher(psutil.Process(), time.time() + 60))
-    monkeypatch.setattr("app.runs.follower.read_liveness", lambda folder: starts)
+    monkeypatch.setattr("app.runs.control.read_liveness", lambda folder: starts)
     driven.until(lambda: run.status().kind == "starting", "the next start")
     driven.until(lambda: not page.stats, "no processes")
     driven.until(lambda: figures.labels["loss"].cget("text") == "-", "no loss")

@@ -13,7 +13,7 @@ from app.form.family_method import method_for
 from app.form.setting_text import choice_details, help_text
 from app.widgets.button import Button
 from app.widgets.popover import PopupMenu
-from app.widgets.popover_rows import Rows
+from app.widgets.popover_rows import PopoverRows
 from app.widgets.tooltip import Tooltip
 from app.windows.own_presets import OwnPresetsWindow
 from modules.config import TrainConfig, find_option, load_preset, preset_names
@@ -29,11 +29,11 @@ def popover(driver: Driver) -> tk.Toplevel | None:
     return None if found is None else found.window
 
 
-def rows(driver: Driver) -> Rows:
+def rows(driver: Driver) -> PopoverRows:
     window = popover(driver)
     assert window is not None
     (drawn,) = window.winfo_children()
-    assert isinstance(drawn, Rows)
+    assert isinstance(drawn, PopoverRows)
     return drawn
 
 

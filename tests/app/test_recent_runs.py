@@ -12,7 +12,7 @@ from app.monitor.log_reader import _log_files
 from app.monitor.recent_runs import _about, loss_outline, read_recent
 from app.monitor.run_edits import moved_path
 from app.monitor.run_list import RunList
-from app.monitor.run_table import _figures
+from app.monitor.runs import _figures
 from app.runs.control import active_runs, create_run, existing_run
 from app.runs.liveness import read_liveness
 from app.runs.status import status_of

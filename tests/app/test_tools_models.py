@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from app.tools.model_tasks import FORMATS, KIND, TASKS, ModelTask, arguments, faults, suggested_out
-from app.tools.models_page import ModelsPage
-from app.tools.source_kind import FITTING, SourceKind, source_kind
+from app.tools.models_page import FITTING, ModelsPage, SourceKind, source_kind
 from app.tools.tool_form import ToolForm
 from app.widgets.buttons import Switch
 from modules.checkpoint.formats.file_types import detect_file_type

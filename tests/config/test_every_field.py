@@ -131,7 +131,7 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
 
 def settle_memory(data: Any) -> None:
     """What the ways to save memory do not go with."""
-    if not OPTIMIZERS[data["optimizer"]["name"]].steps_alone:
+    if not OPTIMIZERS[data["optimizer"]["name"]].per_parameter_step:
         data["stochastic_rounding"] = data["fused_backward"] = False
     if data["block_offload"]:
         data.update(method="lora", compile=False, stochastic_rounding=False)

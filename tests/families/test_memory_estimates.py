@@ -19,12 +19,10 @@ from modules.families._by_name import family_class
 from modules.families._family import Family
 from modules.training.device.precision import Precision
 from modules.training.memory.block_offload import BlockOffload
-from modules.training.memory.encoding import encoding_activations
-from modules.training.memory.fake_model import fake_family
-from modules.training.memory.live_bytes import LiveBytes
+from modules.training.memory.live_bytes import LiveBytes, encoding_activations
 from modules.training.memory.model_setup import load_family, prepare_model
 from modules.training.memory.move_model import move_model
-from modules.training.memory.table import MemoryTable, _activations, _peak, memory_table
+from modules.training.memory.table import MemoryTable, _activations, _peak, fake_family, memory_table
 from modules.training.optim.optimizers import build_optimizer
 from tests.families.tiny_flow_pipelines import TINY
 

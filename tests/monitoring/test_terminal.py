@@ -10,8 +10,8 @@ import termios
 
 import pytest
 
+from modules.monitoring.report import Throughput
 from modules.monitoring.terminal import PlainTerminal, open_terminal
-from modules.monitoring.throughput import Throughput
 from modules.run.console import echo, warn
 from modules.run.format_progress import BYTES, format_progress
 from tests.runs import ROOT, environment

@@ -222,7 +222,7 @@ def test_ctrl_c_during_the_imports_is_one_line(tmp_path: Path) -> None:
 
 
 def test_bench_all_runs_every_benchmark() -> None:
-    children = {"side_by_side", "traffic"}  # processes of trainer_overhead and scaling
+    children = {"side_by_side"}  # of trainer_overhead
     no_figures = {"monkey"}  # clicks at random for as long as one likes
     needs_a_gpu = {"gpu"}
     programs = {file.stem for file in (ROOT / "benchmarks").glob("*.py") if '"__main__"' in file.read_text()}

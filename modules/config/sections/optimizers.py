@@ -2,21 +2,61 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self, Union
 
-from pydantic import Discriminator, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from modules.config.section import Section, broken_rules, setting
-from modules.config.sections.optimizer_fields import (
-    BETAS,
-    Beta,
-    PositiveBeta,
-    betas_setting,
-    clip_threshold_setting,
-    eps_setting,
-    foreach_setting,
-    fused_setting,
-    weight_decay_setting,
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+PositiveBeta = Annotated[float, Field(gt=0, lt=1)]
+
+BETAS: Final = (
+    "Decay rates of the running averages: first of the gradient (momentum), then of its square. Closer to 1 is "
+    "smoother and slower to react."
+)
+betas_setting = partial(setting, title="Betas", help=BETAS, advanced=True, resume="warn")
+eps_setting = partial(
+    setting,
+    title="Epsilon",
+    help="A small number that keeps the optimizer from dividing by zero. Rarely worth changing.",
+    advanced=True,
+    gt=0,
+    le=1,
+    resume="warn",
+)
+weight_decay_setting = partial(
+    setting,
+    title="Weight decay",
+    help="Pulls all weights slightly towards zero at every step, which reduces overfitting. 0 switches it off.",
+    ge=0,
+    le=10,
+    resume="warn",
+)
+fused_setting = partial(
+    setting,
+    title="Fused optimizer step",
+    help="Runs the whole update in one kernel: slightly faster, same result. It also skips a non-finite step without "
+    "waiting for the GPU.",
+    advanced=True,
+)
+foreach_setting = partial(
+    setting,
+    title="Foreach optimizer step",
+    help="Without the fused step, GPUs update all weights at once instead of one after the other: faster, with memory "
+    "for one more copy of what is trained. Same result.",
+    advanced=True,
+    depends_on="!fused",
+)
+clip_threshold_setting = partial(
+    setting,
+    title="Clip threshold",
+    help="Scales down a step that would change the weights by more than this on average. Smaller is more careful.",
+    advanced=True,
+    gt=0,
+    le=1000,
+    resume="warn",
 )
 
 
@@ -30,7 +70,7 @@ class Optimizer(Section):
     # Whether each weight is updated from its own history alone, so that a tensor may be split across GPUs.
     is_elementwise: ClassVar[bool] = False
     # Whether a weight's step needs no other weight's gradient, so that weights can be updated one by one.
-    steps_alone: ClassVar[bool] = True
+    per_parameter_step: ClassVar[bool] = True
     # Whether it estimates the step size: the learning rate is then a factor, which does not grow with the batch.
     finds_step_size: ClassVar[bool] = False
 
@@ -243,7 +283,7 @@ class Prodigy(Optimizer):
     section_title: ClassVar[str] = "Prodigy"
     target: ClassVar[str] = "modules.training.optim.prodigy:Prodigy"
     finds_step_size: ClassVar[bool] = True
-    steps_alone: ClassVar[bool] = False
+    per_parameter_step: ClassVar[bool] = False
 
     name: Literal["prodigy"] = "prodigy"
     betas: tuple[Beta, Beta] = betas_setting((0.9, 0.999))

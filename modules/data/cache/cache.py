@@ -9,7 +9,7 @@ import numpy as np
 
 from modules.config.sections.data import DataSettings
 from modules.data.cache.encode import Encode, Encoder, Warn
-from modules.data.cache.encode_batches import EncodeBatches, Rows, make_encode_batches
+from modules.data.cache.encode_batches import EncodeBatches, RowIndices, make_encode_batches
 from modules.data.cache.keys import NO_MASK, WHOLE_MASK, ViewKeys
 from modules.data.cache.manifest import CacheManifest
 from modules.data.cache.reader import CachedExamples, Slots
@@ -39,13 +39,13 @@ class Cache:
         self._settings = settings
         self._keys = ViewKeys(index, settings.concepts, fingerprint, captions_in_key)
 
-    def missing(self) -> Rows:
+    def missing(self) -> RowIndices:
         """int64 [missing]: index rows not fully cached, apart from files known to be bad; the same on every rank."""
         manifest = CacheManifest(self._cache_dir)
         done = set(self._done_rows(manifest))
         return np.array([row for row in range(len(self._index)) if row not in done], dtype=np.int64)
 
-    def batches(self, rows: Rows, size: int) -> EncodeBatches:
+    def batches(self, rows: RowIndices, size: int) -> EncodeBatches:
         """The given rows in batches of at most `size` images that are encoded together."""
         return make_encode_batches(rows, self._index.bucket, size)
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Rows: TypeAlias = NDArray[np.int64]
+RowIndices: TypeAlias = NDArray[np.int64]
 
 _MAX_BATCH = 16
 _PIXELS_PER_BATCH = 1 << 20  # four images of 512 x 512, or one of 1024 x 1024, keep a GPU busy
@@ -20,9 +20,9 @@ class EncodeBatches:
     """Rows of the index in batches of one bucket and at most `size` images each."""
 
     size: int
-    rows: Rows  # [rows], the rows of a batch next to each other
-    first: Rows  # [batches], start of each batch in `rows`
-    last: Rows  # [batches], its end (exclusive)
+    rows: RowIndices  # [rows], the rows of a batch next to each other
+    first: RowIndices  # [batches], start of each batch in `rows`
+    last: RowIndices  # [batches], its end (exclusive)
 
     def __len__(self) -> int:
         """The number of images in all batches."""
@@ -37,7 +37,7 @@ class EncodeBatches:
         return replace(self, first=self.first[rank::count], last=self.last[rank::count])
 
 
-def make_encode_batches(rows: Rows, buckets: NDArray[np.int32], size: int) -> EncodeBatches:
+def make_encode_batches(rows: RowIndices, buckets: NDArray[np.int32], size: int) -> EncodeBatches:
     """The given rows (ascending) in batches; only the last batch of a bucket may have fewer than `size` images.
 
     `buckets` is the index column [all rows].

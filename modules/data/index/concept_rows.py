@@ -21,7 +21,7 @@ from modules.data.index.problems import Problem
 from modules.data.index.scan import FolderScan, mask_path
 from modules.data.rng import hash_bytes
 
-Rows: TypeAlias = NDArray[np.int64]
+RowIndices: TypeAlias = NDArray[np.int64]
 Result = TypeVar("Result")
 
 _THREADS = 4  # on a network drive the time goes into waiting, not the CPU
@@ -76,7 +76,7 @@ class _PreviousRows:
         paths = index.paths.unpack(first, last)
         return cls(index, index.header.origins[number], dict(zip(paths, range(first, last), strict=True)))
 
-    def rows(self, paths: list[bytes]) -> Rows:
+    def rows(self, paths: list[bytes]) -> RowIndices:
         """int64 [paths]: the previous row of each path, -1 for new ones."""
         get = self._rows.get
         return np.array([get(path, -1) for path in paths], dtype=np.int64)
@@ -129,7 +129,7 @@ class _RowBuilder:
             self.caption_faults,
         )
 
-    def _sizes(self, file: Rows, pool: ThreadPoolExecutor, progress: ProgressCallback) -> NDArray[np.int32]:
+    def _sizes(self, file: RowIndices, pool: ThreadPoolExecutor, progress: ProgressCallback) -> NDArray[np.int32]:
         """int32 [n, 2]: width, height in pixels; only files whose size or mtime changed are opened."""
         sizes = np.zeros((len(self.paths), 2), dtype=np.int32)
         reused = np.zeros(len(self.paths), dtype=np.bool_)
@@ -145,7 +145,7 @@ class _RowBuilder:
             progress(len(self.paths) - len(changed) + done, len(self.paths))
         return sizes
 
-    def _mask_sizes(self, mask: Rows, sizes: NDArray[np.int32], pool: ThreadPoolExecutor) -> NDArray[np.int32]:
+    def _mask_sizes(self, mask: RowIndices, sizes: NDArray[np.int32], pool: ThreadPoolExecutor) -> NDArray[np.int32]:
         """int32 [n, 2]: width, height of the masks, 0 without; images whose mask does not fit are rejected."""
         mask_sizes = np.zeros((len(self.paths), 2), dtype=np.int32)
         reused = np.zeros(len(self.paths), dtype=np.bool_)
@@ -162,7 +162,7 @@ class _RowBuilder:
                 self._size_or_reject(row, f"skipped: its mask has another shape ({shapes})")
         return mask_sizes
 
-    def _captions(self, caption: Rows, pool: ThreadPoolExecutor) -> tuple[list[bytes], NDArray[np.uint8], str]:
+    def _captions(self, caption: RowIndices, pool: ThreadPoolExecutor) -> tuple[list[bytes], NDArray[np.uint8], str]:
         """Caption text and CaptionState of each image, and the origin of all."""
         captions = Captions(self.concept, self.scan)
         texts = [b""] * len(self.paths)
@@ -202,7 +202,7 @@ class _RowBuilder:
             hashes[row] = hash_bytes(self.paths[row])
         return hashes
 
-    def _unchanged(self, stored: Rows, found: Rows) -> NDArray[np.bool_]:
+    def _unchanged(self, stored: RowIndices, found: RowIndices) -> NDArray[np.bool_]:
         """bool [n]: the image is in the previous index and its [n, 2] stamps are the same."""
         same = self.previous_row >= 0
         same[same] = (stored[self.previous_row[same]] == found[same]).all(axis=1)

@@ -129,16 +129,12 @@ def _grouped(hashes: NDArray[np.uint64], colours: NDArray[np.int16], distance: i
     for first in range(0, len(hashes), _ROWS):
         differing = np.bitwise_count(hashes[first : first + _ROWS, None] ^ hashes[None, :])
         for row, column in zip(*np.nonzero(differing <= distance), strict=True):
-            if first + row < column and _have_like_colours(colours[first + row], colours[column]):
+            if first + row < column and np.abs(colours[first + row] - colours[column]).max() <= _MOST_COLOUR_DIFFERENCE:
                 parent[root(int(column))] = root(first + int(row))
     members: dict[int, list[int]] = {}
     for number in range(len(hashes)):
         members.setdefault(root(number), []).append(number)
     yield from (group for group in members.values() if len(group) > 1)
-
-
-def _have_like_colours(one: NDArray[np.int16], other: NDArray[np.int16]) -> bool:
-    return int(np.abs(one - other).max()) <= _MOST_COLOUR_DIFFERENCE
 
 
 if __name__ == "__main__":

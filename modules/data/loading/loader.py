@@ -21,7 +21,6 @@ from modules.data.batch import Batch, MicroBatch, SampleMixing, SampleTransform,
 from modules.data.cache.reader import MEMORY_BYTES
 from modules.data.index.index import Index
 from modules.data.index.problems import Problem
-from modules.data.loading.caption_augmentation import augment_caption
 from modules.data.loading.micro_batches import micro_batches
 from modules.data.loading.on_the_fly import UnreadableImage
 from modules.data.loading.order import Order, StepSamples
@@ -283,3 +282,27 @@ def make_loader(
         equal_counts=equal_counts,
     )
     return Loader(settings, data, order, split_step, mixes=mixing is not None)
+
+
+def augment_caption(captions: tuple[str, ...], concept: Concept, dropout: float, rng: SampleRng) -> str:
+    """Choose one caption; drop it ("") with probability `dropout`, else shuffle and drop its tags and add the prefix.
+
+    The random numbers are taken in a fixed order.
+    """
+    chosen = captions[rng.integer(len(captions))]
+    if rng.uniform() < dropout:
+        return ""
+    if concept.tag_shuffle or concept.tag_dropout > 0:
+        chosen = _augment_tags(chosen, concept, rng)
+    return concept.prompt_prefix + chosen
+
+
+def _augment_tags(caption: str, concept: Concept, rng: SampleRng) -> str:
+    tags = [tag.strip() for tag in caption.split(concept.tag_delimiter)]
+    kept, others = tags[: concept.keep_tags], tags[concept.keep_tags :]
+    if concept.tag_shuffle:
+        others = [others[n] for n in rng.permutation(len(others))]
+    if concept.tag_dropout > 0:
+        others = [tag for tag in others if rng.uniform() >= concept.tag_dropout]
+    space = " " if concept.tag_delimiter == "," else ""
+    return (concept.tag_delimiter + space).join(kept + others)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,7 +21,6 @@ from modules.config import TandemError, TrainingError
 from modules.config.sections.data import DataSettings
 from modules.data.batch import Batch, MicroBatch
 from modules.data.loading.packed_batch import PackedBatch
-from modules.data.loading.worker_signals import ignore_foreign_sigterm
 
 Received: TypeAlias = "Batch | PackedBatch | _WorkerError"
 Loading: TypeAlias = "DataLoader[Received]"
@@ -126,3 +129,21 @@ class _Requested(Dataset["Received"]):
         except TandemError as error:
             return _WorkerError(error)
         return batch if get_worker_info() is None else PackedBatch.pack(batch, self.slots, slot)
+
+
+def ignore_foreign_sigterm(_worker: int) -> None:
+    """The worker_init_fn of the DataLoader: from now on only the parent's SIGTERM ends this process.
+
+    SIGTERM asks the trainer to make a backup and stop. Slurm, systemd and `kill -- -GROUP` send it to all processes,
+    and a worker that dies of it makes torch stop the trainer before the backup is made.
+    """
+    if sys.platform == "linux":  # elsewhere a process cannot see who sent a signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_exit_on_sigterm_of, args=(os.getppid(),), name="signals", daemon=True).start()
+
+
+def _exit_on_sigterm_of(trainer: int) -> None:
+    if sys.platform == "linux":
+        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != trainer:
+            pass
+        os._exit(0)

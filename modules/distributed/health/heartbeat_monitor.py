@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import psutil
 
-from modules.distributed.health.rank_processes import rank_processes
 from modules.distributed.startup.host_probe import HostProbe
 from modules.distributed.startup.member import Member, ranks_by_host
 from modules.run.folder.error_rules import advice_for_kind
 from modules.run.folder.failures import Failure
 from modules.run.format_duration import in_words
+from modules.run.join.keys import STORE_SECRET
+from modules.run.supervise.process_tree import START_TOKEN
 
 # A machine is lost if all its ranks have been silent for so long.
 DEAD_AFTER_S = 20.0
@@ -170,3 +172,44 @@ def _status(process: psutil.Process) -> str:
 def failure_of(member: Member, kind: str, message: str, trace: str = "") -> Failure:
     """The failure of a rank, with the advice for its kind."""
     return Failure(member.rank, member.host, kind, message, advice_for_kind(kind), trace)
+
+
+# What all processes of one start, or one rank of it, have in their environment when they begin.
+_OF_THE_START = (START_TOKEN, STORE_SECRET)
+_OF_THE_RANK = ("WORLD_SIZE", "MASTER_PORT")
+
+
+def rank_processes(everyone: Sequence[Member], own_rank: int) -> dict[int, psutil.Process]:
+    """The process of each rank on this machine, by rank, unless the process that it names is another program's.
+
+    Only these are looked at or killed: another rank names its process id, and it may name any.
+    They know when they started, so a process that gets the id of one that has ended is not mistaken for it.
+    """
+    own = psutil.Process()
+    found: dict[int, psutil.Process] = {}
+    for member in everyone:
+        if member.machine_id != everyone[own_rank].machine_id:
+            continue
+        try:
+            process = psutil.Process(member.process_id)
+            if process.pid == own.pid or _is_of_this_run(process, own, member.rank):
+                found[member.rank] = process
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def _is_of_this_run(process: psutil.Process, own: psutil.Process, rank: int) -> bool:
+    """Whether it has the same user, and the same start or launcher."""
+    if process.username() != own.username():
+        return False
+    theirs = process.environ()
+    if any(_is_same(theirs, name) for name in _OF_THE_START):
+        return True
+    if process.ppid() == own.ppid() and process.exe() == own.exe():
+        return True
+    return theirs.get("RANK") == str(rank) and all(_is_same(theirs, name) for name in _OF_THE_RANK)
+
+
+def _is_same(theirs: Mapping[str, str], name: str) -> bool:
+    return theirs.get(name, "") == os.environ.get(name, "") != ""

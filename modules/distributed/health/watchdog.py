@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Self
@@ -31,7 +31,6 @@ from modules.distributed.health.diagnosis import (
     is_any_overdue,
     wait_rows,
 )
-from modules.distributed.health.duties import HEARTBEATS_PER_SECOND, judging_ranks, watched_ranks
 from modules.distributed.health.exchange import Exchange
 from modules.distributed.health.heartbeat import Heartbeat, SelfMonitor
 from modules.distributed.health.heartbeat_monitor import (
@@ -41,14 +40,16 @@ from modules.distributed.health.heartbeat_monitor import (
     failure_of,
     is_stopped,
 )
-from modules.distributed.health.reachability import host_probes
 from modules.distributed.health.timed_store import StoreClosed, StoreTimeout, TimedStore
 from modules.distributed.process_group import Group, Meeting, device_of
+from modules.distributed.startup.host_probe import HostProbe
+from modules.distributed.startup.member import Member
 from modules.distributed.startup.rendezvous import GroupError
 from modules.run.exit_codes import exit_code_of
 from modules.run.folder.error_rules import advice_for_kind
 from modules.run.folder.failures import Failure, record_failure
 from modules.run.folder.run_folder import RunFolder
+from modules.run.launch.rank_env import RankEnv
 
 HEARTBEAT_EVERY_S = 1.0
 STORE_TIMEOUT_S = 3.0
@@ -302,3 +303,48 @@ class Watchdog:
             # another rank's of an earlier start may be there: each machine clears those of its own
             record_failure(self._folder, failure, keep_existing=True, since=self._started_at)
         self._failure = failure
+
+
+def host_probes(everyone: Sequence[Member], rank_env: RankEnv) -> dict[str, HostProbe]:
+    """The machines that this rank probes, by machine id: on rank 0 all others, elsewhere the one that hosts the store.
+
+    Rank 0 probes every machine once, to know which of them answer. A rank may be silent for a while because native code
+    holds the GIL; a machine without network or power does not even refuse a connection, so its loss is certain sooner.
+    """
+    own, first = everyone[rank_env.rank], everyone[0]
+    if own.machine_id != first.machine_id:
+        return {first.machine_id: HostProbe(rank_env.master_addr, rank_env.master_port, answers=True)}
+    if rank_env.rank != 0:
+        return {}
+    others = {member.machine_id: member.address for member in everyone if member.machine_id != own.machine_id}
+    probes = {machine: HostProbe(address, rank_env.master_port) for machine, address in others.items() if address}
+    for probe in probes.values():
+        probe.start()
+    return probes
+
+
+# Of all ranks together: groups of more ranks send theirs less often.
+HEARTBEATS_PER_SECOND = 1024
+# So many ranks of a machine watch its processes, so that also the loss of one of them is seen there.
+WATCHERS_PER_MACHINE = 2
+
+
+def judging_ranks(everyone: Sequence[Member]) -> tuple[int, ...]:
+    """The ranks that read all heartbeats and decide who is lost or blocks the others: rank 0 and one more.
+
+    That is the first rank of another machine, so that it outlives rank 0's; with one machine, the last rank.
+    """
+    elsewhere = (member.rank for member in everyone if member.machine_id != everyone[0].machine_id)
+    return tuple(dict.fromkeys((0, next(elsewhere, everyone[-1].rank))))
+
+
+def watched_ranks(everyone: Sequence[Member], own_rank: int) -> tuple[int, ...]:
+    """The ranks whose heartbeats `own_rank` reads.
+
+    All of them if it judges. The first ranks of a machine read those of that machine, where a process that has ended or
+    is stopped is seen sooner than from outside. The others read none.
+    """
+    if own_rank in judging_ranks(everyone):
+        return tuple(member.rank for member in everyone)
+    here = [member.rank for member in everyone if member.machine_id == everyone[own_rank].machine_id]
+    return tuple(here) if own_rank in here[:WATCHERS_PER_MACHINE] else ()

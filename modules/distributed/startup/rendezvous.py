@@ -10,15 +10,15 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Final
 
 from pydantic import Field
 
 from modules.config import TrainingError
 from modules.distributed.formatting import format_ranks
 from modules.distributed.run_store import RunStore, StoreFault, parse_value
-from modules.distributed.startup.joined_hosts import SIGN_EVERY_S, JoinedHosts
+from modules.distributed.startup.host_probe import HostProbe
 from modules.distributed.startup.member import Member, MissingRanks, disambiguate_hosts, find_missing_ranks
 from modules.files import printable
 from modules.machine import hostname, machine_id
@@ -259,3 +259,47 @@ def _registered(store: RunStore, rank_env: RankEnv) -> list[Member]:
     """The ranks other than 0 that have sent a hello."""
     others = range(1, rank_env.world_size)
     return [_Hello.parse(store.get(f"hello/{r}"), r).member for r in others if store.check([f"hello/{r}"])]
+
+
+SIGN_EVERY_S: Final = 2.0  # by each rank that waits for others
+SILENT_AFTER_S: Final = 5.0  # from then on the host is probed again and again
+CUT_OFF_AFTER_S: Final = 10.0  # and this long it is silent, if no probe is answered
+
+
+@dataclass
+class _Host:
+    probe: HostProbe | None  # None without an address
+    signs: dict[int, bytes] = field(default_factory=dict)  # the last one of each of its ranks
+    heard_at: float = field(default_factory=time.monotonic)  # of any of them
+
+
+class JoinedHosts:
+    """Processes that end are no matter: they may be started again. A host that nothing answers from is."""
+
+    def __init__(self, own_machine: str, port: int) -> None:
+        """`port`: any will do, as a refused connection is an answer."""
+        self._own_machine, self._port = own_machine, port
+        self._hosts: dict[str, _Host] = {}
+
+    def record(self, rank: int, machine: str, address: str, sign: bytes) -> None:
+        """Note what a rank on another machine has said last."""
+        if machine == self._own_machine:
+            return
+        host = self._hosts.get(machine)
+        if host is None:
+            host = self._hosts[machine] = _Host(HostProbe(address, self._port) if address else None)
+            if host.probe is not None:
+                host.probe.start()  # to know whether it answers at all
+        if host.signs.get(rank) != sign:
+            host.signs[rank] = sign
+            host.heard_at = time.monotonic()
+
+    def cut_off(self) -> tuple[list[int], float] | None:
+        """The ranks of a host that is cut off, and for how many seconds it has been silent; None if there is none."""
+        for host in self._hosts.values():
+            silent_s = time.monotonic() - host.heard_at
+            if silent_s > SILENT_AFTER_S and host.probe is not None:
+                is_unreachable = host.probe.is_unreachable()
+                if is_unreachable and silent_s > CUT_OFF_AFTER_S:
+                    return sorted(host.signs), silent_s
+        return None

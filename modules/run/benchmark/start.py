@@ -106,16 +106,16 @@ def case_config(config: TrainConfig, ranks: int, batch_size: int, request: Bench
         many["device_ids"] = config.device_ids[:ranks]
     here = {"run_name": f"{ranks}-{batch_size}", "batch_size": batch_size, "num_nodes": 1, "node_rank": 0}
     case = {**here, "processes_per_node": None, **(alone if ranks == 1 else many)}
-    return _steps_alone(config, request).model_copy(update=case)
+    return _steps_only(config, request).model_copy(update=case)
 
 
 def several_machines_config(config: TrainConfig, machines: int, request: BenchmarkRequest) -> TrainConfig:
     """The config of the case on several machines, with all processes that the config starts there."""
     case = {"run_name": f"{machines}-machines", "enable_multi_gpu": True}
-    return on_machines(_steps_alone(config, request), machines).model_copy(update=case)
+    return on_machines(_steps_only(config, request), machines).model_copy(update=case)
 
 
-def _steps_alone(config: TrainConfig, request: BenchmarkRequest) -> TrainConfig:
+def _steps_only(config: TrainConfig, request: BenchmarkRequest) -> TrainConfig:
     """The config with the same model, data and step, for so many steps, and nothing beside them."""
     never = Interval(0, "never")
     return config.model_copy(

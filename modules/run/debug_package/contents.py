@@ -6,16 +6,28 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import time
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from modules import __version__
-from modules.files import MASK, FileFault, open_regular, read_json, read_tail
+from modules.files import (
+    MASK,
+    FileFault,
+    is_secret_name,
+    mask_secrets,
+    open_for_writing,
+    open_regular,
+    printable,
+    read_json,
+    read_tail,
+    replacing,
+)
 from modules.machine import device_summary
-from modules.run.debug_package.anonymous import anonymous, anonymous_text, private_texts
 from modules.run.folder.event_reader import event_time, parse_events
 from modules.run.folder.events import Event
 from modules.run.folder.links import refuse_links
@@ -31,7 +43,7 @@ _SUFFIXES: Final = (".txt", ".json")
 
 
 @dataclass(frozen=True)
-class Part:
+class PackedFile:
     """One file of the package: its name there, what it is, and its text."""
 
     name: str
@@ -41,7 +53,7 @@ class Part:
 
 def collect_parts(
     folder: RunFolder | None, config: Mapping[str, object] | None = None, message: str = ""
-) -> list[Part]:
+) -> list[PackedFile]:
     """The parts for a run, or without one for settings; `message` is the error that the window shows.
 
     What cannot be read is left out. Takes up to a second; imports no torch. Raises ConfigError for a run folder with a
@@ -51,15 +63,14 @@ def collect_parts(
         refuse_links(folder.path)
     parts = [*_run_parts(folder)] if folder is not None else []
     if config is not None and folder is None:
-        parts.insert(0, Part("config.json", "the settings in the window", _json(config)))
+        parts.insert(0, PackedFile("config.json", "the settings in the window", _json(config)))
     if message:
-        parts.insert(0, Part("message.txt", "the error as it was shown", f"{anonymous_text(message)}\n"))
-    parts.append(Part("versions.txt", "Tandem, Python, the system, and the installed packages", _versions()))
-    parts.append(
-        Part("devices.txt", "processors, memory and GPUs of this machine", f"{anonymous_text(device_summary())}\n")
-    )
+        parts.insert(0, PackedFile("message.txt", "the error as it was shown", f"{anonymous_text(message)}\n"))
+    parts.append(PackedFile("versions.txt", "Tandem, Python, the system, and the installed packages", _versions()))
+    devices = f"{anonymous_text(device_summary())}\n"
+    parts.append(PackedFile("devices.txt", "processors, memory and GPUs of this machine", devices))
     parts = _without(parts, private_texts(_config_of(folder) if folder is not None else config))
-    return [Part("about.txt", "what is in this package", _about(parts)), *parts]
+    return [PackedFile("about.txt", "what is in this package", _about(parts)), *parts]
 
 
 def _config_of(folder: RunFolder) -> object:
@@ -69,7 +80,7 @@ def _config_of(folder: RunFolder) -> object:
         return None
 
 
-def _without(parts: list[Part], texts: set[str]) -> list[Part]:
+def _without(parts: list[PackedFile], texts: set[str]) -> list[PackedFile]:
     """The parts without prompts that a log quotes."""
     forms = sorted({form for text in texts for form in (text, json.dumps(text)[1:-1])}, key=len, reverse=True)
     for form in forms:
@@ -77,19 +88,19 @@ def _without(parts: list[Part], texts: set[str]) -> list[Part]:
     return parts
 
 
-def _run_parts(folder: RunFolder) -> Iterator[Part]:
+def _run_parts(folder: RunFolder) -> Iterator[PackedFile]:
     for file in (folder.config_file, *sorted(folder.path.glob("machine-*.json"))[:_MOST_LOGS]):
         try:
-            yield Part(file.name, "the settings of the run", _json(read_json(file, only_finite=False)))
+            yield PackedFile(file.name, "the settings of the run", _json(read_json(file, only_finite=False)))
         except (OSError, FileFault):
             continue
     if events := _events(folder.events_file):
         lines = (json.dumps(anonymous(event), ensure_ascii=False) for event in events)
         about = f"what the run reported in its last {LAST_S / 60:.0f} minutes, and its warnings and errors"
-        yield Part("events.jsonl", about, "".join(f"{line}\n" for line in lines))
+        yield PackedFile("events.jsonl", about, "".join(f"{line}\n" for line in lines))
     for file in _logs(folder):
         if text := _tail(file, _LOG_BYTES):
-            yield Part(f"log/{file.name}", f"the last {_LOG_BYTES >> 10} kB at most", anonymous_text(text))
+            yield PackedFile(f"log/{file.name}", f"the last {_LOG_BYTES >> 10} kB at most", anonymous_text(text))
 
 
 def _events(file: Path) -> list[Event]:
@@ -141,7 +152,7 @@ def _versions() -> str:
     return anonymous_text("".join(f"{line}\n" for line in lines))
 
 
-def _about(parts: list[Part]) -> str:
+def _about(parts: list[PackedFile]) -> str:
     lines = "".join(f"  {part.name}: {part.about}\n" for part in parts)
     masked = ", ".join(f"{part.name} ({part.text.count(MASK)})" for part in parts if MASK in part.text)
     return (
@@ -150,3 +161,73 @@ def _about(parts: list[Part]) -> str:
         "length is given. Images, weights and backups are not in it. Names of files and of machines may be.\n"
         f"Masked as {MASK}: {masked or 'nothing'}.\n"
     )
+
+
+def write_package(parts: Sequence[PackedFile], file: Path) -> int:
+    """Write the parts as a zip, replacing `file` once it is complete; returns its bytes. Raises OSError."""
+    with (
+        replacing(file) as partial,
+        os.fdopen(open_for_writing(partial), "w+b") as opened,
+        zipfile.ZipFile(opened, "w", zipfile.ZIP_DEFLATED) as package,
+    ):
+        for part in parts:
+            package.writestr(part.name, part.text.encode())
+    return file.stat().st_size
+
+
+_LONGEST: Final = 100_000  # characters of one text
+_SHORTEST_QUOTE: Final = 8  # characters
+# The home folders of Linux, macOS and Windows, of anybody, also with the doubled separators of a quoted text, and on
+# disks that are mounted elsewhere, such as /mnt/home/anna.
+_HOMES: Final = re.compile(
+    r"(?i)(?:(?<![\w/.~-])(?:/[\w.-]{1,64}){0,3}/(?:home|Users)/[^/\s:'\"]+|(?<![\w/.~-])/root(?![\w.-])"
+    r"|\b[A-Z]:\\{1,2}Users\\{1,2}[^\\\s:'\"]+)"
+)
+# What `mask_secrets` leaves, because the name of a setting before an error would mask the error; each with the group to
+# keep before the mask. A number is no token: "max_token: 77".
+_SECRETS: Final = (
+    re.compile(r"(?i)(TANDEM_JOIN_TOKEN['\"]?\s*[=:]\s*['\"]?|--token(?:_file)?[ =]['\"]?)[^\s'\"]+"),
+    re.compile(r"(?i)(\b[\w-]{0,40}(?:password|passwd|passphrase)['\"]?\s{0,3}[:=]\s{0,3}['\"]?)[^\s'\",;&]+"),
+    re.compile(
+        r"(?i)(\b[\w-]{0,40}(?:token|secret|api[_-]?key|access[_-]?key)['\"]?\s{0,3}[:=]\s{0,3}['\"]?)"
+        r"(?!\d+\b)[^\s'\",;&]{6,}"
+    ),
+    re.compile(r"(?i)(\bauthorization['\"]?\s{0,3}[:=]\s{0,3}['\"]?(?:\w{1,20}\s{1,3})?)[\w.~+/=-]{6,}"),
+    re.compile(r"(?i)(\b(?:wandb|password)\b[^\n]{0,60}?\b)[0-9a-f]{40}\b"),  # also in a .netrc
+)
+# What people write to be drawn, and their name; the start of a caption is a setting, too.
+_PRIVATE_NAMES: Final = frozenset(
+    {"prompt", "negative_prompt", "prompt_prefix", "caption", "captions", "trigger_phrase", "model_author", "note"}
+)
+
+
+def anonymous_text(text: str) -> str:
+    """`text`, printable, with ~ for home folders and *** for secrets."""
+    for pattern in _SECRETS:
+        text = pattern.sub(rf"\g<1>{MASK}", text)
+    text = mask_secrets(text)
+    for home in {str(Path.home()), str(Path.home().resolve())} - {"/", ""}:
+        text = re.sub(rf"{re.escape(home)}(?![\w-])", "~", text)
+    return printable(_HOMES.sub("~", text), max(_LONGEST, len(text) + 1), lines=True)
+
+
+def anonymous(value: object, name: str = "") -> object:
+    """Data as of JSON, with all its texts made so; of prompts and captions only the length is left."""
+    if isinstance(value, Mapping):
+        return {anonymous_text(str(key)): anonymous(item, str(key)) for key, item in value.items()}
+    if name in _PRIVATE_NAMES and value:
+        return f"(left out, {len(str(value))} characters)"
+    if isinstance(value, (list, tuple)):
+        return [anonymous(item, name) for item in value]
+    if is_secret_name(name) and value:
+        return MASK
+    return anonymous_text(value) if isinstance(value, str) else value
+
+
+def private_texts(value: object, name: str = "") -> set[str]:
+    """The prompts and their like in data; shorter ones than 8 characters may be ordinary words."""
+    if isinstance(value, Mapping):
+        return {text for key, item in value.items() for text in private_texts(item, str(key))}
+    if isinstance(value, (list, tuple)):
+        return {text for item in value for text in private_texts(item, name)}
+    return {value} if name in _PRIVATE_NAMES and isinstance(value, str) and len(value) >= _SHORTEST_QUOTE else set()

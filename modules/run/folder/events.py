@@ -163,28 +163,6 @@ class EventLog:
             )
 
 
-class SilentEventLog:
-    """Writes nothing; for ranks that do not report events."""
-
-    pending_count = 0
-
-    def reserve(self) -> EventPlace:
-        """A place of nothing."""
-        return EventPlace()
-
-    def write(self, type: str, **fields: object) -> None:
-        """Discard the event."""
-
-    def write_at(self, place: EventPlace | None, type: str, **fields: object) -> None:
-        """Discard the event."""
-
-    def flush(self) -> None:
-        """Nothing is pending."""
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
 def _is_at(path: Path, file: int) -> bool:
     try:
         return os.path.samestat(os.fstat(file), path.stat())

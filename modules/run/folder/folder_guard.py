@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from contextlib import ExitStack, suppress
-from pathlib import Path
 
 from modules.config import ConfigError, ResumeError
 from modules.files import FileFault, read_bytes
@@ -51,10 +50,10 @@ def remove_unstarted_run(folder: RunFolder) -> None:
     """Remove the folder of an unnamed run rejected at startup, unless it holds more than logs already printed."""
     events = EventSummary.of_file(folder.events_file)
     own = {folder.config_file, folder.events_file, folder.join_keys_file}
-    kept = [path for path in folder.path.rglob("*") if path.is_file() and path not in own and not _is_log(folder, path)]
+    kept = [
+        path
+        for path in folder.path.rglob("*")
+        if path.is_file() and path not in own and not path.is_relative_to(folder.log_dir)
+    ]
     if events.exit_code in (BAD_CONFIG, NO_DATA) and not events.has_started and not kept:
         shutil.rmtree(folder.path, ignore_errors=True)
-
-
-def _is_log(folder: RunFolder, path: Path) -> bool:
-    return path.is_relative_to(folder.log_dir)

@@ -11,12 +11,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import IO, Final
 
 from modules.config import ResumeError
-from modules.files import open_for_writing
-from modules.run.folder.half_written import remove_half_written
+from modules.files import open_for_writing, remove_partial
 from modules.run.folder.run_folder import RunFolder
 
 _RETRY_S: Final = 0.02
@@ -153,3 +153,11 @@ def _lock(file: IO[bytes]) -> None:
 
         # lockf, not flock: loader workers inherit the file, and one that outlives its rank must not keep the lock.
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def remove_half_written(folder: RunFolder) -> None:
+    """Leave only complete backups, weights, models and images. Call it only while nobody trains in the folder."""
+    for own in (folder.model_dir, folder.model_file):  # a conversion may be writing beside them
+        remove_partial(folder.path, only=escape(own.name))
+    for each in (folder.backup_dir, folder.best_dir, folder.samples_dir):
+        remove_partial(each)

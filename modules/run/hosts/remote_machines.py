@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from modules.config import ConfigError, DataError, TandemError, TrainConfig
-from modules.files import printable, read_tail
+from modules.files import open_for_writing, printable, read_tail
 from modules.machine import hostname_variable
 from modules.run.exit_codes import BAD_CONFIG, EXIT_CODES, NO_DATA
 from modules.run.folder.run_folder import RunFolder
 from modules.run.hosts.check import not_startable
 from modules.run.hosts.host import NAME, Host
 from modules.run.hosts.measuring import passed_on
-from modules.run.hosts.output_file import OutputFile
 from modules.run.hosts.ssh_command import SSH_FAILED, HostError, last_lines, ssh_argv, ssh_environment, ssh_fault
 from modules.run.hosts.stop_from_stdin import STOP_LINE
 from modules.run.join.allowed_paths import paths_of_machine_0
@@ -27,7 +27,6 @@ from modules.run.join.session import StopRequested, raise_on_stop_signals
 from modules.run.supervise.stop_requests import SAME_REQUEST_S
 
 TRAIN: Final = "scripts/train.py"
-PREFLIGHT: Final = "scripts/preflight.py"
 # What both print: first, after which ssh has done its work; once machine 0 has let them join; and before why not.
 _JOINS: Final = re.compile(r"Joining the (run|preflight) at")
 _NUMBERED: Final = re.compile(r"this is machine (\d{1,7}) of ")
@@ -288,3 +287,45 @@ class RemoteMachines:
                 self._echo(f"Waiting for {', '.join(str(machine.host) for machine in running)} to end.")
             time.sleep(0.1)
         return True
+
+
+MOST_BYTES: Final = 8 << 20
+_CUT: Final = b"(what was printed before is not kept)\n"
+_CHUNK: Final = 64 << 10
+_REST_WITHIN_S: Final = 2.0
+
+
+class OutputFile:
+    """Copies a pipe to a file until the pipe's end; a file that has become too large begins anew.
+
+    What another machine prints cannot fill this one's disk, and a full disk does not hold up the other machine.
+    """
+
+    def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
+        """Empties the file. Raises OSError."""
+        self._file = os.fdopen(open_for_writing(path), "wb", buffering=0)
+        self._most_bytes = most_bytes
+        self._thread: threading.Thread | None = None
+
+    def copy(self, pipe: IO[bytes]) -> None:
+        """Copy from now on, in a thread."""
+        self._thread = threading.Thread(target=self._copy, args=(pipe,), name="output", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Wait for the rest, once the program has ended."""
+        if self._thread is None:
+            self._file.close()
+        else:
+            self._thread.join(_REST_WITHIN_S)
+
+    def _copy(self, pipe: IO[bytes]) -> None:
+        with self._file, pipe:
+            size = 0
+            while data := os.read(pipe.fileno(), _CHUNK):
+                with suppress(OSError):  # a full disk
+                    if size + len(data) > self._most_bytes:
+                        self._file.seek(0)
+                        self._file.truncate()
+                        size = self._file.write(_CUT)
+                    size += self._file.write(data)

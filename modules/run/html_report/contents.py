@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import logging
+import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import yaml
 from markupsafe import Markup
+from PIL import Image
 
+from modules import __version__
 from modules.config import TrainConfig
-from modules.files import mask_secrets, printable
+from modules.files import FileFault, mask_secrets, open_for_writing, printable, replacing
+from modules.files.images import memory_to_decode, open_image
 from modules.run.endings import ENDINGS
 from modules.run.folder.event_reader import EventReader
+from modules.run.folder.links import refuse_links
 from modules.run.folder.run_folder import RunFolder
 from modules.run.format_duration import format_duration
-from modules.run.html_report.pictures import PromptRow, sample_rows
 from modules.run.html_report.svg import Line, plot
-from modules.run.view.event_records import RunInfo
+from modules.run.view.event_records import RunInfo, SampleFile
 from modules.run.view.run_view import RunView
 from modules.run.view.series import Series
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _DASH: Final = "-"
 _LONGEST_S: Final = 1e10  # an events file may say anything
@@ -259,3 +270,97 @@ def _clock(at: float) -> str:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at > 0 else _DASH
     except (OverflowError, OSError, ValueError):
         return _DASH
+
+
+MOST_PROMPTS: Final = 8
+MOST_STEPS: Final = 5  # of each prompt: the first, the last, and some between them
+SIDE: Final = 320  # pixels, of the longer side
+_QUALITY: Final = 82  # of WebP
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A sample as it is in the page; `data` is a data: address, empty if its file cannot be read."""
+
+    step: int
+    data: str
+    is_small: bool  # fewer pixels than it is shown with, which should stay visible
+
+
+@dataclass(frozen=True)
+class PromptRow:
+    """The samples of one prompt, in the order of their steps."""
+
+    prompt: str
+    pictures: list[Picture]
+
+
+def sample_rows(samples: Iterable[SampleFile], folder: RunFolder) -> list[PromptRow]:
+    """The samples of the first prompts, at the first, the last and some steps between."""
+    by_place: dict[tuple[str, str], dict[int, SampleFile]] = {}
+    for sample in samples:
+        number = Path(sample.file).stem.rpartition("-")[2]  # the same prompt may be there twice, with other seeds
+        by_place.setdefault((sample.prompt, number), {})[sample.step] = sample
+    rows = []
+    for (prompt, _), by_step in list(by_place.items())[:MOST_PROMPTS]:
+        steps = _spread(sorted(by_step), MOST_STEPS)
+        rows.append(PromptRow(printable(prompt), [_picture(by_step[step], folder) for step in steps]))
+    return rows
+
+
+def _picture(sample: SampleFile, folder: RunFolder) -> Picture:
+    try:
+        with open_image(folder.sample_file(sample.file)) as image, memory_to_decode(image):
+            is_small = max(image.size) < SIDE
+            small = image.convert("RGB")
+    except (OSError, FileFault, ValueError, SyntaxError, Image.DecompressionBombError):
+        return Picture(sample.step, "", is_small=False)
+    small.thumbnail((SIDE, SIDE))
+    encoded = io.BytesIO()
+    small.save(encoded, format="PNG" if is_small else "WEBP", quality=_QUALITY)
+    kind = "png" if is_small else "webp"
+    return Picture(sample.step, f"data:image/{kind};base64,{base64.b64encode(encoded.getvalue()).decode()}", is_small)
+
+
+def _spread(steps: list[int], count: int) -> list[int]:
+    """At most `count` of them, evenly, with the first and the last."""
+    if len(steps) <= count:
+        return steps
+    return [steps[round(number * (len(steps) - 1) / (count - 1))] for number in range(count)]
+
+
+log = logging.getLogger("tandem")
+
+
+def write_report(folder: RunFolder, file: Path | None = None) -> Path:
+    """Write the report of a run to `file`, by default to report.html in its folder; returns where it is.
+
+    Raises OSError if the file cannot be written, ConfigError for a run folder with links.
+    """
+    refuse_links(folder.path)
+    target = folder.report_file if file is None else file
+    template = _environment().get_template("report.html.jinja")
+    text = template.render(run=read_contents(folder), version=__version__, written=time.strftime("%Y-%m-%d %H:%M"))
+    with replacing(target) as partial, os.fdopen(open_for_writing(partial), "wb") as opened:
+        opened.write(text.encode())
+    return target
+
+
+def update_report(folder: RunFolder) -> None:
+    """Write the report at the end of a run; what is wrong with it is only logged, because the run itself is done."""
+    try:
+        write_report(folder)
+    except Exception as error:  # noqa: BLE001  # a run must not fail at its very end because of its report
+        log.warning(f"{folder.report_file} could not be written: {error}")
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # 50 ms, which no run needs before its end
+
+    return Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from typing import Final
 
 from modules.config import ConfigError, TandemError
 from modules.files import printable
 from modules.run.exit_codes import INTERRUPTED, PAUSED, TERMINATED
-from modules.run.folder.failures import Failure
+from modules.run.folder.failures import Failure, read_failures
 from modules.run.folder.resume import LATEST
+from modules.run.folder.run_folder import RunFolder
 from modules.run.join.allowed_paths import Ask
 from modules.run.join.channel import ChannelClosed, Message
 from modules.run.join.fingerprint import all_listings
@@ -25,7 +28,6 @@ from modules.run.join.messages import Start, record
 from modules.run.join.received_config import check_named_paths, receive_config
 from modules.run.join.same_run import own_folder
 from modules.run.join.session import Session, StopRequested, raise_on_stop_signals
-from modules.run.join.while_training import send_failure, while_training
 from modules.run.launch.plan import LaunchPlan
 from modules.run.supervise.outcome import CONTINUE_JOINED
 from modules.run.supervise.supervisor import Supervisor, any_failure
@@ -241,3 +243,49 @@ class JoinClient:
 
 def _describe_ranks(ranks: range) -> str:
     return f"rank {ranks.start}" if len(ranks) == 1 else f"ranks {ranks.start} to {ranks.stop - 1}"
+
+
+_POLL_EVERY_S: Final = 0.3
+
+
+@contextmanager
+def while_training(
+    session: Session, folder: RunFolder, ranks: range, stop: Callable[[], tuple[str, str]] = lambda: ("", "")
+) -> Iterator[None]:
+    """Inside the block every new failure of `ranks` is sent at once to machine 0, which may not see this disk.
+
+    So is the `stop`, its reason and what has requested it, once the second is not empty: machine 0 stops all, because
+    ranks that are starting here do not hear of it. What arrives meanwhile is kept for `session.receive`; nothing else
+    may receive inside the block.
+    """
+    is_over = threading.Event()
+    has_told = False
+    sent = {(failure.rank, failure.time) for failure in read_failures(folder)}  # of an earlier start
+
+    def attend() -> None:
+        nonlocal has_told
+        while not is_over.wait(_POLL_EVERY_S):
+            session.drain()
+            reason, stopped_by = stop()
+            if stopped_by and not has_told:
+                has_told = True
+                with suppress(ChannelClosed):
+                    session.send("stopping", by=stopped_by, reason=reason)
+            for failure in read_failures(folder):
+                if failure.rank in ranks and (failure.rank, failure.time) not in sent:
+                    sent.add((failure.rank, failure.time))
+                    with suppress(ChannelClosed):
+                        send_failure(session, failure)
+
+    thread = threading.Thread(target=attend, name="failures", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def send_failure(session: Session, failure: Failure) -> None:
+    """Report a failure of this machine to machine 0. Raises ChannelClosed."""
+    session.send("failure", **{**asdict(failure), "age_s": time.time() - failure.time})

@@ -11,14 +11,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+import psutil
 
 from modules import ROOT
 from modules.config import ConfigError, TrainConfig, save_config
 from modules.files import FileFault, read_bytes, read_text
 from modules.machine import find_free_port, hostname
 from modules.run.exit_codes import FAILED, FINISHED
+from modules.run.hosts.check import HostCheck, check_host
 from modules.run.hosts.host import Host
 from modules.run.hosts.measuring import on_machines
 from modules.run.hosts.remote_machines import RemoteMachines
@@ -27,7 +32,6 @@ from modules.run.launch.plan import LaunchPlan, elsewhere
 from modules.run.launch.rank_env import RankEnv
 from modules.run.launch.store_secret import new_secret
 from modules.run.preflight_report.joining import Group, JoinProgress, as_group, counts_itself, joined_machines
-from modules.run.preflight_report.reachable import reachable_hosts
 from modules.run.preflight_report.report import Cell, OtherMachine, PreflightReport
 from modules.run.supervise.process_tree import ProcessTree
 from modules.run.supervise.signals import termination_signals_ignored
@@ -277,3 +281,31 @@ def _log(logs: Path, rank: int) -> Path:
 
 
 _FAILED_ADVICE = "Run the preflight again; if it fails the same way, check dmesg on that machine for lack of memory."
+
+
+_AT_ONCE: Final = 8
+
+
+def reachable_hosts(hosts: Sequence[Host], report: Callable[[str], None]) -> tuple[list[Host], tuple[Cell, ...]]:
+    """The machines that can take part, and a finding about each. Takes some seconds; a signal ends it at once."""
+    if not hosts:
+        return [], ()
+    report(f"Testing {', '.join(map(str, hosts))} over ssh.")
+    pool = ThreadPoolExecutor(min(len(hosts), _AT_ONCE))
+    try:
+        checks = list(pool.map(check_host, hosts))
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for ssh in psutil.Process().children():  # for which Python would wait before it ends
+            with suppress(psutil.Error):
+                ssh.kill()
+        raise
+    pool.shutdown()
+    for check in checks:
+        if check.fault:
+            report(check.fault)  # which names the machine
+    return [check.host for check in checks if not check.fault], tuple(map(_cell, checks))
+
+
+def _cell(check: HostCheck) -> Cell:
+    return Cell("ssh", check.host.name, "red" if check.fault else "green", str(check))

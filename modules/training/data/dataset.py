@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +28,9 @@ from modules.data.missing import missing_data
 from modules.data.summary import summarize_dataset
 from modules.distributed import RankGroup, SharedFolderGroups
 from modules.families._family import Family
+from modules.machine import hostname
 from modules.monitoring import Report
-from modules.training.data.cache_lock import locked_caches
+from modules.run.folder.run_lock import file_lock
 from modules.training.data.class_labels import label_concepts, with_classes
 from modules.training.data.consistency import (
     check_same_images,
@@ -35,7 +38,6 @@ from modules.training.data.consistency import (
     check_same_view,
     report_unshared_cache,
 )
-from modules.training.data.progress_report import ProgressReport
 from modules.training.data.unreadable_images import UnreadableImages
 from modules.training.device.precision import Precision
 from modules.training.step.finite_weights import encode_finite
@@ -294,3 +296,86 @@ def _report_dataset(
         are = "is" if skipped == 1 else "are"
         some = f", {skipped:,} of which {are} skipped" if 0 < skipped < len(problems) else ""
         report.warning(f"{count}{some}, for example {problems[0].line()}. All are listed in {problems_file}.")
+
+
+_REPORT_EVERY_S: Final = 0.5
+
+
+class ProgressReport:
+    """Reports counted progress at most twice a second, and checks whether the run should stop."""
+
+    def __init__(self, report: Report, check_stop: Callable[[], None]) -> None:
+        self._report = report
+        self.check_stop = check_stop
+        self._reported_at = 0.0
+        self._phase = ""
+
+    def callback(self, phase: str, workers: int) -> Callable[[int, int], None]:
+        """A callback (done, total) for this rank's part of work that `workers` ranks share about equally."""
+
+        def on_progress(done: int, total: int) -> None:
+            now = time.monotonic()
+            if now - self._reported_at >= _REPORT_EVERY_S or done >= total or phase != self._phase:
+                self._reported_at, self._phase = now, phase
+                self.check_stop()
+                self._report.phase(phase, done * workers, total * workers)
+
+        return on_progress
+
+
+LOCK: Final = "caching.lock"
+_LOOK_EVERY_S: Final = 1.0
+
+
+@contextmanager
+def locked_caches(
+    cache_dir: Path, ranks: RankGroup, report: Report, check_stop: Callable[[], None], *, locks: bool
+) -> Iterator[bool]:
+    """Hold the locks of a run's cache folders for the block: those of the ranks with `locks`. All ranks call it.
+
+    Yields on each rank whether any of them has waited for another run.
+    """
+    has_waited: list[bool] = []
+    with ExitStack() as held:
+
+        def hold(rank: int) -> None:
+            if ranks.rank == rank:
+                has_waited.append(held.enter_context(cache_lock(cache_dir, report, check_stop)))
+
+        folder = f"{hostname()} {cache_dir.absolute()}" if locks else ""
+        for rank in lock_order(ranks.gather("cache folders to lock", folder)):
+            ranks.run_on_all("cache lock", partial(hold, rank))
+        yield any(ranks.gather("waited for another run's cache", "waited" if any(has_waited) else ""))
+
+
+@contextmanager
+def cache_lock(cache_dir: Path, report: Report, check_stop: Callable[[], None]) -> Iterator[bool]:
+    """Hold the lock of a cache folder for the block; yields whether another run was waited for.
+
+    Raises what `check_stop` raises, which is called while it waits. Does nothing on a file system without locks.
+    """
+    has_waited = False
+    while True:
+        with ExitStack() as held:
+            try:
+                is_held = held.enter_context(file_lock(cache_dir / LOCK, _LOOK_EVERY_S if has_waited else 0.0))
+            except OSError:  # whoever writes to the folder reports it
+                is_held = True
+            if is_held:
+                yield has_waited
+                return
+        if not has_waited:
+            report.note(
+                f"Another run is caching images in {cache_dir}: this one waits, then uses what is cached. If there is "
+                f"no other run (a host that is gone may leave its lock), remove {cache_dir / LOCK}."
+            )
+        has_waited = True
+        check_stop()
+
+
+def lock_order(folders: Sequence[str]) -> list[int]:
+    """The ranks that lock a cache folder, one after the other, from the folder of each rank ("" if it locks none).
+
+    Every run has the same order, so that two runs on the same machines never wait for each other.
+    """
+    return sorted((rank for rank, folder in enumerate(folders) if folder), key=folders.__getitem__)

@@ -46,13 +46,13 @@ def startup_problems(config: TrainConfig) -> list[TandemError]:
 
 
 def _data_problems(config: TrainConfig) -> list[TandemError]:
-    missing = [concept.path for concept in config.concepts if concept.enabled and not _is_there(concept.path)]
+    missing = [
+        concept.path
+        for concept in config.concepts
+        if concept.enabled and not (os.path.isdir(concept.path) or is_archive(concept.path))
+    ]
     folders = [DataError(f"concepts: there is no folder {path!r}.") for path in dict.fromkeys(missing)]
     return [*_raised(lambda: check_concepts(config)), *folders]
-
-
-def _is_there(path: str) -> bool:
-    return os.path.isdir(path) or is_archive(path)
 
 
 def _raised(check: Callable[[], object]) -> list[TandemError]:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
 from modules.checkpoint import Rotation
-from modules.config import TrainConfig
-from modules.distributed import RankGroup, Weights
+from modules.config import ConfigError, TrainConfig
+from modules.distributed import RankGroup, SharedFolderGroups, Weights
 from modules.families._family import Family, SampleRequest
 from modules.monitoring import Report
 from modules.run import RunFolder
+from modules.run.format_progress import BYTES
 from modules.training.backup.writer import BackupWriter
+from modules.training.data.custom_dataset import prepare_custom_dataset
 from modules.training.data.dataset import RowSelection, check_validation, prepare_dataset, resolve_data
-from modules.training.data.own_data import prepare_own_data
 from modules.training.device.precision import Precision, can_use_tf32
-from modules.training.loop.fetch_base_model import fetch_base_model
 from modules.training.memory.model_setup import check_available, load_family, prepare_model
 from modules.training.memory.report import check_memory
 from modules.training.methods.submodules import SubmoduleGroup, submodule_groups
@@ -25,8 +27,8 @@ from modules.training.optim.ema import Ema, decay_for_batch
 from modules.training.optim.fused_backward import FusedBackward
 from modules.training.optim.optimizers import GuardedStep, build_optimizer
 from modules.training.optim.parameter_groups import parameter_groups, without_decay
+from modules.training.optim.per_parameter_step import PerParameterStep, optimizer_weights
 from modules.training.optim.schedule_free import ScheduleFreeWeights
-from modules.training.optim.single_steps import SingleSteps, optimizer_weights
 from modules.training.state.components import Components
 from modules.training.state.plan import Plan
 from modules.training.state.resume import check_initial_model
@@ -70,7 +72,7 @@ def build_components(
     problems_file, equal = folder.log_dir / "problems.txt", parallelism.equal_micro_batches
     batch = plan.global_batch_size
     if kind.brings_data:
-        data = prepare_own_data(config, family, batch, ranks, report, problems_file, equal_micro_batches=equal)
+        data = prepare_custom_dataset(config, family, batch, ranks, report, problems_file, equal_micro_batches=equal)
     else:
         data = prepare_dataset(
             data_config,
@@ -125,10 +127,10 @@ def _optimization(
     groups = parameter_groups(submodule_groups(family, config, weights.local), weights.shapes, config, undecayed)
     held = optimizer_weights(weights.local)
     optimizer = build_optimizer([group.for_optimizer(held) for group in groups], config)
-    single = None
+    per_parameter = None
     if config.stochastic_rounding or config.fused_backward:
-        single = SingleSteps(optimizer, weights.local, held, config.seed, weights.rows)
-    return groups, GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm, single, world_size)
+        per_parameter = PerParameterStep(optimizer, weights.local, held, config.seed, weights.rows)
+    return groups, GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm, per_parameter, world_size)
 
 
 def _average(config: TrainConfig, weights: Weights, global_batch_size: int) -> Ema:
@@ -143,3 +145,73 @@ def choose_precision(config: TrainConfig, ranks: RankGroup, parallelism: Paralle
     return Precision(
         config.precision, ranks.device, parallelism.scaler_class, tf32=tf32, attention=config.attention_backend
     )
+
+
+# What a rank says about its hub cache; a model on its disk needs none.
+_WRITABLE, _READ_ONLY, _LOCAL_MODEL = "writable", "read only", ""
+
+
+def fetch_base_model(
+    family: type[Family], config: TrainConfig, ranks: RankGroup, report: Report, check_stop: Callable[[], None]
+) -> None:
+    """Download what `family` loads from the hub into the hub cache of every machine.
+
+    Raises ConfigError if it is not available or not the same everywhere, and whatever `check_stop` raises meanwhile.
+    """
+    model = family.hub_model(config)
+    caches = ranks.gather("base model", _LOCAL_MODEL if model is None else _cache_access(model.cache_dir))
+    if model is None or _LOCAL_MODEL in caches:
+        _check_same_source(config, caches)
+        return
+    groups = _cache_groups(model.cache_dir, caches, ranks)
+    reported = (0, 0)
+
+    def on_progress(done: int, total: int) -> None:
+        nonlocal reported
+        check_stop()
+        if (done, total) != reported:
+            reported = (done, total)
+            report.phase("downloading", done, total, BYTES)
+
+    def download() -> None:
+        if groups.is_first_in_group and (warning := model.download(on_progress)):
+            report.warning(warning)
+
+    ranks.run_on_all("downloading", download)
+    folder = model.cached_folder()
+    _check_same_commit(model.label, ranks.gather("commit", "" if folder is None else folder.name))
+    report.phase("loading")
+
+
+def _cache_groups(cache: Path, caches: list[str], ranks: RankGroup) -> SharedFolderGroups:
+    """The ranks that share a cache; a read-only one is checked for completeness by every rank on its own."""
+    if _READ_ONLY in caches:
+        return SharedFolderGroups(ranks.rank, tuple((rank,) for rank in range(ranks.world_size)))
+    return ranks.shared_folder_groups("the hub's cache (HF_HOME)", cache)
+
+
+def _cache_access(cache: Path) -> str:
+    existing = next((folder for folder in (cache, *cache.absolute().parents) if folder.is_dir()), cache)
+    return _WRITABLE if os.access(existing, os.W_OK) else _READ_ONLY
+
+
+def _check_same_source(config: TrainConfig, caches: list[str]) -> None:
+    on_hub = [rank for rank, cache in enumerate(caches) if cache != _LOCAL_MODEL]
+    if on_hub:
+        local = caches.index(_LOCAL_MODEL)
+        raise ConfigError(
+            f"base_model: {config.base_model!r} is on the disk of rank {local}, and not on that of rank {on_hub[0]}, "
+            "which would download it.",
+            "Give a path that all machines have, or a hub id that is not a folder on any of them.",
+        )
+
+
+def _check_same_commit(name: str, commits: list[str]) -> None:
+    different = next((rank for rank, commit in enumerate(commits) if commit != commits[0]), None)
+    if different is not None:
+        raise ConfigError(
+            f"base_model: rank 0 has another version of {name!r} ({commits[0] or 'none'}) than rank {different} "
+            f"({commits[different] or 'none'}).",
+            "One of the machines could not ask the hub for the newest version; start again when all can, or name a "
+            "version that all have: owner/model@commit.",
+        )

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 from modules.config import TandemError, TrainConfig
 from modules.families._family import Family
 from modules.run.format_memory import format_memory
-from modules.training.memory.encoding import encoding_activations
+from modules.training.memory.live_bytes import encoding_activations
 from modules.training.memory.table import GIB, MemoryTable, memory_table
 
 Change: TypeAlias = tuple[Callable[[dict[str, Any]], Mapping[str, Any]], list[str]]  # of a config's data, and its texts

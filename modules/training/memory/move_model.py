@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,17 +12,20 @@ from torch import Tensor, nn
 from modules.config import ConfigError, TrainConfig
 from modules.diffusion.dtypes import HALF_DTYPES
 from modules.diffusion.quantized import (
+    BITS_DTYPES,
     QUANTIZED,
+    SCALE_BYTES,
     QuantizedLinear,
     can_be_quantized,
     keep_in_host_memory_,
     quantize_,
+    quantized_shape,
+    replace_weight_,
 )
-from modules.distributed import RankGroup, is_sharded
+from modules.distributed import RankGroup, fill_once_per_machine, is_sharded
 from modules.families._family import Family
 from modules.training.device.precision import weights_dtype
 from modules.training.memory.block_offload import BlockOffload, offloaded_blocks
-from modules.training.memory.quantize_once import quantize_once
 from modules.training.methods.lora import make_contiguous
 from modules.training.methods.submodules import submodule_of
 
@@ -143,3 +146,44 @@ def frozen_dtype(family: Family, config: TrainConfig) -> torch.dtype:
 def _converted(tensor: Tensor, device: torch.device, dtype: torch.dtype, config: TrainConfig) -> Tensor:
     moved = tensor.to(device, dtype if tensor.is_floating_point() else None)
     return moved.contiguous(memory_format=torch.channels_last) if config.channels_last and moved.dim() == 4 else moved
+
+
+_CPU: Final = torch.device("cpu")
+_ALIGNMENT: Final = 256  # bytes
+
+
+def quantize_once(layers: Sequence[tuple[nn.Linear, str]], ranks: RankGroup) -> None:
+    """Quantise frozen layers in place, each to its kind, to the same bits as `quantize_`; called by all ranks.
+
+    What is kept lies in one piece of memory, also for a single rank: among the tensors of a step, the allocator would
+    leave gaps between the layers that no tensor fits into.
+    """
+    if not layers:
+        return
+    starts, size = [], 0
+    for layer, kind in layers:
+        rows, width = quantized_shape(layer, kind)
+        starts.append((size, size + _aligned(rows * width)))
+        size = starts[-1][1] + _aligned(rows * SCALE_BYTES)
+
+    def places(memory: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Bits and scales of each layer, as views."""
+        found = []
+        for (layer, kind), (start, of_scales) in zip(layers, starts, strict=True):
+            rows, width = quantized_shape(layer, kind)
+            bits = memory[start : start + rows * width].view(BITS_DTYPES[kind]).view(rows, width)
+            scales = memory[of_scales : of_scales + rows * SCALE_BYTES].view(torch.float32).view(rows, 1)
+            found.append((bits, scales))
+        return found
+
+    def fill(memory: Tensor) -> None:
+        for (layer, kind), place in zip(layers, places(memory), strict=True):
+            quantize_(layer, kind, _CPU, place)
+
+    memory = fill_once_per_machine("quantised weights", size, fill, ranks)
+    for (layer, _), (bits, scales) in zip(layers, places(memory), strict=True):
+        replace_weight_(layer, bits, scales)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT

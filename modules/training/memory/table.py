@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Final, Literal
+from functools import partial
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +17,17 @@ from modules.config import TrainConfig
 from modules.diffusion.quantized import QuantizedLinear
 from modules.families._family import Family
 from modules.run.format_memory import format_memory
+from modules.torch_compat import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from modules.training.device.precision import Precision
 from modules.training.memory.block_offload import aligned, offloaded_blocks
-from modules.training.memory.encoding import encoding_activations
-from modules.training.memory.fake_model import call_in_fake, fake_family
-from modules.training.memory.live_bytes import LiveBytes
+from modules.training.memory.live_bytes import LiveBytes, encoding_activations
+from modules.training.memory.model_setup import prepare_model
+from modules.training.memory.move_model import move_model
 from modules.training.methods.submodules import submodule_of
 from modules.training.optim.optimizers import build_optimizer
 
 GIB: Final = 2**30
-Place = Literal["device", "host"]
+Location = Literal["device", "host"]
 Phase = Literal["training", "caching"]
 _FORMATS: Final = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 _BITS: Final = {torch.int8: "int8", torch.float8_e4m3fn: "fp8", torch.uint8: "nf4"}
@@ -40,7 +43,7 @@ class MemoryRow:
     """One line: what is kept, where, in how many bytes of one rank, and during what."""
 
     what: str
-    place: Place
+    place: Location
     bytes: int
     phase: Phase
     is_exact: bool = True
@@ -54,7 +57,7 @@ class MemoryTable:
     has_activations: bool
     trained: int
 
-    def total(self, place: Place, phase: Phase, *, only_exact: bool = False) -> int:
+    def total(self, place: Location, phase: Phase, *, only_exact: bool = False) -> int:
         """Bytes of one rank that are needed at the same time."""
         return sum(
             row.bytes
@@ -147,7 +150,9 @@ def _weights(family: Family, shards: int, offloaded: Sequence[Sequence[nn.Linear
         for tensor, is_trained in own:
             if id(tensor) not in seen:
                 seen.add(id(tensor))
-                sizes[is_trained, part, _format(tensor)] += _shard_bytes(tensor, shards if _is_weight(tensor) else 1)
+                sizes[is_trained, part, _format(tensor)] += _shard_bytes(
+                    tensor, shards if isinstance(tensor, nn.Parameter) else 1
+                )
     return [
         MemoryRow(f"{'trained' if trained else 'frozen'} weights of {part}, {kind}", "device", size, "training")
         for (trained, part, kind), size in sorted(sizes.items(), key=lambda each: -each[1])
@@ -286,7 +291,7 @@ def _frozen(kind: type[Family], config: TrainConfig) -> list[MemoryRow]:
         what = f"{each.name}, {each.weights}"
         rows.append(MemoryRow(what, "device", each.bytes, "caching", each.is_exact))
         if each.needed != "loaded":
-            place: Place = "device" if each.needed == "steps" else "host"
+            place: Location = "device" if each.needed == "steps" else "host"
             rows.append(MemoryRow(what, place, each.bytes, "training", each.is_exact))
     return rows
 
@@ -321,10 +326,6 @@ def _format(tensor: Tensor) -> str:
     return _FORMATS.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
 
 
-def _is_weight(tensor: Tensor) -> bool:
-    return isinstance(tensor, nn.Parameter)
-
-
 def _shard_shape(weight: Tensor, shards: int) -> list[int]:
     """Of rank 0: rows are divided, rounded up."""
     if shards == 1 or not weight.dim():
@@ -337,3 +338,70 @@ def _shard_bytes(weight: Tensor, shards: int) -> int:
     for side in _shard_shape(weight, shards):
         numbers *= side
     return numbers * weight.element_size()
+
+
+TOKEN_TABLE = "token_embedding"
+
+
+@contextmanager
+def fake_family(kind: type[Family], config: TrainConfig) -> Iterator[Family | None]:
+    """The family with nothing but its prepared model; inside the block every tensor is fake. None if unknown.
+
+    Raises ConfigError as set-up does.
+    """
+    model = kind.meta_model(config)
+    if model is None:
+        yield None
+        return
+    family: Any = object.__new__(kind)
+    family.model = model
+    family.add_placeholder_token = partial(_add_tokens, model)
+    # kohya's layout is checked with a family that has more than its model
+    prepared = config.model_copy(update={"lora_layouts": "diffusers"})
+    with torch.device("meta"):  # the layers that adapters add, too: to initialise those takes seconds
+        prepare_model(family, prepared, Precision(config.precision, torch.device("meta")))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        _give_storages(model)
+        move_model(family, config, torch.device("cpu"))
+        yield family
+
+
+def _give_storages(model: nn.Module) -> None:
+    """Let the tensors of a model on the meta device be fake ones on the CPU, shared ones still shared."""
+    made: dict[int, Tensor] = {}
+
+    def fake(tensor: Tensor) -> Tensor:
+        if id(tensor) not in made:
+            empty = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+            made[id(tensor)] = (
+                nn.Parameter(empty, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+            )
+        return made[id(tensor)]
+
+    for module in model.modules():
+        stores: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, vars(module))
+        for store in stores:
+            for name, value in list(store.items()):
+                if isinstance(value, Tensor):
+                    store[name] = fake(value)
+
+
+def _add_tokens(model: nn.Module, token: str, vectors: int, init: str) -> Mapping[str, list[int]]:
+    """As Family.add_placeholder_token, with as many rows for the token."""
+    found = {}
+    for name, table in list(model.named_modules()):
+        if isinstance(table, nn.Embedding) and name.endswith(TOKEN_TABLE):
+            parent, _, own = name.rpartition(".")
+            larger = nn.Embedding(table.num_embeddings + vectors, table.embedding_dim)
+            setattr(model.get_submodule(parent), own, larger)
+            found[name] = list(range(table.num_embeddings, table.num_embeddings + vectors))
+    return found
+
+
+def call_in_fake(work: Callable[[], object]) -> bool:
+    """Whether `work` ended; what depends on the values of tensors cannot be computed without memory."""
+    try:
+        work()
+    except (DataDependentOutputException, DynamicOutputShapeException):
+        return False
+    return True

@@ -23,9 +23,9 @@ class FusedBackward:
     """
 
     def __init__(self, guarded_step: GuardedStep, weights: Weights) -> None:
-        assert guarded_step.single is not None, "built with it"
+        assert guarded_step.per_parameter is not None, "built with it"
         self._weights = weights
-        self._guarded_step, self._single = guarded_step, guarded_step.single
+        self._guarded_step, self._per_parameter = guarded_step, guarded_step.per_parameter
         self._mode: Literal["add", "step", "discard"] = "add"
         self._frozen: Sequence[bool] = ()
         self._number = 0  # of the step
@@ -61,7 +61,7 @@ class FusedBackward:
 
         Weights whose own gradient is not finite have not changed.
         """
-        self._single.finish()
+        self._per_parameter.finish()
         self._weights.clear_gradients()
         norms, self._norms = self._norms, []
         norm: Tensor = torch.linalg.vector_norm(torch.stack(norms)) if norms else self._zero
@@ -84,7 +84,7 @@ class FusedBackward:
     def _on_gradient(self, weight: Tensor) -> None:
         if self._mode == "add":
             return
-        is_frozen = bool(self._frozen) and self._frozen[self._single.group_of(weight)]
+        is_frozen = bool(self._frozen) and self._frozen[self._per_parameter.group_of(weight)]
         if self._mode == "step" and not is_frozen:
             self._norms.append(self._guarded_step.step_one(weight, self._number, self._fault))
         weight.grad = None

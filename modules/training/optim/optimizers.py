@@ -17,7 +17,7 @@ from modules.config import ConfigError, ResumeError, TrainConfig
 from modules.distributed import HostCopy, Weights
 from modules.files import printable
 from modules.run.folder.error_help import explain_exception
-from modules.training.optim.single_steps import SingleSteps
+from modules.training.optim.per_parameter_step import PerParameterStep
 
 
 def check_installed(config: TrainConfig) -> None:
@@ -73,20 +73,20 @@ class GuardedStep:
         weights: Weights,
         scaler: torch.amp.GradScaler,
         max_norm: float | None,
-        single: SingleSteps | None = None,
+        per_parameter: PerParameterStep | None = None,
         world_size: int = 1,
     ) -> None:
-        """`single`: update the weights one by one, which those in bf16 need; `world_size`: see `loss_factor`."""
+        """`per_parameter`: update the weights one by one, which those in bf16 need; `world_size`: see `loss_factor`."""
         self.optimizer = optimizer
-        self.single = single
+        self.per_parameter = per_parameter
         self._weights = weights
         self._scaler = scaler
         self._max_norm = max_norm
         self._gradient_factor = world_size / loss_factor(world_size)
-        held = weights.local if single is None else single.held
+        held = weights.local if per_parameter is None else per_parameter.held
         self.names = {id(own): name for name, own in held.items()}  # of what the optimizer holds
         self._groups = [
-            [weights.local[self.names[id(own)]] if single else own for own in group["params"]]
+            [weights.local[self.names[id(own)]] if per_parameter else own for own in group["params"]]
             for group in optimizer.param_groups
         ]
         self._parameters = [weight for group in self._groups for weight in group]
@@ -118,20 +118,20 @@ class GuardedStep:
         return norm
 
     def step_one(self, weight: Tensor, number: int, fault: Tensor) -> Tensor:
-        """Step `number` of one weight, with `single`; returns the norm [] of its gradient, which stays unclipped.
+        """Step `number` of one weight, by `per_parameter`; returns the norm [] of its gradient, which stays unclipped.
 
-        If that or `fault` [] in fp32, which is 0 or nan, is not finite, the weight stays as it is. `single.finish`
-        follows the last weight.
+        If that or `fault` [] in fp32, which is 0 or nan, is not finite, the weight stays as it is. The last weight is
+        followed by `per_parameter.finish`.
         """
-        assert self.single is not None, "see FusedBackward"
+        assert self.per_parameter is not None, "see FusedBackward"
         assert weight.grad is not None, "see FusedBackward"
         norm = self._norm([weight.grad]) + fault
         with self._check_restored():
-            if self._on_device and (self.single.has_state(weight) or not self._has_momentum):  # as in _step
+            if self._on_device and (self.per_parameter.has_state(weight) or not self._has_momentum):  # as in _step
                 with self._skipping(norm):
-                    self.single.step(weight, number)
+                    self.per_parameter.step(weight, number)
             elif math.isfinite(norm.item()):
-                self.single.step(weight, number)
+                self.per_parameter.step(weight, number)
         return norm
 
     def undo_backoff(self, steps: int) -> None:
@@ -196,7 +196,7 @@ class GuardedStep:
     def _step(self, norm: Tensor, on_host: HostCopy | None, number: int) -> None:
         """A step of the optimizer, unless the norm is not finite."""
         step: Callable[[], object] = (
-            self.optimizer.step if self.single is None else partial(self.single.step_all, number)
+            self.optimizer.step if self.per_parameter is None else partial(self.per_parameter.step_all, number)
         )
         if on_host is not None:
             if math.isfinite(on_host.read()[0]):

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from modules.checkpoint import (
     OptimizerState,
-    Part,
     Position,
-    Rows,
+    Shard,
+    ShardRows,
     StoredState,
     StoredTensor,
     TrainingState,
@@ -91,12 +91,12 @@ def capture_part(components: Components, position: Position, rank: int, world_si
     weights, ema = components.weights, components.ema
     packed = pack_optimizer(components.guarded_step.optimizer, components.guarded_step.names)
     own = {name: tensor.detach() for name, tensor in weights.local.items()}
-    rows: dict[str, dict[str, Rows]] = {}
+    rows: dict[str, dict[str, ShardRows]] = {}
 
     def part(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         of = _of if kind == "optimizer" else str
         found = {name: weights.rows(of(name), tensor) for name, tensor in tensors.items()}
-        rows[kind] = {name: Rows(*each) for name, each in found.items() if each is not None and len(tensors[name])}
+        rows[kind] = {name: ShardRows(*each) for name, each in found.items() if each is not None and len(tensors[name])}
         return {name: t for name, t in tensors.items() if name in rows[kind] or (rank == 0 and found[name] is None)}
 
     return TrainingState(
@@ -105,7 +105,7 @@ def capture_part(components: Components, position: Position, rank: int, world_si
         ema=None if ema is None else part("ema", ema.average),
         optimizer=replace(packed, tensors=part("optimizer", packed.tensors)),
         scaler=dict(components.precision.scaler.state_dict()),
-        part=Part(rank, world_size, rows),
+        part=Shard(rank, world_size, rows),
     )
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from modules.config import Concept
 from modules.data.cache.keys import ViewKeys
 from modules.data.index.captions import _one_line
-from modules.data.loading.caption_augmentation import augment_caption
+from modules.data.loading.loader import augment_caption
 from modules.data.rng import SampleRng
 from tests.data.helpers import config_for, index_of, write_image
 

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from modules.data.loading.worker_signals import ignore_foreign_sigterm
+from modules.data.loading.worker_batches import ignore_foreign_sigterm
 
 
 def work(pipe: Connection) -> None:

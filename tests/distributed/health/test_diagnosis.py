@@ -19,7 +19,7 @@ from modules.distributed.health.diagnosis import (
     wait_rows,
 )
 from modules.distributed.health.flight_recorder import Collective
-from modules.distributed.health.main_thread import main_thread_fingerprint, main_thread_stack
+from modules.distributed.health.heartbeat import main_thread_fingerprint, main_thread_stack
 from modules.distributed.run_store import parse_value
 
 WORLD, CONTROL = "gloo 0", "gloo 1"

@@ -10,11 +10,11 @@ import pytest
 
 from modules.distributed.health import heartbeat_monitor
 from modules.distributed.health.heartbeat_monitor import HeartbeatMonitor
-from modules.distributed.health.reachability import host_probes
-from modules.distributed.startup import host_probe, joined_hosts
+from modules.distributed.health.watchdog import host_probes
+from modules.distributed.startup import host_probe, rendezvous
 from modules.distributed.startup.host_probe import HostProbe
-from modules.distributed.startup.joined_hosts import JoinedHosts
 from modules.distributed.startup.member import Member
+from modules.distributed.startup.rendezvous import JoinedHosts
 from modules.run.launch.rank_env import RankEnv
 from tests.ports import free_port
 
@@ -125,7 +125,7 @@ def test_a_host_that_has_joined_and_is_cut_off_while_others_are_missing(monkeypa
     silent("beta")
     assert hosts.cut_off() is None, "it has just been heard"
     for name in ("SILENT_AFTER_S", "CUT_OFF_AFTER_S"):
-        monkeypatch.setattr(joined_hosts, name, -1.0)
+        monkeypatch.setattr(rendezvous, name, -1.0)
     found = hosts.cut_off()
     assert found is not None, "gamma has never answered, which a firewall may cause"
     assert found[0] == [2, 3]

@@ -20,10 +20,9 @@ from torch._C._distributed_c10d import Store, TCPStore
 
 from modules.distributed.health import flight_recorder, heartbeat_monitor
 from modules.distributed.health.diagnosis import RankSnapshot
-from modules.distributed.health.duties import judging_ranks, watched_ranks
 from modules.distributed.health.exchange import Exchange
 from modules.distributed.health.timed_store import TimedStore
-from modules.distributed.health.watchdog import Watchdog
+from modules.distributed.health.watchdog import Watchdog, judging_ranks, watched_ranks
 from modules.distributed.process_group import Group, Meeting
 from modules.distributed.run_store import RunStore
 from modules.distributed.startup.member import Member

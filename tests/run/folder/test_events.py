@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from modules.run import EventLog, EventReader, read_events
-from modules.run.folder.events import SilentEventLog
 
 ROOT = Path(__file__).parents[3]
 
@@ -175,11 +174,6 @@ def test_large_files_are_read_in_chunks(tmp_path: Path) -> None:
     path.write_bytes(line * 10_000 + b'{"type":"big","pad":"' + b"y" * (5 << 20) + b'"}\n')
     assert 0 < len(EventReader(path).new()) < 10_000
     assert len(read_events(path)) == 10_001
-
-
-def test_silent_log_has_the_same_methods() -> None:
-    public = {name for name in vars(EventLog) if not name.startswith("_")}
-    assert public == {name for name in vars(SilentEventLog) if not name.startswith("_")}
 
 
 def test_reader_skips_invalid_lines(tmp_path: Path) -> None:

@@ -12,8 +12,13 @@ from pathlib import Path
 from modules.config import TrainConfig
 from modules.run.folder.run_folder import RunFolder
 from modules.run.hosts.host import Host
-from modules.run.hosts.output_file import OutputFile
-from modules.run.hosts.remote_machines import RemoteMachine, RemoteMachines, hosts_of_former_run, join_arguments
+from modules.run.hosts.remote_machines import (
+    OutputFile,
+    RemoteMachine,
+    RemoteMachines,
+    hosts_of_former_run,
+    join_arguments,
+)
 from modules.run.supervise.signals import termination_signals
 from modules.run.supervise.stop_requests import SAME_REQUEST_S
 

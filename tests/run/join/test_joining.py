@@ -17,8 +17,8 @@ import pytest
 
 from modules.config import ConfigError, DataError, TandemError, TrainConfig
 from modules.run.folder.run_folder import RunFolder
-from modules.run.join import admission as admission_module
 from modules.run.join import join_line as join_line_module
+from modules.run.join import server as server_module
 from modules.run.join import session as session_module
 from modules.run.join.client import join_run
 from modules.run.join.join_line import JoinLine, connect
@@ -87,7 +87,7 @@ def test_machine_0_says_that_a_machine_has_connected_and_not_confirmed(
         join_run(line, lambda text: None, refuse)
     assert "(127.0.0.1), which asks its user for permission; missing: machine 1" in summaries[0]
     harness.wait_for("has left: a path of the config is missing there, or not allowed")
-    monkeypatch.setattr(admission_module, "_SLOW_S", 0.0)
+    monkeypatch.setattr(server_module, "_SLOW_S", 0.0)
     harness.hello("gamma").expect("welcome")
     harness.wait_for("gamma (127.0.0.1) has connected and is still checking its files")
     other = make_server()

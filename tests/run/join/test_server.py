@@ -15,7 +15,6 @@ from modules.config import DataError, TrainConfig
 from modules.run.folder.event_reader import read_events
 from modules.run.folder.failures import Failure
 from modules.run.folder.run_folder import RunFolder
-from modules.run.join import admission as admission_module
 from modules.run.join import server as server_module
 from modules.run.join import session as session_module
 from modules.run.join.channel import WrongToken
@@ -242,7 +241,7 @@ def test_stopped_server_does_not_wait_for_listings(
 ) -> None:
     """A million captions on a slow disk take minutes, in which Python would not end."""
     still = threading.Event()
-    monkeypatch.setattr(admission_module, "all_listings", lambda config: [still.wait()])
+    monkeypatch.setattr(server_module, "all_listings", lambda config: [still.wait()])
     make_server()
     (thread,) = [each for each in threading.enumerate() if each.name == "listings"]
     assert thread.daemon

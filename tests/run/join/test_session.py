@@ -14,8 +14,8 @@ from modules.run.folder.run_folder import RunFolder
 from modules.run.join import channel as channel_module
 from modules.run.join import session as session_module
 from modules.run.join.channel import Channel, ChannelClosed
+from modules.run.join.client import while_training
 from modules.run.join.session import Session
-from modules.run.join.while_training import while_training
 
 Ends = tuple[Channel, Session]
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from modules.run.join.unauthenticated import UnauthenticatedConnections
+from modules.run.join.listener import UnauthenticatedConnections
 
 
 def test_connection_limit_per_address() -> None:

@@ -119,7 +119,7 @@ def test_elastic_is_no_c10d_rendezvous() -> None:
 
 
 def test_machine_0_determines_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modules.run.launch.machine_choices.preferred_addresses", lambda: ["10.0.0.5", "192.168.0.5"])
+    monkeypatch.setattr("modules.run.launch.plan.preferred_addresses", lambda: ["10.0.0.5", "192.168.0.5"])
     made = plan(4, num_nodes=2, **MULTI)
     assert made.master_addr == "10.0.0.5"
     assert "will connect to 10.0.0.5 (its other addresses: 192.168.0.5); set master_addr" in made.reasons[0]
@@ -280,7 +280,7 @@ def test_slices_of_a_gpu_are_devices_with_memory_of_their_own() -> None:
         "import json; from modules.config import TrainConfig; from modules.machine import visible_gpus\n"
         "from modules.run import LaunchPlan\n"
         "def plan(**more): return LaunchPlan.from_config(TrainConfig(enable_multi_gpu=True, **more), config_path='c')\n"
-        "import modules.run.launch.machine_choices as choices; choices.gpu_obstacle = lambda environment: None\n"
+        "import modules.run.launch.plan as choices; choices.gpu_obstacle = lambda environment: None\n"
         "made, chosen = plan(), plan(device_ids=[1])\n"
         "print(json.dumps([[[gpu.index, gpu.memory_mib, gpu.uuid] for gpu in visible_gpus()], made.world_size,\n"
         "    made.reasons, chosen.world_size, chosen.environment()['CUDA_VISIBLE_DEVICES']]))"

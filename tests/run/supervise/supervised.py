@@ -11,8 +11,7 @@ from typing import Final
 
 from modules.run import RunFolder, read_events
 from modules.run.launch.plan import TORCHRUN
-from modules.run.supervise.grace_periods import GracePeriods
-from modules.run.supervise.supervisor import Supervisor
+from modules.run.supervise.supervisor import GracePeriods, Supervisor
 from tests.ports import free_port
 
 WORKER: Final = Path(__file__).parent / "fake_worker.py"

@@ -6,8 +6,8 @@ import pytest
 
 from modules.run import RunFolder
 from modules.run.folder.event_summary import EventSummary
-from modules.run.supervise.end_of_run import write_last_events
 from modules.run.supervise.outcome import RunOutcome
+from modules.run.supervise.supervisor import write_last_events
 from tests.run.supervise.supervised import last_finished
 
 

@@ -17,10 +17,9 @@ import pytest
 from modules import ROOT
 from modules.run import RunFolder, read_events
 from modules.run.launch.plan import TORCHRUN
-from modules.run.supervise.grace_periods import GracePeriods
 from modules.run.supervise.process_tree import ProcessTree
 from modules.run.supervise.restart_tracker import RestartTracker
-from modules.run.supervise.supervisor import Supervisor
+from modules.run.supervise.supervisor import GracePeriods, Supervisor
 from tests.run.supervise.supervised import (
     WORKER,
 )
@@ -42,7 +41,7 @@ def test_idle_torchrun_is_killed(folder: RunFolder) -> None:
 
 def test_a_suspended_run_is_reported(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("modules.run.supervise.restart_tracker._SUSPENDED_AFTER_S", 0.0)
-    monkeypatch.setattr("modules.run.supervise.process_watch._HOUSEKEEPING_EVERY_S", 0.05)
+    monkeypatch.setattr("modules.run.supervise.supervisor._HOUSEKEEPING_EVERY_S", 0.05)
     argv = [sys.executable, "-c", "import os; print(os.getpid(), flush=True); os.kill(os.getpid(), 19)"]
 
     def continue_once_reported() -> None:
@@ -107,7 +106,7 @@ rank.wait()
 def test_a_rank_that_cannot_be_killed_is_not_waited_for(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("modules.run.supervise.process_watch._HOUSEKEEPING_EVERY_S", 0.05)
+    monkeypatch.setattr("modules.run.supervise.supervisor._HOUSEKEEPING_EVERY_S", 0.05)
     group = FREEZER / f"tandem-{os.getpid()}"
     group.mkdir()
     try:

@@ -15,10 +15,9 @@ import pytest
 
 from modules.run import RunFolder, request_command
 from modules.run.folder.commands import is_stopped_by_user
-from modules.run.supervise.grace_periods import GracePeriods
 from modules.run.supervise.process_tree import ProcessTree
 from modules.run.supervise.stop_requests import StopRequests
-from modules.run.supervise.supervisor import Supervisor, any_failure
+from modules.run.supervise.supervisor import GracePeriods, Supervisor, any_failure
 from tests.run.supervise.supervised import (
     WORKER,
     last_finished,

@@ -14,8 +14,7 @@ from modules.config import ConfigError
 from modules.run import RunFolder, read_events, request_command
 from modules.run.exit_codes import INTERRUPTED
 from modules.run.folder.failures import Failure, create_reserve, record_failure
-from modules.run.supervise.grace_periods import GracePeriods
-from modules.run.supervise.supervisor import Supervisor
+from modules.run.supervise.supervisor import GracePeriods, Supervisor
 from tests.run.supervise.supervised import (
     WORKER,
     last_finished,

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from modules.checkpoint import (
     Backups,
     FileEntry,
-    Part,
     Position,
-    Rows,
+    Shard,
+    ShardRows,
     TrainingState,
     find_damage,
     open_backup,
@@ -107,18 +107,18 @@ def _in_parts(folder: Path, state: TrainingState, config_json: str) -> dict[str,
     kinds = {"weights": state.weights, "ema": state.ema, "optimizer": state.optimizer.tensors}
     for index in range(PARTS):
         own: dict[str, dict[str, Tensor]] = {}
-        rows: dict[str, dict[str, Rows]] = {}
+        rows: dict[str, dict[str, ShardRows]] = {}
         for kind, tensors in kinds.items():
             own[kind], rows[kind] = {}, {}
             for name, tensor in tensors.items():
                 if tensor.dim() > 1:
                     first, last = (len(tensor) * each // PARTS for each in (index, index + 1))
-                    own[kind][name], rows[kind][name] = tensor[first:last], Rows(first, len(tensor))
+                    own[kind][name], rows[kind][name] = tensor[first:last], ShardRows(first, len(tensor))
                 elif index == 0:
                     own[kind][name] = tensor
         optimizer = replace(state.optimizer, tensors=own["optimizer"])
         part = replace(state, weights=own["weights"], ema=own["ema"], optimizer=optimizer)
-        files |= write_part(part, Part(index, PARTS, rows), lambda name: HashedFile(folder / name))
+        files |= write_part(part, Shard(index, PARTS, rows), lambda name: HashedFile(folder / name))
     return files
 
 

@@ -10,7 +10,7 @@ from random import Random
 
 from app.monitor.log_reader import LogReader
 from app.monitor.run_list import RunList, read_view, setting_differences
-from app.monitor.sample_index import SampleIndex
+from app.monitor.samples import SampleIndex
 from app.runs.liveness import read_liveness
 from app.runs.status import status_of
 from modules.config import TrainConfig

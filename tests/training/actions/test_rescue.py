@@ -10,7 +10,7 @@ import pytest
 from safetensors import SafetensorError
 
 from modules.checkpoint import save_model
-from modules.training.actions import rescue, save
+from modules.training.actions import save
 from tests.runs import Run, tiny_config, train_alone
 
 Start = Callable[..., tuple[int, Run]]
@@ -49,7 +49,7 @@ def test_without_one_it_goes_to_the_home_folder_if_that_has_room(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_room: bool
 ) -> None:
     if not has_room:
-        monkeypatch.setattr(rescue, "SPARE_BYTES", 1 << 60)
+        monkeypatch.setattr(save, "SPARE_BYTES", 1 << 60)
     blocked = tmp_path / "blocked"
     blocked.write_text("no folder")
     code, run = start(rescue_dir=str(blocked))

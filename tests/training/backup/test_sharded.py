@@ -23,9 +23,9 @@ from safetensors.torch import save_file
 
 from modules.checkpoint import (
     Backups,
-    Part,
     Rotation,
-    Rows,
+    Shard,
+    ShardRows,
     TrainingState,
     find_damage,
     open_backup,
@@ -70,7 +70,7 @@ def part_of(state: TrainingState, rank: int) -> TrainingState:
     assert state.ema is not None
     kinds = {"weights": state.weights, "ema": state.ema, "optimizer": dict(state.optimizer.tensors)}
     rows = {
-        kind: {name: Rows(begin, SIZE) for name, tensor in tensors.items() if len(tensor) == SIZE}
+        kind: {name: ShardRows(begin, SIZE) for name, tensor in tensors.items() if len(tensor) == SIZE}
         for kind, tensors in kinds.items()
     }
     return replace(
@@ -78,7 +78,7 @@ def part_of(state: TrainingState, rank: int) -> TrainingState:
         weights=part(kinds["weights"]),
         ema=part(kinds["ema"]),
         optimizer=replace(state.optimizer, tensors=part(kinds["optimizer"])),
-        part=Part(rank, 2, rows),
+        part=Shard(rank, 2, rows),
     )
 
 

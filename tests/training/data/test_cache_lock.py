@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from modules.monitoring import SilentReport
-from modules.training.data import cache_lock as module
-from modules.training.data.cache_lock import LOCK, cache_lock, lock_order
+from modules.training.data import dataset as module
+from modules.training.data.dataset import LOCK, cache_lock, lock_order
 
 CACHES = """
 import sys

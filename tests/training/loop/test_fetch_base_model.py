@@ -13,7 +13,7 @@ from modules.distributed import SharedFolderGroups
 from modules.families._by_name import family_class
 from modules.families._family import Family
 from modules.monitoring import SilentReport
-from modules.training.loop.fetch_base_model import fetch_base_model
+from modules.training.loop.setup import fetch_base_model
 from tests.runs import ROOT
 
 HERE, THERE = "0" * 40, "1" * 40

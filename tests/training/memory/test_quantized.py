@@ -16,7 +16,7 @@ from modules.config import TrainConfig, explain
 from modules.diffusion.quantized import QUANTIZED, QuantizedLinear, can_be_quantized, quantize_
 from modules.distributed import Weights
 from modules.distributed.rank_group import SingleProcess
-from modules.training.memory.quantize_once import quantize_once
+from modules.training.memory.move_model import quantize_once
 from tests.adapted_models import LORA, PARTS, batch_of, ready, train_a_little
 from tests.runs import same_state, tiny_config, train_alone
 

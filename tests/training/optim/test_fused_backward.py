@@ -16,14 +16,14 @@ from modules.distributed import Weights
 from modules.training.device.precision import Precision
 from modules.training.optim.fused_backward import FusedBackward
 from modules.training.optim.optimizers import GuardedStep, build_optimizer
-from modules.training.optim.single_steps import SingleSteps, optimizer_weights
+from modules.training.optim.per_parameter_step import PerParameterStep, optimizer_weights
 from modules.training.step.memory_guard import OutOfMemory
 from tests.runs import Job, group_settings, same_state, same_tensors, tiny_config, train_alone, train_group
 
 CPU = torch.device("cpu")
 ON: dict[str, object] = {"max_grad_norm": None, "global_batch_size": None, "fused_backward": True}
 OFF = {**ON, "fused_backward": False}
-ALONE = [name for name, kind in OPTIMIZERS.items() if kind.steps_alone]
+ALONE = [name for name, kind in OPTIMIZERS.items() if kind.per_parameter_step]
 
 
 def fused(model: nn.Module, **settings: object) -> FusedBackward:
@@ -31,7 +31,7 @@ def fused(model: nn.Module, **settings: object) -> FusedBackward:
     weights = Weights(model)
     held = optimizer_weights(weights.local)
     optimizer = build_optimizer([{"params": list(held.values())}], config)
-    single = SingleSteps(optimizer, weights.local, held, seed=0)
+    single = PerParameterStep(optimizer, weights.local, held, seed=0)
     return FusedBackward(GuardedStep(optimizer, weights, Precision("fp32", CPU).scaler, None, single), weights)
 
 

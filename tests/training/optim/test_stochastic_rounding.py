@@ -15,13 +15,18 @@ from modules.distributed import Weights
 from modules.training.device.precision import Precision
 from modules.training.optim.ema import Ema
 from modules.training.optim.optimizers import GuardedStep, build_optimizer
-from modules.training.optim.single_steps import SingleSteps, optimizer_weights
-from modules.training.optim.stochastic_rounding import random_bits, round_stochastically_, seed_of
+from modules.training.optim.per_parameter_step import (
+    PerParameterStep,
+    optimizer_weights,
+    random_bits,
+    round_stochastically_,
+    seed_of,
+)
 from tests.runs import Job, group_settings, recorded, same_state, same_tensors, tiny_config, train_alone, train_group
 
 CPU = torch.device("cpu")
 SETTINGS: dict[str, object] = {"precision": "bf16", "stochastic_rounding": True, "max_steps": 4, "batch_size": 8}
-ALONE = [name for name, kind in OPTIMIZERS.items() if kind.steps_alone and name != "schedule_free_adamw"]
+ALONE = [name for name, kind in OPTIMIZERS.items() if kind.per_parameter_step and name != "schedule_free_adamw"]
 
 
 def guarded(model: nn.Module, seed: int = 0, **settings: object) -> GuardedStep:
@@ -29,7 +34,7 @@ def guarded(model: nn.Module, seed: int = 0, **settings: object) -> GuardedStep:
     weights = Weights(model)
     held = optimizer_weights(weights.local)
     optimizer = build_optimizer([{"params": list(held.values())}], config)
-    single = SingleSteps(optimizer, weights.local, held, seed)
+    single = PerParameterStep(optimizer, weights.local, held, seed)
     return GuardedStep(optimizer, weights, Precision("bf16", CPU).scaler, None, single)
 
 

@@ -13,7 +13,7 @@ import pytest
 from modules.checkpoint import TrainingState
 from modules.config import Option, ResumeError, Section, TrainConfig, dump, load_config, options
 from modules.families._by_name import family_class
-from modules.training.loop.legacy_runs import legacy_differences
+from modules.training.loop.load_checkpoint import legacy_differences
 from modules.training.memory.model_setup import load_family
 from modules.training.state.resume import check_unchanged
 from tests.adapted_models import BOTH, PARTS

@@ -28,7 +28,7 @@ _NOT_SEEDED = (
 )
 
 
-def prepare_own_data(
+def prepare_custom_dataset(
     config: TrainConfig,
     family: Family,
     global_batch_size: int,
@@ -46,7 +46,8 @@ def prepare_own_data(
     items = ItemBatches(family.data_sets())
     train, own_validation, test = (items.rows(name) for name in (TRAIN, VALIDATION, TEST))
     _check_equal(items, [len(each) for each in (train, own_validation, test)], ranks, report)
-    held_out = train[_is_held_out(train, config)]
+    # the share `validation_split`, chosen by the seed
+    held_out = train[to_unit_interval(hash_uint64(train, config.seed, _SPLIT))[: len(train)] < config.validation_split]
     order = order_items(np.setdiff1d(train, held_out), config, global_batch_size)
     validation = np.concatenate([held_out, own_validation])
     counted = (
@@ -80,11 +81,6 @@ def prepare_own_data(
 def _numbered(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """The number of each row in its data set."""
     return np.arange(len(rows), dtype=np.int64)
-
-
-def _is_held_out(train: NDArray[np.int64], config: TrainConfig) -> NDArray[np.bool_]:
-    """[train]: the share `validation_split`, chosen by the seed."""
-    return to_unit_interval(hash_uint64(train, config.seed, _SPLIT))[: len(train)] < config.validation_split
 
 
 def order_items(rows: NDArray[np.int64], config: TrainConfig, global_batch_size: int) -> Order:
