@@ -27,11 +27,12 @@ from modules.config import (
 )
 from modules.config.dynamic_section import build_section
 from modules.config.family_about import family_about
-from modules.config.family_files import FAMILIES_DIR, PROGRAM, family_names
 from modules.config.trusted_code import read_code, require_trusted
+from modules.facts import PROGRAM, family_names
 from modules.files import FileFault, decode_json, read_json
 
 TIMEOUT_S = 120
+_FAMILIES, _FACTS = (ROOT / "modules" / folder for folder in ("families", "facts"))
 _ADVICE = "Choose one of the list, or give the Python file (.py) of your own."
 
 
@@ -86,11 +87,12 @@ def load_declaration(name: str) -> FamilyDeclaration:
     A Python file of the user runs for it: raises CodeNotTrusted if that was not allowed.
     """
     is_file = name.endswith(".py")
-    file = Path(name) if is_file else FAMILIES_DIR / f"{name}.py"
+    file = Path(name) if is_file else _FAMILIES / f"{name}.py"
     if is_file:
         require_trusted(file, read_code(file))
     try:
-        newest = max(source.stat().st_mtime_ns for source in (file, *FAMILIES_DIR.rglob("*.py")))
+        sources = (file, *_FAMILIES.rglob("*.py"), *_FACTS.rglob("*.py"))
+        newest = max(source.stat().st_mtime_ns for source in sources)
         stamp = f"{file.resolve()}:{newest}:{file.stat().st_size}"
     except OSError:
         wrong = f"There is no file {name}." if is_file else f"No model family is called {name!r}."

@@ -13,7 +13,7 @@ from app.curves.sketch import Curve, Sketch
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import card, text, wrap_within
-from modules.config.family_files import family_names
+from modules.facts import family_names
 from modules.files import expand_home
 
 SETTINGS: Final = ("family", "family_options", "base_model", "resolution")

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from app.form.choice_titles import choice_title, choice_titles, value_title
 from modules.config import Fault, Option, TrainConfig, allowed, find_option
 from modules.config.family_about import family_about
-from modules.config.family_files import family_names
 from modules.config.numbers import format_number, plain_number
+from modules.facts import family_names
 
 ON_RESUME = {
     "free": "",

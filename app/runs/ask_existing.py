@@ -11,7 +11,7 @@ from app.form.setting_text import display_value
 from app.runs.control import existing_run
 from app.shell.ask import Choice, ask
 from modules.config import Option, TrainConfig, dump, find_changes, find_option, load_config
-from modules.config.family_files import family_names
+from modules.facts import family_names
 from modules.run import RunFolder
 from modules.run.endings import ENDINGS
 from modules.run.folder.event_summary import EventSummary

@@ -13,7 +13,7 @@ from app.widgets.later import later
 from app.windows.dialog import Dialog
 from app.windows.faults import show_faults
 from modules.config import TrainConfig
-from modules.config.family_files import family_names
+from modules.facts import family_names
 
 _POLL_MS: Final = 50
 _DIALOG_SHOWN_MS: Final = 300

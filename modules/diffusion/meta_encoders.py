@@ -13,19 +13,19 @@ from modules.config import ConfigError
 from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
 from modules.diffusion.base_model_files import DAMAGED, first_line
-from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.diffusion.pipeline_classes import component_classes
 from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.facts import FamilyFacts
 
 
-def meta_encoders(name: str, folder: Path | None, spec: FlowPipelineSpec) -> dict[str, nn.Module]:
+def meta_encoders(name: str, folder: Path | None, facts: FamilyFacts) -> dict[str, nn.Module]:
     """Frozen, those whose configuration is in `folder`, or without one known from the hub name of the base model.
 
     Raises ConfigError if they cannot be built.
     """
     try:
         with quiet_libraries(), torch.device("meta"):
-            found = _known(name) if folder is None else _of_folder(folder, spec)
+            found = _known(name) if folder is None else _of_folder(folder, facts)
     except base_model_files.LIBRARY_ERRORS as error:
         raise ConfigError(
             f"base_model: a text encoder that {str(folder)!r} describes cannot be built: {first_line(error)}", DAMAGED
@@ -33,14 +33,14 @@ def meta_encoders(name: str, folder: Path | None, spec: FlowPipelineSpec) -> dic
     return {encoder: network.requires_grad_(False) for encoder, network in found.items()}
 
 
-def _of_folder(folder: Path, spec: FlowPipelineSpec) -> dict[str, nn.Module]:
-    _, classes, _ = component_classes(folder, spec.components)
-    base_model_files.check_small_files(folder, [folder / encoder for encoder in spec.encoders], "base_model")
+def _of_folder(folder: Path, facts: FamilyFacts) -> dict[str, nn.Module]:
+    _, classes, _ = component_classes(folder, facts.components)
+    base_model_files.check_small_files(folder, [folder / encoder for encoder in facts.encoders], "base_model")
     return {
         encoder: classes[encoder](
             classes[encoder].config_class.from_pretrained(folder, subfolder=encoder, local_files_only=True)
         )
-        for encoder in spec.encoders
+        for encoder in facts.encoders
         if (folder / encoder / "config.json").is_file()
     }
 

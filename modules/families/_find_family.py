@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import cast
 
 from modules.config import ConfigError, TrainConfig
 from modules.config.family_about import family_about
-from modules.config.family_files import family_names
 from modules.config.transformer_families import named_family
 from modules.diffusion import base_model_files
-from modules.diffusion.components import ORIGINAL_TEXT_ENCODER_2, ORIGINAL_UNET, PipelineSpec
-from modules.families._by_name import family_class
-from modules.families._family import Family
+from modules.diffusion.components import ORIGINAL_TEXT_ENCODER_2, ORIGINAL_UNET
+from modules.facts import all_facts
 from modules.families._known_model import check_known_model
 from modules.files import FileFault
 
@@ -24,26 +21,24 @@ def find_family(model: str) -> str:
     Nothing is read but names. Raises ConfigError if the file is damaged or not a safetensors file.
     """
     path = Path(model)
-    known = {name: family_class(name) for name in family_names()}
-    specs = {name: getattr(kind, "spec", None) for name, kind in known.items()}
-    latent = {name: spec for name, spec in specs.items() if isinstance(spec, PipelineSpec)}
     if path.is_dir():
         try:
             pipeline = base_model_files.pipeline_class(path)
         except (OSError, FileFault):
             return ""
-        return next((name for name, kind in known.items() if pipeline in _pipelines(kind)), "")
+        return next((name for name, facts in all_facts().items() if pipeline in facts.pipelines), "")
     if not path.is_file():
         return ""
     if path.suffix.lower() != ".safetensors":
         raise ConfigError(f"{model!r} is not a .safetensors file.", base_model_files.ACCEPTED)
     names = base_model_files.read_shapes([path])
-    if (flow := named_family(names)) in known and not base_model_files.is_lora(names):
+    if (flow := named_family(names)) in all_facts() and not base_model_files.is_lora(names):
         return flow
     if not any(name.startswith(ORIGINAL_UNET) for name in names):
         return ""
     two_encoders = any(name.startswith(ORIGINAL_TEXT_ENCODER_2) for name in names)
-    return next(name for name, spec in latent.items() if ("text_encoder_2" in spec.encoders) == two_encoders)
+    unets = {name: facts.encoders for name, facts in all_facts().items() if facts.network == "unet"}
+    return next(name for name, encoders in unets.items() if ("text_encoder_2" in encoders) == two_encoders)
 
 
 def check_family(config: TrainConfig, pipelines: Collection[str]) -> None:
@@ -75,14 +70,9 @@ def check_family(config: TrainConfig, pipelines: Collection[str]) -> None:
 
 def _check_family_of_file(config: TrainConfig, file: str, pipelines: Collection[str]) -> None:
     right = find_family(file)
-    if right and not set(_pipelines(family_class(right))) & set(pipelines):
+    if right and not set(all_facts()[right].pipelines) & set(pipelines):
         raise ConfigError(
             f"base_model: {file!r} is a model of {family_about(right).title}, which the family {config.family!r} does "
             "not train.",
             f"Set family to {right}, or choose another model.",
         )
-
-
-def _pipelines(kind: type[Family]) -> Collection[str]:
-    spec = getattr(kind, "spec", None)
-    return () if spec is None else cast("Collection[str]", spec.class_names)

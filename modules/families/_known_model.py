@@ -6,7 +6,7 @@ from pathlib import Path
 
 from modules.config import ConfigError, TrainConfig
 from modules.config.family_about import family_about
-from modules.config.known_models import known_model, trained_instead
+from modules.config.known_models import known_model
 
 
 def check_known_model(config: TrainConfig) -> None:
@@ -22,10 +22,10 @@ def check_known_model(config: TrainConfig) -> None:
 
 def distillation_notes(config: TrainConfig) -> list[str]:
     """That training takes away what a model was distilled for, and which one to train; empty for others."""
-    original = trained_instead(config.base_model or "")
-    if original is None:
+    known = known_model(config.base_model or "")
+    if known is None or not known.trained_instead:
         return []
     return [
         f"base_model: {config.base_model} was distilled to generate in few steps, which training gradually undoes. "
-        f"Train {original} instead: its LoRAs work with both (docs/models.md)."
+        f"Train {known.trained_instead} instead: its LoRAs work with both (docs/models.md)."
     ]

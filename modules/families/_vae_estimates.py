@@ -19,7 +19,7 @@ from modules.diffusion.quiet_libraries import quiet_libraries
 _CLASSES: Final = ("AutoencoderKL", "AutoencoderKLFlux2", "AutoencoderKLQwenImage")
 _VIDEO: Final = "AutoencoderKLQwenImage"  # takes frames; its defaults are those of the published one
 _BILLIONS_OF_VIDEO: Final = 0.13
-# Of all others that are known by name; FLUX.2's differs in its last layer alone.
+# Of all others that are known by name; some differ in the last layer alone.
 _KL: Final = {
     "block_out_channels": (128, 256, 512, 512),
     "down_block_types": ("DownEncoderBlock2D",) * 4,

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from modules.config import ConfigError, TrainConfig, dump, validate
-from modules.config.family_files import PROGRAM
 from modules.config.io.files import READERS, read_data
 from modules.config.io.migrations import ambiguous_settings, migrate
 from modules.config.io.presets import preset_data
+from modules.facts import PROGRAM
 
 log = logging.getLogger("tandem")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from modules.config import ConfigError, TrainConfig
-from modules.config.family_files import family_names
 from modules.config.known_models import KNOWN_MODELS, known_model
+from modules.facts import family_names
 from modules.training.loop.checks import startup_problems
 
 

@@ -9,17 +9,8 @@ from typing import Final
 from modules.config.transformer_families import named_family
 from modules.diffusion.transformer_files.names import PREFIX, TransformerLayout, transformer_layout
 from modules.diffusion.transformer_files.original_name import ComponentConfig, OriginalName
+from modules.facts import all_facts
 
-_CLASSES: Final = {
-    "flux": "FluxTransformer2DModel",
-    "chroma": "ChromaTransformer2DModel",
-    "flux2": "Flux2Transformer2DModel",
-    "stable_diffusion_3": "SD3Transformer2DModel",
-    "z_image": "ZImageTransformer2DModel",
-    "lumina2": "Lumina2Transformer2DModel",
-    "qwen_image": "QwenImageTransformer2DModel",
-    "krea2": "Krea2Transformer2DModel",
-}
 _JOINT_BLOCK: Final = re.compile(r"joint_blocks\.(\d{1,4})\.")
 
 
@@ -48,6 +39,6 @@ class FileLayout:
 def layout_of_file(names: Collection[str]) -> FileLayout | None:
     """Of a transformer's file with tensors of these names; None if they are not known."""
     has_guidance = any("guidance_in." in name or "guidance_embedder." in name for name in names)
-    kind = _CLASSES.get(named_family(names), "")
-    layout = transformer_layout(kind, {"guidance_embeds": has_guidance})
+    facts = all_facts().get(named_family(names))
+    layout = None if facts is None else transformer_layout(facts.transformer, {"guidance_embeds": has_guidance})
     return None if layout is None else FileLayout(layout, names)

@@ -17,7 +17,7 @@ from modules.diffusion.transformer_files.tensor_forms import is_of_shape, origin
 SAME_ARCHITECTURE: Final = "Give the layout of a model of the same architecture."
 # In a file of a whole model: these components come from the layout.
 _OTHER_COMPONENTS: Final = ("vae.", "first_stage_model.", "text_encoders.", "cond_stage_model.", "conditioner.")
-# In ComfyUI's file of Z-Image, from the code of Lumina 2; no network uses it, and diffusers drops it as well.
+# In a file of ComfyUI, left over from another model's code; no network uses it, and diffusers drops it as well.
 _UNUSED: Final = ("norm_final.weight",)
 # ComfyUI's scaled fp8, bitsandbytes' and other quantised files: a weight is what is stored times its scale.
 _SCALE: Final = re.compile(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from modules.importers import common
-from modules.importers.flow_families import flow_family
+from modules.importers.flow_families import known_family
 from modules.importers.flow_rules import SIMPLE_TUNER_RULES
 from modules.importers.memory import ONE_SCALE, base_weights_rule, encoder_weights_rule
 from modules.importers.optimizers import optimizer_assignments
@@ -51,12 +51,10 @@ DEFAULTS: Mapping[str, Mapping[str, object]] = {
 }
 SCHEDULE_FREE: Mapping[str, str] = {"prodigy": "prodigyplusschedulefree"}  # the class of that name there
 OPTIMI: Mapping[str, object] = {"betas": [0.9, 0.99], "eps": 1e-6, "weight_decay": 0.0}
-FAMILIES = {"sdxl": "stable_diffusion_xl", **dict.fromkeys(("sd1x", "sd2x", "legacy"), "stable_diffusion")}
 
 
 def _family(value: object) -> object:
-    name = str(value).lower()
-    return FAMILIES.get(name) or flow_family(name) or ChangedValue(name or "unknown", common.NO_FAMILY)
+    return known_family(value) or ChangedValue(str(value).lower() or "unknown", common.NO_FAMILY)
 
 
 def _method(values: Values) -> list[Assignment]:

@@ -1,0 +1,94 @@
+"""Stable Diffusion 3 and 3.5; headers as in SwarmUI, ComfyUI and its makers' files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from modules.facts import Config, FamilyFacts, KnownModel, Shapes, TransformerFile, has
+from modules.facts._networks import T5_XXL
+
+_TEXT: Final = {"vae": 0.08, "text_encoder": 0.12, "text_encoder_2": 0.69}
+_LAYERS_OF_LARGE: Final = 38
+
+
+def _model(layers: int, **transformer: object) -> KnownModel:
+    shape = {"num_layers": layers, "num_attention_heads": layers, "caption_projection_dim": 64 * layers}
+    return KnownModel({"transformer": {**shape, **transformer}}, _TEXT, {"text_encoder_3": T5_XXL})
+
+
+def _variant(config: Config, pipeline: str) -> str:
+    if config.get("num_layers") == _LAYERS_OF_LARGE:
+        return "stable-diffusion-v3.5-large"
+    return f"stable-diffusion-v3{'.5' if config.get('dual_attention_layers') else ''}-medium"
+
+
+def _hub_model_of(shapes: Shapes, file_name: str) -> str:
+    if has(shapes, f".{_LAYERS_OF_LARGE - 1}."):
+        return f"stabilityai/stable-diffusion-3.5-large{'-turbo' if 'turbo' in file_name else ''}"
+    return f"stabilityai/stable-diffusion-{'3.5-medium' if has(shapes, '.attn2.') else '3-medium-diffusers'}"
+
+
+_LARGE: Final = _model(_LAYERS_OF_LARGE, pos_embed_max_size=192, qk_norm="rms_norm")
+
+FACTS = FamilyFacts(
+    about="Stable Diffusion 3 and 3.5 by Stability AI: 2.0, 2.2 or 8.1 B parameters (4 to 16 GB in "
+    "bf16), Stability community licence.",
+    network="transformer",
+    pipelines=("StableDiffusion3Pipeline", "StableDiffusion3Img2ImgPipeline"),
+    encoders={"text_encoder": "tokenizer", "text_encoder_2": "tokenizer_2", "text_encoder_3": "tokenizer_3"},
+    transformer="SD3Transformer2DModel",
+    models={
+        "stabilityai/stable-diffusion-3-medium-diffusers": _model(24, pos_embed_max_size=192),
+        "stabilityai/stable-diffusion-3.5-medium": _model(
+            24, pos_embed_max_size=384, dual_attention_layers=tuple(range(13)), qk_norm="rms_norm"
+        ),
+        "stabilityai/stable-diffusion-3.5-large": _LARGE,
+        "stabilityai/stable-diffusion-3.5-large-turbo": replace(
+            _LARGE, trained_instead="stabilityai/stable-diffusion-3.5-large"
+        ),
+    },
+    layers=("", "", r"transformer_blocks_\d+_ff_context_net|joint_blocks_\d+_"),
+    hub_model_of=_hub_model_of,
+    file=TransformerFile(
+        {
+            "pos_embed.pos_embed": "pos_embed",
+            "pos_embed.proj": "x_embedder.proj",
+            "context_embedder": "context_embedder",
+            "time_text_embed.timestep_embedder.linear_1": "t_embedder.mlp.0",
+            "time_text_embed.timestep_embedder.linear_2": "t_embedder.mlp.2",
+            "time_text_embed.text_embedder.linear_1": "y_embedder.mlp.0",
+            "time_text_embed.text_embedder.linear_2": "y_embedder.mlp.2",
+            **{f"transformer_blocks.*.attn.to_{one}": "joint_blocks.*.x_block.attn.qkv" for one in "qkv"},
+            **{f"transformer_blocks.*.attn2.to_{one}": "joint_blocks.*.x_block.attn2.qkv" for one in "qkv"},
+            **{f"transformer_blocks.*.attn.add_{one}_proj": "joint_blocks.*.context_block.attn.qkv" for one in "qkv"},
+            **{f"transformer_blocks.*.attn.norm_{one}": f"joint_blocks.*.x_block.attn.ln_{one}" for one in "qk"},
+            **{f"transformer_blocks.*.attn2.norm_{one}": f"joint_blocks.*.x_block.attn2.ln_{one}" for one in "qk"},
+            "transformer_blocks.*.attn.norm_added_q": "joint_blocks.*.context_block.attn.ln_q",
+            "transformer_blocks.*.attn.norm_added_k": "joint_blocks.*.context_block.attn.ln_k",
+            "transformer_blocks.*.attn.to_out.0": "joint_blocks.*.x_block.attn.proj",
+            "transformer_blocks.*.attn2.to_out.0": "joint_blocks.*.x_block.attn2.proj",
+            "transformer_blocks.*.attn.to_add_out": "joint_blocks.*.context_block.attn.proj",
+            "transformer_blocks.*.norm1.linear": "joint_blocks.*.x_block.adaLN_modulation.1",
+            "transformer_blocks.*.norm1_context.linear": "joint_blocks.*.context_block.adaLN_modulation.1",
+            "transformer_blocks.*.ff.net.0.proj": "joint_blocks.*.x_block.mlp.fc1",
+            "transformer_blocks.*.ff.net.2": "joint_blocks.*.x_block.mlp.fc2",
+            "transformer_blocks.*.ff_context.net.0.proj": "joint_blocks.*.context_block.mlp.fc1",
+            "transformer_blocks.*.ff_context.net.2": "joint_blocks.*.context_block.mlp.fc2",
+            "norm_out.linear": "final_layer.adaLN_modulation.1",
+            "proj_out": "final_layer.linear",
+        },
+        "joint_blocks.0.x_block.attn.proj.weight",
+        prefix="model.diffusion_model.",
+        swapped="norm_out.linear",
+        swapped_in_last_block="transformer_blocks.*.norm1_context.linear",
+    ),
+    architecture="stable-diffusion-v3",
+    architectures=("stable-diffusion-v3", "stable-diffusion-3"),
+    variant=_variant,
+    code="https://github.com/Stability-AI/sd3.5",
+    aliases=("sd3", "sd35", "sd3_5", "v3", "stable_diffusion_3", "stable_diffusion_35"),
+    kohya_file="clip_g",
+    blocks={("3", "5", "large"): _LAYERS_OF_LARGE, ("3", "medium"): 24},
+    simple_tuner={name: f"stabilityai/stable-diffusion-3.5-{name}" for name in ("medium", "large")},
+)
