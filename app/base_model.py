@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.config.family_about import family_about
-from modules.config.known_models import known_model
-from modules.config.transformer_families import hub_model_of, named_family
-from modules.facts import all_facts, family_names, whole_model
+from modules.facts import all_facts, family_names, hub_model_of, known_model, named_family, whole_model
 from modules.files import decode_json, expand_home, open_regular, printable, read_json, validate_record
 
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*(@[\w./-]+)?")

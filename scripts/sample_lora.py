@@ -14,9 +14,8 @@ from modules.checkpoint import read_model_config
 from modules.checkpoint.formats import AdapterWeights, SafetensorsFile, adapter_file, lora_of_family, read_adapter
 from modules.checkpoint.formats.file_types import DESCRIPTIONS, detect_file_type
 from modules.config import ConfigError, SubmoduleSettings, TrainConfig
-from modules.config.known_models import known_model
 from modules.diffusion.quantized import QuantizedLinear
-from modules.facts import FamilyFacts, all_facts, family_names
+from modules.facts import FamilyFacts, all_facts, family_names, known_model
 from modules.families._family import Family, trained_submodules
 from modules.families._find_family import find_family
 from modules.run.folder.run_folder import run_of_model

@@ -7,8 +7,7 @@ from typing import Final, Literal
 
 from app.base_model import is_lora, tensor_shapes
 from app.tools.model_tasks import FORMATS, LORA_FILES
-from modules.config.transformer_families import named_family
-from modules.facts import family_names
+from modules.facts import family_names, named_family
 from modules.files import FileFault, expand_home
 
 # "lora_folder": a run's model folder with a LoRA, which is no source itself; "": not known

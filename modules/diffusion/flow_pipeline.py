@@ -15,7 +15,6 @@ import transformers
 from torch import nn
 
 from modules.config import ConfigError
-from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
 from modules.diffusion.base_model_files import DAMAGED, first_line
 from modules.diffusion.component_files import copy_with_weights, load_network, load_part, scheduler_config
@@ -32,7 +31,7 @@ from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.stored_dtype import SAFETENSORS_HALF, dtype_of
 from modules.diffusion.transformer_files.base import FlowBase, base_of_file
 from modules.diffusion.transformer_files.loading import load_transformer_file
-from modules.facts import FamilyFacts
+from modules.facts import FamilyFacts, known_model
 from modules.files import FileFault, open_regular, read_json
 
 

@@ -10,12 +10,11 @@ import transformers
 from torch import nn
 
 from modules.config import ConfigError
-from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
 from modules.diffusion.base_model_files import DAMAGED, first_line
 from modules.diffusion.pipeline_classes import component_classes
 from modules.diffusion.quiet_libraries import quiet_libraries
-from modules.facts import FamilyFacts
+from modules.facts import FamilyFacts, known_model
 
 
 def meta_encoders(name: str, folder: Path | None, facts: FamilyFacts) -> dict[str, nn.Module]:

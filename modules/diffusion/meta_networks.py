@@ -11,14 +11,13 @@ from torch import nn
 from transformers import CLIPTextConfig
 
 from modules.config import ConfigError
-from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
 from modules.diffusion.base_model_files import DAMAGED, first_line
 from modules.diffusion.components import CLASSES, required_hub_model
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.text_encoders import TextEncoder
-from modules.facts import FamilyFacts, KnownModel
+from modules.facts import FamilyFacts, KnownModel, known_model
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,12 @@ The window, importers, file formats and estimates of memory know families by the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -33,7 +35,7 @@ class KnownModel:
     # large text encoders, by component: the name of the transformers class, and the configuration
     encoders: Mapping[str, tuple[str, Config]] = field(default_factory=dict)
     trained_instead: str = ""  # of one that was distilled to few steps: the model on the hub that people train
-    family: str = ""  # `modules.config.known_models` fills it in
+    family: str = ""  # `known_models` fills it in
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,43 @@ def has(names: Iterable[str], *parts: str) -> bool:
 def family_names() -> list[str]:
     """The names of the built-in families, sorted: those of the files in this folder without an underscore."""
     return sorted(file.stem for file in Path(__file__).parent.glob("*.py") if not file.name.startswith("_"))
+
+
+@cache
+def known_models() -> Mapping[str, KnownModel]:
+    """Models that people train, known without a network, by their names on the hub."""
+    return {
+        name: replace(model, family=family)
+        for family, facts in all_facts().items()
+        for name, model in facts.models.items()
+    }
+
+
+def known_model(name: str) -> KnownModel | None:
+    """The model of this hub name (owner/model or owner/model@revision); None if it is not known."""
+    wanted = name.partition("@")[0].lower()
+    return next((model for known, model in known_models().items() if known.lower() == wanted), None)
+
+
+def named_family(names: Iterable[str]) -> str:
+    """The family that the layers in a LoRA or a transformer's file show, "A or B" if two share them; else empty."""
+    flat = [name.replace(".", "_") for name in names]
+    known = all_facts().items()
+    for patterns in zip_longest(*(facts.layers for _, facts in known), fillvalue=""):
+        found = [
+            family
+            for (family, _), pattern in zip(known, patterns, strict=True)
+            if pattern and any(map(re.compile(pattern).search, flat))
+        ]
+        if found:
+            return " or ".join(found)
+    return ""
+
+
+def hub_model_of(shapes: Shapes, file_name: str) -> str:
+    """The model on the hub that a transformer's file lacks only the transformer of; empty if none is known."""
+    facts = all_facts().get(named_family(shapes))
+    return "" if facts is None or facts.hub_model_of is None else facts.hub_model_of(shapes, file_name.lower())
 
 
 def family_of_architecture(architecture: str) -> str:

@@ -1,14 +1,10 @@
 """Chroma, whose blocks are FLUX.1's, without their modulation."""
 
-from __future__ import annotations
-
-from typing import Final
-
 from modules.facts import FamilyFacts, KnownModel, TransformerFile, hub_model_by_name
 from modules.facts._networks import T5_XXL, VAE
 from modules.facts.flux import BLOCKS, EMBEDDERS, SIGNATURE
 
-_CHROMA: Final = KnownModel({"transformer": {}}, VAE, {"text_encoder": T5_XXL})
+_CHROMA = KnownModel({"transformer": {}}, VAE, {"text_encoder": T5_XXL})
 
 FACTS = FamilyFacts(
     about="Chroma by Lodestone Rock: 8.9 B parameters (18 GB in bf16), Apache 2.0.",

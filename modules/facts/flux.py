@@ -1,19 +1,13 @@
 """FLUX.1; its files are those of black-forest-labs/flux, and its headers as in kohya-ss/sd-scripts
 (library/sai_model_spec.py)."""
 
-from __future__ import annotations
-
-from typing import Final
-
 from modules.facts import Config, FamilyFacts, KnownModel, Shapes, TransformerFile, has
 from modules.facts._networks import CLIP_TEXT, T5_XXL
 
-EMBEDDERS: Final = {
-    "x_embedder": "img_in",
-    "context_embedder": "txt_in",
-    "proj_out": "final_layer.linear",
-}
-ATTENTION: Final = {
+EMBEDDERS = {
+    "x_embedder": "img_in", "context_embedder": "txt_in", "proj_out": "final_layer.linear",
+}  # fmt: skip
+ATTENTION = {
     **{f"transformer_blocks.*.attn.to_{letter}": "double_blocks.*.img_attn.qkv" for letter in "qkv"},
     **{f"transformer_blocks.*.attn.add_{letter}_proj": "double_blocks.*.txt_attn.qkv" for letter in "qkv"},
     "transformer_blocks.*.attn.norm_q.weight": "double_blocks.*.img_attn.norm.query_norm.scale",
@@ -25,17 +19,16 @@ ATTENTION: Final = {
     "single_transformer_blocks.*.attn.norm_q.weight": "single_blocks.*.norm.query_norm.scale",
     "single_transformer_blocks.*.attn.norm_k.weight": "single_blocks.*.norm.key_norm.scale",
 }
-BLOCKS: Final = {
-    **ATTENTION,
-    "transformer_blocks.*.ff.net.0.proj": "double_blocks.*.img_mlp.0",
+BLOCKS = {
+    **ATTENTION, "transformer_blocks.*.ff.net.0.proj": "double_blocks.*.img_mlp.0",
     "transformer_blocks.*.ff.net.2": "double_blocks.*.img_mlp.2",
     "transformer_blocks.*.ff_context.net.0.proj": "double_blocks.*.txt_mlp.0",
     "transformer_blocks.*.ff_context.net.2": "double_blocks.*.txt_mlp.2",
     **{f"single_transformer_blocks.*.attn.to_{letter}": "single_blocks.*.linear1" for letter in "qkv"},
     "single_transformer_blocks.*.proj_mlp": "single_blocks.*.linear1",
     "single_transformer_blocks.*.proj_out": "single_blocks.*.linear2",
-}
-SIGNATURE: Final = "double_blocks.0.img_attn.proj.weight"
+}  # fmt: skip
+SIGNATURE = "double_blocks.0.img_attn.proj.weight"
 
 
 def _variant(config: Config, pipeline: str) -> str:
@@ -48,7 +41,7 @@ def _hub_model_of(shapes: Shapes, file_name: str) -> str:
     return "black-forest-labs/FLUX.1-Krea-dev" if "krea" in file_name else "black-forest-labs/FLUX.1-dev"
 
 
-_DEV: Final = KnownModel({"transformer": {"guidance_embeds": True}}, CLIP_TEXT, {"text_encoder_2": T5_XXL})
+_DEV = KnownModel({"transformer": {"guidance_embeds": True}}, CLIP_TEXT, {"text_encoder_2": T5_XXL})
 
 FACTS = FamilyFacts(
     about="FLUX.1 dev and schnell by Black Forest Labs: 12 B parameters (24 GB in bf16). dev: "

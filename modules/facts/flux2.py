@@ -1,72 +1,52 @@
 """FLUX.2; headers as in kohya-ss/musubi-tuner (utils/sai_model_spec.py) and SwarmUI (T2IModelClassSorter.cs)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Final
 
 from modules.facts import Config, FamilyFacts, KnownModel, Shapes, TransformerFile
 from modules.facts._networks import QWEN3_4B, QWEN3_HEADS, VAE
 from modules.facts.flux import ATTENTION, EMBEDDERS, SIGNATURE
 
-_QWEN3_8B: Final = (
+_QWEN3_8B = (
     "Qwen3ForCausalLM",
     {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, **QWEN3_HEADS},
 )
-_MISTRAL_SMALL_3: Final = (
+_MISTRAL_SMALL_3 = (
     "Mistral3ForConditionalGeneration",
     {
         "tie_word_embeddings": False,
         "text_config": {
-            "model_type": "mistral",
-            "hidden_size": 5120,
-            "intermediate_size": 32768,
-            "num_hidden_layers": 40,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "head_dim": 128,
-            "vocab_size": 131072,
+            "model_type": "mistral", "hidden_size": 5120, "intermediate_size": 32768, "num_hidden_layers": 40,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 131072,
         },
         "vision_config": {
-            "model_type": "pixtral",
-            "hidden_size": 1024,
-            "intermediate_size": 4096,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 16,
-            "head_dim": 64,
-            "patch_size": 14,
+            "model_type": "pixtral", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
+            "num_attention_heads": 16, "head_dim": 64, "patch_size": 14,
         },
     },
-)
-_KLEIN_4B: Final = KnownModel(
+)  # fmt: skip
+_KLEIN_4B = KnownModel(
     {
         "transformer": {
-            "num_layers": 5,
-            "num_single_layers": 20,
-            "num_attention_heads": 24,
-            "joint_attention_dim": 7680,
+            "num_layers": 5, "num_single_layers": 20, "num_attention_heads": 24, "joint_attention_dim": 7680,
             "guidance_embeds": False,
         }
     },
     VAE,
     {"text_encoder": QWEN3_4B},
-)
-_KLEIN_9B: Final = KnownModel(
+)  # fmt: skip
+_KLEIN_9B = KnownModel(
     {
         "transformer": {
-            "num_layers": 8,
-            "num_single_layers": 24,
-            "num_attention_heads": 32,
-            "joint_attention_dim": 12288,
+            "num_layers": 8, "num_single_layers": 24, "num_attention_heads": 32, "joint_attention_dim": 12288,
             "guidance_embeds": False,
         }
     },
     VAE,
     {"text_encoder": _QWEN3_8B},
-)
-_KLEIN_SIZES: Final = {3072: "4B", 4096: "9B"}  # by the transformer's width
+)  # fmt: skip
+_KLEIN_SIZES = {3072: "4B", 4096: "9B"}  # by the transformer's width
 # In the model's own code and in diffusers; its rows are the width.
-_FIRST_LAYER: Final = ("img_in.weight", "x_embedder.weight")
+_FIRST_LAYER = ("img_in.weight", "x_embedder.weight")
 
 
 def _variant(config: Config, pipeline: str) -> str:

@@ -1,40 +1,28 @@
 """Krea 2."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Final
 
 from modules.facts import FamilyFacts, KnownModel, TransformerFile, hub_model_by_name
 from modules.facts._networks import QWEN3_4B_TEXT, VIDEO_VAE
 
-_BLOCK: Final = {
-    "attn.to_q": "attn.wq",
-    "attn.to_k": "attn.wk",
-    "attn.to_v": "attn.wv",
-    "attn.to_out.0": "attn.wo",
-    "attn.to_gate": "attn.gate",
-    "attn.norm_q.weight": "attn.qknorm.qnorm.scale",
+_BLOCK = {
+    "attn.to_q": "attn.wq", "attn.to_k": "attn.wk", "attn.to_v": "attn.wv", "attn.to_out.0": "attn.wo",
+    "attn.to_gate": "attn.gate", "attn.norm_q.weight": "attn.qknorm.qnorm.scale",
     "attn.norm_k.weight": "attn.qknorm.knorm.scale",
-    **{f"ff.{name}": f"mlp.{name}" for name in ("gate", "up", "down")},
-    "norm1.weight": "prenorm.scale",
+    **{f"ff.{name}": f"mlp.{name}" for name in ("gate", "up", "down")}, "norm1.weight": "prenorm.scale",
     "norm2.weight": "postnorm.scale",
-}
-_QWEN3_VL_4B: Final = (
+}  # fmt: skip
+_QWEN3_VL_4B = (
     "Qwen3VLModel",
     {
         "text_config": QWEN3_4B_TEXT,
         "vision_config": {
-            "depth": 24,
-            "hidden_size": 1024,
-            "intermediate_size": 4096,
-            "num_heads": 16,
-            "out_hidden_size": 2560,
+            "depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_heads": 16, "out_hidden_size": 2560,
             "deepstack_visual_indexes": [5, 11, 17],
         },
     },
-)
-_KREA_2: Final = KnownModel({"transformer": {}}, VIDEO_VAE, {"text_encoder": _QWEN3_VL_4B})
+)  # fmt: skip
+_KREA_2 = KnownModel({"transformer": {}}, VIDEO_VAE, {"text_encoder": _QWEN3_VL_4B})
 
 FACTS = FamilyFacts(
     about="Krea 2 by Krea: 13 B parameters (26 GB in bf16); licence: see the model's page.",

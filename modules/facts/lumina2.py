@@ -1,13 +1,9 @@
 """Lumina-Image 2.0."""
 
-from __future__ import annotations
-
-from typing import Final
-
 from modules.facts import FamilyFacts, KnownModel, TransformerFile, hub_model_by_name
 from modules.facts._networks import VAE
 
-_BLOCK: Final = {
+_BLOCK = {
     **{f"attn.to_{letter}": "attention.qkv" for letter in "qkv"},
     "attn.to_out.0": "attention.out",
     "attn.norm_q": "attention.q_norm",

@@ -1,33 +1,21 @@
 """Qwen-Image, whose own code names its layers as diffusers does."""
 
-from __future__ import annotations
-
-from typing import Final
-
 from modules.facts import FamilyFacts, KnownModel, TransformerFile, hub_model_by_name
 from modules.facts._networks import VIDEO_VAE
 
-_QWEN25_VL_7B: Final = (
+_QWEN25_VL_7B = (
     "Qwen2_5_VLForConditionalGeneration",
     {
         "text_config": {
-            "hidden_size": 3584,
-            "intermediate_size": 18944,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 28,
-            "num_key_value_heads": 4,
-            "vocab_size": 152064,
+            "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
+            "num_key_value_heads": 4, "vocab_size": 152064,
         },
         "vision_config": {
-            "depth": 32,
-            "hidden_size": 1280,
-            "intermediate_size": 3420,
-            "num_heads": 16,
-            "out_hidden_size": 3584,
+            "depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "out_hidden_size": 3584,
         },
     },
-)
-_QWEN_IMAGE: Final = KnownModel({"transformer": {}}, VIDEO_VAE, {"text_encoder": _QWEN25_VL_7B})
+)  # fmt: skip
+_QWEN_IMAGE = KnownModel({"transformer": {}}, VIDEO_VAE, {"text_encoder": _QWEN25_VL_7B})
 
 FACTS = FamilyFacts(
     about="Qwen-Image by Alibaba: 20 B parameters (41 GB in bf16), Apache 2.0.",

@@ -1,39 +1,29 @@
 """Stable Diffusion 1 and 2."""
 
-from __future__ import annotations
-
-from typing import Final
-
 from modules.facts import FamilyFacts, KnownModel, WholeModel
 from modules.facts._networks import CLIP_L, CLIP_TEXT
 
-_CHANNELS: Final = (320, 640, 1280, 1280)
-_V1: Final = KnownModel(
+_CHANNELS = (320, 640, 1280, 1280)
+_V1 = KnownModel(
     {
         "unet": {"block_out_channels": _CHANNELS, "cross_attention_dim": 768, "attention_head_dim": 8},
         "text_encoder": CLIP_L,
     },
     CLIP_TEXT,
 )
-_V2: Final = KnownModel(
+_V2 = KnownModel(
     {
         "unet": {
-            "block_out_channels": _CHANNELS,
-            "cross_attention_dim": 1024,
-            "attention_head_dim": (5, 10, 20, 20),
+            "block_out_channels": _CHANNELS, "cross_attention_dim": 1024, "attention_head_dim": (5, 10, 20, 20),
             "use_linear_projection": True,
         },
         "text_encoder": {
-            "hidden_size": 1024,
-            "intermediate_size": 4096,
-            "num_hidden_layers": 23,
-            "num_attention_heads": 16,
-            "projection_dim": 512,
-            "hidden_act": "gelu",
+            "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 23, "num_attention_heads": 16,
+            "projection_dim": 512, "hidden_act": "gelu",
         },
     },
     {"vae": 0.08, "text_encoder": 0.34},
-)
+)  # fmt: skip
 
 FACTS = FamilyFacts(
     about="Stable Diffusion 1 and 2: 0.9 B parameters (1.7 GB in bf16), CreativeML Open RAIL licences.",

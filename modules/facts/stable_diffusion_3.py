@@ -1,15 +1,12 @@
 """Stable Diffusion 3 and 3.5; headers as in SwarmUI, ComfyUI and its makers' files."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Final
 
 from modules.facts import Config, FamilyFacts, KnownModel, Shapes, TransformerFile, has
 from modules.facts._networks import T5_XXL
 
-_TEXT: Final = {"vae": 0.08, "text_encoder": 0.12, "text_encoder_2": 0.69}
-_LAYERS_OF_LARGE: Final = 38
+_TEXT = {"vae": 0.08, "text_encoder": 0.12, "text_encoder_2": 0.69}
+_LAYERS_OF_LARGE = 38
 
 
 def _model(layers: int, **transformer: object) -> KnownModel:
@@ -29,7 +26,7 @@ def _hub_model_of(shapes: Shapes, file_name: str) -> str:
     return f"stabilityai/stable-diffusion-{'3.5-medium' if has(shapes, '.attn2.') else '3-medium-diffusers'}"
 
 
-_LARGE: Final = _model(_LAYERS_OF_LARGE, pos_embed_max_size=192, qk_norm="rms_norm")
+_LARGE = _model(_LAYERS_OF_LARGE, pos_embed_max_size=192, qk_norm="rms_norm")
 
 FACTS = FamilyFacts(
     about="Stable Diffusion 3 and 3.5 by Stability AI: 2.0, 2.2 or 8.1 B parameters (4 to 16 GB in "

@@ -1,7 +1,5 @@
 """Stable Diffusion XL."""
 
-from __future__ import annotations
-
 from modules.facts import FamilyFacts, KnownModel, WholeModel
 from modules.facts._networks import CLIP_L
 

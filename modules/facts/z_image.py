@@ -1,15 +1,12 @@
 """Z-Image."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Final
 
 from modules.facts import FamilyFacts, KnownModel, TransformerFile, hub_model_by_name
 from modules.facts._networks import QWEN3_4B, VAE
 from modules.facts.lumina2 import is_lumina2
 
-_BLOCK: Final = {
+_BLOCK = {
     **{f"attention.to_{letter}": "attention.qkv" for letter in "qkv"},
     "attention.to_out.0": "attention.out",
     "attention.norm_q": "attention.q_norm",
@@ -29,7 +26,7 @@ def _is_own(layer: str, rows: int, columns: int) -> bool | None:
     return None if other is None else not other
 
 
-_Z_IMAGE: Final = KnownModel({"transformer": {}}, VAE, {"text_encoder": QWEN3_4B})
+_Z_IMAGE = KnownModel({"transformer": {}}, VAE, {"text_encoder": QWEN3_4B})
 
 FACTS = FamilyFacts(
     about="Z-Image by Tongyi-MAI: 6 B parameters (12 GB in bf16), Apache 2.0.",

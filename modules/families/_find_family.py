@@ -7,10 +7,9 @@ from pathlib import Path
 
 from modules.config import ConfigError, TrainConfig
 from modules.config.family_about import family_about
-from modules.config.transformer_families import named_family
 from modules.diffusion import base_model_files
 from modules.diffusion.components import ORIGINAL_TEXT_ENCODER_2, ORIGINAL_UNET
-from modules.facts import all_facts
+from modules.facts import all_facts, named_family
 from modules.families._known_model import check_known_model
 from modules.files import FileFault
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from modules.config import ConfigError, TrainConfig
 from modules.config.family_about import family_about
-from modules.config.known_models import known_model
+from modules.facts import known_model
 
 
 def check_known_model(config: TrainConfig) -> None:

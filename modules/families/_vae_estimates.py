@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from modules.config import ConfigError
-from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
 from modules.diffusion.base_model_files import DAMAGED, first_line
 from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.facts import known_model
 
 _CLASSES: Final = ("AutoencoderKL", "AutoencoderKLFlux2", "AutoencoderKLQwenImage")
 _VIDEO: Final = "AutoencoderKLQwenImage"  # takes frames; its defaults are those of the published one

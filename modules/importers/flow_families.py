@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from modules.config import UNET_PRESETS
-from modules.config.known_models import known_model
-from modules.facts import all_facts
+from modules.facts import all_facts, known_model
 from modules.importers.flow_rules import ALL_RULES, OWN, PATH
 from modules.importers.memory import ENCODERS, QUANTIZED, swapped_blocks
 from modules.importers.report import ImportEntry

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from modules.config.known_models import known_model
+from modules.facts import known_model
 from modules.importers.memory import swap_rule
 from modules.importers.readers import boolean, number
 from modules.importers.rules import EMPTY_VALUES, Assignment, CombinedRule, UnsupportedValueError, Values

@@ -8,11 +8,10 @@ import diffusers
 import pytest
 
 from modules.config.family_about import family_about
-from modules.config.transformer_families import named_family
 from modules.diffusion.flow_options import GuidedFlowOptions
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.transformer_files.names import transformer_layout
-from modules.facts import FamilyFacts, all_facts, family_of_architecture
+from modules.facts import FamilyFacts, all_facts, family_of_architecture, named_family
 from modules.families._by_name import family_class
 from modules.families._flow_transformer import FlowTransformer
 from tests.families.flow_checks import VELOCITIES

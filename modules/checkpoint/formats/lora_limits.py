@@ -24,8 +24,7 @@ from typing import Final
 from modules.checkpoint.formats.lora_own_names import has_kohya_names
 from modules.checkpoint.formats.lora_transformer import TRANSFORMER
 from modules.checkpoint.formats.lora_weights import AdapterPrefixes, Layout, LoraWeights
-from modules.config.transformer_families import named_family
-from modules.facts import all_facts, family_of_architecture
+from modules.facts import all_facts, family_of_architecture, named_family
 
 _UNKNOWN_TO_COMFYUI: Final = re.compile(
     r"(^|\.)((double|single)_stream_modulation\w*|time_guidance_embed|distilled_guidance_layer)\."

@@ -8,8 +8,7 @@ from typing import Final
 
 from modules.checkpoint.formats.metadata import SDXL
 from modules.checkpoint.formats.safetensors_file import SafetensorsFile
-from modules.config.transformer_families import named_family
-from modules.facts import all_facts, family_of_architecture
+from modules.facts import all_facts, family_of_architecture, named_family
 
 # A second text encoder, Stability AI's names, or a second layer in a transformer occur in SDXL only.
 _SDXL_ONLY: Final = (

@@ -6,10 +6,9 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-from modules.config.transformer_families import named_family
 from modules.diffusion.transformer_files.names import PREFIX, TransformerLayout, transformer_layout
 from modules.diffusion.transformer_files.original_name import ComponentConfig, OriginalName
-from modules.facts import all_facts
+from modules.facts import all_facts, named_family
 
 _JOINT_BLOCK: Final = re.compile(r"joint_blocks\.(\d{1,4})\.")
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from modules.config import ConfigError
-from modules.config.transformer_families import named_family
 from modules.diffusion.safetensors_reader import SafetensorsFile
 from modules.diffusion.transformer_files.names import PREFIX
 from modules.diffusion.transformer_files.original_name import ComponentConfig, NameMapper, OriginalName
 from modules.diffusion.transformer_files.tensor_forms import is_of_shape, original_shape
+from modules.facts import named_family
 
 SAME_ARCHITECTURE: Final = "Give the layout of a model of the same architecture."
 # In a file of a whole model: these components come from the layout.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from modules.config.known_models import known_model
-from modules.facts import all_facts
+from modules.facts import all_facts, known_model
 from modules.importers import common
 from modules.importers.flow_families import flow_family
 from modules.importers.readers import boolean, model_path
