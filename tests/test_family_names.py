@@ -51,7 +51,7 @@ LEFT = {
 
 def pattern_of(name: str, facts: FamilyFacts) -> str:
     """Its name in code and prose, and its classes in diffusers; a plain English word only in quotes."""
-    spelled = re.sub(r"_?(\d)", r"[ ._-]?\1", name).replace("_", "[ _-]?")
+    spelled = re.sub(r"_?(\d)|_", r"[ ._-]?\1", name)
     if not facts.pipelines:
         return rf"['\"]{spelled}['\"]|families\.{name}\b"
     return rf"\b({'|'.join(filter(None, (spelled, *facts.pipelines, facts.transformer)))})\b"

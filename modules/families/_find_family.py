@@ -9,8 +9,7 @@ from modules.config import ConfigError, TrainConfig
 from modules.config.family_about import family_about
 from modules.diffusion import base_model_files
 from modules.diffusion.components import ORIGINAL_TEXT_ENCODER_2, ORIGINAL_UNET
-from modules.facts import all_facts, named_family
-from modules.families._known_model import check_known_model
+from modules.facts import all_facts, known_model, named_family
 from modules.files import FileFault
 
 
@@ -40,10 +39,21 @@ def find_family(model: str) -> str:
     return next(name for name, encoders in unets.items() if ("text_encoder_2" in encoders) == two_encoders)
 
 
+def distillation_notes(config: TrainConfig) -> list[str]:
+    """That training takes away what a model was distilled for, and which one to train; empty for others."""
+    known = known_model(config.base_model or "")
+    if known is None or not known.trained_instead:
+        return []
+    return [
+        f"base_model: {config.base_model} was distilled to generate in few steps, which training gradually undoes. "
+        f"Train {known.trained_instead} instead: its LoRAs work with both (docs/models.md)."
+    ]
+
+
 def check_family(config: TrainConfig, pipelines: Collection[str]) -> None:
     """Raises ConfigError if the base model is a folder or file of another pipeline than these, which another family
     trains."""
-    check_known_model(config)
+    _check_known_model(config)
     if config.base_model is None:
         return
     base = Path(config.base_model)
@@ -74,4 +84,15 @@ def _check_family_of_file(config: TrainConfig, file: str, pipelines: Collection[
             f"base_model: {file!r} is a model of {family_about(right).title}, which the family {config.family!r} does "
             "not train.",
             f"Set family to {right}, or choose another model.",
+        )
+
+
+def _check_known_model(config: TrainConfig) -> None:
+    """Raises ConfigError if the base model is the hub name of a model that another family trains."""
+    known = known_model(config.base_model or "")
+    if known is not None and known.family != config.family and not Path(str(config.base_model)).exists():
+        title = family_about(known.family).title
+        raise ConfigError(
+            f"base_model: {config.base_model!r} is {title}, which the family {config.family!r} does not train.",
+            f"Set family to {known.family}, or choose another model.",
         )

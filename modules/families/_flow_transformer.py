@@ -45,9 +45,8 @@ from modules.diffusion.transformer_files.notes import base_notes
 from modules.diffusion.uncached_images import IMAGE, LATENT_NOISE
 from modules.families._diffusion_family import DiffusionFamily, on_device
 from modules.families._family import FrozenNetwork, NoiseLevels, SampleRequest, read_options
-from modules.families._find_family import check_family
+from modules.families._find_family import check_family, distillation_notes
 from modules.families._frozen_networks import frozen_networks
-from modules.families._known_model import distillation_notes
 from modules.families._stored_quantization import stored_notes
 from modules.families._vae_estimates import meta_encoder
 

@@ -28,7 +28,7 @@ from modules.checkpoint.formats.single_file import (
     transformer_layout_of,
 )
 from modules.config import ConfigError
-from modules.diffusion.transformer_files.file_layout import layout_of_file
+from modules.diffusion.transformer_files.names import layout_of_file
 from modules.diffusion.transformer_files.original_name import ComponentConfig, OriginalName
 from modules.diffusion.transformer_files.tensor_forms import part_rows
 from modules.diffusion.transformer_files.whole import require_unscaled
