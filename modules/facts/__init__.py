@@ -128,6 +128,11 @@ def hub_model_by_name(words: Mapping[str, str], otherwise: str) -> Callable[[Sha
     return lambda shapes, file_name: next((name for word, name in words.items() if word in file_name), otherwise)
 
 
+def in_blocks(ours: str, theirs: str, names: Mapping[str, str]) -> dict[str, str]:
+    """`TransformerFile.names` of layers in the blocks that diffusers calls `ours`."""
+    return {f"{ours}.*.{name}": f"{theirs}.*.{original}" for name, original in names.items()}
+
+
 def has(names: Iterable[str], *parts: str) -> bool:
     """Whether any of the names contains any of the parts."""
     return any(part in name for name in names for part in parts)

@@ -1,32 +1,36 @@
 """FLUX.1; its files are those of black-forest-labs/flux, and its headers as in kohya-ss/sd-scripts
 (library/sai_model_spec.py)."""
 
-from modules.facts import Config, FamilyFacts, KnownModel, Shapes, TransformerFile, has
+from dataclasses import replace
+
+from modules.facts import Config, FamilyFacts, KnownModel, Shapes, TransformerFile, has, in_blocks
 from modules.facts._networks import CLIP_TEXT, T5_XXL
 
 EMBEDDERS = {
     "x_embedder": "img_in", "context_embedder": "txt_in", "proj_out": "final_layer.linear",
 }  # fmt: skip
 ATTENTION = {
-    **{f"transformer_blocks.*.attn.to_{letter}": "double_blocks.*.img_attn.qkv" for letter in "qkv"},
-    **{f"transformer_blocks.*.attn.add_{letter}_proj": "double_blocks.*.txt_attn.qkv" for letter in "qkv"},
-    "transformer_blocks.*.attn.norm_q.weight": "double_blocks.*.img_attn.norm.query_norm.scale",
-    "transformer_blocks.*.attn.norm_k.weight": "double_blocks.*.img_attn.norm.key_norm.scale",
-    "transformer_blocks.*.attn.norm_added_q.weight": "double_blocks.*.txt_attn.norm.query_norm.scale",
-    "transformer_blocks.*.attn.norm_added_k.weight": "double_blocks.*.txt_attn.norm.key_norm.scale",
-    "transformer_blocks.*.attn.to_out.0": "double_blocks.*.img_attn.proj",
-    "transformer_blocks.*.attn.to_add_out": "double_blocks.*.txt_attn.proj",
-    "single_transformer_blocks.*.attn.norm_q.weight": "single_blocks.*.norm.query_norm.scale",
-    "single_transformer_blocks.*.attn.norm_k.weight": "single_blocks.*.norm.key_norm.scale",
-}
+    **in_blocks("transformer_blocks", "double_blocks", {
+        **{f"attn.to_{one}": "img_attn.qkv" for one in "qkv"},
+        **{f"attn.add_{one}_proj": "txt_attn.qkv" for one in "qkv"},
+        "attn.norm_q.weight": "img_attn.norm.query_norm.scale", "attn.norm_k.weight": "img_attn.norm.key_norm.scale",
+        "attn.norm_added_q.weight": "txt_attn.norm.query_norm.scale",
+        "attn.norm_added_k.weight": "txt_attn.norm.key_norm.scale",
+        "attn.to_out.0": "img_attn.proj", "attn.to_add_out": "txt_attn.proj",
+    }),
+    **in_blocks("single_transformer_blocks", "single_blocks", {
+        "attn.norm_q.weight": "norm.query_norm.scale", "attn.norm_k.weight": "norm.key_norm.scale",
+    }),
+}  # fmt: skip
 BLOCKS = {
-    **ATTENTION, "transformer_blocks.*.ff.net.0.proj": "double_blocks.*.img_mlp.0",
-    "transformer_blocks.*.ff.net.2": "double_blocks.*.img_mlp.2",
-    "transformer_blocks.*.ff_context.net.0.proj": "double_blocks.*.txt_mlp.0",
-    "transformer_blocks.*.ff_context.net.2": "double_blocks.*.txt_mlp.2",
-    **{f"single_transformer_blocks.*.attn.to_{letter}": "single_blocks.*.linear1" for letter in "qkv"},
-    "single_transformer_blocks.*.proj_mlp": "single_blocks.*.linear1",
-    "single_transformer_blocks.*.proj_out": "single_blocks.*.linear2",
+    **ATTENTION,
+    **in_blocks("transformer_blocks", "double_blocks", {
+        "ff.net.0.proj": "img_mlp.0", "ff.net.2": "img_mlp.2",
+        "ff_context.net.0.proj": "txt_mlp.0", "ff_context.net.2": "txt_mlp.2",
+    }),
+    **in_blocks("single_transformer_blocks", "single_blocks", {
+        **{f"attn.to_{one}": "linear1" for one in "qkv"}, "proj_mlp": "linear1", "proj_out": "linear2",
+    }),
 }  # fmt: skip
 SIGNATURE = "double_blocks.0.img_attn.proj.weight"
 
@@ -54,11 +58,8 @@ FACTS = FamilyFacts(
     models={
         "black-forest-labs/FLUX.1-dev": _DEV,
         "black-forest-labs/FLUX.1-Krea-dev": _DEV,
-        "black-forest-labs/FLUX.1-schnell": KnownModel(
-            {"transformer": {}},
-            CLIP_TEXT,
-            {"text_encoder_2": T5_XXL},
-            trained_instead="black-forest-labs/FLUX.1-dev",
+        "black-forest-labs/FLUX.1-schnell": replace(
+            _DEV, networks={"transformer": {}}, trained_instead="black-forest-labs/FLUX.1-dev"
         ),
     },
     layers=(
@@ -74,12 +75,11 @@ FACTS = FamilyFacts(
             "transformer_blocks.*.norm1.linear": "double_blocks.*.img_mod.lin",
             "transformer_blocks.*.norm1_context.linear": "double_blocks.*.txt_mod.lin",
             "single_transformer_blocks.*.norm.linear": "single_blocks.*.modulation.lin",
-            "time_text_embed.timestep_embedder.linear_1": "time_in.in_layer",
-            "time_text_embed.timestep_embedder.linear_2": "time_in.out_layer",
-            "time_text_embed.text_embedder.linear_1": "vector_in.in_layer",
-            "time_text_embed.text_embedder.linear_2": "vector_in.out_layer",
-            "time_text_embed.guidance_embedder.linear_1": "guidance_in.in_layer",
-            "time_text_embed.guidance_embedder.linear_2": "guidance_in.out_layer",
+            **{
+                f"time_text_embed.{ours}_embedder.linear_{number}": f"{theirs}_in.{layer}"
+                for ours, theirs in (("timestep", "time"), ("text", "vector"), ("guidance", "guidance"))
+                for number, layer in ((1, "in_layer"), (2, "out_layer"))
+            },
         },
         SIGNATURE,
         swapped="norm_out.linear",

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from modules.facts import FamilyFacts, KnownModel, TransformerFile, hub_model_by_name
+from modules.facts import FamilyFacts, KnownModel, TransformerFile, hub_model_by_name, in_blocks
 from modules.facts._networks import QWEN3_4B_TEXT, VIDEO_VAE
 
 _BLOCK = {
@@ -11,6 +11,15 @@ _BLOCK = {
     "attn.norm_k.weight": "attn.qknorm.knorm.scale",
     **{f"ff.{name}": f"mlp.{name}" for name in ("gate", "up", "down")}, "norm1.weight": "prenorm.scale",
     "norm2.weight": "postnorm.scale",
+}  # fmt: skip
+_NAMES = {
+    "img_in": "first", "time_embed.linear_1": "tmlp.0", "time_embed.linear_2": "tmlp.2", "time_mod_proj": "tproj.1",
+    "txt_in.norm.weight": "txtmlp.0.scale", "txt_in.linear_1": "txtmlp.1", "txt_in.linear_2": "txtmlp.3",
+    "text_fusion.projector": "txtfusion.projector", "transformer_blocks.*.scale_shift_table": "blocks.*.mod.lin",
+    "final_layer.linear": "last.linear", "final_layer.norm.weight": "last.norm.scale",
+    "final_layer.scale_shift_table": "last.modulation.lin", **in_blocks("transformer_blocks", "blocks", _BLOCK),
+    **in_blocks("text_fusion.layerwise_blocks", "txtfusion.layerwise_blocks", _BLOCK),
+    **in_blocks("text_fusion.refiner_blocks", "txtfusion.refiner_blocks", _BLOCK),
 }  # fmt: skip
 _QWEN3_VL_4B = (
     "Qwen3VLModel",
@@ -38,29 +47,7 @@ FACTS = FamilyFacts(
     layers=("attn_to_gate|text_fusion|txtfusion|_attn_w[qkvo]_",),
     hub_model_of=hub_model_by_name({"turbo": "krea/Krea-2-Turbo"}, "krea/Krea-2-Raw"),
     file=TransformerFile(
-        {
-            "img_in": "first",
-            "time_embed.linear_1": "tmlp.0",
-            "time_embed.linear_2": "tmlp.2",
-            "time_mod_proj": "tproj.1",
-            "txt_in.norm.weight": "txtmlp.0.scale",
-            "txt_in.linear_1": "txtmlp.1",
-            "txt_in.linear_2": "txtmlp.3",
-            "text_fusion.projector": "txtfusion.projector",
-            "transformer_blocks.*.scale_shift_table": "blocks.*.mod.lin",
-            "final_layer.linear": "last.linear",
-            "final_layer.norm.weight": "last.norm.scale",
-            "final_layer.scale_shift_table": "last.modulation.lin",
-            **{
-                f"{ours}.*.{name}": f"{theirs}.*.{original}"
-                for ours, theirs in (
-                    ("transformer_blocks", "blocks"),
-                    ("text_fusion.layerwise_blocks", "txtfusion.layerwise_blocks"),
-                    ("text_fusion.refiner_blocks", "txtfusion.refiner_blocks"),
-                )
-                for name, original in _BLOCK.items()
-            },
-        },
+        _NAMES,
         "txtfusion.projector.weight",
     ),
     architecture="krea-2",

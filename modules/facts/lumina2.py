@@ -1,6 +1,6 @@
 """Lumina-Image 2.0."""
 
-from modules.facts import FamilyFacts, KnownModel, TransformerFile, hub_model_by_name
+from modules.facts import FamilyFacts, KnownModel, TransformerFile, hub_model_by_name, in_blocks
 from modules.facts._networks import VAE
 
 _BLOCK = {
@@ -50,11 +50,9 @@ FACTS = FamilyFacts(
             "time_caption_embed.caption_embedder.1": "cap_embedder.1",
             "norm_out.linear_1": "final_layer.adaLN_modulation.1",
             "norm_out.linear_2": "final_layer.linear",
-            **{
-                f"{blocks}.*.{ours}": f"{blocks}.*.{theirs}"
-                for blocks in ("layers", "noise_refiner", "context_refiner")
-                for ours, theirs in _BLOCK.items()
-            },
+            **in_blocks("layers", "layers", _BLOCK),
+            **in_blocks("noise_refiner", "noise_refiner", _BLOCK),
+            **in_blocks("context_refiner", "context_refiner", _BLOCK),
         },
         "cap_embedder.1.weight",
         is_grouped=True,

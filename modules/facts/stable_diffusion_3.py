@@ -2,11 +2,30 @@
 
 from dataclasses import replace
 
-from modules.facts import Config, FamilyFacts, KnownModel, Shapes, TransformerFile, has
+from modules.facts import Config, FamilyFacts, KnownModel, Shapes, TransformerFile, has, in_blocks
 from modules.facts._networks import T5_XXL
 
 _TEXT = {"vae": 0.08, "text_encoder": 0.12, "text_encoder_2": 0.69}
 _LAYERS_OF_LARGE = 38
+_QKV = {
+    **{f"{attn}.to_{one}": f"x_block.{attn}.qkv" for attn in ("attn", "attn2") for one in "qkv"},
+    **{f"attn.add_{one}_proj": "context_block.attn.qkv" for one in "qkv"},
+    **{f"{attn}.norm_{one}": f"x_block.{attn}.ln_{one}" for attn in ("attn", "attn2") for one in "qk"},
+    **{f"attn.norm_added_{one}": f"context_block.attn.ln_{one}" for one in "qk"},
+}
+_NAMES = {
+    "pos_embed.pos_embed": "pos_embed", "pos_embed.proj": "x_embedder.proj", "context_embedder": "context_embedder",
+    **{f"time_text_embed.timestep_embedder.linear_{one}": f"t_embedder.mlp.{2 * one - 2}" for one in (1, 2)},
+    **{f"time_text_embed.text_embedder.linear_{one}": f"y_embedder.mlp.{2 * one - 2}" for one in (1, 2)},
+    **in_blocks("transformer_blocks", "joint_blocks", {
+        **_QKV, "attn.to_out.0": "x_block.attn.proj", "attn2.to_out.0": "x_block.attn2.proj",
+        "attn.to_add_out": "context_block.attn.proj", "norm1.linear": "x_block.adaLN_modulation.1",
+        "norm1_context.linear": "context_block.adaLN_modulation.1",
+        "ff.net.0.proj": "x_block.mlp.fc1", "ff.net.2": "x_block.mlp.fc2",
+        "ff_context.net.0.proj": "context_block.mlp.fc1", "ff_context.net.2": "context_block.mlp.fc2",
+    }),
+    "norm_out.linear": "final_layer.adaLN_modulation.1", "proj_out": "final_layer.linear",
+}  # fmt: skip
 
 
 def _model(layers: int, **transformer: object) -> KnownModel:
@@ -48,33 +67,7 @@ FACTS = FamilyFacts(
     layers=("", "", r"transformer_blocks_\d+_ff_context_net|joint_blocks_\d+_"),
     hub_model_of=_hub_model_of,
     file=TransformerFile(
-        {
-            "pos_embed.pos_embed": "pos_embed",
-            "pos_embed.proj": "x_embedder.proj",
-            "context_embedder": "context_embedder",
-            "time_text_embed.timestep_embedder.linear_1": "t_embedder.mlp.0",
-            "time_text_embed.timestep_embedder.linear_2": "t_embedder.mlp.2",
-            "time_text_embed.text_embedder.linear_1": "y_embedder.mlp.0",
-            "time_text_embed.text_embedder.linear_2": "y_embedder.mlp.2",
-            **{f"transformer_blocks.*.attn.to_{one}": "joint_blocks.*.x_block.attn.qkv" for one in "qkv"},
-            **{f"transformer_blocks.*.attn2.to_{one}": "joint_blocks.*.x_block.attn2.qkv" for one in "qkv"},
-            **{f"transformer_blocks.*.attn.add_{one}_proj": "joint_blocks.*.context_block.attn.qkv" for one in "qkv"},
-            **{f"transformer_blocks.*.attn.norm_{one}": f"joint_blocks.*.x_block.attn.ln_{one}" for one in "qk"},
-            **{f"transformer_blocks.*.attn2.norm_{one}": f"joint_blocks.*.x_block.attn2.ln_{one}" for one in "qk"},
-            "transformer_blocks.*.attn.norm_added_q": "joint_blocks.*.context_block.attn.ln_q",
-            "transformer_blocks.*.attn.norm_added_k": "joint_blocks.*.context_block.attn.ln_k",
-            "transformer_blocks.*.attn.to_out.0": "joint_blocks.*.x_block.attn.proj",
-            "transformer_blocks.*.attn2.to_out.0": "joint_blocks.*.x_block.attn2.proj",
-            "transformer_blocks.*.attn.to_add_out": "joint_blocks.*.context_block.attn.proj",
-            "transformer_blocks.*.norm1.linear": "joint_blocks.*.x_block.adaLN_modulation.1",
-            "transformer_blocks.*.norm1_context.linear": "joint_blocks.*.context_block.adaLN_modulation.1",
-            "transformer_blocks.*.ff.net.0.proj": "joint_blocks.*.x_block.mlp.fc1",
-            "transformer_blocks.*.ff.net.2": "joint_blocks.*.x_block.mlp.fc2",
-            "transformer_blocks.*.ff_context.net.0.proj": "joint_blocks.*.context_block.mlp.fc1",
-            "transformer_blocks.*.ff_context.net.2": "joint_blocks.*.context_block.mlp.fc2",
-            "norm_out.linear": "final_layer.adaLN_modulation.1",
-            "proj_out": "final_layer.linear",
-        },
+        _NAMES,
         "joint_blocks.0.x_block.attn.proj.weight",
         prefix="model.diffusion_model.",
         swapped="norm_out.linear",

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from modules.facts import FamilyFacts, KnownModel, TransformerFile, hub_model_by_name
+from modules.facts import FamilyFacts, KnownModel, TransformerFile, hub_model_by_name, in_blocks
 from modules.facts._networks import QWEN3_4B, VAE
 from modules.facts.lumina2 import is_lumina2
 
@@ -48,11 +48,9 @@ FACTS = FamilyFacts(
             "all_x_embedder.2-1": "x_embedder",
             "all_final_layer.2-1.linear": "final_layer.linear",
             "all_final_layer.2-1.adaLN_modulation.1": "final_layer.adaLN_modulation.1",
-            **{
-                f"{blocks}.*.{ours}": f"{blocks}.*.{theirs}"
-                for blocks in ("layers", "noise_refiner", "context_refiner")
-                for ours, theirs in _BLOCK.items()
-            },
+            **in_blocks("layers", "layers", _BLOCK),
+            **in_blocks("noise_refiner", "noise_refiner", _BLOCK),
+            **in_blocks("context_refiner", "context_refiner", _BLOCK),
         },
         "cap_embedder.1.weight",
         is_own=_is_own,
