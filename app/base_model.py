@@ -87,12 +87,9 @@ def _inspect_folder(folder: Path) -> BaseModelInfo:
     )
     if missing:
         return BaseModelInfo(error=f"{kind}, but components are missing or incomplete: {', '.join(missing)}.")
-    trained_by = (
-        name
-        for name, facts in all_facts().items()
-        if _PIPELINE_USE.sub("", kind) in [_PIPELINE_USE.sub("", pipeline) for pipeline in facts.pipelines]
-    )
-    return BaseModelInfo(f"{kind}, with {', '.join(sorted(components))}.", family=next(trained_by, ""))
+    pipeline = f"{_PIPELINE_USE.sub('', kind)}Pipeline"
+    trained_by = next((name for name, facts in all_facts().items() if pipeline in facts.pipelines), "")
+    return BaseModelInfo(f"{kind}, with {', '.join(sorted(components))}.", family=trained_by)
 
 
 def _is_component(entry: object) -> bool:

@@ -97,8 +97,8 @@ class FamilyFacts:
 
     # What headers of files call it (`modelspec.architecture`).
     architecture: str = ""
-    architectures: tuple[str, ...] = ()  # in lower case, the beginnings of all that are known
-    lora_architecture: str = ""  # of a LoRA that only its layers identify; empty: as `architecture`
+    # In lower case, the beginnings of all that are known; the first is that of a LoRA that only its layers identify.
+    architectures: tuple[str, ...] = ()
     # That of a variant, from the transformer's config and the name of its pipeline's class.
     variant: Callable[[Config, str], str] | None = None
     code: str = ""  # address of the code, or of the model, whose files have the original layout

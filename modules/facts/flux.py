@@ -87,7 +87,6 @@ FACTS = FamilyFacts(
     ),
     architecture="flux-1-dev",
     architectures=("flux-1",),
-    lora_architecture="flux-1",
     variant=_variant,
     code="https://github.com/black-forest-labs/flux",
     aliases=("flux", "flux1", "flux_1", "flux_dev", "flux_schnell", "flux_dev_1", "flux_schnell_1"),

@@ -24,26 +24,16 @@ _MISTRAL_SMALL_3 = (
         },
     },
 )  # fmt: skip
-_KLEIN_4B = KnownModel(
-    {
-        "transformer": {
-            "num_layers": 5, "num_single_layers": 20, "num_attention_heads": 24, "joint_attention_dim": 7680,
-            "guidance_embeds": False,
-        }
-    },
-    VAE,
-    {"text_encoder": QWEN3_4B},
-)  # fmt: skip
-_KLEIN_9B = KnownModel(
-    {
-        "transformer": {
-            "num_layers": 8, "num_single_layers": 24, "num_attention_heads": 32, "joint_attention_dim": 12288,
-            "guidance_embeds": False,
-        }
-    },
-    VAE,
-    {"text_encoder": _QWEN3_8B},
-)  # fmt: skip
+
+
+def _klein(double: int, single: int, heads: int, encoder: tuple[str, Config]) -> KnownModel:
+    """Of so many blocks; three layers of the text encoder make one state."""
+    blocks = {"num_layers": double, "num_single_layers": single, "num_attention_heads": heads}
+    states = {"joint_attention_dim": 3 * encoder[1]["hidden_size"], "guidance_embeds": False}
+    return KnownModel({"transformer": {**blocks, **states}}, VAE, {"text_encoder": encoder})
+
+
+_KLEIN_4B, _KLEIN_9B = _klein(5, 20, 24, QWEN3_4B), _klein(8, 24, 32, _QWEN3_8B)
 _KLEIN_SIZES = {3072: "4B", 4096: "9B"}  # by the transformer's width
 # In the model's own code and in diffusers; its rows are the width.
 _FIRST_LAYER = ("img_in.weight", "x_embedder.weight")
@@ -109,7 +99,6 @@ FACTS = FamilyFacts(
     ),
     architecture="Flux.2-klein",
     architectures=("flux-2", "flux.2"),
-    lora_architecture="flux-2",
     variant=_variant,
     code="https://github.com/black-forest-labs/flux2",
     aliases=(

@@ -27,7 +27,7 @@ def lora_architecture(file: SafetensorsFile) -> str:
     declared = file.metadata.get("modelspec.architecture", "").partition("/")[0]
     if not declared and (family := named_family(file.names)):
         facts = all_facts().get(family)
-        return "" if facts is None else facts.lora_architecture or facts.architecture
+        return "" if facts is None else next(iter(facts.architectures), "")
     if declared or any(word in name for name in file.names for word in _SDXL_ONLY):
         return declared or SDXL
     widths = (file.shape(name)[-1] for name in file.names if _CROSS_ATTENTION.search(name))
