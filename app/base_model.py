@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.config.family_about import family_about
-from modules.config.family_files import family_names
-from modules.config.known_models import known_model
-from modules.config.transformer_families import hub_model_of, named_family
+from modules.facts import all_facts, family_names, hub_model_of, known_model, named_family, whole_model
 from modules.files import decode_json, expand_home, open_regular, printable, read_json, validate_record
 
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*(@[\w./-]+)?")
@@ -20,26 +18,6 @@ _WEIGHTS = (".safetensors", ".bin")
 _PICKLES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
 _MAX_HEADER_BYTES = 16 << 20  # of models some hundred KiB; parsing more would hold up the window
 _MOST_SHOWN = 600  # characters: a file may name thousands of components
-# Prefixes of tensor names that only one type of whole model in one file has, the type and its family.
-_MODEL_TYPES = (
-    ("conditioner.embedders.1.", "Stable Diffusion XL", "stable_diffusion_xl"),
-    ("cond_stage_model.model.", "Stable Diffusion 2", "stable_diffusion"),
-    ("cond_stage_model.transformer.", "Stable Diffusion 1", "stable_diffusion"),
-)
-# Names of diffusers pipelines, without what is said of their use, and the families that train their models.
-_PIPELINES = {
-    "Chroma": "chroma",
-    "Flux": "flux",
-    "Flux2": "flux2",
-    "Flux2Klein": "flux2",
-    "Krea2": "krea2",
-    "Lumina2": "lumina2",
-    "QwenImage": "qwen_image",
-    "StableDiffusion": "stable_diffusion",
-    "StableDiffusion3": "stable_diffusion_3",
-    "StableDiffusionXL": "stable_diffusion_xl",
-    "ZImage": "z_image",
-}
 _PIPELINE_USE = re.compile(r"(Img2Img|Inpaint)?Pipeline$")
 _LORA = ("lora_", ".lora_", ".hada_", ".lokr_", ".oft_")
 
@@ -109,7 +87,8 @@ def _inspect_folder(folder: Path) -> BaseModelInfo:
     )
     if missing:
         return BaseModelInfo(error=f"{kind}, but components are missing or incomplete: {', '.join(missing)}.")
-    trained_by = _PIPELINES.get(_PIPELINE_USE.sub("", kind), "")
+    pipeline = f"{_PIPELINE_USE.sub('', kind)}Pipeline"
+    trained_by = next((name for name, facts in all_facts().items() if pipeline in facts.pipelines), "")
     return BaseModelInfo(f"{kind}, with {', '.join(sorted(components))}.", family=trained_by)
 
 
@@ -150,9 +129,9 @@ def _inspect_file(file: Path) -> BaseModelInfo:
         return BaseModelInfo(
             f"Transformer of {family_about(family).title} (family {family}), {count}{source}.", family=family
         )
-    for start, kind, trained_by in _MODEL_TYPES:
-        if any(name.startswith(start) for name in shapes):
-            return BaseModelInfo(f"{kind}, {count}.", family=trained_by)
+    kind, trained_by = whole_model(shapes)
+    if kind:
+        return BaseModelInfo(f"{kind}, {count}.", family=trained_by)
     return BaseModelInfo(f"Unknown model type, {count}.")
 
 

@@ -27,12 +27,13 @@ from modules.config import (
 )
 from modules.config.dynamic_section import build_section
 from modules.config.family_about import family_about
-from modules.config.family_files import FAMILIES_DIR, PROGRAM, family_names
 from modules.config.imported_code import read_with_imports
 from modules.config.trusted_code import require_trusted
+from modules.facts import PROGRAM, family_names
 from modules.files import FileFault, decode_json
 
 TIMEOUT_S = 120
+_FAMILIES, _FACTS = (ROOT / "modules" / folder for folder in ("families", "facts"))
 _ADVICE = "Choose one of the list, or give the Python file (.py) of your own."
 
 
@@ -87,8 +88,8 @@ def load_declaration(name: str) -> FamilyDeclaration:
     A Python file of the user runs for it: raises CodeNotTrusted if that was not allowed.
     """
     is_file = name.endswith(".py")
-    file = Path(name) if is_file else FAMILIES_DIR / f"{name}.py"
-    sources = [file, *FAMILIES_DIR.rglob("*.py")]
+    file = Path(name) if is_file else _FAMILIES / f"{name}.py"
+    sources = [file, *_FAMILIES.rglob("*.py"), *_FACTS.rglob("*.py")]
     if is_file:
         files = read_with_imports(file)
         require_trusted(files)

@@ -33,7 +33,7 @@ EXAMPLES = """examples:
     python scripts/convert.py runs/cats/model cats.safetensors --to single_file --dtype fp16
   a single file to a diffusers folder, with configs and tokenizers of another of the same architecture:
     python scripts/convert.py cats.safetensors cats --to diffusers --layout sdxl-base
-  the transformer of FLUX, Z-Image, Krea 2, Qwen-Image or Stable Diffusion 3 for ComfyUI:
+  the transformer of a flow-matching model for ComfyUI:
     python scripts/convert.py runs/cats/model cats.safetensors --to single_file --dtype bf16
   a LoRA for ComfyUI, A1111 and Forge, and one for diffusers and peft:
     python scripts/convert.py pytorch_lora_weights.safetensors cats.safetensors --to kohya
@@ -231,14 +231,14 @@ def folder_created(folder: Path) -> Iterator[None]:
 
 def adapter_names(architecture: str) -> Mapping[str, tuple[str, str]]:
     """The key prefixes of each submodule in LoRA files of a model of this architecture; of all, if it is empty."""
-    from modules.checkpoint.formats.lora_origin import family_of_architecture
+    from modules.facts import family_of_architecture
     from modules.families._by_name import family_class
     from modules.families._flow_transformer import FlowTransformer
-    from modules.families.stable_diffusion import StableDiffusion
+    from modules.families._latent_diffusion import LatentDiffusion
 
     if family := family_of_architecture(architecture):
         return family_class(family).adapter_prefixes
-    return {**StableDiffusion.adapter_prefixes, **FlowTransformer.adapter_prefixes}
+    return {**LatentDiffusion.adapter_prefixes, **FlowTransformer.adapter_prefixes}
 
 
 def refuse_other_kinds(source: Path, kind: FileType, options: argparse.Namespace) -> None:

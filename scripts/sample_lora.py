@@ -14,9 +14,8 @@ from modules.checkpoint import read_model_config
 from modules.checkpoint.formats import AdapterWeights, SafetensorsFile, adapter_file, lora_of_family, read_adapter
 from modules.checkpoint.formats.file_types import DESCRIPTIONS, detect_file_type
 from modules.config import ConfigError, SubmoduleSettings, TrainConfig
-from modules.config.family_files import family_names
-from modules.config.known_models import known_model
 from modules.diffusion.quantized import QuantizedLinear
+from modules.facts import FamilyFacts, all_facts, family_names, known_model
 from modules.families._family import Family, trained_submodules
 from modules.families._find_family import find_family
 from modules.run.folder.run_folder import run_of_model
@@ -24,7 +23,7 @@ from modules.training.memory.move_model import frozen_dtype
 from modules.training.methods.lora import adapter_names, layer_name, merge_lora
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-SIDES = {"stable_diffusion": 512, "stable_diffusion_xl": 1024}  # pixels, of the published models
+USUAL_SIDE = 512  # pixels
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,8 @@ def model_config(options: argparse.Namespace) -> tuple[Path | None, TrainConfig]
         raise ConfigError(f"{what}.", f"Give --family: one of {', '.join(family_names())}.")
     given = {"layout": options.layout} if options.layout else {}
     if trained is None or trained.family != family:
-        side = SIDES.get(family, 512)
+        facts = all_facts().get(family, FamilyFacts(""))
+        side = min((model.resolution for model in facts.whole_models.values()), default=USUAL_SIDE)
         return None, TrainConfig(family=family, base_model=name, family_options=given, resolution=side)
     given = {**trained.family_options, **given}
     return None, TrainConfig(family=family, base_model=name, family_options=given, resolution=trained.resolution)

@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that the file can be started by its path
 
 from modules.config import SECTIONS, Option, TrainConfig, allowed, options
-from modules.config.family_files import family_names
+from modules.facts import family_names
 from modules.families._by_name import family_class
 from scripts.common import write_page
 

@@ -17,7 +17,7 @@ from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import card, text, wrap_within
 from modules import ROOT
-from modules.config.family_files import family_names
+from modules.facts import family_names
 from modules.files import FileFault, decode_json, expand_home
 
 SETTINGS: Final = ("family", "family_options", "base_model", "resolution")

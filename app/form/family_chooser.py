@@ -12,7 +12,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Entry, card, frame, handler, text
 from app.widgets.scroll import Scroll
 from modules.config.family_about import FamilyAbout, family_about
-from modules.config.family_files import family_names
+from modules.facts import family_names
 
 CUSTOM: Final = ".py"  # the name of the tile for a file
 _CUSTOM_TILE: Final = Tile(

@@ -15,7 +15,7 @@ from app.widgets.popover import PopupMenu
 from app.windows.chooser import choose_path
 from modules.config import in_words
 from modules.config.family_about import family_about
-from modules.config.family_files import family_names
+from modules.facts import family_names
 
 
 class FamilyField(SuggestionField):

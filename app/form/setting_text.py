@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from modules.config import Fault, Option, TrainConfig, allowed, find_option
 from modules.config.family_about import family_about
-from modules.config.family_files import family_names
 from modules.config.numbers import format_number, plain_number
+from modules.facts import family_names
 
 ON_RESUME = {
     "free": "",

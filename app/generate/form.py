@@ -24,7 +24,7 @@ from app.windows.chooser import choose_path
 from app.windows.folder_listing import Purpose
 from modules.config import Option, in_words
 from modules.config.family_about import family_about
-from modules.config.family_files import family_names
+from modules.facts import family_names
 
 WIDTH: Final = 372  # unscaled pixels
 _DEVICES: Final = {"cpu": "CPU"}

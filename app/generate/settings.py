@@ -11,14 +11,14 @@ from pydantic import Field, ValidationError
 
 from app.form.setting_text import fault_message
 from modules.config import Fault, Option, Sample, faults, options, setting
-from modules.config.family_files import family_names
+from modules.facts import all_facts, family_names
 from modules.files import expand_home
 from modules.run.folder.custom_sample import MAX_PROMPT_CHARS
 
 AUTOMATIC: Final = "automatic"
 EMPTY_PROMPT: Final = "Empty: no prompt, as for images without captions."
 MOST_STRENGTHS: Final = 16  # as in scripts/common.py
-GENERATES_NOTHING: Final = ("classifier",)  # a test compares with the families themselves
+GENERATES_NOTHING: Final = tuple(name for name, facts in all_facts().items() if not facts.draws_samples)
 
 
 class GenerateSettings(Sample):

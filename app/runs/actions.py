@@ -21,7 +21,7 @@ from app.state import AppState
 from app.windows.custom_sample import custom_sample_obstacle
 from app.windows.dialog import open_dialogs
 from modules.config import Option, TrainConfig, dump, find_changes, find_option, load_config
-from modules.config.family_files import family_names
+from modules.facts import family_names
 from modules.run import RunFolder
 from modules.run.endings import ENDINGS
 from modules.run.folder.backup_list import complete_backups

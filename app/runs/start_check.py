@@ -17,7 +17,7 @@ from app.windows.dialog import Dialog
 from app.windows.faults import show_faults
 from app.windows.folder_listing import has_images
 from modules.config import Concept, Fault, TrainConfig
-from modules.config.family_files import family_names
+from modules.facts import family_names
 from modules.files import expand_home
 
 _POLL_MS: Final = 50

@@ -20,7 +20,7 @@ from app.widgets.buttons import Button, card, frame, text, wrap_within
 from app.windows.allow_code import ask_for_code
 from modules.config import Option
 from modules.config.family_about import FamilyAbout, family_about
-from modules.config.family_files import family_names
+from modules.facts import family_names
 
 _TALL_ENOUGH = 580  # unscaled height of a page that shows all families and the base model below them
 

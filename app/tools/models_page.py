@@ -19,8 +19,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Segments, card, frame, text, wrap_within
 from app.widgets.progress_bar import ProgressBar
 from app.widgets.scroll import Scroll
-from modules.config.family_files import family_names
-from modules.config.transformer_families import named_family
+from modules.facts import family_names, named_family
 from modules.files import FileFault, expand_home
 from modules.run.format_duration import format_duration
 

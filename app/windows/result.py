@@ -16,7 +16,7 @@ from app.widgets import icons, theme
 from app.widgets.buttons import Button, frame, text
 from app.widgets.scroll import Scroll
 from app.windows.dialog import Dialog
-from modules.config.family_files import PROGRAM
+from modules.facts import PROGRAM
 from modules.files import FileFault, read_json
 from modules.run import RunFolder
 

@@ -1,20 +1,16 @@
-"""What the built-in families say about themselves, read from their files without importing them."""
+"""What the built-in families say about themselves, for people."""
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePath
-from typing import Final, Literal
+from typing import Final
 
-from modules.config.family_files import FAMILIES_DIR, family_names
-from modules.files import read_text
+from modules.facts import Network, all_facts
 
 FINE_TUNE_FACTOR: Final = 8  # weights, gradients and AdamW's state in fp32 against the weights in bf16
-Network = Literal["unet", "transformer", "other"]
-_NETWORKS: Final[dict[str, Network]] = {"LatentDiffusion": "unet", "FlowTransformer": "transformer"}  # by base class
 _ABOUT: Final = re.compile(
     r"(?P<title>[^:]+?)(?: by (?P<maker>[^:]+))?: (?P<size>.*?parameters) \((?P<weights>[\d., a-z]+) GB in bf16\)[,.;] "
     r"(?P<licence>.+?)\.?"
@@ -70,13 +66,13 @@ class FamilyAbout:
 @cache
 def family_about(name: str) -> FamilyAbout:
     """What a built-in family says; for any other only its name, without the folder."""
-    if name not in family_names():
+    facts = all_facts().get(name)
+    if facts is None:
         return FamilyAbout(name, PurePath(name).name or name)
-    about, base = _declared(name)
-    return replace(parse_about(name, about), network=_NETWORKS.get(base, "other"))
+    return replace(_parsed(name, facts.about), network=facts.network)
 
 
-def parse_about(name: str, about: str) -> FamilyAbout:
+def _parsed(name: str, about: str) -> FamilyAbout:
     """A family's `about`, taken apart; without its network."""
     match = _ABOUT.fullmatch(about)
     if match is None:
@@ -85,17 +81,6 @@ def parse_about(name: str, about: str) -> FamilyAbout:
     numbers = [float(number) for number in re.findall(r"[\d.]+", match["weights"])]
     size, licence = (f"{match[key][:1].upper()}{match[key][1:]}" for key in ("size", "licence"))
     return FamilyAbout(name, match["title"], match["maker"] or "", size, (min(numbers), max(numbers)), licence=licence)
-
-
-def _declared(name: str) -> tuple[str, str]:
-    """The text of `about`, a literal in the file of a family, and the name of its base class."""
-    for family in ast.parse(read_text(FAMILIES_DIR / f"{name}.py")).body:
-        if not isinstance(family, ast.ClassDef):
-            continue
-        for node in family.body:
-            if isinstance(node, ast.Assign) and [getattr(target, "id", "") for target in node.targets] == ["about"]:
-                return str(ast.literal_eval(node.value)), "".join(getattr(base, "id", "") for base in family.bases)
-    return "", ""
 
 
 def _gb(span: tuple[float, float]) -> str:

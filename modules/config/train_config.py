@@ -8,7 +8,6 @@ from typing import Final, Self
 
 from pydantic import model_validator
 
-from modules.config.family_files import family_names
 from modules.config.run_names import run_name_problem, sanitize_run_name
 from modules.config.section import Section, broken_rules, setting
 from modules.config.sections.adapters import (
@@ -28,6 +27,7 @@ from modules.config.sections.output import OutputSettings
 from modules.config.sections.sampling import SamplingSettings
 from modules.config.sections.submodule import SubmoduleSettings
 from modules.config.sections.training import TrainingSettings, better_direction
+from modules.facts import family_names
 
 VERSION = 2  # to be raised with each change of what a setting means, and a step in io/migrations.py
 _Rules = list[tuple[str, str]]  # settings that conflict, as pairs of field and rest of the sentence

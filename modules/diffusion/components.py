@@ -25,6 +25,7 @@ from modules.diffusion.library_errors import damage_refused, first_line
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.stored_dtype import dtype_of
 from modules.diffusion.text_encoders import TextEncoder, pool_at_end_token
+from modules.facts import FamilyFacts
 
 CLASSES: Mapping[str, Any] = {
     "unet": UNet2DConditionModel,
@@ -40,26 +41,6 @@ ORIGINAL_TEXT_ENCODER_2 = "conditioner.embedders.1."
 ORIGINAL_COMPONENTS = (ORIGINAL_UNET, "first_stage_model.", "cond_stage_model.", "conditioner.")
 ORIGINAL_CONV_IN = ORIGINAL_UNET + "input_blocks.0.0.weight"
 INPAINTING_CHANNELS = 9  # latents (4), mask (1), latents of the masked image (4)
-
-
-@dataclass(frozen=True)
-class PipelineSpec:
-    """The diffusers pipeline of a family: its class names and components."""
-
-    pipeline: str
-    inpainting: str
-    encoders: Mapping[str, str]  # text encoder -> its tokenizer
-    arguments: Mapping[str, object]  # of the pipeline's constructor, besides the components
-
-    @property
-    def components(self) -> tuple[str, ...]:
-        """The components, and so the subfolders, that training needs."""
-        return ("unet", "vae", *self.encoders, *self.encoders.values(), "scheduler")
-
-    @property
-    def class_names(self) -> frozenset[str]:
-        """The pipeline classes that the model_index.json of such a model may name."""
-        return frozenset({self.pipeline, self.inpainting, self.pipeline.replace("Pipeline", "Img2ImgPipeline")})
 
 
 @dataclass
@@ -88,45 +69,45 @@ class Components:
         return 1, int(self.vae.config["latent_channels"]), height // factor, width // factor
 
 
-def load_components(base_model: str | None, layout: str, spec: PipelineSpec) -> Components:
+def load_components(base_model: str | None, layout: str, facts: FamilyFacts) -> Components:
     """All components. Raises ConfigError if the base model is missing, damaged, pickled or of another class.
 
     `layout` is a diffusers folder that gives a single file its configuration; empty to take it from the hub.
     """
-    base = base_model_files.find_base_model(base_model, spec.class_names, spec.components)
+    base = base_model_files.find_base_model(base_model, facts.pipelines, facts.components)
     if isinstance(base, HubModel):
         base = base.ensure_cached()
     with quiet_libraries():
-        return _from_folder(base, spec) if base.is_dir() else _from_file(base, layout, spec)
+        return _from_folder(base, facts) if base.is_dir() else _from_file(base, layout, facts)
 
 
-def required_hub_model(base_model: str | None, layout: str, spec: PipelineSpec) -> HubModel | None:
+def required_hub_model(base_model: str | None, layout: str, facts: FamilyFacts) -> HubModel | None:
     """What `load_components` needs from the hub, or None. Raises ConfigError for the same reasons."""
-    base = base_model_files.find_base_model(base_model, spec.class_names, spec.components)
+    base = base_model_files.find_base_model(base_model, facts.pipelines, facts.components)
     if isinstance(base, HubModel):
         return base
-    return None if layout or base.is_dir() else _layout_on_hub(base, base_model_files.read_shapes([base]), spec)
+    return None if layout or base.is_dir() else _layout_on_hub(base, base_model_files.read_shapes([base]), facts)
 
 
-def check_base_model(base: Path, layout: str, spec: PipelineSpec) -> None:
+def check_base_model(base: Path, layout: str, facts: FamilyFacts) -> None:
     """Raises ConfigError if `load_components` would refuse this folder or file; reads headers, and no weights."""
     if base.is_dir():
-        base_model_files.check_folder(base, spec.class_names, spec.components)
+        base_model_files.check_folder(base, facts.pipelines, facts.components)
         return
-    _check_file(base, base_model_files.read_shapes([base]), spec)
+    _check_file(base, base_model_files.read_shapes([base]), facts)
     if layout:
-        _check_layout(layout, spec)
+        _check_layout(layout, facts)
 
 
-def check_small_parts(base_model: str | None, layout: str, spec: PipelineSpec) -> None:
+def check_small_parts(base_model: str | None, layout: str, facts: FamilyFacts) -> None:
     """Load the tokenizers and build the scheduler if they are on this computer. Raises ConfigError as
     `load_components`."""
-    base = base_model_files.find_base_model(base_model, spec.class_names, spec.components)
+    base = base_model_files.find_base_model(base_model, facts.pipelines, facts.components)
     if isinstance(base, Path) and base.is_file():
-        base = Path(layout) if layout else _layout_on_hub(base, base_model_files.read_shapes([base]), spec)
+        base = Path(layout) if layout else _layout_on_hub(base, base_model_files.read_shapes([base]), facts)
     folder = base.cached_folder() if isinstance(base, HubModel) else base
     if folder is not None:
-        for name in spec.encoders.values():
+        for name in facts.encoders.values():
             load_part(folder, name, CLASSES[name])
         scheduler_config(folder, "family_options.layout" if layout else "base_model")
 
@@ -143,44 +124,48 @@ def read_schedule(file: Path, layout: str) -> DeclaredSchedule | None:
         return declared if declared is not None or layout else measured_schedule(names, opened.get_tensor)
 
 
-def save_pipeline(components: Components, spec: PipelineSpec, trained: Mapping[str, nn.Module], folder: Path) -> None:
+def save_pipeline(components: Components, facts: FamilyFacts, trained: Mapping[str, nn.Module], folder: Path) -> None:
     """Write a folder for the pipeline's `from_pretrained`, with the modules `trained` in place of the loaded ones."""
-    name = spec.inpainting if components.is_inpainting else spec.pipeline
+    name = _pipeline(facts, is_inpainting=components.is_inpainting)
     scheduler_class = components.scheduler["_class_name"]
     modules = {
         "unet": components.unet,
         "vae": components.vae,
         **components.encoders,
-        **{spec.encoders[encoder]: tokenizer for encoder, tokenizer in components.tokenizers.items()},
+        **{facts.encoders[encoder]: tokenizer for encoder, tokenizer in components.tokenizers.items()},
         "scheduler": getattr(diffusers, scheduler_class).from_config(components.scheduler),
         **trained,
     }
     with quiet_libraries():
-        getattr(diffusers, name)(**modules, **spec.arguments).save_pretrained(folder)
-        for encoder in spec.encoders:
+        getattr(diffusers, name)(**modules, **facts.arguments).save_pretrained(folder)
+        for encoder in facts.encoders:
             _restore_clip_prefix(folder / encoder / "model.safetensors")
 
 
-def _from_folder(folder: Path, spec: PipelineSpec) -> Components:
-    base_model_files.check_folder(folder, spec.class_names, spec.components)
+def _pipeline(facts: FamilyFacts, *, is_inpainting: bool) -> str:
+    return next(name for name in facts.pipelines if ("Inpaint" in name) == is_inpainting)
+
+
+def _from_folder(folder: Path, facts: FamilyFacts) -> Components:
+    base_model_files.check_folder(folder, facts.pipelines, facts.components)
     scheduler = scheduler_config(folder, "base_model")
     loaded: dict[str, Any] = {}
-    for name in ("unet", "vae", *spec.encoders):
+    for name in ("unet", "vae", *facts.encoders):
         dtype = dtype_of(base_model_files.weight_files(folder, name))
         loaded[name] = load_network(folder, name, CLASSES[name], dtype)
-    for name in spec.encoders.values():
+    for name in facts.encoders.values():
         loaded[name] = load_part(folder, name, CLASSES[name])
-    return _components(loaded, scheduler, spec)
+    return _components(loaded, scheduler, facts)
 
 
-def _from_file(file: Path, layout: str, spec: PipelineSpec) -> Components:
+def _from_file(file: Path, layout: str, facts: FamilyFacts) -> Components:
     shapes = base_model_files.read_shapes([file])
-    is_inpainting = _check_file(file, shapes, spec)
-    config = Path(layout) if layout else _layout_on_hub(file, shapes, spec).ensure_cached()
-    _check_layout(config, spec)
-    pipeline_class = getattr(diffusers, spec.inpainting if is_inpainting else spec.pipeline)
+    is_inpainting = _check_file(file, shapes, facts)
+    config = Path(layout) if layout else _layout_on_hub(file, shapes, facts).ensure_cached()
+    _check_layout(config, facts)
+    pipeline_class = getattr(diffusers, _pipeline(facts, is_inpainting=is_inpainting))
     dtype = dtype_of([file], ORIGINAL_COMPONENTS)
-    without = {} if "text_encoder_2" in spec.encoders else {"safety_checker": None, "feature_extractor": None}
+    without = {} if "text_encoder_2" in facts.encoders else {"safety_checker": None, "feature_extractor": None}
     fits = "Is it a whole model of this family, and family_options.layout a model of the same architecture?"
     with damage_refused(f"base_model: {str(file)!r} cannot be loaded", fits):
         try:
@@ -194,23 +179,23 @@ def _from_file(file: Path, layout: str, spec: PipelineSpec) -> Components:
             ) from error
     scheduler = dict(pipeline.scheduler.config)
     schedule = read_schedule(file, layout)
-    return _components(pipeline.components, scheduler if schedule is None else schedule.apply(scheduler), spec)
+    return _components(pipeline.components, scheduler if schedule is None else schedule.apply(scheduler), facts)
 
 
-def _check_layout(folder: str | Path, spec: PipelineSpec) -> None:
-    base_model_files.check_layout(Path(folder), spec.class_names, (*spec.encoders.values(), "scheduler"))
+def _check_layout(folder: str | Path, facts: FamilyFacts) -> None:
+    base_model_files.check_layout(Path(folder), facts.pipelines, (*facts.encoders.values(), "scheduler"))
     scheduler_config(Path(folder), "family_options.layout")
 
 
-def _layout_on_hub(file: Path, shapes: Mapping[str, list[int]], spec: PipelineSpec) -> HubModel:
+def _layout_on_hub(file: Path, shapes: Mapping[str, list[int]], facts: FamilyFacts) -> HubModel:
     """The model on the hub from which diffusers takes the configuration and tokenizers of such a single file."""
-    _check_file(file, shapes, spec)
+    _check_file(file, shapes, facts)
     meta_tensors = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
     name = str(fetch_diffusers_config(meta_tensors)["pretrained_model_name_or_path"])
-    return HubModel(name, "", spec.components, tuple(sorted(spec.class_names)), weights=False, needed_by=str(file))
+    return HubModel(name, "", facts.components, tuple(sorted(facts.pipelines)), weights=False, needed_by=str(file))
 
 
-def _check_file(file: Path, shapes: Mapping[str, list[int]], spec: PipelineSpec) -> bool:
+def _check_file(file: Path, shapes: Mapping[str, list[int]], facts: FamilyFacts) -> bool:
     """Whether it is an inpainting model. Raises ConfigError if it is not a whole model, or of another family."""
     if not any(name.startswith(ORIGINAL_UNET) for name in shapes):
         is_lora = base_model_files.is_lora(shapes)
@@ -224,15 +209,15 @@ def _check_file(file: Path, shapes: Mapping[str, list[int]], spec: PipelineSpec)
             "Choose another base model.",
         )
     two_encoders = any(name.startswith(ORIGINAL_TEXT_ENCODER_2) for name in shapes)
-    if two_encoders != ("text_encoder_2" in spec.encoders):
+    if two_encoders != ("text_encoder_2" in facts.encoders):
         given, other = ("SDXL", "stable_diffusion_xl") if two_encoders else ("SD 1 or 2", "stable_diffusion")
         raise ConfigError(f"base_model: {str(file)!r} is an {given} model.", f"Choose the family {other}.")
     return shapes.get(ORIGINAL_CONV_IN, [0, 0])[1] == INPAINTING_CHANNELS
 
 
-def _components(loaded: Mapping[str, Any], scheduler: dict[str, Any], spec: PipelineSpec) -> Components:
-    encoders: dict[str, TextEncoder] = {name: loaded[name] for name in spec.encoders}
-    tokenizers = {name: loaded[tokenizer] for name, tokenizer in spec.encoders.items()}
+def _components(loaded: Mapping[str, Any], scheduler: dict[str, Any], facts: FamilyFacts) -> Components:
+    encoders: dict[str, TextEncoder] = {name: loaded[name] for name in facts.encoders}
+    tokenizers = {name: loaded[tokenizer] for name, tokenizer in facts.encoders.items()}
     for name, encoder in encoders.items():
         pool_at_end_token(encoder, tokenizers[name].eos_token_id)
     return Components(

@@ -15,7 +15,6 @@ import transformers
 from torch import nn
 
 from modules.config import ConfigError
-from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
 from modules.diffusion.chat_template import limit_template_
 from modules.diffusion.component_files import copy_with_weights, load_network, load_part, scheduler_config
@@ -33,25 +32,8 @@ from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.stored_dtype import SAFETENSORS_HALF, dtype_of
 from modules.diffusion.transformer_files.base import FlowBase, base_of_file
 from modules.diffusion.transformer_files.loading import load_transformer_file
+from modules.facts import FamilyFacts, known_model
 from modules.files import FileFault, open_regular, read_json
-
-
-@dataclass(frozen=True)
-class FlowPipelineSpec:
-    """The diffusers pipelines of a family, the plain one first, and their text encoders."""
-
-    pipelines: tuple[str, ...]
-    encoders: Mapping[str, str]  # text encoder -> its tokenizer
-
-    @property
-    def components(self) -> tuple[str, ...]:
-        """The components, and so the subfolders, that training needs."""
-        return ("transformer", "vae", *self.encoders, *self.encoders.values(), "scheduler")
-
-    @property
-    def class_names(self) -> frozenset[str]:
-        """The pipeline classes that the model_index.json of such a model may name."""
-        return frozenset(self.pipelines)
 
 
 @dataclass
@@ -59,7 +41,7 @@ class FlowComponents:
     """A model folder with its networks, on the CPU; text encoders are loaded when they are needed."""
 
     folder: Path
-    spec: FlowPipelineSpec
+    facts: FamilyFacts
     pipeline_class: Any
     classes: Mapping[str, Any]
     transformer: Any
@@ -74,7 +56,7 @@ class FlowComponents:
         Layers are quantised one by one on their way from the file to the device.
         """
         found: dict[str, nn.Module] = {}
-        for name in self.spec.encoders:
+        for name in self.facts.encoders:
             encoder = self._load_encoder(name, dtype).requires_grad_(False).eval()
             quantize_encoder_(encoder, weights, device)
             found[name] = move_encoder(encoder, device)
@@ -88,7 +70,7 @@ class FlowComponents:
     def encoders_fingerprint(self) -> str:
         """The first 128 bits of the SHA-256 of the files of text encoders and tokenizers, as hex."""
         hasher = hashlib.sha256()
-        for name in (*self.spec.encoders, *self.spec.encoders.values()):
+        for name in (*self.facts.encoders, *self.facts.encoders.values()):
             for file in sorted(path for path in (self.folder / name).iterdir() if path.is_file()):
                 with open_regular(file) as opened:
                     digest = hashlib.file_digest(opened, "sha256").hexdigest()
@@ -97,7 +79,7 @@ class FlowComponents:
 
     def pipeline(self, **components: Any) -> Any:
         """The diffusers pipeline with these components, the tokenizers and a new scheduler; None for all others."""
-        given = dict.fromkeys(self.spec.components)
+        given = dict.fromkeys(self.facts.components)
         given |= {**self.tokenizers, "scheduler": self.classes["scheduler"].from_config(self.scheduler), **components}
         kind = self.pipeline_class
         options = set(kind._get_signature_keys(kind)[1]) - set(kind._optional_components)
@@ -111,7 +93,7 @@ class FlowComponents:
         """Write a folder for the pipeline's `from_pretrained` with the transformer's weights `state`; all else is
         copied as it is."""
         folder.mkdir(parents=True, exist_ok=True)
-        for name in self.spec.components:
+        for name in self.facts.components:
             if name != "transformer":
                 shutil.copytree(self.folder / name, folder / name, dirs_exist_ok=True, copy_function=shutil.copyfile)
         shutil.copyfile(self.folder / INDEX, folder / INDEX)
@@ -138,53 +120,53 @@ class TransformerStandIn:
         return self.call(*args, **kwargs)
 
 
-def load_flow_components(base: FlowBase, spec: FlowPipelineSpec, dtype: torch.dtype) -> FlowComponents:
+def load_flow_components(base: FlowBase, facts: FamilyFacts, dtype: torch.dtype) -> FlowComponents:
     """The components of a base model, the autoencoder as `dtype`, the transformer as in its files.
 
     Raises ConfigError if the base model is missing, damaged, pickled or of another class.
     """
     folder = base.ensure_folder()
-    base.check(folder, spec.class_names, spec.components)
-    pipeline_class, classes, index = component_classes(folder, spec.components)
+    base.check(folder, facts.pipelines, facts.components)
+    pipeline_class, classes, index = component_classes(folder, facts.components)
     with quiet_libraries():
         return FlowComponents(
             folder=folder,
-            spec=spec,
+            facts=facts,
             pipeline_class=pipeline_class,
             classes=classes,
             transformer=_load_transformer(folder, classes["transformer"], base.transformer),
             vae=load_network(folder, "vae", classes["vae"], dtype).requires_grad_(False).eval(),
             scheduler=scheduler_config(folder, base.option),
-            tokenizers={name: _load_tokenizer(folder, name, classes[name]) for name in spec.encoders.values()},
+            tokenizers={name: _load_tokenizer(folder, name, classes[name]) for name in facts.encoders.values()},
             index=index,
         )
 
 
-def check_small_parts(base: FlowBase, spec: FlowPipelineSpec) -> None:
+def check_small_parts(base: FlowBase, facts: FamilyFacts) -> None:
     """Load the tokenizers and build the scheduler if they are on this computer. Raises ConfigError as
     `load_flow_components`."""
     folder = base.folder()
     if folder is None:
         return
-    base.check(folder, spec.class_names, spec.components)
-    _, classes, _ = component_classes(folder, spec.components)
-    for name in spec.encoders.values():
+    base.check(folder, facts.pipelines, facts.components)
+    _, classes, _ = component_classes(folder, facts.components)
+    for name in facts.encoders.values():
         _load_tokenizer(folder, name, classes[name])
     scheduler_config(folder, base.option)
 
 
-def find_flow_model(base_model: str | None, layout: str, spec: FlowPipelineSpec) -> FlowBase:
+def find_flow_model(base_model: str | None, layout: str, facts: FamilyFacts) -> FlowBase:
     """A folder, a model on the hub, or a transformer's file with the other components of `layout` (see `base_of_file`).
 
     Raises ConfigError if it is none of these.
     """
-    base = base_model_files.find_base_model(base_model, spec.class_names, spec.components)
+    base = base_model_files.find_base_model(base_model, facts.pipelines, facts.components)
     if isinstance(base, Path) and base.is_file():
-        return base_of_file(base, layout, spec.class_names, spec.components)
+        return base_of_file(base, layout, facts.pipelines, facts.components)
     return FlowBase(base)
 
 
-def meta_transformer(base: FlowBase, spec: FlowPipelineSpec) -> nn.Module | None:
+def meta_transformer(base: FlowBase, facts: FamilyFacts) -> nn.Module | None:
     """The transformer without weights, on torch's meta device; None if its configuration is not known before it is
     downloaded.
 
@@ -192,12 +174,12 @@ def meta_transformer(base: FlowBase, spec: FlowPipelineSpec) -> nn.Module | None
     """
     folder = base.folder()
     if folder is None:
-        return _known_transformer(base.label, spec)
+        return _known_transformer(base.label, facts)
     if not (folder / "transformer" / "config.json").is_file():
         return None
-    base_model_files.check_pipeline_class(folder, spec.class_names, str(folder), base.option)
+    base_model_files.check_pipeline_class(folder, facts.pipelines, str(folder), base.option)
     base_model_files.check_small_files(folder, [folder / "transformer"], base.option)
-    _, classes, _ = component_classes(folder, spec.components)
+    _, classes, _ = component_classes(folder, facts.components)
     kind = classes["transformer"]
     label = f"base_model: transformer/config.json of the model in {str(folder)!r} cannot be used"
     with damage_refused(label), torch.device("meta"):
@@ -207,26 +189,26 @@ def meta_transformer(base: FlowBase, spec: FlowPipelineSpec) -> nn.Module | None
     return built
 
 
-def _known_transformer(name: str, spec: FlowPipelineSpec) -> nn.Module | None:
+def _known_transformer(name: str, facts: FamilyFacts) -> nn.Module | None:
     known = known_model(name)
     if known is None or "transformer" not in known.networks:
         return None
     with quiet_libraries(), torch.device("meta"):  # the import of the pipeline's file warns of torchvision
-        (kind, *_) = getattr(diffusers, spec.pipelines[0])._get_signature_types()["transformer"]
+        (kind, *_) = getattr(diffusers, facts.pipelines[0])._get_signature_types()["transformer"]
         built: nn.Module = kind(**known.networks["transformer"])
         return built
 
 
 def find_scheduler(
-    base_model: str | None, layout: str, spec: FlowPipelineSpec
+    base_model: str | None, layout: str, facts: FamilyFacts
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
     """The scheduler's config and model_index.json; None if there is no such model on this computer."""
     try:
-        base = find_flow_model(base_model, layout, spec)
+        base = find_flow_model(base_model, layout, facts)
         folder = base.folder()
         if folder is None:
             return None
-        base_model_files.check_pipeline_class(folder, spec.class_names, str(folder), base.option)
+        base_model_files.check_pipeline_class(folder, facts.pipelines, str(folder), base.option)
         index = read_json(folder / INDEX)
         return (scheduler_config(folder, base.option), index) if isinstance(index, dict) else None
     except (ConfigError, FileFault, OSError):

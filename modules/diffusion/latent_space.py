@@ -28,7 +28,7 @@ class LatentSpace:
 
     @classmethod
     def of(cls, vae: Any) -> LatentSpace:
-        """That of a diffusers autoencoder: scale and shift, mean and std of its config, or its batch norm (FLUX.2)."""
+        """That of a diffusers autoencoder: scale and shift, mean and std of its config, or its batch norm."""
         config = vae.config
         if hasattr(vae, "bn"):
             std = (vae.bn.running_var.float() + config.batch_norm_eps).sqrt().view(-1, 1, 1)

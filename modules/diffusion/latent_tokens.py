@@ -18,6 +18,6 @@ def from_tokens(tokens: Tensor, size: torch.Size, patch: int = 2) -> Tensor:
 
 
 def image_positions(latents: Tensor) -> Tensor:
-    """(0, row, column) of each 2 x 2 patch of latents [B, C, h, w]: [h w / 4, 3], as FLUX.1 counts them."""
+    """(0, row, column) of each 2 x 2 patch of latents [B, C, h, w]: [h w / 4, 3]."""
     places = [torch.arange(size, device=latents.device) for size in (1, latents.shape[2] // 2, latents.shape[3] // 2)]
     return torch.cartesian_prod(*places).to(latents.dtype)

@@ -9,29 +9,28 @@ import torch
 import transformers
 from torch import nn
 
-from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
-from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.pipeline_classes import component_classes
 from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.facts import FamilyFacts, known_model
 
 
-def meta_encoders(name: str, folder: Path | None, spec: FlowPipelineSpec) -> dict[str, nn.Module]:
+def meta_encoders(name: str, folder: Path | None, facts: FamilyFacts) -> dict[str, nn.Module]:
     """Frozen, those whose configuration is in `folder`, or without one known from the hub name of the base model.
 
     Raises ConfigError if they cannot be built.
     """
     with quiet_libraries(), torch.device("meta"):
-        found = _known(name) if folder is None else _of_folder(folder, spec)
+        found = _known(name) if folder is None else _of_folder(folder, facts)
     return {encoder: network.requires_grad_(False) for encoder, network in found.items()}
 
 
-def _of_folder(folder: Path, spec: FlowPipelineSpec) -> dict[str, nn.Module]:
-    _, classes, _ = component_classes(folder, spec.components)
-    base_model_files.check_small_files(folder, [folder / encoder for encoder in spec.encoders], "base_model")
+def _of_folder(folder: Path, facts: FamilyFacts) -> dict[str, nn.Module]:
+    _, classes, _ = component_classes(folder, facts.components)
+    base_model_files.check_small_files(folder, [folder / encoder for encoder in facts.encoders], "base_model")
     found = {}
-    for encoder in spec.encoders:
+    for encoder in facts.encoders:
         if (folder / encoder / "config.json").is_file():
             with damage_refused(f"base_model: {encoder}/config.json of the model in {str(folder)!r} cannot be used"):
                 kind = classes[encoder]

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 from transformers import CLIPTextConfig
 
-from modules.config.known_models import KnownModel, known_model
 from modules.diffusion import base_model_files
-from modules.diffusion.components import CLASSES, PipelineSpec, required_hub_model
+from modules.diffusion.components import CLASSES, required_hub_model
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.text_encoders import TextEncoder
+from modules.facts import FamilyFacts, KnownModel, known_model
 
 
 @dataclass(frozen=True)
@@ -27,20 +27,20 @@ class MetaNetworks:
     encoders: dict[str, TextEncoder]
 
 
-def meta_networks(base_model: str | None, layout: str, spec: PipelineSpec) -> MetaNetworks | None:
+def meta_networks(base_model: str | None, layout: str, facts: FamilyFacts) -> MetaNetworks | None:
     """As `load_components` would build them; None if their configuration is not known before it is
     downloaded.
 
     Raises ConfigError if they cannot be built.
     """
-    folder = _configuration(base_model, layout, spec)
+    folder = _configuration(base_model, layout, facts)
     if folder is None and (known := known_model(str(base_model))) is not None:
-        return _known_networks(known, spec)
-    if folder is None or not all((folder / name / "config.json").is_file() for name in ("unet", *spec.encoders)):
+        return _known_networks(known, facts)
+    if folder is None or not all((folder / name / "config.json").is_file() for name in ("unet", *facts.encoders)):
         return None
-    base_model_files.check_small_files(folder, [folder / name for name in ("unet", *spec.encoders)], "base_model")
-    unet, *encoders = (_described(folder, name) for name in ("unet", *spec.encoders))
-    return MetaNetworks(unet, dict(zip(spec.encoders, encoders, strict=True)))
+    base_model_files.check_small_files(folder, [folder / name for name in ("unet", *facts.encoders)], "base_model")
+    unet, *encoders = (_described(folder, name) for name in ("unet", *facts.encoders))
+    return MetaNetworks(unet, dict(zip(facts.encoders, encoders, strict=True)))
 
 
 def _described(folder: Path, name: str) -> Any:
@@ -52,20 +52,20 @@ def _described(folder: Path, name: str) -> Any:
         return kind(CLIPTextConfig.from_pretrained(folder, subfolder=name, local_files_only=True))
 
 
-def _known_networks(known: KnownModel, spec: PipelineSpec) -> MetaNetworks | None:
-    if set(known.networks) != {"unet", *spec.encoders}:
+def _known_networks(known: KnownModel, facts: FamilyFacts) -> MetaNetworks | None:
+    if set(known.networks) != {"unet", *facts.encoders}:
         return None
     with quiet_libraries(), torch.device("meta"):
-        encoders = {name: CLASSES[name](CLIPTextConfig(**known.networks[name])) for name in spec.encoders}
+        encoders = {name: CLASSES[name](CLIPTextConfig(**known.networks[name])) for name in facts.encoders}
         return MetaNetworks(CLASSES["unet"](**known.networks["unet"]), encoders)
 
 
-def _configuration(base_model: str | None, layout: str, spec: PipelineSpec) -> Path | None:
+def _configuration(base_model: str | None, layout: str, facts: FamilyFacts) -> Path | None:
     """The diffusers folder with the configuration of the model; None if it is not on this machine."""
-    base = base_model_files.find_base_model(base_model, spec.class_names, spec.components)
+    base = base_model_files.find_base_model(base_model, facts.pipelines, facts.components)
     if isinstance(base, Path) and base.is_dir():
         return base
     if isinstance(base, HubModel):
         return base.cached_folder()
-    hub = None if layout else required_hub_model(str(base), layout, spec)
+    hub = None if layout else required_hub_model(str(base), layout, facts)
     return Path(layout) if hub is None else hub.cached_folder()

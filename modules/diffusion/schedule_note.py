@@ -7,22 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from modules.diffusion import base_model_files
-from modules.diffusion.components import PipelineSpec, check_base_model, read_schedule, required_hub_model
+from modules.diffusion.components import check_base_model, read_schedule, required_hub_model
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.options import DiffusionOptions
 from modules.diffusion.resolve_options import resolve_prediction_type, resolve_zero_terminal_snr
+from modules.facts import FamilyFacts
 from modules.files import FileFault, read_json
 
 
-def schedule_note(base_model: str | None, options: DiffusionOptions, spec: PipelineSpec) -> str:
+def schedule_note(base_model: str | None, options: DiffusionOptions, facts: FamilyFacts) -> str:
     """Empty if it cannot be said yet, because the model is to be downloaded. Reads no weights of a model.
 
     Raises ConfigError if the base model does not exist or is incomplete, or what it predicts is not supported.
     """
-    base = base_model_files.find_base_model(base_model, spec.class_names, spec.components)
+    base = base_model_files.find_base_model(base_model, facts.pipelines, facts.components)
     if isinstance(base, Path):
-        check_base_model(base, options.layout, spec)
-    scheduler, source = _scheduler(base, options.layout, spec)
+        check_base_model(base, options.layout, facts)
+    scheduler, source = _scheduler(base, options.layout, facts)
     if not scheduler:
         return ""
     prediction = resolve_prediction_type(scheduler, options)
@@ -33,10 +34,10 @@ def schedule_note(base_model: str | None, options: DiffusionOptions, spec: Pipel
     return f"The base model predicts {name}{', with zero terminal SNR' if zero_snr else ''}, according to {source}."
 
 
-def _scheduler(base: Path | HubModel, layout: str, spec: PipelineSpec) -> tuple[Mapping[str, Any], str]:
+def _scheduler(base: Path | HubModel, layout: str, facts: FamilyFacts) -> tuple[Mapping[str, Any], str]:
     """The scheduler config that the model will be loaded with, and what it comes from; empty if not downloaded."""
     if isinstance(base, Path) and base.is_file():
-        hub = None if layout else required_hub_model(str(base), layout, spec)
+        hub = None if layout else required_hub_model(str(base), layout, facts)
         configuration = Path(layout) if hub is None else hub.cached_folder()
         scheduler = {} if configuration is None else _read(configuration)
         declared = read_schedule(base, layout)

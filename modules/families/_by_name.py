@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 from modules.config import ConfigError
-from modules.config.family_files import PROGRAM, family_names
+from modules.facts import PROGRAM, family_names
 from modules.families._custom import family_of_file
 from modules.families._family import Family
 from modules.families._family_file import load_python_file
@@ -23,6 +23,7 @@ _RENAMED = {
     "encode_together": "encode_batch",
     "on_hub": "hub_model",
     "adapter_names": "adapter_prefixes",
+    "spec": "facts",
 }
 
 _registered: dict[str, type[Family]] = {}

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from modules.config import ConfigError, Section, TrainConfig
 from modules.config.explain import explain
 from modules.data.batch import Batch, DataSets, Example, ExampleTransform, SampleMixing, SampleTransform
+from modules.facts import FamilyFacts
 
 if TYPE_CHECKING:
     from modules.diffusion.hub.model import HubModel
@@ -95,7 +96,8 @@ class Family(ABC):
     A family without images (`brings_data`) has data sets of its own, whose batches are `Batch.content`.
     """
 
-    about: ClassVar[str] = ""  # for the window: the model's name, its maker, size and licence, in a sentence or two
+    facts: ClassVar[FamilyFacts] = FamilyFacts("")  # of a built-in family those beside its file
+    about: ClassVar[str] = ""  # of a user's family, for the window: the model's name, its maker, size and licence
     Options: ClassVar[type[Section]] = NoOptions
     methods: ClassVar[tuple[str, ...]] = ("fine_tune",)
     size_step: ClassVar[int] = 8  # pixels; sides of buckets and samples are multiples of it

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import cast
 
 from modules.config import ConfigError, TrainConfig
 from modules.config.family_about import family_about
-from modules.config.family_files import family_names
-from modules.config.transformer_families import named_family
 from modules.diffusion import base_model_files
-from modules.diffusion.components import ORIGINAL_TEXT_ENCODER_2, ORIGINAL_UNET, PipelineSpec
-from modules.families._by_name import family_class
-from modules.families._family import Family
-from modules.families._known_model import check_known_model
+from modules.diffusion.components import ORIGINAL_TEXT_ENCODER_2, ORIGINAL_UNET
+from modules.facts import all_facts, known_model, named_family
 from modules.files import FileFault
 
 
@@ -24,32 +19,41 @@ def find_family(model: str) -> str:
     Nothing is read but names. Raises ConfigError if the file is damaged or not a safetensors file.
     """
     path = Path(model)
-    known = {name: family_class(name) for name in family_names()}
-    specs = {name: getattr(kind, "spec", None) for name, kind in known.items()}
-    latent = {name: spec for name, spec in specs.items() if isinstance(spec, PipelineSpec)}
     if path.is_dir():
         try:
             pipeline = base_model_files.pipeline_class(path)
         except (OSError, FileFault):
             return ""
-        return next((name for name, kind in known.items() if pipeline in _pipelines(kind)), "")
+        return next((name for name, facts in all_facts().items() if pipeline in facts.pipelines), "")
     if not path.is_file():
         return ""
     if path.suffix.lower() != ".safetensors":
         raise ConfigError(f"{model!r} is not a .safetensors file.", base_model_files.ACCEPTED)
     names = base_model_files.read_shapes([path])
-    if (flow := named_family(names)) in known and not base_model_files.is_lora(names):
+    if (flow := named_family(names)) in all_facts() and not base_model_files.is_lora(names):
         return flow
     if not any(name.startswith(ORIGINAL_UNET) for name in names):
         return ""
     two_encoders = any(name.startswith(ORIGINAL_TEXT_ENCODER_2) for name in names)
-    return next(name for name, spec in latent.items() if ("text_encoder_2" in spec.encoders) == two_encoders)
+    unets = {name: facts.encoders for name, facts in all_facts().items() if facts.network == "unet"}
+    return next(name for name, encoders in unets.items() if ("text_encoder_2" in encoders) == two_encoders)
+
+
+def distillation_notes(config: TrainConfig) -> list[str]:
+    """That training takes away what a model was distilled for, and which one to train; empty for others."""
+    known = known_model(config.base_model or "")
+    if known is None or not known.trained_instead:
+        return []
+    return [
+        f"base_model: {config.base_model} was distilled to generate in few steps, which training gradually undoes. "
+        f"Train {known.trained_instead} instead: its LoRAs work with both (docs/models.md)."
+    ]
 
 
 def check_family(config: TrainConfig, pipelines: Collection[str]) -> None:
     """Raises ConfigError if the base model is a folder or file of another pipeline than these, which another family
     trains."""
-    check_known_model(config)
+    _check_known_model(config)
     if config.base_model is None:
         return
     base = Path(config.base_model)
@@ -75,7 +79,7 @@ def check_family(config: TrainConfig, pipelines: Collection[str]) -> None:
 
 def _check_family_of_file(config: TrainConfig, file: str, pipelines: Collection[str]) -> None:
     right = find_family(file)
-    if right and not set(_pipelines(family_class(right))) & set(pipelines):
+    if right and not set(all_facts()[right].pipelines) & set(pipelines):
         raise ConfigError(
             f"base_model: {file!r} is a model of {family_about(right).title}, which the family {config.family!r} does "
             "not train.",
@@ -83,6 +87,12 @@ def _check_family_of_file(config: TrainConfig, file: str, pipelines: Collection[
         )
 
 
-def _pipelines(kind: type[Family]) -> Collection[str]:
-    spec = getattr(kind, "spec", None)
-    return () if spec is None else cast("Collection[str]", spec.class_names)
+def _check_known_model(config: TrainConfig) -> None:
+    """Raises ConfigError if the base model is the hub name of a model that another family trains."""
+    known = known_model(config.base_model or "")
+    if known is not None and known.family != config.family and not Path(str(config.base_model)).exists():
+        title = family_about(known.family).title
+        raise ConfigError(
+            f"base_model: {config.base_model!r} is {title}, which the family {config.family!r} does not train.",
+            f"Set family to {known.family}, or choose another model.",
+        )

@@ -23,7 +23,6 @@ from modules.diffusion.flow_matching import SigmaShift, sample_sigma
 from modules.diffusion.flow_options import FlowOptions, GuidedFlowOptions
 from modules.diffusion.flow_pipeline import (
     FlowComponents,
-    FlowPipelineSpec,
     TransformerStandIn,
     check_small_parts,
     find_flow_model,
@@ -48,9 +47,8 @@ from modules.diffusion.transformer_files.notes import base_notes
 from modules.diffusion.uncached_images import IMAGE, LATENT_NOISE
 from modules.families._diffusion_family import DiffusionFamily, on_device
 from modules.families._family import FrozenNetwork, NoiseLevels, SampleRequest, read_options
-from modules.families._find_family import check_family
+from modules.families._find_family import check_family, distillation_notes
 from modules.families._frozen_networks import frozen_networks
-from modules.families._known_model import distillation_notes
 from modules.families._stored_quantization import stored_notes
 from modules.families._vae_estimates import meta_encoder
 
@@ -84,8 +82,6 @@ class FlowTransformer(DiffusionFamily):
     size_step = 16  # the autoencoder divides sides by 8, the transformer's patches by 2
     half_frozen_weights = True
     single_file = True
-    spec: ClassVar[FlowPipelineSpec]
-    architecture: ClassVar[str]  # its modelspec name
     packed_latents: ClassVar[int] = 4  # of the autoencoder's, that are one token before the transformer sees them
     pixels_per_latent: ClassVar[int] = 8  # of x_t, on a side
     caption_tokenizer = "tokenizer"  # the one that decides which captions are too long
@@ -125,20 +121,20 @@ class FlowTransformer(DiffusionFamily):
     @classmethod
     def load_for_training(cls, config: TrainConfig) -> Self:
         options = read_options(cls.Options, config.family_options)
-        check_family(config, cls.spec.class_names)
+        check_family(config, cls.facts.pipelines)
         dtype = torch.float64 if config.precision == "fp64" else torch.float32
-        return cls(config, options, load_flow_components(cls._base(config), cls.spec, dtype))
+        return cls(config, options, load_flow_components(cls._base(config), cls.facts, dtype))
 
     @classmethod
     def hub_model(cls, config: TrainConfig) -> HubModel | None:
         """The base model if it is named by its hub name, or what a transformer's file lacks."""
-        check_family(config, cls.spec.class_names)
+        check_family(config, cls.facts.pipelines)
         return cls._base(config).hub_model
 
     @classmethod
     def base_model_notes(cls, config: TrainConfig) -> Sequence[str]:
         """What a transformer's file is completed with; see Family for the errors."""
-        check_family(config, cls.spec.class_names)
+        check_family(config, cls.facts.pipelines)
         base = cls._base(config)
         folder = base.folder()
         notes = [] if folder is None else stored_notes(config, folder, cls._networks(base))
@@ -159,13 +155,13 @@ class FlowTransformer(DiffusionFamily):
 
     @classmethod
     def check_small_parts(cls, config: TrainConfig) -> None:
-        check_small_parts(cls._base(config), cls.spec)
+        check_small_parts(cls._base(config), cls.facts)
 
     @classmethod
     def noise_levels(cls, config: TrainConfig) -> NoiseLevels:
         """An image of `resolution` x `resolution` has one token for each square of `size_step` pixels."""
         options = read_options(cls.Options, config.family_options)
-        found = find_scheduler(config.base_model, options.layout, cls.spec)
+        found = find_scheduler(config.base_model, options.layout, cls.facts)
         if found is None and options.timestep_shift == "model":
             unknown = "without the base model's shift, which is known once the model is on this computer"
             return NoiseLevels(partial(sample_sigma, options, 1.0), unknown)
@@ -219,7 +215,7 @@ class FlowTransformer(DiffusionFamily):
             text = f"{self.components.encoders_fingerprint()} {self.caption_limit} {self.precision}"
             text += "" if options.text_encoder_weights == "run" else f" {options.text_encoder_weights}"
         vae = weights_fingerprint(self.components.vae)
-        return f"{self.spec.pipelines[0]} 1 {vae} {options.latents} masked={self.masked} {options.vae_tiling} {text}"
+        return f"{self.facts.pipelines[0]} 1 {vae} {options.latents} masked={self.masked} {options.vae_tiling} {text}"
 
     @torch.no_grad()
     def encode_batch(self, examples: Sequence[Example], size: int) -> list[dict[str, Tensor]]:
@@ -271,7 +267,8 @@ class FlowTransformer(DiffusionFamily):
         self.components.save({name.removeprefix("transformer."): tensor for name, tensor in state.items()}, folder)
 
     def modelspec(self) -> Mapping[str, str]:
-        return {"architecture": self.architecture, "prediction_type": "flow"}
+        config, pipeline = self.components.transformer.config, self.components.pipeline_class.__name__
+        return {"architecture": self.facts.architecture_of(config, pipeline), "prediction_type": "flow"}
 
     def blocks(self) -> Sequence[nn.Module]:
         """The transformer's blocks, as its diffusers class names them."""
@@ -364,7 +361,7 @@ class FlowTransformer(DiffusionFamily):
 
     @classmethod
     def meta_model(cls, config: TrainConfig) -> nn.Module | None:
-        transformer = meta_transformer(cls._base(config), cls.spec)
+        transformer = meta_transformer(cls._base(config), cls.facts)
         if transformer is None:
             return None
         cls.freeze_unused(transformer)
@@ -378,8 +375,8 @@ class FlowTransformer(DiffusionFamily):
         family.model, family.options = model, read_options(cls.Options, config.family_options)
         family.components = FlowComponents(
             folder=Path(),
-            spec=cls.spec,
-            pipeline_class=getattr(diffusers, cls.spec.pipelines[0]),
+            facts=cls.facts,
+            pipeline_class=getattr(diffusers, cls.facts.pipelines[0]),
             classes={},
             transformer=transformer,
             vae=None,
@@ -401,15 +398,15 @@ class FlowTransformer(DiffusionFamily):
     @classmethod
     def meta_encoder(cls, config: TrainConfig) -> Callable[[Tensor], Tensor] | None:
         options = read_options(cls.Options, config.family_options)
-        base = find_flow_model(config.base_model, options.layout, cls.spec)
+        base = find_flow_model(config.base_model, options.layout, cls.facts)
         return meta_encoder(base.folder(), base.label, tiling=options.vae_tiling)
 
     @classmethod
     def frozen_networks(cls, config: TrainConfig) -> Sequence[FrozenNetwork]:
         options = read_options(cls.Options, config.family_options)
         vae = torch.float64 if config.precision == "fp64" else torch.float32
-        dtypes = {"vae": vae, **dict.fromkeys(cls.spec.encoders, HALF_DTYPES.get(config.precision, torch.float32))}
-        base = find_flow_model(config.base_model, options.layout, cls.spec)
+        dtypes = {"vae": vae, **dict.fromkeys(cls.facts.encoders, HALF_DTYPES.get(config.precision, torch.float32))}
+        base = find_flow_model(config.base_model, options.layout, cls.facts)
         folder = base.folder()
         weights = options.text_encoder_weights
         is_counted = folder is not None and weights == "run"  # in the headers of its files
@@ -419,7 +416,7 @@ class FlowTransformer(DiffusionFamily):
             dtypes,
             offload=options.offload_frozen,
             discards_encoders=True,
-            encoders={} if is_counted else meta_encoders(base.label, folder, cls.spec),
+            encoders={} if is_counted else meta_encoders(base.label, folder, cls.facts),
             encoder_weights=weights,
         )
 
@@ -438,12 +435,12 @@ class FlowTransformer(DiffusionFamily):
     def _base(cls, config: TrainConfig) -> FlowBase:
         """What `base_model` names. Raises ConfigError if it is no model."""
         options = read_options(cls.Options, config.family_options)
-        return find_flow_model(config.base_model, options.layout, cls.spec)
+        return find_flow_model(config.base_model, options.layout, cls.facts)
 
     @classmethod
     def _networks(cls, base: FlowBase) -> tuple[str, ...]:
         """Those that are read from the base's folder, without the autoencoder."""
-        return (*(("transformer",) if base.transformer is None else ()), *cls.spec.encoders)
+        return (*(("transformer",) if base.transformer is None else ()), *cls.facts.encoders)
 
     def _latents_per_token(self) -> int:
         """The latents of one token of the transformer, which the shift by resolution counts."""

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from modules.config import TrainConfig
-from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
 from modules.diffusion.bitsandbytes_layout import plain_shapes
 from modules.diffusion.encoder_weights import kept_weights
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.quantized_networks import quantized_layers
 from modules.diffusion.resolve_options import has_fixed_captions
+from modules.facts import known_model
 from modules.families._family import FrozenNetwork
 
 _NAMES = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}

@@ -21,7 +21,6 @@ from modules.diffusion.caption_cache import encode_captions, stack_captions
 from modules.diffusion.component_files import copy_with_weights, weights_fingerprint
 from modules.diffusion.components import (
     Components,
-    PipelineSpec,
     check_small_parts,
     load_components,
     required_hub_model,
@@ -68,8 +67,8 @@ class LatentDiffusion(DiffusionFamily):
     Options: ClassVar[type[DiffusionOptions]] = DiffusionOptions
     methods = ("fine_tune", "lora", "embedding")
     size_step = 64  # the autoencoder divides sides by 8, the UNet by up to 8 again
+    adapter_prefixes = {"unet": ("unet", "lora_unet"), "text_encoder": ("text_encoder", "lora_te")}  # noqa: RUF012
     single_file = True
-    spec: ClassVar[PipelineSpec]
     layer: ClassVar[Layer]  # of the text encoders
     placeholder_warnings: Sequence[str] = ()
 
@@ -105,34 +104,34 @@ class LatentDiffusion(DiffusionFamily):
     @classmethod
     def load_for_training(cls, config: TrainConfig) -> Self:
         options = read_options(cls.Options, config.family_options)
-        check_family(config, cls.spec.class_names)
-        return cls(config, options, load_components(config.base_model, options.layout, cls.spec))
+        check_family(config, cls.facts.pipelines)
+        return cls(config, options, load_components(config.base_model, options.layout, cls.facts))
 
     @classmethod
     def hub_model(cls, config: TrainConfig) -> HubModel | None:
         """The base model if it is named by its hub name, or the configuration of a single file."""
         options = read_options(cls.Options, config.family_options)
-        check_family(config, cls.spec.class_names)
-        return required_hub_model(config.base_model, options.layout, cls.spec)
+        check_family(config, cls.facts.pipelines)
+        return required_hub_model(config.base_model, options.layout, cls.facts)
 
     @classmethod
     def base_model_notes(cls, config: TrainConfig) -> Sequence[str]:
         """What the base model predicts; see `schedule_note`. And formats that frozen text encoders do not have."""
         options = read_options(cls.Options, config.family_options)
-        check_family(config, cls.spec.class_names)
-        base = find_base_model(config.base_model, cls.spec.class_names, cls.spec.components)
+        check_family(config, cls.facts.pipelines)
+        base = find_base_model(config.base_model, cls.facts.pipelines, cls.facts.components)
         folder = base.cached_folder() if isinstance(base, HubModel) else base
         model: Any = cls.meta_model(config) if folder is not None and folder.is_dir() else None
         if folder is not None and model is not None:
             require_plain(folder, "unet")
             require_fitting(folder, "unet", model.unet)
-        note = schedule_note(config.base_model, options, cls.spec)
+        note = schedule_note(config.base_model, options, cls.facts)
         return [*([note] if note else []), *_unused_formats(config, cls.submodules)]
 
     @classmethod
     def check_small_parts(cls, config: TrainConfig) -> None:
         options = read_options(cls.Options, config.family_options)
-        check_small_parts(config.base_model, options.layout, cls.spec)
+        check_small_parts(config.base_model, options.layout, cls.facts)
 
     @classmethod
     def noise_levels(cls, config: TrainConfig) -> NoiseLevels:
@@ -154,7 +153,7 @@ class LatentDiffusion(DiffusionFamily):
         used = {name: weights_fingerprint(self.encoders[name]) for name in ("vae", *self.cached_encoders)}
         text = f"{options.clip_skip} {options.chunks} {self.precision}" if self.cached_encoders else ""
         flags = f"masked={self.masked} hole={self.components.is_inpainting} tiles={options.vae_tiling}"
-        return f"{self.spec.pipeline} 1 {used} {options.latents} {flags} {text}"
+        return f"{self.facts.pipelines[0]} 1 {used} {options.latents} {flags} {text}"
 
     @torch.no_grad()
     def encode_batch(self, examples: Sequence[Example], size: int) -> list[dict[str, Tensor]]:
@@ -202,7 +201,7 @@ class LatentDiffusion(DiffusionFamily):
             weights = {key.removeprefix(f"{name}."): t for key, t in state.items() if key.startswith(f"{name}.")}
             trained[name] = copy_with_weights(module, weights)
         scheduler = samplers.saved_config(self.components.scheduler, self._scheduler_overrides())
-        save_pipeline(replace(self.components, scheduler=scheduler), self.spec, trained, folder)
+        save_pipeline(replace(self.components, scheduler=scheduler), self.facts, trained, folder)
 
     def modelspec(self) -> Mapping[str, str]:
         return {
@@ -267,7 +266,7 @@ class LatentDiffusion(DiffusionFamily):
     @classmethod
     def meta_model(cls, config: TrainConfig) -> nn.Module | None:
         options = read_options(cls.Options, config.family_options)
-        networks = meta_networks(config.base_model, options.layout, cls.spec)
+        networks = meta_networks(config.base_model, options.layout, cls.facts)
         if networks is None:
             return None
         encoding = resolve_prompt_encoding(cls.layer, options, networks.encoders)
@@ -305,7 +304,7 @@ class LatentDiffusion(DiffusionFamily):
     @classmethod
     def meta_encoder(cls, config: TrainConfig) -> Callable[[Tensor], Tensor] | None:
         options = read_options(cls.Options, config.family_options)
-        base = find_base_model(config.base_model, cls.spec.class_names, cls.spec.components)
+        base = find_base_model(config.base_model, cls.facts.pipelines, cls.facts.components)
         folder = base.cached_folder() if isinstance(base, HubModel) else base
         if folder is not None and not folder.is_dir():
             return None  # of a single file nothing is known before it is read
@@ -314,12 +313,12 @@ class LatentDiffusion(DiffusionFamily):
     @classmethod
     def frozen_networks(cls, config: TrainConfig) -> Sequence[FrozenNetwork]:
         options = read_options(cls.Options, config.family_options)
-        base = find_base_model(config.base_model, cls.spec.class_names, cls.spec.components)
+        base = find_base_model(config.base_model, cls.facts.pipelines, cls.facts.components)
         if not isinstance(base, HubModel) and not base.is_dir():
             return ()  # of a single file nothing is known before it is read
         trained = trained_submodules(config, cls.submodules)
         given = {part.part: HALF_DTYPES.get(part.weights, torch.float32) for part in config.parts}
-        names = ("vae", *(name for name in cls.spec.encoders if name not in trained))
+        names = ("vae", *(name for name in cls.facts.encoders if name not in trained))
         dtypes = {name: given.get(name, torch.float32) for name in names}
         return frozen_networks(config, base, dtypes, offload=options.offload_frozen, discards_encoders=False)
 

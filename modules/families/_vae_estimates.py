@@ -10,15 +10,15 @@ import diffusers
 import torch
 from torch import Tensor
 
-from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
 from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.facts import known_model
 
 _CLASSES: Final = ("AutoencoderKL", "AutoencoderKLFlux2", "AutoencoderKLQwenImage")
 _VIDEO: Final = "AutoencoderKLQwenImage"  # takes frames; its defaults are those of the published one
 _BILLIONS_OF_VIDEO: Final = 0.13
-# Of all others that are known by name; FLUX.2's differs in its last layer alone.
+# Of all others that are known by name; some differ in the last layer alone.
 _KL: Final = {
     "block_out_channels": (128, 256, 512, 512),
     "down_block_types": ("DownEncoderBlock2D",) * 4,

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from modules.config import TrainConfig
 from modules.diffusion.flow_options import FlowOptions
-from modules.diffusion.flow_pipeline import FlowComponents, FlowPipelineSpec
+from modules.diffusion.flow_pipeline import FlowComponents
 from modules.diffusion.latent_tokens import from_tokens, image_positions, to_tokens
 from modules.diffusion.text_states import TextBatch
+from modules.facts.chroma import FACTS
 from modules.families._flow_transformer import FlowTransformer
 
 PROMPT = "prompt.states"
@@ -27,9 +28,7 @@ class Chroma(FlowTransformer):
     that padding is seen (huggingface/diffusers issue 13619). The model's own code and ComfyUI mask it.
     """
 
-    about = "Chroma by Lodestone Rock: 8.9 B parameters (18 GB in bf16), Apache 2.0."
-    spec = FlowPipelineSpec(("ChromaPipeline", "ChromaImg2ImgPipeline"), {"text_encoder": "tokenizer"})
-    architecture = "chroma"
+    facts = FACTS
     text_names = (PROMPT,)
 
     def __init__(self, config: TrainConfig, options: FlowOptions, components: FlowComponents) -> None:

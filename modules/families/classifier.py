@@ -24,6 +24,7 @@ from modules.classification.options import ARCHITECTURE_OPTIONS, ClassifierOptio
 from modules.classification.resnet import ResidualBlock
 from modules.config import ConfigError, TrainConfig
 from modules.data.batch import Batch, Example
+from modules.facts.classifier import FACTS
 from modules.families._family import Evaluation, Family, Metrics, SampleRequest, read_options
 from modules.families._saved_model import saved_options
 from modules.files import FileFault, file_size
@@ -36,10 +37,10 @@ _MATRIX_IN_EVENT = 100  # classes: 20 KB for each validation
 class Classifier(Family):
     """Cross-entropy on class labels."""
 
-    about = "Image classifier: says which class an image shows; trained from scratch or from a saved classifier."
+    facts = FACTS
     Options: ClassVar[type[ClassifierOptions]] = ClassifierOptions
     image_cache = "none"
-    draws_samples = False
+    draws_samples = FACTS.draws_samples
     learns_classes = True
 
     def __init__(self, options: ClassifierOptions, model: nn.Module) -> None:

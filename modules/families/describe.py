@@ -37,7 +37,7 @@ def describe(name: str) -> str:
     declarations = [asdict(option) for option in options(family.Options)]
     described = {
         "family": name,
-        "about": family.about,
+        "about": family.facts.about or family.about,
         "methods": family.methods,
         "parts": family.submodules,
         "size_step": family.size_step,

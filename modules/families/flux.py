@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from modules.diffusion.flow_options import GuidedFlowOptions
-from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.diffusion.latent_tokens import from_tokens, image_positions, to_tokens
 from modules.diffusion.text_states import TextBatch
-from modules.diffusion.transformer_files.architectures import variant_architecture
+from modules.facts.flux import FACTS
 from modules.families._flow_transformer import FlowTransformer
 
 PROMPT, POOLED = "prompt", "pooled"
@@ -21,15 +20,8 @@ PROMPT, POOLED = "prompt", "pooled"
 class Flux(FlowTransformer):
     """T5 encodes the prompt, padded and without a mask, as the transformer was trained; CLIP gives a pooled vector."""
 
-    about = (
-        "FLUX.1 dev and schnell by Black Forest Labs: 12 B parameters (24 GB in bf16). dev: "
-        "non-commercial; schnell: Apache 2.0."
-    )
+    facts = FACTS
     Options = GuidedFlowOptions
-    spec = FlowPipelineSpec(
-        ("FluxPipeline", "FluxImg2ImgPipeline"), {"text_encoder": "tokenizer", "text_encoder_2": "tokenizer_2"}
-    )
-    architecture = "flux-1-dev"
     text_names = (PROMPT, POOLED)
     caption_tokenizer = "tokenizer_2"
 
@@ -51,10 +43,6 @@ class Flux(FlowTransformer):
         """256 tokens for schnell, whose transformer has no guidance input."""
         is_schnell = not self.components.transformer.config["guidance_embeds"]
         return min(super().caption_limit, 256) if is_schnell else super().caption_limit
-
-    def modelspec(self) -> Mapping[str, str]:
-        config = self.components.transformer.config
-        return {**super().modelspec(), "architecture": variant_architecture("FluxTransformer2DModel", config)}
 
     @classmethod
     def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:

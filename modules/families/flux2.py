@@ -11,10 +11,9 @@ from torch import Tensor
 
 from modules.diffusion.flow_matching import SigmaShift
 from modules.diffusion.flow_options import FlowOptions, GuidedFlowOptions
-from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.diffusion.latent_tokens import from_tokens, to_tokens
 from modules.diffusion.text_states import TextBatch
-from modules.diffusion.transformer_files.architectures import variant_architecture
+from modules.facts.flux2 import FACTS
 from modules.families._flow_transformer import FlowTransformer
 
 PROMPT = "prompt"
@@ -28,13 +27,8 @@ class Flux2(FlowTransformer):
     """Three layers of Qwen3 (klein) or Mistral Small 3 (dev) encode the prompt, padded; latents are 2 x 2 patches,
     normalised by a batch norm."""
 
-    about = (
-        "FLUX.2 klein and dev by Black Forest Labs: 4, 9 or 32 B parameters (8, 18 or 64 GB in bf16). klein 4 B: "
-        "Apache 2.0; all others: non-commercial."
-    )
+    facts = FACTS
     Options = GuidedFlowOptions
-    spec = FlowPipelineSpec(("Flux2KleinPipeline", "Flux2Pipeline"), {"text_encoder": "tokenizer"})
-    architecture = "Flux.2-klein"
     text_names = (PROMPT,)
     packed_latents = 1
     pixels_per_latent = 16
@@ -65,13 +59,6 @@ class Flux2(FlowTransformer):
         """A distilled klein ignores the guidance scale, and dev takes no negative prompt."""
         arguments = {"prompt_embeds": prompt[PROMPT], "guidance_scale": guidance_scale}
         return arguments if self._is_dev else {**arguments, "negative_prompt_embeds": negative[PROMPT]}
-
-    def modelspec(self) -> Mapping[str, str]:
-        config, pipeline = self.components.transformer.config, self.components.pipeline_class.__name__
-        return {
-            **super().modelspec(),
-            "architecture": variant_architecture("Flux2Transformer2DModel", config, pipeline),
-        }
 
     def count_tokens(self, caption: str) -> int:
         """Dev's pipeline puts its system message before the caption."""

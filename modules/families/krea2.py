@@ -10,9 +10,9 @@ from torch import Tensor
 
 from modules.diffusion.flow_matching import SigmaShift
 from modules.diffusion.flow_options import FlowOptions
-from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.diffusion.latent_tokens import from_tokens, to_tokens
 from modules.diffusion.text_states import TextBatch
+from modules.facts.krea2 import FACTS
 from modules.families._flow_transformer import FlowTransformer
 
 PROMPT, GAP = "prompt.states", "gap"
@@ -25,9 +25,7 @@ class Krea2(FlowTransformer):
     that a sample sums in the pipeline's order.
     """
 
-    about = "Krea 2 by Krea: 13 B parameters (26 GB in bf16); licence: see the model's page."
-    spec = FlowPipelineSpec(("Krea2Pipeline",), {"text_encoder": "tokenizer"})
-    architecture = "krea-2"
+    facts = FACTS
     text_names = (PROMPT, GAP)
     shift_defaults = {**FlowTransformer.shift_defaults, "max_image_seq_len": 6400}  # noqa: RUF012
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.diffusion.text_states import TextBatch
+from modules.facts.lumina2 import FACTS
 from modules.families._flow_transformer import FlowTransformer
 
 PROMPT = "prompt.states"
@@ -50,9 +50,7 @@ class _CaptionMask:
 class Lumina2(FlowTransformer):
     """Prompts are encoded by Gemma 2, after a system prompt; the transformer masks their padding."""
 
-    about = "Lumina-Image 2.0 by Alpha-VLLM: 2.6 B parameters (5 GB in bf16), Apache 2.0."
-    spec = FlowPipelineSpec(("Lumina2Pipeline",), {"text_encoder": "tokenizer"})
-    architecture = "lumina-2"
+    facts = FACTS
     text_names = (PROMPT,)
     max_tokens = 256
     packed_latents = 1

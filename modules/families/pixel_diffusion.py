@@ -25,6 +25,7 @@ from modules.diffusion.flow_matching import integrate, sample_t
 from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.pixels import mask_loss_weights, mask_or_ones, normalize_pixels
 from modules.diffusion.text_tokens import CaptionEmbedding, tokenize
+from modules.facts.pixel_diffusion import FACTS
 from modules.families._family import Family, NoiseLevels, SampleRequest, read_options
 from modules.families._pixel_unet import CaptionedUNet, PixelOptions, build_model
 from modules.files import FileFault, read_json
@@ -76,7 +77,7 @@ class PixelExample:
 class PixelDiffusion(Family):
     """Flow matching on pixels."""
 
-    about = "Pixel diffusion: a small U-Net on pixels, trained from scratch, the demo; no base model is needed."
+    facts = FACTS
     Options = PixelOptions
     methods = ("fine_tune", "lora")
     image_cache = "optional"

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from modules.diffusion.flow_options import GuidedFlowOptions
-from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.diffusion.latent_tokens import from_tokens, to_tokens
 from modules.diffusion.text_states import TextBatch
+from modules.facts.qwen_image import FACTS
 from modules.families._flow_transformer import FlowTransformer
 
 PROMPT = "prompt.states"
@@ -20,10 +20,8 @@ PROMPT = "prompt.states"
 class QwenImage(FlowTransformer):
     """Qwen2.5-VL encodes the prompt, and the transformer masks padding; the autoencoder is one of videos."""
 
-    about = "Qwen-Image by Alibaba: 20 B parameters (41 GB in bf16), Apache 2.0."
+    facts = FACTS
     Options = GuidedFlowOptions
-    spec = FlowPipelineSpec(("QwenImagePipeline", "QwenImageImg2ImgPipeline"), {"text_encoder": "tokenizer"})
-    architecture = "qwen-image"
     text_names = (PROMPT,)
     max_tokens = 1024
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from modules.data.batch import Example
-from modules.diffusion.components import PipelineSpec
+from modules.facts.stable_diffusion import FACTS
 from modules.families._latent_diffusion import LatentDiffusion
 
 
@@ -13,14 +13,7 @@ class StableDiffusion(LatentDiffusion):
     """One text encoder, read at its last layer."""
 
     submodules = ("unet", "text_encoder")
-    adapter_prefixes = {"unet": ("unet", "lora_unet"), "text_encoder": ("text_encoder", "lora_te")}  # noqa: RUF012
-    about = "Stable Diffusion 1 and 2: 0.9 B parameters (1.7 GB in bf16), CreativeML Open RAIL licences."
-    spec = PipelineSpec(
-        pipeline="StableDiffusionPipeline",
-        inpainting="StableDiffusionInpaintPipeline",
-        encoders={"text_encoder": "tokenizer"},
-        arguments={"safety_checker": None, "feature_extractor": None, "requires_safety_checker": False},
-    )
+    facts = FACTS
     layer = "last"
 
     def architecture(self) -> str:

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from modules.diffusion.flow_matching import TIMESTEP_SCALE
-from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.diffusion.text_states import TextBatch
-from modules.diffusion.transformer_files.architectures import variant_architecture
+from modules.facts.stable_diffusion_3 import FACTS
 from modules.families._flow_transformer import FlowTransformer
 
 PROMPT, POOLED = "prompt", "pooled"
@@ -20,15 +19,7 @@ PROMPT, POOLED = "prompt", "pooled"
 class StableDiffusion3(FlowTransformer):
     """Two CLIP encoders and T5, padded and without a mask, as the transformer was trained."""
 
-    about = (
-        "Stable Diffusion 3 and 3.5 by Stability AI: 2.0, 2.2 or 8.1 B parameters (4 to 16 GB in "
-        "bf16), Stability community licence."
-    )
-    spec = FlowPipelineSpec(
-        ("StableDiffusion3Pipeline", "StableDiffusion3Img2ImgPipeline"),
-        {"text_encoder": "tokenizer", "text_encoder_2": "tokenizer_2", "text_encoder_3": "tokenizer_3"},
-    )
-    architecture = "stable-diffusion-v3"
+    facts = FACTS
     text_names = (PROMPT, POOLED)
     packed_latents = 1
     caption_tokenizer = "tokenizer_3"
@@ -43,10 +34,6 @@ class StableDiffusion3(FlowTransformer):
             return_dict=False,
         )[0]
         return prediction
-
-    def modelspec(self) -> Mapping[str, str]:
-        config = self.components.transformer.config
-        return {**super().modelspec(), "architecture": variant_architecture("SD3Transformer2DModel", config)}
 
     @classmethod
     def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:

@@ -6,26 +6,20 @@ import torch
 from torch import Tensor
 
 from modules.data.batch import Example
-from modules.diffusion.components import PipelineSpec
+from modules.facts.stable_diffusion_xl import FACTS
 from modules.families._latent_diffusion import LatentDiffusion
 
 
 class StableDiffusionXL(LatentDiffusion):
     """Two text encoders, read at their penultimate layer; the UNet is also conditioned on the image's size and crop."""
 
-    about = "Stable Diffusion XL by Stability AI: 2.6 B parameters (5 GB in bf16), CreativeML Open RAIL++ licence."
+    facts = FACTS
     submodules = ("unet", "text_encoder", "text_encoder_2")
     adapter_prefixes = {  # noqa: RUF012
         "unet": ("unet", "lora_unet"),
         "text_encoder": ("text_encoder", "lora_te1"),
         "text_encoder_2": ("text_encoder_2", "lora_te2"),
     }
-    spec = PipelineSpec(
-        pipeline="StableDiffusionXLPipeline",
-        inpainting="StableDiffusionXLInpaintPipeline",
-        encoders={"text_encoder": "tokenizer", "text_encoder_2": "tokenizer_2"},
-        arguments={"add_watermarker": False},
-    )
     layer = "penultimate"
 
     def architecture(self) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.diffusion.text_states import TextBatch
+from modules.facts.z_image import FACTS
 from modules.families._flow_transformer import FlowTransformer
 
 PROMPT = "prompt.states"
@@ -18,9 +18,7 @@ PROMPT = "prompt.states"
 class ZImage(FlowTransformer):
     """Prompts are encoded by Qwen3 as a message of a user; the transformer takes them without padding."""
 
-    about = "Z-Image by Tongyi-MAI: 6 B parameters (12 GB in bf16), Apache 2.0."
-    spec = FlowPipelineSpec(("ZImagePipeline", "ZImageImg2ImgPipeline"), {"text_encoder": "tokenizer"})
-    architecture = "z-image"
+    facts = FACTS
     text_names = (PROMPT,)
     packed_latents = 1
 

@@ -3,44 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from modules.config import UNET_PRESETS
-from modules.config.known_models import known_model
+from modules.facts import all_facts, known_model
 from modules.importers.flow_rules import ALL_RULES, OWN, PATH
 from modules.importers.memory import ENCODERS, QUANTIZED, swapped_blocks
 from modules.importers.report import ImportEntry
 from modules.importers.rules import ANY, is_default
 from modules.importers.translation import Translation
 
-# OneTrainer's model types, ai-toolkit's arch, SimpleTuner's families, diffusion-pipe's types and sd-scripts' own, in
-# lower case with underscores.
-_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
-    "flux": ("flux", "flux1", "flux_1", "flux_dev", "flux_schnell", "flux_dev_1", "flux_schnell_1"),
-    "flux2": (
-        *("flux2", "flux_2", "flux2_klein", "flux_2_klein", "flux2_klein_4b", "flux2_klein_9b"),
-        *("flux_2_klein_4b", "flux_2_klein_9b", "flux2_dev", "flux_2_dev"),
-    ),
-    "chroma": ("chroma", "chroma1", "chroma_1"),
-    "z_image": ("z_image", "zimage", "z_image_turbo"),
-    "qwen_image": ("qwen", "qwen_image"),
-    "krea2": ("krea2", "krea_2"),
-    "lumina2": ("lumina2", "lumina_2", "lumina"),
-    "stable_diffusion_3": ("sd3", "sd35", "sd3_5", "v3", "stable_diffusion_3", "stable_diffusion_35"),
-}
-FLOW_FAMILIES: Final = frozenset(_NAMES)
-_BY_NAME: Final = {name: family for family, names in _NAMES.items() for name in names}
 _SHARED_OPTIONS: Final = ("loss", "huber_delta", "offload_frozen", "vae_tiling", "latents")
-_GUIDED: Final = ("flux", "qwen_image", "flux2")
 _OF_UNET: Final = re.compile(r"unet|text_encoder")
 
 
-def flow_family(name: object) -> str | None:
-    """The family that another trainer calls `name`; None if it is none of these."""
+def known_family(name: object) -> str | None:
+    """The family that another trainer calls `name`; None if Tandem has none."""
     plain = re.sub(r"[\s.-]+", "_", str(name).lower().partition(":")[0])
-    return _BY_NAME.get(plain)
+    return next((family for family, facts in all_facts().items() if plain in facts.aliases), None)
+
+
+def flow_family(name: object) -> str | None:
+    """As `known_family`, if it is trained by flow matching."""
+    family = known_family(name)
+    return family if family and all_facts()[family].network == "transformer" else None
 
 
 def fit_to_family(translation: Translation) -> None:
@@ -49,16 +36,17 @@ def fit_to_family(translation: Translation) -> None:
     if "family" not in data and (known := known_model(str(data.get("base_model")))) is not None:
         data["family"] = known.family
     family = data.get("family")
-    if family not in FLOW_FAMILIES:
+    facts = all_facts().get(str(family))
+    if facts is None or facts.network != "transformer":
         _drop_flow_options(translation)
         return
     given = data.get("family_options")
     for name in list(given) if isinstance(given, dict) else []:
         if name not in _SHARED_OPTIONS:
             translation.withdraw(OWN + name, f"{family} is trained by flow matching, which has no such setting")
-    if family not in _GUIDED:
+    if not facts.has_guidance:
         translation.withdraw(f"{PATH}guidance", f"{family} has no guidance input")
-    swapped_blocks(translation, str(family))
+    swapped_blocks(translation, facts)
     _take_flow_options(translation)
     _fit_parts(translation)
     _fit_targets(translation)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from modules.config.known_models import known_model
+from modules.facts import all_facts, known_model
 from modules.importers.memory import swap_rule
 from modules.importers.readers import boolean, number
 from modules.importers.rules import EMPTY_VALUES, Assignment, CombinedRule, UnsupportedValueError, Values
@@ -54,7 +54,7 @@ _KOHYA_SD3: Final[Mapping[str, object]] = {
 def _is_kohya_sd3(values: Values) -> bool:
     named = str(values["network_module"]).endswith("sd3") or boolean(values["sd3_checkbox"])
     known = known_model(str(values["pretrained_model_name_or_path"]))
-    is_known = known is not None and known.family == "stable_diffusion_3"
+    is_known = known is not None and "sd3" in all_facts()[known.family].aliases
     return named or is_known or values["clip_g"] not in EMPTY_VALUES
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
+from modules.facts import FamilyFacts
 from modules.importers.readers import boolean, integer, optional_number
 from modules.importers.rules import EMPTY_VALUES, Assignment, CombinedRule, UnsupportedValueError, Values
 from modules.importers.translation import Translation
@@ -18,20 +19,6 @@ QUANTIZED: Final = ("int8", "fp8", "nf4")
 ROUNDED: Final = "small updates count on average there, because they are rounded at random"
 SET_OFFLOAD: Final = "set block_offload, a fraction of the model's blocks"
 _SWAPPED: Final = "flow_options.blocks_to_swap"  # until the family is known: `swapped_blocks`
-
-# The blocks of the published models, refiners included, that block_offload counts.
-_BLOCKS: Final[Mapping[str, int]] = {
-    "flux": 19 + 38, "chroma": 19 + 38, "qwen_image": 60, "z_image": 30 + 4, "krea2": 28, "lumina2": 26 + 4
-}  # fmt: skip
-# Of families whose size depends on the model: by words in the name of its file or folder, the first that has them all.
-_BLOCKS_BY_NAME: Final[Mapping[str, Mapping[tuple[str, ...], int]]] = {
-    "flux2": {("klein", "4b"): 5 + 20, ("klein", "9b"): 8 + 24, ("flux", "2", "dev"): 8 + 48},
-    "stable_diffusion_3": {("3", "5", "large"): 38, ("3", "medium"): 24},
-}
-# kohya-ss/sd-scripts, library/flux_models.py (enable_block_swap): half of the number are double blocks, and of the
-# single blocks, which are twice as many, twice the other half. tdrussell/diffusion-pipe, models/flux.py and flux2.py:
-# one single block more.
-_DOUBLE_AND_SINGLE: Final = ("flux", "flux2", "chroma")
 
 
 def swap_rule(key: str, more: int = 0) -> CombinedRule:
@@ -44,8 +31,12 @@ def swap_rule(key: str, more: int = 0) -> CombinedRule:
     return CombinedRule({key: None}, "block_offload", read, "a number there, a fraction of the model's blocks here")
 
 
-def swapped_blocks(translation: Translation, family: str) -> None:
-    """Replace what `swap_rule` has found by the fraction of the blocks of the family's model."""
+def swapped_blocks(translation: Translation, facts: FamilyFacts) -> None:
+    """Replace what `swap_rule` has found by the fraction of the blocks of the family's model.
+
+    kohya-ss/sd-scripts (enable_block_swap): half of the number are double blocks, and of the single blocks, which are
+    twice as many, twice the other half. tdrussell/diffusion-pipe: one single block more.
+    """
     options = translation.data.get("flow_options")
     found = options.pop("blocks_to_swap", None) if isinstance(options, dict) else None
     entry = next((each for each in translation.imported if each.target == _SWAPPED), None)
@@ -53,22 +44,22 @@ def swapped_blocks(translation: Translation, family: str) -> None:
         return
     translation.imported.remove(entry)
     count, more = found
-    blocks = _BLOCKS.get(family) or _blocks_of(family, str(translation.data.get("base_model")))
+    blocks = _blocks_of(facts, str(translation.data.get("base_model")))
     if not blocks:
         translation.skip(entry.source, entry.value, SET_OFFLOAD)
         return
-    swapped = count // 2 + (count - count // 2) * 2 + more if family in _DOUBLE_AND_SINGLE else count
+    has_single_blocks = facts.file is not None and facts.file.mlp_rows
+    swapped = count // 2 + (count - count // 2) * 2 + more if has_single_blocks else count
     swapped = min(swapped, blocks)
     why = f"{swapped} of {blocks} blocks"
     translation.add(replace(entry, target="block_offload", new_value=round(swapped / blocks, 2), why=why))
 
 
-def _blocks_of(family: str, base_model: str) -> int:
+def _blocks_of(facts: FamilyFacts, base_model: str) -> int:
     """Of a model on the hub, a folder or a file with the usual name; 0 if that does not tell."""
     last = PurePosixPath(base_model.replace("\\", "/")).name.lower()
     words = re.findall(r"[0-9]+b|[0-9]|[a-z]+", last)
-    named = _BLOCKS_BY_NAME.get(family, {})
-    return next((blocks for wanted, blocks in named.items() if all(word in words for word in wanted)), 0)
+    return next((blocks for wanted, blocks in facts.blocks.items() if all(word in words for word in wanted)), 0)
 
 
 def fused_rule(*keys: str, why: str = "") -> CombinedRule:

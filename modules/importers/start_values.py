@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from modules.config.run_names import ALLOWED, sanitize_run_name
+from modules.facts import all_facts
 from modules.importers.translation import Translation
 
 # Pixels; the `size_step` of these families, whose files import torch.
-SIZE_STEPS: Final[Mapping[str, int]] = {"stable_diffusion": 64, "stable_diffusion_xl": 64}
+SIZE_STEPS: Final[Mapping[str, int]] = {name: 64 for name, facts in all_facts().items() if facts.network == "unet"}
 
 
 def fit_to_start(translation: Translation) -> None:

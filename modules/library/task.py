@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 
 from modules.config import ConfigError, DataError, Section
-from modules.config.family_files import PROGRAM
 from modules.data.batch import DataSets
 from modules.data.loading.item_batches import TEST, TRAIN, VALIDATION, item_count
+from modules.facts import PROGRAM
 from modules.families._by_name import register_family
 from modules.families._custom import custom_family
 from modules.families._custom_code import CustomCode

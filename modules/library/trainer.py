@@ -14,12 +14,12 @@ import torch.distributed as dist
 from torch import nn
 
 from modules.config import ConfigError, ResumeError, TrainConfig, dump, save_config, validate
-from modules.config.family_files import PROGRAM
 from modules.config.io.files import READERS, read_data
 from modules.config.io.migrations import ambiguous_settings, migrate
 from modules.config.io.presets import preset_data
 from modules.data.batch import DataSets, MapDataset
 from modules.distributed import read_rank_env
+from modules.facts import PROGRAM
 from modules.library.fit_result import FitResult, load_trained, read_result
 from modules.library.processes import train_here, train_in_group, train_in_processes
 from modules.library.task import Loss, Metrics, Task

@@ -19,8 +19,7 @@ from app.runs.start_check import missing_for_training
 from app.widgets import theme
 from app.windows.chooser import _existing
 from modules.config import TrainConfig
-from modules.config.family_files import family_names
-from modules.families._by_name import family_class
+from modules.facts import all_facts
 from tests.app.driver import Driver
 
 
@@ -77,9 +76,8 @@ def test_images_are_missed_before_anything_is_loaded(tmp_path: Path) -> None:
 
 
 def test_pipelines_are_those_of_the_families(tmp_path: Path) -> None:
-    for family in family_names():
-        spec = getattr(family_class(family), "spec", None)
-        for name in spec.class_names if spec else ():
+    for family in all_facts():
+        for name in all_facts()[family].pipelines:
             (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": name}))
             assert inspect_base_model(str(tmp_path)).family == family
 

@@ -27,7 +27,7 @@ from app.generate.settings import (
 from app.monitor.tile_lines import lines_of
 from app.monitor.tiles import read_settings
 from app.widgets.inputs import Menu
-from modules.config.family_files import family_names
+from modules.facts import family_names
 from modules.families._by_name import family_class
 from scripts.common import MOST_LORA_SCALES
 from tests.app.driver import Driver, write

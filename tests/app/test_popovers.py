@@ -18,8 +18,8 @@ from app.widgets.tooltip import Tooltip
 from app.windows.own_presets import OwnPresetsWindow
 from modules.config import TrainConfig, find_option, load_preset, preset_names
 from modules.config.family_about import family_about
-from modules.config.family_files import family_names
 from modules.config.io.presets import preset_summary, save_preset
+from modules.facts import family_names
 from tests.app.driver import Driver
 
 

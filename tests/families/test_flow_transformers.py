@@ -21,8 +21,8 @@ from transformers.utils import logging as transformers_logging
 from modules.checkpoint.formats import read_lora
 from modules.config import TrainConfig
 from modules.diffusion import flow_pipeline, pipeline_classes
-from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.distributed import Weights
+from modules.facts import FamilyFacts
 from modules.families._by_name import family_class
 from modules.training.device.precision import Precision
 from modules.training.memory.model_setup import prepare_model
@@ -219,9 +219,9 @@ def test_the_import_of_a_pipeline_prints_no_warning(folders: dict[str, Path], mo
 
     for module in (flow_pipeline, pipeline_classes):
         monkeypatch.setattr(module, "diffusers", Spy())
-    spec = FlowPipelineSpec(("FluxPipeline",), {})
-    pipeline_classes.component_classes(folders["flux"], spec.components)
+    facts = FamilyFacts("", network="transformer", pipelines=("FluxPipeline",))
+    pipeline_classes.component_classes(folders["flux"], facts.components)
     assert levels[0] == logging.ERROR
     levels.clear()
-    flow_pipeline._known_transformer("black-forest-labs/FLUX.1-dev", spec)
+    flow_pipeline._known_transformer("black-forest-labs/FLUX.1-dev", facts)
     assert levels[0] == logging.ERROR

@@ -16,7 +16,7 @@ from PIL import Image
 
 from modules.checkpoint import save_model
 from modules.config import ConfigError, TrainConfig
-from modules.config.family_files import family_names
+from modules.facts import family_names
 from modules.families._by_name import family_class
 from scripts import sample
 from scripts.sample_lora import model_config

@@ -16,9 +16,8 @@ from safetensors.torch import load_file, save_file
 
 from modules.checkpoint.formats import write_single_file
 from modules.config import ConfigError, TrainConfig
-from modules.config.known_models import KNOWN_MODELS
-from modules.config.transformer_families import hub_model_of
 from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.facts import hub_model_of, known_models
 from modules.families._by_name import family_class
 from modules.families._find_family import find_family
 from modules.training.state.resume import weight_digest
@@ -54,7 +53,7 @@ def config_of(family: str, file: Path, layout: Path | str = "") -> TrainConfig:
 def test_a_file_is_the_model_of_its_folder_in_the_format_of_the_file(family: str, base: Any) -> None:
     folder, file = base(family)
     assert find_family(str(file)) == family
-    assert hub_model_of({name: list(each.shape) for name, each in load_file(file).items()}, file.name) in KNOWN_MODELS
+    assert hub_model_of({name: list(each.shape) for name, each in load_file(file).items()}, file.name) in known_models()
     loaded = family_class(family).load_for_training(config_of(family, file, folder)).components.transformer.state_dict()
     stored = load_file(folder / WEIGHTS)
     assert loaded.keys() == stored.keys()
@@ -152,7 +151,7 @@ def test_another_family_or_layout_is_named(base: Any, tmp_path: Path) -> None:
 def test_the_model_on_the_hub_is_found_by_tensors_and_name(shapes: Any, name: str, expected: str) -> None:
     found = hub_model_of(shapes, name)
     assert found.endswith(expected)
-    assert found in KNOWN_MODELS
+    assert found in known_models()
 
 
 def test_without_a_layout_all_but_the_transformer_comes_from_the_hub(

@@ -17,7 +17,7 @@ from modules.checkpoint.formats.lora_limits import limits_of_layout
 from modules.checkpoint.formats.lora_origin import ARCHITECTURE_BY_TEXT_WIDTH, lora_architecture, of_family
 from modules.checkpoint.formats.lora_own_names import has_kohya_names
 from modules.checkpoint.formats.lora_weights import AdapterPrefixes, Layout
-from modules.checkpoint.formats.metadata import RESOLUTIONS, SDXL, original_implementation
+from modules.checkpoint.formats.metadata import SDXL, original_implementation
 from modules.checkpoint.formats.safetensors_file import (
     HASH_KEY,
     KOHYA_HASH_KEYS,
@@ -34,6 +34,7 @@ from modules.checkpoint.formats.single_file import (
 from modules.checkpoint.saved_model import INFO_FILE, fault_of_info
 from modules.config import ConfigError
 from modules.diffusion.dtypes import DTYPES
+from modules.facts import whole_models
 from modules.files import read_json
 
 _PIXELS_PER_LATENT: Final = 8  # along each side
@@ -141,7 +142,8 @@ def _modelspec(architecture: str, suffix: str, out: Path, resolution: int = 0) -
     """The fields that modelspec 1.0.1 requires of every file; empty if the architecture is unknown."""
     if not architecture:
         return {}
-    side = resolution or RESOLUTIONS.get(architecture, 0)
+    whole = whole_models().get(architecture)
+    side = resolution or (0 if whole is None else whole.resolution)
     values = {
         "sai_model_spec": "1.0.1",
         "architecture": architecture + suffix,

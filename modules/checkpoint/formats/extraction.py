@@ -121,7 +121,7 @@ def _is_layer(name: str, weight: Tensor) -> bool:
 def _svd(matrix: Tensor, rank: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Singular values and vectors; of a large matrix only the `rank` largest, by random projections.
 
-    A full decomposition of 3072 x 3072 numbers takes half a minute, and FLUX.1 has 500 such layers. With eight power
+    A full decomposition of 3072 x 3072 numbers takes half a minute, and there may be 500 such layers. With eight power
     iterations (Halko, Martinsson and Tropp 2011, arXiv:0909.4061, algorithm 4.4) the error of the product was within
     1e-7 of the smallest possible for 1536 x 1536 numbers, rank 32 and singular values that fall as n^-0.5.
     """

@@ -20,12 +20,6 @@ DESCRIPTIONS: Final[dict[FileType, str]] = {
     "embedding": "an embedding",
     "other": "neither a model, a LoRA nor an embedding",
 }
-# Prefixes in the original layout that only one architecture has.
-_ARCHITECTURES: Final = {
-    "conditioner.embedders.": "Stable Diffusion XL",
-    "cond_stage_model.model.": "Stable Diffusion 2",
-    "cond_stage_model.transformer.": "Stable Diffusion 1",
-}
 
 
 def detect_file_type(names: Collection[str]) -> FileType:
@@ -39,14 +33,6 @@ def detect_file_type(names: Collection[str]) -> FileType:
     if set(names) == {"clip_l", "clip_g"} or (len(names) == 1 and "." not in next(iter(names))):
         return "embedding"
     return "other"
-
-
-def original_architecture(names: Collection[str]) -> str:
-    """The architecture of a model in the original layout, from the names of its tensors; empty if unknown."""
-    for prefix, architecture in _ARCHITECTURES.items():
-        if any(name.startswith(prefix) for name in names):
-            return architecture
-    return ""
 
 
 def require_diffusers_folder(folder: Path) -> None:

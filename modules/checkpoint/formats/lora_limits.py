@@ -11,8 +11,8 @@ without a tensor `alpha` they take 1 for alpha / rank.
 In diffusers' layout ComfyUI knows no tensor of magnitudes (`lora_magnitude_vector`) and leaves them out.
 
 Names: ComfyUI (comfy/lora.py, model_lora_keys_unet; comfy/utils.py, flux_to_diffusers, mmdit_to_diffusers,
-krea2_to_diffusers, z_image_to_diffusers) knows diffusers' names of all layers of flow-matching transformers but Lumina
-2's, which it calls as Z-Image's, and a few of FLUX.2 and Chroma; their part is left out.
+and others there) knows diffusers' names of all layers of flow-matching transformers but a few, and those of
+models that are `is_unknown_to_comfyui`; their part is left out.
 """
 
 from __future__ import annotations
@@ -21,16 +21,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from modules.checkpoint.formats.lora_origin import family_of_architecture
 from modules.checkpoint.formats.lora_own_names import has_kohya_names
 from modules.checkpoint.formats.lora_transformer import TRANSFORMER
 from modules.checkpoint.formats.lora_weights import AdapterPrefixes, Layout, LoraWeights
-from modules.config.transformer_families import named_family
+from modules.facts import all_facts, family_of_architecture, named_family
 
 _UNKNOWN_TO_COMFYUI: Final = re.compile(
     r"(^|\.)((double|single)_stream_modulation\w*|time_guidance_embed|distilled_guidance_layer)\."
 )
-_WITHOUT_KNOWN_NAMES: Final = "lumina2"
 
 
 def limits_of_layout(
@@ -87,8 +85,8 @@ def name_limits(file: str, modules: Sequence[str], architecture: str, kohya: str
 
     `architecture` is the model's modelspec name, "" if that is not known; `kohya` as above.
     """
-    family = family_of_architecture(architecture) or named_family(modules)
-    knows_none = family == _WITHOUT_KNOWN_NAMES
+    facts = all_facts().get(family_of_architecture(architecture) or named_family(modules))
+    knows_none = facts is not None and facts.is_unknown_to_comfyui
     found = [module for module in modules if knows_none or _UNKNOWN_TO_COMFYUI.search(module)]
     if not found:
         return ""

@@ -16,12 +16,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from modules.checkpoint.formats.lora_origin import family_of_architecture
-from modules.checkpoint.formats.lora_transformer import MLP_ROWS, TRANSFORMER, is_swapped
+from modules.checkpoint.formats.lora_transformer import TRANSFORMER, is_swapped
 from modules.checkpoint.formats.lora_weights import AdapterPrefixes, AdapterWeights, LoraWeights
 from modules.checkpoint.formats.safetensors_file import LazyTensor, lazy_tensor
 from modules.config import ConfigError
-from modules.diffusion.transformer_files.names import TABLES
+from modules.diffusion.transformer_files.names import transformer_files
+from modules.facts import TransformerFile, family_of_architecture
 
 _NUMBER: Final = re.compile(r"(blocks|layers|norms|refiner)\.(\d{1,4})\.")
 _PREFIX: Final = "lora_unet_"
@@ -31,7 +31,7 @@ _PREFIX: Final = "lora_unet_"
 class _Layer:
     """A layer of the model's own code, and the adapters of the layers in diffusers that it consists of."""
 
-    family: str
+    file: TransformerFile
     name: str  # with the number of its block
     pattern: str  # with * for it
     parts: Sequence[LoraWeights | None]  # None for one without an adapter
@@ -55,9 +55,9 @@ class _Layer:
             whole = [rows for rows in known if rows is not None]
             if len(whole) == len(known):
                 return whole
-        if len(known) == 4:  # query, key and value as wide as FLUX.1, and its MLP's first layer
-            return [self.columns] * 3 + [MLP_ROWS[self.family] * self.columns]
-        if self.family == "lumina2" or self.adapters[0].magnitude is not None:
+        if len(known) == 4:  # query, key and value as wide as the model, and an MLP's first layer
+            return [self.columns] * 3 + [self.file.mlp_rows * self.columns]
+        if self.file.is_grouped or self.adapters[0].magnitude is not None:
             raise ConfigError(
                 f"lora_layouts: kohya's layout has one layer {self.name!r} for query, key and value, and this LoRA "
                 f"changes only some of them{' as a DoRA' if self.adapters[0].magnitude is not None else ''}.",
@@ -74,18 +74,19 @@ def own_family(adapters: Iterable[AdapterWeights], architecture: str) -> str:
     """
     patterns = sorted({_pattern(one.module)[0] for one in adapters if one.submodule == TRANSFORMER})
     declared = family_of_architecture(architecture)
+    files = transformer_files()
     fitting = [
         family
-        for family, table in TABLES.items()
-        if patterns and declared in ("", family) and all(each in table for each in patterns)
+        for family, file in files.items()
+        if patterns and declared in ("", family) and all(each in file.names for each in patterns)
     ]
-    names = {tuple(TABLES[family][each] for each in patterns) for family in fitting}
+    names = {tuple(files[family].names[each] for each in patterns) for family in fitting}
     return fitting[0] if len(names) == 1 else ""
 
 
 def has_own_names(architecture: str) -> bool:
     """Whether the layers of transformers of this modelspec architecture have names in their own code that are known."""
-    return family_of_architecture(architecture) in TABLES
+    return family_of_architecture(architecture) in transformer_files()
 
 
 def has_kohya_names(adapters: Iterable[AdapterWeights], prefixes: AdapterPrefixes, architecture: str) -> bool:
@@ -111,7 +112,7 @@ def own_tensors(
             "Choose only the layout diffusers.",
         )
     tensors = {}
-    for layer in _layers(family, adapters, rows or {}):
+    for layer in _layers(transformer_files()[family], adapters, rows or {}):
         down, up, alpha, magnitude = _joined(layer)
         stem = _PREFIX + layer.name.replace(".", "_")
         tensors[f"{stem}.lora_down.weight"] = lazy_tensor(down, dtype)
@@ -128,18 +129,17 @@ def _pattern(module: str) -> tuple[str, str]:
     return _NUMBER.sub(r"\1.*.", module, count=1), number[2] if number else ""
 
 
-def _layers(family: str, adapters: Sequence[LoraWeights], rows: Mapping[str, int]) -> list[_Layer]:
-    table = TABLES[family]
+def _layers(file: TransformerFile, adapters: Sequence[LoraWeights], rows: Mapping[str, int]) -> list[_Layer]:
     members: dict[str, list[str]] = {}
-    for ours, theirs in table.items():
+    for ours, theirs in file.names.items():
         members.setdefault(theirs, []).append(ours)
     found: dict[tuple[str, str], dict[str, LoraWeights]] = {}
     for one in adapters:
         pattern, number = _pattern(one.module)
-        found.setdefault((table[pattern], number), {})[pattern] = one
+        found.setdefault((file.names[pattern], number), {})[pattern] = one
     return [
         _Layer(
-            family,
+            file,
             theirs.replace("*", number),
             theirs,
             [parts.get(each) for each in members[theirs]],
@@ -166,7 +166,7 @@ def _joined(layer: _Layer) -> tuple[Tensor, Tensor, float, Tensor | None]:
             for one, count in zip(layer.parts, rows, strict=True)
         ]
         up, alpha = torch.block_diag(*blocks), scale * len(down)
-    if is_swapped(layer.family, layer.pattern.replace(".", "_"), first.module, (len(up), layer.columns)):
+    if is_swapped(layer.file, layer.pattern.replace(".", "_"), first.module, (len(up), layer.columns)):
         up = torch.cat(up.chunk(2)[::-1])
         magnitude = None if magnitude is None else torch.cat(magnitude.chunk(2)[::-1])
     return down, up, alpha, magnitude

@@ -19,17 +19,17 @@ from torch import Tensor
 from modules.checkpoint.formats.lora_kohya import kohya_alpha, kohya_magnitude
 from modules.checkpoint.formats.lora_weights import LoraWeights, require_tensor
 from modules.config import ConfigError
-from modules.diffusion.transformer_files.names import TABLES
+from modules.diffusion.transformer_files.names import transformer_files
 from modules.diffusion.transformer_files.tensor_forms import part_rows
+from modules.facts import TransformerFile
 
 TRANSFORMER: Final = "transformer"
-# The last two, diffusers' names, as Qwen-Image-Lightning and DiffSynth have them: ComfyUI knows them, too.
+# The last two, diffusers' names, as some published LoRAs and DiffSynth have them: ComfyUI knows them, too.
 _PREFIXES: Final = ("lora_unet_", "lora_transformer_", "diffusion_model.", "transformer.", "")
 _PEFT: Final = ".lora_A.weight"
 _DOWN: Final = {".lora_down.weight": ".lora_up.weight", _PEFT: ".lora_B.weight"}
+_DIFFUSERS: Final = TransformerFile({}, "")
 _NUMBER: Final = re.compile(r"(blocks|layers|norms|refiner)_(\d{1,4})_")
-# What tells FLUX.1 and Chroma from FLUX.2: the rows of an MLP's first layer, in widths of the model.
-MLP_ROWS: Final = {"flux": 4, "chroma": 4, "flux2": 6}
 
 
 def read_transformer_lora(file: Path, tensors: Mapping[str, Tensor]) -> tuple[list[LoraWeights], set[str]] | None:
@@ -91,27 +91,28 @@ def _flat(stem: str) -> tuple[str, str]:
     return _NUMBER.sub(r"\1_*_", plain, count=1), number[2] if number else ""
 
 
-def _tables() -> Iterator[tuple[str, Mapping[str, Sequence[str]]]]:
-    """A family, and by the name in its own code diffusers' layers; then, for an empty name, by diffusers' names."""
-    for family, names in TABLES.items():
+def _tables() -> Iterator[tuple[TransformerFile, Mapping[str, Sequence[str]]]]:
+    """By the name in a family's own code diffusers' layers; then by diffusers' names."""
+    files = transformer_files().values()
+    for file in files:
         layers: dict[str, list[str]] = {}
-        for ours, theirs in names.items():
+        for ours, theirs in file.names.items():
             layers.setdefault(theirs.replace(".", "_"), []).append(ours)
-        yield family, layers
-    for names in TABLES.values():
-        yield "", {ours.replace(".", "_"): [ours] for ours in names}
+        yield file, layers
+    for file in files:
+        yield _DIFFUSERS, {ours.replace(".", "_"): [ours] for ours in file.names}
 
 
-def _fits(family: str, layers: Mapping[str, Collection[str]], shapes: Mapping[str, tuple[int, int]]) -> bool:
-    """Whether all layers with these rows and columns, which have names of the family, are of it."""
-    widths = MLP_ROWS.get(family, 0)
+def _fits(file: TransformerFile, layers: Mapping[str, Collection[str]], shapes: Mapping[str, tuple[int, int]]) -> bool:
+    """Whether all layers with these rows and columns, which have names of the file, are of its model."""
+    widths = file.mlp_rows
     for stem, (rows, columns) in shapes.items():
         flat, _ = _flat(stem)
         if flat == "single_blocks_*_linear1" and rows != (3 + widths) * columns:
             return False
         if flat in ("double_blocks_*_img_mlp_0", "double_blocks_*_txt_mlp_0") and rows != widths * columns:
             return False
-        if family in ("z_image", "lumina2") and _is_lumina2(flat, rows, columns) not in (None, family == "lumina2"):
+        if file.is_own is not None and file.is_own(flat, rows, columns) is False:
             return False
         key_rows = part_rows(3, rows, columns)[1] if len(layers[flat]) == 3 else 1
         if key_rows < 1 or (len(layers[flat]) == 3 and rows not in (3 * key_rows, columns + 2 * key_rows)):
@@ -119,23 +120,12 @@ def _fits(family: str, layers: Mapping[str, Collection[str]], shapes: Mapping[st
     return True
 
 
-def _is_lumina2(flat: str, rows: int, columns: int) -> bool | None:
-    """Which of two models with the same names of layers it is, the other being Z-Image: Lumina 2's keys and values are
-    narrower than its queries, and its MLP has four times the width of the model. None if the layer does not tell.
+def is_swapped(file: TransformerFile, flat: str, module: str, shape: tuple[int, int]) -> bool:
+    """Whether the layer gives scale and shift in the other order than diffusers' (see `TransformerFile`).
+
+    `flat` is its name in the file, with underscores, `module` that in diffusers, `shape` rows and columns.
     """
-    if flat.endswith("_attention_qkv"):
-        return rows < 3 * columns
-    if flat.endswith("_feed_forward_w2"):
-        return columns == 4 * rows
-    return rows == 4 * columns if "_feed_forward_w" in flat else None
-
-
-def is_swapped(family: str, flat: str, module: str, shape: tuple[int, int]) -> bool:
-    """Whether the layer gives scale and shift in the other order than diffusers' (see transformer_files/names.py).
-
-    `flat` is its name in the tables, with underscores, `module` that in diffusers, `shape` rows and columns.
-    """
-    if family in ("flux", "flux2", "stable_diffusion_3") and module == "norm_out.linear":
+    if module == file.swapped:
         return True
-    is_last = family == "stable_diffusion_3" and flat.endswith("context_block_adaLN_modulation_1")
+    is_last = flat == file.names.get(file.swapped_in_last_block, "").replace(".", "_")
     return is_last and shape[0] == 2 * shape[1]  # six times in all blocks but the last

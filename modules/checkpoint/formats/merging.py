@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from modules.checkpoint.formats.diffusers_folder import ComponentWeights, read_diffusers_folder
-from modules.checkpoint.formats.file_types import DESCRIPTIONS, detect_file_type, original_architecture
+from modules.checkpoint.formats.file_types import DESCRIPTIONS, detect_file_type
 from modules.checkpoint.formats.folder_copy import copy_components, copy_without_weights
 from modules.checkpoint.formats.lora import adapter_file, read_adapter
 from modules.checkpoint.formats.lora_origin import of_family
@@ -20,17 +20,24 @@ from modules.checkpoint.formats.lora_weights import CLIP_PREFIX, AdapterPrefixes
 from modules.checkpoint.formats.metadata import SDXL
 from modules.checkpoint.formats.oft import OftWeights
 from modules.checkpoint.formats.safetensors_file import HASH_KEY, LazyTensor, SafetensorsFile, write_safetensors
-from modules.checkpoint.formats.single_file import WEIGHT_FILES, architecture_of, name_mappers, transformer_layout_of
+from modules.checkpoint.formats.single_file import (
+    WEIGHT_FILES,
+    architecture_of,
+    name_mappers,
+    titles_of_files,
+    transformer_layout_of,
+)
 from modules.config import ConfigError
-from modules.diffusion.transformer_files.file_layout import layout_of_file
+from modules.diffusion.transformer_files.names import layout_of_file
 from modules.diffusion.transformer_files.original_name import ComponentConfig, OriginalName
 from modules.diffusion.transformer_files.tensor_forms import part_rows
 from modules.diffusion.transformer_files.whole import require_unscaled
+from modules.facts import whole_model
 from modules.files import PARTIAL, remove_tree
 
 _ADVICE: Final = "Use the base model that it was trained on, or one of the same architecture."
 _MERGED_FROM: Final = "modelspec.merged_from"
-_WITH_MLP: Final = ".linear1.weight"  # of FLUX.1 and Chroma: query, key, value and the first layer of an MLP
+_WITH_MLP: Final = ".linear1.weight"  # of single blocks: query, key, value and the first layer of an MLP
 
 
 @dataclass(frozen=True)
@@ -89,10 +96,7 @@ def merge_into_folder(
     model = read_diffusers_folder(source)
     architecture = architecture_of(model)
     if not architecture:
-        raise ConfigError(
-            f"{str(source)!r} contains a {model.pipeline}; --merge takes Stable Diffusion 1, 2, XL and 3, FLUX.1, "
-            "FLUX.2, Chroma, Z-Image, Lumina 2, Qwen-Image and Krea 2."
-        )
+        raise ConfigError(f"{str(source)!r} contains a {model.pipeline}; --merge takes {', '.join(titles_of_files())}.")
     found = [(merge, read_adapter(merge.file, prefixes(architecture))) for merge in merges]
     partial_folder = out.with_name(f"{PARTIAL}{out.name}")
     remove_tree(partial_folder)
@@ -135,7 +139,7 @@ def merge_into_file(
     """Write the single file `source`, a model of Stable Diffusion or the transformer of a flow-matching model, with the
     adapters merged as `out`; as for a folder."""
     with SafetensorsFile(source) as weights:
-        architecture = original_architecture(weights.names)
+        architecture, _ = whole_model(weights.names)
         find, names = _names_of(weights, architecture, prefixes)
         edits: dict[str, list[_Edit]] = {}
         for merge in merges:

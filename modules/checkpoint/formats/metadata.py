@@ -14,37 +14,13 @@ from typing import Final, Literal
 
 from modules.checkpoint.formats.safetensors_file import HASH_KEY
 from modules.config import TrainConfig, effective_batch
+from modules.facts import all_facts, family_of_architecture, whole_models
 
 FileLayout = Literal["original", "diffusers"]
 
 SDXL: Final = "stable-diffusion-xl-v1-base"  # its architecture in modelspec
 
 _ARCHITECTURE_SUFFIX: Final = {"fine_tune": "", "lora": "/lora", "embedding": "/textual-inversion"}
-_KOHYA_VERSION: Final = {
-    "stable-diffusion-v1": "sd_v1",
-    "stable-diffusion-v2-512": "sd_v2",
-    "stable-diffusion-v2-768-v": "sd_v2_v",
-    "stable-diffusion-xl-v1-base": "sdxl_base_v1-0",
-}
-# Default resolutions in pixels, as in sd-scripts (library/sai_model_spec.py).
-RESOLUTIONS: Final = {
-    "stable-diffusion-v1": 512,
-    "stable-diffusion-v2-512": 512,
-    "stable-diffusion-v2-768-v": 768,
-    "stable-diffusion-xl-v1-base": 1024,
-}
-# The start of a transformer's architecture -> the code, or the model, whose files have the original layout.
-_TRANSFORMERS: Final = {
-    "flux-1": "https://github.com/black-forest-labs/flux",
-    "flux-2": "https://github.com/black-forest-labs/flux2",
-    "flux.2": "https://github.com/black-forest-labs/flux2",
-    "chroma": "https://huggingface.co/lodestones/Chroma1-HD",
-    "stable-diffusion-v3": "https://github.com/Stability-AI/sd3.5",
-    "z-image": "https://github.com/Comfy-Org/ComfyUI",
-    "qwen-image": "https://github.com/QwenLM/Qwen-Image",
-    "lumina-2": "https://github.com/Alpha-VLLM/Lumina-Image-2.0",
-    "krea-2": "https://huggingface.co/krea/Krea-2-Raw",
-}
 
 
 @dataclass(frozen=True)
@@ -107,12 +83,9 @@ def file_metadata(config: TrainConfig, run: RunMetadata, layout: FileLayout) -> 
 
 
 def original_implementation(architecture: str) -> str:
-    """The code that defines the original layout."""
-    for start, where in _TRANSFORMERS.items():
-        if architecture.lower().startswith(start):
-            return where
-    owner = "Stability-AI/generative-models" if "xl" in architecture else "CompVis/stable-diffusion"
-    return f"https://github.com/{owner}"
+    """The code that defines the original layout; empty if it is not known."""
+    facts = all_facts().get(family_of_architecture(architecture))
+    return "" if facts is None else facts.code
 
 
 def _modelspec(config: TrainConfig, run: RunMetadata, layout: FileLayout) -> dict[str, str]:
@@ -138,10 +111,11 @@ def _kohya_metadata(config: TrainConfig, run: RunMetadata) -> dict[str, str]:
     rates = {part.part: part.learning_rate or config.learning_rate for part in config.parts if part.train}
     text_rates = [rate for part, rate in rates.items() if part.startswith("text_encoder")]
     architecture = run.modelspec.get("architecture", "")
+    whole = whole_models().get(architecture)
     values: dict[str, object] = {
         "output_name": run.run_name,
         "sd_model_name": "" if config.base_model is None else PurePath(config.base_model).name,
-        "base_model_version": _KOHYA_VERSION.get(architecture, ""),
+        "base_model_version": "" if whole is None else whole.kohya_version,
         "v2": "v2" in architecture,
         "learning_rate": config.learning_rate,
         "unet_lr": rates.get("unet", ""),

@@ -24,7 +24,6 @@ from modules.checkpoint.formats.diffusers_folder import (
     read_diffusers_folder,
     read_json_object,
 )
-from modules.checkpoint.formats.file_types import original_architecture
 from modules.checkpoint.formats.folder_copy import WHOLE_LAYOUT, copy_components, copy_without_weights
 from modules.checkpoint.formats.original_names import (
     clip_name,
@@ -34,11 +33,13 @@ from modules.checkpoint.formats.original_names import (
 )
 from modules.checkpoint.formats.safetensors_file import LazyTensor, SafetensorsFile, write_safetensors
 from modules.config import ConfigError
+from modules.config.family_about import family_about
 from modules.diffusion.declared_schedule import VELOCITY_KEY, ZERO_SNR_KEY, declared_schedule
 from modules.diffusion.transformer_files.names import TransformerLayout, transformer_layout
 from modules.diffusion.transformer_files.original_name import ComponentConfig, NameMapper, OriginalName
 from modules.diffusion.transformer_files.tensor_forms import original_shape, to_diffusers, to_original
 from modules.diffusion.transformer_files.whole import SAME_ARCHITECTURE, Network, find_originals
+from modules.facts import all_facts, whole_model, whole_models
 from modules.files import PARTIAL, remove_tree
 
 _PIPELINES: Final = ("Pipeline", "Img2ImgPipeline", "InpaintPipeline")
@@ -53,12 +54,6 @@ WEIGHT_FILES: Final = {
 }
 # Stable Diffusion 2 never uses OpenCLIP's last layer, so diffusers leaves it out; other tools expect it.
 _NUM_LAYERS_WITHOUT_LAST: Final = 23
-_DISPLAY_NAMES: Final = {
-    "stable-diffusion-v1": "Stable Diffusion 1",
-    "stable-diffusion-v2-512": "Stable Diffusion 2",
-    "stable-diffusion-v2-768-v": "Stable Diffusion 2",
-    "stable-diffusion-xl-v1-base": "Stable Diffusion XL",
-}
 
 
 def architecture_of(model: DiffusersFolder) -> str:
@@ -127,11 +122,11 @@ def write_diffusers_folder(file: Path, layout: Path, folder: Path, dtype: torch.
 def _require_same_architecture(file: Path, layout: DiffusersFolder) -> None:
     """Compares names; if only shapes differ, `_from_original` reports the first tensor that does not fit."""
     with SafetensorsFile(file) as source:
-        found = original_architecture(source.names)
-    expected = _DISPLAY_NAMES.get(architecture_of(layout), "")
-    if found and expected and found != expected:
+        found, _ = whole_model(source.names)
+    expected = whole_models().get(architecture_of(layout))
+    if found and expected and found != expected.title:
         raise ConfigError(
-            f"{str(file)!r} is a {found} model, but the layout {str(layout.folder)!r} is a {expected} model.",
+            f"{str(file)!r} is a {found} model, but the layout {str(layout.folder)!r} is a {expected.title} model.",
             SAME_ARCHITECTURE,
         )
 
@@ -155,15 +150,20 @@ def _name_mappers(model: DiffusersFolder) -> dict[str, NameMapper]:
         return {"transformer": partial(_prefixed, layout)}
     architecture = architecture_of(model)
     if architecture:
-        mappers = name_mappers(_DISPLAY_NAMES[architecture])
+        mappers = name_mappers(whole_models()[architecture].title)
         if missing := sorted(mappers.keys() - model.components.keys()):
             raise ConfigError(f"The model_index.json in {str(model.folder)!r} names no {missing[0]}.", WHOLE_LAYOUT)
         return mappers
     raise ConfigError(
-        f"{str(model.folder)!r} contains a {model.pipeline}; single files in the original layout exist for Stable "
-        "Diffusion 1, 2, XL and 3, FLUX.1, FLUX.2, Chroma, Z-Image, Lumina 2, Qwen-Image and Krea 2.",
+        f"{str(model.folder)!r} contains a {model.pipeline}; single files in the original layout exist for "
+        f"{', '.join(titles_of_files())}.",
         "Use the diffusers folder.",
     )
+
+
+def titles_of_files() -> list[str]:
+    """What the families are called whose models there are in single files of the original layout."""
+    return [family_about(name).title for name, facts in all_facts().items() if facts.file or facts.whole_models]
 
 
 def _prefixed(layout: TransformerLayout, name: str, config: ComponentConfig) -> OriginalName | None:

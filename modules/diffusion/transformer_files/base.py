@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modules.config import ConfigError
-from modules.config.transformer_families import hub_model_of, named_family
 from modules.diffusion import base_model_files
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.transformer_files.names import PREFIX
+from modules.facts import hub_model_of, named_family
 
 LAYOUT = "family_options.layout"
 

@@ -18,8 +18,8 @@ class OriginalName:
     # "conv": a 1 × 1 convolution there, a linear layer in diffusers; "swapped": the halves of dimension 0 in the other
     # order; "flat": a vector there, a table in diffusers
     form: Form = "unchanged"
-    # Of a tensor that concatenates query (0), key (1) and value (2) along dimension 0, in FLUX.1 also an MLP's layer
-    # (3), which may have another number of rows.
+    # Of a tensor that concatenates query (0), key (1) and value (2) along dimension 0, in single blocks also a layer of
+    # an MLP (3), which may have another number of rows.
     part: int | None = None
     # Of a part: query has more rows than key and value have (grouped-query attention).
     is_grouped: bool = False

@@ -32,7 +32,7 @@ def is_of_shape(original: OriginalName, shape: tuple[int, ...], stored: tuple[in
 def part_rows(count: int, rows: int, columns: int) -> list[int]:
     """Of each of `count` parts of a fused layer's weight [rows, columns].
 
-    Query, key and value are equal, and in FLUX.1 as wide as the model; in Lumina 2 only the query is as wide.
+    Query, key and value are equal, and in single blocks as wide as the model; of grouped ones only the query is.
     """
     if count == 3 and columns < rows < 3 * columns:
         return [columns] + [(rows - columns) // 2] * 2

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from modules.config import ConfigError
-from modules.config.transformer_families import named_family
 from modules.diffusion.safetensors_reader import SafetensorsFile
 from modules.diffusion.transformer_files.names import PREFIX
 from modules.diffusion.transformer_files.original_name import ComponentConfig, NameMapper, OriginalName
 from modules.diffusion.transformer_files.tensor_forms import is_of_shape, original_shape
+from modules.facts import named_family
 
 SAME_ARCHITECTURE: Final = "Give the layout of a model of the same architecture."
 # In a file of a whole model: these components come from the layout.
 _OTHER_COMPONENTS: Final = ("vae.", "first_stage_model.", "text_encoders.", "cond_stage_model.", "conditioner.")
-# In ComfyUI's file of Z-Image, from the code of Lumina 2; no network uses it, and diffusers drops it as well.
+# In a file of ComfyUI, left over from another model's code; no network uses it, and diffusers drops it as well.
 _UNUSED: Final = ("norm_final.weight",)
 # ComfyUI's scaled fp8, bitsandbytes' and other quantised files: a weight is what is stored times its scale.
 _SCALE: Final = re.compile(

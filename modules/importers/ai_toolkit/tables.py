@@ -5,7 +5,7 @@ from __future__ import annotations
 from modules.config.sections.adapters import MAX_RANK
 from modules.importers import common
 from modules.importers.ai_toolkit.schedule import SCHEDULE_RULES
-from modules.importers.flow_families import flow_family
+from modules.importers.flow_families import known_family
 from modules.importers.flow_rules import AI_TOOLKIT_RULES
 from modules.importers.memory import ONE_SCALE, base_weights_rule, encoder_weights_rule
 from modules.importers.readers import (
@@ -44,7 +44,9 @@ NETWORK_NAMES = ("type", "linear", "rank", "linear_alpha", "conv", "conv_alpha")
 PLAIN_WEIGHTS = (
     "min(gamma / snr, 1) there, also with v-prediction; min(snr, gamma) / (snr + 1) here, far less with much noise"
 )
-ARCHITECTURES = {"sd1": "stable_diffusion", "sd2": "stable_diffusion", "sdxl": "stable_diffusion_xl", "ssd": None}
+_FLAGS = dict.fromkeys(
+    ("model.is_flux", "model.is_pixart", "model.is_auraflow", "model.is_lumina2", "model.is_v3"), False
+)
 
 
 def _family(values: Values) -> list[Assignment]:
@@ -52,14 +54,13 @@ def _family(values: Values) -> list[Assignment]:
     keys = tuple(key for key in ("model.arch", "model.is_xl", "model.is_v2") if values[key] not in EMPTY_VALUES)
     keys = keys or ("model.arch",)
     if boolean(values["model.is_xl"]):
-        return [Assignment("family", "stable_diffusion_xl", keys=keys)]
-    other = next((name for name in ("flux", "pixart", "auraflow", "lumina2", "v3") if values[f"model.is_{name}"]), "")
-    if (arch and arch not in ARCHITECTURES) or other:
-        keys += (f"model.is_{other}",) if other else ()
-        if (known := flow_family(arch or other)) is not None:
-            return [Assignment("family", known, keys=keys)]
-        return [Assignment("family", arch or other, common.NO_FAMILY, keys)]
-    return [Assignment("family", ARCHITECTURES.get(arch) or "stable_diffusion", keys=keys)]
+        return [Assignment("family", known_family("sdxl"), keys=keys)]
+    flag = next((name for name in _FLAGS if values[name]), "")
+    keys += (flag,) if flag else ()
+    name = arch or flag.removeprefix("model.is_") or "sd1"
+    if (known := known_family(name)) is not None:
+        return [Assignment("family", known, keys=keys)]
+    return [Assignment("family", name, common.NO_FAMILY, keys)]
 
 
 def _has_network(values: Values) -> bool:
@@ -157,7 +158,6 @@ def _encoder_weights(values: Values) -> str | None:
 
 
 _LOSSES = choice({"mse": "mse", "huber": "huber", "smooth_l1": "smooth_l1"}, "set family_options.loss")
-_FLAGS = {f"model.is_{name}": False for name in ("flux", "pixart", "auraflow", "lumina2", "v3")}
 _MODEL_KEYS = {"model.arch": None, "model.is_xl": False, "model.is_v2": False, **_FLAGS}
 _UNLOADED = "Tandem does so automatically if no text encoder is trained"
 _NOT_HERE = "Tandem has no such objective or memory setting"

@@ -22,7 +22,7 @@ LONG_CAPTIONS = (
     "captions of more than 75 tokens are encoded in as many chunks as they have; Tandem cuts them off there, unless "
     "family_options.long_prompts is chunk"
 )
-# docs/supported_models.md: Z-Image, FLUX.2 and Krea 2 have the first, the others the second.
+# docs/supported_models.md: some models have the first, the others the second.
 TRANSFORMER_FILES: Mapping[str, object] = {"model.diffusion_model": None, "model.transformer_path": None}
 _NO_LAYOUT = "of Chroma's own components: set family_options.layout, or leave it empty for the hub's"
 

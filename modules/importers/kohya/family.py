@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from modules.config.known_models import known_model
+from modules.facts import all_facts, known_model
 from modules.importers import common
 from modules.importers.flow_families import flow_family
 from modules.importers.readers import boolean, model_path
 from modules.importers.rules import EMPTY_VALUES, Assignment, Values
 
 # Settings that identify other model families.
-OTHER_FAMILIES = {
-    "flux1_checkbox": "flux", "sd3_checkbox": "stable_diffusion_3", "lumina_checkbox": "lumina", "model_type": "",
-}  # fmt: skip
-MODULES = {"flux": "flux", "sd3": "stable_diffusion_3", "lumina": "lumina", "chroma": "chroma", "hunyuan": "hunyuan"}
+CHECKBOXES = ("flux1_checkbox", "sd3_checkbox", "lumina_checkbox")
 # Files that only one model's scripts ask for (flux_train.py, sd3_train.py, lumina_train.py); the first that is given.
 FILES: Mapping[str, object] = {"gemma2": None, "clip_g": None, "t5xxl": None}
-_FAMILY_OF_FILE = {"gemma2": "lumina2", "clip_g": "stable_diffusion_3", "t5xxl": "flux"}
 METHOD_KEYS: Mapping[str, object] = {"network_module": None, "LoRA_type": None, "token_string": None}
-FAMILY_KEYS = {"pretrained_model_name_or_path": None, "sdxl": None, "v2": False, **dict.fromkeys(OTHER_FAMILIES, False)}
+FAMILY_KEYS = {
+    **dict.fromkeys(("pretrained_model_name_or_path", "sdxl")),
+    **dict.fromkeys(("v2", *CHECKBOXES, "model_type"), False),
+}
 # Only sdxl_train.py and sdxl_train_network.py have these.
 XL_ONLY: Mapping[str, object] = {
     **dict.fromkeys(("cache_text_encoder_outputs", "cache_text_encoder_outputs_to_disk"), False),
@@ -49,12 +48,14 @@ def family(values: Values) -> list[Assignment]:
     found = []
     if values[name] not in EMPTY_VALUES:
         found.append(Assignment("base_model", model_path(values[name]), keys=(name,)))
-    module = str(values["network_module"] or "")
-    other = [(key, family) for key, family in OTHER_FAMILIES.items() if family and boolean(values[key])]
-    if values["model_type"] not in EMPTY_VALUES:  # of flux_train_network.py: flux or chroma
+    module = str(values["network_module"] or "").rpartition("_")[2]
+    other = [(key, key.removesuffix("_checkbox")) for key in CHECKBOXES if boolean(values[key])]
+    if values["model_type"] not in EMPTY_VALUES:  # of flux_train_network.py
         other.insert(0, ("model_type", str(values["model_type"])))
-    other += [("network_module", family) for word, family in MODULES.items() if word in module.rpartition("_")[2]]
-    other += [(name, _FAMILY_OF_FILE[key]) for key in FILES if values[key] not in EMPTY_VALUES]
+    if flow_family(module) or "hunyuan" in module:
+        other.append(("network_module", module))
+    families = {facts.kohya_file: family for family, facts in all_facts().items()}
+    other += [(name, families[key]) for key in FILES if values[key] not in EMPTY_VALUES]
     if other:
         known, keys = flow_family(other[0][1]), tuple(key for key, _ in other if key in FAMILY_KEYS) or (name,)
         why = "" if known else common.NO_FAMILY

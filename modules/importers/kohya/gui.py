@@ -46,7 +46,7 @@ def _unused(given: Mapping[str, object]) -> list[tuple[str, str]]:
     fine_tunes = bool(_FINE_TUNE_TAB & set(given))
     found = []
     if is_xl:
-        found.append(("learning_rate_te", "kohya's GUI uses it for Stable Diffusion 1 and 2 only"))
+        found.append(("learning_rate_te", "kohya's GUI uses it for SD 1 and 2 only"))
     else:
         found += [(name, "kohya's GUI uses it for SDXL only") for name in _XL_ONLY]
     if fine_tunes:

@@ -6,8 +6,9 @@ import math
 import re
 from collections.abc import Mapping
 
+from modules.facts import all_facts
 from modules.importers import common
-from modules.importers.flow_families import flow_family
+from modules.importers.flow_families import known_family
 from modules.importers.flow_rules import SIMPLE_TUNER_RULES
 from modules.importers.memory import ONE_SCALE, base_weights_rule, encoder_weights_rule
 from modules.importers.optimizers import optimizer_assignments
@@ -16,6 +17,7 @@ from modules.importers.readers import (
     choice,
     integer,
     is_text,
+    model_path,
     non_empty_text,
     number,
     optional_number,
@@ -27,15 +29,16 @@ from modules.importers.readers import (
     text,
 )
 from modules.importers.rules import (
+    EMPTY_VALUES,
     Assignment,
     ChangedValue,
     CombinedRule,
+    PathValue,
     Rule,
     Table,
     UnsupportedValueError,
     Values,
 )
-from modules.importers.simple_tuner.base_model import base_model
 from modules.importers.simple_tuner.unsupported import UNSUPPORTED
 
 SAMPLE_NUMBERS = {
@@ -51,12 +54,23 @@ DEFAULTS: Mapping[str, Mapping[str, object]] = {
 }
 SCHEDULE_FREE: Mapping[str, str] = {"prodigy": "prodigyplusschedulefree"}  # the class of that name there
 OPTIMI: Mapping[str, object] = {"betas": [0.9, 0.99], "eps": 1e-6, "weight_decay": 0.0}
-FAMILIES = {"sdxl": "stable_diffusion_xl", **dict.fromkeys(("sd1x", "sd2x", "legacy"), "stable_diffusion")}
 
 
 def _family(value: object) -> object:
-    name = str(value).lower()
-    return FAMILIES.get(name) or flow_family(name) or ChangedValue(name or "unknown", common.NO_FAMILY)
+    return known_family(value) or ChangedValue(str(value).lower() or "unknown", common.NO_FAMILY)
+
+
+def _base_model(values: Values) -> list[Assignment]:
+    """The model, or that which SimpleTuner takes for the family and flavour if none is given."""
+    name, flavour = values["pretrained_model_name_or_path"], str(values["model_flavour"] or "")
+    if name not in EMPTY_VALUES:
+        return [Assignment("base_model", model_path(name), keys=("pretrained_model_name_or_path",))]
+    family = known_family(values["model_family"])
+    known = all_facts()[family].simple_tuner if family else {}
+    if (found := known.get(flavour or next(iter(known), ""))) is not None:
+        why = "the file has no base model: this is SimpleTuner's for the family"
+        return [Assignment("base_model", PathValue(found, "model"), why, ("model_flavour", "model_family"))]
+    return []
 
 
 def _method(values: Values) -> list[Assignment]:
@@ -223,7 +237,7 @@ TABLE = Table(
         ),
         Rule("model_family", "family", None, _family, optional=True),
         CombinedRule(
-            {"pretrained_model_name_or_path": None, "model_flavour": None}, "base_model", base_model,
+            {"pretrained_model_name_or_path": None, "model_flavour": None}, "base_model", _base_model,
             "without one SimpleTuner has a base model for SDXL", {"model_family": None},
         ),
         Rule("lora_dropout", "lora_dropout", 0.1, number),

@@ -20,8 +20,8 @@ def pinned_memory(size: int, device: torch.device) -> Tensor:
     """Zeros in pinned memory for copies from and to the GPU `device`; uint8 [size], with `size` above 0 in bytes.
 
     torch's allocator rounds each block up to a power of two and never gives it back (ATen/core/CachingHostAllocator.h):
-    38 GiB for the 22 of FLUX.1's blocks. Here the system's pages are registered with CUDA, until the last tensor that
-    uses them is gone. Raises OSError or RuntimeError if there is not enough memory.
+    38 GiB for 22 GiB of blocks. Here the system's pages are registered with CUDA, until the last tensor that uses them
+    is gone. Raises OSError or RuntimeError if there is not enough memory.
     """
     memory = mmap.mmap(-1, size)  # shared with forked processes: private pages would be copied away from the GPU's
     buffer = torch.frombuffer(memory, dtype=torch.uint8)

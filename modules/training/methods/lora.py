@@ -16,6 +16,7 @@ from modules.config.sections.adapters import parse_alpha_pattern, parse_rank_pat
 from modules.diffusion.dtypes import HALF_DTYPES
 from modules.diffusion.quantized import QuantizedLinear, dequantize_
 from modules.distributed import is_sharded
+from modules.facts import all_facts
 from modules.families._family import Family
 from modules.training.methods.adapter_layers import (
     ADAPTABLE,
@@ -35,18 +36,17 @@ T = TypeVar("T", int, float)
 WHOLE_MODEL: Final = "model"  # in files, the submodule of layers that belong to no named one
 EXAMPLES: Final = 6  # layer names in an error message
 
-# The last words of the names that diffusers and transformers give to these layers. In FLUX.2's single blocks
-# to_qkv_mlp_proj and to_out, in FLUX.1's proj_out serve attention and feed-forward layers at once.
+# The last words of the names that diffusers and transformers give to these layers. In single blocks to_qkv_mlp_proj and
+# to_out, or proj_out, serve attention and feed-forward layers at once.
 _ATTENTION: Final = (
     r"to_q|to_k|to_v|to_out(\.0)?|add_[qkv]_proj|to_add_out|to_qkv(_mlp_proj)?|query|key|value|proj_attn|[qkvo]_proj|"
     r"(?<!guidance_layer\.)out_proj|qkv"
 )
 _MLP: Final = (
-    r"ff(_context)?\.(net\.\d+(\.proj)?|linear_in|linear_out|gate|up|down)|(img|txt)_mlp\.net\.\d+(\.proj)?|"
-    r"feed_forward\.(w|linear_)[123]|proj_mlp|single_transformer_blocks\.\d+\.proj_out|fc1|fc2|(?<!embedder\.)mlp\.\w+|"
-    r"gate_proj|up_proj|down_proj|wi(_\d)?|wo"
+    r"ff(_context)?\.net\.\d+(\.proj)?|fc1|fc2|(?<!embedder\.)mlp\.\w+|gate_proj|up_proj|down_proj|wi(_\d)?|wo|"
+    + "|".join(facts.feed_forward for facts in all_facts().values() if facts.feed_forward)
 )
-# Layers in a numbered module, but those of Chroma's embedder of time and guidance.
+# Layers in a numbered module, but those of embedders of time and guidance.
 _BLOCKS: Final = r"(?<!guidance_layer\.layers)\.\d+\."
 # All that kohya-ss/sd-scripts adapts (networks/lora.py) in Transformer2DModel, CLIPAttention and CLIPMLP; with conv_dim
 # also in ResnetBlock2D, Downsample2D and Upsample2D.

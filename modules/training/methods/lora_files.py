@@ -57,8 +57,8 @@ def _limits(
     if config.lora_algorithm == "lora" and has_kohya_names(family):
         kohya = LORA_FILES["kohya"] + ("" if "kohya" in written else " (lora_layouts both writes it)")
     is_transformer = "transformer" in family.adapter_prefixes
-    architecture = getattr(family, "architecture", "") if is_transformer else ""
-    unknown = name_limits(LORA_FILES["diffusers"], list(sizes), architecture, kohya)
+    known = family.facts.architecture if is_transformer else ""
+    unknown = name_limits(LORA_FILES["diffusers"], list(sizes), known, kohya)
     found = [unknown] if "diffusers" in written and unknown else []
     if config.lora_algorithm != "lora":
         return found
@@ -87,7 +87,7 @@ def has_kohya_names(family: Family | type[Family]) -> bool:
     """
     if has_lycoris_names(family) or "transformer" not in family.adapter_prefixes:
         return has_lycoris_names(family)
-    return has_own_names(getattr(family, "architecture", ""))
+    return has_own_names(family.facts.architecture)
 
 
 def has_lycoris_names(family: Family | type[Family]) -> bool:

@@ -9,10 +9,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from modules.checkpoint.formats.lora_origin import family_of_architecture, lora_family
+from modules.checkpoint.formats.lora_origin import lora_family
 from modules.checkpoint.formats.metadata import original_implementation
 from modules.config import ConfigError, TrainConfig
 from modules.diffusion.transformer_files.names import transformer_layout
+from modules.facts import family_of_architecture
 from modules.training.methods.lora import adapter_names
 from modules.training.methods.lora_from import read_lora_from
 from scripts import convert
@@ -42,7 +43,7 @@ def lora(file: Path, *layers: str, kohya: bool = False, metadata: dict[str, str]
         (["lora_unet_layers_0_adaLN_modulation_1", "lora_unet_layers_0_attention_qkv"], True, "lumina2"),
         (["transformer.single_transformer_blocks.0.norm.linear"], False, "flux"),
         (["lora_unet_double_blocks_0_img_mod_lin"], True, "flux"),
-        (["transformer.single_transformer_blocks.0.attn.to_q"], False, "flux or chroma"),
+        (["transformer.single_transformer_blocks.0.attn.to_q"], False, "chroma or flux"),
         (["transformer.single_transformer_blocks.0.attn.to_qkv_mlp_proj"], False, "flux2"),
         (["transformer.transformer_blocks.0.img_mlp.net.2"], False, "qwen_image"),
         (["transformer.transformer_blocks.0.attn.to_gate"], False, "krea2"),

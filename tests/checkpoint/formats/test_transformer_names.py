@@ -21,7 +21,7 @@ from modules.checkpoint.formats import single_file
 from modules.checkpoint.formats.diffusers_folder import read_diffusers_folder
 from modules.checkpoint.formats.single_file import architecture_of
 from modules.diffusion.transformer_files.names import is_transformer_file
-from modules.families._by_name import family_class
+from modules.facts import all_facts
 from scripts.convert import main
 
 WEIGHTS: Final = Path("transformer", "diffusion_pytorch_model.safetensors")
@@ -71,7 +71,7 @@ def test_a_transformer_becomes_one_file_and_a_folder_again(family: str, flow: An
     with safe_open(file, "pt") as opened:
         architecture = opened.metadata()["modelspec.architecture"]
     assert architecture == architecture_of(read_diffusers_folder(folder))
-    assert architecture.startswith(family_class(family).architecture)
+    assert architecture.startswith(all_facts()[family].architecture)
     assert is_transformer_file(load_file(file).keys())
     assert convert(file, again, "--to", "diffusers", "--layout", folder) == 0
     before = load_file(folder / WEIGHTS)

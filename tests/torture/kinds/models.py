@@ -22,7 +22,7 @@ from tests.families.tiny_pipelines import tiny_sd
 from tests.torture.kind import Places
 from tests.torture.mutations import WORDS, bytes_changed, file_changed, file_replaced, json_changed, safetensors_changed
 
-_SPEC = StableDiffusion.spec
+_FACTS = StableDiffusion.facts
 _INDEX = "diffusion_pytorch_model.safetensors.index.json"
 
 
@@ -68,20 +68,20 @@ class Fuzzer:
         case = self._places.case
         if (case / "name").exists():
             name = (case / "name").read_bytes().decode("utf-8", "surrogatepass")
-            found = find_base_model(name, _SPEC.class_names, _SPEC.components)
+            found = find_base_model(name, _FACTS.pipelines, _FACTS.components)
             return "it is a model on the hub" if isinstance(found, HubModel) else ""
         if (file := case / "single.safetensors").exists():
-            check_base_model(file, str(self._places.seeds / "model"), _SPEC)
+            check_base_model(file, str(self._places.seeds / "model"), _FACTS)
             dtype_of([file])
             read_schedule(file, "")
             convert_dtype(file, case / "half.safetensors", torch.float16)
             return ""
         model = case / "model"
-        is_complete(model, _SPEC.components, weights=True)
-        check_base_model(model, "", _SPEC)
+        is_complete(model, _FACTS.components, weights=True)
+        check_base_model(model, "", _FACTS)
         read_model_config(model)
         architecture_of(read_diffusers_folder(model))
         folder_to_single_file(model, case / "out.safetensors", torch.float16)
-        components = load_components(str(model), "", _SPEC)
+        components = load_components(str(model), "", _FACTS)
         assert components.latent_shape(64, 64)[1] > 0
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -126,7 +127,7 @@ def test_what_cannot_be_is_said_with_names(settings: dict[str, object], said: st
 
 
 def test_a_transformer_that_tandem_has_no_names_for_is_saved_in_diffusers_layout() -> None:
-    mine = type("Mine", (ZImage,), {"architecture": "mine"})
+    mine = type("Mine", (ZImage,), {"facts": replace(ZImage.facts, architecture="mine")})
     assert has_kohya_names(ZImage)
     assert not has_kohya_names(mine)
     assert layouts(mine, TrainConfig(method="lora")) == ["diffusers"]

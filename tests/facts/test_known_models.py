@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modules.config import ConfigError, TrainConfig
-from modules.config.family_files import family_names
-from modules.config.known_models import KNOWN_MODELS, known_model
+from modules.facts import family_names, known_model, known_models
 from modules.training.loop.checks import startup_problems
 
 
@@ -15,8 +14,8 @@ def test_names_are_found_whatever_their_case_and_revision() -> None:
     assert found is not None
     assert found.family == "flux"
     assert known_model("someone/else") is None
-    assert {model.family for model in KNOWN_MODELS.values()} <= set(family_names())
-    for model in KNOWN_MODELS.values():  # also text encoders that can be trained take memory while they are frozen
+    assert {model.family for model in known_models().values()} <= set(family_names())
+    for model in known_models().values():  # also text encoders that can be trained take memory while they are frozen
         assert {name for name in model.networks if name.startswith("text_encoder")} <= set(model.frozen)
 
 

@@ -1,0 +1,211 @@
+"""Facts about the model families: one torch-free record for each file of modules/families.
+
+The window, importers, file formats and estimates of memory know families by these records only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import import_module
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Final, Literal
+
+PROGRAM: Final = "program"  # the family of runs that a user's own program has started (modules/library)
+
+Config = Mapping[str, Any]
+Shapes = Mapping[str, Sequence[int]]
+Network = Literal["unet", "transformer", "other"]
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """What is known of a model on the hub before anything of it is downloaded.
+
+    Configurations are those of its own config.json, as far as they differ from the defaults of their diffusers and
+    transformers classes.
+    """
+
+    networks: Mapping[str, Config]  # those that can be trained, by component
+    # billions of parameters, rounded to 10 million, of the other networks that may stay frozen, by component
+    frozen: Mapping[str, float]
+    # large text encoders, by component: the name of the transformers class, and the configuration
+    encoders: Mapping[str, tuple[str, Config]] = field(default_factory=dict)
+    trained_instead: str = ""  # of one that was distilled to few steps: the model on the hub that people train
+    family: str = ""  # `known_models` fills it in
+
+
+@dataclass(frozen=True)
+class WholeModel:
+    """A type of whole models in one file."""
+
+    title: str
+    prefix: str  # of names of tensors that no other type has
+    kohya_version: str  # its ss_base_model_version in headers of sd-scripts
+    resolution: int  # in pixels, its default, as in sd-scripts (library/sai_model_spec.py)
+
+
+@dataclass(frozen=True)
+class TransformerFile:
+    """How files of a transformer's own code, which ComfyUI reads, name its tensors."""
+
+    names: Mapping[str, str]  # diffusers' -> those; * is a block's number, and without .weight or .bias both are meant
+    signature: str  # a tensor that is in every such file
+    prefix: str = ""  # of all names in published files
+    # Layers that calculate (scale, shift) in diffusers and (shift, scale) there, in the last block as well.
+    swapped: str = ""
+    swapped_in_last_block: str = ""
+    is_grouped: bool = False  # keys and values are narrower than queries
+    keeps_other_names: bool = False  # tensors that are not among `names` have diffusers' names
+    mlp_rows: int = 0  # of models of double and single blocks: of an MLP's first layer, in widths of the model
+    # Whether a layer of this name there (_ for dots, * for the number of its block), with so many rows and columns, is
+    # this model's; None if that does not tell. Only for models that share all names with another.
+    is_own: Callable[[str, int, int], bool | None] | None = None
+
+
+@dataclass(frozen=True)
+class FamilyFacts:
+    """What is known of a family without importing its file."""
+
+    about: str  # for people: "NAME by MAKER: 6 B parameters (12 GB in bf16), LICENCE.", or "NAME: what it is."
+    network: Network = "other"
+    draws_samples: bool = True  # whether it generates images
+    # The pipeline classes of diffusers whose models it trains, the plain one first, and their text encoders with their
+    # tokenizers.
+    pipelines: tuple[str, ...] = ()
+    encoders: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, object] = field(default_factory=dict)  # of the pipeline's constructor, besides components
+    transformer: str = ""  # its class in diffusers
+    # Pattern for the last words of the names of its feed-forward layers, unless they are named as in most transformers:
+    # ff.net (modules/training/methods/lora.py).
+    feed_forward: str = ""
+    models: Mapping[str, KnownModel] = field(default_factory=dict)  # by their names on the hub
+
+    # How its files are recognised.
+    whole_models: Mapping[str, WholeModel] = field(default_factory=dict)  # by what headers call them
+    # Patterns of layers in LoRAs and transformers' files, in diffusers' classes and in the model's own code, with dots
+    # as underscores. The first are of this model alone; a later one counts where no family's earlier ones occur.
+    layers: tuple[str, ...] = ()
+    # The model on the hub that a transformer's file lacks only the transformer of: from the shapes of its tensors, and
+    # the file's name in lower case, which tells apart models of equal shapes.
+    hub_model_of: Callable[[Shapes, str], str] | None = None
+    file: TransformerFile | None = None
+    is_unknown_to_comfyui: bool = False  # ComfyUI does not know diffusers' names of its layers
+
+    # What headers of files call it (`modelspec.architecture`).
+    architecture: str = ""
+    # In lower case, the beginnings of all that are known; the first is that of a LoRA that only its layers identify.
+    architectures: tuple[str, ...] = ()
+    # That of a variant, from the transformer's config and the name of its pipeline's class.
+    variant: Callable[[Config, str], str] | None = None
+    code: str = ""  # address of the code, or of the model, whose files have the original layout
+
+    # What OneTrainer, ai-toolkit, SimpleTuner, diffusion-pipe and sd-scripts call it, in lower case with underscores.
+    aliases: tuple[str, ...] = ()
+    has_guidance: bool = False  # an input of distilled models
+    # The blocks of its models, refiners included, that `block_offload` counts: by words that are all in the name of a
+    # file or folder; none for a family of one size.
+    blocks: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    # SimpleTuner's model_flavour -> the model (helpers/models/*/model.py, HUGGINGFACE_PATHS); its default is first.
+    simple_tuner: Mapping[str, str] = field(default_factory=dict)
+    kohya_file: str = ""  # the setting for a file that only its scripts in sd-scripts ask for
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """The components, and so the subfolders, that training needs."""
+        return (self.network, "vae", *self.encoders, *self.encoders.values(), "scheduler")
+
+    def architecture_of(self, transformer: Config, pipeline: str) -> str:
+        """That of a model whose transformer has this config, in a pipeline of this class."""
+        return self.architecture if self.variant is None else self.variant(transformer, pipeline)
+
+
+def hub_model_by_name(words: Mapping[str, str], otherwise: str) -> Callable[[Shapes, str], str]:
+    """`FamilyFacts.hub_model_of` for models of equal shapes: the one whose word is in the file's name."""
+    return lambda shapes, file_name: next((name for word, name in words.items() if word in file_name), otherwise)
+
+
+def in_blocks(ours: str, theirs: str, names: Mapping[str, str]) -> dict[str, str]:
+    """`TransformerFile.names` of layers in the blocks that diffusers calls `ours`."""
+    return {f"{ours}.*.{name}": f"{theirs}.*.{original}" for name, original in names.items()}
+
+
+def has(names: Iterable[str], *parts: str) -> bool:
+    """Whether any of the names contains any of the parts."""
+    return any(part in name for name in names for part in parts)
+
+
+def family_names() -> list[str]:
+    """The names of the built-in families, sorted: those of the files in this folder without an underscore."""
+    return sorted(file.stem for file in Path(__file__).parent.glob("*.py") if not file.name.startswith("_"))
+
+
+@cache
+def known_models() -> Mapping[str, KnownModel]:
+    """Models that people train, known without a network, by their names on the hub."""
+    return {
+        name: replace(model, family=family)
+        for family, facts in all_facts().items()
+        for name, model in facts.models.items()
+    }
+
+
+def known_model(name: str) -> KnownModel | None:
+    """The model of this hub name (owner/model or owner/model@revision); None if it is not known."""
+    wanted = name.partition("@")[0].lower()
+    return next((model for known, model in known_models().items() if known.lower() == wanted), None)
+
+
+def named_family(names: Iterable[str]) -> str:
+    """The family that the layers in a LoRA or a transformer's file show, "A or B" if two share them; else empty."""
+    flat = [name.replace(".", "_") for name in names]
+    known = all_facts().items()
+    for patterns in zip_longest(*(facts.layers for _, facts in known), fillvalue=""):
+        found = [
+            family
+            for (family, _), pattern in zip(known, patterns, strict=True)
+            if pattern and any(map(re.compile(pattern).search, flat))
+        ]
+        if found:
+            return " or ".join(found)
+    return ""
+
+
+def hub_model_of(shapes: Shapes, file_name: str) -> str:
+    """The model on the hub that a transformer's file lacks only the transformer of; empty if none is known."""
+    facts = all_facts().get(named_family(shapes))
+    return "" if facts is None or facts.hub_model_of is None else facts.hub_model_of(shapes, file_name.lower())
+
+
+def family_of_architecture(architecture: str) -> str:
+    """The family of models with this modelspec architecture; empty if there is none."""
+    starts = {start: family for family, facts in all_facts().items() for start in facts.architectures}
+    known = [start for start in starts if architecture.lower().startswith(start)]
+    return starts[max(known, key=len)] if known else ""
+
+
+def whole_models() -> Mapping[str, WholeModel]:
+    """Those of all families, by what headers call them."""
+    return {name: model for facts in all_facts().values() for name, model in facts.whole_models.items()}
+
+
+def whole_model(names: Collection[str]) -> tuple[str, str]:
+    """The title and the family of a whole model in one file with tensors of these names; empty if unknown."""
+    return next(
+        (
+            (model.title, family)
+            for family, facts in all_facts().items()
+            for model in facts.whole_models.values()
+            if any(name.startswith(model.prefix) for name in names)
+        ),
+        ("", ""),
+    )
+
+
+@cache
+def all_facts() -> Mapping[str, FamilyFacts]:
+    """The facts of the built-in families, by name."""
+    return {name: import_module(f"modules.facts.{name}").FACTS for name in family_names()}

@@ -1,0 +1,8 @@
+"""See modules/families/classifier.py."""
+
+from modules.facts import FamilyFacts
+
+FACTS = FamilyFacts(
+    about="Image classifier: says which class an image shows; trained from scratch or from a saved classifier.",
+    draws_samples=False,
+)
