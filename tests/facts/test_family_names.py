@@ -38,7 +38,7 @@ LEFT = {
     "modules/importers/start_values.py": 1,
     "modules/importers/training_yaml/__init__.py": 1,
     "modules/importers/training_yaml/values.py": 1,
-    "modules/training/loop/legacy_runs.py": 1,
+    "modules/training/loop/load_checkpoint.py": 1,
     "modules/training/methods/lora.py": 1,
     "scripts/check_demo.py": 1,
     "scripts/classify.py": 2,
