@@ -104,7 +104,7 @@ def test_impossible_samplers() -> None:
 @pytest.mark.parametrize("processes", [0, -1])
 def test_no_processes_are_a_mistake(processes: int) -> None:
     with pytest.raises(ValueError, match=f"world_size is {processes}; it must be 1 or more"):
-        launch_distributed(torch.set_num_threads, processes, "gloo")  # type: ignore[arg-type]
+        launch_distributed(rank_programs.all_pieces, processes, "gloo", folder=Path())
 
 
 def test_reduce_mean_in_one_process() -> None:

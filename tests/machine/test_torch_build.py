@@ -17,10 +17,8 @@ from tests.nvml import DRIVER_NOT_LOADED, LOST, NO_PERMISSION, RTX, VERSION_MISM
 from tests.runs import ROOT, environment
 
 OTHER = {"name": "NVIDIA GeForce RTX 3060", "uuid": "GPU-bb", "memory_mib": 12_288}
-UNIFIED: dict[str, object] = {
-    "name": "NVIDIA GB10",
-    "uuid": "GPU-cc",
-}  # shares the host's memory, which NVML does not report
+# It shares the host's memory, which NVML does not report.
+UNIFIED: dict[str, object] = {"name": "NVIDIA GB10", "uuid": "GPU-cc"}
 
 REPORT = """
 import json, sys

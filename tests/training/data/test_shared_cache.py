@@ -65,8 +65,8 @@ def _show_old_index(config: TrainConfig, top: Path) -> None:
     more = top / "0" / "images" / "new.png"
     old = shutil.copy(build_index(config, config.seed, SIZE_STEP, top / "before").path, top / "old.safetensors")
     shutil.copy(next(more.parent.rglob("*.png")), more)
-    monkey: Any = dataset
-    monkey.load_index = lambda path: load_index(Path(old))
+    module: Any = dataset
+    module.load_index = lambda path: load_index(Path(old))
 
 
 def failure(place: Path, job: str) -> Failure:
