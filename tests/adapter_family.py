@@ -8,12 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from modules.config import Section, setting
-from tests.tiny_family import Options as TinyOptions
-from tests.tiny_family import TinyFamily
+from modules.config import setting
+from tests.tiny_family import TinyFamily, TinyOptions
 
 
-class Options(TinyOptions):
+class AdapterOptions(TinyOptions):
     """How many adapters, and when the last two take no part."""
 
     adapters: int = setting(12, title="Adapters", help="Two trained tensors each.")
@@ -38,7 +37,7 @@ class Adapter(nn.Module):
 class AdapterNet(nn.Module):
     """Two frozen convolutions with adapters in between."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: AdapterOptions) -> None:
         super().__init__()
         self.first = nn.Conv2d(4, options.width, 3, padding=1)
         self.second = nn.Conv2d(options.width, 3, 3, padding=1)
@@ -69,9 +68,9 @@ class AdapterNet(nn.Module):
 class AdapterFamily(TinyFamily):
     """Predicts the image behind the noise."""
 
-    Options: ClassVar[type[Section]] = Options
+    Options: ClassVar[type[AdapterOptions]] = AdapterOptions
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: AdapterOptions) -> None:
         super().__init__(options)
         torch.manual_seed(torch.initial_seed() + (int(os.environ.get("RANK", "0")) if options.differs else 0))
         self.model = AdapterNet(options)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from modules.config import Section, TrainConfig, setting
-from tests.tiny_family import Options, TinyFamily
+from modules.config import TrainConfig, setting
+from tests.tiny_family import TinyFamily, TinyOptions
 
 
-class BlockOptions(Options):
+class BlockOptions(TinyOptions):
     """What can be difficult about dividing a model."""
 
     frozen: bool = setting(False, title="Frozen", help="The first layers do not learn, as beside adapters.")
@@ -75,7 +75,7 @@ class BlockNet(nn.Module):
 class BlockFamily(TinyFamily):
     """The tiny family around another model."""
 
-    Options: ClassVar[type[Section]] = BlockOptions
+    Options: ClassVar[type[BlockOptions]] = BlockOptions
 
     def __init__(self, options: BlockOptions) -> None:
         super().__init__(options)

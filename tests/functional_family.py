@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from modules.config import Section
-from tests.tiny_family import Options as TinyOptions
-from tests.tiny_family import TinyFamily, TinyNet
+from tests.tiny_family import TinyFamily, TinyNet, TinyOptions
 
 
 class FunctionalNet(TinyNet):
@@ -32,8 +28,6 @@ class FunctionalNet(TinyNet):
 
 class FunctionalFamily(TinyFamily):
     """Predicts the image behind the noise."""
-
-    Options: ClassVar[type[Section]] = TinyOptions
 
     def __init__(self, options: TinyOptions) -> None:
         super().__init__(options)

@@ -9,12 +9,12 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from modules.config import Section, TrainConfig, setting
+from modules.config import TrainConfig, setting
 from modules.data.batch import Batch
-from tests.tiny_family import Options, TinyFamily, _rank
+from tests.tiny_family import TinyFamily, TinyOptions, _rank
 
 
-class GradientOptions(Options):
+class GradientOptions(TinyOptions):
     """Where to record."""
 
     record_gradients: str = setting("", title="Record", help="A folder.")
@@ -23,7 +23,7 @@ class GradientOptions(Options):
 class GradientFamily(TinyFamily):
     """Writes the address and the size of the memory behind each gradient, null if there is none."""
 
-    Options: ClassVar[type[Section]] = GradientOptions
+    Options: ClassVar[type[GradientOptions]] = GradientOptions
 
     @classmethod
     def load(cls, config: TrainConfig) -> Self:

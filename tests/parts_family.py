@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from modules.config import Section, TrainConfig, setting
+from modules.config import TrainConfig, setting
 from modules.data.batch import Batch
 from modules.families._family import SampleRequest
-from tests.tiny_family import Options as TinyOptions
-from tests.tiny_family import TinyFamily, draw
+from tests.tiny_family import TinyFamily, TinyOptions, draw
 
 WORDS, PLACES = 32, 6
 
@@ -91,7 +90,7 @@ class PartsNet(nn.Module):
 class PartsFamily(TinyFamily):
     """Predicts the image behind the noise, conditioned on the caption."""
 
-    Options: ClassVar[type[Section]] = PartsOptions
+    Options: ClassVar[type[PartsOptions]] = PartsOptions
     methods = ("fine_tune", "lora", "embedding")
     submodules = ("unet", "text_encoder")
     adapter_prefixes: ClassVar[Mapping[str, tuple[str, str]]] = {

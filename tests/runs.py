@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -150,7 +150,8 @@ def group_exit_codes(run: Run, world_size: int) -> list[int]:
 def group_on_a_gpu() -> Group:
     """For what is refused on a CPU and needs no other rank: a group that looks like one of GPUs."""
     rank_env = RankEnv(0, 0, 1, "127.0.0.1", 1)
-    return Group(rank_env, "nccl", torch.device("cuda", 0), dist.HashStore(), cast(dist.ProcessGroup, None), ())
+    store: Any = dist.HashStore()
+    return Group(rank_env, "nccl", torch.device("cuda", 0), store, cast(dist.ProcessGroup, None), ())
 
 
 def _train_all(
@@ -184,7 +185,7 @@ def recorded(folder: Path, rank: int, *, skip_first_call: bool) -> Computed:
     return Computed(samples, list(dict.fromkeys(line[2] for line in kept)))
 
 
-def same_tensors(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+def same_tensors(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> bool:
     """Whether both hold the same names and the same bits."""
     return first.keys() == second.keys() and all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 

@@ -65,8 +65,8 @@ def names_in(node: ast.AST) -> list[str]:
             whole = [f"{module}.{alias.name}" for alias in names]
             return [module] if any(map(is_private, module.split("."))) else whole
         case ast.Attribute() | ast.Constant(value=str()):
-            text = node.value if isinstance(node, ast.Constant) else ast.unparse(node)
-            return [text] if re.fullmatch(r"\w+(\.\w+)+", str(text)) else []
+            text = str(node.value) if isinstance(node, ast.Constant) else ast.unparse(node)
+            return [text] if re.fullmatch(r"\w+(\.\w+)+", text) else []
     return []
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from PIL import Image
 
@@ -73,7 +73,7 @@ class SilentReport:
         """Write to log/rank-N.txt."""
         log.warning(text)
 
-    def _ignore(self, *arguments: object, **options: object) -> None:
+    def _ignore(self, *arguments: Any, **options: Any) -> None:  # Any: subclasses narrow it
         """Report nothing."""
 
     started = phase = data = step = ranks = sample = drawing = backing_up = backup = validation = _ignore

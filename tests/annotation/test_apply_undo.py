@@ -13,6 +13,7 @@ from PIL import Image
 from modules.annotation import Header, Mode, Proposal, ProposalSet, Task, apply_proposals, undo_proposals
 from modules.annotation import apply as apply_module
 from modules.annotation.combine import png
+from modules.annotation.journal import write_beside
 from modules.config import ConfigError
 
 Snapshot = dict[str, tuple[bytes, int, int]]
@@ -54,12 +55,13 @@ def snapshot(folder: Path) -> Snapshot:
 def test_what_was_there_comes_back_to_the_bit(images: Path) -> None:
     before = snapshot(images)
     proposals = proposed(images)
-    assert proposals.state == "proposed"
+    states: list[str] = [proposals.state]
     assert apply_proposals(proposals).written == 3
     assert (images / "a.txt").read_text() == "red, new a\n"
     assert (images / "a.txt").stat().st_mode & 0o777 == 0o640
     assert (images / "sub/c.txt").read_text() == "red, new c\n"
-    assert proposals.state == "written"
+    states.append(proposals.state)
+    assert states == ["proposed", "written"]
     again = apply_proposals(proposals)
     assert (again.written, again.unchanged) == (0, 3)
     done = undo_proposals(proposals)
@@ -127,7 +129,7 @@ def test_a_proposal_that_is_edited_after_it_was_written(images: Path) -> None:
 def test_killed_while_writing(images: Path, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever was written is in the journal; the next start goes on, or undoes it."""
     before = snapshot(images)
-    write, count = apply_module.write_beside, 0
+    write, count = write_beside, 0
 
     def die(path: Path, data: bytes, **others: int) -> None:
         nonlocal count
@@ -191,8 +193,8 @@ def test_masks_are_written_or_added(images: Path) -> None:
     proposals = make(images, "append", "mask", "-masklabel.png")
     for name, size in (("a", (6, 4)), ("b", (6, 4)), ("c", (5, 4))):
         (proposals.path / "masks" / f"{name}.png").write_bytes(png(half.resize(size)))
-    for image, mask in (("a.png", "a.png"), ("b.png", "b.png"), ("sub/c.png", "c.png")):
-        proposals.add(Proposal(image=image, mask=mask))
+    for image, proposed_mask in (("a.png", "a.png"), ("b.png", "b.png"), ("sub/c.png", "c.png")):
+        proposals.add(Proposal(image=image, mask=proposed_mask))
     result = apply_proposals(proposals)
     assert result.faults == {"sub/c.png": "is 6x4 now, and its proposed mask 5x4"}
     with Image.open(images / "a-masklabel.png") as mask, Image.open(images / "b-masklabel.png") as both:
@@ -294,7 +296,7 @@ def test_undo_waits_for_folders_that_are_away(images: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_does_not_stop_the_others(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, code = apply_module.write_beside, errno.EACCES
+    write, code = write_beside, errno.EACCES
 
     def fail(path: Path, data: bytes, **others: int) -> None:
         if path.name == "b.txt":

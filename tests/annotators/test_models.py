@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def test_blip_says_what_transformers_says(blip: Path) -> None:
 def test_florence2_describes_by_its_tasks(tmp_path: Path) -> None:
     model = captioner(model_folder(str(tiny_florence2(tmp_path)), "transformers", caption.MODEL_TYPES))
     assert model.prompt == "<MORE_DETAILED_CAPTION>"
-    reference = Florence2ForConditionalGeneration.from_pretrained(tmp_path)
+    reference: Any = Florence2ForConditionalGeneration.from_pretrained(tmp_path)
     for image, text in zip(IMAGES, model(IMAGES), strict=True):
         asked = model._processor([image], "Describe with a paragraph what is shown in the image.", return_tensors="pt")
         made = reference.generate(**asked, max_new_tokens=5, do_sample=False)
@@ -293,7 +294,7 @@ def test_an_image_at_which_the_model_fails_is_listed(tmp_path: Path) -> None:
     class Sensitive:
         longest: int | None = None
 
-        def __call__(self, images: list[Image.Image]) -> list[str]:
+        def __call__(self, images: Sequence[Image.Image]) -> list[str]:
             if any(image.width == 9 for image in images):
                 return ["too", "many", "results"]
             if any(image.width == 7 for image in images):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers.pre_tokenizers import ByteLevel
@@ -41,7 +42,12 @@ def tiny_blip(folder: Path) -> Path:
     """An image captioner of 13 words."""
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[DEC]", "[ENC]", *WORDS]
     tokenizer = BertTokenizer(vocab={word: number for number, word in enumerate(vocabulary)}, bos_token="[DEC]")
-    small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    small: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     text = BlipTextConfig(
         vocab_size=len(vocabulary),
         encoder_hidden_size=16,
@@ -70,7 +76,12 @@ def tiny_blip(folder: Path) -> Path:
 def tiny_git(folder: Path) -> Path:
     """A captioner of 13 words that is no encoder and decoder, but one transformer."""
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    small: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     config = GitConfig(
         vision_config=GitVisionConfig(image_size=SIDE, patch_size=16, **small).to_dict(),
         vocab_size=len(vocabulary),

@@ -13,7 +13,6 @@ from typing import Any, Self
 
 from app.form.choice_fields import MenuField, SwitchField
 from app.form.family_fields import SubmoduleField
-from app.form.field import Field
 from app.form.setting_text import format_value
 from app.form.text_fields import IntervalField, LongTextField, TextField
 from app.main_window import MainWindow
@@ -119,7 +118,7 @@ class Driver:
         found = [one for dialog in self.dialogs() for one in _all(dialog) if isinstance(one, ttk.Treeview)]
         return [str(tree.item(row, "values")[0]).lstrip("▸ ") for tree in found for row in tree.get_children()]
 
-    def field(self, path: str) -> Field:
+    def field(self, path: str) -> Any:
         """The field of a setting, made visible."""
         self.window.show_section("model" if path.startswith("family_options") else section_of(path))
         self.settle()
@@ -148,6 +147,7 @@ class Driver:
                 assert value in field.menu.choices
                 field.menu.choose(str(value))
             case SubmoduleField():
+                assert isinstance(field.control, Entry)
                 write(field.control, str(value))
             case TextField():
                 write(field.control, format_value(value))
@@ -193,8 +193,8 @@ class Driver:
 
     def click_button(self, label: str) -> None:
         """Click the button with this label in the topmost dialog, or else in the window."""
-        place = [self.window, *self.dialogs()][-1]
-        found = [one for one in _all(place) if hasattr(one, "invoke") and one.cget("text") == label]
+        places: list[tk.Misc] = [self.window, *self.dialogs()]
+        found = [one for one in _all(places[-1]) if hasattr(one, "invoke") and one.cget("text") == label]
         self.click_really(next(one for one in found if one.winfo_viewable()))
 
     def wheel_over(self, widget: tk.Misc, notches: int) -> None:
@@ -258,7 +258,7 @@ class Driver:
             time.sleep(0.01)
         self.settle()
 
-    def _report_bug(self, kind: type[BaseException], error: BaseException, trace: object) -> None:
+    def _report_bug(self, kind: Any, error: BaseException, trace: object) -> None:
         self.errors.append(f"{kind.__name__}: {error}")
 
 

@@ -170,7 +170,7 @@ def _training(
     images: bool,
     rng: random.Random,
     clock: float,
-):  # type: ignore[no-untyped-def]
+) -> Iterator[dict[str, object]]:
     for step in range(1, steps + 1):
         now = clock + 0.4 * step
         yield step_event(step, now, rng, total)

@@ -75,7 +75,8 @@ class Driven:
         """Click the first cell of a row of a table."""
         table.see(row)
         self.window.update()
-        x, y, _, height = table.bbox(row, table["columns"][0])  # type: ignore[misc]
+        box: Any = table.bbox(row, table["columns"][0])
+        x, y, _, height = box
         click_at(table.winfo_rootx() + x + 20, table.winfo_rooty() + y + height // 2, button, times)
         self.live(0.1)
 

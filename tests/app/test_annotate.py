@@ -162,7 +162,7 @@ def test_a_long_list_draws_what_is_in_sight_and_a_missing_package_can_be_copied(
     page.review.show()
     page.review.list.select(15_000)
     shared_driver.settle()
-    canvas = page.review.list.canvas
+    canvas: Any = page.review.list.canvas
     drawn = canvas.find_withtag("row")
     texts = [canvas.itemcget(each, "text") for each in drawn if canvas.type(each) == "text"]
     assert "cat 15000" in texts

@@ -28,7 +28,7 @@ def wait(root: tk.Tk, condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def fail(error: Exception) -> None:
+def fail(error: Exception) -> str:
     raise error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,9 +29,10 @@ def pipeline(tmp_path: Path) -> Path:
     """A folder as saved by diffusers."""
     folder = tmp_path / "model"
     blocks = {"down_block_types": ("DownBlock2D",) * 2, "up_block_types": ("UpBlock2D",) * 2}
-    unet = UNet2DModel(sample_size=8, block_out_channels=(32, 32), layers_per_block=1, **blocks)
+    unet: Any = UNet2DModel(sample_size=8, block_out_channels=(32, 32), layers_per_block=1, **blocks)
     unet.save_pretrained(folder / "unet")
-    FlowMatchEulerDiscreteScheduler().save_pretrained(folder / "scheduler")
+    scheduler: Any = FlowMatchEulerDiscreteScheduler()
+    scheduler.save_pretrained(folder / "scheduler")
     index = {
         "_class_name": "SomePipeline",
         "_diffusers_version": "0.1",

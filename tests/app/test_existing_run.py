@@ -137,9 +137,10 @@ def test_a_complete_run_is_trained_further(display: str, home: Path, images: Pat
         driver.wait(lambda: "already a run" in driver.text(*driver.dialogs()[-1:]), "the question")
         assert "Maximum steps 3 → 5" in driver.text(*driver.dialogs())
         driver.click_button("Resume with these settings")
-        followed = lambda: driver.window.state_.run  # noqa: E731
-        driver.wait(lambda: followed() is not None and followed().status().kind == "finished", "the end")
-        followed().detach()
+        state = driver.window.state_
+        driver.wait(lambda: state.run is not None and state.run.status().kind == "finished", "the end")
+        assert state.run is not None
+        state.run.detach()
     assert run.state.position.step == 5
     assert load_config(run.folder.config_file).max_steps == 5
     assert not run.folder.resume_config_file.exists()

@@ -36,7 +36,7 @@ def driver(shared_driver: Driver, shared_home: Path) -> Iterator[Driver]:
 @pytest.mark.parametrize("path", ["", "max_steps", "base_model"])
 def test_click_on_a_placeholder_puts_the_caret_into_the_entry(driver: Driver, path: str) -> None:
     """Its word is "Search", "automatic" or "none"."""
-    entry = driver.field(path).control if path else driver.window.header.search.entry  # type: ignore[attr-defined]
+    entry = driver.field(path).control if path else driver.window.header.search.entry
     if path == "base_model":
         driver.click_button("Hide")  # the tiles above it
     driver.click_really(entry._placeholder_label)
@@ -147,7 +147,7 @@ def test_a_run_of_two_machines_asks_with_which_it_resumes(driver: Driver, shared
     driver.wait(driver.dialogs, "the question")
     assert "pair trained on 2 machines" in driver.text(driver.dialogs()[0])
     driver.press("Escape")
-    driver.wait(lambda: not state.actions.is_starting and resume.winfo_ismapped(), "Resume again")
+    driver.wait(lambda: not driver.window.actions.is_starting and resume.winfo_ismapped(), "Resume again")
     add_host(Host.make("beta", "192.0.2.2", "/srv/tandem"))
     driver.window.preferences.hosts = ["beta"]
     driver.click_really(resume)

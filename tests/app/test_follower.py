@@ -189,7 +189,8 @@ def test_a_backup_in_the_background_is_shown_until_it_is_complete() -> None:
 
 def test_a_start_with_nothing_left_to_train_keeps_the_figures_and_counts_no_pause() -> None:
     view = RunView()
-    loading, ended = {"type": "phase", "phase": "loading"}, {"type": "finished", "reason": "finished", "exit_code": 0}
+    loading: dict[str, object] = {"type": "phase", "phase": "loading"}
+    ended: dict[str, object] = {"type": "finished", "reason": "finished", "exit_code": 0}
     first = [loading, {"type": "started", "total_steps": 9}, {"type": "step", "step": 9, "loss": 0.25}]
     first += [{"type": "backup", "step": 9}, ended]
     view.apply([{**event, "t": 100.0 + number} for number, event in enumerate(first)])
@@ -208,7 +209,7 @@ def test_a_slow_start_tells_its_time() -> None:
 
 
 def test_invalid_event_values_leave_the_view_usable() -> None:
-    values = [None, True, -1, 1e308, "x" * 10_000, [], {}, [[]], float("nan"), 10**400]
+    values: list[object] = [None, True, -1, 1e308, "x" * 10_000, [], {}, [[]], float("nan"), 10**400]
     names = {
         "started": ("config", "devices", "backend", "total_steps", "steps_per_epoch", "learning_rate", "host"),
         "phase": ("phase", "done", "total"),

@@ -268,9 +268,9 @@ def rows_of_strengths(page: Any, home: Path) -> None:
         (1000, [[11, 9, 10], [6, 7, 8], [1, 2], [4], [5], [0]]),
         (200, [[11], [9], [10], [6, 7], [8], [1, 2], [4], [5], [0]]),
     ):
-        numbers = [image.number for image in read_folder(folder)]
+        found = [image.number for image in read_folder(folder)]
         lines = lines_of(blocks, width, 100)
-        assert [numbers[line.first : line.first + line.count] for line in lines] == rows
+        assert [found[line.first : line.first + line.count] for line in lines] == rows
 
 
 DAMAGED = (

@@ -194,7 +194,8 @@ def test_a_thumbnail_shows_what_is_trained_on(
         assert isinstance(shown, Image.Image)
         assert (shown.width > shown.height) == (trained.width > trained.height)
         difference = ImageChops.difference(shown, trained.resize(shown.size))
-        assert max(high for _, high in difference.getextrema()) < 40, "but for JPEG's and resizing's rounding"
+        bands: Any = difference.getextrema()
+        assert max(high for _, high in bands) < 40, "but for JPEG's and resizing's rounding"
 
 
 def test_broken_image_has_no_thumbnail(tmp_path: Path) -> None:

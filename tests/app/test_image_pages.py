@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from tkinter import ttk
+from typing import Any, Literal
 
 import pytest
 from PIL import Image
@@ -112,7 +113,7 @@ def test_filter_and_replacement_stay_at_a_change_of_scale(section: Section, shar
         found = browser(section)
         assert found.filter.get() == "number 1"
         assert found.replacing.replacement == Replacement("grey", "", whole_words=True)
-        driver.wait(lambda found=found: len(found.shown) == 3, "the filtered images")
+        driver.wait(lambda found=found: len(found.shown) == 3, "the filtered images")  # type: ignore[misc]
         driver.settle()
         assert {each.file.stem for each in found.shown} == {"01", "10", "11"}
         assert found.replacing.winfo_viewable()
@@ -260,8 +261,11 @@ def test_a_replacement_and_its_undo_outlast_a_change_of_scale(
         window.set_scale(scale)
         made = browser(window.sections["data"])
         is_written = colour == "black"
-        driver.wait(lambda due=is_written: bool(window.state_.written_captions) == due, "the end")
-        driver.wait(lambda colour=colour: len(shown()) == 12 and all(colour in each for each in shown()), colour)
+        driver.wait(lambda due=is_written: bool(window.state_.written_captions) == due, "the end")  # type: ignore[misc]
+        driver.wait(
+            lambda colour=colour: len(shown()) == 12 and all(colour in each for each in shown()),  # type: ignore[misc]
+            colour,
+        )
         assert made.editor._undo.cget("state") == ("normal" if is_written else "disabled")
         assert all(colour in (folder / f"{number:02}.txt").read_text("utf-8") for number in range(12))
 
@@ -531,7 +535,8 @@ def test_tables_follow_the_colour_mode(section: Section, shared_driver: Driver) 
     section.turn_to("problems")
     shared_driver.settle()
     table = pages(section).problems.table
-    for mode, place in (("light", 0), ("dark", 1)):
+    modes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+    for place, mode in enumerate(modes):
         shared_driver.window.set_mode(mode)
         shared_driver.settle()
         style = ttk.Style(table)
@@ -567,7 +572,8 @@ def test_concept_card_has_a_cover_and_counts(section: Section, shared_driver: Dr
     canvas.event_generate("<ButtonPress-1>", x=canvas.winfo_width() - 30, y=30)  # the switch
     driver.settle()
     assert driver.draft.get("concepts.0.enabled") is False
-    assert driver.text(section.find("concepts.0.name").control.line) == "the folder's name"
+    name: Any = section.find("concepts.0.name")
+    assert driver.text(name.control.line) == "the folder's name"
     (empty := folder.parent / "empty").mkdir()
     driver.draft.set("concepts.0.path", str(empty))
     driver.wait(lambda: section.list._items[0][0].warns, "a warning of the empty folder")

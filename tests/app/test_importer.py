@@ -100,7 +100,7 @@ def test_a_dialog_says_that_it_imports_and_cancels_it(
     monkeypatch.setattr(importer, "import_and_check", slow)
     driver.window.files.import_settings()
     assert says(driver, "Importing theirs.json")
-    assert driver.window.grab_current() is driver.dialogs()[0], "a second import cannot be started"  # type: ignore[no-untyped-call]
+    assert driver.window.grab_current() is driver.dialogs()[0], "a second import cannot be started"
     driver.press("Escape")
     goes_on.set()
     driver.wait(lambda: has_ended.is_set() and not driver.window.state_.background._pending, "the end of the import")

@@ -222,7 +222,7 @@ def test_accent_button_shows_its_focus_ring_and_that_it_is_held(shared_driver: D
     def colours() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
         """At the edge and inside, beside the text."""
         middle = button._shape.height() // 2
-        return tuple(window.tk.call(str(button._shape), "get", x, middle) for x in (0, 4))  # type: ignore[return-value]
+        return tuple(window.tk.call(str(button._shape), "get", x, middle) for x in (0, 4))
 
     edge, inside_it = colours()
     assert edge == inside_it
@@ -239,15 +239,15 @@ def test_accent_button_shows_its_focus_ring_and_that_it_is_held(shared_driver: D
 def test_unit_is_as_faint_as_its_disabled_field(shared_driver: Driver) -> None:
     field = shared_driver.field("epochs")
     field.enable(False)
-    assert str(field._unit.cget("fg")) == theme.resolve(theme.FAINT)  # type: ignore[attr-defined]
+    assert str(field._unit.cget("fg")) == theme.resolve(theme.FAINT)
     field.enable(True)
-    assert str(field._unit.cget("fg")) == theme.resolve(theme.MUTED)  # type: ignore[attr-defined]
+    assert str(field._unit.cget("fg")) == theme.resolve(theme.MUTED)
 
 
 @pytest.mark.parametrize("size", [4, 6, 9])
 def test_disc_of_a_bar_is_symmetric_and_clear_at_its_corners(size: int) -> None:
     image = rounded_images._draw(("disc", size, "#3D5FE0", "#3D5FE0"))
-    alpha = image.getchannel("A")
+    alpha: Any = image.getchannel("A")
     assert alpha.getpixel((0, 0)) < 128
     assert alpha.getpixel((size // 2, size // 2)) == 255
     assert alpha.tobytes() == alpha.transpose(Image.Transpose.ROTATE_180).tobytes()

@@ -103,7 +103,7 @@ def test_the_texts_of_the_run_bar_share_the_free_width_with_its_figures(driven: 
     try:
         for width in (1000, 1280, 1390, 1440, 1660):
             driven.window.geometry(f"{width}x800+0+0")
-            driven.until(lambda width=width: bar.winfo_width() == width, "the width")
+            driven.until(lambda width=width: bar.winfo_width() == width, "the width")  # type: ignore[misc]
             driven.live(0.1)
             for name, cell in figures.cells.items():
                 place = cell.grid_info()
@@ -588,7 +588,10 @@ def test_log_is_filtered_searched_and_survives_a_flood(driven: Driven, tmp_path:
     for scale in (110, 100):
         driven.window.set_scale(scale)
         page = driven.monitor("log")
-        driven.until(lambda page=page: [each.text[-3:] for each in page.found] == ["two"], "the search once more")
+        driven.until(
+            lambda page=page: [each.text[-3:] for each in page.found] == ["two"],  # type: ignore[misc]
+            "the search once more",
+        )
         assert page.source.value() == "0"
     page.source.choose("all")
     page.search.line.focus_force()

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tkinter import ttk
+from typing import Any
 
 import pytest
 
@@ -67,7 +68,8 @@ def test_switch_collapses_what_depends_on_it(section: Section, shared_driver: Dr
     shared_driver.set("num_nodes", 3)
     shared_driver.set("enable_multi_gpu", False)
     assert "num_nodes" in shown(), "it was changed"
-    shared_driver.draft.reset("num_nodes", section.find("num_nodes").option)
+    field: Any = section.find("num_nodes")
+    shared_driver.draft.reset("num_nodes", field.option)
     assert not shown() & {"training_mode", "num_nodes", "step_timeout_s"}
     assert "enable_multi_gpu" in shown()
     shared_driver.window.state_.jump_to("num_nodes")
@@ -309,13 +311,14 @@ def test_launch_commands_are_seen_whole_and_scroll(
         run = make_fake_run(shared_home / "runs" / "now", steps=3, ended=None).path
         with active(run), socket.create_server(("", join_port - 1)):
             driver.window.state_.actions.follow(run)
-            driver.wait(lambda: driver.window.state_.run.is_alive, "the run")
+            driver.wait(lambda: driver.window.state_.run and driver.window.state_.run.is_alive, "the run")
             driver.type_over(driver.beside(window, "Rendezvous port"), str(join_port - 1))
             driver.wait(lambda: "those of the run that trains now" in driver.text(window), "whose port it is")
             driver.click_button("Generate launch commands")
             driver.wait(lambda: len(commands_in(window)) == 5, "the commands")
             assert "Saved to" not in driver.text(window), "nothing was changed"
             assert f":{join_port}\n" in commands_in(window)[1].get("1.0", "end"), "of the run after this one"
+            assert driver.window.state_.run is not None
             driver.window.state_.run.detach()
             driver.window.state_.run = None
     driver.click_button("Generate launch commands")
@@ -507,7 +510,7 @@ def test_train_on_two_machines_with_the_copied_join_line(
     assert window.state_.next_join_token.show() not in line, "the next run has another"
     joined = shell(line, place, images)
     try:
-        driver.wait(lambda: window.state_.run.status().kind == "finished", "the end")
+        driver.wait(lambda: window.state_.run and window.state_.run.status().kind == "finished", "the end")
         assert joined.wait(timeout=200) == 0
     finally:
         joined.kill()
@@ -526,7 +529,8 @@ def test_stop_ends_the_wait_for_other_machines(
     window.run_bar.actions.train()
     driver.wait(lambda: window.state_.run and window.state_.run.status().kind == "waiting", "the wait")
     window.run_bar.buttons.stop.invoke()
-    driver.wait(lambda: not window.state_.run.is_alive, "the end")
+    driver.wait(lambda: window.state_.run and not window.state_.run.is_alive, "the end")
+    assert window.state_.run is not None
     status = window.state_.run.status()
     assert (status.kind, status.title) == ("stopped", "Stopped"), "as in the list of runs"
 
@@ -571,6 +575,7 @@ def test_a_machine_is_added_tested_and_started_by_train(
         card.refresh()
         assert "Train starts beta, 2 machines in all." in driver.text(section)
         search = BatchSizeWindow(window, window.state_)
+        assert driver.draft.config is not None
         assert search.hosts(driver.draft.config) == ["--hosts", "beta"]
         search.dialog.close()
         queue = RunQueue(config.runs_dir)
@@ -599,7 +604,9 @@ def test_a_machine_is_added_tested_and_started_by_train(
         driver.click_button("Close")
         window.run_bar.actions.train()
         driver.wait(lambda: window.state_.run and window.state_.run.status().kind == "failed", "the refusal")
+        assert window.state_.run is not None
         problem = window.state_.run.status().problem
+        assert problem is not None
         assert "beta (root@127.0.0.1) has no folder ~/nowhere" in problem.text
     card.remove(card.hosts[0])
     assert driver.draft.get("num_nodes") == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -264,7 +265,7 @@ def test_presets_are_found_by_any_of_their_words(driver: Driver) -> None:
     driver.draft.open_preset("sdxl_lora_12gb")
     driver.window.open_presets()
     driver.settle()
-    drawn = rows(driver)
+    drawn: Any = rows(driver)
     assert selected(driver) == "sdxl_lora_12gb"
     border = next(item for item in drawn.find_withtag("frame") if drawn.type(item) == "rectangle")
     assert drawn.canvasy(0) > 0, "scrolled"

@@ -20,6 +20,7 @@ from app.monitor.queue_texts import UNKNOWN, loss_text, progress_text, row_of, s
 from app.monitor.run_list import RunList
 from app.monitor.run_queue import QueuePage
 from app.runs.actions import enqueued
+from app.runs.queue_watch import QueueWatch
 from app.runs.status import Status
 from app.shell.closing import confirm_close
 from app.widgets import theme
@@ -197,9 +198,16 @@ def test_closing_the_window_says_what_the_queue_goes_on_with(driver: Driver, hom
     assert len(closed) == 3, "nothing is left to do"
 
 
+def read_the_queue_again(driver: Driver) -> QueueWatch:
+    watch = driver.window.state_.queue_watch
+    assert isinstance(watch, QueueWatch)
+    watch._read_at = 0.0
+    return watch
+
+
 def test_without_a_run_the_bar_says_what_waits(driver: Driver, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.runs.queue_watch._EVERY_S", 0.1)
-    driver.window.state_.queue_watch._read_at = 0.0
+    read_the_queue_again(driver)
     queue, bar = RunQueue("runs"), driver.window.run_bar
     assert bar._detail_of(bar._status) == "Press Train to start."
     queue.add(TrainConfig(device="cpu"))
@@ -226,15 +234,15 @@ def test_the_bar_follows_what_the_queue_starts_next(
 
     for name in ("one", "two"):
         make_fake_run(queue.run_folder(queue.add(TrainConfig(device="cpu", run_name=name))).path, steps=5)
-    state.queue_watch._read_at = 0.0
+    watch = read_the_queue_again(driver)
     change(1, state="running", started=1.0)
     driver.wait(lambda: followed() == "one", "the first run")
     change(1, state="finished", ended=2.0)
     change(2, state="running", started=2.0)
     driver.wait(lambda: followed() == "two", "the next run")
     state.actions.follow(queue.runs_dir / "one")
-    read_at = state.queue_watch._read_at
-    driver.wait(lambda: state.queue_watch._read_at > read_at + 1, "more readings")
+    read_at = watch._read_at
+    driver.wait(lambda: watch._read_at > read_at + 1, "more readings")
     assert followed() == "one"
 
 

@@ -50,6 +50,7 @@ def test_without_a_run_the_monitor_offers_the_newest(driver: Driver, home: Path)
     assert heights[0] < heights[-1], "the loss fell, and y grows downwards"
     assert "200 steps" in driver.text(newest)
     driver.click_really(newest.curve)
+    assert driver.window.state_.run is not None
     assert driver.window.state_.run.folder.name == "cats-5"
     assert not section.recent.winfo_ismapped()
 

@@ -125,7 +125,12 @@ def test_early_stop_request_is_not_lost(images: Path, tmp_path: Path) -> None:
     folder = create_run(tiny(images, tmp_path, run_name="early", family_options={"slow_encode_s": 0.2}))
     control = RunControl(folder.path, launch(folder))
     assert control.stop() == ""
-    until(lambda: control.resend_stop() is None and not control.is_alive, "end")
+
+    def has_ended() -> bool:
+        control.resend_stop()
+        return not control.is_alive
+
+    until(has_ended, "end")
     assert control.status().kind == "stopped"
     control.detach()
 

@@ -232,9 +232,10 @@ def test_comparison_in_a_low_window_takes_the_place_of_the_list(driven: Driven, 
     driven.until(lambda: len(page.selected) == 2, "the selection from before the change of scale")
     driven.until(page.compare_button.winfo_ismapped, "the button")
     assert page.table.winfo_ismapped()
+    assert page.comparison is not None
     assert not page.comparison.winfo_ismapped()
     driven.click(page.compare_button)
-    driven.until(lambda: page.comparison.plot.surface.winfo_ismapped(), "the chart")
+    driven.until(page.comparison.plot.surface.winfo_ismapped, "the chart")
     driven.live(0.2)
     assert page.comparison.plot.surface.winfo_height() > 150
     assert page.comparison.winfo_y() + page.comparison.winfo_height() <= page.bar.winfo_y()

@@ -361,7 +361,7 @@ def test_folder_chooser_counts_images_and_remembers_its_place(driver: Driver, ho
     def read() -> bool:
         trees = [each for dialog in driver.dialogs() for each in _all(dialog) if isinstance(each, ttk.Treeview)]
         for tree in trees:
-            rows.update(tree.item(row, "values")[:2] for row in tree.get_children())
+            rows.update((tree.set(row, 0), tree.set(row, 1)) for row in tree.get_children())
         return rows.get("▸  cats") == "3"
 
     def choose() -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,7 +111,7 @@ def test_names_that_no_file_can_have_are_left_out(name: str, home: Path) -> None
 def test_a_run_folder_that_none_can_be_is_not_looked_for(display: str, home: Path) -> None:
     session = {"unsaved": {**dump(TrainConfig()), "runs_dir": "a\0b"}}
     (home / "preferences" / "session.json").write_text(json.dumps(session))
-    seen = {"section": "monitor", "pages": {"monitor": "queue"}, "last_run": "x" * 300}
+    seen: dict[str, Any] = {"section": "monitor", "pages": {"monitor": "queue"}, "last_run": "x" * 300}
     with Driver.open(keeps_session=True, **seen) as driver:
         assert driver.draft.get("runs_dir") == "a\0b"
         assert driver.draft.fault_at("runs_dir")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Iterator
+from typing import Any, Literal
 
 import pytest
 from PIL import Image, ImageGrab
@@ -64,7 +65,7 @@ def test_controls_have_contrast_in_every_state(mode: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["light", "dark"])
-def test_all_that_the_sections_show_has_contrast(shared_driver: Driver, mode: str) -> None:
+def test_all_that_the_sections_show_has_contrast(shared_driver: Driver, mode: Literal["light", "dark"]) -> None:
     """Measured on the screen: whatever lies behind a text, it is compared with that."""
     window = shared_driver.window
     window.geometry("1280x800+0+0")
@@ -105,7 +106,7 @@ def texts(window: tk.Misc) -> Iterator[tuple[str, str, Area]]:
             yield from drawn_texts(widget, room)
 
 
-def drawn_texts(canvas: tk.Canvas, room: Area) -> Iterator[tuple[str, str, Area]]:
+def drawn_texts(canvas: Any, room: Area) -> Iterator[tuple[str, str, Area]]:
     left, top = canvas.winfo_rootx() - int(canvas.canvasx(0)), canvas.winfo_rooty() - int(canvas.canvasy(0))
     for item in canvas.find_all():
         words = canvas.itemcget(item, "text") if canvas.type(item) == "text" else ""
@@ -150,4 +151,5 @@ def as_hex(widget: tk.Misc, option: str) -> str:
 def test_every_icon_draws_something(name: str) -> None:
     image = icons._drawn(name, 18, "#ffffff")
     assert image.size == (18, 18)
-    assert image.getchannel("A").getextrema()[1] > 150
+    alpha: Any = image.getchannel("A")
+    assert alpha.getextrema()[1] > 150

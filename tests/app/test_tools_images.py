@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from PIL import Image
@@ -106,7 +106,8 @@ def test_images_are_shown_as_training_sees_them(driver: Driver, tmp_path: Path) 
     shown = driver.text(page.scroll.inside)
     for number in range(5):
         assert f"photo of cat {number}, furry" in shown
-    sizes = {tuple(sample["size"]) for sample in page.samples}  # type: ignore[arg-type]
+    samples: list[Any] = page.samples
+    sizes = {tuple(sample["size"]) for sample in samples}
     assert len(sizes) == 2
     assert "file 500 × 200" in shown
     ends = {tile.winfo_x() + tile.winfo_width() for tile in page._tiles}

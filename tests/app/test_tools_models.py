@@ -14,6 +14,7 @@ from app.tools.model_tasks import FORMATS, KIND, TASKS, ModelTask, arguments, fa
 from app.tools.models_page import FITTING, ModelsPage, SourceKind, source_kind
 from app.tools.tool_form import ToolForm
 from app.widgets.buttons import Switch
+from app.widgets.inputs import Menu
 from modules.checkpoint.formats.file_types import detect_file_type
 from modules.config import ConfigError
 from modules.run import RunFolder
@@ -30,6 +31,12 @@ def page_of(driver: Driver) -> ModelsPage:
     return page
 
 
+def choose(page: ModelsPage, name: str, choice: str) -> None:
+    menu = page.form.controls[name]
+    assert isinstance(menu, Menu)
+    menu.choose(choice)
+
+
 def finish(driver: Driver, page: ModelsPage) -> None:
     driver.wait(lambda: driver.window.state_.model_job is None, "the process to end")
     driver.settle()
@@ -43,7 +50,7 @@ def test_a_model_is_converted_and_errors_are_one_sentence(driver: Driver, tmp_pa
     assert page.status.cget("text") == ""
     assert "is missing" in driver.text(page.form), "what is missing stands at its field"
     page.form.show("source", str(tmp_path / "model"))
-    page.form.controls["dtype"].choose("bf16")
+    choose(page, "dtype", "bf16")
     out = tmp_path / "model-converted.safetensors"
     assert page.form.values()["out"] == str(out), "a name is suggested"
     driver.click_button("Start")
@@ -55,6 +62,7 @@ def test_a_model_is_converted_and_errors_are_one_sentence(driver: Driver, tmp_pa
     assert page.open_button.winfo_viewable()
 
     menu = page.form.controls["to"]
+    assert isinstance(menu, Menu)
     page.form.show("source", str(out))
     driver.wait(lambda: menu.choices == ("dtype", "diffusers"), "the formats that it can become")
     assert menu.value() == "dtype"
@@ -82,9 +90,9 @@ def test_stop_leaves_nothing_and_the_job_survives_a_change_of_scale(driver: Driv
     save_file({"weight": torch.zeros(1000, 1000)}, tmp_path / "large.safetensors")
     page = page_of(driver)
     page.form.show("source", str(tmp_path / "large.safetensors"))
-    page.form.controls["to"].choose("dtype")
+    choose(page, "to", "dtype")
     assert "Choose a number format" in faults(page.form.task, page.form.values())["dtype"]
-    page.form.controls["dtype"].choose("fp16")
+    choose(page, "dtype", "fp16")
     driver.click_button("Start")
     job = driver.window.state_.model_job
     assert job is not None

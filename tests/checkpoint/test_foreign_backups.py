@@ -24,7 +24,7 @@ from modules.training.state.resume import check_unchanged
 from tests.checkpoint.states import state_at
 from tests.torture.kinds.backups import components
 
-VALUES = (None, True, -1, 0, 2**70, 1.5, "", "x" * 5000, "../../x", [], [[]], {}, {"a": {"b": []}})
+VALUES: tuple[object, ...] = (None, True, -1, 0, 2**70, 1.5, "", "x" * 5000, "../../x", [], [[]], {}, {"a": {"b": []}})
 
 
 def seal(folder: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -55,13 +57,13 @@ def names_of(model: nn.Module) -> dict[int, str]:
     return {id(parameter): name for name, parameter in model.named_parameters()}
 
 
-def config_of(optimizer: dict[str, object]) -> TrainConfig:
+def config_of(optimizer: Mapping[str, object]) -> TrainConfig:
     rate = 1.0 if optimizer["name"] == "prodigy" else 0.01
     return TrainConfig.model_validate({"optimizer": optimizer, "learning_rate": rate})
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("settings", [{"name": name} for name in PRESENT] + FUSED + WITH_MORE, ids=str)
+@pytest.mark.parametrize("settings", [*({"name": name} for name in PRESENT), *FUSED, *WITH_MORE], ids=str)
 def test_the_step_after_a_restore_is_the_same(tmp_path: Path, settings: dict[str, object], channels_last: bool) -> None:
     config = config_of(settings)
     first = network(channels_last)
@@ -94,7 +96,7 @@ def test_moments_keep_the_layout_of_their_weights(tmp_path: Path, fused: bool) -
     state = through_the_disk(pack_optimizer(optimizer, names_of(model)), tmp_path)
     fresh = build_optimizer(model.parameters(), config)
     unpack_optimizer(fresh, state, names_of(model), set())
-    weight = model[0].weight
+    weight: Any = model[0].weight
     assert weight.is_contiguous(memory_format=torch.channels_last)
     assert fresh.state[weight]["exp_avg"].stride() == weight.stride()
 
@@ -139,7 +141,7 @@ def test_the_state_of_another_optimizer_is_refused() -> None:
 def test_state_that_would_need_pickle_is_refused() -> None:
     model = network()
     optimizer = build_optimizer(model.parameters(), config_of({"name": "sgd"}))
-    optimizer.state[model[0].weight]["odd"] = object()
+    optimizer.state[next(model.parameters())]["odd"] = object()
     with pytest.raises(TypeError, match="cannot be written without pickle"):
         pack_optimizer(optimizer, names_of(model))
 
@@ -191,7 +193,7 @@ def test_an_incomplete_state_from_a_backup_is_one_sentence(change: str, value: s
 def test_faults_of_the_machine_in_the_first_step_stay_what_they_are(
     monkeypatch: pytest.MonkeyPatch, place: str, error: RuntimeError
 ) -> None:
-    def fail(*_: object) -> torch.Tensor:
+    def fail(*_: object) -> Any:
         raise error
 
     step = restored("0.weight/exp_avg", torch.zeros(8, 3, 3, 3))

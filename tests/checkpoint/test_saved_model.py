@@ -95,10 +95,13 @@ def test_a_model_that_cannot_get_its_name_does_not_cost_the_old_one(
             raise OSError(errno.EIO, "Input/output error", str(path))
         return rename(path, target)
 
+    def write_newer(folder: Path) -> None:
+        (folder / "weights").write_text("newer")
+
     monkeypatch.setattr(Path, "rename", fail)
     for step in (8, 9):
         with pytest.raises(OSError, match="Input/output"):
-            save_model(lambda folder: (folder / "weights").write_text("newer"), tmp_path / "model[1]", CONFIG, step)
+            save_model(write_newer, tmp_path / "model[1]", CONFIG, step)
         assert (tmp_path / "model[1]" / "weights").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["model[1]"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -144,9 +145,9 @@ def test_many_classes_are_counted_without_a_matrix() -> None:
 
 
 def test_the_matrix_is_green_on_the_diagonal_and_red_elsewhere() -> None:
-    drawn = draw_matrix(np.array([[9, 0], [5, 5]]), ["a", "b"]).convert("RGB")
+    drawn: Any = draw_matrix(np.array([[9, 0], [5, 5]]), ["a", "b"]).convert("RGB")
     pixels = [drawn.getpixel((120 + 38 + 40 * column, 120 + 38 + 40 * row)) for row in (0, 1) for column in (0, 1)]
-    assert [max(range(3), key=pixel.__getitem__) if max(pixel) > 60 else -1 for pixel in pixels] == [1, -1, 0, 1]  # type: ignore[arg-type, union-attr]
+    assert [max(range(3), key=pixel.__getitem__) if max(pixel) > 60 else -1 for pixel in pixels] == [1, -1, 0, 1]
     assert draw_matrix(np.ones((900, 900), dtype=np.int64), ["x"] * 900).size == (900, 900)
 
 

@@ -52,7 +52,7 @@ def test_nothing_is_rounded_or_guessed(given: dict[str, Any]) -> None:
 def test_sections_are_frozen_and_know_their_names() -> None:
     config = TrainConfig()
     with pytest.raises(ValidationError):
-        config.learning_rate = 1.0  # type: ignore[misc]
+        config.learning_rate = 1.0
     with pytest.raises(ValidationError):
         TrainConfig.model_validate({"lerning_rate": 1.0})
 

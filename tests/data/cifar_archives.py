@@ -7,6 +7,7 @@ import struct
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,9 +57,11 @@ def cifar_10(count: int) -> dict[str, tuple[list[int], Table]]:
 def python_files(wide: bool = False) -> dict[str, bytes]:
     if wide:
         parts = {"train": (labels(15), pixels(15, 1)), "test": (labels(2), pixels(2, 9))}
-        meta, key = {"fine_label_names": NAMES, "coarse_label_names": ["all"]}, "fine_labels"
+        meta: dict[str, Any] = {"fine_label_names": NAMES, "coarse_label_names": ["all"]}
+        key = "fine_labels"
     else:
-        parts, meta, key = cifar_10(3), {"num_cases_per_batch": 3, "label_names": NAMES}, "labels"
+        parts, key = cifar_10(3), "labels"
+        meta = {"num_cases_per_batch": 3, "label_names": NAMES}
     files = {
         name: python_2_pickle({"batch_label": name, key: own, "data": data, "filenames": ["a.png"] * len(own)})
         for name, (own, data) in parts.items()

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,8 +15,9 @@ from torch import Tensor
 
 from modules.config import Concept, TrainConfig
 from modules.data.batch import Example
-from modules.data.cache.cache import Cache, CachedExamples
+from modules.data.cache.cache import Cache
 from modules.data.cache.encode import Encode
+from modules.data.cache.reader import CachedExamples
 from modules.data.index.build import build_index
 from modules.data.index.index import Index
 from modules.data.loading.loader import Loader, make_loader
@@ -102,7 +104,7 @@ class Prepared:
     cached: CachedExamples
     order: Order
 
-    def loader(self, rank: int = 0, world: int = 1, **settings: int) -> Loader:
+    def loader(self, rank: int = 0, world: int = 1, **settings: Any) -> Loader:
         settings = {"batch_size": self.config.batch_size, "rank": rank, "world_size": world, **settings}
         return make_loader(self.config, self.index, self.cached, self.order, transform, **settings)
 

@@ -8,6 +8,7 @@ import pickle
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def test_every_version_gives_the_same_class_folders(tmp_path: Path, files: objec
     assert is_archive(source)
     unpack(source, tmp_path / "cache")
     train, test = (
-        Path(unpacked_concept(Concept(path=str(source), kind=kind), tmp_path / "cache").path)  # type: ignore[arg-type]
+        Path(unpacked_concept(Concept(path=str(source), kind=kind), tmp_path / "cache").path)
         for kind in ("train", "validation")
     )
     for folder, count in ((train, 15), (test, 2)):
@@ -70,7 +71,12 @@ def test_an_archive_is_unpacked_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])
 def test_pickles_of_python_3_are_read_as_well(protocol: int) -> None:
-    data = {"data": pixels(2, 0), "labels": [1, 300], b"names": ["x", b"y", None, True], "empty": [[], {}, ()]}
+    data: dict[object, Any] = {
+        "data": pixels(2, 0),
+        "labels": [1, 300],
+        b"names": ["x", b"y", None, True],
+        "empty": [[], {}, ()],
+    }
     found = read_pickled_data(pickle.dumps(data, protocol))
     assert isinstance(found, dict)
     assert np.array_equal(found.pop("data"), data.pop("data"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ DEFAULTS = {"base_image_seq_len": 256, "max_image_seq_len": 4096, "base_shift": 
 
 
 @pytest.mark.parametrize("distribution", ["uniform", "logit_normal", "mode"])
-def test_noise_levels_are_distributed_as_in_diffusers_scripts(distribution: str) -> None:
+def test_noise_levels_are_distributed_as_in_diffusers_scripts(distribution: Any) -> None:
     options = FlowOptions(timestep_distribution=distribution, logit_mean=0.4, logit_std=0.7, mode_scale=0.9)
     mine = [float(sample_sigma(options, 1.0, torch.Generator().manual_seed(seed))) for seed in range(20)]
     theirs = [
@@ -34,7 +35,7 @@ def test_noise_levels_are_distributed_as_in_diffusers_scripts(distribution: str)
 
 
 def test_shift_by_resolution_is_that_of_pipeline_and_scheduler() -> None:
-    scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, max_shift=0.9)
+    scheduler: Any = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, max_shift=0.9)
     shift = SigmaShift.of_scheduler(scheduler.config, DEFAULTS)
     options = FlowOptions(timestep_distribution="uniform")
     for tokens in (256, 1000, 4096):
@@ -45,7 +46,7 @@ def test_shift_by_resolution_is_that_of_pipeline_and_scheduler() -> None:
 
 
 def test_a_static_shift_is_the_schedulers() -> None:
-    scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
+    scheduler: Any = FlowMatchEulerDiscreteScheduler(shift=3.0)
     factor = SigmaShift.of_scheduler(scheduler.config, DEFAULTS).of_tokens(1000)
     even = torch.linspace(1, 1000, 1000).flip(0) / 1000
     torch.testing.assert_close(factor * even / (1 + (factor - 1) * even), scheduler.sigmas[:1000])

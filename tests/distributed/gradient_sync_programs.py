@@ -22,7 +22,7 @@ from modules.distributed import (
 )
 from modules.distributed.ddp import same_on_all_ranks
 from modules.distributed.process_group import process_group
-from tests.adapter_family import AdapterNet, Options
+from tests.adapter_family import AdapterNet, AdapterOptions
 
 ADAPTERS = 360  # two tensors each
 INTERRUPTED: dict[str, dict[str, object]] = {
@@ -52,9 +52,9 @@ def _wrapped_adapters(group: Group) -> dict[str, object]:
         ("everything", "", "none"),
         ("everything in low ranks", "", "powersgd"),
     ):
-        config = TrainConfig(bucket_cap_mb=1, gradient_compression=compression)
+        config = TrainConfig.model_validate({"bucket_cap_mb": 1, "gradient_compression": compression})
         torch.manual_seed(group.rank)
-        model = AdapterNet(Options(width=256, adapters=ADAPTERS))
+        model = AdapterNet(AdapterOptions(width=256, adapters=ADAPTERS))
         for weight_name, weight in model.named_parameters():
             weight.requires_grad_(weight_name.startswith(trained))
         wrapped = wrap_ddp(model, config, group)
@@ -71,7 +71,7 @@ def _wrapped_adapters(group: Group) -> dict[str, object]:
 
 def _count(buckets, bucket):  # type: ignore[no-untyped-def]  # DDP compares annotations with classes, not strings
     buckets.append(bucket.index())
-    return default_hooks.allreduce_hook(None, bucket)
+    return default_hooks.allreduce_hook(None, bucket)  # type: ignore[arg-type]  # None: all ranks
 
 
 def _same_weights(group: Group) -> dict[str, object]:
@@ -131,8 +131,9 @@ def _gradient(wrapped: DistributedDataParallel, rank: int, factor: float = 1.0) 
     """The synced gradient of a loss whose local gradient is a given matrix."""
     wrapped.zero_grad()
     (wrapped(torch.eye(32)) * _own_gradient(rank).T * factor).sum().backward()
-    assert wrapped.module.weight.grad is not None
-    return wrapped.module.weight.grad.detach().clone()
+    gradient = wrapped.module.weight.grad
+    assert gradient is not None
+    return gradient.detach().clone()
 
 
 class _Interrupted(nn.Module):
@@ -195,8 +196,8 @@ def _synced_buffers(group: Group) -> dict[str, list[float]]:
     buffers = BufferSync(model, group)
     buffers.start()
     for step in range(2):
-        model.mean += group.rank + 1  # type: ignore[operator]
-        model.counter += group.rank + 1  # type: ignore[operator]
+        model.mean += group.rank + 1  # type: ignore[assignment, operator]
+        model.counter += group.rank + 1  # type: ignore[assignment, operator]
         model.flag = torch.tensor([group.rank == 0])
         buffers.sync() if step else buffers.keep_changed()
     return {name: [float(buffer)] for name, buffer in model.named_buffers() if name != "table"}

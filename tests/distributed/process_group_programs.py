@@ -23,6 +23,7 @@ from modules.distributed import (
 )
 from modules.distributed.async_all_reduce import AsyncAllReduce
 from modules.distributed.health import heartbeat_monitor, watchdog
+from modules.distributed.health.diagnosis import WaitRow
 from modules.distributed.health.watchdog import PeerLost, Watchdog
 from modules.distributed.process_group import process_group
 from modules.distributed.shared_memory import fill_once_per_machine
@@ -64,8 +65,8 @@ def all_primitives(rank_env: RankEnv, folder: Path) -> None:
     last = reduce.wait()
     nothing = reduce.wait()
 
-    watchdog.REPORT_WAITING_AFTER_S = watchdog.IDLE_AFTER_S = 1.0
-    waited: list[watchdog.WaitRow] = []
+    watchdog.REPORT_WAITING_AFTER_S = watchdog.IDLE_AFTER_S = 1.0  # type: ignore[attr-defined]
+    waited: list[WaitRow] = []
     watchdog.NOTE_LONG_WAIT_EVERY_S = 1.0
     noted: list[str] = []
     dog = Watchdog(group, on_waiting=waited.extend, on_long_wait=noted.append)
@@ -184,7 +185,7 @@ def frozen(rank_env: RankEnv, folder: Path) -> None:
     watchdog.FROZEN_AFTER_S = 3.0
     try:
         with Watchdog(group) as dog:
-            StoreBarrier(group.store, rank_env.rank, 2, dog).run_on_rank0("saving", threading.Event().wait)
+            StoreBarrier(group.store, rank_env.rank, 2, dog).run_on_rank0("saving", wait_for_ever)
     except PeerLost as error:
         write_result(folder, rank_env.rank, {"error": str(error)})
 
@@ -204,11 +205,15 @@ def peer_killed(rank_env: RankEnv, folder: Path) -> None:
             write_result(folder, 0, {"error": str(error)})
 
 
+def wait_for_ever() -> None:
+    threading.Event().wait()
+
+
 def failing_rank(how: str) -> None:
     """A rank that fails while its group, like one over NCCL, cannot be destroyed: that would take for ever."""
     import torch.testing._internal.distributed.fake_pg  # noqa: F401  # registers the backend "fake"
 
-    dist.destroy_process_group = lambda: time.sleep(3600)
+    dist.destroy_process_group = lambda group=None: time.sleep(3600)
     if how == "as a worker":
         try:
             with process_group(RankEnv(0, 0, 1, "127.0.0.1", free_port()), "fake", 60):

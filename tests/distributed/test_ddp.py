@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -86,7 +87,7 @@ def test_sync_batch_norm_keeps_weights_names_and_output() -> None:
     weights, names = list(model.parameters()), list(model.state_dict())
     x = torch.randn(2, 3, 5, 5)
     before = model.eval()(x)
-    converted = with_sync_batch_norm(model, group_on_a_gpu())
+    converted: Any = with_sync_batch_norm(model, group_on_a_gpu())
     assert isinstance(converted[1], nn.SyncBatchNorm)
     assert all(now is then for now, then in zip(converted.parameters(), weights, strict=True))
     assert list(converted.state_dict()) == names

@@ -42,7 +42,7 @@ def server() -> Iterator[TCPStore]:
 
 @pytest.fixture
 def raw(server: TCPStore) -> TCPStore:
-    for key in server.list_keys():  # type: ignore[attr-defined]  # missing in torch's stubs
+    for key in server.list_keys():
         server.delete_key(key)
     return server
 
@@ -63,7 +63,7 @@ def test_what_a_rank_writes_is_read_by_ranks_with_the_same_secret(raw: TCPStore)
 def test_a_stranger_who_knows_the_names_is_refused(raw: TCPStore, forged: bytes) -> None:
     ours = RunStore(raw, SECRET)
     ours.set("other", "value")
-    (key,) = raw.list_keys()  # type: ignore[attr-defined]
+    (key,) = raw.list_keys()
     prefix = key.removesuffix("other")
     raw.set(prefix + "k", forged.decode())
     for read in (lambda: ours.get("k"), lambda: ours.find("k"), lambda: ours.set_if_absent("k", "mine")):
@@ -133,7 +133,7 @@ def test_ranks_that_have_another_secret_are_named_on_both_sides(raw: TCPStore, m
     found: dict[int, str] = {}
 
     def join(rank: int, secret: str | None) -> None:
-        store = RunStore(raw.clone(), secret)  # type: ignore[attr-defined]
+        store = RunStore(raw.clone(), secret)  # type: ignore[attr-defined]  # missing in torch's stubs
         try:
             rendezvous(store, RankEnv(rank, rank, 2, "127.0.0.1", 1), 600.0, lambda text: None)
         except GroupError as error:

@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.long, pytest.mark.end_to_end, pytest.mark.slow]
 # The promise is 30 s from the fault on, on a machine that has room for the ranks; this guards against hanging, from the
 # start of Python on.
 END_WITHIN_S = 300.0
-HANGING = {"step_timeout_s": 12}
-FORKED = {"loader_workers": 1}
+HANGING: dict[str, object] = {"step_timeout_s": 12}
+FORKED: dict[str, object] = {"loader_workers": 1}
 
 
 @dataclass(frozen=True)

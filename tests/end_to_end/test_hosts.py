@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -40,7 +41,7 @@ class Machines:
 
     alpha: hosts.Host
     beta: hosts.Host
-    variables: dict[str, str]
+    variables: dict[str, Any]
     port: int  # of beta's sshd
     sshd: frozenset[int]  # the processes of beta that were there before
 

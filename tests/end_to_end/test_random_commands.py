@@ -37,8 +37,8 @@ RETURNED = {"stop": (130, "stopped"), "terminate": (143, "terminated"), "interru
 def work(rank_env: RankEnv, config: TrainConfig, folder: Path, ports: list[int]) -> None:
     """One rank: the same run again and again, each time from its last backup."""
     torch.set_num_threads(1)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # between two runs
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, signal.SIG_IGN)  # between two runs
     (folder / f"pid-{rank_env.rank}").write_text(str(os.getpid()))
     for number, port in enumerate(ports):
         code = run_worker(config, RunFolder(folder), replace(rank_env, master_port=port), resume="latest")

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -268,7 +269,8 @@ def test_a_failure_on_the_other_machine_is_named_on_both(
         text = first.wait(3)
         assert f"rank 1 on twin ({beta.address}) failed while training" in text
         assert "a mistake in the family's own code" in text
-        shown = [run_of(config).events("started")[0]["host"], *run_of(config).events("started")[0]["devices"]]
+        started: dict[str, Any] = run_of(config).events("started")[0]
+        shown = [started["host"], *started["devices"]]
         assert [str(each).partition("twin ")[2] for each in shown] == [
             *(f"({alpha.address})", f"({alpha.address})", f"({beta.address})")
         ]

@@ -25,7 +25,7 @@ def test_two_interrupts_during_a_backup(
 ) -> None:
     many = {**group_settings(ranks), "training_mode": mode} if ranks > 1 else {}
     config = tiny_config(images, tmp_path, **ENDLESS, **many, family_options=OPTIONS)
-    steps = []
+    steps: list[int] = []
     for delay_s in (0.0, 0.03):  # between the two, of which the first asks for a last backup
         training = start(config, *(["--resume", "latest"] if steps else []))
 

@@ -328,15 +328,16 @@ def _memory_functions(gpu: Gpu) -> Mapping[str, object]:
 
 def _resize_storages(extension: ModuleType) -> None:
     """FSDP gives the memory of gathered weights back without dropping their tensors; torch does it in CUDA's code."""
-    former = torch.UntypedStorage.resize_
+    kind: Any = torch.UntypedStorage
+    former = kind.resize_
 
-    def resize_(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+    def resize_(self: torch.UntypedStorage, size: int) -> Any:
         if self.device.type != "cuda":
             return former(self, size)
         extension.resize_storage(self, size)
         return self
 
-    torch.UntypedStorage.resize_ = resize_
+    kind.resize_ = resize_
 
 
 def _choose_attention(watch: Watch) -> None:
@@ -383,7 +384,7 @@ def _compile_eagerly() -> None:
     def compile_(model: Any = None, *, backend: str = "eager", **options: Any) -> Any:
         return compiled(model, backend="eager" if backend == "inductor" else backend, **options)
 
-    torch.compile = compile_
+    torch.compile = compile_  # type: ignore[assignment]
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch.cuda import _sanitizer  # torch_compat
 
 
@@ -20,7 +22,7 @@ class Races:
         for pointer in pointers:
             self._handler.tensors_accessed.ensure_tensor_exists(pointer)
         aliases = {pointer: [operator] for pointer in pointers}
-        errors = self._handler._handle_kernel_launch(
+        errors: list[Any] = self._handler._handle_kernel_launch(
             stream, (read - written) & pointers, written & pointers, set(), operator, aliases
         )
         return [

@@ -147,7 +147,7 @@ def recorded_steps(gpu: Gpu, result: Result) -> Iterator[None]:
     from modules.training.step import metrics
 
     watch = gpu.watch
-    acted = False
+    acted, operators = False, 0
 
     def run_action(self, *arguments, **named):  # type: ignore[no-untyped-def]
         nonlocal acted
@@ -168,7 +168,6 @@ def recorded_steps(gpu: Gpu, result: Result) -> Iterator[None]:
         acted, operators = False, now
         return done
 
-    operators = 0
     former_action, former_step = GenericTrainer.run_action, GenericTrainer.after_step
     GenericTrainer.run_action, GenericTrainer.after_step = run_action, after_step  # type: ignore[method-assign]
     try:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ def results(images: Path, place: Path) -> dict[str, tuple[Run, list[Result]]]:
         runs[name] = Run(opened(config, None))
         jobs.append(f"{free_port()}:{runs[name].folder.path}")
 
-    def of_rank(rank: int) -> Iterator[dict[str, object]]:
+    def of_rank(rank: int) -> Iterator[dict[str, Any]]:
         return json_lines([sys.executable, "-m", "tests.fake_cuda.run_ranks", str(rank), *jobs], len(jobs))
 
     with ThreadPoolExecutor(WORLD_SIZE) as threads:

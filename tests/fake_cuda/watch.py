@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 ROOT = Path(__file__).resolve().parents[2]
 _OUTSIDE = ("/.venv/", "/site-packages/", "<frozen")
@@ -59,7 +60,7 @@ class Watch:
 def line() -> str:
     """The innermost line of the project that is being executed, and within it of a library; autograd if none is."""
     shown: list[str] = []
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         is_own = file.startswith(str(ROOT)) and file not in _MACHINERY and not any(part in file for part in _OUTSIDE)

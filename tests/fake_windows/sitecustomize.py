@@ -17,7 +17,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from windows_names import MISSING_MODULES, MISSING_NAMES, SIGNALS
+from windows_names import MISSING_MODULES, MISSING_NAMES, SIGNALS  # type: ignore[import-not-found]  # of this folder
 
 OWN = tuple(os.path.join(folder, "") for folder in os.environ["TANDEM_FAKE_WINDOWS"].split(os.pathsep))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from diffusers import DDPMScheduler, StableDiffusionPipeline, StableDiffusionXLPipeline
@@ -99,4 +99,4 @@ def direct_loss(family: str, folder: Path, given: Batch, options: dict[str, Any]
     elif weighting == "debiased":
         limited = snr.clamp(max=1000)
         loss = loss * (1 / (limited + 1) if is_v else 1 / limited.sqrt()).view(-1, 1, 1, 1)
-    return cast(Tensor, loss.mean(dim=(1, 2, 3)))
+    return loss.mean(dim=(1, 2, 3))

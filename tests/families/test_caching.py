@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -42,7 +43,7 @@ def test_cache_is_equal_for_any_ranks_and_after_interruptions(folder: Path, sd_f
         cached = cache.load()
         return [cached.read(row, view) for row in range(len(cached.usable)) for view in range(2) if cached.usable[row]]
 
-    def fill(cache: Cache, ranks: int, progress=no_progress) -> None:
+    def fill(cache: Cache, ranks: int, progress: Any = no_progress) -> None:
         batches = cache.batches(cache.missing(), AT_ONCE)
         for rank in range(ranks):
             cache.encode(batches.for_rank(rank, ranks), family.encode_batch, rank, progress)

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -118,7 +118,7 @@ def group(
     damaged: tuple[Path, Path],
 ) -> tuple[int, dict[str, Run]]:
     size = int(request.param)
-    together = group_settings(size)
+    together: dict[str, Any] = group_settings(size)
     jobs = {
         "group norm": full(images, held_out, place, f"ranks-{size}", **together),
         "frozen": frozen(images, held_out, place, trained, f"frozen-{size}", **together),
@@ -239,8 +239,8 @@ def test_the_validation_counts_every_image_once(alone: Run) -> None:
     assert sum(row[number] for number, row in enumerate(matrix)) == round(right)
     (sample,) = alone.events("sample")
     assert sample["prompt"] == "confusion matrix (validation)"
-    with Image.open(str(sample["file"])) as matrix:
-        assert matrix.width == matrix.height > 100
+    with Image.open(str(sample["file"])) as drawn:
+        assert drawn.width == drawn.height > 100
 
 
 @pytest.mark.slow

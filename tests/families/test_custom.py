@@ -8,6 +8,7 @@ import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -80,8 +81,8 @@ def loader_of(world_size: int, rank: int, batch_size: int = 4, workers: int = 0)
 
 
 def _sets() -> DataSets:
-    built = points.build_data(points.Options())
-    return DataSets(built["train"], built["validation"], built["test"], points.collate)
+    built: Any = points.build_data(points.Options())
+    return DataSets(built["train"], built["validation"], built["test"], cast(Any, points.collate))
 
 
 def samples_of(batches: Iterator[Batch]) -> dict[int, tuple[object, ...]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -86,7 +85,7 @@ def test_a_fault_in_a_run_is_one_sentence(fault: str, part: str, tmp_path: Path)
     ("data", "part"),
     [
         (iter([1]), "has no length"),
-        (torch.utils.data.DataLoader([1, 2]), "DataLoader"),
+        (torch.utils.data.DataLoader([1, 2]), "DataLoader"),  # type: ignore[arg-type]
         (
             type("Stream", (torch.utils.data.IterableDataset,), {"__len__": lambda self: 3, "__iter__": iter})(),
             "map-style",
@@ -107,14 +106,14 @@ def test_data_sets_come_in_several_forms() -> None:
     train, other = [1, 2], [3]
     assert as_data_sets(train) == DataSets(train)
     assert as_data_sets((train, other)) == as_data_sets({"train": train, "validation": other})
-    assert as_data_sets(DataSets(train, None, other), len) == DataSets(train, None, other, len)  # type: ignore[arg-type]
+    assert as_data_sets(DataSets(train, None, other), len) == DataSets(train, None, other, len)
     for wrong in ({"training": train}, {"validation": other}, (), (1, 2, 3, 4), None):
         with pytest.raises(ConfigError, match="Return one data set"):
             as_data_sets(wrong)
 
 
 @pytest.fixture
-def registered() -> Iterator[type[CustomFamily]]:
+def registered() -> type[CustomFamily]:
     """The points as plain objects, without a file."""
     model, sets = points.build_model(points.Options()), points.build_data(points.Options())
     code = CustomCode(

@@ -16,7 +16,8 @@ from modules.checkpoint.formats import write_single_file
 from modules.config import ConfigError, TrainConfig
 from modules.diffusion.declared_schedule import declared_schedule, measured_schedule
 from modules.families._by_name import family_class
-from scripts.train import dry_run, parser
+from scripts.train import dry_run
+from scripts.train_options import parser
 from tests.families.diffusion_checks import REQUEST, batch, load
 
 XL, SD = "stable_diffusion_xl", "stable_diffusion"

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -189,7 +190,11 @@ def test_the_family_of_a_published_model_is_known_by_its_name() -> None:
 
 def test_the_layout_that_completes_the_base_model_of_a_lora_may_have_moved(tmp_path: Path) -> None:
     (tmp_path / "flux.safetensors").touch()
-    given = {"family": "flux", "base_model": str(tmp_path / "flux.safetensors"), "family_options": {"layout": "gone"}}
+    given: dict[str, Any] = {
+        "family": "flux",
+        "base_model": str(tmp_path / "flux.safetensors"),
+        "family_options": {"layout": "gone"},
+    }
     for method in ("lora", "fine_tune"):
         save_model(lambda _: None, tmp_path / method, TrainConfig(method=method, **given), step=1)
     (tmp_path / "lora" / "pytorch_lora_weights.safetensors").touch()

@@ -33,7 +33,10 @@ UNETS: dict[str, dict[str, Any]] = {
         "projection_class_embeddings_input_dim": 2816,
     },
 }
-FINE_TUNES = {"Adafactor": {"name": "adafactor"}, "Adafactor with `beta1`": {"name": "adafactor", "beta1": 0.9}}
+FINE_TUNES: dict[str, dict[str, object]] = {
+    "Adafactor": {"name": "adafactor"},
+    "Adafactor with `beta1`": {"name": "adafactor", "beta1": 0.9},
+}
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -71,7 +72,8 @@ def test_a_learned_token_is_encoded_every_time(sd_folder: Path) -> None:
     with counted(family) as count:
         images = [family.sample(request).tobytes()]
         with torch.no_grad():
-            family.components.encoders["text_encoder"].get_input_embeddings().weight[-1] *= -2
+            encoder: Any = family.components.encoders["text_encoder"]
+            encoder.get_input_embeddings().weight[-1] *= -2
         images.append(family.sample(request).tobytes())
     assert count == {"text_encoder": 4}
     assert images[0] != images[1]

@@ -54,7 +54,8 @@ def test_a_file_is_the_model_of_its_folder_in_the_format_of_the_file(family: str
     folder, file = base(family)
     assert find_family(str(file)) == family
     assert hub_model_of({name: list(each.shape) for name, each in load_file(file).items()}, file.name) in known_models()
-    loaded = family_class(family).load_for_training(config_of(family, file, folder)).components.transformer.state_dict()
+    loading: Any = family_class(family).load_for_training(config_of(family, file, folder))
+    loaded = loading.components.transformer.state_dict()
     stored = load_file(folder / WEIGHTS)
     assert loaded.keys() == stored.keys()
     assert all(torch.equal(tensor, stored[name].bfloat16().to(tensor.dtype)) for name, tensor in loaded.items())
@@ -178,5 +179,5 @@ def test_without_a_layout_all_but_the_transformer_comes_from_the_hub(
     assert model.cached_folder() is not None
     (note,) = family_class("z_image").base_model_notes(config)
     assert note.endswith("come from Tongyi-MAI/Z-Image (family_options.layout chooses another).")
-    loaded = family_class("z_image").load_for_training(config)
+    loaded: Any = family_class("z_image").load_for_training(config)
     assert loaded.components.folder == model.cached_folder()

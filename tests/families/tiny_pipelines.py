@@ -43,7 +43,7 @@ def tiny_sd(
     hidden_act = "quick_gelu" if version == 1 else "gelu"  # version 2 has OpenCLIP's text encoder
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        kind = StableDiffusionPipeline if channels == 4 else StableDiffusionInpaintPipeline
+        kind: Any = StableDiffusionPipeline if channels == 4 else StableDiffusionInpaintPipeline
         pipeline = kind(
             vae=AutoencoderKL(**TINY_VAE, scaling_factor=0.18215),
             text_encoder=CLIPTextModel(clip_config(clip_tokenizer(), hidden_act=hidden_act)),
@@ -64,7 +64,7 @@ def tiny_sdxl(folder: Path, *, seed: int = 0, prediction_type: str = "epsilon") 
     """A StableDiffusionXLPipeline in `folder`, both text encoders included. Images of 64 px."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        pipeline = StableDiffusionXLPipeline(
+        pipeline: Any = StableDiffusionXLPipeline(
             vae=AutoencoderKL(**TINY_VAE, scaling_factor=0.13025),
             text_encoder=CLIPTextModel(clip_config(clip_tokenizer())),
             text_encoder_2=CLIPTextModelWithProjection(clip_config(clip_tokenizer(pad="!"), WIDE, "gelu")),
@@ -92,7 +92,7 @@ def fat_sd(folder: Path, width: int) -> Path:
     tiny_sd(folder)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        unet = _unet(block_out_channels=(width, 2 * width), cross_attention_dim=WIDTH, attention_head_dim=8)
+        unet: Any = _unet(block_out_channels=(width, 2 * width), cross_attention_dim=WIDTH, attention_head_dim=8)
     unet.half().save_pretrained(folder / "unet")
     for name, kind in (("vae", AutoencoderKL), ("text_encoder", CLIPTextModel)):
         kind.from_pretrained(folder / name).half().save_pretrained(folder / name)
@@ -135,7 +135,7 @@ def clip_tokenizer(pad: str = "<|endoftext|>") -> CLIPTokenizer:
     """CLIP's byte-level tokenizer with merges for a few words only; every other word is spelled."""
     letters = [chr(code) for code in range(33, 127)]
     pieces = [*letters, *(letter + "</w>" for letter in letters)]
-    merges = []
+    merges: list[Any] = []
     for word in WORDS:
         symbols = [*word[:-1], word[-1] + "</w>"]
         while len(symbols) > 1:

@@ -63,7 +63,7 @@ def test_latents_are_cached_as_the_first_dataset_says(tmp_path: Path) -> None:
 
 def test_text_encoders_are_frozen_by_default(tmp_path: Path) -> None:
     assert [part.train for part in imported(tmp_path).config.parts] == [True, False, False]
-    train = {"train_text_encoder": True, "unet_lr": 3e-4, "text_encoder_lr": 2e-5}
+    train: dict[str, object] = {"train_text_encoder": True, "unet_lr": 3e-4, "text_encoder_lr": 2e-5}
     parts = imported(tmp_path, train).config.parts
     assert [(part.train, part.learning_rate) for part in parts] == [(True, 3e-4), (True, 2e-5), (True, 2e-5)]
 
@@ -87,8 +87,8 @@ def test_optimizers(tmp_path: Path, name: str, eps: float, weight_decay: float) 
     """get_optimizer passes eps=1e-6; torch, bitsandbytes and prodigyopt have the rest."""
     found = imported(tmp_path, {"optimizer": name}).config.optimizer.model_dump()
     assert (found["eps"], found["weight_decay"]) == (eps, weight_decay)
-    found = imported(tmp_path, {"optimizer": name, "optimizer_params": {"weight_decay": 0.2}}).config
-    assert found.optimizer.model_dump()["weight_decay"] == 0.2
+    config = imported(tmp_path, {"optimizer": name, "optimizer_params": {"weight_decay": 0.2}}).config
+    assert config.optimizer.model_dump()["weight_decay"] == 0.2
 
 
 def test_prodigys_rate_is_1_if_it_is_below_a_tenth(tmp_path: Path) -> None:
@@ -135,7 +135,10 @@ def test_schedules_that_mean_something_else(tmp_path: Path) -> None:
         found = imported(tmp_path, {"lr_scheduler": name})
         assert found.config.scheduler == "constant"
         assert "ai-toolkit" in reasons(found)["train.lr_scheduler"]
-    falling = {"lr_scheduler": "linear", "lr_scheduler_params": {"start_factor": 1.0, "end_factor": 0.1}}
+    falling: dict[str, object] = {
+        "lr_scheduler": "linear",
+        "lr_scheduler_params": {"start_factor": 1.0, "end_factor": 0.1},
+    }
     config = imported(tmp_path, falling).config
     assert (config.scheduler, config.min_learning_rate_factor) == ("linear", 0.1)
 

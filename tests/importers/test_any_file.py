@@ -16,16 +16,20 @@ from modules.importers import (
     TRAINERS,
     ImportResult,
     Trainer,
-    ai_toolkit,
     diffusion_pipe,
     import_file,
     kohya,
     onetrainer,
-    simple_tuner,
-    training_yaml,
 )
+from modules.importers.ai_toolkit import data as ai_toolkit_data
+from modules.importers.ai_toolkit import tables as ai_toolkit
 from modules.importers.dotted import flatten
+from modules.importers.kohya import data as kohya_data
+from modules.importers.onetrainer import data as onetrainer_data
 from modules.importers.rules import ANY, CombinedRule, Table, is_default
+from modules.importers.simple_tuner import data as simple_tuner_data
+from modules.importers.simple_tuner import settings as simple_tuner
+from modules.importers.training_yaml import tables as training_yaml
 
 TEXT = st.text(max_size=12)
 NUMBERS = st.integers(-3, 10**6) | st.floats(-1, 1e6) | st.floats() | st.integers(10**300, 10**310)
@@ -114,8 +118,8 @@ def check(found: ImportResult, given_settings: Mapping[str, Any], table: Table, 
 @pytest.mark.slow
 @given(
     given_settings=groups(onetrainer.TABLE),
-    concept=groups(onetrainer.CONCEPT_TABLE),
-    sample=groups(onetrainer.SAMPLE_TABLE),
+    concept=groups(onetrainer_data.CONCEPT_TABLE),
+    sample=groups(onetrainer_data.SAMPLE_TABLE),
 )
 @SETTINGS
 def test_onetrainer(
@@ -124,31 +128,35 @@ def test_onetrainer(
     base = {"training_method": "LORA", "base_model_name": "a/b", **nested(given_settings)}
     found = imported(tmp_path, {**base, "concepts": [nested(concept)], "samples": [nested(sample)]})
     check(found, {name: value for name, value in given_settings.items() if name in flatten(base)}, onetrainer.TABLE)
-    check(found, concept, onetrainer.CONCEPT_TABLE, "concepts.0.")
-    check(found, sample, onetrainer.SAMPLE_TABLE, "samples.0.")
+    check(found, concept, onetrainer_data.CONCEPT_TABLE, "concepts.0.")
+    check(found, sample, onetrainer_data.SAMPLE_TABLE, "samples.0.")
 
 
 @pytest.mark.slow
-@given(given_settings=groups(kohya.TABLE), arguments=groups(kohya.SUBSET_TABLE), prompt=VALUES)
+@given(given_settings=groups(kohya.TABLE), arguments=groups(kohya_data.SUBSET_TABLE), prompt=VALUES)
 @SETTINGS
 def test_sd_scripts(tmp_path: Path, given_settings: dict[str, Any], arguments: dict[str, Any], prompt: object) -> None:
     base = {**given_settings, **arguments, "pretrained_model_name_or_path": "a/b", "network_dim": 4}
     found = imported(tmp_path, {**base, "sample_prompts": prompt})
     kept = {name: value for name, value in base.items() if not isinstance(value, (str, dict)) or value == "a/b"}
     check(found, {name: value for name, value in kept.items() if name in names(kohya.TABLE)}, kohya.TABLE)
-    used = {name: value for name, value in kept.items() if name in names(kohya.SUBSET_TABLE)}
-    check(found, used, kohya.SUBSET_TABLE)
+    used = {name: value for name, value in kept.items() if name in names(kohya_data.SUBSET_TABLE)}
+    check(found, used, kohya_data.SUBSET_TABLE)
 
 
 @pytest.mark.slow
-@given(general=groups(kohya.SUBSET_TABLE), dataset=groups(kohya.DATASET_TABLE), subset=groups(kohya.SUBSET_TABLE))
+@given(
+    general=groups(kohya_data.SUBSET_TABLE),
+    dataset=groups(kohya_data.DATASET_TABLE),
+    subset=groups(kohya_data.SUBSET_TABLE),
+)
 @SETTINGS
 def test_datasets(tmp_path: Path, general: dict[str, Any], dataset: dict[str, Any], subset: dict[str, Any]) -> None:
     found = imported(tmp_path, {"general": general, "datasets": [{**dataset, "subsets": [subset]}]})
     for prefix, values, table in (
-        ("general.", general, kohya.SUBSET_TABLE),
-        ("datasets.0.", dataset, kohya.DATASET_TABLE),
-        ("datasets.0.subsets.0.", subset, kohya.SUBSET_TABLE),
+        ("general.", general, kohya_data.SUBSET_TABLE),
+        ("datasets.0.", dataset, kohya_data.DATASET_TABLE),
+        ("datasets.0.subsets.0.", subset, kohya_data.SUBSET_TABLE),
     ):
         check(found, {name: value for name, value in values.items() if value is not None}, table, prefix)
 
@@ -156,8 +164,8 @@ def test_datasets(tmp_path: Path, general: dict[str, Any], dataset: dict[str, An
 @pytest.mark.slow
 @given(
     process=groups(ai_toolkit.PROCESS_TABLE),
-    dataset=groups(ai_toolkit.DATASET_TABLE),
-    sample=groups(ai_toolkit.SAMPLE_TABLE),
+    dataset=groups(ai_toolkit_data.DATASET_TABLE),
+    sample=groups(ai_toolkit_data.SAMPLE_TABLE),
 )
 @SETTINGS
 def test_ai_toolkit(tmp_path: Path, process: dict[str, Any], dataset: dict[str, Any], sample: dict[str, Any]) -> None:
@@ -170,7 +178,7 @@ def test_ai_toolkit(tmp_path: Path, process: dict[str, Any], dataset: dict[str, 
         ai_toolkit.PROCESS_TABLE,
         "config.process.0.",
     )
-    check(found, dataset, ai_toolkit.DATASET_TABLE, "config.process.0.datasets.0.")
+    check(found, dataset, ai_toolkit_data.DATASET_TABLE, "config.process.0.datasets.0.")
 
 
 @given(given_settings=groups(diffusion_pipe.TABLE))
@@ -185,7 +193,7 @@ def test_diffusion_pipe(tmp_path: Path, given_settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@given(given_settings=groups(simple_tuner.TABLE), backend=groups(simple_tuner.BACKEND_TABLE))
+@given(given_settings=groups(simple_tuner.TABLE), backend=groups(simple_tuner_data.BACKEND_TABLE))
 @SETTINGS
 def test_simple_tuner(tmp_path: Path, given_settings: dict[str, Any], backend: dict[str, Any]) -> None:
     (tmp_path / "data.json").write_text(json.dumps([{**backend, "dataset_type": "image"}]), encoding="utf-8")
@@ -193,7 +201,7 @@ def test_simple_tuner(tmp_path: Path, given_settings: dict[str, Any], backend: d
     found = imported(tmp_path, base)
     check(found, {name: value for name, value in given_settings.items() if base[name] == value}, simple_tuner.TABLE)
     own = {name: value for name, value in backend.items() if name != "dataset_type"}
-    check(found, own, simple_tuner.BACKEND_TABLE, "data_backend_config.0.")
+    check(found, own, simple_tuner_data.BACKEND_TABLE, "data_backend_config.0.")
 
 
 @pytest.mark.slow

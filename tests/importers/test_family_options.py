@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ def test_every_option_in_a_rule_exists() -> None:
 
 
 @pytest.mark.parametrize("sampler", sorted({*training.SAMPLERS.values(), *data.SAMPLERS.values()}))
-def test_every_sampler_exists(sampler: str) -> None:
+def test_every_sampler_exists(sampler: Any) -> None:
     DiffusionOptions(sample_scheduler=sampler)
 
 

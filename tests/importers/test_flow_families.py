@@ -229,7 +229,11 @@ def test_names_of_all_trainers() -> None:
     ],
 )
 def test_noise_levels_of_onetrainer(name: str, options: dict[str, object], tmp_path: Path) -> None:
-    preset = {"model_type": "Z_IMAGE", "training_method": "LORA", "base_model_name": "Tongyi-MAI/Z-Image"}
+    preset: dict[str, object] = {
+        "model_type": "Z_IMAGE",
+        "training_method": "LORA",
+        "base_model_name": "Tongyi-MAI/Z-Image",
+    }
     preset |= {"timestep_distribution": name, "noising_bias": 0.5, "noising_weight": 0.25, "timestep_shift": 2.0}
     config = imported(tmp_path, "z.json", json.dumps(preset))
     assert config.family_options == {**options, "timestep_shift": "static", "shift": 2.0}

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -60,7 +61,7 @@ def same(first: nn.Module, other: nn.Module, *, rtol: float = 0.0) -> bool:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, FitResult]:
     """One device, with everything that is validated and tested."""
     model = make_model()
-    held_out = {"validation_data": Sums(11), "test_data": Sums(7), "metrics": absolute_error}
+    held_out: dict[str, Any] = {"validation_data": Sums(11), "test_data": Sums(7), "metrics": absolute_error}
     return model, trainer(tmp_path_factory.mktemp("runs"), model, **held_out).fit()
 
 
@@ -113,7 +114,12 @@ def test_an_interrupted_fit_resumes_exactly(tmp_path: Path) -> None:
 
 
 def test_settings_of_the_engine_work(tmp_path: Path) -> None:
-    held_out = {"validation_data": Sums(5), "learning_rate": 1e-9, "early_stopping_patience": 1, "ema": True}
+    held_out: dict[str, Any] = {
+        "validation_data": Sums(5),
+        "learning_rate": 1e-9,
+        "early_stopping_patience": 1,
+        "ema": True,
+    }
     result = trainer(tmp_path, make_model(), **held_out, early_stopping_min_delta=0.1).fit()
     assert (result.reason, result.step) == ("early_stopping", 10)
     assert result.model_path is not None

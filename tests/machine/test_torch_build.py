@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,8 @@ from tests.nvml import DRIVER_NOT_LOADED, LOST, NO_PERMISSION, RTX, VERSION_MISM
 from tests.runs import ROOT, environment
 
 OTHER = {"name": "NVIDIA GeForce RTX 3060", "uuid": "GPU-bb", "memory_mib": 12_288}
-UNIFIED = {"name": "NVIDIA GB10", "uuid": "GPU-cc"}  # shares the host's memory, which NVML does not report
+# It shares the host's memory, which NVML does not report.
+UNIFIED: dict[str, object] = {"name": "NVIDIA GB10", "uuid": "GPU-cc"}
 
 REPORT = """
 import json, sys
@@ -32,7 +34,7 @@ print(json.dumps([*gpus, str(gpu_obstacle(build=build))]))
 """
 
 
-def report(machine: dict[str, str], build: tuple[str, str | None] | None = None) -> tuple[list, list, str]:
+def report(machine: dict[str, str], build: tuple[str, str | None] | None = None) -> tuple[list[Any], list[Any], str]:
     """What a process sees of a machine: the usable GPUs, all GPUs, and the obstacle ("None" without one)."""
     argv = [sys.executable, "-c", REPORT, *([] if build is None else [json.dumps(build)])]
     variables = {**environment(), **machine, "PYTHONPATH": f"{machine['PYTHONPATH']}:{ROOT}"}
@@ -82,7 +84,7 @@ def test_a_driver_that_does_not_answer_is_reported() -> None:
 
 
 def test_one_unreadable_gpu_leaves_the_others() -> None:
-    lost = {**OTHER, "code": LOST}
+    lost: dict[str, object] = {**OTHER, "code": LOST}
     usable, every, obstacle = report(fake_nvml(RTX, lost, UNIFIED), ("2.13.0", "12.6"))
     assert obstacle == "None"
     assert [(gpu["index"], gpu["cuda_index"]) for gpu in usable] == [(0, None), (2, 1)]

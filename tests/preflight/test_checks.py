@@ -89,7 +89,10 @@ def test_a_broken_pair_is_red_and_the_others_green() -> None:
 
 
 def test_matrices_are_aligned_and_show_gaps() -> None:
-    found = {(0, 1): {"error": "", "latency_ms": 0.123, "mb_s": 1234.5}, (0, 2): {"error": "timed out"}}
+    found: dict[tuple[int, int], dict[str, object]] = {
+        (0, 1): {"error": "", "latency_ms": 0.123, "mb_s": 1234.5},
+        (0, 2): {"error": "timed out"},
+    }
     _, (_, rows) = pairs.matrices(found, (ALPHA, BETA, replace(BETA, rank=2)))
     assert rows == (
         "         0     1     2",
@@ -236,7 +239,7 @@ def test_a_report_survives_its_file(tmp_path: Path) -> None:
 def test_gpus_of_a_host_are_those_that_any_of_its_ranks_sees() -> None:
     """Under Slurm each task may see one GPU, which is number 0 for it."""
     state = {"memory_mib": 80_000, "free_mib": 79_000, "temperature_c": 40, "slowdown_reasons": []}
-    seen = [
+    seen: list[dict[str, object]] = [
         {"device": "A100", "names": ["A100"], "ids": [key], "health": [{**state, "index": index}], "links": []}
         for index, key in enumerate(("GPU-a", "GPU-b", "GPU-b"))
     ]

@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -172,7 +173,7 @@ def test_only_a_program_ignores_signals_after_a_stop(tmp_path: Path, monkeypatch
 
 def test_ctrl_c_before_machine_0_has_answered(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPTS / "train.py"), "--join", "127.0.0.1:9"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, encoding="utf-8", env=os.environ | {JOIN_TOKEN: "0" * 32}, **pipes) as joining:
         assert joining.stdout is not None
         assert joining.stdout.readline() == "Joining the run at 127.0.0.1:9 ...\n"
@@ -186,7 +187,7 @@ def test_ctrl_c_before_training_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Terminal(io.StringIO):
-        def readline(self, _size: int | None = -1) -> str:
+        def readline(self, *_: object) -> Any:
             signal.raise_signal(signal.SIGINT)
             return ""
 
@@ -209,7 +210,7 @@ def test_closed_standard_streams_do_no_harm(closed: str, tmp_path: Path) -> None
 def test_ctrl_c_during_the_imports_is_one_line(tmp_path: Path) -> None:
     # a package that takes long to import: Ctrl-C arrives in the middle
     (tmp_path / "pydantic.py").write_text("import sys, time\nprint('importing', flush=True)\ntime.sleep(60)\n")
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     with subprocess.Popen(
         [sys.executable, str(SCRIPTS / "train.py")], encoding="utf-8", env=environment, **pipes

@@ -193,7 +193,7 @@ def test_second_start_does_nothing(ready: Checkout) -> None:
 def test_project_is_importable_from_anywhere(ready: Checkout) -> None:
     (ready.root / "modules").mkdir(exist_ok=True)
     (ready.root / "modules" / "__init__.py").touch()
-    command = [ready.root / ".venv/bin/python", "-c", "import modules; print(modules.__file__)"]
+    command = [str(ready.root / ".venv/bin/python"), "-c", "import modules; print(modules.__file__)"]
     found = subprocess.run(command, cwd="/", capture_output=True, check=True, encoding="utf-8")
     assert Path(found.stdout.strip()) == ready.root / "modules" / "__init__.py"
 
@@ -226,7 +226,7 @@ def test_killed_setup_is_repaired(repaired: Repaired) -> None:
     assert "setup-unfinished" in repaired.left_by_the_killed
     assert "installed" not in repaired.left_by_the_killed
     assert repaired.exit_codes == [0, 0], repaired.said
-    pip = [repaired.checkout.root / ".venv/bin/python", "-m", "pip", "--version"]
+    pip = [str(repaired.checkout.root / ".venv/bin/python"), "-m", "pip", "--version"]
     assert subprocess.run(pip, capture_output=True, check=False).returncode == 0
 
 

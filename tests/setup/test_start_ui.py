@@ -25,7 +25,7 @@ def start(root: Path, *arguments: str, setup: str = "true") -> subprocess.Comple
     make_program(root / "scripts/setup.sh", setup)
     make_program(root / ".venv/bin/python", 'pwd; echo "$PYTHONPATH"; for word; do echo "$word"; done')
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
-    command = [root / "start_ui.sh", *arguments]
+    command = [str(root / "start_ui.sh"), *arguments]
     return subprocess.run(command, cwd="/", env=environment, capture_output=True, encoding="utf-8", check=False)
 
 

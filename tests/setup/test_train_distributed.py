@@ -40,7 +40,7 @@ class Checkout:
             "GPU_EXIT_CODE": "0" if gpu else "1",
             "SETUP_EXIT_CODE": str(setup_exit_code),
         }
-        command = [self.root / "train_distributed.sh", *arguments]
+        command = [str(self.root / "train_distributed.sh"), *arguments]
         return subprocess.run(command, cwd="/", env=environment, capture_output=True, encoding="utf-8", check=False)
 
     def started(self, *arguments: str, gpu: bool = True) -> list[list[str]]:

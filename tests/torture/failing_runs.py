@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 
 from modules.checkpoint import find_damage
-from modules.checkpoint.backups import complete_backups
 from modules.config import TandemError, TrainConfig
+from modules.run.folder.backup_list import complete_backups
 from modules.run.folder.failures import read_failures
 from tests.conftest import draw_images
 from tests.runs import same_state, tiny_config, train_alone

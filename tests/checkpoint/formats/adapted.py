@@ -32,8 +32,8 @@ def adapted(
     torch.manual_seed(3)
     for part in names:
         patterns = more if part == "unet" else {}
-        settings = LoraConfig(**({"r": 3, "lora_alpha": 6, "target_modules": targets, "use_dora": dora} | patterns))
-        inject_adapter_in_model(settings, getattr(pipeline, part), "default")
+        settings: dict[str, Any] = {"r": 3, "lora_alpha": 6, "target_modules": targets, "use_dora": dora}
+        inject_adapter_in_model(LoraConfig(**(settings | patterns)), getattr(pipeline, part), "default")
         for name, weight in getattr(pipeline, part).named_parameters():
             if "lora_B" in name:
                 torch.nn.init.normal_(weight, std=0.2)
@@ -48,15 +48,16 @@ def weights_in(pipeline: Any, names: dict[str, tuple[str, str]]) -> list[LoraWei
     for part in names:
         for name, layer in getattr(pipeline, part).named_modules():
             if isinstance(layer, LoraLayer):
-                dora = "default" in layer.lora_magnitude_vector
+                lora: Any = layer
+                dora = "default" in lora.lora_magnitude_vector
                 found.append(
                     LoraWeights(
                         part,
                         name,
-                        layer.lora_A["default"].weight,
-                        layer.lora_B["default"].weight,
-                        float(layer.lora_alpha["default"]),
-                        layer.lora_magnitude_vector["default"].weight.flatten() if dora else None,
+                        lora.lora_A["default"].weight,
+                        lora.lora_B["default"].weight,
+                        float(lora.lora_alpha["default"]),
+                        lora.lora_magnitude_vector["default"].weight.flatten() if dora else None,
                     )
                 )
     assert found

@@ -115,7 +115,8 @@ def test_a_lora_with_the_names_of_the_models_own_code_changes_its_weights(
     before, after = tmp_path / "before.safetensors", tmp_path / "after.safetensors"
     assert convert(folder, before, "--to", "single_file") == 0
     expected = load_file(before)
-    generator, lora = torch.Generator().manual_seed(0), {}
+    generator = torch.Generator().manual_seed(0)
+    lora: dict[str, Any] = {}
     for name, weight in expected.items():
         module = name.removeprefix("model.diffusion_model.").removesuffix(".weight")
         if weight.dim() != 2 or not name.endswith(".weight") or "pos_embed" in name:

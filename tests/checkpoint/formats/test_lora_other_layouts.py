@@ -56,7 +56,7 @@ def test_layouts_of_diffusers_old_scripts_are_read_as_diffusers_reads_them(name:
 
     reader = StableDiffusionPipeline.from_pretrained(sd)
     reader.load_lora_weights(str(file))
-    theirs = {
+    theirs: dict[tuple[str, str], Any] = {
         (part, module): layer
         for part in SD
         for module, layer in getattr(reader, part).named_modules()
@@ -85,13 +85,13 @@ def test_a_folder_that_peft_saved_is_read_with_its_alpha(
     targets = ["to_q", "to_k", "conv1"] if part == "unet" else ["q_proj", "fc1"]
     settings = LoraConfig(r=3, lora_alpha=6, target_modules=targets, alpha_pattern={targets[1]: 2}, **more)
     torch.manual_seed(1)
-    model = get_peft_model(getattr(StableDiffusionPipeline.from_pretrained(sd), part), settings)
+    model: Any = get_peft_model(getattr(StableDiffusionPipeline.from_pretrained(sd), part), settings)
     for name, weight in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weight)
     model.save_pretrained(tmp_path)
     read = {one.module: one for one in read_lora(tmp_path / "adapter_model.safetensors", SD)}
-    layers = {
+    layers: dict[str, Any] = {
         name.removeprefix("base_model.model."): layer
         for name, layer in model.named_modules()
         if isinstance(layer, LoraLayer)
@@ -130,9 +130,9 @@ def test_a_peft_file_without_its_config_or_for_either_encoder_is_explained(tmp_p
 @pytest.mark.parametrize("init", ["pissa", "olora", "gaussian"])
 def test_a_peft_adapter_of_a_changed_base_is_refused(init: Any, tmp_path: Path) -> None:
     """peft subtracts the first values of PiSSA and OLoRA from the base model; its file does not have them."""
-    base = torch.nn.ModuleDict({"down_blocks": torch.nn.ModuleList([torch.nn.Linear(8, 8)])})
+    base: Any = torch.nn.ModuleDict({"down_blocks": torch.nn.ModuleList([torch.nn.Linear(8, 8)])})
     before = base["down_blocks"][0].weight.detach().clone()
-    model = get_peft_model(base, LoraConfig(r=2, lora_alpha=4, target_modules=["0"], init_lora_weights=init))
+    model: Any = get_peft_model(base, LoraConfig(r=2, lora_alpha=4, target_modules=["0"], init_lora_weights=init))
     model.save_pretrained(tmp_path)
     layer = model.base_model.model["down_blocks"][0]
     whole = layer.base_layer.weight + layer.get_delta_weight("default")
@@ -240,7 +240,7 @@ def test_settings_in_a_header_that_are_none_are_refused(header: dict[str, object
         ({"B": torch.ones(8, 3)}, "incompatible shapes"),
     ],
 )
-def test_tensors_that_are_no_lora_are_refused(changed: dict[str, Tensor], words: str, tmp_path: Path) -> None:
+def test_tensors_that_are_no_lora_are_refused(changed: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=words):
         read_lora(lora_file(tmp_path, **changed), SD)
 

@@ -127,10 +127,9 @@ def test_diffusers_own_names_for_dora_in_kohyas_layout_fit(dora: Any, sdxl: Path
     state, alphas = table._convert_non_diffusers_lora_to_diffusers(mapped)
     reader.load_lora_into_unet(state, network_alphas=alphas, unet=reader.unet)
     trained = {(one.submodule, one.module): one.magnitude for one in weights_in(dora, unet)}
+    layers: dict[str, Any] = {n: layer for n, layer in reader.unet.named_modules() if isinstance(layer, LoraLayer)}
     loaded = {
-        ("unet", name): layer.lora_magnitude_vector["default_0"].weight.flatten()
-        for name, layer in reader.unet.named_modules()
-        if isinstance(layer, LoraLayer)
+        ("unet", name): layer.lora_magnitude_vector["default_0"].weight.flatten() for name, layer in layers.items()
     }
     assert loaded.keys() == trained.keys()
     assert all(torch.equal(loaded[place], lengths) for place, lengths in trained.items() if lengths is not None)
@@ -146,7 +145,7 @@ def test_peft_reads_the_unet_s_adapter(sd: Path, tmp_path: Path) -> None:
     reader = StableDiffusionPipeline.from_pretrained(sd)
     inject_adapter_in_model(LoraConfig(r=3, lora_alpha=6, target_modules=ALL), reader.unet, "default")
     state = {name.removeprefix("unet."): tensor for name, tensor in load_file(file).items()}
-    outcome = set_peft_model_state_dict(reader.unet, state)
+    outcome: Any = set_peft_model_state_dict(reader.unet, state)
     assert outcome.unexpected_keys == []
     assert same(generate(reader), generate(pipeline))
 

@@ -79,7 +79,7 @@ def test_an_inpainting_model_keeps_its_nine_channels(tmp_path: Path) -> None:
 def test_real_sizes_have_the_names_that_everybody_knows() -> None:
     """The names of Stable Diffusion 1, whose UNet has four blocks with two layers each."""
     with torch.device("meta"):
-        unet = UNet2DConditionModel(cross_attention_dim=768)
+        unet: Any = UNet2DConditionModel(cross_attention_dim=768)
     names = {place.name for name in unet.state_dict() if (place := unet_name(name, dict(unet.config)))}
     assert len(names) == len(unet.state_dict()) == 686
     for known in (

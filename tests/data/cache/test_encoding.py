@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def test_failing_encode_raises_and_keeps_what_was_done(folder: Path, tmp_path: P
     index = indexed(config)
     encoding = RecordingEncode()
 
-    def fails_at_the_sixth(examples, size):
+    def fails_at_the_sixth(examples: Any, size: int) -> Any:
         if len(encoding.examples) == 5:
             raise RuntimeError("the image is odd")
         return encoding(examples, size)
@@ -59,7 +60,8 @@ def test_batch_is_encoded_without_its_broken_image(folder: Path, tmp_path: Path)
     damage(folder / "4.png")
     config = config_for(folder, cache=tmp_path / "c", aspect_ratio_bucketing=False, horizontal_flip=True)
     index = indexed(config)
-    encoding, reported = RecordingEncode(), []
+    encoding = RecordingEncode()
+    reported: list[tuple[int, int]] = []
     cache = Cache(tmp_path / "c", "f", index, config)
     work = cache.batches(cache.missing(), 4)
     cache.encode(work, encoding, 0, lambda done, total: reported.append((done, total)))
@@ -75,9 +77,10 @@ def test_batch_is_encoded_without_its_broken_image(folder: Path, tmp_path: Path)
 def test_batches_are_halved_until_they_fit_into_memory(folder: Path, tmp_path: Path) -> None:
     config = config_for(folder, cache=tmp_path / "c", aspect_ratio_bucketing=False)
     index = indexed(config)
-    encoding, reported = RecordingEncode(), []
+    encoding = RecordingEncode()
+    reported: list[str] = []
 
-    def fits_two(examples, size):
+    def fits_two(examples: Any, size: int) -> Any:
         if size > 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
         return encoding(examples, size)
@@ -95,7 +98,7 @@ def test_single_image_too_large_for_memory_raises(folder: Path, tmp_path: Path) 
     index = indexed(config)
     encoding = RecordingEncode()
 
-    def fails_at_the_fifth(examples, size):
+    def fails_at_the_fifth(examples: Any, size: int) -> Any:
         if len(encoding.examples) == 4:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
         return encoding(examples, size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,7 +56,7 @@ def test_exif_orientation_is_applied(orientation: int, suffix: str, tmp_path: Pa
     data = encoded(image, suffix, exif=exif)
     (tmp_path / "x").write_bytes(data)
     assert read_image_size(str(tmp_path / "x")) == (64, 32)
-    shown = decode_image(data, (64, 32), (32, 16))
+    shown: Any = decode_image(data, (64, 32), (32, 16))
     assert shown.size == (64, 32)
     assert shown.getpixel((8, 8))[1] < 60
     assert shown.getpixel((56, 24))[1] > 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,16 +15,17 @@ from modules.config import DataError, TandemError
 from modules.data.index import concept_rows
 from modules.data.index.build import build_index
 from modules.data.index.column_store import Column, map_columns
-from modules.data.index.index import load_index
+from modules.data.index.images import read_image_size
+from modules.data.index.index import Index, load_index
 from modules.data.index.problems import write_problems
 from tests.data.helpers import config_for, index_of, write_image
 
 
-def names(index) -> list[str]:
+def names(index: Index) -> list[str]:
     return [index.relative_path(row) for row in range(len(index))]
 
 
-def problems_by_name(index) -> dict[str, str]:
+def problems_by_name(index: Index) -> dict[str, str]:
     return {os.path.basename(problem.path): problem.what for problem in index.problems()}
 
 
@@ -151,7 +153,7 @@ def test_exif_rotation_swaps_width_and_height(tmp_path: Path) -> None:
         (lambda folder: (folder.mkdir(), (folder / "a.png").write_text("hi")), "not a PNG"),
     ],
 )
-def test_nothing_to_train_on_raises_one_sentence(tmp_path: Path, prepare, words: str) -> None:
+def test_nothing_to_train_on_raises_one_sentence(tmp_path: Path, prepare: Any, words: str) -> None:
     prepare(tmp_path / "d")
     with pytest.raises(DataError, match=words) as caught:
         index_of(config_for(tmp_path / "d", cache=tmp_path / "c"), tmp_path / "c")
@@ -185,8 +187,9 @@ def test_only_what_changed_is_opened_again(tmp_path: Path, monkeypatch: pytest.M
     first = index_of(config, cache)
     stamp = first.path.stat().st_mtime_ns
     opened: list[str] = []
-    read = concept_rows.read_image_size
-    monkeypatch.setattr(concept_rows, "read_image_size", lambda path: (opened.append(Path(path).name), read(path))[1])
+    monkeypatch.setattr(
+        concept_rows, "read_image_size", lambda path: (opened.append(Path(path).name), read_image_size(path))[1]
+    )
     assert names(index_of(config, cache)) == ["a.png", "b.png", "c.png"]
     assert opened == []
     assert first.path.stat().st_mtime_ns == stamp

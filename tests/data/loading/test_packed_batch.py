@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -49,9 +50,7 @@ def test_unpack_returns_the_packed_batch(slot_bytes: int | None) -> None:
 
 
 def test_tensors_share_one_buffer_and_are_aligned() -> None:
-    packed = PackedBatch.pack(
-        Batch({"a": torch.zeros(1, 3, dtype=torch.uint8), "b": torch.rand(1)}, *torch.ones(3, 1).unbind(), True, 1)
-    )
+    packed = PackedBatch.pack(batch_of({"a": torch.zeros(1, 3, dtype=torch.uint8), "b": torch.rand(1)}))
     tensors = packed.unpack().tensors
     assert {t.untyped_storage().data_ptr() for t in tensors.values()} == {torch.as_tensor(packed.buffer).data_ptr()}
     assert all(t.storage_offset() * t.element_size() % ALIGNMENT_BYTES == 0 for t in tensors.values())
@@ -60,7 +59,7 @@ def test_tensors_share_one_buffer_and_are_aligned() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="limits are POSIX's")
 def test_batches_arrive_without_shared_memory() -> None:
     """As with a full /dev/shm: no file may grow in the worker."""
-    loader = DataLoader(
+    loader: DataLoader[Any] = DataLoader(
         [torch.arange(1000), torch.ones(2)],  # type: ignore[arg-type]
         batch_size=None,
         num_workers=1,
@@ -72,8 +71,13 @@ def test_batches_arrive_without_shared_memory() -> None:
     assert [tensor.tolist() for tensor in received] == [list(range(1000)), [1.0, 1.0]]
 
 
-def pack_pixels(pixels: torch.Tensor) -> PackedBatch:
-    return PackedBatch.pack(Batch({"pixels": pixels}, *torch.ones(3, 1).unbind(), True, 1))
+def pack_pixels(pixels: Any) -> PackedBatch:
+    return PackedBatch.pack(batch_of({"pixels": pixels}))
+
+
+def batch_of(tensors: dict[str, torch.Tensor]) -> Batch:
+    ids, seeds, weights = torch.ones(3, 1).unbind()
+    return Batch(tensors, ids, seeds, weights, is_last_of_step=True, step_samples=1)
 
 
 def refuse_files(_: int) -> None:

@@ -29,7 +29,7 @@ def test_pixels_and_captions_are_those_of_the_loader(cached: bool, tmp_path: Pat
         (tmp_path / "images" / f"{number}.txt").write_text(f"cat {number}, a, b, c, d")
     varied = {"horizontal_flip": True, "crop_jitter": True, "tag_shuffle": True, "tag_dropout": 0.3}
     more = {"prompt_prefix": "pre ", "batch_size": 4, "cache_latents": cached}
-    config = config_for(tmp_path / "images", cache=tmp_path / "cache", **varied, **more)  # type: ignore[arg-type]
+    config = config_for(tmp_path / "images", cache=tmp_path / "cache", **varied, **more)
     index = build_index(config, config.seed, 8, tmp_path / "cache")
     examples = fill(config, index)[0] if cached else OnTheFlyExamples(index, config, lambda one: {"pixels": one.pixels})
     order = make_order(index, config, config.seed, examples.usable, 4)

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 
@@ -119,7 +120,7 @@ def test_a_snapshot_survives_serialisation() -> None:
 
 
 def test_the_main_threads_location_is_seen_from_outside() -> None:
-    seen = []
+    seen: list[Any] = []
 
     def look() -> None:
         time.sleep(0.2)

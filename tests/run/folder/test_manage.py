@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.config import ConfigError, TrainConfig, load_config, save_config
+from modules.config import Concept, ConfigError, TrainConfig, load_config, save_config
 from modules.files.trash import restore
 from modules.run import RunFolder
 from modules.run.folder.manage import rename_run, trash_run
@@ -66,7 +66,7 @@ def test_a_run_that_cannot_be_renamed_whole_keeps_its_name(run: RunFolder) -> No
 
 def test_the_queue_names_a_renamed_run_as_it_is_now(run: RunFolder) -> None:
     queue = RunQueue(run.path.parent)
-    config = TrainConfig(family="classifier", run_name="dogs", concepts=[{"path": str(run.path)}])
+    config = TrainConfig(family="classifier", run_name="dogs", concepts=(Concept(path=str(run.path)),))
     added = queue.add(config)
     queue.edit(lambda found: found.with_entry(added.changed(name="cats", state="failed")))
     rename_run(run, "cats-large")

@@ -56,7 +56,11 @@ def joined(sockets: Pair) -> tuple[Channel, Channel]:
 
 def test_messages_arrive_complete_and_in_order(sockets: Pair) -> None:
     server, client = joined(sockets)
-    messages = [{"type": "a", "text": "ünï\ud800"}, {"type": "b", "long": ["x" * 1000] * 3000}, {"type": "c"}]
+    messages: list[dict[str, object]] = [
+        {"type": "a", "text": "ünï\ud800"},
+        {"type": "b", "long": ["x" * 1000] * 3000},
+        {"type": "c"},
+    ]
     for message in messages:
         client.send(message)
         server.send(message)

@@ -26,10 +26,11 @@ def test_shared_settings_exclude_local_ones() -> None:
 
     assert shared() == shared(node_rank=1, cache_dir="x", run_name="y", concepts=[{"path": "b"}], initial_port=2000)
     assert shared() == shared(family_options={"layout": "here"})
-    for change in (
+    changes: list[dict[str, object]] = [
         {"seed": 7},
         {"family_options": {"width": 16}},
         {"concepts": [{"path": "a", "repeats": 2}]},
         {"concepts": []},
-    ):
+    ]
+    for change in changes:
         assert shared() != shared(**change)

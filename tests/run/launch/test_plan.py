@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ from tests.hosts import ROOT, skip_reason
 from tests.nvml import A100_MIG, H100, RTX, fake_nvml
 from tests.ports import free_port
 
-MULTI = {"enable_multi_gpu": True}
+MULTI: dict[str, Any] = {"enable_multi_gpu": True}
 CAN_EXPAND = sys.platform == "linux" and "microsoft" not in platform.release().lower()
 EXPANDABLE = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"} if CAN_EXPAND else {}
 
@@ -49,7 +50,7 @@ def plan(count: int = 0, /, *, environment: dict[str, str] | None = None, **sett
 
 
 def test_what_dry_run_shows_of_machines_that_are_started_over_ssh() -> None:
-    two = {"num_nodes": 2, "master_addr": "127.0.0.1", **MULTI}
+    two: dict[str, Any] = {"num_nodes": 2, "master_addr": "127.0.0.1", **MULTI}
     alone = "\n".join(preview(config(**two), plan(2, **two), ["beta"]))
     assert alone.endswith("Without --dry_run, this machine starts beta over ssh, so no other command is needed.")
     assert "torchrun" not in alone
@@ -137,7 +138,8 @@ def test_single_and_spawn_need_no_torchrun() -> None:
     assert str(TORCHRUN) not in plan(1).argv()
     spawned = plan(2, use_torchrun=False, **MULTI)
     assert (spawned.launcher, spawned.argv()[1]) == ("spawn", spawned.script_argv[0])
-    for setting in ({"num_nodes": 2}, {"max_restarts": 1}):
+    settings: list[dict[str, Any]] = [{"num_nodes": 2}, {"max_restarts": 1}]
+    for setting in settings:
         with pytest.raises(ConfigError, match="turn use_torchrun on"):
             plan(2, use_torchrun=False, **setting, **MULTI)
 
@@ -214,7 +216,8 @@ def test_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--spawn" in made.argv()
     assert "GLOO_SOCKET_IFNAME" not in made.environment()
     assert 'set "OMP_NUM_THREADS=4" && ' in made.command_line()
-    for setting in ({"num_nodes": 2}, {"max_restarts": 1}):
+    settings: list[dict[str, Any]] = [{"num_nodes": 2}, {"max_restarts": 1}]
+    for setting in settings:
         with pytest.raises(ConfigError, match="torchrun does not work on Windows"):
             plan(2, **MULTI, **setting)
 

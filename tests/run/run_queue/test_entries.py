@@ -256,7 +256,9 @@ def test_settings_of_one_method_alone_are_no_difference() -> None:
         dumped = {number: dump(TrainConfig.model_validate(config)) for number, config in enumerate(configs)}
         return [{option.path: value for option, value in each} for each in differing(dumped).values()]
 
-    full, lora, other = {}, {"method": "lora", "lora_rank": 4}, {"method": "lora"}
+    full: dict[str, object] = {}
+    other: dict[str, object] = {"method": "lora"}
+    lora = {**other, "lora_rank": 4}
     assert listed(full, lora) == [{"method": "fine_tune"}, {"method": "lora", "lora_rank": 4}]
     assert listed(full, other) == [{"method": "fine_tune"}, {"method": "lora"}]
     assert listed(lora, other) == [{"lora_rank": 4}, {"lora_rank": 16}]
@@ -286,9 +288,9 @@ def test_machines_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert queue.add(two, hosts=["gamma", "beta"]).hosts == ["gamma"], "as many as the run has other machines"
     monkeypatch.chdir(ROOT)
     relative = config_in(Path(), cache_dir="cache")
-    for hosts, place in ((["beta"], Path()), ([], ROOT)):
+    for names, place in ((["beta"], Path()), ([], ROOT)):
         found = queue.load(
-            queue.add(relative.model_copy(update={"num_nodes": 2, "enable_multi_gpu": True}), hosts=hosts)
+            queue.add(relative.model_copy(update={"num_nodes": 2, "enable_multi_gpu": True}), hosts=names)
         )
         assert Path(found.concepts[0].path) == place / "images", "in Tandem's folder on each machine"
         assert Path(found.cache_dir) == ROOT / "cache"

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -24,7 +25,7 @@ from scripts import run_queue
 from tests.runs import ROOT, environment, tiny_config
 
 pytestmark = pytest.mark.slow
-SLOW = {"family_options": {"slow_step_s": 0.05}, "max_steps": 100_000}
+SLOW: dict[str, Any] = {"family_options": {"slow_step_s": 0.05}, "max_steps": 100_000}
 
 
 @pytest.fixture(autouse=True)

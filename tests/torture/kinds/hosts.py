@@ -148,11 +148,11 @@ class _Training(Supervisor):
     codes: list[int] = []  # noqa: RUF012  # of the starts of this case
 
     @classmethod
-    def from_plan(cls, plan: LaunchPlan, folder: RunFolder, **more: Any) -> Self:
+    def from_plan(cls, plan: LaunchPlan, folder: RunFolder, *others: Any, **more: Any) -> Self:
         assert len(more["store_secret"]) == 64
         assert all(each.isprintable() for each in (*plan.argv(), *plan.environment().values()))
         assert plan.num_nodes == json.loads(folder.config_file.read_text())["num_nodes"]
-        return super().from_plan(plan, folder, **more)
+        return super().from_plan(plan, folder, *others, **more)
 
     def run(self) -> int:
         time.sleep(0.01)

@@ -34,7 +34,7 @@ class Fuzzer:
         ]
         metadata = {"modelspec.architecture": "stable-diffusion-v1/lora", "ss_network_dim": "2"}
         for layout in ("kohya", "diffusers"):
-            write_lora(places.seeds / f"{layout}.safetensors", weights, layout, _PREFIXES, metadata, torch.float32)  # type: ignore[arg-type]
+            write_lora(places.seeds / f"{layout}.safetensors", weights, layout, _PREFIXES, metadata, torch.float32)
         write_embedding(places.seeds / "one.safetensors", "<cat>", {"text_encoder": torch.randn(2, 8)}, {})
         both = {"text_encoder": torch.randn(2, 8), "text_encoder_2": torch.randn(2, 12)}
         write_embedding(places.seeds / "two.safetensors", "<cat>", both, {})
@@ -75,5 +75,5 @@ class Fuzzer:
 def _convert(file: Path, case: Path) -> None:
     for layout in ("kohya", "diffusers"):
         out = case / f"out-{layout}.safetensors"
-        convert_lora(file, out, layout, _PREFIXES, torch.float32)  # type: ignore[arg-type]
+        convert_lora(file, out, layout, _PREFIXES, torch.float32)
         assert len(read_lora(out, _PREFIXES)) == len(read_lora(file, _PREFIXES))

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from random import Random
+from typing import Any
 
 from PIL import Image
 
@@ -17,7 +18,7 @@ from modules.data.index.scan import scan_concept
 from tests.torture.kind import Places
 from tests.torture.mutations import bytes_changed, file_replaced, json_changed, text_changed
 
-_ROWS = (
+_ROWS: tuple[dict[str, Any], ...] = (
     {"file_name": "a.png", "text": "a cat"},
     {"file_name": "b.png", "caption": ["one", "two"]},
     {"file_name": "sub\\c.png", "prompt": "three"},

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -255,7 +256,8 @@ def test_a_state_that_grows_is_copied_whole(tmp_path: Path) -> None:
 def test_a_last_backup_that_failed_is_written_again_before_the_run_ends(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, refused, has_ended = Backups.write, [], threading.Event()
+    write, has_ended = Backups.write, threading.Event()
+    refused: list[Any] = []
     complete = BackupWriter.complete
 
     def refuse_once(backups: Backups, state: TrainingState, config_json: str) -> Path:

@@ -6,6 +6,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -64,7 +65,8 @@ def _show_old_index(config: TrainConfig, top: Path) -> None:
     more = top / "0" / "images" / "new.png"
     old = shutil.copy(build_index(config, config.seed, SIZE_STEP, top / "before").path, top / "old.safetensors")
     shutil.copy(next(more.parent.rglob("*.png")), more)
-    dataset.load_index = lambda path: load_index(Path(old))  # type: ignore[assignment]
+    module: Any = dataset
+    module.load_index = lambda path: load_index(Path(old))
 
 
 def failure(place: Path, job: str) -> Failure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -47,13 +48,13 @@ COMMON: dict[str, object] = {
     "samples": [{"prompt": "a red disc", "width": 16, "height": 24}],
     "sample_every": "5 steps",
 }
-TOUCHY = {
+TOUCHY: dict[str, Any] = {
     **COMMON,
     "family_options": {"width": 5, "batch_norm": True, "dropout": 0.2},
     "precision": "fp32",
     "sample_every": "never",
 }
-EXACT: dict[str, dict[str, object]] = {
+EXACT: dict[str, dict[str, Any]] = {
     "plain": {},
     "accumulated": {"batch_size": 1},
     "whole gradients": {"batch_size": 1, "fsdp_whole_gradients": True},
@@ -61,7 +62,7 @@ EXACT: dict[str, dict[str, object]] = {
     "offloaded": {"fsdp_cpu_offload": True},
     "recomputed": {"gradient_checkpointing": True},
 }
-ODD: dict[str, dict[str, object]] = {
+ODD: dict[str, dict[str, Any]] = {
     "frozen": {"family_options": {"width": 5, "frozen": True}},
     "tied": {"family_options": {"width": 5, "tied": True}},
     "without blocks": {"family": str(ROOT / "tests" / "tiny_family.py")},
@@ -77,7 +78,7 @@ ODD: dict[str, dict[str, object]] = {
         "optimizer": {"name": "adamw", "weight_decay": 0.0},  # a gradient of zero then changes nothing
     },
 }
-ROUNDED: dict[str, dict[str, object]] = {
+ROUNDED: dict[str, dict[str, Any]] = {
     "bf16": {"precision": "bf16"},
     "fp16": {"precision": "fp16"},
     "bf16 sums": {"precision": "fp32", "fsdp_reduce_precision": "bf16"},
@@ -93,7 +94,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sharded(images: Path, place: Path) -> dict[str, Run]:
     """All runs of two ranks, and those that continue others."""
 
-    def config(name: str, mode: str = "fully_sharded", **settings: object) -> TrainConfig:
+    def config(name: str, mode: str = "fully_sharded", **settings: Any) -> TrainConfig:
         group = {**group_settings(2), **TIMEOUTS, "training_mode": mode}
         return tiny_config(images, place, **{**COMMON, **group, "run_name": name.replace(" ", "-"), **settings})
 
@@ -103,7 +104,7 @@ def sharded(images: Path, place: Path) -> dict[str, Run]:
     jobs["half"] = Job(config("half", **{**TOUCHY, "max_steps": 4}))
     jobs["resumed"] = Job(config("half", **TOUCHY), "latest")
     # one sample at a time, three a step: rank 0 has one of them, and a padding micro-batch if all ranks need two
-    padded = {
+    padded: dict[str, Any] = {
         "family_options": {"width": 5, "batch_norm": True},
         "batch_size": 1,
         "global_batch_size": 3,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -77,7 +77,7 @@ def test_gradients_are_the_same_bits(kind: str, recompute: bool) -> None:
     model.load_state_dict(plain.state_dict())
     if kind != "kept":
         for block in plain.blocks:
-            quantize_(cast(nn.Linear, cast(Block, block).frozen), kind, CPU)
+            quantize_(cast(Block, block).frozen, kind, CPU)
     offloaded = offload(model, kind)
     assert [name for name, _ in model.named_parameters() if "frozen" in name] == [
         f"blocks.{number}.frozen.bias" for number in range(5)
@@ -142,7 +142,8 @@ def trained(base: TrainConfig, name: str, resume: str | None = None, **settings:
 
 @pytest.mark.slow
 def test_a_run_ends_in_the_same_bits_as_without(base: TrainConfig) -> None:
-    for name, settings in {"fp64": {}, "int8": {**INT8, **RECOMPUTED}}.items():
+    cases: dict[str, dict[str, Any]] = {"fp64": {}, "int8": {**INT8, **RECOMPUTED}}
+    for name, settings in cases.items():
         off = trained(base, f"{name}-off", **settings)
         on = trained(base, f"{name}-on", block_offload=0.7, **settings)
         assert same_state(off.state, on.state), name

@@ -38,6 +38,8 @@ def test_a_layer_is_close_to_its_weights_and_small(kind: str, error: float, size
     quantize_(layer, kind, CPU)
     assert isinstance(layer, QuantizedLinear)
     assert (layer.weight - weight).abs().max() <= error * weight.abs().max()
+    assert layer._bits is not None
+    assert layer._scales is not None
     assert layer._bits.nbytes + layer._scales.nbytes <= size * weight.numel() + 64 * 4
     assert list(layer.state_dict()) == ["bias"], "no backup holds them"
     x = torch.randn(5, 70, requires_grad=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -55,8 +56,18 @@ SDXL_UNET = {
     "addition_time_embed_dim": 256,
     "projection_class_embeddings_input_dim": 2816,
 }
-CLIP_L = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
-CLIP_G = {"hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": 32, "num_attention_heads": 20}
+CLIP_L: dict[str, Any] = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+}
+CLIP_G: dict[str, Any] = {
+    "hidden_size": 1280,
+    "intermediate_size": 5120,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 20,
+}
 
 # kohya-ss/sd-scripts networks/lora.py: UNET_TARGET_REPLACE_MODULE, UNET_TARGET_REPLACE_MODULE_CONV2D_3X3 and
 # TEXT_ENCODER_TARGET_REPLACE_MODULE.
@@ -149,11 +160,12 @@ def test_convolutions_have_a_rank_and_an_alpha_of_their_own() -> None:
             scale[name] = (wide, layer.r["default"], layer.scaling["default"])
     assert set(scale.values()) == {(True, 2, 0.5 / 2), (False, 3, 2.0 / 3)}
     plain, _ = ready(**{**LORA, "parts": BOTH})
-    assert {layer.r["default"] for layer in plain.model.modules() if hasattr(layer, "lora_A")} == {3}
+    layers: list[Any] = [layer for layer in plain.model.modules() if hasattr(layer, "lora_A")]
+    assert {layer.r["default"] for layer in layers} == {3}
 
 
 @pytest.mark.parametrize("layout", ["diffusers", "kohya"])
-def test_files_of_two_ranks_equal_the_model_in_memory(tmp_path: Path, layout: str) -> None:
+def test_files_of_two_ranks_equal_the_model_in_memory(tmp_path: Path, layout: Literal["diffusers", "kohya"]) -> None:
     settings = {**LORA, "parts": BOTH, "lora_conv_rank": 2, "lora_conv_alpha": 0.5, "lora_layouts": layout, "seed": 9}
     family, config = ready(**settings, learning_rate=0.05)
     export_of(family, train_a_little(family, config), config, {})(tmp_path)

@@ -65,7 +65,7 @@ FEED_FORWARD = {
 @pytest.mark.parametrize("kind", SIZES)
 def test_presets_choose_what_their_names_say(kind: str) -> None:
     with quiet_libraries(), torch.device("meta"):
-        model = TransformerModel(getattr(diffusers, kind)(**SIZES[kind]))
+        model: Any = TransformerModel(getattr(diffusers, kind)(**SIZES[kind]))
     attention = _chosen(model, "attention")
     more = _chosen(model, "attention_mlp") - attention
     fused = {"to_qkv_mlp_proj", "attn.to_out"} if kind == "Flux2Transformer2DModel" else set()
@@ -104,7 +104,7 @@ def _last(name: str, known: set[str]) -> str:
 @pytest.mark.parametrize("kind", SIZES)
 def test_comfyui_knows_every_key_of_diffusers_layout_or_it_is_said(kind: str, tmp_path: Path) -> None:
     with quiet_libraries(), torch.device("meta"):
-        model = TransformerModel(getattr(diffusers, kind)(**SIZES[kind]))
+        model: Any = TransformerModel(getattr(diffusers, kind)(**SIZES[kind]))
     known = comfyui_keys(kind, model.transformer.config)
     family = family_class(FAMILIES[kind])
     with_model = type("WithModel", (family,), {"meta_model": classmethod(lambda *_: model)})
@@ -131,7 +131,8 @@ def test_comfyui_knows_every_key_of_diffusers_layout_or_it_is_said(kind: str, tm
         unknown &= layers.keys()
         said = expected_file_limits(with_model, config)
         assert bool(said) is bool(unknown)
-        assert all(re.search(rf"has for {len(unknown)} layers, such as (\S+),", each)[1] in unknown for each in said)
+        examples = [re.search(rf"has for {len(unknown)} layers, such as (\S+),", each) for each in said]
+        assert all(example is not None and example[1] in unknown for example in examples)
         assert not unknown or kind == "Lumina2Transformer2DModel" or targets in ("all", "all_linear")
     attention = {"lora_weight_decompose": True, "lora_targets": "attention"}
     dora = TrainConfig.model_validate(config.model_dump() | attention)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -99,7 +100,7 @@ def test_few_gradients_are_in_memory_at_a_time() -> None:
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lion", {"name": "sgd", "fused": True}], ids=str)
 def test_what_is_not_finite_changes_nothing(optimizer: object) -> None:
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model: Any = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     backward = fused(model, optimizer=optimizer)
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     backward.step(model(torch.full((1, 3), math.inf)).sum(), [], 0)
@@ -126,7 +127,7 @@ def test_skipped_steps_are_skipped_and_reported(images: Path, tmp_path: Path) ->
 
 def test_memory_that_runs_out_within_a_step_ends_the_run() -> None:
     """Some weights have their step by then, so it cannot be repeated in smaller pieces."""
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model: Any = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     backward = fused(model)
 
     def fail(_: object) -> None:

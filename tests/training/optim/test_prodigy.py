@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -44,7 +45,7 @@ def trained(
     return weights[0].detach(), weights[1].detach()
 
 
-def reference(share: float, rate: float, **settings: object) -> tuple[Tensor, Tensor]:
+def reference(share: float, rate: float, **settings: Any) -> tuple[Tensor, Tensor]:
     """The same of pytorch_optimizer's Prodigy with one rate, if the second weight is `share` times one that it sees.
 
     A step of Prodigy has the same size in each weight (Mishchenko and Defazio 2023, arXiv:2306.06101, algorithm 3), so
@@ -63,7 +64,7 @@ def reference(share: float, rate: float, **settings: object) -> tuple[Tensor, Te
     "settings", [{}, {"safeguard_warmup": True}, {"bias_correction": True, "d_coef": 0.5}], ids=str
 )
 @pytest.mark.parametrize(("share", "rate"), [(0.25, 1.0), (0.01, 0.5)])
-def test_a_group_with_a_lower_rate_takes_smaller_steps(share: float, rate: float, settings: dict[str, object]) -> None:
+def test_a_group_with_a_lower_rate_takes_smaller_steps(share: float, rate: float, settings: dict[str, Any]) -> None:
     found = trained((1.0, share), rate, **settings)
     for one, expected in zip(found, reference(share, rate, **settings), strict=True):
         torch.testing.assert_close(one, expected, rtol=1e-7, atol=1e-9)

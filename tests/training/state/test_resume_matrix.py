@@ -135,7 +135,8 @@ def test_a_resumed_run_is_the_uninterrupted_one(images: Path, tmp_path: Path, ca
     assert code == 0, run.failure(0)
     whole, steps, metrics = run.state, steps_of(run), [event["loss"] for event in run.events("validation")]
     assert whole.position.step == STEPS
-    assert "fp16" not in case or whole.scaler["scale"] < 65536
+    scaler: dict[str, Any] = dict(whole.scaler)
+    assert "fp16" not in case or scaler["scale"] < 65536
     interrupted(run)
     # the fault is behind: the resumed run counts its forwards anew
     options = {n: v for n, v in CASES[case].get("family_options", {}).items() if n != "faults"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from modules.monitoring import Report
+from modules.monitoring.report_protocol import SilentReport
 from modules.training.step.dropout import PerSampleDropout, SampleMasks, draw_call_seed, draw_mask
 from modules.training.studies.parity import loss_difference, weight_difference
 from tests.runs import ROOT, Run, tiny_config, train_alone
@@ -23,7 +24,7 @@ DROPPED: dict[str, object] = {"precision": "fp64", "max_steps": 12, "family_opti
 SEEDS = torch.tensor([3, 1 << 61, 5, 77, 12, 1])
 
 
-class Warnings(Report):
+class Warnings(SilentReport):
     """Keeps what it is warned of."""
 
     def __init__(self) -> None:
@@ -207,7 +208,7 @@ def test_compiled_layers_drop_the_same_in_every_micro_batch() -> None:
     dropout = PerSampleDropout(model, CPU, Warnings(), compiled=True)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    compiled = torch.compile(model, backend="aot_eager", dynamic=False, fullgraph=True)
+    compiled: Any = torch.compile(model, backend="aot_eager", dynamic=False, fullgraph=True)
     x = torch.randn(6, 50, requires_grad=True)
     whole = dropped(compiled, dropout, x, SEEDS)
     whole.sum().backward()

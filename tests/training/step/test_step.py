@@ -33,14 +33,15 @@ def guarded(
     model: nn.Module, max_norm: float | None = 1.0, precision: Name = "fp32", **optimizer: object
 ) -> GuardedStep:
     config = TrainConfig.model_validate({"optimizer": {"name": "adamw", **optimizer}, "learning_rate": 0.1})
-    optimizer = build_optimizer(model.parameters(), config)
-    return GuardedStep(optimizer, Weights(model), Precision(precision, CPU).scaler, max_norm)
+    return GuardedStep(
+        build_optimizer(model.parameters(), config), Weights(model), Precision(precision, CPU).scaler, max_norm
+    )
 
 
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("settings", [{"fused": True}, {}, {"name": "sgd", "fused": True}, {"name": "lion"}], ids=str)
-def test_a_gradient_that_is_not_finite_changes_nothing(settings: dict[str, object], bad: float, first: bool) -> None:
+def test_a_gradient_that_is_not_finite_changes_nothing(settings: dict[str, Any], bad: float, first: bool) -> None:
     model = nn.Linear(3, 2)
     step = guarded(model, **settings)
     twin = nn.Linear(3, 2)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -57,7 +58,7 @@ def test_the_search_stops_where_memory_runs_out(images: Path, tmp_path: Path, mo
 def test_the_search_ends_at_what_the_data_can_fill(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopping = {"early_stopping_patience": 3, "validation_split": 0.1, "validate_every": "1 epoch"}
+    stopping: dict[str, Any] = {"early_stopping_patience": 3, "validation_split": 0.1, "validate_every": "1 epoch"}
     code, run = search_alone(images, tmp_path, monkeypatch, aspect_ratio_bucketing=False, **stopping)
     assert code == 0
     assert 30 < found(run).batch_size == found(run).most < 41  # those that are not held out

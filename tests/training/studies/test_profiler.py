@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -56,8 +57,8 @@ def test_a_run_that_ends_early_keeps_what_was_traced_and_one_too_short_says_so(i
 
 def test_a_profile_that_cannot_be_written_does_not_end_the_run(images: Path, tmp_path: Path) -> None:
     warnings: list[str] = []
-    report = SilentReport()
-    report.warning = warnings.append  # type: ignore[method-assign]
+    report: Any = SilentReport()
+    report.warning = warnings.append
     (tmp_path / "profile").write_text("a file is in the way")
     weight = torch.nn.Parameter(torch.ones(3))
     weight.grad = torch.ones(3)
