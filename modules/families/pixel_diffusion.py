@@ -101,7 +101,7 @@ class PixelDiffusion(Family):
 
     @classmethod
     def noise_levels(cls, config: TrainConfig) -> NoiseLevels:
-        options = read_options(PixelOptions, config.family_options)
+        options = read_options(cls.Options, config.family_options)
         return NoiseLevels(partial(sample_training_t, options), f"shifted by {options.shift:g}")
 
     @classmethod
@@ -109,7 +109,7 @@ class PixelDiffusion(Family):
         given = config.family_options
         options = given if config.base_model is None else _options_of(Path(config.base_model), given)
         with torch.device("meta"):
-            return build_model(read_options(PixelOptions, options))
+            return build_model(read_options(cls.Options, options))
 
     @classmethod
     def load(cls, config: TrainConfig) -> Self:
@@ -117,10 +117,10 @@ class PixelDiffusion(Family):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             if config.base_model is None:
-                options = read_options(PixelOptions, config.family_options)
+                options = read_options(cls.Options, config.family_options)
                 return cls(config, options, build_model(options))
             folder = Path(config.base_model)
-            options = read_options(PixelOptions, _options_of(folder, config.family_options))
+            options = read_options(cls.Options, _options_of(folder, config.family_options))
             return cls(config, options, _load_model(folder, options))
 
     def fingerprint(self) -> str:

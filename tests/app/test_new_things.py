@@ -80,8 +80,8 @@ FILES = {
 LINES = [
     ("modules/config/sections/optimizers.py", "\ndef _name(", OPTIMIZER),
     ("modules/config/sections/output.py", "    log_every:", SETTING),
-    ("app/sections/output.py", '("log_every", ', '("log_every", "count_every", '),
-    ("modules/training/actions/__init__.py", "(VALIDATE, ", "(COUNT, VALIDATE, "),
+    ("app/sections/output.py", '"log_every",', '"log_every", "count_every",'),
+    ("modules/training/actions/__init__.py", "= (", "= (COUNT, "),
     (
         "modules/training/actions/__init__.py",
         "from modules.training.actions.custom",

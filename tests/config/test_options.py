@@ -55,8 +55,8 @@ def test_dependencies_name_known_settings() -> None:
         for term in filter(None, (option.depends_on or "").split(" & ")):
             name, _, wanted = term.removeprefix("!").partition("=")
             assert name in paths, option
-            other = find_option(TrainConfig, name)
-            assert other is not None
+            other = find_option(TrainConfig, name, option.variant)
+            assert other is not None, f"{option.variant} has no {name}"
             assert not wanted or set(wanted.split("|")) <= set(other.choices), option
 
 
@@ -65,7 +65,7 @@ def test_a_setting_needs_what_the_settings_that_it_depends_on_need() -> None:
     for option in ALL:
         terms = list(filter(None, (option.depends_on or "").split(" & ")))
         for term in terms:
-            needed = find_option(TrainConfig, term.partition("=")[0])
+            needed = find_option(TrainConfig, term.partition("=")[0], option.variant)
             if needed is not None:  # not one that has to be off
                 assert set(filter(None, (needed.depends_on or "").split(" & "))) <= set(terms), option.path
 
