@@ -6,7 +6,7 @@ import os
 import subprocess
 import tkinter as tk
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal
@@ -139,11 +139,11 @@ class RunActions:
             if found.is_of_another_model or not found.different:
                 self.resume_in(folder)
             else:
-                ask_to_resume(self._owner, found, chosen)
+                ask_to_resume(self._owner, found, partial(chosen, config.model_copy(update=found.names)))
 
-        def chosen(answer: Answer) -> None:
+        def chosen(current: TrainConfig, answer: Answer) -> None:
             if answer:
-                self.resume_in(folder, config if answer == "current settings" else None)
+                self.resume_in(folder, current if answer == "current settings" else None)
 
         self._mark_starting()
         self._state.background.run(partial(compare, folder, config), known, self._not_started)
@@ -366,6 +366,7 @@ class ExistingRun:
     different: tuple[str, ...] = ()  # names of settings
     described: tuple[str, ...] = ()  # the same in words
     fixed: tuple[str, ...] = ()  # the titles of those that must not change on resume
+    names: Mapping[str, object] = field(default_factory=dict)  # its run_name and runs_dir, as its settings have them
 
     @property
     def answer_to_resume(self) -> Answer:
@@ -424,7 +425,8 @@ def compare(folder: RunFolder, config: TrainConfig) -> ExistingRun:
         fixed = {_title("family"): None, **fixed}  # no backup of one is one of the other
     ending = ENDINGS.get(EventSummary.of_file(folder.events_file).reason)
     described = tuple(_described(name, before, now) for name in names)
-    return ExistingRun(folder, ending is not None and ending.is_complete, names, described, tuple(fixed))
+    own = {name: before[name] for name in ("run_name", "runs_dir")}
+    return ExistingRun(folder, ending is not None and ending.is_complete, names, described, tuple(fixed), own)
 
 
 def ask_about_existing(owner: tk.Misc, existing: ExistingRun, chosen: Callable[[Answer], object]) -> None:

@@ -58,8 +58,7 @@ class Session:
         """Open what the file says; returns what the user should know, or an empty string."""
         saved, message = self._read(), self._state.second_window
         if saved is None:
-            self._keep_unread()
-            return message or self._of_another_user()
+            return message or self._of_another_user() or self._kept("The last window's settings cannot be read.")
         if message:
             saved = saved.model_copy(update={"unsaved": None})
         draft, what = self._state.draft, saved.file or saved.preset
@@ -83,7 +82,7 @@ class Session:
         try:
             draft.replace_all(migrate(saved.unsaved, "The unsaved settings of the last window"))
         except ConfigError as error:
-            return f"{error} They are kept in {self._keep_unread()}."
+            return self._kept(str(error))
         return "Your unsaved changes are back; Undo returns to what was saved."
 
     def save(self, *, keeps_edits: bool) -> None:
@@ -138,12 +137,19 @@ class Session:
         except (OSError, FileFault):
             return None
 
-    def _keep_unread(self) -> Path:
-        """A copy of what this program cannot read, such as a newer one's: the next save replaces the session."""
+    def _kept(self, why: str) -> str:
+        """Keep a copy of what this program cannot read, such as a newer one's: the next save replaces the session.
+
+        The reason, and where the copy is; empty without a file.
+        """
         kept = self._file.with_name("session-unread.json")
-        with suppress(OSError):
+        try:
             shutil.copyfile(self._file, kept)
-        return kept
+        except FileNotFoundError:
+            return ""
+        except OSError:
+            return why
+        return f"{why} They are kept in {kept}."
 
     def _of_another_user(self) -> str:
         """Why the settings of the last window are not back, if the file that has them is another user's."""

@@ -89,7 +89,7 @@ class Views:
 
         if self._state.run is not None:
             run, typed = self._state.run, self._state.typed["custom_sample"]
-            generate = partial(self.generate, None)
+            generate = partial(self.generate, run.folder)
             self.asked = CustomSampleDialog(self._root, run, typed, generate, self._state.say)
             self.asked.show()
 

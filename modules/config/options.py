@@ -192,7 +192,7 @@ def _option(
         depends_on=_prefixed(cast("str | None", extra.get("depends_on")), prefix),
         picks=cast("Picks | None", extra.get("picks")),
         empty=str(extra.get("empty") or ""),
-        choice_titles=titles or tuple(own_titles.get(choice) or in_words(choice) for choice in literals),
+        choice_titles=titles or tuple(own_titles.get(str(choice)) or in_words(str(choice)) for choice in literals),
         resume=cast("Resume", extra.get("resume", "free")),
         section=section,
         variant=variant,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,10 +84,12 @@ def _seen_twice(index: Index) -> Iterator[str]:
         if number != other and one and another and Path(one).is_relative_to(another)
     ]
     sharing = set[int]().union(*pairs)
-    if not sharing:
+    rows = np.flatnonzero(np.isin(index.concept, sorted(sharing)))
+    if not len(rows) or index.validation[rows].all() or not index.validation[rows].any():
         return
-    rows = np.flatnonzero(np.isin(index.concept, sorted(sharing))).tolist()
-    places = {row: posixpath.join(real[index.concept[row]], index.relative_path(row)) for row in rows}
+    places = {
+        row: os.path.normpath(os.path.join(real[index.concept[row]], index.relative_path(row))) for row in rows.tolist()
+    }
     trained = {place for row, place in places.items() if not index.validation[row]}
     both = sorted({place for row, place in places.items() if index.validation[row]} & trained)
     if both:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -59,12 +60,14 @@ class DatasetSummary:
         return [*lines, f"  and {len(rest):,} more sizes with {sum(rest):,} images"] if rest else lines
 
 
-def summarize_dataset(index: Index, examples: Examples, order: Order) -> DatasetSummary:
-    """The summary of a run's dataset."""
+def summarize_dataset(
+    index: Index, examples: Examples, order: Order, captions: Collection[str] = CAPTION_SUFFIXES
+) -> DatasetSummary:
+    """The summary of a run's dataset; files with the suffixes `captions` are not passed over."""
     training = examples.usable & ~index.validation
     names, counts = np.unique(index.bucket[training], return_counts=True)
     others = sum((Counter(found) for found in index.header.other_files), Counter[str]())
-    for suffix in CAPTION_SUFFIXES:
+    for suffix in [each for each in others if each in captions or " " in each or each == "unreadable"]:
         del others[suffix]
     found = sorted(zip(counts.tolist(), names.tolist(), strict=True), reverse=True)
     return DatasetSummary(

@@ -71,7 +71,7 @@ def test_resume_asks_where_the_settings_on_screen_differ(
     folder = RunFolder(home / "runs" / "cats")
     driver.draft.open_config(load_config(folder.config_file))
     driver.window.actions.follow(folder.path)
-    for path, value in changes.items():
+    for path, value in {"run_name": "dogs", **changes}.items():
         driver.draft.set(path, value)
     resumed: list[TrainConfig | None] = []
     monkeypatch.setattr(driver.window.actions, "resume_in", lambda _, config=None: resumed.append(config))
@@ -86,6 +86,7 @@ def test_resume_asks_where_the_settings_on_screen_differ(
         driver.wait(lambda: resumed, "the resume")
     driver.settle()
     assert [each and each.learning_rate for each in resumed] == ([] if resumed_with == "nothing" else [resumed_with])
+    assert all(each is None or each.run_name == "cats" for each in resumed), "it stays the same run"
     assert driver.dialogs() == []
 
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
-from modules.config import SECTIONS, TrainConfig, dump, find_option, is_active, options
+from modules.config import SECTIONS, Section, TrainConfig, dump, find_option, is_active, options, setting
 
 ALL = options(TrainConfig)
 
@@ -90,3 +92,10 @@ def test_is_active(path: str, variant: str | None, given: dict[str, object], act
     option = find_option(TrainConfig, path, variant)
     assert option is not None
     assert is_active(option, dump(TrainConfig.model_validate(given))) is active
+
+
+def test_choices_of_a_users_family_may_be_numbers() -> None:
+    class Options(Section):
+        size: Literal[1, 2] = setting(1, title="Size", help="1 is small, 2 is large.")
+
+    assert options(Options)[0].choice_titles == ("1", "2")

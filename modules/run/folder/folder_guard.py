@@ -21,7 +21,7 @@ class FolderGuard:
         self._folder = folder
         self._config = b""
         self.has_restored = False
-        self._marks = ExitStack()  # of this process in the new folder, until it ends
+        self._marks = ExitStack()  # of this process in the new folder
         with suppress(OSError, FileFault):
             self._config = read_bytes(folder.config_file)
 
@@ -39,9 +39,14 @@ class FolderGuard:
         self._mark()
         return True
 
+    def close(self) -> None:
+        """The run has ended: take the marks back."""
+        self._marks.close()
+
     def _mark(self) -> None:
         """As in the folder that is gone: a window finds the run and can stop it, and nobody starts it twice."""
-        self._marks.enter_context(pidfile_held(self._folder))
+        if not self._folder.machine:
+            self._marks.enter_context(pidfile_held(self._folder))
         with suppress(ResumeError):
             self._marks.enter_context(supervisor_lock(self._folder))
 

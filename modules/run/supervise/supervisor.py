@@ -8,7 +8,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -164,7 +164,7 @@ class Supervisor:
             raise not_writable_error(self._folder.path, error) from error
         environment = dict(os.environ)
         folder = torchrun_folder(environment) if str(TORCHRUN) in self._argv else nullcontext()
-        with log, self._requests.handlers_installed(), folder:
+        with log, self._requests.handlers_installed(), folder, closing(self._watch):
             child = start_child(self._argv, log, self._child_environment(environment))
             self._watch.launcher_pid = child.pid
             try:
@@ -388,6 +388,10 @@ class ProcessWatch:
     def is_folder_lost(self) -> bool:
         """Whether the run folder was gone, or is now."""
         return self._guard.has_restored or (self.events.has_started and not self._folder.events_file.exists())
+
+    def close(self) -> None:
+        """The processes have ended."""
+        self._guard.close()
 
     def check(self) -> None:
         """Kill what is overdue; now and then also look for what takes longer to see. Call it several times a second."""

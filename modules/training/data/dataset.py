@@ -24,7 +24,7 @@ from modules.data.index.scan import concept_root
 from modules.data.loading.loader import Examples, Loader, make_loader
 from modules.data.loading.on_the_fly import OnTheFlyExamples, file_hashes
 from modules.data.loading.order import Order, StepSamples, make_order, validation_steps
-from modules.data.missing import missing_data
+from modules.data.missing import CAPTION_SUFFIXES, missing_data
 from modules.data.summary import summarize_dataset
 from modules.distributed import RankGroup, SharedFolderGroups
 from modules.families._family import Family
@@ -278,8 +278,9 @@ def _report_dataset(
 ) -> None:
     """Log the summary of the dataset, and warn about captions and unusable files."""
     ranks.run_on_rank0("problems", lambda: write_problems(problems, problems_file))
-    report.data(summarize_dataset(index, examples, order).lines())
-    for warning in missing_data(config, index):
+    suffixes = {suffix.lower() for concept in config.concepts for suffix in concept.caption_extensions}
+    report.data(summarize_dataset(index, examples, order, {*CAPTION_SUFFIXES, *suffixes}).lines())
+    for warning in missing_data(config, index) if ranks.rank == 0 else ():
         report.warning(warning)
     prefixes = [config.concepts[number].prompt_prefix for number in index.concept]
     captions = [prefix + caption for row, prefix in enumerate(prefixes) for caption in index.captions(row)]
