@@ -87,11 +87,11 @@ def _seen_twice(index: Index) -> Iterator[str]:
     rows = np.flatnonzero(np.isin(index.concept, sorted(sharing)))
     if not len(rows) or index.validation[rows].all() or not index.validation[rows].any():
         return
-    places = {
-        row: os.path.normpath(os.path.join(real[index.concept[row]], index.relative_path(row))) for row in rows.tolist()
-    }
-    trained = {place for row, place in places.items() if not index.validation[row]}
-    both = sorted({place for row, place in places.items() if index.validation[row]} & trained)
+    places: tuple[set[str], set[str]] = (set(), set())  # of those that are trained on, and of those held out
+    for row in rows.tolist():
+        place = os.path.normpath(os.path.join(real[index.concept[row]], index.relative_path(row)))
+        places[int(index.validation[row])].add(place)
+    both = sorted(places[0] & places[1])
     if both:
         yield (
             f"{'1 image is' if len(both) == 1 else f'{len(both):,} images are'} trained on and held out, such as "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from modules.config import TrainConfig
 from modules.run import EventLog, RunFolder, read_events
 from modules.run.folder.folder_guard import FolderGuard, remove_unstarted_run
+from modules.run.folder.pidfile import find_launcher
 
 
 def test_deleted_folder_is_recreated_with_config(tmp_path: Path) -> None:
@@ -21,6 +23,18 @@ def test_deleted_folder_is_recreated_with_config(tmp_path: Path) -> None:
     assert guard.restore() is False
     assert folder.config_file.read_bytes() == before
     assert folder.commands_dir.is_dir()
+
+
+def test_the_recreated_folder_is_that_of_this_process_until_its_run_ends(tmp_path: Path) -> None:
+    folder = RunFolder.create(TrainConfig(runs_dir=str(tmp_path), run_name="one"))
+    guard = FolderGuard(folder)
+    folder.path.rename(tmp_path / "moved")
+    guard.restore()
+    launcher = find_launcher(folder)
+    assert launcher is not None
+    assert launcher.process.pid == os.getpid()
+    guard.close()
+    assert find_launcher(folder) is None
 
 
 def test_events_continue_in_the_recreated_folder(tmp_path: Path) -> None:
