@@ -107,8 +107,10 @@ def read_with_imports(path: Path) -> tuple[CodeFile, ...]:
         if added:
             pending = list(found)  # a folder that one file adds counts for all of them
             continue
-        for name in _located(uses, folders, finders):
-            if Path(name) not in found and is_users(name, str(home), folders):
+        run_by_path = [each for each in uses.files if os.path.isfile(each) and not _is_of_environment(each)]
+        named = (each for each in _located(uses, folders, finders) if is_users(each, str(home), folders))
+        for name in (*run_by_path, *named):
+            if Path(name) not in found:
                 found[Path(name)] = read_code(Path(name))
                 pending.append(Path(name))
     return tuple(found.values())
@@ -124,6 +126,11 @@ def is_users(file: str, home: str, added: Collection[str]) -> bool:
     return any(_is_below(file, each) for each in of_user) and not any(
         _is_below(file, each) for each in (*LIBRARIES, *OUR_FOLDERS, *others)
     )
+
+
+def _is_of_environment(file: str) -> bool:
+    others = [each for each in (*_AT_START, *_CACHES) if each != str(ROOT)]
+    return any(_is_below(os.path.abspath(file), each) for each in (*LIBRARIES, *OUR_FOLDERS, *others))
 
 
 def _is_below(file: str, folder: str) -> bool:
@@ -144,7 +151,6 @@ def _check_limits(path: Path, found: Mapping[Path, CodeFile], folders: Collectio
 
 
 def _located(uses: _Uses, folders: Collection[str], finders: dict[str, FileFinder]) -> Iterator[str]:
-    yield from (each for each in uses.files if os.path.isfile(each))
     for base, name in uses.names:
         yield from _find(name, [base] if base else folders, finders)
 
@@ -232,6 +238,10 @@ def _path(node: ast.expr | None, known: Mapping[str, str]) -> str | None:
             return _joined([_path(each, known) for each in inner_values], "")
         case ast.Call(func=ast.Attribute(attr="getcwd" | "cwd")):
             return os.getcwd()
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="Path"), attr="home")):
+            return os.path.expanduser("~")
+        case ast.Call(func=ast.Attribute(attr="expanduser"), args=[given]) if inside := _path(given, known):
+            return os.path.expanduser(inside)
         case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name) as function, args=args):
             receiver = _path(function.value, known) if isinstance(function, ast.Attribute) else None
             parts = [*([] if receiver is None else [receiver]), *(_path(each, known) for each in args)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from modules.diffusion.base_model_files import DAMAGED
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.files import FileFault
 
+_RUN_OUT: Final = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO)
 _TOKENIZER: Final = "tokenizer.json"
 
 
@@ -35,6 +37,10 @@ def damage_refused(
     except BaseException as error:
         if not _is_of_library(error):
             raise
+        if isinstance(error, ImportError):
+            advice = "Install that package in Tandem's environment."
+        elif _is_of_machine(error):
+            advice = "The model may be whole: memory, the disk or the files that a process may open have run out."
         named = "" if folder is None else f" ({_suspects(folder, files)})"
         raise ConfigError(f"{label}{named}: {first_line(error)}", advice) from error
 
@@ -50,6 +56,14 @@ def first_line(error: BaseException) -> str:
 def _is_of_library(error: BaseException) -> bool:
     """Unlike Ctrl-C; tokenizers raises plain Exceptions, and its panics are not even these."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def _is_of_machine(error: BaseException) -> bool:
+    """Whether it says that memory, the disk or files to be opened have run out, whatever the model is."""
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) in _RUN_OUT:
+        return True
+    said = str(error).lower()
+    return isinstance(error, RuntimeError) and ("out of memory" in said or "can't allocate memory" in said)
 
 
 def _suspects(folder: Path, patterns: Sequence[str]) -> str:

@@ -64,6 +64,7 @@ class TransformerFile:
     # Whether a layer of this name there (_ for dots, * for the number of its block), with so many rows and columns, is
     # this model's; None if that does not tell. Only for models that share all names with another.
     is_own: Callable[[str, int, int], bool | None] | None = None
+    is_rarer: bool = False  # than another model with the same names: what fits both is taken for the other's
 
 
 @dataclass(frozen=True)

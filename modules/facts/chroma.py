@@ -28,6 +28,7 @@ FACTS = FamilyFacts(
         },
         SIGNATURE,
         mlp_rows=4,
+        is_rarer=True,
     ),
     architecture="chroma",
     architectures=("chroma",),

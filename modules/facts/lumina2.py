@@ -57,6 +57,7 @@ FACTS = FamilyFacts(
         "cap_embedder.1.weight",
         is_grouped=True,
         is_own=is_lumina2,
+        is_rarer=True,
     ),
     is_unknown_to_comfyui=True,
     architecture="lumina-2",

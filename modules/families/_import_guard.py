@@ -45,9 +45,10 @@ class _ImportGuard:
     def _audit(self, event: str, arguments: tuple[object, ...]) -> None:
         if event != "exec" or not isinstance(arguments[0], CodeType):
             return
-        code, caller = arguments[0], sys._getframe(1).f_code.co_filename
+        code = arguments[0]
         if code.co_filename.startswith("<") or not self._guards(code.co_filename):
             return
+        caller = sys._getframe(1).f_code.co_filename
         is_import = caller.startswith("<frozen ")
         if not is_import and not self._guards(caller):
             return  # such as torch.compile, which runs what it has generated

@@ -37,7 +37,7 @@ def describe(name: str) -> str:
     declarations = [asdict(option) for option in options(family.Options)]
     described = {
         "family": name,
-        "about": family.facts.about or family.about,
+        "about": family.about or family.facts.about,
         "methods": family.methods,
         "parts": family.submodules,
         "size_step": family.size_step,

@@ -130,3 +130,25 @@ def test_the_environment_is_not_asked_about(tmp_path: Path) -> None:
     cache = str(Path("~/.cache/torch/hub/x").expanduser())
     assert not is_users(f"{cache}/hubconf.py", home, [cache])
     assert is_users(f"{cache}/hubconf.py", cache, [cache]), "the user's file itself is there"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "runpy.run_path(str(Path(__file__).parent.parent / 'shared' / 'helper.py'))",
+        "runpy.run_path('FOLDER/shared/helper.py')",
+        "spec_from_file_location('helper', os.path.join(os.path.dirname(__file__), '..', 'shared', 'helper.py'))",
+        "runpy.run_path(os.path.expanduser('~/helper.py'))",
+    ],
+)
+def test_files_of_other_folders_that_are_run_by_their_path(
+    tmp_path: Path, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only those in the family's own folder were asked about."""
+    monkeypatch.setenv("HOME", str(tmp_path / "shared"))
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "helper.py").touch()
+    (tmp_path / "mine").mkdir()
+    family = tmp_path / "mine" / "family.py"
+    family.write_text(code.replace("FOLDER", str(tmp_path)))
+    assert [each.path.resolve() for each in read_with_imports(family)[1:]] == [tmp_path / "shared" / "helper.py"]

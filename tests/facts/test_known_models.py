@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modules.config import ConfigError, TrainConfig
+from modules.diffusion.transformer_files.names import transformer_files
 from modules.facts import family_names, known_model, known_models
 from modules.training.loop.checks import startup_problems
 
@@ -24,3 +25,10 @@ def test_a_model_of_another_family_is_refused_without_a_network(family: str) -> 
     config = TrainConfig.model_validate({"family": family, "base_model": "black-forest-labs/FLUX.1-dev"})
     said = [str(problem) for problem in startup_problems(config) if isinstance(problem, ConfigError)]
     assert any("is FLUX.1 dev and schnell, which the family" in text and "Set family to flux" in text for text in said)
+
+
+def test_of_models_that_share_names_the_more_usual_comes_first() -> None:
+    """A LoRA of a few layers of Z-Image was read as one of Lumina 2."""
+    order = list(transformer_files())
+    assert order.index("z_image") < order.index("lumina2")
+    assert order.index("flux") < order.index("chroma")

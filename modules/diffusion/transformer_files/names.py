@@ -30,8 +30,9 @@ _FLAT: Final = "transformer_blocks.*.scale_shift_table"
 
 
 def transformer_files() -> Mapping[str, TransformerFile]:
-    """How files of transformers name their tensors, by family."""
-    return {name: facts.file for name, facts in all_facts().items() if facts.file is not None}
+    """How files of transformers name their tensors, by family; of models that share names, the more usual first."""
+    found = {name: facts.file for name, facts in all_facts().items() if facts.file is not None}
+    return dict(sorted(found.items(), key=lambda each: each[1].is_rarer))
 
 
 def is_transformer_file(names: Collection[str]) -> bool:
