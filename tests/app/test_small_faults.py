@@ -361,7 +361,8 @@ def test_folder_chooser_counts_images_and_remembers_its_place(driver: Driver, ho
     def read() -> bool:
         trees = [each for dialog in driver.dialogs() for each in _all(dialog) if isinstance(each, ttk.Treeview)]
         for tree in trees:
-            rows.update((tree.set(row, 0), tree.set(row, 1)) for row in tree.get_children())
+            shown = [tuple(map(str, tree.item(row, "values"))) for row in tree.get_children()]
+            rows.update((name, count) for name, count, *_ in shown)
         return rows.get("▸  cats") == "3"
 
     def choose() -> None:
