@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tkinter as tk
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -16,12 +15,13 @@ from app.state import AppState
 from modules.config import ConfigError
 from modules.config.file_access import OtherUsersFile, require_own
 from modules.config.io.migrations import migrate
-from modules.files import FileFault, Record, printable, validate_record
+from modules.files import FileFault, Record, printable, read_text, validate_record
 from modules.files.private import make_private_folder
 from modules.files.user_folder import user_config_folder
 from modules.run.folder.run_lock import file_lock
 
 SAVE_AFTER_MS: Final = 1000  # so that typing writes once
+_LARGEST: Final = 64 << 20  # bytes of a session that is kept
 _Text = Annotated[str, Field(max_length=4096)]
 
 
@@ -144,12 +144,12 @@ class Session:
         """
         kept = self._file.with_name("session-unread.json")
         try:
-            shutil.copyfile(self._file, kept)
+            write_private(kept, read_text(self._file, _LARGEST))
         except FileNotFoundError:
             return ""
-        except OSError:
+        except (OSError, FileFault):
             return why
-        return f"{why} They are kept in {kept}."
+        return f"{why} They are kept in {kept}." if kept.is_file() else why
 
     def _of_another_user(self) -> str:
         """Why the settings of the last window are not back, if the file that has them is another user's."""
