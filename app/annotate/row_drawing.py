@@ -26,6 +26,8 @@ _LINE: Final = 17
 _VERBS: Final = ("is ", "has ", "cannot ")
 _KEPT_PHOTOS: Final = 200
 _KEPT_TEXTS: Final = 1000
+_TINT: Final = (214, 48, 49)
+_STRENGTH: Final = 0.65
 
 
 @dataclass(frozen=True)
@@ -212,10 +214,6 @@ def _enlarged(image: Image.Image, side: int) -> Image.Image:
     scale = side / max(image.size)
     size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
     return image.resize(size, Image.Resampling.BILINEAR)
-
-
-_TINT: Final = (214, 48, 49)
-_STRENGTH: Final = 0.65
 
 
 def overlay(image: Image.Image, mask: Image.Image) -> Image.Image:

@@ -24,6 +24,52 @@ from modules.files import expand_home
 from modules.machine import visible_gpus
 
 _KEEPING: Final = "Nothing is written before you have seen it."
+OTHER_FOLDER: Final = "other"
+OWN_MODEL: Final = "own"
+AUTOMATIC: Final = "automatic"
+_MODELS: Final = {  # short name -> title, and what it is good for
+    "blip": ("BLIP large", "One short sentence. Small and fast, also without a GPU."),
+    "blip2": ("BLIP-2", "One short sentence; about 15 GB to download."),
+    "florence2": ("Florence-2 large", "A detailed paragraph. Small and fast."),
+    "joycaption": ("JoyCaption", "A long description that follows the prompt; needs about 18 GB of GPU memory."),
+    "wd14": ("WD14 ViT v2", "Danbooru tags; the smallest of the taggers."),
+    "wd-swinv2": ("WD SwinV2 v3", "Danbooru tags; newer, a good balance."),
+    "wd-eva02": ("WD EVA02 large v3", "Danbooru tags; the most accurate, and the slowest."),
+    "clipseg": ("CLIPSeg", "Marks what a text names."),
+}
+_LIMITS: Final = {  # field -> least and most, as in scripts/annotate_options.py
+    "max_tokens": (1, 4096),
+    "batch_size": (1, 1024),
+    "threshold": (0, 1),
+    "character_threshold": (0, 1),
+    "smooth": (0, 100),
+    "expand": (0, 1000),
+}
+_CONCEPT: Final = ToolField(
+    *("concept", "Images", "choice", "A folder of the Data section, or another one.", OTHER_FOLDER),
+    {OTHER_FOLDER: "Another folder"},
+)
+_FOLDER: Final = ToolField(
+    *("folder", "Folder", "folder", "Images in its subfolders count, too."),
+    is_required=True,
+    only_for=(OTHER_FOLDER,),
+    decided_by="concept",
+)
+_BATCH: Final = ToolField(
+    *("batch_size", "Images at once", "integer", "More is faster on a GPU, and takes more of its memory.", "1"),
+    is_required=True,
+)
+_PREFIX: Final = ToolField("prefix", "Begin with", "text", "Put before each, such as the name that is trained.")
+_DEVICE: Final = ToolField(
+    *("device", "Device", "choice", "Automatic: the first GPU, or the CPU if there is none.", AUTOMATIC),
+    {AUTOMATIC: "Automatic", "cpu": "CPU"},
+)
+_ABOUT: Final[dict[Task, str]] = {
+    "caption": "A model describes each image in words.",
+    "tag": "A model names what is in each image, as tags with commas. It needs the package onnxruntime; without it, "
+    "Start says how to install it.",
+    "mask": "A model marks the part of each image that counts, for masked training (Data, Masks).",
+}
 
 
 class Setup(tk.Frame):
@@ -184,50 +230,6 @@ def _name(concept: Mapping[str, object]) -> str:
     return str(concept.get("name") or "") or PurePath(str(concept["path"])).name
 
 
-OTHER_FOLDER: Final = "other"
-OWN_MODEL: Final = "own"
-AUTOMATIC: Final = "automatic"
-_MODELS: Final = {  # short name -> title, and what it is good for
-    "blip": ("BLIP large", "One short sentence. Small and fast, also without a GPU."),
-    "blip2": ("BLIP-2", "One short sentence; about 15 GB to download."),
-    "florence2": ("Florence-2 large", "A detailed paragraph. Small and fast."),
-    "joycaption": ("JoyCaption", "A long description that follows the prompt; needs about 18 GB of GPU memory."),
-    "wd14": ("WD14 ViT v2", "Danbooru tags; the smallest of the taggers."),
-    "wd-swinv2": ("WD SwinV2 v3", "Danbooru tags; newer, a good balance."),
-    "wd-eva02": ("WD EVA02 large v3", "Danbooru tags; the most accurate, and the slowest."),
-    "clipseg": ("CLIPSeg", "Marks what a text names."),
-}
-_LIMITS: Final = {  # field -> least and most, as in scripts/annotate_options.py
-    "max_tokens": (1, 4096),
-    "batch_size": (1, 1024),
-    "threshold": (0, 1),
-    "character_threshold": (0, 1),
-    "smooth": (0, 100),
-    "expand": (0, 1000),
-}
-_CONCEPT: Final = ToolField(
-    *("concept", "Images", "choice", "A folder of the Data section, or another one.", OTHER_FOLDER),
-    {OTHER_FOLDER: "Another folder"},
-)
-_FOLDER: Final = ToolField(
-    *("folder", "Folder", "folder", "Images in its subfolders count, too."),
-    is_required=True,
-    only_for=(OTHER_FOLDER,),
-    decided_by="concept",
-)
-_BATCH: Final = ToolField(
-    *("batch_size", "Images at once", "integer", "More is faster on a GPU, and takes more of its memory.", "1"),
-    is_required=True,
-)
-_PREFIX: Final = ToolField("prefix", "Begin with", "text", "Put before each, such as the name that is trained.")
-
-
-_DEVICE: Final = ToolField(
-    *("device", "Device", "choice", "Automatic: the first GPU, or the CPU if there is none.", AUTOMATIC),
-    {AUTOMATIC: "Automatic", "cpu": "CPU"},
-)
-
-
 def _model(task: Task) -> tuple[ToolField, ToolField]:
     names = KNOWN_MODELS[task]
     titles = {name: _MODELS.get(name, (name, ""))[0] for name in names}
@@ -301,12 +303,6 @@ _FIELDS: Final[dict[Task, tuple[ToolField, ...]]] = {
         ToolField("invert", "Invert", "switch", "On: what is named is left out, and the rest counts."),
         _mode("mask", "What either mask marks counts."),
     ),
-}
-_ABOUT: Final[dict[Task, str]] = {
-    "caption": "A model describes each image in words.",
-    "tag": "A model names what is in each image, as tags with commas. It needs the package onnxruntime; without it, "
-    "Start says how to install it.",
-    "mask": "A model marks the part of each image that counts, for masked training (Data, Masks).",
 }
 TASKS: Final[dict[Task, ModelTask]] = {
     task: ModelTask(task, TITLES[task], _ABOUT[task], (_CONCEPT, _FOLDER, *_model(task), *fields, _DEVICE))

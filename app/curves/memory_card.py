@@ -22,6 +22,9 @@ from modules.run.queue.own_copy import own_copy
 
 PAUSE_MS: Final = 2000  # after the last change
 _METHODS: Final = {"fine_tune": "Fine-tuning of the weights themselves", "embedding": "Embedding of a new word"}
+TIMEOUT_S: Final = 120
+_UNKNOWN: Final = "The memory cannot be computed."
+_MOST_CHARS: Final = 400
 
 
 class MemoryCard:
@@ -203,11 +206,6 @@ def _answer(program: MemoryProgram, config: TrainConfig) -> MemoryAnswer:
         world_size = 1  # which its own fields report
     whole_paths = own_copy(config, expand_home(config.runs_dir).absolute(), None)
     return program.ask(dump(whole_paths), world_size)
-
-
-TIMEOUT_S: Final = 120
-_UNKNOWN: Final = "The memory cannot be computed."
-_MOST_CHARS: Final = 400
 
 
 @dataclass(frozen=True)

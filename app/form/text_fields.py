@@ -19,6 +19,9 @@ _GROUPED = {
     "integer": re.compile(r"[+-]?\d{1,3}(,\d{3})+"),
     "number": re.compile(r"[+-]?\d{1,3}(,\d{3}){2,}"),
 }
+DEFAULT_COUNTS = {"steps": "100", "epochs": "1", "minutes": "30", "hours": "1"}
+UNITS = ("never", *DEFAULT_COUNTS)
+SINGULAR = {"step": "steps", "epoch": "epochs", "minute": "minutes", "hour": "hours"}
 
 
 class TextField(ControlField):
@@ -178,11 +181,6 @@ class ItemsField(MappingField):
 
     def parse(self, typed: str) -> object:
         return super().parse(typed) if typed.strip() else []
-
-
-DEFAULT_COUNTS = {"steps": "100", "epochs": "1", "minutes": "30", "hours": "1"}
-UNITS = ("never", *DEFAULT_COUNTS)
-SINGULAR = {"step": "steps", "epoch": "epochs", "minute": "minutes", "hour": "hours"}
 
 
 class IntervalField(Field):

@@ -35,6 +35,9 @@ _PLACEHOLDERS: Final = {
     "height": "automatic",
 }
 _SHOWN_PROMPT: Final = 70  # characters of a prompt in the menu
+INSIDE: Final = 300  # unscaled pixels of texts in a card
+_HALF: Final = 146  # of texts in one of two columns
+_GAP: Final = 3
 
 
 class GenerateForm(tk.Frame):
@@ -294,11 +297,6 @@ def _typed(option: Option, typed: str) -> object:
         return parse_strengths(typed)
     stripped = typed.strip().replace(",", ".")
     return None if option.optional and not stripped else stripped
-
-
-INSIDE: Final = 300  # unscaled pixels of texts in a card
-_HALF: Final = 146  # of texts in one of two columns
-_GAP: Final = 3
 
 
 class Field:

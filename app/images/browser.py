@@ -32,6 +32,7 @@ _FILTERS: Final = {
     "duplicate": "Duplicates",
     "tiny": "Too small",
 }
+_Files: TypeAlias = Mapping[int, CaptionFiles]  # the caption settings of each concept
 
 
 class ImageBrowser(tk.Frame):
@@ -239,9 +240,6 @@ class ImageBrowser(tk.Frame):
 def _unreadable(count: int) -> str:
     files = "1 file" if count == 1 else f"{count:,} files"
     return f"{files} cannot be shown: see Problems, which says why and moves them to the trash."
-
-
-_Files: TypeAlias = Mapping[int, CaptionFiles]  # the caption settings of each concept
 
 
 class ReplaceBar(tk.Frame):

@@ -40,6 +40,11 @@ from modules.files import expand_home
 _PAUSE_MS = 700  # after the last change of a setting
 _POLL_MS = 100
 _DEFAULT_SIZE_STEP = 8  # pixels; until the family is known
+MOST_TAGS = 5000
+_BAR = 22
+_TAGS: Final = "Press Enter or double-click to show the images with this tag."
+_NO_TAGS: Final = "No tags: no image has a caption yet."
+_FIRST_RESULT: Final = 200  # images before the first partial result; doubles after each
 
 
 class ImagePages(tk.Frame):
@@ -284,14 +289,6 @@ def _numbers_by_path(concepts: object) -> dict[str, list[int]]:
     return found
 
 
-MOST_TAGS = 5000
-_BAR = 22
-
-
-_TAGS: Final = "Press Enter or double-click to show the images with this tag."
-_NO_TAGS: Final = "No tags: no image has a caption yet."
-
-
 class TagList(tk.Frame):
     """Every tag with its number of captions; `on_select` is called with the selected tag."""
 
@@ -386,9 +383,6 @@ class BucketHistogram(tk.Frame):
         w, h = max(2, wide * scale), max(2, high * scale)
         x, y = left + theme.px(2), top + (height - h) / 2
         self._canvas.create_rectangle(x, y, x + w, y + h, outline=theme.resolve(theme.ON_ACCENT), width=1)
-
-
-_FIRST_RESULT: Final = 200  # images before the first partial result; doubles after each
 
 
 class SurveyReader:

@@ -43,6 +43,10 @@ PLOTS: Final[Mapping[str, str]] = {
 _SMALL: Final = ("lr", "grad_norm", "samples_per_s")
 _LOWEST: Final = 300  # unscaled height of a page whose small plots can still be read
 METRICS: Final = "metrics"  # the plot that only runs with such measurements have
+_MAX_MESSAGE: Final = 60  # characters
+_LABELS_MIN_WIDTH: Final = 860  # unscaled pixels
+_SIZE: Final = (1600, 1000)
+_TITLE_PX: Final = 34
 
 
 class CurvesPage(Page):
@@ -230,10 +234,6 @@ def _clamp_range(x_range: Range, lines: object) -> Range:
     return low, high
 
 
-_MAX_MESSAGE: Final = 60  # characters
-_LABELS_MIN_WIDTH: Final = 860  # unscaled pixels
-
-
 class Toolbar(tk.Frame):
     """Buttons, and a line that reports their results."""
 
@@ -336,10 +336,6 @@ class Toolbar(tk.Frame):
         if self.winfo_exists():
             self.message = message
             self._line.configure(text=truncate(message, _MAX_MESSAGE))
-
-
-_SIZE: Final = (1600, 1000)
-_TITLE_PX: Final = 34
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,17 @@ _BAR: Final = 4
 _MIN_PARTS_WIDTH: Final = 260
 _NONE: Final = -1  # in place of the count of the statistics that are shown
 _EDGES: Final = 14, 8  # left and right of the lines, in unscaled pixels
+# Parts of a step in order: title and colour.
+PARTS: Final = {
+    "data_s": ("waiting for data", theme.SERIES[1]),
+    "computing": ("computing", theme.SERIES[0]),
+    "forward_s": ("forward", theme.SERIES[0]),
+    "backward_s": ("backward", theme.SERIES[2]),
+    "sync_s": ("waiting for other processes", theme.SERIES[3]),
+    "optimizer_s": ("optimizer step", theme.SERIES[4]),
+    "logging_s": ("logging", theme.SERIES[5]),
+    "waiting": ("gradient sync and optimizer step", theme.SERIES[3]),
+}
 
 
 class RanksPage(Page):
@@ -285,19 +296,6 @@ class RanksPage(Page):
 
 def _seconds(value: float) -> str:
     return f"{value:.2f} s" if value >= 1 else f"{value * 1000:.3g} ms"
-
-
-# Parts of a step in order: title and colour.
-PARTS: Final = {
-    "data_s": ("waiting for data", theme.SERIES[1]),
-    "computing": ("computing", theme.SERIES[0]),
-    "forward_s": ("forward", theme.SERIES[0]),
-    "backward_s": ("backward", theme.SERIES[2]),
-    "sync_s": ("waiting for other processes", theme.SERIES[3]),
-    "optimizer_s": ("optimizer step", theme.SERIES[4]),
-    "logging_s": ("logging", theme.SERIES[5]),
-    "waiting": ("gradient sync and optimizer step", theme.SERIES[3]),
-}
 
 
 @dataclass(frozen=True)

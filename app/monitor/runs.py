@@ -30,6 +30,17 @@ _SCAN_S: Final = 2.0
 _SAID_S: Final = 12.0  # how long what was done stays in place of the hint
 _HINT: Final = "Select a run; select two or more to compare them."
 _BOTH_FROM: Final = 540  # unscaled height of a page with room for the list and a comparison below it
+_DASH: Final = "-"
+_COLUMNS: Final[Mapping[str, tuple[str, int]]] = {
+    "name": ("Run", 230),
+    "state": ("State", 150),
+    "started": ("Started", 104),
+    "steps": ("Step", 108),
+    "loss": ("Loss", 64),
+    "validation_loss": ("Validation", 84),
+    "length": ("Duration", 76),
+    "notes": ("Notes", 170),
+}
 
 
 class RunsPage(Page):
@@ -305,19 +316,6 @@ class RunsPage(Page):
             self._say(str(error).split("\n")[0])
         else:
             self.state.files.open_copy(config, self.selected[0].name)
-
-
-_DASH: Final = "-"
-_COLUMNS: Final[Mapping[str, tuple[str, int]]] = {
-    "name": ("Run", 230),
-    "state": ("State", 150),
-    "started": ("Started", 104),
-    "steps": ("Step", 108),
-    "loss": ("Loss", 64),
-    "validation_loss": ("Validation", 84),
-    "length": ("Duration", 76),
-    "notes": ("Notes", 170),
-}
 
 
 class RunTable:

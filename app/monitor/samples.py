@@ -36,6 +36,11 @@ _MENU: Final = 460
 _LOSS: Final = 90  # what the others leave to the loss
 _GAP: Final = 12
 _UNKNOWN: Final = -1
+_HEIGHT: Final = 30  # unscaled pixels
+_NARROWEST: Final = 60
+_EDGE: Final = 4
+_READ_S: Final = 2.0
+_SMOOTHING: Final = 0.05  # of the curve
 
 
 class SamplesPage(Page):
@@ -284,13 +289,6 @@ class SamplesPage(Page):
 def _position(steps: Sequence[int], step: int, loss: float | None) -> str:
     position = f"Step {step:,}   ({steps.index(step) + 1} of {len(steps)})"
     return position if loss is None else f"{position}   Loss ≈ {loss:.3g}"
-
-
-_HEIGHT: Final = 30  # unscaled pixels
-_NARROWEST: Final = 60
-_EDGE: Final = 4
-_READ_S: Final = 2.0
-_SMOOTHING: Final = 0.05  # of the curve
 
 
 class LossStrip(tk.Canvas):

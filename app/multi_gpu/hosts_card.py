@@ -23,6 +23,21 @@ _ABOUT: Final = (
     "Train starts these machines itself over ssh. Machines that are not in this list join with the line that a waiting "
     "run shows."
 )
+WIDTH: Final = 460  # unscaled pixels
+_FIELDS: Final = (
+    ("name", "Name", "beta", ""),
+    ("target", "ssh connects to", "me@10.0.0.2", "user@host, or a name of your ~/.ssh/config"),
+    ("port", "Port", "22", "Empty: as in ~/.ssh/config"),
+    ("folder", "Tandem's folder there", "~/tandem", ""),
+    ("python", "Python there", DEFAULT_PYTHON, "Empty: the one that ./scripts/setup.sh installed"),
+    (
+        "settings",
+        "Settings of that machine",
+        "concepts.0.path=/data/cats",
+        "NAME=VALUE, separated by spaces; for other paths there",
+    ),
+)
+_DIFFERENCES: Final = "Train even if Tandem's code or versions there differ; results may vary"
 
 
 class HostsCard:
@@ -198,24 +213,6 @@ class HostsCard:
 def _shorten(label: tk.Label, content: str, event: tk.Event[tk.Misc]) -> None:
     """Show as much of the text as there is room for."""
     label.configure(text=fit(label, content, theme.tk_font("small"), event.width))
-
-
-WIDTH: Final = 460  # unscaled pixels
-_FIELDS: Final = (
-    ("name", "Name", "beta", ""),
-    ("target", "ssh connects to", "me@10.0.0.2", "user@host, or a name of your ~/.ssh/config"),
-    ("port", "Port", "22", "Empty: as in ~/.ssh/config"),
-    ("folder", "Tandem's folder there", "~/tandem", ""),
-    ("python", "Python there", DEFAULT_PYTHON, "Empty: the one that ./scripts/setup.sh installed"),
-    (
-        "settings",
-        "Settings of that machine",
-        "concepts.0.path=/data/cats",
-        "NAME=VALUE, separated by spaces; for other paths there",
-    ),
-)
-
-_DIFFERENCES: Final = "Train even if Tandem's code or versions there differ; results may vary"
 
 
 class HostDialog:

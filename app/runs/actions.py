@@ -31,6 +31,10 @@ from modules.run.launch.detached import next_free_name
 from modules.run.queue.folder import RunQueue
 
 _FORCE_STOP: Final = "Force the run to stop?"
+Answer = Literal["", "new", "own settings", "current settings"]
+_LENGTH: Final = frozenset({"epochs", "max_steps", "early_stopping_patience"})  # of a run: what ends it
+_NAMES: Final = frozenset({"run_name", "runs_dir", "version"})  # written otherwise, they may name the same run
+_MOST: Final = 4  # differences that are named
 
 
 class RunActions:
@@ -348,13 +352,6 @@ def effects(others: str, started_here: Sequence[str], has_backup: bool) -> str:
         f"With {others} it goes on once all have joined again{how}. On this machine alone it {begin}: with the same "
         "result, but slower."
     )
-
-
-Answer = Literal["", "new", "own settings", "current settings"]
-
-_LENGTH: Final = frozenset({"epochs", "max_steps", "early_stopping_patience"})  # of a run: what ends it
-_NAMES: Final = frozenset({"run_name", "runs_dir", "version"})  # written otherwise, they may name the same run
-_MOST: Final = 4  # differences that are named
 
 
 @dataclass(frozen=True)

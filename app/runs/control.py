@@ -26,6 +26,11 @@ __all__ = ["RunControl", "active_runs", "create_run", "existing_run", "launch", 
 
 _ENDED_BY: Final = {"save": "saving", "sample": "sampling", "backup": "backup"}  # keys of `ended` of the view
 _PASSED_OVER_AFTER: Final = 24  # steps: a request reaches all ranks within eight, and figures come as late
+POLL_EVERY_S: Final = 0.2
+_LIVENESS_EVERY_S: Final = 1.0
+# About 75 events, parsed in less than a millisecond; then the thread yields to the window.
+_SLICE_BYTES: Final = 16 << 10
+_YIELD_S: Final = 0.001
 
 
 def existing_run(config: TrainConfig) -> RunFolder | None:
@@ -191,13 +196,6 @@ class RunControl:
     def _end(self) -> None:
         force_stop(self.folder, self._launcher)
         self._follower.poll_now()
-
-
-POLL_EVERY_S: Final = 0.2
-_LIVENESS_EVERY_S: Final = 1.0
-# About 75 events, parsed in less than a millisecond; then the thread yields to the window.
-_SLICE_BYTES: Final = 16 << 10
-_YIELD_S: Final = 0.001
 
 
 class Follower:

@@ -25,6 +25,7 @@ from modules.facts import family_names
 _TALL_ENOUGH = 580  # unscaled height of a page that shows all families and the base model below them
 
 FIELD_CLASSES: dict[str, type[Field]] = {"family": FamilyField, "base_model": BaseModelField, "method": MethodField}
+FACTS = ("Size", "Memory", "Licence")
 
 
 class Section(FormSection):
@@ -150,9 +151,6 @@ class Section(FormSection):
             )
         else:
             self._status.configure(text=f"Loading the options of {name}…")
-
-
-FACTS = ("Size", "Memory", "Licence")
 
 
 class FamilyCard:

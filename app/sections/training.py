@@ -25,6 +25,9 @@ OPTIMIZER = (
 
 
 SCHEDULE: Final = "Schedule"
+_USUAL: Final = {"lora": 1e-4, "fine_tune": 1e-5}  # learning rates, as the help says
+_FAR: Final = 5.0  # times from the usual one
+_VERY_FAR: Final = 100.0  # hardly ever what was meant
 
 
 class Section(FormSection):
@@ -84,11 +87,6 @@ class Section(FormSection):
     def refresh(self) -> None:
         super().refresh()
         self.curve.refresh()
-
-
-_USUAL: Final = {"lora": 1e-4, "fine_tune": 1e-5}  # learning rates, as the help says
-_FAR: Final = 5.0  # times from the usual one
-_VERY_FAR: Final = 100.0  # hardly ever what was meant
 
 
 class NotedField(NumberField):

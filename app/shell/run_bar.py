@@ -44,6 +44,15 @@ TONES: Final[dict[Tone, theme.Colour]] = {
     "warn": theme.WARN,
     "bad": theme.BAD,
 }
+TITLES: Final[Mapping[str, str]] = {
+    "step": "Step",
+    "loss": "Loss",
+    "left": "ETA",
+    "speed": "Samples/s",
+}
+_TIME: Final = "Time"  # in place of the time that is left, once the run has ended
+_MEAN: Final = "Mean rate"  # of samples, as well
+_GAP: Final = 8  # between a figure and the next column, in unscaled pixels
 
 
 class RunBar(tk.Frame):
@@ -273,17 +282,6 @@ class RunBar(tk.Frame):
 
 def _bar_colour(status: Status) -> theme.Colour:
     return theme.ACCENT if status.tone in {"busy", "idle"} else TONES[status.tone]
-
-
-TITLES: Final[Mapping[str, str]] = {
-    "step": "Step",
-    "loss": "Loss",
-    "left": "ETA",
-    "speed": "Samples/s",
-}
-_TIME: Final = "Time"  # in place of the time that is left, once the run has ended
-_MEAN: Final = "Mean rate"  # of samples, as well
-_GAP: Final = 8  # between a figure and the next column, in unscaled pixels
 
 
 class RunFigures(tk.Frame):

@@ -17,6 +17,18 @@ ICON_WIDTH: Final = 34
 LABELLED_WIDTH: Final = 88  # of buttons with text in a wide window
 BESIDE_LABEL: Final = 40  # of a button: its icon and the gaps
 LONG_WIDTH: Final = 112  # of "Force stop", and of "Save model": the header's Save writes the settings
+HELP: Final[Mapping[str, tuple[str, str]]] = {  # of the attribute that holds the button: its key, what it does
+    "train": ("F5", "Start training with these settings, in a separate process."),
+    "enqueue": ("F4", "Add to queue: a copy of these settings waits for the GPUs."),
+    "resume": ("Ctrl+F5", "Resume the run {run} from its last backup."),
+    "join": ("", "Copy the command that lets another machine join; run it there, in Tandem's folder."),
+    "result": ("", "What the run has written, and which programs open it."),
+    "stop": ("Shift+F5", "Stop the run after the current step and a backup."),
+    "back_up": ("F6", "Save everything needed to resume, now."),
+    "sample": ("F7", "Generate sample images with the current model; without sample prompts, asks for one."),
+    "save": ("F9", "Save the model as trained so far, in its output format; the run goes on."),
+}
+_FORCE_STOP: Final = "Stop the run without waiting for a backup."
 
 
 class RunButtons(tk.Frame):
@@ -137,20 +149,6 @@ class RunButtons(tk.Frame):
             return False
         self._shown[name] = value
         return True
-
-
-HELP: Final[Mapping[str, tuple[str, str]]] = {  # of the attribute that holds the button: its key, what it does
-    "train": ("F5", "Start training with these settings, in a separate process."),
-    "enqueue": ("F4", "Add to queue: a copy of these settings waits for the GPUs."),
-    "resume": ("Ctrl+F5", "Resume the run {run} from its last backup."),
-    "join": ("", "Copy the command that lets another machine join; run it there, in Tandem's folder."),
-    "result": ("", "What the run has written, and which programs open it."),
-    "stop": ("Shift+F5", "Stop the run after the current step and a backup."),
-    "back_up": ("F6", "Save everything needed to resume, now."),
-    "sample": ("F7", "Generate sample images with the current model; without sample prompts, asks for one."),
-    "save": ("F9", "Save the model as trained so far, in its output format; the run goes on."),
-}
-_FORCE_STOP: Final = "Stop the run without waiting for a backup."
 
 
 def help_text(name: str, reason: str, run: str, *, is_stopping: bool) -> str:

@@ -17,6 +17,13 @@ from app.widgets.buttons import Entry, handler
 from app.widgets.ellipsis import fit
 from app.widgets.popover_rows import draw_border
 
+WIDTH: Final = 420  # this and all sizes below in unscaled pixels
+_ROW: Final = 44
+_PAD: Final = 8  # around the rows
+_SIDE: Final = 10  # inside a row
+_HINT: Final = 30  # below them
+_HELP: Final = "Enter opens the setting. Other trainers' names work, too."
+
 
 class SearchBox(tk.Frame):
     """A text field with a drop-down list of hits."""
@@ -96,14 +103,6 @@ class SearchBox(tk.Frame):
         right = self.winfo_rootx() - top.winfo_rootx() + self.winfo_width()
         below = self.winfo_rooty() - top.winfo_rooty() + self.winfo_height() + theme.px(4)
         self.list.show(self._hits, self.entry.get(), right, below)
-
-
-WIDTH: Final = 420  # this and all sizes below in unscaled pixels
-_ROW: Final = 44
-_PAD: Final = 8  # around the rows
-_SIDE: Final = 10  # inside a row
-_HINT: Final = 30  # below them
-_HELP: Final = "Enter opens the setting. Other trainers' names work, too."
 
 
 class SearchList(tk.Canvas):

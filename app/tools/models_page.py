@@ -25,6 +25,29 @@ from modules.run.format_duration import format_duration
 
 POLL_MS: Final = 200
 _INPUTS: Final = ("source", "to", "layout")  # the fields that the suggested name depends on
+# "lora_folder": a run's model folder with a LoRA, which is no source itself; "": not known
+SourceKind = Literal["folder", "lora_folder", "model", "lora", "kohya_lora", "embedding", "other", ""]
+# As scripts/convert.py, which a test compares.
+FITTING: Final[Mapping[SourceKind, tuple[str, ...]]] = {
+    "folder": ("single_file",),
+    "model": ("dtype", "diffusers"),
+    "lora": ("kohya", "diffusers", "dtype"),
+    "kohya_lora": ("diffusers", "kohya", "dtype"),
+    "lora_folder": ("kohya", "diffusers", "dtype"),
+    "embedding": ("embedding", "dtype"),
+    "other": ("dtype", "kohya", "diffusers", "embedding"),
+    "": tuple(FORMATS),
+}
+REASONS: Final[Mapping[SourceKind, str]] = {
+    "folder": "This is a diffusers folder, which becomes a single file.",
+    "model": "This file holds the weights of a model: they get another number format, or become a diffusers folder.",
+    "lora": "This file is a LoRA, which becomes one for other programs.",
+    "kohya_lora": "This file is a LoRA as ComfyUI, A1111 and Forge read it; it becomes one for other programs.",
+    "lora_folder": "This folder holds a LoRA: choose its .safetensors file above.",
+    "embedding": "This file is an embedding, which becomes one for other programs.",
+    "other": "What this file holds is not known; another number format suits any file.",
+    "": "",
+}
 
 
 class ModelsPage(tk.Frame):
@@ -193,32 +216,6 @@ class ModelsPage(tk.Frame):
 
     def _failed(self, message: str) -> None:
         self._say(message, theme.BAD)
-
-
-# "lora_folder": a run's model folder with a LoRA, which is no source itself; "": not known
-SourceKind = Literal["folder", "lora_folder", "model", "lora", "kohya_lora", "embedding", "other", ""]
-
-# As scripts/convert.py, which a test compares.
-FITTING: Final[Mapping[SourceKind, tuple[str, ...]]] = {
-    "folder": ("single_file",),
-    "model": ("dtype", "diffusers"),
-    "lora": ("kohya", "diffusers", "dtype"),
-    "kohya_lora": ("diffusers", "kohya", "dtype"),
-    "lora_folder": ("kohya", "diffusers", "dtype"),
-    "embedding": ("embedding", "dtype"),
-    "other": ("dtype", "kohya", "diffusers", "embedding"),
-    "": tuple(FORMATS),
-}
-REASONS: Final[Mapping[SourceKind, str]] = {
-    "folder": "This is a diffusers folder, which becomes a single file.",
-    "model": "This file holds the weights of a model: they get another number format, or become a diffusers folder.",
-    "lora": "This file is a LoRA, which becomes one for other programs.",
-    "kohya_lora": "This file is a LoRA as ComfyUI, A1111 and Forge read it; it becomes one for other programs.",
-    "lora_folder": "This folder holds a LoRA: choose its .safetensors file above.",
-    "embedding": "This file is an embedding, which becomes one for other programs.",
-    "other": "What this file holds is not known; another number format suits any file.",
-    "": "",
-}
 
 
 def source_kind(name: str) -> SourceKind:

@@ -34,6 +34,7 @@ __all__ = [
     "text",
     "wrap_within",
 ]
+_EDGE: Final = 2  # around each label
 
 
 def text(
@@ -86,9 +87,6 @@ def popup_menu(parent: tk.Misc) -> PopupMenu:
 def add_tooltip(widget: tk.Misc, content: str | Callable[[], str]) -> None:
     """Show a tooltip while the pointer rests on the widget."""
     Tooltip.attach(widget, content)
-
-
-_EDGE: Final = 2  # around each label
 
 
 class Segments(UnscaledPadding, tk.Canvas):

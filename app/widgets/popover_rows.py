@@ -22,6 +22,7 @@ _SEPARATOR: Final = 9
 _HEADING: Final = 28
 _THUMB: Final = 3  # shows how far a long list is scrolled
 _NARROWEST, _WIDEST, _DETAIL_WIDTH = 150, 460, 330
+_RADIUS: Final = 8  # unscaled pixels
 
 
 @dataclass(frozen=True)
@@ -263,9 +264,6 @@ class PopoverRows(tk.Canvas):
     def _click(self, y: int) -> None:
         if (number := self._row_at(y)) >= 0:
             self._run(self._rows[number])
-
-
-_RADIUS: Final = 8  # unscaled pixels
 
 
 def draw_border(canvas: tk.Canvas, extent: tuple[int, int], x: int, y: int, top: int = 0) -> list[ImageTk.PhotoImage]:

@@ -38,6 +38,20 @@ from modules.run.exit_codes import FINISHED, INTERRUPTED
 
 SCRIPT: Final = ROOT / "scripts" / "benchmark.py"
 _CASE: Final = re.compile(r"^Case \d+ of \d+: .*$", re.MULTILINE)
+_EMPTY: Final = "Empty: 1, 2, 4, … and all that these settings start, with their own batch size."
+_HINT_WIDTH: Final = 240  # unscaled, until it is known how much is left
+_FIELDS: Final = (
+    ("steps", "Steps", "30", "How many optimizer steps are measured in each case, after 10 that are not."),
+    ("ranks", "Processes", "", "Such as 1 2 4: how many processes, each with a GPU if there are any."),
+    ("batch_sizes", "Batch sizes", "", "Such as 1 2 4 8: also these, on the fewest processes."),
+)  # option of the program, title, first content, help
+SIZE: Final = (1000, 330)  # of a page
+_PAGES: Final = ("Table", "Plot", "Comparison", "Output")
+_SHOWN_CHARACTERS: Final = 20_000
+_MAX_LINES: Final = 4  # below the pages
+_NOTHING_COMPARED: Final = "Choose an earlier result with Compare…; Save… keeps this one for later."
+_NOTHING_MEASURED: Final = "This is the earlier result; Measure puts these settings beside it, case by case."
+_IS_MEASURING: Final = "Each case appears beside the earlier result as soon as it is measured."
 
 
 class BenchmarkWindow(ProgramWindow):
@@ -181,15 +195,6 @@ class BenchmarkWindow(ProgramWindow):
             self.compare(Path(name))
 
 
-_EMPTY: Final = "Empty: 1, 2, 4, … and all that these settings start, with their own batch size."
-_HINT_WIDTH: Final = 240  # unscaled, until it is known how much is left
-_FIELDS: Final = (
-    ("steps", "Steps", "30", "How many optimizer steps are measured in each case, after 10 that are not."),
-    ("ranks", "Processes", "", "Such as 1 2 4: how many processes, each with a GPU if there are any."),
-    ("batch_sizes", "Batch sizes", "", "Such as 1 2 4 8: also these, on the fewest processes."),
-)  # option of the program, title, first content, help
-
-
 class BenchmarkOptions:
     """A row of fields in `parent`."""
 
@@ -224,15 +229,6 @@ class BenchmarkOptions:
             if words:
                 found += [f"--{name}", *words]
         return found
-
-
-SIZE: Final = (1000, 330)  # of a page
-_PAGES: Final = ("Table", "Plot", "Comparison", "Output")
-_SHOWN_CHARACTERS: Final = 20_000
-_MAX_LINES: Final = 4  # below the pages
-_NOTHING_COMPARED: Final = "Choose an earlier result with Compare…; Save… keeps this one for later."
-_NOTHING_MEASURED: Final = "This is the earlier result; Measure puts these settings beside it, case by case."
-_IS_MEASURING: Final = "Each case appears beside the earlier result as soon as it is measured."
 
 
 class BenchmarkPages:

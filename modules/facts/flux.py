@@ -33,6 +33,7 @@ BLOCKS = {
     }),
 }  # fmt: skip
 SIGNATURE = "double_blocks.0.img_attn.proj.weight"
+_DEV = KnownModel({"transformer": {"guidance_embeds": True}}, CLIP_TEXT, {"text_encoder_2": T5_XXL})
 
 
 def _variant(config: Config, pipeline: str) -> str:
@@ -44,8 +45,6 @@ def _hub_model_of(shapes: Shapes, file_name: str) -> str:
         return "black-forest-labs/FLUX.1-schnell"
     return "black-forest-labs/FLUX.1-Krea-dev" if "krea" in file_name else "black-forest-labs/FLUX.1-dev"
 
-
-_DEV = KnownModel({"transformer": {"guidance_embeds": True}}, CLIP_TEXT, {"text_encoder_2": T5_XXL})
 
 FACTS = FamilyFacts(
     about="FLUX.1 dev and schnell by Black Forest Labs: 12 B parameters (24 GB in bf16). dev: "

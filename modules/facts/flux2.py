@@ -24,6 +24,9 @@ _MISTRAL_SMALL_3 = (
         },
     },
 )  # fmt: skip
+_KLEIN_SIZES = {3072: "4B", 4096: "9B"}  # by the transformer's width
+# In the model's own code and in diffusers; its rows are the width.
+_FIRST_LAYER = ("img_in.weight", "x_embedder.weight")
 
 
 def _klein(double: int, single: int, heads: int, encoder: tuple[str, Config]) -> KnownModel:
@@ -34,9 +37,6 @@ def _klein(double: int, single: int, heads: int, encoder: tuple[str, Config]) ->
 
 
 _KLEIN_4B, _KLEIN_9B = _klein(5, 20, 24, QWEN3_4B), _klein(8, 24, 32, _QWEN3_8B)
-_KLEIN_SIZES = {3072: "4B", 4096: "9B"}  # by the transformer's width
-# In the model's own code and in diffusers; its rows are the width.
-_FIRST_LAYER = ("img_in.weight", "x_embedder.weight")
 
 
 def _variant(config: Config, pipeline: str) -> str:

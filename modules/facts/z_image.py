@@ -19,14 +19,13 @@ _BLOCK = {
         )
     },
 }
+_Z_IMAGE = KnownModel({"transformer": {}}, VAE, {"text_encoder": QWEN3_4B})
 
 
 def _is_own(layer: str, rows: int, columns: int) -> bool | None:
     other = is_lumina2(layer, rows, columns)
     return None if other is None else not other
 
-
-_Z_IMAGE = KnownModel({"transformer": {}}, VAE, {"text_encoder": QWEN3_4B})
 
 FACTS = FamilyFacts(
     about="Z-Image by Tongyi-MAI: 6 B parameters (12 GB in bf16), Apache 2.0.",

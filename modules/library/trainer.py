@@ -29,6 +29,9 @@ from modules.run.folder.resume import LATEST, folder_to_resume, former_config
 from modules.run.folder.run_lock import check_not_training, supervisor_lock
 from modules.run.launch.environment import MULTI_PROCESS_MODES
 
+log = logging.getLogger("tandem")
+ConfigSource: TypeAlias = "TrainConfig | Mapping[str, object] | str | Path | None"
+
 
 class Trainer:
     """Trains `model` on `train_data` with `loss`, on one device or on all of them, with everything that a run has.
@@ -164,11 +167,6 @@ def _check_caller() -> None:
         )
     if threading.current_thread() is not threading.main_thread():
         raise ConfigError("fit() handles Ctrl-C, which Python allows in the main thread only", "Call it there")
-
-
-log = logging.getLogger("tandem")
-
-ConfigSource: TypeAlias = "TrainConfig | Mapping[str, object] | str | Path | None"
 
 
 def trainer_config(source: ConfigSource, overrides: Mapping[str, object], *, has_validation: bool) -> TrainConfig:

@@ -33,6 +33,8 @@ log = logging.getLogger("tandem")
 
 _LOWEST_CLASSES = 5  # named after a validation
 RANKS_EVERY_S = 2.0  # at most one `ranks` event
+WINDOW = 50  # steps
+LAST_STEPS: Final = 100  # whose mean loss is that of the end: a single step's is mostly noise
 
 
 class RunReport:
@@ -258,9 +260,6 @@ def _shown(metric: str, value: float) -> str:
     return f"{value:.2%}" if "accuracy" in metric else f"{value:.5g}"
 
 
-WINDOW = 50  # steps
-
-
 class Throughput:
     """A moving window over the last steps. Pauses between steps (sampling, saving) do not count."""
 
@@ -285,9 +284,6 @@ class Throughput:
         """Seconds for `remaining_samples` at the current speed; None while it is unknown."""
         speed = self.samples_per_s()
         return remaining_samples / speed if speed > 0 else None
-
-
-LAST_STEPS: Final = 100  # whose mean loss is that of the end: a single step's is mostly noise
 
 
 class FinalMetrics:

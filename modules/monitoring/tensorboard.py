@@ -21,6 +21,8 @@ from modules.files.images import open_image
 log = logging.getLogger("tandem")
 _MOST_PICTURE_BYTES = 1 << 30  # of a picture
 _RGB = 3  # number of channels
+_FLUSH_EVERY_S: Final = 5.0
+_MOST_BYTES: Final = 32 << 20  # kept while the disk accepts no writes
 
 
 @dataclass(frozen=True)
@@ -117,10 +119,6 @@ class TensorBoardWriter:
     def _add(self, values: Sequence[object], step: int) -> None:
         event = self._event(wall_time=time.time(), step=step, summary=self._summary(value=values))
         self._file.add(event.SerializeToString())
-
-
-_FLUSH_EVERY_S: Final = 5.0
-_MOST_BYTES: Final = 32 << 20  # kept while the disk accepts no writes
 
 
 class TensorBoardFile:

@@ -68,6 +68,9 @@ from modules.training.studies.batch_size_finder import search_batch_size
 from modules.training.studies.profiler import profiled
 from modules.training.studies.step_benchmark import measure_steps
 
+# How long a rank gives the others to report what it would otherwise report itself.
+_OTHERS_REPORT_WITHIN_S: Final = 3.0
+
 
 def run_worker(
     config: TrainConfig,
@@ -245,10 +248,6 @@ def _spawned_worker(rank_env: RankEnv, config: TrainConfig, folder: RunFolder, r
 def supervised_by_us() -> bool:
     """Whether modules.run.supervise.supervisor started this process, and will report how it ends."""
     return "TANDEM_START" in os.environ
-
-
-# How long a rank gives the others to report what it would otherwise report itself.
-_OTHERS_REPORT_WITHIN_S: Final = 3.0
 
 
 def report_failure(failure: Failure, folder: RunFolder, report: Report, rank: int) -> None:

@@ -19,6 +19,8 @@ from modules.config.io.migrations import migrate
 from modules.config.io.text_formats import Data, compose_yaml, write_json, write_yaml
 from modules.config.train_config import TrainConfig
 
+Edit: TypeAlias = tuple[int, int, list[str]]  # first and last line, counted from 0, and what takes their place
+
 
 def save_edited(config: TrainConfig, path: str | Path) -> None:
     """Save to a new or an existing file. Raises ConfigError if it cannot be written."""
@@ -84,9 +86,6 @@ def _gives(file: Path, text: str, config: TrainConfig) -> bool:
         return _validated(migrate(parse(file, text), str(file))) == dump(config)
     except ConfigError:
         return False
-
-
-Edit: TypeAlias = tuple[int, int, list[str]]  # first and last line, counted from 0, and what takes their place
 
 
 def edited_yaml(text: str, old: Data, new: Data) -> str | None:

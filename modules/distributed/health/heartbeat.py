@@ -19,6 +19,16 @@ from modules.distributed.health import flight_recorder
 from modules.distributed.health.diagnosis import IDLE_AFTER_S, RankSnapshot
 from modules.distributed.startup.member import Member
 
+_LIBRARIES = tuple({str(Path(path).resolve()) for path in sysconfig.get_paths().values()})
+_COMPONENTS = {
+    "/torch/utils/data/": "the loader (waiting for its worker processes)",
+    "/modules/data/loading/loader.py": "the loader",
+    "/modules/data/cache/reader.py": "the loader",
+    "/modules/data/": "the data",
+    "/modules/checkpoint/": "a backup",
+    "/modules/diffusion/hub/model.py": "the download of the base model",
+}
+
 
 @dataclass(frozen=True)
 class Heartbeat:
@@ -109,17 +119,6 @@ class SelfMonitor:
         if cpu_s != self._cpu_s:
             self._cpu_s, self._frozen_since = cpu_s, time.monotonic()
         return time.monotonic() - self._frozen_since
-
-
-_LIBRARIES = tuple({str(Path(path).resolve()) for path in sysconfig.get_paths().values()})
-_COMPONENTS = {
-    "/torch/utils/data/": "the loader (waiting for its worker processes)",
-    "/modules/data/loading/loader.py": "the loader",
-    "/modules/data/cache/reader.py": "the loader",
-    "/modules/data/": "the data",
-    "/modules/checkpoint/": "a backup",
-    "/modules/diffusion/hub/model.py": "the download of the base model",
-}
 
 
 class Stack(NamedTuple):

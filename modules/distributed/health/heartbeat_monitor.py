@@ -30,6 +30,9 @@ UNRESPONSIVE_AFTER_BROKEN_CONNECTION_S = 20.0
 STOPPED_AFTER_S = 6.0
 SILENT_AFTER_S = 3.0
 _STOPPED = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP})
+# What all processes of one start, or one rank of it, have in their environment when they begin.
+_OF_THE_START = (START_TOKEN, STORE_SECRET)
+_OF_THE_RANK = ("WORLD_SIZE", "MASTER_PORT")
 
 
 class HeartbeatMonitor:
@@ -172,11 +175,6 @@ def _status(process: psutil.Process) -> str:
 def failure_of(member: Member, kind: str, message: str, trace: str = "") -> Failure:
     """The failure of a rank, with the advice for its kind."""
     return Failure(member.rank, member.host, kind, message, advice_for_kind(kind), trace)
-
-
-# What all processes of one start, or one rank of it, have in their environment when they begin.
-_OF_THE_START = (START_TOKEN, STORE_SECRET)
-_OF_THE_RANK = ("WORLD_SIZE", "MASTER_PORT")
 
 
 def rank_processes(everyone: Sequence[Member], own_rank: int) -> dict[int, psutil.Process]:

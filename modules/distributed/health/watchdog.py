@@ -63,6 +63,10 @@ NOTE_LONG_WAIT_EVERY_S = 60.0
 # Work that others wait for may take hours, but its main thread uses some CPU time now and then.
 FROZEN_AFTER_S = 1800.0
 _MAX_TRACEBACK_CHARS = 30_000
+# Of all ranks together: groups of more ranks send theirs less often.
+HEARTBEATS_PER_SECOND = 1024
+# So many ranks of a machine watch its processes, so that also the loss of one of them is seen there.
+WATCHERS_PER_MACHINE = 2
 
 
 class PeerLost(TrainingError):
@@ -321,12 +325,6 @@ def host_probes(everyone: Sequence[Member], rank_env: RankEnv) -> dict[str, Host
     for probe in probes.values():
         probe.start()
     return probes
-
-
-# Of all ranks together: groups of more ranks send theirs less often.
-HEARTBEATS_PER_SECOND = 1024
-# So many ranks of a machine watch its processes, so that also the loss of one of them is seen there.
-WATCHERS_PER_MACHINE = 2
 
 
 def judging_ranks(everyone: Sequence[Member]) -> tuple[int, ...]:

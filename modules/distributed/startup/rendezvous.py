@@ -39,6 +39,9 @@ _MAX_HOST_CHARS = 200
 
 Log = Callable[[str], None]
 _Nonce = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+SIGN_EVERY_S: Final = 2.0  # by each rank that waits for others
+SILENT_AFTER_S: Final = 5.0  # from then on the host is probed again and again
+CUT_OFF_AFTER_S: Final = 10.0  # and this long it is silent, if no probe is answered
 
 
 class GroupError(TrainingError):
@@ -259,11 +262,6 @@ def _registered(store: RunStore, rank_env: RankEnv) -> list[Member]:
     """The ranks other than 0 that have sent a hello."""
     others = range(1, rank_env.world_size)
     return [_Hello.parse(store.get(f"hello/{r}"), r).member for r in others if store.check([f"hello/{r}"])]
-
-
-SIGN_EVERY_S: Final = 2.0  # by each rank that waits for others
-SILENT_AFTER_S: Final = 5.0  # from then on the host is probed again and again
-CUT_OFF_AFTER_S: Final = 10.0  # and this long it is silent, if no probe is answered
 
 
 @dataclass

@@ -40,6 +40,30 @@ _MOST_LOGS: Final = 64
 _KEPT: Final = frozenset({"started", "error", "warning", "finished"})  # however old, from the start of the log
 _LEFT_OUT: Final = frozenset({"join_line.txt"})  # the token of the run
 _SUFFIXES: Final = (".txt", ".json")
+_LONGEST: Final = 100_000  # characters of one text
+_SHORTEST_QUOTE: Final = 8  # characters
+# The home folders of Linux, macOS and Windows, of anybody, also with the doubled separators of a quoted text, and on
+# disks that are mounted elsewhere, such as /mnt/home/anna.
+_HOMES: Final = re.compile(
+    r"(?i)(?:(?<![\w/.~-])(?:/[\w.-]{1,64}){0,3}/(?:home|Users)/[^/\s:'\"]+|(?<![\w/.~-])/root(?![\w.-])"
+    r"|\b[A-Z]:\\{1,2}Users\\{1,2}[^\\\s:'\"]+)"
+)
+# What `mask_secrets` leaves, because the name of a setting before an error would mask the error; each with the group to
+# keep before the mask. A number is no token: "max_token: 77".
+_SECRETS: Final = (
+    re.compile(r"(?i)(TANDEM_JOIN_TOKEN['\"]?\s*[=:]\s*['\"]?|--token(?:_file)?[ =]['\"]?)[^\s'\"]+"),
+    re.compile(r"(?i)(\b[\w-]{0,40}(?:password|passwd|passphrase)['\"]?\s{0,3}[:=]\s{0,3}['\"]?)[^\s'\",;&]+"),
+    re.compile(
+        r"(?i)(\b[\w-]{0,40}(?:token|secret|api[_-]?key|access[_-]?key)['\"]?\s{0,3}[:=]\s{0,3}['\"]?)"
+        r"(?!\d+\b)[^\s'\",;&]{6,}"
+    ),
+    re.compile(r"(?i)(\bauthorization['\"]?\s{0,3}[:=]\s{0,3}['\"]?(?:\w{1,20}\s{1,3})?)[\w.~+/=-]{6,}"),
+    re.compile(r"(?i)(\b(?:wandb|password)\b[^\n]{0,60}?\b)[0-9a-f]{40}\b"),  # also in a .netrc
+)
+# What people write to be drawn, and their name; the start of a caption is a setting, too.
+_PRIVATE_NAMES: Final = frozenset(
+    {"prompt", "negative_prompt", "prompt_prefix", "caption", "captions", "trigger_phrase", "model_author", "note"}
+)
 
 
 @dataclass(frozen=True)
@@ -173,32 +197,6 @@ def write_package(parts: Sequence[PackedFile], file: Path) -> int:
         for part in parts:
             package.writestr(part.name, part.text.encode())
     return file.stat().st_size
-
-
-_LONGEST: Final = 100_000  # characters of one text
-_SHORTEST_QUOTE: Final = 8  # characters
-# The home folders of Linux, macOS and Windows, of anybody, also with the doubled separators of a quoted text, and on
-# disks that are mounted elsewhere, such as /mnt/home/anna.
-_HOMES: Final = re.compile(
-    r"(?i)(?:(?<![\w/.~-])(?:/[\w.-]{1,64}){0,3}/(?:home|Users)/[^/\s:'\"]+|(?<![\w/.~-])/root(?![\w.-])"
-    r"|\b[A-Z]:\\{1,2}Users\\{1,2}[^\\\s:'\"]+)"
-)
-# What `mask_secrets` leaves, because the name of a setting before an error would mask the error; each with the group to
-# keep before the mask. A number is no token: "max_token: 77".
-_SECRETS: Final = (
-    re.compile(r"(?i)(TANDEM_JOIN_TOKEN['\"]?\s*[=:]\s*['\"]?|--token(?:_file)?[ =]['\"]?)[^\s'\"]+"),
-    re.compile(r"(?i)(\b[\w-]{0,40}(?:password|passwd|passphrase)['\"]?\s{0,3}[:=]\s{0,3}['\"]?)[^\s'\",;&]+"),
-    re.compile(
-        r"(?i)(\b[\w-]{0,40}(?:token|secret|api[_-]?key|access[_-]?key)['\"]?\s{0,3}[:=]\s{0,3}['\"]?)"
-        r"(?!\d+\b)[^\s'\",;&]{6,}"
-    ),
-    re.compile(r"(?i)(\bauthorization['\"]?\s{0,3}[:=]\s{0,3}['\"]?(?:\w{1,20}\s{1,3})?)[\w.~+/=-]{6,}"),
-    re.compile(r"(?i)(\b(?:wandb|password)\b[^\n]{0,60}?\b)[0-9a-f]{40}\b"),  # also in a .netrc
-)
-# What people write to be drawn, and their name; the start of a caption is a setting, too.
-_PRIVATE_NAMES: Final = frozenset(
-    {"prompt", "negative_prompt", "prompt_prefix", "caption", "captions", "trigger_phrase", "model_author", "note"}
-)
 
 
 def anonymous_text(text: str) -> str:

@@ -41,6 +41,10 @@ _ENDS_WITHIN_S: Final = 5.0  # once asked to do so at once
 _BETWEEN_REQUESTS_S: Final = SAME_REQUEST_S + 0.7  # on a slow network they may arrive closer together
 
 Echo = Callable[[str], None]
+MOST_BYTES: Final = 8 << 20
+_CUT: Final = b"(what was printed before is not kept)\n"
+_CHUNK: Final = 64 << 10
+_REST_WITHIN_S: Final = 2.0
 
 
 def join_arguments(
@@ -287,12 +291,6 @@ class RemoteMachines:
                 self._echo(f"Waiting for {', '.join(str(machine.host) for machine in running)} to end.")
             time.sleep(0.1)
         return True
-
-
-MOST_BYTES: Final = 8 << 20
-_CUT: Final = b"(what was printed before is not kept)\n"
-_CHUNK: Final = 64 << 10
-_REST_WITHIN_S: Final = 2.0
 
 
 class OutputFile:

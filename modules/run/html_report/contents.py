@@ -66,6 +66,11 @@ _UNITS: Final[Mapping[str, str]] = {  # by the end of a metric's name, the longe
     "_w": "W",
     "_s": "s",
 }
+MOST_PROMPTS: Final = 8
+MOST_STEPS: Final = 5  # of each prompt: the first, the last, and some between them
+SIDE: Final = 320  # pixels, of the longer side
+_QUALITY: Final = 82  # of WebP
+log = logging.getLogger("tandem")
 
 
 @dataclass(frozen=True)
@@ -272,12 +277,6 @@ def _clock(at: float) -> str:
         return _DASH
 
 
-MOST_PROMPTS: Final = 8
-MOST_STEPS: Final = 5  # of each prompt: the first, the last, and some between them
-SIDE: Final = 320  # pixels, of the longer side
-_QUALITY: Final = 82  # of WebP
-
-
 @dataclass(frozen=True)
 class Picture:
     """A sample as it is in the page; `data` is a data: address, empty if its file cannot be read."""
@@ -327,9 +326,6 @@ def _spread(steps: list[int], count: int) -> list[int]:
     if len(steps) <= count:
         return steps
     return [steps[round(number * (len(steps) - 1) / (count - 1))] for number in range(count)]
-
-
-log = logging.getLogger("tandem")
 
 
 def write_report(folder: RunFolder, file: Path | None = None) -> Path:

@@ -37,6 +37,7 @@ Echo = Callable[[str], None]
 # Machine 0 knows the cause of a failed run only after its own part has ended.
 _OUTCOME_TIMEOUT_S: Final = 30.0
 _STOPPED: Final = frozenset({INTERRUPTED, TERMINATED, PAUSED})
+_POLL_EVERY_S: Final = 0.3
 
 
 def join_run(join_line: JoinLine, echo: Echo, ask: Ask | None = None, ask_about_code: Ask | None = None) -> int:
@@ -243,9 +244,6 @@ class JoinClient:
 
 def _describe_ranks(ranks: range) -> str:
     return f"rank {ranks.start}" if len(ranks) == 1 else f"ranks {ranks.start} to {ranks.stop - 1}"
-
-
-_POLL_EVERY_S: Final = 0.3
 
 
 @contextmanager

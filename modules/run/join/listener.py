@@ -17,6 +17,8 @@ from modules.run.join.session import Session
 _AUTHENTICATION_TIMEOUT_S: Final = 5.0
 _PORTS_TRIED: Final = 100
 _MAX_REJECTION_LINES: Final = 50
+_MAX: Final = 64
+_MAX_PER_ADDRESS: Final = 8
 
 
 class Listener:
@@ -101,10 +103,6 @@ def _open_server(first: int) -> socket.socket:
         f"no port from {first} to {first + _PORTS_TRIED - 1} is free for machines to join",
         "Set initial_port to another number",
     )
-
-
-_MAX: Final = 64
-_MAX_PER_ADDRESS: Final = 8
 
 
 class UnauthenticatedConnections:

@@ -37,6 +37,9 @@ _CHECK_PROGRAM: Final = (
     "See what Tandem has written there, and whether it was killed (dmesg, if memory ran out); then continue with "
     "--resume latest."
 )
+# Someone who has pasted the line must not read that nobody has come, however many images are compared there.
+_SLOW_S: Final = 8.0
+LONGEST_REASON: Final = 500  # characters that are shown
 
 
 class JoinServer:
@@ -307,11 +310,6 @@ class JoinServer:
 
     def _report(self, text: str, *, ready: int = 0) -> None:
         self._report_message(text, self._members.missing_numbers(without=ready))
-
-
-# Someone who has pasted the line must not read that nobody has come, however many images are compared there.
-_SLOW_S: Final = 8.0
-LONGEST_REASON: Final = 500  # characters that are shown
 
 
 class MachineLeft(Exception):

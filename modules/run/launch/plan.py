@@ -38,6 +38,8 @@ _ELASTIC: Final = (
     "rendezvous=elastic: Tandem restarts the machines that join with machine 0's line. torchrun's c10d rendezvous is "
     "not used any more, because it runs code that anybody sends to its port: torchrun by hand restarts no machine"
 )
+Backend = Literal["nccl", "gloo"]
+_LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -250,11 +252,6 @@ def _script_argv(config_path: str | Path, run_folder: str | Path | None, extra_a
 
 def _bracket_ipv6(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
-
-
-Backend = Literal["nccl", "gloo"]
-
-_LOOPBACK = "127.0.0.1"
 
 
 def usable_gpus(

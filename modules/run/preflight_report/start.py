@@ -44,6 +44,7 @@ _EXIT_GRACE_S = 15.0
 _MAX_SILENCE_S = 600.0
 _LARGEST_LOG: Final = 64 << 20  # bytes
 WAITING: Final = "Waiting for "  # how a process begins a line about the ranks that are missing
+_AT_ONCE: Final = 8
 
 
 def start_preflight(
@@ -281,9 +282,6 @@ def _log(logs: Path, rank: int) -> Path:
 
 
 _FAILED_ADVICE = "Run the preflight again; if it fails the same way, check dmesg on that machine for lack of memory."
-
-
-_AT_ONCE: Final = 8
 
 
 def reachable_hosts(hosts: Sequence[Host], report: Callable[[str], None]) -> tuple[list[Host], tuple[Cell, ...]]:

@@ -52,6 +52,8 @@ from modules.run.supervise.stop_requests import StopRequests
 
 _POLL_EVERY_S = 0.1
 _LOCK_FREE_WITHIN_S = 2.0  # after the last rank was killed
+_HOUSEKEEPING_EVERY_S = 2.0
+_NOTHING_TO_KEEP_S: Final = 5.0
 
 
 def any_failure(failure: Failure) -> bool:
@@ -349,9 +351,6 @@ def resume_hint(folder: RunFolder, ranks: range) -> str:
     return "--resume latest continues from the last one."
 
 
-_HOUSEKEEPING_EVERY_S = 2.0
-
-
 class ProcessWatch:
     """What a run's processes and events show, and how long the processes may stay; `check` looks anew."""
 
@@ -492,9 +491,6 @@ def _written_after(file: str, seconds: float) -> bool:
         return os.stat(file).st_mtime > seconds
     except OSError:
         return False
-
-
-_NOTHING_TO_KEEP_S: Final = 5.0
 
 
 @dataclass(frozen=True)

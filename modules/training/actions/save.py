@@ -38,6 +38,11 @@ from modules.training.methods.method import export_of
 from modules.training.state.components import Components
 
 _OS_ERROR: Final = re.compile(r"\(os error (\d{1,4})\)")
+HOME_FOLDER: Final = "tandem-rescued"  # below the home folder
+SPARE_BYTES: Final = 1 << 30  # stay free on a disk that the user did not choose for this
+_OF_THE_DISK: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ESTALE}
+)
 
 
 @dataclass(frozen=True)
@@ -186,13 +191,6 @@ SAVE = Action(
     compute=_compute,
     write=_write,
     phase="saving",
-)
-
-
-HOME_FOLDER: Final = "tandem-rescued"  # below the home folder
-SPARE_BYTES: Final = 1 << 30  # stay free on a disk that the user did not choose for this
-_OF_THE_DISK: Final = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ESTALE}
 )
 
 

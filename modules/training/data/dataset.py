@@ -43,6 +43,9 @@ from modules.training.device.precision import Precision
 from modules.training.step.finite_weights import encode_finite
 
 RowSelection: TypeAlias = Callable[[Index], NDArray[np.int64]]  # int64 [selected]: rows of the index
+_REPORT_EVERY_S: Final = 0.5
+LOCK: Final = "caching.lock"
+_LOOK_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -299,9 +302,6 @@ def _report_dataset(
         report.warning(f"{count}{some}, for example {problems[0].line()}. All are listed in {problems_file}.")
 
 
-_REPORT_EVERY_S: Final = 0.5
-
-
 class ProgressReport:
     """Reports counted progress at most twice a second, and checks whether the run should stop."""
 
@@ -322,10 +322,6 @@ class ProgressReport:
                 self._report.phase(phase, done * workers, total * workers)
 
         return on_progress
-
-
-LOCK: Final = "caching.lock"
-_LOOK_EVERY_S: Final = 1.0
 
 
 @contextmanager

@@ -15,6 +15,10 @@ from modules.training.state.checkpoint_state import restore_state
 from modules.training.state.components import Components
 from modules.training.state.early_stopping import EarlyStopping
 
+# A backup has all settings of the program that wrote it; that of 0.1.0 did not know this one.
+ADDED_AFTER_0_1_0 = "normalize_masked_area_loss"
+SDXL = "stable_diffusion_xl"
+
 
 def load_checkpoint(
     state: StoredState, components: Components, early_stopping: EarlyStopping, start: Progress, report: Report
@@ -30,11 +34,6 @@ def load_checkpoint(
         report.warning(differences)
     run_info.report_resume(state, components, progress, report)
     return progress
-
-
-# A backup has all settings of the program that wrote it; that of 0.1.0 did not know this one.
-ADDED_AFTER_0_1_0 = "normalize_masked_area_loss"
-SDXL = "stable_diffusion_xl"
 
 
 def legacy_differences(config: TrainConfig, saved: Mapping[str, object], family: Family) -> str:

@@ -30,6 +30,8 @@ from modules.training.methods.lora import make_contiguous
 from modules.training.methods.submodules import submodule_of
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_CPU: Final = torch.device("cpu")
+_ALIGNMENT: Final = 256  # bytes
 
 
 @torch.no_grad()
@@ -146,10 +148,6 @@ def frozen_dtype(family: Family, config: TrainConfig) -> torch.dtype:
 def _converted(tensor: Tensor, device: torch.device, dtype: torch.dtype, config: TrainConfig) -> Tensor:
     moved = tensor.to(device, dtype if tensor.is_floating_point() else None)
     return moved.contiguous(memory_format=torch.channels_last) if config.channels_last and moved.dim() == 4 else moved
-
-
-_CPU: Final = torch.device("cpu")
-_ALIGNMENT: Final = 256  # bytes
 
 
 def quantize_once(layers: Sequence[tuple[nn.Linear, str]], ranks: RankGroup) -> None:

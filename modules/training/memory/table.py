@@ -36,6 +36,7 @@ _STATE_OF_8BIT: Final = {"adamw_8bit": 2, "lion_8bit": 1}
 _MEASURED: Final = (2, 4)  # samples in a micro-batch, from which larger ones are extrapolated
 _SLOTS: Final = 2  # of block_offload
 _GATHERED_BLOCKS: Final = 2  # FSDP gathers the next one while it computes one
+TOKEN_TABLE = "token_embedding"
 
 
 @dataclass(frozen=True)
@@ -338,9 +339,6 @@ def _shard_bytes(weight: Tensor, shards: int) -> int:
     for side in _shard_shape(weight, shards):
         numbers *= side
     return numbers * weight.element_size()
-
-
-TOKEN_TABLE = "token_embedding"
 
 
 @contextmanager

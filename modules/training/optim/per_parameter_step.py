@@ -12,6 +12,9 @@ from torch import Tensor, nn
 
 from modules.data.rng import hash_bytes, hash_uint64
 
+_PIECE: Final = 1 << 24  # values that are rounded at a time
+_CUT_OFF: Final = 1 << 16  # values of the 16 bits of fp32 that bf16 does not have
+
 
 def optimizer_weights(weights: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
     """What the optimizer holds for each weight: the weight, or a stand-in for one in bf16."""
@@ -106,10 +109,6 @@ class PerParameterStep:
 
 def _place(weight: Tensor, rows: tuple[int, int] | None) -> int:
     return 0 if rows is None else rows[0] * math.prod(weight.shape[1:])
-
-
-_PIECE: Final = 1 << 24  # values that are rounded at a time
-_CUT_OFF: Final = 1 << 16  # values of the 16 bits of fp32 that bf16 does not have
 
 
 def fp32_stand_in(weight: nn.Parameter) -> nn.Parameter:
