@@ -12,7 +12,7 @@ from app.monitor.run_edits import RunNotesWindow
 from app.monitor.samples import SampleIndex
 from app.monitor.viewer import SampleViewer
 from app.multi_gpu.hosts_card import HostDialog
-from app.runs.actions import ask_machines
+from app.runs.ask_existing import ask_machines
 from app.widgets.button import Button
 from app.widgets.inputs import Entry
 from app.widgets.scroll import enclosing

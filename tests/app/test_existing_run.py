@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.runs.actions import ExistingRun, read_existing
+from app.runs.ask_existing import ExistingRun, read_existing
 from app.runs.control import create_run
 from modules.config import TrainConfig, load_config
 from modules.run import RunFolder

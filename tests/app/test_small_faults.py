@@ -15,7 +15,7 @@ from PIL import Image
 from app.form.setting_text import help_text, inactive_reason, setting_title, with_titles
 from app.images.problem_list import ProblemList
 from app.preferences import Preferences
-from app.runs.actions import effects
+from app.runs.ask_existing import effects
 from app.runs.start_check import Waiting
 from app.sections import SECTIONS
 from app.sections.adapters import alpha_note
