@@ -13,6 +13,7 @@ from modules import ROOT
 from modules.config.errors import ConfigError
 
 VARIABLE: Final = "TANDEM_UMASK"
+_NOBODY: Final = 65534
 _PRIVATE: Final = 0o077  # nothing for the group and others
 _OCTAL: Final = re.compile(r"0?[0-7]{3}")
 
@@ -46,7 +47,8 @@ def other_owner(file: Path) -> str:
     """The user that a file belongs to, if it is not to be read unasked; "" for one's own, without a file, on Windows.
 
     Root's files are read, and those of the user that Tandem's own belong to: who could write these needs no others. So
-    are those of the group if TANDEM_UMASK lets it write what this user has.
+    are those of the group if TANDEM_UMASK lets it write what this user has, and for root those of nobody, to whom a
+    network drive gives what root writes (exports(5), root_squash).
     """
     if not hasattr(os, "geteuid"):
         return ""
@@ -68,7 +70,8 @@ def require_own(file: Path, advice: str) -> None:
 
 
 def _own_users() -> set[int]:
-    return {0, ROOT.stat().st_uid, *([os.geteuid()] if hasattr(os, "geteuid") else [])}
+    user = os.geteuid() if hasattr(os, "geteuid") else 0
+    return {0, user, ROOT.stat().st_uid, *([_NOBODY] if user == 0 else [])}
 
 
 def _shares_with_group() -> bool:

@@ -154,6 +154,11 @@ def test_whose_files_are_read_unasked(tmp_path: Path, monkeypatch: pytest.Monkey
     assert other_owner(file) == "", "of a team that shares its files"
     os.chown(file, 1, 54321)
     assert other_owner(file) == file.owner()
+    os.chown(file, 65534, 54321)
+    assert other_owner(file) == "", "as a network drive gives it what root has written"
+    monkeypatch.setattr("os.geteuid", lambda: 1)
+    assert other_owner(file) == file.owner()
+    monkeypatch.undo()
     monkeypatch.setattr("modules.config.file_access.ROOT", file)
     assert other_owner(file) == "", "who owns Tandem's own files needs no others"
 
