@@ -26,8 +26,8 @@ class FitResult:
 
     `reason` is "finished", "early_stopping", or, after which `fit(resume=True)` continues, "stopped", "interrupted",
     "terminated" or "paused". `metrics` are the last figures and `best` the best ones of all validations, by name:
-    train_loss, validation_loss, validation_accuracy, test_loss, ... `losses` are those of the steps. On another machine
-    that does not see the run folder all of it is empty.
+    train_loss, validation_loss, validation_accuracy, test_loss, ... `losses` are those of the steps, `validations` the
+    figures of each validation and test, by step. On another machine that does not see the run folder all is empty.
     """
 
     folder: Path
@@ -36,6 +36,7 @@ class FitResult:
     metrics: Mapping[str, float]
     best: Mapping[str, float]
     losses: Mapping[int, float]
+    validations: Mapping[int, Mapping[str, float]]
     model_path: Path | None  # the folder of the saved model; None if the run did not come to its end
 
     @property
@@ -54,9 +55,13 @@ def read_result(folder: RunFolder) -> FitResult:
     if last != "finished":
         raise TrainingError("the processes ended in the middle of the run, without an error", f"See {folder.log_dir}")
     losses = {cast(int, e["step"]): cast(float, e["loss"]) for e in events if e["type"] == "step" and e["loss"]}
-    validations = [each for event in events if event["type"] == "validation" for each in _figures(event)]
+    validations: dict[int, dict[str, float]] = {}
+    for event in events:
+        if event["type"] == "validation":
+            validations.setdefault(cast(int, event["step"]), {}).update(_figures(event))
     metrics = {"train_loss": losses[max(losses)]} if losses else {}
-    metrics |= dict(validations)
+    for figures in validations.values():
+        metrics |= figures
     finished = [str(event["reason"]) for event in events if event["type"] == "finished"]
     reason = finished[-1] if finished else ""
     model = folder.model_dir if (folder.model_dir / WEIGHTS).is_file() else None
@@ -65,8 +70,9 @@ def read_result(folder: RunFolder) -> FitResult:
         reason=reason,
         step=max(losses, default=0),
         metrics=metrics,
-        best=_best(validations),
+        best=_best(each for figures in validations.values() for each in figures.items()),
         losses=losses,
+        validations=validations,
         model_path=model if reason in {"finished", "early_stopping"} else None,
     )
 

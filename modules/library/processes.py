@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
@@ -19,19 +19,25 @@ from modules.monitoring import RunReport
 from modules.run import EventLog, Failure, LaunchPlan, RunFolder, clear_failures, root_cause
 from modules.run.console import echo
 from modules.run.exit_codes import FINISHED, INTERRUPTED, PAUSED, TERMINATED
-from modules.run.folder.commands import STOP_INTERRUPTED, clear_commands, request_command
+from modules.run.folder.commands import STOP_INTERRUPTED, request_command
 from modules.run.folder.event_summary import EventSummary, follow_from_end
 from modules.run.folder.failures import read_failures
 from modules.run.launch.environment import quieten_torch, set_network_interfaces
 from modules.run.launch.rank_env import use_own_slice
+from modules.run.start import failed_to_form_group
 from modules.run.supervise.launcher_log import LauncherReport, WorkerExit
 from modules.run.supervise.outcome import RunEvidence, decide_outcome
+from modules.run.supervise.signals import signals_handled
 from modules.training.loop.run_location import shared_run_folder
 from modules.training.worker import run_worker
 
 _ERRORS: Mapping[str, type[TandemError]] = {"config": ConfigError, "data": DataError, "resume": ResumeError}
 _NO_FAILURE = {FINISHED, INTERRUPTED, PAUSED, TERMINATED}
 _REPORTED_WITHIN_S = 10.0
+
+
+class NoGroup(TrainingError):
+    """The processes could not form a group, and nothing has been trained."""
 
 
 def train_here(task: Task, config: TrainConfig, folder: RunFolder, plan: LaunchPlan, resume: str | None) -> None:
@@ -44,7 +50,7 @@ def train_here(task: Task, config: TrainConfig, folder: RunFolder, plan: LaunchP
                     "device is 'cpu', but this process has used a GPU already, which cannot be hidden any more",
                     "Set CUDA_VISIBLE_DEVICES= before Python starts",
                 )
-        _prepare(folder, range(1))
+        _forget_failures(folder, range(1))
         task.register()
         code = run_worker(config, folder, resume=resume)
     if (failure := root_cause(folder)) is not None or code not in _NO_FAILURE:
@@ -54,9 +60,10 @@ def train_here(task: Task, config: TrainConfig, folder: RunFolder, plan: LaunchP
 def train_in_processes(
     task: Task, config: TrainConfig, folder: RunFolder, plan: LaunchPlan, resume: str | None
 ) -> None:
-    """Train in a new process for each rank of this machine. Raises the TandemError of the rank that failed first."""
+    """Train in a new process for each rank of this machine. Raises the TandemError of the rank that failed first,
+    NoGroup if they could not form a group."""
     ranks = plan.ranks()
-    _prepare(folder, ranks)
+    _forget_failures(folder, ranks)
     reader = follow_from_end(folder.events_file)
     exits: tuple[WorkerExit, ...] = ()
     with _environment(plan.environment()), _interrupts_sent_to(folder):
@@ -75,11 +82,21 @@ def train_in_processes(
             'A script that trains on several devices calls fit() below `if __name__ == "__main__":`',
         )
     outcome = decide_outcome(RunEvidence(1, events, failures, LauncherReport(exits), ranks=ranks))
-    raise _reported(folder, outcome.failure)
+    reported = _reported(folder, outcome.failure)
+    if failed_to_form_group(outcome):
+        raise NoGroup(str(reported)) from reported
+    raise reported
 
 
-def train_in_group(task: Task, config: TrainConfig, rank_env: RankEnv, resume: str | None) -> RunFolder:
-    """Train as one of the processes that torchrun or srun has started; returns the folder that rank 0 has made.
+def train_in_group(
+    task: Task,
+    config: TrainConfig,
+    rank_env: RankEnv,
+    resume: str | None,
+    on_folder: Callable[[RunFolder], object],
+) -> RunFolder:
+    """Train as one of the processes that torchrun or srun has started; returns the folder that rank 0 has made, and
+    calls `on_folder` with it first.
 
     Raises the TandemError of the rank that failed first, on every rank that can.
     """
@@ -87,6 +104,7 @@ def train_in_group(task: Task, config: TrainConfig, rank_env: RankEnv, resume: s
     set_network_interfaces(os.environ, rank_env.master_addr)
     store = open_store(rank_env, config.startup_timeout_s, echo)  # its keys are those of this call alone
     folder = shared_run_folder(config, rank_env, store, resume)
+    on_folder(folder)
     events, reader = EventSummary(), follow_from_end(folder.events_file)
     task.register()
     code = run_worker(config, folder, rank_env, store, resume, supervised=False)
@@ -105,9 +123,8 @@ def _train_as_rank(rank_env: RankEnv, task: Task, config: TrainConfig, folder: R
     sys.exit(run_worker(config, folder, rank_env, resume=resume))
 
 
-def _prepare(folder: RunFolder, ranks: range) -> None:
+def _forget_failures(folder: RunFolder, ranks: range) -> None:
     clear_failures(folder, {*ranks, *(failure.rank for failure in read_failures(folder))})
-    clear_commands(folder)
 
 
 def _reported(folder: RunFolder, failure: Failure | None) -> BaseException:
@@ -156,8 +173,5 @@ def _interrupts_sent_to(folder: RunFolder) -> Iterator[None]:
         interrupted.append(number)
         request_command(folder, "stop", STOP_INTERRUPTED)
 
-    former = signal.signal(signal.SIGINT, on_interrupt)
-    try:
+    with signals_handled([signal.SIGINT], on_interrupt):
         yield
-    finally:
-        signal.signal(signal.SIGINT, former)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
@@ -21,15 +20,29 @@ from modules.data.batch import DataSets, MapDataset
 from modules.distributed import read_rank_env
 from modules.facts import PROGRAM
 from modules.library.fit_result import FitResult, load_trained, read_result
-from modules.library.processes import train_here, train_in_group, train_in_processes
+from modules.library.processes import NoGroup, train_here, train_in_group, train_in_processes
 from modules.library.task import Loss, Metrics, Task
 from modules.run import LaunchPlan, RunFolder
+from modules.run.batch_size.records import SearchRequest, SearchResult
+from modules.run.batch_size.start import search
 from modules.run.console import echo
+from modules.run.folder.commands import STOP_INTERRUPTED, clear_commands, request_command
 from modules.run.folder.resume import LATEST, folder_to_resume, former_config
 from modules.run.folder.run_lock import check_not_training, supervisor_lock
 from modules.run.launch.environment import MULTI_PROCESS_MODES
+from modules.run.start import ALONE, on_one_device
 
 log = logging.getLogger("tandem")
+_MEANT = {  # the Trainer's arguments, as other libraries name them
+    **dict.fromkeys(("dataset", "train_dataset", "training_data"), "train_data"),
+    **dict.fromkeys(
+        ("eval_data", "eval_dataset", "val_data", "val_dataset", "valid_data", "validation_dataset"), "validation_data"
+    ),
+    "test_dataset": "test_data",
+    **dict.fromkeys(("criterion", "loss_fn", "loss_function"), "loss"),
+    **dict.fromkeys(("compute_metrics", "eval_metrics"), "metrics"),
+    **dict.fromkeys(("collate_fn", "data_collator"), "collate"),
+}
 ConfigSource: TypeAlias = "TrainConfig | Mapping[str, object] | str | Path | None"
 
 
@@ -65,26 +78,56 @@ class Trainer:
         self._task.check()
         self.config = trainer_config(config, settings, has_validation=validation_data is not None)
         self._folder: RunFolder | None = None
+        self._fitting: RunFolder | None = None  # as long as `fit` is at work in it
 
-    def fit(self, resume: bool | str = False) -> FitResult:
+    def fit(self, resume: bool | str = False, *, require_multi_gpu: bool = False) -> FitResult:
         """Train to the end, and load the trained weights into the model.
 
         `resume`: True or "latest" continues this trainer's run, or that named `run_name`, or the newest one, exactly
         where it stopped; the path of a backup continues there. The first Ctrl-C ends the run after a backup, which is
-        no error: the result says so.
+        no error: the result says so. It reaches the main thread only; in another thread, `stop` does the same.
 
-        In a script that trains on several devices, call it below `if __name__ == "__main__":`. Under torchrun or srun
-        this process becomes one of their group; call it equally often in every process.
+        If the processes cannot form a group, one device trains instead, unless `require_multi_gpu`. In a script that
+        trains on several devices, call it below `if __name__ == "__main__":`. Under torchrun or srun this process
+        becomes one of their group; call it equally often in every process.
         Raises a TandemError that says why the run failed, and on which rank.
         """
         _check_caller()
-        if (rank_env := read_rank_env(os.environ, self.config.initial_port)) is not None:
-            folder = train_in_group(self._task, self.config, rank_env, self._resumed(resume))
-        else:
-            folder = self._start(self._resumed(resume))
+        try:
+            if (rank_env := read_rank_env(os.environ, self.config.initial_port)) is not None:
+                folder = train_in_group(self._task, self.config, rank_env, self._resumed(resume), self._started)
+            else:
+                folder = self._start(self._resumed(resume), require_multi_gpu=require_multi_gpu)
+        finally:
+            self._fitting = None
         result = read_result(folder)
         load_trained(self._task.model, result)
         return result
+
+    def stop(self) -> None:
+        """End the `fit` that runs in another thread, after a backup; without one, nothing happens."""
+        if self._fitting is not None:
+            request_command(self._fitting, "stop", STOP_INTERRUPTED)
+
+    def find_batch_size(self, memory_target: float = 0.9, memory_limit_gb: float | None = None) -> SearchResult:
+        """The largest `batch_size` that fits on each device that would train; nothing is trained.
+
+        It may take the share `memory_target` of a device's memory, or `memory_limit_gb` GiB.
+        Raises ConfigError for what cannot be searched, TandemError if not even one sample fits.
+        """
+        _check_caller()
+        if read_rank_env(os.environ, self.config.initial_port) is not None:
+            raise ConfigError(
+                "find_batch_size() starts processes of its own, and this one is of a group of torchrun or srun",
+                "Call it in a program that you start by itself",
+            )
+        config, plan = self._planned()
+        train = train_in_processes if plan.mode in MULTI_PROCESS_MODES else train_here
+
+        def start(searched: TrainConfig, folder: RunFolder) -> None:
+            train(self._task, searched, folder, plan, None)
+
+        return search(config, SearchRequest(memory_target, memory_limit_gb), start)
 
     def _resumed(self, resume: bool | str) -> str | None:
         """As `--resume` takes it."""
@@ -92,8 +135,8 @@ class Trainer:
             return resume
         return LATEST if resume else None
 
-    def _start(self, resume: str | None) -> RunFolder:
-        config, plan = self._planned()
+    def _start(self, resume: str | None, *, require_multi_gpu: bool) -> RunFolder:
+        config, plan = self._planned(require_multi_gpu=require_multi_gpu)
         if resume is None:
             folder = RunFolder.create(config)
         elif resume == LATEST and self._folder is not None:
@@ -104,17 +147,30 @@ class Trainer:
         self._folder = folder
         echo(f"Run folder: {folder.path}")
         with supervisor_lock(folder):
+            clear_commands(folder)
+            self._started(folder)
             previous = former_config(folder)
             save_config(config, folder.config_file)
             train = train_in_processes if plan.mode in MULTI_PROCESS_MODES else train_here
             try:
                 train(self._task, config, folder, plan, resume)
+            except NoGroup as error:
+                if require_multi_gpu:
+                    raise
+                echo(f"{error}\n{ALONE}")
+                config = on_one_device(config)
+                plan = LaunchPlan.from_config(config, config_path="config.json")
+                train_here(self._task, config, folder, plan, resume)
             except (ConfigError, ResumeError):
                 folder.config_file.write_bytes(previous)
                 raise
         return folder
 
-    def _planned(self) -> tuple[TrainConfig, LaunchPlan]:
+    def _started(self, folder: RunFolder) -> None:
+        """From now on `stop` reaches the run."""
+        self._fitting = folder
+
+    def _planned(self, *, require_multi_gpu: bool = False) -> tuple[TrainConfig, LaunchPlan]:
         """The config and plan of a start from here; with one device if nothing else is asked for and possible."""
         config = self.config
         if config.num_nodes > 1:
@@ -122,8 +178,13 @@ class Trainer:
                 f"num_nodes is {config.num_nodes}, and a program starts processes on its own machine only",
                 "Start the program with torchrun or srun on each machine",
             )
-        plan = LaunchPlan.from_config(config, config_path="config.json")
-        is_asked_for = config.training_mode != "auto" or config.world_size is not None or config.processes_per_node
+        plan = LaunchPlan.from_config(config, config_path="config.json", require_multi_gpu=require_multi_gpu)
+        is_asked_for = (
+            require_multi_gpu
+            or config.training_mode != "auto"
+            or config.world_size is not None
+            or config.processes_per_node
+        )
         if plan.mode in MULTI_PROCESS_MODES:
             try:
                 self._task.check_sendable()
@@ -165,8 +226,6 @@ def _check_caller() -> None:
             "fit() forms a process group of its own, and this process is in one already",
             "Call it outside of launch_distributed and setup_distributed; under torchrun it joins the group by itself",
         )
-    if threading.current_thread() is not threading.main_thread():
-        raise ConfigError("fit() handles Ctrl-C, which Python allows in the main thread only", "Call it there")
 
 
 def trainer_config(source: ConfigSource, overrides: Mapping[str, object], *, has_validation: bool) -> TrainConfig:
@@ -175,6 +234,9 @@ def trainer_config(source: ConfigSource, overrides: Mapping[str, object], *, has
     What is not given has the default of docs/settings.md, except that all devices train (`enable_multi_gpu`),
     that validation data is used once an epoch, and that what is trained in fp64 is saved in fp64.
     """
+    for name in overrides:
+        if (meant := _MEANT.get(name)) is not None:
+            raise ConfigError(f"Trainer: {name} is no argument and no setting; did you mean {meant}?")
     given = {**_settings(source), **overrides}
     defaults: dict[str, object] = {"enable_multi_gpu": given.get("training_mode") != "single"}
     if has_validation or given.get("validation_split"):

@@ -22,6 +22,7 @@ from modules.run.supervise.supervisor import Supervisor
 
 _PORT_TRIES: Final = 4
 _NO_GROUP: Final = ("process_group", PORT_IN_USE)
+ALONE: Final = "Note: the processes could not form a group (see above), so one device trains instead."
 
 Echo = Callable[[str], None]
 
@@ -84,11 +85,10 @@ def _start_single_machine(
         echo(f"Note: another program took port {plan.port} at the same moment, so training starts with another one.")
         plan = plan_of(config, folder, extra_args, ports, require_multi_gpu=require_multi_gpu)
     may_train_alone = plan.world_size != 1 and not require_multi_gpu and not supervisor.is_stopped
-    if not may_train_alone or not _failed_to_form_group(supervisor.outcome):
+    if not may_train_alone or not failed_to_form_group(supervisor.outcome):
         return code
-    echo("Note: the processes could not form a group (see above), so one device trains instead.")
-    single = config.model_copy(update={"training_mode": "single", "world_size": None, "processes_per_node": None})
-    return Supervisor.from_plan(plan_of(single, folder, extra_args, ports), folder).run()
+    echo(ALONE)
+    return Supervisor.from_plan(plan_of(on_one_device(config), folder, extra_args, ports), folder).run()
 
 
 def _port_was_taken(failure: Failure) -> bool:
@@ -96,7 +96,12 @@ def _port_was_taken(failure: Failure) -> bool:
     return failure.kind == PORT_IN_USE
 
 
-def _failed_to_form_group(outcome: RunOutcome | None) -> bool:
+def on_one_device(config: TrainConfig) -> TrainConfig:
+    """The same training in one process."""
+    return config.model_copy(update={"training_mode": "single", "world_size": None, "processes_per_node": None})
+
+
+def failed_to_form_group(outcome: RunOutcome | None) -> bool:
     """Whether the processes could not form a group; the first phase starts only once they have."""
     failure = None if outcome is None else outcome.failure
     return outcome is not None and failure is not None and failure.kind in _NO_GROUP and outcome.phase == STARTING

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,8 @@ def test_the_figures_are_those_of_the_whole_data(trained: tuple[nn.Module, FitRe
         assert result.metrics[f"{name}_absolute_error"] == pytest.approx(float(error), rel=1e-12)
     assert list(result.losses) == list(range(1, 21))
     assert result.metrics["train_loss"] == result.losses[20]
+    assert list(result.validations) == [5, 10, 15, 20]
+    assert result.validations[20]["validation_loss"] == result.metrics["validation_loss"]
     assert result.best["validation_loss"] <= result.metrics["validation_loss"] < result.losses[1]
 
 
@@ -245,3 +248,50 @@ def test_two_ranks_train_like_one_and_a_killed_rank_is_named(tmp_path: Path) -> 
     with pytest.raises(TrainingError, match="rank 1 failed: The process was killed externally"):
         longer.fit(resume=True)
     assert same(model, before)
+
+
+def test_it_trains_in_another_thread_where_stop_ends_it_after_a_backup(tmp_path: Path) -> None:
+    expected, model, data = make_model(), make_model(), Interrupting()
+    trainer(tmp_path / "whole", expected, epochs=20).fit()
+    threaded = trainer(tmp_path, model, data, epochs=20)
+    data.act = threaded.stop
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(threaded.fit).result()
+        assert (first.reason, first.model_path) == ("interrupted", None)
+        assert 10 <= first.step < 100
+        second = pool.submit(threaded.fit, resume=True).result()
+    assert (second.reason, second.step) == ("finished", 100)
+    assert same(model, expected)
+    threaded.stop()  # nothing is at work
+
+
+@pytest.mark.slow
+def test_one_device_trains_where_processes_form_no_group(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "doesnotexist")
+    model, expected = make_model(), make_model()
+    alone = trainer(tmp_path, model, world_size=2, epochs=1)
+    assert alone.fit().reason == "finished"
+    assert "could not form a group (see above), so one device trains instead" in capfd.readouterr().out
+    trainer(tmp_path / "expected", expected, epochs=1).fit()
+    assert same(model, expected)
+    with pytest.raises(TrainingError, match="GLOO_SOCKET_IFNAME"):
+        trainer(tmp_path / "refused", model, world_size=2, epochs=1).fit(require_multi_gpu=True)
+
+
+def test_the_batch_size_is_found_without_training(tmp_path: Path) -> None:
+    model = make_model()
+    searching = trainer(tmp_path, model, loss=squared_error)
+    found = searching.find_batch_size()
+    assert (found.batch_size, found.most) == (SAMPLES, SAMPLES)
+    assert same(model, make_model())
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigError, match="memory_target is 2"):
+        searching.find_batch_size(2.0)
+
+
+@pytest.mark.parametrize(("name", "meant"), [("val_data", "validation_data"), ("collate_fn", "collate")])
+def test_a_name_of_another_library_is_told_ours(tmp_path: Path, name: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is no argument and no setting; did you mean {meant}"):
+        trainer(tmp_path, make_model(), **{name: None})

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import NamedTuple
 
 from modules import ROOT
@@ -32,7 +31,7 @@ _COMPONENTS = {
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A sequence number, and for how long the main thread has waited for other ranks or used no CPU at all."""
+    """A sequence number, and for how long the training thread has waited for other ranks or used no CPU at all."""
 
     number: int
     waits_s: float = 0.0
@@ -50,10 +49,11 @@ class _Wait:
 
 
 class SelfMonitor:
-    """Observes this process from the watchdog's thread; the main thread calls only `waiting`."""
+    """Observes the thread that makes it, which trains, from the watchdog's; that thread calls only `waiting`."""
 
     def __init__(self, own: Member) -> None:
         self._own = own
+        self._thread = threading.get_ident()
         self._number = 0
         self._wait: _Wait | None = None
         self._fingerprint, self._moved_at = "", time.monotonic()
@@ -85,7 +85,7 @@ class SelfMonitor:
 
     def snapshot(self) -> RankSnapshot:
         """Everything that a diagnosis may need."""
-        stack, wait = main_thread_stack(), self._wait
+        stack, wait = stack_of(self._thread), self._wait
         return RankSnapshot(
             rank=self._own.rank,
             host=self._own.host,
@@ -107,22 +107,22 @@ class SelfMonitor:
         return self._collectives[1]
 
     def _idle_s(self) -> float:
-        """How long the main thread has neither moved nor started or completed a collective."""
-        fingerprint = f"{main_thread_fingerprint()} {flight_recorder.counters()}"
+        """How long the thread has neither moved nor started or completed a collective."""
+        fingerprint = f"{fingerprint_of(self._thread)} {flight_recorder.counters()}"
         if fingerprint != self._fingerprint:
             self._fingerprint, self._moved_at = fingerprint, time.monotonic()
         return time.monotonic() - self._moved_at
 
     def _frozen_s(self) -> float:
-        """How long the main thread has used no CPU time at all; even hours of work use some now and then."""
-        cpu_s = main_thread_cpu_s()
+        """How long the thread has used no CPU time at all; even hours of work use some now and then."""
+        cpu_s = cpu_s_of(self._thread)
         if cpu_s != self._cpu_s:
             self._cpu_s, self._frozen_since = cpu_s, time.monotonic()
         return time.monotonic() - self._frozen_since
 
 
 class Stack(NamedTuple):
-    """The main thread's call stack."""
+    """The call stack of a thread."""
 
     frames: list[traceback.FrameSummary]  # outermost first
 
@@ -151,30 +151,26 @@ class Stack(NamedTuple):
         return "".join(traceback.format_list(self.frames))
 
 
-def main_thread_stack() -> Stack:
-    """The main thread's current stack."""
-    frame = _main_frame()
+def stack_of(thread: int) -> Stack:
+    """The current stack of a thread, by its identifier."""
+    frame = sys._current_frames().get(thread)
     return Stack([] if frame is None else list(traceback.extract_stack(frame)))
 
 
-def main_thread_fingerprint() -> str:
-    """A text that changes whenever the main thread moves; takes microseconds."""
-    found, frame = [], _main_frame()
+def fingerprint_of(thread: int) -> str:
+    """A text that changes whenever a thread moves; takes microseconds."""
+    found, frame = [], sys._current_frames().get(thread)
     while frame is not None:
         found.append(f"{id(frame.f_code)}.{frame.f_lasti}")
         frame = frame.f_back
     return "/".join(found)
 
 
-def main_thread_cpu_s() -> float:
-    """CPU time of the main thread in seconds; constant while the thread does nothing at all.
+def cpu_s_of(thread: int) -> float:
+    """CPU time of a thread in seconds; constant while it does nothing at all.
 
     On systems that do not report it (Windows, macOS) it keeps growing.
     """
     if sys.platform == "win32" or not hasattr(time, "pthread_getcpuclockid"):
         return time.monotonic()
-    return time.clock_gettime(time.pthread_getcpuclockid(threading.main_thread().ident or 0))
-
-
-def _main_frame() -> FrameType | None:
-    return sys._current_frames().get(threading.main_thread().ident or 0)
+    return time.clock_gettime(time.pthread_getcpuclockid(thread))

@@ -35,11 +35,25 @@ def find_batch_size(
 
     Raises TandemError if this machine cannot run the config, SearchEnded if the processes failed or were stopped.
     """
-    request.check()
-    check_searchable(config)
     if note := machines_text(len(hosts), config.num_nodes):
         echo(note)
-    config = on_machines(config, 1 + len(hosts))
+
+    def start(searched: TrainConfig, folder: RunFolder) -> None:
+        if (code := start_run(searched, folder, echo, hosts=hosts)) != FINISHED:
+            raise SearchEnded(code)
+
+    return search(on_machines(config, 1 + len(hosts)), request, start)
+
+
+def search(
+    config: TrainConfig, request: SearchRequest, start: Callable[[TrainConfig, RunFolder], object]
+) -> SearchResult:
+    """What the processes find that `start` starts with the config and the run folder of the search, and waits for.
+
+    Raises TandemError for a config or request that cannot be searched, SearchEnded if they were stopped.
+    """
+    request.check()
+    check_searchable(config)
     place = Path(tempfile.mkdtemp(prefix="tandem-batch-size-"))
     keeps_logs = False
     try:
@@ -47,11 +61,11 @@ def find_batch_size(
         check_start(searched, require_multi_gpu=False, token=None)
         folder = RunFolder.create(searched)
         os.environ.update(request.environment())
-        code = start_run(searched, folder, echo, hosts=hosts)
-        keeps_logs = code == FAILED  # its message names a log
-        if code != FINISHED:
-            raise SearchEnded(code)
+        start(searched, folder)
         return SearchResult.load(folder.path / RESULT)
+    except SearchEnded as ended:
+        keeps_logs = ended.code == FAILED  # its message names a log
+        raise
     except (OSError, FileFault):  # it was asked to stop, and ended in good order
         raise SearchEnded(INTERRUPTED) from None
     finally:

@@ -13,7 +13,7 @@ from typing import Final
 
 from modules.run.exit_codes import INTERRUPTED, TERMINATED
 from modules.run.join.channel import Channel, ChannelClosed, Message
-from modules.run.supervise.signals import describe_stop, termination_signals
+from modules.run.supervise.signals import describe_stop, signals_handled, termination_signals
 
 PING_EVERY_S: Final = 2.0
 TIMEOUT_S: Final = 12.0
@@ -114,16 +114,9 @@ class Session:
 @contextmanager
 def raise_on_stop_signals() -> Iterator[None]:
     """Raise StopRequested for Ctrl-C and termination signals, so that the other machines can be notified."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def stop(number: int, _frame: FrameType | None) -> None:
         raise StopRequested(INTERRUPTED if number == signal.SIGINT else TERMINATED, describe_stop(number))
 
-    before = {number: signal.signal(number, stop) for number in termination_signals()}
-    try:
+    with signals_handled(termination_signals(), stop):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

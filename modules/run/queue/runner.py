@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +17,7 @@ from modules.run.folder.run_lock import file_lock
 from modules.run.queue.active_run import ActiveRun, Ended, is_alive, resources_in_use
 from modules.run.queue.entries import Entry, Queue, Resources, now
 from modules.run.queue.folder import RunQueue
-from modules.run.supervise.signals import PAUSE_SIGNAL, pause_signal_unblocked, termination_signals
+from modules.run.supervise.signals import PAUSE_SIGNAL, pause_signal_unblocked, signals_handled, termination_signals
 
 _POLL_S: Final = 0.3
 _OTHERS_EVERY_S: Final = 2.0  # between two looks at all runs of the folder
@@ -250,17 +249,9 @@ class QueueRunner:
 
     @contextmanager
     def _handlers_installed(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
         handled = [*termination_signals(), *([PAUSE_SIGNAL] if PAUSE_SIGNAL else [])]
-        before = {number: signal.signal(number, self._receive) for number in handled}
-        try:
-            with pause_signal_unblocked():
-                yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        with signals_handled(handled, self._receive), pause_signal_unblocked():
+            yield
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         self._signals.append((number, time.monotonic()))

@@ -13,13 +13,15 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import FrameType
+from typing import Final, TypeAlias
 
 # Windows has no such signal; no signal has number 0.
 PAUSE_SIGNAL: Final[int] = getattr(signal, "SIGUSR1", 0)
 _IGNORES_AFTER_STOP = threading.Event()
+Handler: TypeAlias = Callable[[int, FrameType | None], object] | signal.Handlers
 
 
 def termination_signals() -> list[signal.Signals]:
@@ -54,17 +56,22 @@ def ignore_termination_signals() -> None:
 
 
 @contextmanager
-def termination_signals_ignored() -> Iterator[None]:
-    """Inside the block no signal keeps this process from ending those that it has started."""
+def signals_handled(numbers: Iterable[int], handler: Handler) -> Iterator[None]:
+    """Inside the block `handler` gets these signals; no effect outside the main thread, the only one that may."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    former = {number: signal.signal(number, signal.SIG_IGN) for number in termination_signals()}
+    former = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+        for number, before in former.items():
+            signal.signal(number, before)
+
+
+def termination_signals_ignored() -> AbstractContextManager[None]:
+    """Inside the block no signal keeps this process from ending those that it has started."""
+    return signals_handled(termination_signals(), signal.SIG_IGN)
 
 
 def ignore_signals_after_stop() -> None:

@@ -16,7 +16,7 @@ from modules.config import TandemError
 from modules.distributed import RankGroup
 from modules.run import Commands, SilentCommands, exit_codes
 from modules.run.folder.commands import CUSTOM_SAMPLE, STOP_INTERRUPTED, STOP_PAUSED, STOP_TERMINATED
-from modules.run.supervise.signals import PAUSE_SIGNAL, other_deadly_signals, pause_signal_unblocked
+from modules.run.supervise.signals import PAUSE_SIGNAL, other_deadly_signals, pause_signal_unblocked, signals_handled
 from modules.run.supervise.stop_requests import SAME_REQUEST_S
 from modules.training.step.triggers import TimeTrigger
 
@@ -120,13 +120,8 @@ class ControlRequests:
         such as SIGHUP, counts as SIGTERM.
         """
         handled = [*(number for number in SIGNALS if number), *other_deadly_signals()]
-        previous = {number: signal.signal(number, self._remember) for number in handled}
-        try:
-            with pause_signal_unblocked():
-                yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+        with signals_handled(handled, self._remember), pause_signal_unblocked():
+            yield
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         name = SIGNALS.get(number, "terminate")
