@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from modules.config import TrainConfig, dump, find_option, options
 from modules.config.io.text_formats import Data
+from modules.config.sections.optimizers import by_name
 from modules.files import encodable
 
 
@@ -37,7 +38,7 @@ def _with_encodable_texts(value: object) -> object:
 
 
 def _repaired_optimizer(value: object) -> object:
-    given = value if isinstance(value, dict) else {"name": value}
+    given = value if isinstance(value, dict) else by_name(value)
     option = find_option(TrainConfig, "optimizer.name")
     assert option is not None
     name = given.get("name", option.default)

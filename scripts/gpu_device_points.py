@@ -111,10 +111,9 @@ def bucket_views(device: torch.device, place: Path) -> str:
 def optimizers(device: torch.device, place: Path) -> str:
     """A step of each optimizer does not wait for the device; fused and not fused AdamW in comparison."""
     side, count = (1024, 64) if device.type == "cuda" else (16, 4)
-    variants: dict[str, dict[str, object]] = {
-        name: {"name": name}
-        for name, kind in OPTIMIZERS.items()
-        if find_spec(kind.target.partition(":")[0].partition(".")[0])  # bitsandbytes is optional
+    packages = {name: kind.implementation.partition(":")[0].partition(".")[0] for name, kind in OPTIMIZERS.items()}
+    variants: dict[str, dict[str, object]] = {  # bitsandbytes is optional, custom has no package
+        name: {"name": name} for name, package in packages.items() if package and find_spec(package)
     }
     variants |= {"adamw, not fused": {"name": "adamw", "fused": False}}
     times, waiting = {}, []

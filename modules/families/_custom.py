@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Self
@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
 
 from modules.config import ConfigError, Section, TrainConfig, TrainingError
 from modules.config.code_errors import describe_code_error
@@ -59,6 +60,19 @@ class CustomFamily(Family):
         """Nothing; see Family for the errors."""
         _options(config, cls.code)
         return []
+
+    @classmethod
+    def own_optimizer(cls, config: TrainConfig) -> Callable[[Any, float], Optimizer] | None:
+        """The user's `build_optimizer`."""
+        code = cls.code
+        if code.build_optimizer is None:
+            return None
+
+        def build(parameters: Any, learning_rate: float) -> Optimizer:
+            built: Optimizer = _called(code, "build_optimizer", _options(config, code), parameters, learning_rate)
+            return built
+
+        return build
 
     @classmethod
     def load(cls, config: TrainConfig) -> Self:
@@ -159,10 +173,10 @@ class CustomFamily(Family):
             ) from error
 
 
-def _called(code: CustomCode, function: str, options: Section) -> object:
+def _called(code: CustomCode, function: str, options: Section, *arguments: object) -> Any:
     """What the function returns. Raises ConfigError, with its line, for whatever it raises."""
     try:
-        return code.bound(function, options)()
+        return code.bound(function, options)(*arguments)
     except (ConfigError, MemoryError, torch.OutOfMemoryError):
         raise
     except (Exception, SystemExit) as error:  # a user's code can raise anything

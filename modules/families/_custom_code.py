@@ -7,6 +7,7 @@ A file defines these functions, and may define a class `Options`, a `Section` wh
     loss(model, batch)    -> a loss for each sample [B], or their mean []
     metrics(model, batch) -> {name: a value for each sample [B], or their mean []}  (may be left out)
     collate(items)        -> a batch, any nesting of tensors                        (may be left out)
+    build_optimizer(parameters, learning_rate) -> a torch.optim.Optimizer           (with optimizer: custom)
 
 Each of them gets the options if it has a parameter of that name. docs/custom_models.md is the guide.
 """
@@ -22,6 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from modules.config import ConfigError, Section, TrainingError
 from modules.data.batch import DataSets, MapDataset
@@ -35,6 +37,7 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {  # besides the options
     "loss": ("model", "batch"),
     "metrics": ("model", "batch"),
     "collate": ("items",),
+    "build_optimizer": ("parameters", "learning_rate"),
 }
 _REQUIRED = ("build_model", "build_data", "loss")
 
@@ -54,6 +57,7 @@ class CustomCode:
     loss: Callable[..., Tensor]
     metrics: Callable[..., Mapping[str, Tensor]] | None = None
     collate: Callable[..., object] | None = None
+    build_optimizer: Callable[..., Optimizer] | None = None
     options: type[Section] = NoOptions
     source: object = None
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 import torch
 from PIL.Image import Image
 from pydantic import JsonValue, ValidationError
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from modules.config import ConfigError, Section, TrainConfig
 from modules.config.explain import explain
@@ -243,6 +244,11 @@ class Family(ABC):
     def evaluate(self, batch: Batch) -> Evaluation:
         """Losses of a validation batch, as `loss`, and the counts that `summarize` makes metrics of."""
         return Evaluation(self.loss(batch))
+
+    @classmethod
+    def own_optimizer(cls, config: TrainConfig) -> Callable[[Any, float], Optimizer] | None:
+        """What makes an optimizer of parameters or groups of them, and the learning rate; None: the config names it."""
+        return None
 
     def summarize(self, counts: Mapping[str, Tensor]) -> Metrics:
         """The metrics of a validation, from the sum of the counts of all its batches on all ranks."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from modules.config import ConfigError, DataError, Section
 from modules.data.batch import DataSets
@@ -24,6 +25,7 @@ from modules.families._custom_code import CustomCode
 from modules.library.unwrap import unwrapped
 
 Loss: TypeAlias = Callable[[nn.Module, Any], Tensor]
+BuildOptimizer: TypeAlias = Callable[[Any, float], Optimizer]  # of torch's parameter groups and the learning rate
 Metrics: TypeAlias = Callable[[nn.Module, Any], Mapping[str, Tensor]]
 
 
@@ -35,6 +37,7 @@ class Task:
     data: DataSets
     loss: Loss
     metrics: Metrics | None = None
+    optimizer: BuildOptimizer | None = None
 
     def check(self) -> None:
         """Raise ConfigError or DataError for what the engine cannot train."""
@@ -73,6 +76,7 @@ class Task:
             "loss": self.loss,
             "metrics": self.metrics,
             "collate": self.data.collate,
+            "optimizer": self.optimizer,
         }
         for name, part in parts.items():
             _check_sendable(name, part)
@@ -86,6 +90,7 @@ class Task:
             loss=self.loss,
             metrics=self.metrics,
             collate=self.data.collate,
+            build_optimizer=self.optimizer,
         )
 
     def _build_model(self, options: Section) -> nn.Module:

@@ -21,7 +21,7 @@ from modules.distributed import read_rank_env
 from modules.facts import PROGRAM
 from modules.library.fit_result import FitResult, load_trained, read_result
 from modules.library.processes import NoGroup, train_here, train_in_group, train_in_processes
-from modules.library.task import Loss, Metrics, Task
+from modules.library.task import BuildOptimizer, Loss, Metrics, Task
 from modules.run import LaunchPlan, RunFolder
 from modules.run.batch_size.records import SearchRequest, SearchResult
 from modules.run.batch_size.start import search
@@ -52,7 +52,8 @@ class Trainer:
     `loss(model, batch)` returns one loss for each sample [B], or their mean. It calls `model(...)` itself, never parts
     of it. `metrics(model, batch)` returns values for each sample [B], or their means, by name; they are averaged over
     all validation samples of all ranks. Data sets are map-style, as torch.utils.data.Dataset; `collate` turns a list of
-    their items into a batch (default: torch's default_collate).
+    their items into a batch (default: torch's default_collate). `optimizer` is the setting, or is called with torch's
+    parameter groups and the learning rate: torch.optim.Adagrad, or a function of yours.
 
     `config` is a TrainConfig, a mapping of settings, the path of a YAML or JSON file, or the name of a preset; settings
     given as keywords come on top: Trainer(..., epochs=3, batch_size=64, learning_rate=1e-3). docs/settings.md lists
@@ -71,10 +72,15 @@ class Trainer:
         test_data: MapDataset | None = None,
         metrics: Metrics | None = None,
         collate: Callable[[list[object]], object] | None = None,
+        optimizer: BuildOptimizer | Mapping[str, object] | str | None = None,
         config: ConfigSource = None,
         **settings: object,
     ) -> None:
-        self._task = Task(model, DataSets(train_data, validation_data, test_data, collate), loss, metrics)
+        build_optimizer = optimizer if callable(optimizer) else None
+        if optimizer is not None:
+            settings["optimizer"] = "custom" if build_optimizer else optimizer
+        data = DataSets(train_data, validation_data, test_data, collate)
+        self._task = Task(model, data, loss, metrics, build_optimizer)
         self._task.check()
         self.config = trainer_config(config, settings, has_validation=validation_data is not None)
         self._folder: RunFolder | None = None

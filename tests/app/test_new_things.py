@@ -21,7 +21,7 @@ class Adamax(Optimizer):
     """Adam by the largest gradient."""
 
     section_title: ClassVar[str] = "Adamax by name"
-    target: ClassVar[str] = "torch.optim:Adamax"
+    implementation: ClassVar[str] = "torch.optim:Adamax"
 
     name: Literal["adamax"] = "adamax"
     weight_decay: float = weight_decay_setting(0.0)

@@ -21,12 +21,14 @@ from modules.config.sections.optimizers import OPTIMIZERS
 from modules.distributed import Weights
 from modules.training.optim.optimizers import GuardedStep, build_optimizer
 
-NAMES = list(OPTIMIZERS)
+NAMES = [name for name, kind in OPTIMIZERS.items() if kind.implementation]
 # bitsandbytes is for those who install it
-PRESENT = [n for n, k in OPTIMIZERS.items() if importlib.util.find_spec(k.target.partition(".")[0])]
+PRESENT = [n for n in NAMES if importlib.util.find_spec(OPTIMIZERS[n].implementation.partition(".")[0])]
 FUSED = [{"name": name, "fused": True} for name in ("adamw", "adam", "sgd")]
 WITH_MORE = [
     {"name": "adafactor", "beta1": 0.9},
+    {"name": "custom", "target": "torch.optim.Adagrad", "arguments": "lr_decay = 0.1"},
+    {"name": "custom", "target": "torch.optim.NAdam"},
     {"name": "sgd", "momentum": 0.0},
     {"name": "sgd", "nesterov": True},
 ]
@@ -75,7 +77,7 @@ def test_the_step_after_a_restore_is_the_same(tmp_path: Path, settings: dict[str
     second = network(channels_last)
     second.load_state_dict({name: tensor.clone() for name, tensor in first.state_dict().items()})
     fresh = build_optimizer(second.parameters(), config)
-    unpack_optimizer(fresh, state, names_of(second), {"lr", *config.optimizer.arguments()})
+    unpack_optimizer(fresh, state, names_of(second), {"lr", *config.optimizer.keywords()})
     for seed in (3, 4):
         learn(first, optimizer, seed)
         learn(second, fresh, seed)
@@ -124,7 +126,7 @@ def test_settings_of_the_present_config_win_over_the_saved_ones(tmp_path: Path) 
     state = through_the_disk(pack_optimizer(old, names_of(model)), tmp_path)
     config = config_of({"name": "adamw", "weight_decay": 0.1})
     new = build_optimizer(model.parameters(), config)
-    unpack_optimizer(new, state, names_of(model), {"lr", *config.optimizer.arguments()})
+    unpack_optimizer(new, state, names_of(model), {"lr", *config.optimizer.keywords()})
     assert new.param_groups[0]["weight_decay"] == 0.1
 
 

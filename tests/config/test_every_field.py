@@ -124,6 +124,8 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
     if data["warmup_steps"]:
         data["warmup_fraction"] = 0.0
     settle_memory(data)
+    if data["optimizer"]["name"] == "custom":
+        data["optimizer"].update(target="torch.optim.Adagrad", arguments="lr_decay = 0.1")
     if data["optimizer"]["name"] == "sgd" and data["optimizer"]["momentum"] == 0:
         data["optimizer"]["nesterov"] = False
     return data

@@ -51,7 +51,7 @@ def test_list_items_are_set_by_index_and_appended() -> None:
     )
     assert [(c.path, c.repeats) for c in config.concepts] == [("a", 2.0), ("b", 1.0)]
     assert config.samples[0].prompt == "a cat: sitting"
-    assert overridden("optimizer.betas.1=0.5").optimizer.arguments()["betas"] == (0.9, 0.5)
+    assert overridden("optimizer.betas.1=0.5").optimizer.keywords()["betas"] == (0.9, 0.5)
     with pytest.raises(ConfigError, match=r"concepts\.2: the list has 0 items"):
         overridden("concepts.2.path=a")
 
@@ -61,7 +61,7 @@ def test_another_optimizer_drops_the_previous_settings(choice: str) -> None:
     data = {"optimizer": {"name": "adamw", "betas": [0.5, 0.5], "weight_decay": 0.3}}
     assert override(data, [choice])["optimizer"] == {"name": "sgd"}
     config = overridden("optimizer.momentum=0.5", choice, data=data)
-    assert config.optimizer.arguments()["momentum"] == 0.5
+    assert config.optimizer.keywords()["momentum"] == 0.5
 
 
 def test_the_same_optimizer_keeps_its_settings() -> None:

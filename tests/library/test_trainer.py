@@ -29,6 +29,7 @@ from tests.library.trainer_programs import (
     Killing,
     Sums,
     absolute_error,
+    adagrad,
     failing_loss,
     make_model,
     squared_error,
@@ -101,10 +102,11 @@ def test_the_figures_are_those_of_the_whole_data(trained: tuple[nn.Module, FitRe
 
 
 @pytest.mark.slow
-def test_an_interrupted_fit_resumes_exactly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["adamw", adagrad])
+def test_an_interrupted_fit_resumes_exactly(tmp_path: Path, optimizer: object) -> None:
     expected, model, steps = make_model(), make_model(), 100
-    trainer(tmp_path / "whole", expected, epochs=20).fit()
-    interrupted = trainer(tmp_path, model, Interrupting(), epochs=20)
+    trainer(tmp_path / "whole", expected, epochs=20, optimizer=optimizer).fit()
+    interrupted = trainer(tmp_path, model, Interrupting(), epochs=20, optimizer=optimizer)
     first = interrupted.fit()
     assert (first.reason, first.is_complete, first.model_path) == ("interrupted", False, None)
     assert 10 <= first.step < steps
@@ -295,3 +297,35 @@ def test_the_batch_size_is_found_without_training(tmp_path: Path) -> None:
 def test_a_name_of_another_library_is_told_ours(tmp_path: Path, name: str, meant: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is no argument and no setting; did you mean {meant}"):
         trainer(tmp_path, make_model(), **{name: None})
+
+
+def test_an_optimizer_of_ones_own_steps_as_it_does_in_torch(tmp_path: Path) -> None:
+    model, expected = make_model(), make_model()
+    everything: dict[str, Any] = {
+        "batch_size": SAMPLES,
+        "global_batch_size": SAMPLES,
+        "max_grad_norm": None,
+        "scheduler": "constant",
+    }
+    trainer(tmp_path, model, optimizer=adagrad, **everything).fit()
+    batch = torch.utils.data.default_collate([Sums()[index] for index in range(SAMPLES)])
+    optimizer = adagrad(list(expected[2].parameters()), 0.02)  # type: ignore[index]
+    for _ in range(4):
+        optimizer.zero_grad()
+        squared_error(expected, batch).mean().backward()
+        optimizer.step()
+    assert same(model, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "fault"),
+    [
+        (lambda parameters, learning_rate: None, "returned None"),
+        (lambda parameters, learning_rate: torch.optim.SGD([torch.zeros(1)], learning_rate), "of other weights"),
+        (lambda parameters: None, "Define it as build_optimizer"),
+    ],
+)
+def test_an_optimizer_that_is_none_is_refused(tmp_path: Path, optimizer: object, fault: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        trainer(tmp_path, make_model(), optimizer=optimizer).fit()
+    assert fault in str(caught.value)

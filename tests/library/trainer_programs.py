@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -88,3 +89,8 @@ def absolute_error(model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, 
 def failing_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     """A mistake of the program."""
     raise ValueError("my own mistake")
+
+
+def adagrad(parameters: Any, learning_rate: float) -> torch.optim.Optimizer:
+    """An optimizer of the program's own."""
+    return torch.optim.Adagrad(parameters, learning_rate, lr_decay=0.01)

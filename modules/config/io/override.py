@@ -11,6 +11,7 @@ from modules.config.io.files import dump
 from modules.config.io.text_formats import Data, read_yaml
 from modules.config.names import known_names, nearest_path, optimizers_with
 from modules.config.options import Option, find_option
+from modules.config.sections.optimizers import by_name
 from modules.config.train_config import TrainConfig
 
 FREE_GROUP = "family_options"
@@ -24,7 +25,7 @@ def override(data: Mapping[str, object], assignments: Iterable[str]) -> Data:
     """
     result: Data = {**dump(TrainConfig()), **deepcopy(dict(data))}
     if isinstance(result["optimizer"], str):
-        result["optimizer"] = {"name": result["optimizer"]}
+        result["optimizer"] = by_name(result["optimizer"])
     pairs = [_split(assignment) for assignment in assignments]
     for path, text in sorted(pairs, key=lambda pair: not _chooses_optimizer(pair[0])):
         _assign(result, path, text)
@@ -64,8 +65,9 @@ def _assign(data: Data, path: str, text: str) -> None:
 def _optimizer(current: object, text: str) -> object:
     if text.startswith("{"):
         return _parse("optimizer", text)
-    same = isinstance(current, dict) and current.get("name") == text
-    return current if same else {"name": text}
+    chosen = by_name(text)
+    same = isinstance(current, dict) and chosen.items() <= current.items()
+    return current if same else chosen
 
 
 def _known_option(data: Data, path: str) -> Option | None:

@@ -8,7 +8,7 @@ from pydantic import field_validator
 
 from modules.config.patterns import parse_number_patterns
 from modules.config.section import Section, setting
-from modules.config.sections.optimizers import OPTIMIZERS, AdamW, AnyOptimizer
+from modules.config.sections.optimizers import OPTIMIZERS, AdamW, AnyOptimizer, by_name
 
 MAX_FACTOR: Final = 10_000.0
 _FACTOR_KEYS: Final = {"pattern", "factor"}
@@ -130,9 +130,10 @@ class OptimizerSettings(Section):
     @field_validator("optimizer", mode="before")
     @classmethod
     def _short_form(cls, value: object) -> object:
-        """Accept `optimizer: lion`; settings without a name belong to the default optimizer."""
+        """Accept `optimizer: lion` and `optimizer: torch.optim.Adagrad`; settings without a name belong to the default
+        optimizer."""
         if isinstance(value, str):
-            return {"name": value}
+            return by_name(value)
         if isinstance(value, dict) and "name" not in value:
             return {"name": AdamW().name, **value}
         return value

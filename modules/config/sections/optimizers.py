@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self, Union
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
+from modules.config.keywords import keywords_text, parse_keywords
 from modules.config.section import Section, broken_rules, setting
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 PositiveBeta = Annotated[float, Field(gt=0, lt=1)]
 
+_CLASS: Final = re.compile(r"(torch\.optim|pytorch_optimizer|bitsandbytes\.optim)(\.[A-Za-z]\w*)+")
 BETAS: Final = (
     "Decay rates of the running averages: first of the gradient (momentum), then of its square. Closer to 1 is "
     "smoother and slower to react."
@@ -61,12 +64,12 @@ clip_threshold_setting = partial(
 
 
 class Optimizer(Section):
-    """An optimizer: the implementing class as "module:Class" and its keyword arguments.
+    """An optimizer: its class and its keyword arguments.
 
     The docstring of a subclass describes it to users, in the help of the setting `optimizer`.
     """
 
-    target: ClassVar[str]
+    implementation: ClassVar[str] = ""
     # Whether each weight is updated from its own history alone, so that a tensor may be split across GPUs.
     is_elementwise: ClassVar[bool] = False
     # Whether a weight's step needs no other weight's gradient, so that weights can be updated one by one.
@@ -76,8 +79,12 @@ class Optimizer(Section):
 
     name: str
 
-    def arguments(self) -> dict[str, object]:
-        """The keyword arguments for the class in `target`, without the parameters and the learning rate."""
+    def class_path(self) -> str:
+        """The implementing class as "module:Class"."""
+        return self.implementation
+
+    def keywords(self) -> dict[str, object]:
+        """The keyword arguments for the class, without the parameters and the learning rate."""
         given = {name: getattr(self, name) for name in type(self).model_fields if name != "name"}
         if given.get("foreach"):
             given["foreach"] = None  # torch decides by the device, and never where the step is fused
@@ -88,7 +95,7 @@ class AdamW(Optimizer):
     """Robust default; keeps two extra numbers per weight."""
 
     section_title: ClassVar[str] = "AdamW"
-    target: ClassVar[str] = "torch.optim:AdamW"
+    implementation: ClassVar[str] = "torch.optim:AdamW"
     is_elementwise: ClassVar[bool] = True
 
     name: Literal["adamw"] = "adamw"
@@ -103,7 +110,7 @@ class AdamW8bit(Optimizer):
     """AdamW with a quarter of its memory; needs the package bitsandbytes."""
 
     section_title: ClassVar[str] = "AdamW, 8 bit"
-    target: ClassVar[str] = "bitsandbytes.optim:AdamW8bit"
+    implementation: ClassVar[str] = "bitsandbytes.optim:AdamW8bit"
 
     name: Literal["adamw_8bit"] = "adamw_8bit"
     betas: tuple[Beta, Beta] = betas_setting((0.9, 0.999))
@@ -115,7 +122,7 @@ class FlashAdamW(Optimizer):
     """AdamW with a quarter of its memory, on any device and without another package."""
 
     section_title: ClassVar[str] = "Flash AdamW"
-    target: ClassVar[str] = "pytorch_optimizer:FlashAdamW"
+    implementation: ClassVar[str] = "pytorch_optimizer:FlashAdamW"
 
     name: Literal["flash_adamw"] = "flash_adamw"
     betas: tuple[Beta, Beta] = betas_setting((0.9, 0.999))
@@ -127,7 +134,7 @@ class ScheduleFreeAdamW(Optimizer):
     """Averages the weights instead of lowering the learning rate, which stays constant; the average is saved."""
 
     section_title: ClassVar[str] = "Schedule-free AdamW"
-    target: ClassVar[str] = "pytorch_optimizer:ScheduleFreeAdamW"
+    implementation: ClassVar[str] = "pytorch_optimizer:ScheduleFreeAdamW"
     is_elementwise: ClassVar[bool] = True
 
     name: Literal["schedule_free_adamw"] = "schedule_free_adamw"
@@ -144,7 +151,7 @@ class Adam(Optimizer):
     """Like AdamW, but weight decay is part of the gradient."""
 
     section_title: ClassVar[str] = "Adam"
-    target: ClassVar[str] = "torch.optim:Adam"
+    implementation: ClassVar[str] = "torch.optim:Adam"
     is_elementwise: ClassVar[bool] = True
 
     name: Literal["adam"] = "adam"
@@ -159,7 +166,7 @@ class SGD(Optimizer):
     """Plain gradient descent, for classifiers; little memory, needs a well-chosen learning rate."""
 
     section_title: ClassVar[str] = "SGD"
-    target: ClassVar[str] = "torch.optim:SGD"
+    implementation: ClassVar[str] = "torch.optim:SGD"
     is_elementwise: ClassVar[bool] = True
 
     name: Literal["sgd"] = "sgd"
@@ -196,7 +203,7 @@ class Adafactor(Optimizer):
     """Far less memory than AdamW: keeps statistics of rows and columns instead of every weight's history."""
 
     section_title: ClassVar[str] = "Adafactor"
-    target: ClassVar[str] = "pytorch_optimizer:AdaFactor"
+    implementation: ClassVar[str] = "pytorch_optimizer:AdaFactor"
 
     name: Literal["adafactor"] = "adafactor"
     beta1: float | None = setting(
@@ -228,9 +235,9 @@ class Adafactor(Optimizer):
     )
     weight_decay: float = weight_decay_setting(0.0)
 
-    def arguments(self) -> dict[str, object]:
+    def keywords(self) -> dict[str, object]:
         """As in the base class; the built-in schedule stays off, because Tandem sets the learning rate."""
-        given = super().arguments()
+        given = super().keywords()
         betas = (given.pop("beta1"), 0.999)
         return {**given, "betas": betas, "relative_step": False, "warmup_init": False}
 
@@ -239,7 +246,7 @@ class Lion(Optimizer):
     """Half of AdamW's extra memory; needs about a fifth of its learning rate."""
 
     section_title: ClassVar[str] = "Lion"
-    target: ClassVar[str] = "pytorch_optimizer:Lion"
+    implementation: ClassVar[str] = "pytorch_optimizer:Lion"
     is_elementwise: ClassVar[bool] = True
 
     name: Literal["lion"] = "lion"
@@ -251,7 +258,7 @@ class Lion8bit(Optimizer):
     """Lion with a quarter of its memory; needs the package bitsandbytes."""
 
     section_title: ClassVar[str] = "Lion, 8 bit"
-    target: ClassVar[str] = "bitsandbytes.optim:Lion8bit"
+    implementation: ClassVar[str] = "bitsandbytes.optim:Lion8bit"
 
     name: Literal["lion_8bit"] = "lion_8bit"
     betas: tuple[Beta, Beta] = betas_setting((0.9, 0.99))
@@ -262,7 +269,7 @@ class Muon(Optimizer):
     """Orthogonalises the steps of matrices, for full training; takes AdamW's learning rates."""
 
     section_title: ClassVar[str] = "Muon"
-    target: ClassVar[str] = "modules.training.optim.muon:Muon"
+    implementation: ClassVar[str] = "modules.training.optim.muon:Muon"
 
     name: Literal["muon"] = "muon"
     momentum: float = setting(
@@ -281,7 +288,7 @@ class Prodigy(Optimizer):
     """Finds the step size itself; set the learning rate to 1, and that of a part to its share, such as 0.5."""
 
     section_title: ClassVar[str] = "Prodigy"
-    target: ClassVar[str] = "modules.training.optim.prodigy:Prodigy"
+    implementation: ClassVar[str] = "modules.training.optim.prodigy:Prodigy"
     finds_step_size: ClassVar[bool] = True
     per_parameter_step: ClassVar[bool] = False
 
@@ -327,7 +334,7 @@ class CAME(Optimizer):
     """Like Adafactor with momentum, usually more stable; saves memory in SDXL, but none in SD 1.5."""
 
     section_title: ClassVar[str] = "CAME"
-    target: ClassVar[str] = "pytorch_optimizer:CAME"
+    implementation: ClassVar[str] = "pytorch_optimizer:CAME"
 
     name: Literal["came"] = "came"
     betas: tuple[Beta, Beta, Beta] = betas_setting(
@@ -335,6 +342,68 @@ class CAME(Optimizer):
     )
     clip_threshold: float = clip_threshold_setting(1.0)
     weight_decay: float = weight_decay_setting(0.0)
+
+
+class Custom(Optimizer):
+    """Any class of torch.optim, pytorch_optimizer or bitsandbytes.optim, or what your own file or program builds."""
+
+    section_title: ClassVar[str] = "Another class"
+    per_parameter_step: ClassVar[bool] = False
+
+    name: Literal["custom"] = "custom"
+    target: str = setting(
+        "",
+        title="Class",
+        help="A class of torch.optim, pytorch_optimizer or bitsandbytes.optim, such as torch.optim.Adagrad. Empty: "
+        "what build_optimizer of the family's own file returns, or the optimizer that a program gives to Trainer.",
+        resume="fixed",
+    )
+    arguments: str = setting(
+        "",
+        title="Arguments",
+        help="Its settings: NAME = VALUE, separated by commas, such as weight_decay = 0.01, betas = [0.9, 0.99]. The "
+        "learning rate has a setting of its own. Empty: the defaults of the class.",
+        depends_on="target",
+        resume="warn",
+    )
+
+    def class_path(self) -> str:
+        """As in the base class; empty for what is built elsewhere."""
+        return ":".join(self.target.rsplit(".", 1))
+
+    def keywords(self) -> dict[str, object]:
+        """As in the base class."""
+        return parse_keywords(self.arguments)
+
+    @field_validator("arguments", mode="before")
+    @classmethod
+    def _arguments_as_text(cls, value: object) -> object:
+        """Accept a mapping."""
+        return keywords_text(value) if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _class_and_arguments_are_known(self) -> Self:
+        if self.target and not _CLASS.fullmatch(self.target):
+            fault = (
+                f"is {self.target!r}; give a class of torch.optim, pytorch_optimizer or bitsandbytes.optim, such as "
+                "torch.optim.Adagrad. One from elsewhere is returned by build_optimizer in a family's own file, or is "
+                "given to Trainer"
+            )
+            raise broken_rules([("target", fault)])
+        try:
+            given = self.keywords()
+        except ValueError as error:
+            raise broken_rules([("arguments", f"is {self.arguments!r}, {error}")]) from None
+        if given and not self.target:
+            raise broken_rules([("arguments", f"is {self.arguments!r}, but target names no class that takes it")])
+        if reserved := given.keys() & {"lr", "params"}:
+            raise broken_rules([("arguments", f"has {min(reserved)}, which Tandem gives itself; set learning_rate")])
+        return self
+
+
+def by_name(name: object) -> dict[str, object]:
+    """The settings that an optimizer's name stands for; a name with dots is that of a class."""
+    return {"name": "custom", "target": name} if isinstance(name, str) and "." in name else {"name": name}
 
 
 def _name(value: object) -> object:

@@ -126,7 +126,7 @@ def _optimization(
     undecayed = [] if config.decay_norms_and_biases else without_decay(weights.model)
     groups = parameter_groups(submodule_groups(family, config, weights.local), weights.shapes, config, undecayed)
     held = optimizer_weights(weights.local)
-    optimizer = build_optimizer([group.for_optimizer(held) for group in groups], config)
+    optimizer = build_optimizer([group.for_optimizer(held) for group in groups], config, family.own_optimizer(config))
     per_parameter = None
     if config.stochastic_rounding or config.fused_backward:
         per_parameter = PerParameterStep(optimizer, weights.local, held, config.seed, weights.rows)

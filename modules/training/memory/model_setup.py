@@ -21,7 +21,7 @@ from modules.training.methods.lora_files import has_kohya_names, has_lycoris_nam
 from modules.training.methods.lora_from import check_lora_from
 from modules.training.methods.method import prepare
 from modules.training.methods.submodules import check_submodules
-from modules.training.optim.optimizers import check_installed
+from modules.training.optim.optimizers import check_optimizer
 from modules.training.state.early_stopping import LOSS, keeps_best
 
 SWITCHES = ("enable_gradient_checkpointing", "activation_checkpointing_enable")  # diffusers' and transformers'
@@ -67,7 +67,7 @@ def check_available(config: TrainConfig) -> type[Family]:
     _check_metric(kind, config)
     check_submodules(kind, config)
     check_lora_from(config)
-    check_installed(config)
+    check_optimizer(config, kind.own_optimizer(config))
     return kind
 
 

@@ -16,7 +16,7 @@ from modules.data.batch import Batch, MicroBatch
 from modules.distributed import RankGroup
 from modules.monitoring import Report
 from modules.training.data.dataset import Dataset
-from modules.training.optim.optimizers import build_optimizer
+from modules.training.optim.optimizers import OwnOptimizer, build_optimizer
 from modules.training.state.components import Components
 from modules.training.step.dropout import PerSampleDropout
 from modules.training.step.memory_guard import MemoryGuard, OutOfMemory, is_out_of_memory, release_memory
@@ -133,7 +133,8 @@ def fits(components: Components, dropout: PerSampleDropout, make_batch: Callable
     `make_batch` brings it to the device. `adds_up`: next to the gradients of another micro-batch of the step, too.
     """
     try:
-        reserved = optimizer_state_like(components.guarded_step.optimizer, components.config)
+        own = components.family.own_optimizer(components.config)
+        reserved = optimizer_state_like(components.guarded_step.optimizer, components.config, own)
         if adds_up:
             for weight in components.weights.model.parameters():
                 if weight.requires_grad and weight.grad is None:
@@ -171,7 +172,9 @@ def unchanged(components: Components, model: nn.Module) -> Iterator[None]:
         release_memory()
 
 
-def optimizer_state_like(optimizer: torch.optim.Optimizer, config: TrainConfig) -> list[Tensor]:
+def optimizer_state_like(
+    optimizer: torch.optim.Optimizer, config: TrainConfig, own: OwnOptimizer | None = None
+) -> list[Tensor]:
     """As much memory as the first step of `optimizer` will take for its state; none if it has its state already.
 
     What a weight needs is seen from a step of another optimizer on a tensor like it, once for each shape.
@@ -185,7 +188,7 @@ def optimizer_state_like(optimizer: torch.optim.Optimizer, config: TrainConfig) 
         if key not in needed:
             twin = nn.Parameter(torch.ones_like(weight))
             twin.grad = torch.ones_like(weight)
-            other = build_optimizer([twin], config)
+            other = build_optimizer([twin], config, own)
             other.step()
             state = [value for value in other.state[twin].values() if isinstance(value, Tensor)]
             needed[key] = [(value.shape, value.dtype, value.device) for value in state]

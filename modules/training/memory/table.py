@@ -24,7 +24,7 @@ from modules.training.memory.live_bytes import LiveBytes, encoding_activations
 from modules.training.memory.model_setup import prepare_model
 from modules.training.memory.move_model import move_model
 from modules.training.methods.submodules import submodule_of
-from modules.training.optim.optimizers import build_optimizer
+from modules.training.optim.optimizers import OwnOptimizer, build_optimizer
 
 GIB: Final = 2**30
 Location = Literal["device", "host"]
@@ -188,7 +188,7 @@ def _state(family: Family, config: TrainConfig, shards: int) -> list[MemoryRow]:
     own = [nn.Parameter(torch.empty(_shard_shape(weight, shards), dtype=weight.dtype)) for weight in trained]
     size = sum(weight.nbytes for weight in own)
     held_by_optimizer = [nn.Parameter(weight.float()) if weight.dtype == torch.bfloat16 else weight for weight in own]
-    state, is_exact = _optimizer_bytes(held_by_optimizer, config)
+    state, is_exact = _optimizer_bytes(held_by_optimizer, config, family.own_optimizer(config))
     gradients = max((weight.nbytes for weight in own), default=0) if config.fused_backward else size
     rows = [
         MemoryRow("gradients", "device", gradients, "training"),
@@ -204,11 +204,13 @@ def _state(family: Family, config: TrainConfig, shards: int) -> list[MemoryRow]:
     return rows
 
 
-def _optimizer_bytes(weights: Sequence[nn.Parameter], config: TrainConfig) -> tuple[int, bool]:
+def _optimizer_bytes(
+    weights: Sequence[nn.Parameter], config: TrainConfig, own: OwnOptimizer | None
+) -> tuple[int, bool]:
     """What the optimizer keeps after its first step, and whether that is known exactly."""
     if config.optimizer.name in _STATE_OF_8BIT:
         return sum(weight.numel() for weight in weights) * _STATE_OF_8BIT[config.optimizer.name], False
-    optimizer = build_optimizer(weights, config)
+    optimizer = build_optimizer(weights, config, own)
     for weight in weights:
         weight.grad = torch.empty_like(weight)
     call_in_fake(optimizer.step)  # state is made before values are looked at

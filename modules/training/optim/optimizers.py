@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -19,27 +22,94 @@ from modules.files import printable
 from modules.run.folder.error_help import explain_exception
 from modules.training.optim.per_parameter_step import PerParameterStep
 
+OwnOptimizer: TypeAlias = Callable[[Any, float], torch.optim.Optimizer]  # of parameters and learning rate
 
-def check_installed(config: TrainConfig) -> None:
-    """Raises ConfigError if the optimizer's package is not installed: some are optional."""
-    package = config.optimizer.target.partition(":")[0].partition(".")[0]
-    if importlib.util.find_spec(package) is None:
+
+def check_optimizer(config: TrainConfig, own: OwnOptimizer | None) -> None:
+    """Raises ConfigError if the optimizer's package is not installed, since some are optional, or if its class does not
+    exist or does not take the arguments. `own` is what the family builds itself, if it does."""
+    path = config.optimizer.class_path()
+    if (own is not None) != (not path):
+        raise ConfigError(
+            "optimizer is custom without a target, and the family brings no optimizer of its own"
+            if own is None
+            else f"the family builds an optimizer of its own, but optimizer is {config.optimizer.name}",
+            "Name a class: optimizer.target=torch.optim.Adagrad; or define build_optimizer in the family's own file"
+            if own is None
+            else "Set optimizer to custom, without a target, to use it, or take build_optimizer away",
+        )
+    package = path.partition(":")[0].partition(".")[0]
+    if package and importlib.util.find_spec(package) is None:
         raise ConfigError(
             f"optimizer.name is {config.optimizer.name!r}, which needs the package {package}; it is not installed.",
             f"Install it with `.venv/bin/python -m pip install {package}`, or choose another optimizer, such as adamw.",
         )
 
+    if config.optimizer.name == "custom" and path:
+        build_optimizer([nn.Parameter(torch.zeros(2, 2))], config)
+
 
 def build_optimizer(
-    parameters: Iterable[nn.Parameter] | Iterable[dict[str, list[nn.Parameter]]], config: TrainConfig
+    parameters: Iterable[nn.Parameter] | Iterable[dict[str, list[nn.Parameter]]],
+    config: TrainConfig,
+    own: OwnOptimizer | None = None,
 ) -> torch.optim.Optimizer:
-    """An instance of the class that `config.optimizer.target` names, which is imported only now.
+    """An instance of the class that the config names, which is imported only now, or what `own` returns.
 
-    `parameters` may be groups, as torch takes them: {"params": [...]}.
+    `parameters` may be groups, as torch takes them: {"params": [...]}. Raises ConfigError if the class cannot be used.
     """
-    module, name = config.optimizer.target.split(":")
-    kind = getattr(importlib.import_module(module), name)
-    optimizer: torch.optim.Optimizer = kind(list(parameters), lr=config.learning_rate, **config.optimizer.arguments())
+    given = list(parameters)
+    if own is not None:
+        return _with_groups_of(own(given, config.learning_rate), given)
+    kind, arguments = _class_of(config.optimizer.class_path()), config.optimizer.keywords()
+    try:
+        optimizer: torch.optim.Optimizer = kind(given, lr=config.learning_rate, **arguments)
+    except (TypeError, ValueError) as error:
+        if config.optimizer.name != "custom":
+            raise
+        raise ConfigError(
+            f"optimizer.arguments: {kind.__name__} refuses what it is given: {error}",
+            f"It takes {', '.join(list(inspect.signature(kind).parameters)[2:])}",
+        ) from error
+    return optimizer
+
+
+def _class_of(path: str) -> type[Any]:
+    """The class at "module:Class". Raises ConfigError if it is no optimizer, or one that is not trained with here."""
+    module_name, name = path.split(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(f"optimizer.target: {module_name} cannot be imported: {error}") from error
+    kind = getattr(module, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+        close = get_close_matches(name, dir(module), 1)
+        raise ConfigError(
+            f"optimizer.target: {module_name} has no optimizer {name}",
+            f"Did you mean {module_name}.{close[0]}?" if close else "See its documentation for their names",
+        )
+    closure = inspect.signature(kind.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ConfigError(
+            f"optimizer.target: {name} calls the loss several times in a step, which Tandem does not do",
+            "Choose one whose step() needs no closure",
+        )
+    return kind
+
+
+def _with_groups_of(optimizer: object, given: Sequence[object]) -> torch.optim.Optimizer:
+    """`optimizer`, if it is one, with the groups that it was given. Raises ConfigError."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        found = "None (is a `return` missing?)" if optimizer is None else f"a {type(optimizer).__name__}"
+        raise ConfigError(f"build_optimizer returned {found} instead of a torch.optim.Optimizer")
+    wanted = [group["params"] for group in given if isinstance(group, dict)] or [given]
+    if [[id(weight) for weight in group["params"]] for group in optimizer.param_groups] != [
+        [id(weight) for weight in group] for group in wanted
+    ]:
+        raise ConfigError(
+            "build_optimizer returned an optimizer of other weights or groups than it was given",
+            "Pass on `parameters` as they are; learning_rate_factors and parts give groups their learning rates",
+        )
     return optimizer
 
 

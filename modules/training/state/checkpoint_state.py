@@ -125,7 +125,7 @@ def restore_state(state: TrainingState | StoredState, components: Components) ->
     try:
         weights.load_full(state.weights)
         names = components.guarded_step.names
-        settings = {"lr", *components.config.optimizer.arguments()}
+        settings = {"lr", *components.config.optimizer.keywords()}
         saved = state.optimizer
         own = OptimizerState(saved.class_name, _Own(weights, saved.tensors, _of), saved.values, saved.groups)
         unpack_optimizer(components.guarded_step.optimizer, own, names, settings)
