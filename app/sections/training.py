@@ -16,7 +16,8 @@ from modules.config.numbers import plain_number
 from modules.config.sections.optimizers import OPTIMIZERS
 
 OPTIMIZER = (
-    "optimizer.name", "learning_rate", "optimizer.weight_decay", "optimizer.betas", "optimizer.beta1", "optimizer.eps",
+    "optimizer.name", "optimizer.target", "optimizer.arguments", "learning_rate",
+    "optimizer.weight_decay", "optimizer.betas", "optimizer.beta1", "optimizer.eps",
     "optimizer.momentum", "optimizer.nesterov", "optimizer.decay_rate", "optimizer.clip_threshold",
     "optimizer.scale_parameter", "optimizer.d0", "optimizer.d_coef", "optimizer.bias_correction",
     "optimizer.safeguard_warmup", "optimizer.fused", "optimizer.foreach", "decay_norms_and_biases",
