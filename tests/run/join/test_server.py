@@ -89,6 +89,7 @@ def test_connection_flood_locks_nobody_out(make_server: Callable[..., Harness]) 
                 connection.sendall(b"GET / HTTP/1.1\r\n\r\n" * 1000)
         harness.join("beta")  # at the first try, while the connections hold their connections
         harness.wait_for("beta", "joined")
+        assert sum(thread.name == "client" for thread in threading.enumerate()) < 100
     assert harness.server.wait(5) == {1: 1}
     assert len(harness.said) == 1
 
