@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     except TandemError as error:
         warn(str(error))
         return error.exit_code
-    console = Console()
+    console = Console(markup=False, emoji=False)  # a host may have any name
     follower = _Follower(folder)
     follower.read()
     if options.once or not console.is_terminal:

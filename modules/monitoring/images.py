@@ -18,6 +18,7 @@ CAPTION_HEIGHT = 30
 GAP = 8
 BACKGROUND = (24, 24, 27)
 TEXT = (212, 212, 216)
+MOST_CHARACTERS = 500  # of a prompt that are measured: more than two lines hold
 
 
 def save_image(image: Image.Image, file: Path, settings: Mapping[str, object]) -> None:
@@ -40,14 +41,16 @@ def make_grid(images: Sequence[tuple[Image.Image, str]], columns: int = 0) -> Im
     rows = math.ceil(len(images) / columns)
     cell_width, cell_height = TILE + GAP, TILE + CAPTION_HEIGHT + GAP
     sheet = Image.new("RGB", (columns * cell_width + GAP, rows * cell_height + GAP), BACKGROUND)
-    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(size=12)
+    font = ImageFont.load_default(size=12)
     for number, (image, prompt) in enumerate(images):
         left = GAP + number % columns * cell_width
         top = GAP + number // columns * cell_height
         tile = _scale_to_tile(image)
         sheet.paste(tile, (left + (TILE - tile.width) // 2, top + (TILE - tile.height) // 2))
+        caption = Image.new("RGB", (TILE, CAPTION_HEIGHT), BACKGROUND)  # which cuts a word that is too long
         for line, text in enumerate(_wrap(prompt, font)):
-            pen.text((left, top + TILE + 2 + line * 13), text, fill=TEXT, font=font)
+            ImageDraw.Draw(caption).text((0, 2 + line * 13), text, fill=TEXT, font=font)
+        sheet.paste(caption, (left, top + TILE))
     return sheet
 
 
@@ -61,7 +64,7 @@ def _scale_to_tile(image: Image.Image) -> Image.Image:
 def _wrap(prompt: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> list[str]:
     """The prompt on at most two lines as wide as a tile, the rest replaced by an ellipsis."""
     lines = [""]
-    for word in prompt.split():
+    for word in prompt[:MOST_CHARACTERS].split():
         longer = f"{lines[-1]} {word}".strip()
         if font.getlength(longer) <= TILE or not lines[-1]:
             lines[-1] = longer

@@ -35,3 +35,11 @@ def test_grid_enlarges_without_smoothing_and_cuts_prompts() -> None:
     assert sheet.getpixel((GAP + 5, GAP + 5)) == (255, 0, 0)
     assert sheet.getpixel((GAP + TILE // 2 - 2, GAP + TILE // 2 - 2)) == (255, 0, 0)
     assert sheet.getpixel((GAP + TILE // 2 + 2, GAP + 5)) == (0, 0, 0)
+
+
+def test_a_prompt_without_spaces_stays_below_its_image() -> None:
+    tile = Image.new("RGB", (2, 2))
+    left, right = make_grid([(tile, "x" * 100_000), (tile, "")]), make_grid([(tile, ""), (tile, "")])
+    beside = (GAP + TILE, 0, *left.size)
+    assert left.crop(beside).tobytes() == right.crop(beside).tobytes()
+    assert left.tobytes() != right.tobytes()

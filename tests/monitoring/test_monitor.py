@@ -52,6 +52,17 @@ def test_steps_devices_and_warnings(folder: RunFolder, capsys: pytest.CaptureFix
     assert "\x1b[2J" not in shown
 
 
+def test_the_name_of_a_host_is_no_markup(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("[/red]", "[link=https://example.org]:key:[/link]\x1b[2J")
+    log = EventLog(folder.events_file)
+    log.write("ranks", ranks=[{"rank": rank, "host": name, "step_s": 0.2} for rank, name in enumerate(names)])
+    log.close()
+    assert main([str(folder.path)]) == 0
+    shown = capsys.readouterr().out
+    assert names[0] in shown
+    assert names[1].replace("\x1b", "\\x1b") in shown
+
+
 def test_eighty_columns_cut_no_title(
     folder: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

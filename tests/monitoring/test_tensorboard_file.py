@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from werkzeug.test import Client
+
 from modules.monitoring.tensorboard import TensorBoardWriter
 
 
@@ -35,3 +37,23 @@ def test_a_disk_that_stays_bad_ends_nothing(tmp_path: Path) -> None:
     writer.add_scalars({"loss/train": 0.5}, 1)
     writer.close()
     assert len(warnings) == 1
+
+
+def test_a_foreign_run_names_no_file_for_tensorboard_to_show(tmp_path: Path) -> None:
+    """TensorBoard 2.20 shows whatever its projector's config names to everybody who reaches its port."""
+    from tensorboard.plugins.base_plugin import TBContext
+    from tensorboard.plugins.projector.projector_plugin import ProjectorPlugin
+
+    folder, private = tmp_path / "runs", tmp_path / "private"
+    folder.mkdir()
+    private.write_text("secret\n")
+    for name, file in (("absolute", str(private)), ("relative", "../private"), ("link", "link")):
+        with (folder / "projector_config.pbtxt").open("a") as config:
+            config.write(f'embeddings {{ tensor_name: "{name}" tensor_path: "1.tsv" metadata_path: "{file}" }}\n')
+    (folder / "1.tsv").write_text("0.5\t1.5\n")
+    (folder / "link").symlink_to(private)
+    apps = ProjectorPlugin(TBContext(logdir=str(folder))).get_plugin_apps()
+    assert Client(apps["/runs"]).get("/").json == ["."], "it has read the config"
+    for name in ("absolute", "relative", "link"):
+        answer = Client(apps["/metadata"]).get(f"/?run=.&name={name}")
+        assert (answer.status_code, "secret" in answer.text) == (400, False)

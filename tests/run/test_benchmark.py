@@ -159,8 +159,9 @@ def test_a_row_says_on_which_machines_it_was_measured(tmp_path: Path) -> None:
 
 
 def test_a_plot_of_one_case(tmp_path: Path) -> None:
+    found = replace(result(50.0), config="$x_$.yaml")  # no formula
     for dark, background in ((False, (255, 255, 255)), (True, (0x1D, 0x20, 0x26))):
-        save_plot(result(50.0), tmp_path / "x.png", dark=dark)
+        save_plot(found, tmp_path / "x.png", dark=dark)
         with Image.open(tmp_path / "x.png") as picture:
             assert picture.width > 500
             assert picture.convert("RGB").getpixel((0, 0)) == background

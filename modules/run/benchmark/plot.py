@@ -40,7 +40,7 @@ def _draw(result: BenchmarkResult, file: Path) -> None:
         axes = figure.add_subplot(1, len(views), number)
         axes.spines[["top", "right"]].set_visible(False)
         draw(axes, cases)
-    figure.suptitle(f"{result.config} on {result.machine}", fontsize=10)
+    figure.suptitle(f"{result.config} on {result.machine}", fontsize=10, parse_math=False)
     figure.savefig(file, format="png")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from modules.config import ConfigError, DataError, TandemError, TrainConfig
-from modules.files import open_for_writing, printable, read_tail
+from modules.files import MASK, open_for_writing, printable, read_tail
 from modules.machine import hostname_variable
 from modules.run.exit_codes import BAD_CONFIG, EXIT_CODES, NO_DATA
 from modules.run.folder.run_folder import RunFolder
@@ -43,7 +43,7 @@ _BETWEEN_REQUESTS_S: Final = SAME_REQUEST_S + 0.7  # on a slow network they may 
 Echo = Callable[[str], None]
 MOST_BYTES: Final = 8 << 20
 _CUT: Final = b"(what was printed before is not kept)\n"
-_CHUNK: Final = 64 << 10
+_LONGEST_LINE: Final = 64 << 10  # bytes
 _REST_WITHIN_S: Final = 2.0
 
 
@@ -101,7 +101,7 @@ class RemoteMachine:
 
     def start(self, token: str) -> None:
         """Start it. Raises HostError, and OSError if its log cannot be written."""
-        output = OutputFile(self._log)
+        output = OutputFile(self._log, token)
         try:
             # a session of its own: Ctrl-C in this terminal is for the run, which stops all its machines together
             process = subprocess.Popen(
@@ -296,13 +296,14 @@ class RemoteMachines:
 class OutputFile:
     """Copies a pipe to a file until the pipe's end; a file that has become too large begins anew.
 
-    What another machine prints cannot fill this one's disk, and a full disk does not hold up the other machine.
+    What another machine prints cannot fill this one's disk, and a full disk does not hold up the other machine. No
+    terminal on which somebody shows the file obeys it.
     """
 
-    def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
-        """Empties the file. Raises OSError."""
+    def __init__(self, path: Path, token: str, most_bytes: int = MOST_BYTES) -> None:
+        """Empties the file. Raises OSError. `token` is masked: a shell there may repeat what it is given."""
         self._file = os.fdopen(open_for_writing(path), "wb", buffering=0)
-        self._most_bytes = most_bytes
+        self._most_bytes, self._token = most_bytes, token
         self._thread: threading.Thread | None = None
 
     def copy(self, pipe: IO[bytes]) -> None:
@@ -320,7 +321,9 @@ class OutputFile:
     def _copy(self, pipe: IO[bytes]) -> None:
         with self._file, pipe:
             size = 0
-            while data := os.read(pipe.fileno(), _CHUNK):
+            while line := pipe.readline(_LONGEST_LINE):
+                text = line.decode(errors="replace").replace(self._token, MASK)
+                data = printable(text, 2 * _LONGEST_LINE, lines=True).encode()
                 with suppress(OSError):  # a full disk
                     if size + len(data) > self._most_bytes:
                         self._file.seek(0)

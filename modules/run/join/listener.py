@@ -60,9 +60,14 @@ class Listener:
                 continue
             name = str(address[0]).removeprefix("::ffff:")
             self._unauthenticated.add(connection, name)
-            threading.Thread(
+            client = threading.Thread(
                 target=self._handle_connection, args=(connection, name), name="client", daemon=True
-            ).start()
+            )
+            try:
+                client.start()
+            except RuntimeError:  # the system allows no more threads: until some have ended, connections are closed
+                self._unauthenticated.remove(connection)
+                connection.close()
 
     def _handle_connection(self, connection: socket.socket, address: str) -> None:
         """Handle one connection from authentication to its end."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import socket
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -145,6 +148,32 @@ def test_gpus_are_compared() -> None:
     assert compare(beta, broken, two).fault == "beta cannot use its GPUs: the driver is too old."
     same_version = one.model_copy(update={"code": "0" * 64})
     assert "code on beta differs from this machine's" in compare(beta, same_version, one).fault
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        (b"", "is not reachable: Connection closed by 127.0.0.1"),
+        (b"\x1b[2J\x1b]0;title\x07\xff\r\n" * 2000, "No SSH version received in first 1024 lines"),
+        (b"A" * (1 << 20), "banner line too long"),
+        (b"SSH-2.0-OpenSSH_9.9\r\n\xff\xff\xff\xff" + b"x" * 100, "Bad packet length 4294967295"),
+    ],
+)
+def test_a_hostile_server_is_one_sentence(host: Host, first: bytes, expected: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):  # ssh has heard enough
+                connection.recv(1024)  # its version
+                connection.sendall(first)
+                if first:
+                    connection.recv(1024)
+
+        pool.submit(answer)
+        said = check_host(changed(host, port=listener.getsockname()[1])).fault
+    assert expected in said
+    assert said == printable(said, lines=True), "no terminal obeys it"
 
 
 @pytest.mark.slow

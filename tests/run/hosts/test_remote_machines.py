@@ -38,13 +38,19 @@ def ended(tmp_path: Path, script: str) -> RemoteMachine:
 
 def test_endless_output_does_not_fill_the_disk(tmp_path: Path) -> None:
     (tmp_path / "printed").write_bytes(b"x" * 100_000 + b"\nthe end\n")
-    output = OutputFile(tmp_path / "kept", most_bytes=70_000)
+    output = OutputFile(tmp_path / "kept", TOKEN, most_bytes=70_000)
     output.copy((tmp_path / "printed").open("rb"))
     output.close()
     kept = (tmp_path / "kept").read_bytes()
     assert len(kept) <= 70_000
     assert kept.startswith(b"(what was printed before is not kept)\n")
     assert kept.endswith(b"x\nthe end\n")
+
+
+def test_a_log_that_is_shown_obeys_no_machine_and_tells_no_token(tmp_path: Path) -> None:
+    ended(tmp_path, r"printf '%s \033[2J\302\233 \342\200\256\377' $token; printf '\r\nends without a line end'")
+    kept = (tmp_path / "host-beta.txt").read_text()
+    assert kept == "*** \\x1b[2J\\x9b \\u202e\ufffd\nends without a line end"
 
 
 def test_why_a_machine_ended_is_what_its_program_says(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -88,8 +89,22 @@ def test_connection_flood_locks_nobody_out(make_server: Callable[..., Harness]) 
                 connection.sendall(b"GET / HTTP/1.1\r\n\r\n" * 1000)
         harness.join("beta")  # at the first try, while the connections hold their connections
         harness.wait_for("beta", "joined")
+        assert sum(thread.name == "client" for thread in threading.enumerate()) < 100
     assert harness.server.wait(5) == {1: 1}
     assert len(harness.said) == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="reserves the stack of a thread only on Linux and macOS")
+def test_a_machine_joins_once_the_system_allows_threads_again(make_server: Callable[..., Harness]) -> None:
+    harness = make_server()
+    before = threading.stack_size(1 << 46)  # more than there are addresses
+    try:
+        with socket.create_connection(("127.0.0.1", harness.server.port), timeout=60) as connection:
+            assert connection.recv(1) == b"", "closed, instead of ending the listener"
+    finally:
+        threading.stack_size(before)
+    harness.join("beta")
+    harness.wait_for("beta", "joined")
 
 
 def test_machine_numbers_are_unique(make_server: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch) -> None:
