@@ -83,14 +83,18 @@ def _answered(request: str) -> dict[str, str]:
             process = _process(os.getpid())
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(f"{request}\n")
-        process.stdin.flush()
-        if line := process.stdout.readline():
-            answer: dict[str, str] = json.loads(line)
-            return answer
-        _process.cache_clear()
-        process.communicate()
-        return {}
+        line = ""
+        try:
+            process.stdin.write(f"{request}\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        finally:
+            if not line:  # it has ended; or this was interrupted, and its answer would be taken for the next one
+                _process.cache_clear()
+                process.kill()
+                process.communicate()
+        answer: dict[str, str] = json.loads(line or "{}")
+        return answer
 
 
 @lru_cache(maxsize=1)
