@@ -51,5 +51,5 @@ def ask_for_code(owner: tk.Misc, file: Path, on_allowed: Callable[[Sequence[Code
 
 
 def _contents(file: CodeFile, limit: int) -> str:
-    text = file.content.decode("utf-8", "replace") if file.is_source else "(compiled)"
+    text = file.content.decode("utf-8", "replace") if file.is_source else "(compiled or packed)"
     return f"--- {printable(file.path, mask=False)}\n{printable(text, limit, lines=True, mask=False)}\n\n"

@@ -9,12 +9,14 @@ from __future__ import annotations
 import ast
 import hashlib
 import os
+import pkgutil
 import site
 import sys
 import sysconfig
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from glob import escape, glob
 from importlib.machinery import (
     BYTECODE_SUFFIXES,
     EXTENSION_SUFFIXES,
@@ -24,6 +26,7 @@ from importlib.machinery import (
     SourceFileLoader,
     SourcelessFileLoader,
 )
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -33,10 +36,13 @@ from modules.files import FileFault, read_bytes
 
 LARGEST_SOURCE: Final = 4 << 20  # bytes, of all files together
 _LARGEST_LIBRARY: Final = 256 << 20  # bytes
-_MOST_FILES: Final = 400  # their hashes fit into an environment variable of Windows
+MOST_FILES: Final = 400  # their hashes fit into an environment variable of Windows
 _MOST_FOLDERS: Final = 100
 _MOST_NAMES: Final = 10_000
-_AT_START: Final = tuple(os.path.abspath(each) for each in sys.path if each)  # before a user's file adds to it
+# What sys.path was in the first process before a user's file added to it, for spawned ones, which begin with all of it.
+_VARIABLE: Final = "TANDEM_IMPORT_PATH"
+_SYS_PATH: Final = os.environ[_VARIABLE].split(os.pathsep) if _VARIABLE in os.environ else sys.path
+_AT_START: Final = tuple(os.path.abspath(each) for each in _SYS_PATH if each)
 OUR_FOLDERS: Final = tuple(str(ROOT / name) for name in ("modules", "scripts", "app", "tandem"))
 LIBRARIES: Final = (
     *dict.fromkeys(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
@@ -69,7 +75,7 @@ class CodeFile:
 
     @property
     def is_source(self) -> bool:
-        return self.path.suffix in SOURCE_SUFFIXES
+        return self.path.suffix in (*SOURCE_SUFFIXES, ".pth")
 
 
 @dataclass
@@ -77,6 +83,12 @@ class _Uses:
     names: list[tuple[str, str]] = field(default_factory=list)  # a folder, for a relative import, and a dotted name
     folders: list[str] = field(default_factory=list)  # that it adds to sys.path
     files: list[str] = field(default_factory=list)  # that it runs by their path
+    is_dynamic: bool = False  # it imports what it finds: any module of its package
+
+
+def pass_on_environment() -> None:
+    """Let the processes that this one starts know what the environment is, whatever a user's file adds to sys.path."""
+    os.environ[_VARIABLE] = os.pathsep.join(each for each in _AT_START if os.pathsep not in each)
 
 
 def read_code(path: Path) -> CodeFile:
@@ -107,13 +119,22 @@ def read_with_imports(path: Path) -> tuple[CodeFile, ...]:
         if added:
             pending = list(found)  # a folder that one file adds counts for all of them
             continue
-        run_by_path = [each for each in uses.files if os.path.isfile(each) and not _is_of_environment(each)]
-        named = (each for each in _located(uses, folders, finders) if is_users(each, str(home), folders))
-        for name in (*run_by_path, *named):
-            if Path(name) not in found:
+        archives = map(str, map(file_on_disk, uses.folders))
+        run_by_path = (
+            each for each in (*uses.files, *archives) if os.path.isfile(each) and not is_of_environment(each)
+        )
+        named = (each for each in _located(place, uses, folders, finders) if is_users(each, str(home), folders))
+        for name in chain(run_by_path, named):
+            if Path(name) not in found and len(found) <= MOST_FILES:
                 found[Path(name)] = read_code(Path(name))
                 pending.append(Path(name))
     return tuple(found.values())
+
+
+def file_on_disk(name: str) -> Path:
+    """The file of this name, or the archive in which it is, as Python imports from a zip on sys.path."""
+    path = Path(name)
+    return next((each for each in (path, *path.parents) if each.is_file()), path)
 
 
 def is_users(file: str, home: str, added: Collection[str]) -> bool:
@@ -122,26 +143,28 @@ def is_users(file: str, home: str, added: Collection[str]) -> bool:
     environment's."""
     file = os.path.abspath(file)
     of_user = [home, str(ROOT), *(each for each in added if each not in _AT_START)]
-    others = [each for each in (*_AT_START, *_CACHES) if each != str(ROOT) and not _is_below(home, each)]
-    return any(_is_below(file, each) for each in of_user) and not any(
-        _is_below(file, each) for each in (*LIBRARIES, *OUR_FOLDERS, *others)
+    others = [each for each in (*_AT_START, *_CACHES) if each != str(ROOT) and not is_below(home, each)]
+    return any(is_below(file, each) for each in of_user) and not any(
+        is_below(file, each) for each in (*LIBRARIES, *OUR_FOLDERS, *others)
     )
 
 
-def _is_of_environment(file: str) -> bool:
+def is_of_environment(file: str) -> bool:
+    """Whether it is in a folder of the environment, wherever the user's file is."""
     others = [each for each in (*_AT_START, *_CACHES) if each != str(ROOT)]
-    return any(_is_below(os.path.abspath(file), each) for each in (*LIBRARIES, *OUR_FOLDERS, *others))
+    return any(is_below(os.path.abspath(file), each) for each in (*LIBRARIES, *OUR_FOLDERS, *others))
 
 
-def _is_below(file: str, folder: str) -> bool:
+def is_below(file: str, folder: str) -> bool:
+    """Whether an absolute path is that of the folder or of something in it."""
     folder = os.path.normcase(os.path.abspath(folder))
     return f"{os.path.normcase(file)}{os.sep}".startswith(folder if folder.endswith(os.sep) else f"{folder}{os.sep}")
 
 
 def _check_limits(path: Path, found: Mapping[Path, CodeFile], folders: Collection[str]) -> None:
     size = sum(len(each.content) for each in found.values() if each.is_source)
-    if len(found) > _MOST_FILES or size > LARGEST_SOURCE:
-        what = f"more than {_MOST_FILES} files or {LARGEST_SOURCE >> 20} MiB of Python"
+    if len(found) > MOST_FILES or size > LARGEST_SOURCE:
+        what = f"more than {MOST_FILES} files or {LARGEST_SOURCE >> 20} MiB of Python"
     elif len(folders) > _MOST_FOLDERS or sum(len(_uses(*each).names) for each in found.items()) > _MOST_NAMES:
         what = f"more than {_MOST_NAMES} names or from more than {_MOST_FOLDERS} folders"
     else:
@@ -150,15 +173,24 @@ def _check_limits(path: Path, found: Mapping[Path, CodeFile], folders: Collectio
     raise ConfigError(f"family: {str(path)!r} imports {what}.", advice)
 
 
-def _located(uses: _Uses, folders: Collection[str], finders: dict[str, FileFinder]) -> Iterator[str]:
+def _located(place: Path, uses: _Uses, folders: Collection[str], finders: dict[str, FileFinder]) -> Iterator[str]:
     for base, name in uses.names:
         yield from _find(name, [base] if base else folders, finders)
+    packages = [each for each in place.absolute().parents if (each / "__init__.py").is_file()]
+    if uses.is_dynamic and packages:
+        yield from _find("*", [str(packages[-1])], finders)
 
 
 def _find(name: str, folders: Collection[str], finders: dict[str, FileFinder]) -> Iterator[str]:
-    """The files of a module and of the packages that it is in, wherever one of these folders has them."""
+    """The files of a module and of the packages that it is in, wherever one of these folders has them; those of all
+    modules of a package for "package.*"."""
     head, _, rest = name.partition(".")
     for folder in folders:
+        if head == "*":
+            is_circle = any(os.path.realpath(each) == os.path.realpath(folder) for each in Path(folder).parents)
+            for each in pkgutil.iter_modules([] if is_circle or is_of_environment(folder) else [folder]):
+                yield from _find(f"{each.name}.*", [folder], finders)
+            continue
         spec = finders.setdefault(folder, FileFinder(folder, *_LOADERS)).find_spec(head)
         if spec is None:
             continue
@@ -173,7 +205,7 @@ def _uses(place: Path, file: CodeFile) -> _Uses:
     return _read_uses(place, file.content) if file.is_source else _Uses()
 
 
-@lru_cache(maxsize=_MOST_FILES)
+@lru_cache(maxsize=MOST_FILES)
 def _read_uses(file: Path, content: bytes) -> _Uses:
     uses = _Uses()
     try:
@@ -181,6 +213,7 @@ def _read_uses(file: Path, content: bytes) -> _Uses:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return uses  # it cannot run either
     known = {"__file__": str(file)}
+    gives_names = False
     for node in nodes:  # those of the file's top level come first
         match node:
             case ast.Import(names=names):
@@ -190,19 +223,54 @@ def _read_uses(file: Path, content: bytes) -> _Uses:
                 uses.names += [_named(f"{prefix}{each.name}", file) for each in names]
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if (path := _path(value, known)) is not None:
                 known[name] = path
+            case ast.Assign(targets=[ast.Subscript(value=ast.Attribute(value=ast.Name(id="sys"), attr="modules"))]):
+                gives_names = uses.is_dynamic = True
             case ast.Assign(targets=[ast.Attribute(attr="path") | ast.Subscript(value=ast.Attribute(attr="path"))]):
                 uses.folders += _paths([node.value], known)
             case ast.AugAssign(target=ast.Attribute(attr="path"), value=value):
                 uses.folders += _paths([value], known)
-            case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="path") | ast.Name(id="path" | "site"))):
+            case ast.Call(
+                func=ast.Attribute(value=ast.Attribute(attr="path") | ast.Name(id="path" | "site"))
+                | ast.Name(id="addsitedir")
+            ):
                 uses.folders += _paths(node.args, known)
+                uses.files += [each for folder in _paths(node.args, known) for each in glob(f"{escape(folder)}/*.pth")]
+            case ast.Call(func=ast.Attribute(attr="load") | ast.Name(id="load"), keywords=keywords) if any(
+                each.arg == "source" and isinstance(each.value, ast.Constant) and each.value.value == "local"
+                for each in keywords
+            ):  # torch.hub.load
+                places = [*node.args[:1], *(each.value for each in keywords if each.arg == "repo_or_dir")]
+                uses.folders += _paths(places, known)
+                uses.files += [os.path.join(each, "hubconf.py") for each in _paths(places, known)]
             case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[first, *_]):
                 if name in ("import_module", "__import__") and isinstance(first, ast.Constant):
                     uses.names.append(_named(str(first.value), file))
+                elif name in ("import_module", "__import__"):
+                    uses.is_dynamic = True
+                    uses.names += [
+                        ("", f"{each}.*") for each in [_beginning(first).rpartition(".")[0]] if each.strip(".")
+                    ]
+                elif name in ("iter_modules", "walk_packages"):
+                    uses.is_dynamic = True
+                    uses.names += [(each, "*") for each in _paths([first], known)]
                 elif name in ("spec_from_file_location", "run_path", "SourceFileLoader"):
                     uses.files += _paths(node.args, known)
+    if gives_names:  # other names for modules, below which nobody sees what they are
+        uses.names += [(base, f"{name}.*") for base, name in uses.names]
     uses.names, uses.folders = list(dict.fromkeys(uses.names)), list(dict.fromkeys(uses.folders))
     return uses
+
+
+def _beginning(node: ast.expr) -> str:
+    """The text with which the text that an expression makes begins, as far as it is written there."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=[first, *_]) | ast.BinOp(left=first):
+            return _beginning(first)
+        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format")):
+            return text.partition("{")[0]
+    return ""
 
 
 def _named(name: str, importer: Path) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from typing import Annotated
 from pydantic import Field
 
 from modules.config.errors import ConfigError
-from modules.config.imported_code import CodeFile, read_with_imports
+from modules.config.imported_code import MOST_FILES, CodeFile, read_with_imports
 from modules.files import FileFault, Record, printable, validate_record
 from modules.files.private import read_private_json, why_ignored, write_private_json
 from modules.files.user_folder import user_config_folder
@@ -56,8 +56,9 @@ def allows_any() -> bool:
 def trust_code(files: Sequence[CodeFile]) -> None:
     """Allow this content from now on: for this process and those that it starts, and, if possible, for this user."""
     found = [file.sha256 for file in files]
-    given = [each for each in os.environ.get(VARIABLE, "").split(",") if each]
-    os.environ[VARIABLE] = ",".join(dict.fromkeys([*given, *found]))
+    given = [each for each in os.environ.get(VARIABLE, "").split(",") if each not in ("", "any", *found)]
+    newest = list(dict.fromkeys([*given, *found]))[-MOST_FILES:]
+    os.environ[VARIABLE] = ",".join([*["any"] * allows_any(), *newest])
     entries = [each for each in _remembered() if each.sha256 not in found]
     entries += [AllowedCode(sha256=each.sha256, file=str(each.path.absolute()), allowed=time.time()) for each in files]
     with suppress(OSError):  # a home that cannot be written: the variable holds for this start
@@ -103,7 +104,7 @@ def describe_code(files: Sequence[CodeFile]) -> str:
 
 def _described(file: CodeFile, allowed: Collection[str]) -> str:
     lines = len(file.content.splitlines())
-    size = f"{lines} line{'s' * (lines != 1)}" if file.is_source else f"compiled, {len(file.content)} bytes"
+    size = f"{lines} line{'s' * (lines != 1)}" if file.is_source else f"compiled or packed, {len(file.content)} bytes"
     before = ", allowed before" if file.sha256 in allowed else ""
     return f"{printable(file.path.absolute(), mask=False)} ({size}, SHA-256 {file.sha256[:16]}...{before})"
 

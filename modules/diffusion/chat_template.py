@@ -2,51 +2,39 @@
 
 from __future__ import annotations
 
+import atexit
+import json
+import os
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from types import FrameType
+from functools import lru_cache, partial
 from typing import Any, Final
 
-from jinja2.utils import Namespace
+from jinja2.exceptions import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from transformers.utils import chat_template_utils
 
 from modules.config import ConfigError
+from modules.diffusion import chat_template_process
 from modules.diffusion.base_model_files import DAMAGED
+from modules.files import printable
 
-_MOST_STEPS: Final = 50_000  # lines of the compiled template; published ones take some hundred for a message
-_MOST_ITEMS: Final = 1 << 22  # characters of a text, or items of a list
-_COMPILED: Final = "<template>"  # jinja's name of the file
+_MOST_SECONDS: Final = 10  # published ones take a millisecond
+_one_at_a_time = threading.Lock()
 
 
 @contextmanager
 def limited_template(label: str) -> Iterator[None]:
-    """Inside, a template that takes too many steps, or makes too large a value, is a ConfigError: `label` and that."""
-    steps = 0
-
-    def step(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal steps
-        if frame.f_code.co_filename != _COMPILED:
-            return None
-        steps += 1
-        is_large = any(isinstance(value, str | list) and len(value) > _MOST_ITEMS for value in _values(frame))
-        if steps > _MOST_STEPS or is_large:
-            raise ConfigError(f"{label} {'makes too large a text' if is_large else 'does not end'}.", DAMAGED)
-        return step
-
-    before = sys.gettrace()
-    sys.settrace(step)
+    """Inside, and from then on in this process, a template that takes too long, or makes too large a value, or raises
+    an error, is a ConfigError: `label` and that."""
+    chat_template_utils.ImmutableSandboxedEnvironment = _Environment
     try:
         yield
-    finally:
-        sys.settrace(before)
-
-
-def _values(frame: FrameType) -> Iterator[object]:
-    for value in frame.f_locals.values():
-        yield value
-        if isinstance(value, Namespace):
-            yield from value._Namespace__attrs.values()
+    except (TemplateError, RecursionError) as error:
+        raise ConfigError(f"{label} cannot be used: {printable(error, 300).rstrip('.')}.", DAMAGED) from None
 
 
 def limit_template_(tokenizer: Any, label: str) -> None:
@@ -57,3 +45,77 @@ def limit_template_(tokenizer: Any, label: str) -> None:
 def _applied(apply: Any, label: str, *args: Any, **kwargs: Any) -> Any:
     with limited_template(label):
         return apply(*args, **kwargs)
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """What transformers makes for each template. It computes nothing here, not even constants, as parsing would."""
+
+    intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
+
+    def from_string(self, source: Any, *args: Any, **kwargs: Any) -> Any:
+        self.filters = dict.fromkeys(self.filters, _nothing)
+        self.tests = dict.fromkeys(self.tests, _nothing)
+        return _Template(self, source)
+
+
+class _Template:
+    def __init__(self, environment: _Environment, source: str) -> None:
+        self.environment, self._source = environment, source
+
+    def render(self, **variables: object) -> str:
+        request = {"template": self._source, "variables": variables, "seconds": _MOST_SECONDS}
+        answer = _answered(json.dumps(request, default=lambda value: f"<{type(value).__name__}>"))
+        if "text" not in answer:
+            most = f"{_MOST_SECONDS} s or {chat_template_process.MOST_MIB} MiB"
+            raise TemplateError(answer.get("error", f"it takes more than {most}, or makes too long a text"))
+        return answer["text"]
+
+
+def _nothing(*args: object, **kwargs: object) -> None:
+    raise TemplateError("it is computed in another process")
+
+
+def _answered(request: str) -> dict[str, str]:
+    with _one_at_a_time:
+        process = _process(os.getpid())
+        if process.poll() is not None:  # somebody has ended it
+            _process.cache_clear()
+            process = _process(os.getpid())
+        assert process.stdin is not None
+        assert process.stdout is not None
+        line = ""
+        try:
+            process.stdin.write(f"{request}\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        finally:
+            if not line:  # it has ended; or this was interrupted, and its answer would be taken for the next one
+                _process.cache_clear()
+                process.kill()
+                process.communicate()
+        answer: dict[str, str] = json.loads(line or "{}")
+        return answer
+
+
+@lru_cache(maxsize=1)
+def _process(pid: int) -> subprocess.Popen[str]:
+    """The process that renders for this one, ready for a request; a forked one has its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", chat_template_process.__file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # on which it says that the time is over
+        text=True,
+        encoding="utf-8",
+        start_new_session=True,  # Ctrl-C in a terminal is handled by this process
+    )
+    atexit.register(_end, process, pid)
+    assert process.stdout is not None
+    if not process.stdout.readline():
+        raise OSError(f"the process that renders chat templates ended with exit code {process.wait()}")
+    return process
+
+
+def _end(process: subprocess.Popen[str], pid: int) -> None:
+    if pid == os.getpid():
+        process.communicate()  # it exits when its input ends

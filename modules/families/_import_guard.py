@@ -8,6 +8,8 @@ was allowed: that can read a text and run it.
 
 from __future__ import annotations
 
+import os
+import site
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -15,7 +17,14 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from modules.config import ConfigError
-from modules.config.imported_code import is_users, read_code
+from modules.config.imported_code import (
+    file_on_disk,
+    is_below,
+    is_of_environment,
+    is_users,
+    pass_on_environment,
+    read_code,
+)
 from modules.config.trusted_code import CodeNotTrusted, allows_any, is_trusted
 
 
@@ -27,6 +36,7 @@ class _ImportGuard:
 
     def watch(self, family: Path) -> None:
         """Guard the imports of this file from now on."""
+        pass_on_environment()
         if not self._folders:
             sys.meta_path.insert(sys.meta_path.index(PathFinder), self)
             sys.addaudithook(self._audit)
@@ -38,11 +48,17 @@ class _ImportGuard:
     ) -> ModuleSpec | None:
         """What PathFinder finds, unless it is not allowed."""
         spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.has_location and spec.origin and self._guards(spec.origin):
-            _require_allowed(spec.origin)
+        if spec is not None and spec.has_location and (file := spec.origin):
+            is_elsewhere = path is not None and not allows_any() and _is_elsewhere(name, file)
+            if is_elsewhere or self._guards(file):
+                _require_allowed(file)
         return spec
 
     def _audit(self, event: str, arguments: tuple[object, ...]) -> None:
+        if event == "open" and (file := str(arguments[0])).endswith(".pth"):
+            runs_lines = sys._getframe(1).f_code is site.addpackage.__code__
+            if runs_lines and not allows_any() and not is_of_environment(file):
+                _require_allowed(file)
         if event != "exec" or not isinstance(arguments[0], CodeType):
             return
         code = arguments[0]
@@ -69,10 +85,23 @@ class _ImportGuard:
 import_guard = _ImportGuard()
 
 
+def _is_elsewhere(name: str, origin: str) -> bool:
+    """Whether a module is outside the environment and its package: found by a `__path__` that code has changed."""
+    if is_of_environment(origin):
+        return False
+    package = name.partition(".")[0]
+    if file := getattr(sys.modules.get(package), "__file__", None):
+        own: Sequence[str] = [os.path.dirname(file)]
+    else:  # a namespace
+        spec = PathFinder.find_spec(package)
+        own = spec.submodule_search_locations or () if spec is not None else ()
+    return not any(is_below(os.path.abspath(origin), each) for each in own)
+
+
 def _require_allowed(name: str) -> bytes:
     """The content of a file of code; raises CodeNotTrusted unless it is allowed."""
     try:
-        file = read_code(Path(name))
+        file = read_code(file_on_disk(name))
     except ConfigError as error:
         raise CodeNotTrusted(error.message) from None
     if not is_trusted([file]):

@@ -79,6 +79,47 @@ def test_packages_and_relative_imports(tmp_path: Path) -> None:
     assert found(tmp_path, files) == used
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import importlib\nimportlib.import_module(f'pack.parts.{name}')",
+        "__import__('pack.' + 'parts.' + name)",
+        "import_module('pack.%s' % name)",
+        "import_module('pack.{}'.format(name))",
+        "import pkgutil\nfor each in pkgutil.iter_modules([os.path.dirname(__file__) + '/pack']): ...",
+        "sys.modules['other'] = import_module('pack')\nimport other.parts.one",
+        "from pack import parts\nsys.modules[name] = parts",
+        "import pack.finding",
+    ],
+)
+def test_a_package_of_which_it_imports_what_it_finds(tmp_path: Path, code: str) -> None:
+    finding = "" if "finding" not in code else "import importlib\ndef get(name): return importlib.import_module(name)"
+    files = {"pack/__init__": "", "pack/parts/__init__": "", "pack/parts/one": "", "pack/finding": finding, "other": ""}
+    parts = {"pack/parts/__init__.py", "pack/parts/one.py"}
+    assert parts <= set(found(tmp_path, {"family": f"{HERE}{code}", **files})) <= {f"{each}.py" for each in files}
+
+
+def test_links_in_circles(tmp_path: Path) -> None:
+    (tmp_path / "pack").mkdir()
+    for name in ("one", "two"):
+        (tmp_path / "pack" / name).symlink_to(".")
+    files = {"family": f"{HERE}import pack", "pack/__init__": "__import__(name)"}
+    assert found(tmp_path, files)[0] == "pack/__init__.py"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "torch.hub.load(os.path.dirname(__file__) + '/repository', 'net', source='local')",
+        "from torch.hub import load\nload(model='net', source='local', repo_or_dir='FOLDER/repository')",
+    ],
+)
+def test_a_folder_of_torch_hub(tmp_path: Path, code: str) -> None:
+    files = {"repository/hubconf": "from nets import net", "repository/nets": ""}
+    family = {"family": code.replace("FOLDER", str(tmp_path))}
+    assert found(tmp_path, {**family, **files}) == ["repository/hubconf.py", "repository/nets.py"]
+
+
 def test_links_are_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "deep.py").touch()

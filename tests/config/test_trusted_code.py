@@ -76,6 +76,18 @@ def test_processes_that_are_started_inherit_the_permission(tmp_path: Path, monke
     assert not is_trusted([CodeFile(tmp_path / "x.py", b"y")])
 
 
+def test_what_is_passed_on_does_not_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process with an environment of more than 128 KiB, on Windows 32, does not start."""
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", "/proc/nothing/can/be/written/here")
+    monkeypatch.setenv(VARIABLE, "any,")
+    files = [CodeFile(tmp_path / "x.py", b"%d" % number) for number in range(900)]
+    for several in (files[:300], files[300:600], files[:300], files[600:]):
+        trust_code(several)
+    passed_on = os.environ[VARIABLE].split(",")
+    assert passed_on == ["any", *(file.sha256 for file in (*files[200:300], *files[600:]))]
+    assert len(os.environ[VARIABLE]) < 32_000
+
+
 @pytest.mark.parametrize("content", ["", "{", "[1]", '[{"sha256": "any"}]', "[" * 100_000])
 def test_a_damaged_memory_allows_nothing(tmp_path: Path, content: str) -> None:
     (tmp_path / "home").mkdir()

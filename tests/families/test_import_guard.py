@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 import py_compile
 import sys
+import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -135,6 +138,116 @@ import nets
 sys.meta_path.pop(0)
 """
     assert vars(load(tmp_path, HERE + hook)["nets"])["b"] == 2
+
+
+ELSEWHERE = "place = __file__.replace('family.py', '../elsewhere')\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pack\npack.__path__.append(place)\nimport pack.bad",
+        "import pack\npack.__path__ = [place]\nfrom pack import bad",
+        "import wsgiref\nwsgiref.__path__.insert(0, place)\nimport wsgiref.bad",
+        "import wsgiref\nwsgiref.__path__[:] = [place]\nimport importlib\nimportlib.import_module('.bad', 'wsgiref')",
+        "import pydoc_data.topics\npydoc_data.__path__.append(place)\nimport pydoc_data.inner.bad",
+        "import bare.leaf\nbare.__path__ = [place]\nimport bare.bad",
+        "import types\nsys.modules['made'] = made = types.ModuleType('made')\nmade.__path__ = [place]\nimport made.bad",
+        "__path__ = [place]\nimport tandem_family_family.bad",
+        "import changing.bad",
+        "import pack\npack.__path__.append(place)\nimport pack.kept",
+        "import site\nsite.addsitedir(place)",
+        "import site\nsite.addpackage(place, 'x.pth', None)",
+        "import site as other\nother.addsitedir(place, set())",
+    ],
+)
+def test_code_of_other_folders_under_the_name_of_a_package(tmp_path: Path, code: str) -> None:
+    for file, content in {
+        "home/pack/__init__.py": "",
+        "home/bare/leaf.py": "",
+        "home/changing/__init__.py": "import os\n__path__.append(os.path.abspath(f'{__path__[0]}/../../elsewhere'))\n",
+        "elsewhere/bad.py": BAD,
+        "elsewhere/inner/bad.py": BAD,
+        "elsewhere/kept.pyc": "none",
+        "elsewhere/x.pth": f"import pathlib; pathlib.Path({str(tmp_path / 'elsewhere' / 'x.ran')!r}).touch()\n",
+    }.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(content)
+    with pytest.raises(trusted_code.CodeNotTrusted, match=r"elsewhere/.*, which nobody has allowed"):
+        load(tmp_path / "home", HERE + ELSEWHERE + code)
+    assert not list(tmp_path.glob("elsewhere/**/*.ran"))
+    shown = f"if False:\n    site.addsitedir({str(tmp_path / 'elsewhere')!r})\n    import bad, inner.bad, kept\n"
+    with suppress(ConfigError):  # kept.pyc is none
+        load(tmp_path / "home", f"{HERE}{ELSEWHERE}{code}\n{shown}")
+    assert list(tmp_path.glob("elsewhere/**/*.ran")) or "kept" in code, "once it is shown, it is asked about, and runs"
+
+
+def test_weights_may_be_named_like_a_list_of_folders(tmp_path: Path) -> None:
+    (tmp_path / "weights.pth").write_bytes(b"3")
+    assert (
+        load(tmp_path, "import pathlib\na = pathlib.Path(__file__.replace('family.py', 'weights.pth')).read_text()")[
+            "a"
+        ]
+        == "3"
+    )
+
+
+def test_an_archive_is_allowed_as_a_whole(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "nets.zip", "w") as archive:
+        archive.writestr("inside/nets.py", "a = 3\n")
+    here = "import os, sys\nsys.path.append(os.path.join(os.path.dirname(__file__), 'nets.zip', 'inside'))\n"
+    with pytest.raises(trusted_code.CodeNotTrusted, match=r"which imports \S+nets\.zip\), which runs only after"):
+        load(tmp_path, f"{here}import nets", allow=False)
+    assert vars(load(tmp_path, f"{here}import nets")["nets"])["a"] == 3
+    with zipfile.ZipFile(tmp_path / "nets.zip", "a") as archive:
+        archive.writestr("inside/other.py", "a = 4\n")
+    del sys.modules["nets"]
+    with pytest.raises(trusted_code.CodeNotTrusted, match=r"nets\.zip/inside/nets\.py', which nobody has allowed"):
+        importlib.import_module("nets")
+
+
+@pytest.mark.slow
+def test_a_folder_of_torch_hub(tmp_path: Path) -> None:
+    (tmp_path / "repository").mkdir()
+    (tmp_path / "repository" / "hubconf.py").write_text("from hub_nets import net\n")
+    (tmp_path / "repository" / "hub_nets.py").write_text("def net(): return 3\n")
+    where = "import torch, os\nplace = os.path.join(os.path.dirname(__file__), 'repository')\n"
+    assert load(tmp_path, f"{where}a = torch.hub.load(place, 'net', source='local')")["a"] == 3
+
+
+def test_a_package_that_finds_and_renames_its_modules(tmp_path: Path) -> None:
+    (tmp_path / "pack" / "parts").mkdir(parents=True)
+    (tmp_path / "pack" / "parts" / "__init__.py").touch()
+    (tmp_path / "pack" / "parts" / "one.py").write_text("a = 3\n")
+    (tmp_path / "pack" / "__init__.py").write_text(
+        "import importlib, pkgutil, sys\n"
+        "for each in pkgutil.iter_modules([f'{__path__[0]}/parts']):\n"
+        "    sys.modules[f'pack.{each.name}'] = importlib.import_module(f'pack.parts.{each.name}')\n"
+    )
+    assert load(tmp_path, f"{HERE}from pack.one import a")["a"] == 3
+
+
+def _import_hidden(family: Path) -> None:
+    load_python_file(family)
+    with pytest.raises(trusted_code.CodeNotTrusted):
+        importlib.import_module("hidden")
+
+
+@pytest.mark.slow
+def test_in_a_spawned_process_the_environment_is_that_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins with all of the first one's sys.path."""
+    monkeypatch.setenv("TANDEM_IMPORT_PATH", "")  # is taken away afterwards
+    monkeypatch.delenv("TANDEM_IMPORT_PATH")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "hidden.py").write_text(BAD)
+    load(tmp_path, "import os, sys\nsys.path.append(os.path.join(os.path.dirname(__file__), 'lib'))\n")
+    child = multiprocessing.get_context("spawn").Process(target=_import_hidden, args=(tmp_path / "family.py",))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    assert not list(tmp_path.glob("lib/*.ran"))
 
 
 def test_other_faults_stay_what_they_are(tmp_path: Path) -> None:
