@@ -42,10 +42,14 @@ _WITH_MLP: Final = ".linear1.weight"  # of single blocks: query, key, value and 
 
 @dataclass(frozen=True)
 class Merge:
-    """An adapter file and its strength: 0 leaves the model as it is, 1 is as trained."""
+    """An adapter file and its strength: 0 leaves the model as it is, 1 is as trained.
+
+    For `left_out` see `read_adapter`.
+    """
 
     file: Path
     scale: float
+    left_out: list[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -59,9 +63,10 @@ class _Edit:
 
 def fits(adapter: AdapterWeights, shape: Sequence[int]) -> bool:
     """Whether the adapter is for a weight of this shape [out, in] or [out, in, kh, kw]."""
-    rows, columns = adapter.matrix_shape
-    is_for_any_rows = isinstance(adapter, OftWeights)
-    return len(shape) >= 2 and columns == torch.Size(shape[1:]).numel() and (is_for_any_rows or rows == shape[0])
+    if len(shape) < 2:
+        return False
+    width = torch.Size(shape[1:]).numel()
+    return adapter.fits(width) if isinstance(adapter, OftWeights) else adapter.matrix_shape == (shape[0], width)
 
 
 def merged_weight(weight: Tensor, adapter: AdapterWeights, scale: float = 1.0) -> Tensor:
@@ -97,7 +102,7 @@ def merge_into_folder(
     architecture = architecture_of(model)
     if not architecture:
         raise ConfigError(f"{str(source)!r} contains a {model.pipeline}; --merge takes {', '.join(titles_of_files())}.")
-    found = [(merge, read_adapter(merge.file, prefixes(architecture))) for merge in merges]
+    found = [(merge, read_adapter(merge.file, prefixes(architecture), merge.left_out)) for merge in merges]
     partial_folder = out.with_name(f"{PARTIAL}{out.name}")
     remove_tree(partial_folder)
     try:
@@ -143,7 +148,7 @@ def merge_into_file(
         find, names = _names_of(weights, architecture, prefixes)
         edits: dict[str, list[_Edit]] = {}
         for merge in merges:
-            for adapter in read_adapter(merge.file, names):
+            for adapter in read_adapter(merge.file, names, merge.left_out):
                 original = find(adapter)
                 name = "" if original is None else original.name
                 _require(merge.file, adapter, _part_shape(weights, original))

@@ -19,6 +19,7 @@ from modules.checkpoint.formats.lora_weights import require_tensor
 from modules.config import ConfigError
 
 ROTATION: Final = "oft_R.weight"
+SCALED: Final = "oft_R.scaled_oft"
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class OftWeights:
     """Rotations of the inputs, a block of them at a time (Qiu et al. 2023, arXiv:2306.07280).
 
     `rotation` [blocks, b (b - 1) / 2] is what is above the diagonal of each block's skew-symmetric matrix Q. The
-    rotation R is (I + Q) (I - Q)^-1 as a Neumann series of five terms, and the weight becomes W R^T.
+    rotation R is (I + Q) (I - Q)^-1 as a Neumann series of five terms, and the weight becomes W R^T. One block may
+    stand for all (`block_share`).
     """
 
     submodule: str
@@ -50,10 +52,14 @@ class OftWeights:
         columns = self.rotation.shape[0] * self.rank
         return columns, columns
 
+    def fits(self, columns: int) -> bool:
+        """Whether a weight with this number of columns can be rotated."""
+        return columns % self.rank == 0 and len(self.rotation) in (1, columns // self.rank)
+
     def delta(self, weight: Tensor | None = None) -> Tensor:
         assert weight is not None, "a rotation changes a weight by what that is"
-        blocks = self._matrices()
-        inside = weight.double().unflatten(1, (len(blocks), self.rank))
+        inside = weight.double().unflatten(1, (-1, self.rank))
+        blocks = self._matrices().expand(inside.shape[1], -1, -1)
         return torch.einsum("obc,bdc->obd", inside, blocks - torch.eye(self.rank, dtype=torch.float64)).flatten(1)
 
     def _matrices(self) -> Tensor:
@@ -80,4 +86,6 @@ def read_oft(file: Path, stem: str, tensors: Mapping[str, Tensor], submodule: st
             f"{str(file)!r} is damaged: {stem}.{ROTATION} has the shape {list(rotation.shape)}, not one of blocks "
             "above a diagonal."
         )
+    if f"{stem}.{SCALED}" in tensors:  # OneTrainer's oft_scaled
+        rotation = rotation / (2 * math.sqrt(_side(rotation.shape[1]) - 1))
     return OftWeights(submodule=submodule, module=module, rotation=rotation)
