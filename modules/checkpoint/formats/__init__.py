@@ -21,7 +21,7 @@ from modules.checkpoint.formats.lora_weights import AdapterWeights, Layout, Lora
 from modules.checkpoint.formats.lycoris import Factor, LohaWeights, LokrWeights, PartWeights, adapter_tensors
 from modules.checkpoint.formats.merging import Merge, fits, merge_into_file, merge_into_folder, merged_weight
 from modules.checkpoint.formats.metadata import BucketCount, ImageFolder, LoraSize, RunMetadata, file_metadata
-from modules.checkpoint.formats.oft import OftWeights
+from modules.checkpoint.formats.oft import OftWeights, OutputOftWeights
 from modules.checkpoint.formats.safetensors_file import SafetensorsFile, lazy_tensor, write_safetensors
 from modules.checkpoint.formats.single_file import architecture_of, write_diffusers_folder, write_single_file
 
@@ -37,6 +37,7 @@ __all__ = [
     "LoraWeights",
     "Merge",
     "OftWeights",
+    "OutputOftWeights",
     "PartWeights",
     "RunMetadata",
     "SafetensorsFile",

@@ -29,8 +29,8 @@ _LAYERS: Final = re.compile(
     r"|(down|up)_blocks\.\d+\.(resnets|attentions|downsamplers|upsamplers)\.\d+\..+"
     r"|(text_model\.)?(encoder\.layers\.\d+\.(self_attn|mlp)|embeddings)\.\w+|text_projection"
 )
-# Of models that Tandem does not train, by layers in their LoRAs with dots as underscores: kohya-ss/sd-scripts 48d368f
-# (networks/lora_anima.py, lora_hunyuan_image.py), diffusers 0.42 (loaders/lora_conversion_utils.py), OneTrainer 23df383.
+# Of models that Tandem does not train, by layers in their LoRAs with dots as underscores: sd-scripts 48d368f
+# (networks/lora_anima.py, lora_hunyuan_image.py), diffusers 0.42 (loaders/lora_conversion_utils.py), OneTrainer 23df383
 _OTHER_MODELS: Final = {
     "Wan": r"_(self|cross)_attn_[qkvo]_(lora|alpha|hada|lokr)|blocks_\d+_ffn_[02]_",
     "Anima or Cosmos Predict": r"adaln_modulation_(self_attn|cross_attn|mlp)|llm_adapter",

@@ -51,7 +51,8 @@ def plain_name(name: str) -> str:
     if (layer := _STABILITY.fullmatch(name)) is not None:
         end = layer[2].replace("lora_A.", "lora_down.").replace("lora_B.", "lora_up.")
         return f"lora_unet_{layer[1].replace('.', '_')}.{end}"
-    return name.replace("lycoris_", "lora_unet_", 1) if name.startswith("lycoris_") else name
+    own = next((prefix for prefix in ("lycoris_", "oft_unet_") if name.startswith(prefix)), "")  # oft.py of sd-scripts
+    return f"lora_unet_{name.removeprefix(own)}" if own else name
 
 
 def has_old_names(names: Iterable[str]) -> bool:

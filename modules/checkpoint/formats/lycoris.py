@@ -31,11 +31,11 @@ from modules.checkpoint.formats.lora_weights import (
     submodule_of_key,
     take_rows,
 )
-from modules.checkpoint.formats.oft import ROTATION, SCALED, OftWeights, read_oft
+from modules.checkpoint.formats.oft import BLOCKS, RESCALE, ROTATION, SCALED, OftWeights, OutputOftWeights, read_oft
 from modules.checkpoint.formats.safetensors_file import LazyTensor, lazy_tensor
 from modules.config import ConfigError
 
-LYCORIS_KINDS: Final = {".hada_": "LoHa", ".lokr_": "LoKr", ".oft_R.": "OFT"}
+LYCORIS_KINDS: Final = {".hada_": "LoHa", ".lokr_": "LoKr", ".oft_R.": "OFT", ".oft_blocks": "OFT"}
 _HADA: Final = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
 _LOKR: Final = ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2")
 
@@ -227,13 +227,20 @@ def read_lycoris(
     stems = {name.partition(infix)[0]: infix for infix in LYCORIS_KINDS for name in tensors if infix in name}
     used: set[str] = set()
     whole = {stem: _adapter(file, stem, infix, tensors, settings, used) for stem, infix in stems.items()}
-    shapes = {stem: None if isinstance(one, OftWeights) else one.matrix_shape for stem, one in whole.items()}
+    rotations = (OftWeights, OutputOftWeights)
+    shapes = {stem: None if isinstance(one, rotations) else one.matrix_shape for stem, one in whole.items()}
     layers = transformer_layers(file, shapes) if TRANSFORMER in prefixes else None
     found: list[AdapterWeights] = []
     for stem, one in whole.items():
         if layers is None:
             submodule, module = _place(file, stem, prefixes)
             found.append(replace(one, submodule=submodule, module=module))
+        elif len(layers[stem]) > 1 and isinstance(one, OutputOftWeights):
+            raise ConfigError(
+                f"{str(file)!r}: {stem!r} rotates the outputs of a layer that is several in diffusers, which Tandem does "
+                "not read.",
+                "Use a LoRA, LoHa or LoKr, or an OFT of OneTrainer.",
+            )
         else:
             found += [_part(replace(one, submodule=TRANSFORMER, module=module), rows) for module, rows in layers[stem]]
     return found, used
@@ -246,10 +253,10 @@ def _adapter(
     tensors: Mapping[str, Tensor],
     settings: Mapping[str, object],
     used: set[str],
-) -> LohaWeights | LokrWeights | OftWeights:
+) -> LohaWeights | LokrWeights | OftWeights | OutputOftWeights:
     """The adapter whose keys start with `stem`, which becomes its module; `used` gets their names."""
-    if infix == ".oft_R.":
-        used |= {f"{stem}.{ROTATION}", f"{stem}.{SCALED}", f"{stem}.alpha"}
+    if LYCORIS_KINDS[infix] == "OFT":
+        used |= {f"{stem}.{name}" for name in (ROTATION, SCALED, BLOCKS, RESCALE, "alpha")}
         return read_oft(file, stem, tensors, "", stem)
     factors, names = (_hada_factors if infix == ".hada_" else _lokr_factors)(file, stem, tensors)
     same = infix == ".lokr_" or factors[0].matrix_shape == factors[1].matrix_shape
@@ -263,9 +270,9 @@ def _adapter(
     return replace(adapter, magnitude=kohya_magnitude(file, stem, tensors, adapter.matrix_shape[0]))
 
 
-def _part(one: LohaWeights | LokrWeights | OftWeights, rows: Rows) -> AdapterWeights:
+def _part(one: LohaWeights | LokrWeights | OftWeights | OutputOftWeights, rows: Rows) -> AdapterWeights:
     """Some rows of an adapter of a fused layer, all if there are none."""
-    if not rows or isinstance(one, OftWeights):
+    if not rows or isinstance(one, OftWeights | OutputOftWeights):
         return one
     magnitude = None if one.magnitude is None else take_rows(one.magnitude, rows)
     if isinstance(one, LohaWeights):

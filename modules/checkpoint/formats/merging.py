@@ -18,7 +18,7 @@ from modules.checkpoint.formats.lora import adapter_file, read_adapter
 from modules.checkpoint.formats.lora_origin import of_family
 from modules.checkpoint.formats.lora_weights import CLIP_PREFIX, AdapterPrefixes, AdapterWeights, module_in_file
 from modules.checkpoint.formats.metadata import SDXL
-from modules.checkpoint.formats.oft import OftWeights
+from modules.checkpoint.formats.oft import OftWeights, OutputOftWeights
 from modules.checkpoint.formats.safetensors_file import HASH_KEY, LazyTensor, SafetensorsFile, write_safetensors
 from modules.checkpoint.formats.single_file import (
     WEIGHT_FILES,
@@ -66,7 +66,9 @@ def fits(adapter: AdapterWeights, shape: Sequence[int]) -> bool:
     if len(shape) < 2:
         return False
     width = torch.Size(shape[1:]).numel()
-    return adapter.fits(width) if isinstance(adapter, OftWeights) else adapter.matrix_shape == (shape[0], width)
+    if isinstance(adapter, OftWeights | OutputOftWeights):
+        return adapter.fits(shape[0], width)
+    return adapter.matrix_shape == (shape[0], width)
 
 
 def merged_weight(weight: Tensor, adapter: AdapterWeights, scale: float = 1.0) -> Tensor:

@@ -143,6 +143,21 @@ def test_onetrainers_oft_with_shared_or_scaled_blocks(scaled: bool, tmp_path: Pa
     assert (merged_weight(weight, one) - wanted).abs().max() <= 1e-6
 
 
+@pytest.mark.parametrize("prefix", ["lycoris_", "oft_unet_", "lora_unet_"])
+def test_an_oft_of_outputs_is_that_of_lycoris_and_sd_scripts(prefix: str, tmp_path: Path) -> None:
+    """functional/diag_oft.py (f49d30d), which networks/oft.py (48d368f) agrees with."""
+    blocks, rescale, weight = random(4, 3, 3), random(12, 1) + 1, random(12, 8)
+    tensors = {"oft_blocks": blocks, "rescale": rescale, "alpha": torch.tensor(0.1)}
+    layer = "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
+    (one,) = read_adapter(written(tmp_path, {named(prefix, layer): tensors}), SD)
+    skew = blocks - blocks.transpose(1, 2)
+    assert skew.norm() > 0.1 * 12, "or the constraint is not tried"
+    skew = skew * 0.1 * 12 / skew.norm()
+    rotation = (torch.eye(3) + skew) @ (torch.eye(3) - skew).inverse()
+    wanted = torch.einsum("knm,knp->kmp", rotation, weight.view(4, 3, 8)).reshape(12, 8) * rescale
+    assert (merged_weight(weight, one) - wanted).abs().max() <= 1e-6
+
+
 def test_a_kernel_between_the_matrices_is_taken_into_the_first(tmp_path: Path) -> None:
     """LyCORIS' use_tucker (functional/general.py, tucker_weight_from_conv, f49d30d)."""
     down, mid, up = random(4, 8, 1, 1), random(4, 4, 3, 3), random(6, 4, 1, 1)
@@ -194,7 +209,7 @@ def test_alpha_of_peft_names_is_that_beside_the_file_or_the_rank(
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 12}))
     assert read_lora(file, FLOW)[0].alpha == 12
     (tmp_path / "adapter_config.json").unlink()
-    with pytest.raises(ConfigError, match="there is no adapter_config.json beside it"):
+    with pytest.raises(ConfigError, match=r"there is no adapter_config\.json beside it"):
         read_lora(file.rename(tmp_path / "adapter_model.safetensors"), FLOW)
 
 
