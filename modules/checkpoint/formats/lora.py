@@ -228,7 +228,7 @@ def _require_adapter(file: SafetensorsFile) -> None:
     if not is_adapter(file.names):
         raise ConfigError(
             f"{str(file.path)!r} is not a LoRA: no name in it contains lora_A or lora_down.",
-            "Tandem reads LoRA of diffusers, PEFT and kohya's scripts, LoHa and LoKr of LyCORIS, and OneTrainer's OFT.",
+            "Tandem reads LoRA of diffusers, PEFT and kohya's scripts, LoHa, LoKr and OFT of LyCORIS and OneTrainer.",
         )
 
 

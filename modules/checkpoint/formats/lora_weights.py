@@ -49,7 +49,7 @@ class AdapterWeights(Protocol):
     def delta(self, weight: Tensor | None = None) -> Tensor:
         """The change of the weight, scaled by alpha, as an fp64 matrix [out, in * kh * kw].
 
-        Only for OFT it depends on `weight` [out, in * kh * kw].
+        Only for OFT it depends on `weight` [out, in] or [out, in, kh, kw].
         """
 
 

@@ -237,8 +237,8 @@ def read_lycoris(
             found.append(replace(one, submodule=submodule, module=module))
         elif len(layers[stem]) > 1 and isinstance(one, OutputOftWeights):
             raise ConfigError(
-                f"{str(file)!r}: {stem!r} rotates the outputs of a layer that is several in diffusers, which Tandem does "
-                "not read.",
+                f"{str(file)!r}: {stem!r} rotates the outputs of a layer that is several in diffusers, which Tandem "
+                "does not read.",
                 "Use a LoRA, LoHa or LoKr, or an OFT of OneTrainer.",
             )
         else:
@@ -257,7 +257,7 @@ def _adapter(
     """The adapter whose keys start with `stem`, which becomes its module; `used` gets their names."""
     if LYCORIS_KINDS[infix] == "OFT":
         used |= {f"{stem}.{name}" for name in (ROTATION, SCALED, BLOCKS, RESCALE, "alpha")}
-        return read_oft(file, stem, tensors, "", stem)
+        return read_oft(file, stem, tensors, is_of_peft=any(name.endswith(".peft_type") for name in settings))
     factors, names = (_hada_factors if infix == ".hada_" else _lokr_factors)(file, stem, tensors)
     same = infix == ".lokr_" or factors[0].matrix_shape == factors[1].matrix_shape
     if not same or not all(factor.fits() for factor in factors):

@@ -78,7 +78,7 @@ def merged_weight(weight: Tensor, adapter: AdapterWeights, scale: float = 1.0) -
     scale 0 is the base model and scale 1 is what was trained.
     """
     base = weight.double()
-    delta = adapter.delta(base.flatten(1)).view(base.shape)
+    delta = adapter.delta(base).view(base.shape)
     if adapter.magnitude is None:
         return base + delta * scale
     whole = base + delta

@@ -29,13 +29,14 @@ class OftWeights:
     """Rotations of the inputs, a block of them at a time (Qiu et al. 2023, arXiv:2306.07280).
 
     `rotation` [blocks, b (b - 1) / 2] is what is above the diagonal of each block's skew-symmetric matrix Q. The
-    rotation R is (I + Q) (I - Q)^-1 as a Neumann series of five terms, and the weight becomes W R^T. One block may
-    stand for all (`block_share`).
+    rotation R is (I + Q) (I - Q)^-1 as a Neumann series of five terms, and the weight becomes W R^T; that of a
+    convolution W R, but for files of peft. One block may stand for all (`block_share`).
     """
 
     submodule: str
     module: str
     rotation: Tensor
+    is_of_peft: bool = False
     magnitude: None = None
 
     @property
@@ -60,8 +61,10 @@ class OftWeights:
 
     def delta(self, weight: Tensor | None = None) -> Tensor:
         assert weight is not None, "a rotation changes a weight by what that is"
-        inside = weight.double().unflatten(1, (-1, self.rank))
+        inside = weight.double().flatten(1).unflatten(1, (-1, self.rank))
         blocks = self._matrices().expand(inside.shape[1], -1, -1)
+        if weight.dim() > 2 and not self.is_of_peft:  # OneTrainer 23df383 (LoRAModule.py, OFTModule.forward)
+            blocks = blocks.transpose(1, 2)
         return torch.einsum("obc,bdc->obd", inside, blocks - torch.eye(self.rank, dtype=torch.float64)).flatten(1)
 
     def _matrices(self) -> Tensor:
@@ -117,9 +120,9 @@ class OutputOftWeights:
             skew *= self.constraint / norm
         identity = torch.eye(self.rank, dtype=torch.float64)
         rotation = torch.linalg.solve(identity - skew, identity + skew, left=False)
-        changed = torch.einsum("knm,knc->kmc", rotation, weight.double().unflatten(0, self.blocks.shape[:2]))
+        changed = torch.einsum("knm,knc->kmc", rotation, weight.double().flatten(1).unflatten(0, self.blocks.shape[:2]))
         scales = 1 if self.rescale is None else self.rescale.double().view(-1, 1)
-        return changed.flatten(0, 1) * scales - weight.double()
+        return changed.flatten(0, 1) * scales - weight.double().flatten(1)
 
 
 def _side(elements: int) -> int:
@@ -129,9 +132,9 @@ def _side(elements: int) -> int:
 
 
 def read_oft(
-    file: Path, stem: str, tensors: Mapping[str, Tensor], submodule: str, module: str
+    file: Path, stem: str, tensors: Mapping[str, Tensor], *, is_of_peft: bool
 ) -> OftWeights | OutputOftWeights:
-    """The adapter whose keys start with `stem`. Raises ConfigError if it is damaged."""
+    """The adapter whose keys start with `stem`, which becomes its module. Raises ConfigError if it is damaged."""
     blocks = tensors.get(f"{stem}.{BLOCKS}")
     if blocks is not None:
         rescale, alpha = tensors.get(f"{stem}.{RESCALE}"), tensors.get(f"{stem}.alpha")
@@ -142,7 +145,7 @@ def read_oft(
                 "Tandem reads OFT, but no BOFT.",
             )
         constraint = 0.0 if alpha is None else float(alpha.flatten()[0]) * rows
-        return OutputOftWeights(submodule, module, blocks, constraint, rescale)
+        return OutputOftWeights("", stem, blocks, constraint, rescale)
     rotation = require_tensor(file, tensors, f"{stem}.{ROTATION}")
     if rotation.dim() != 2 or not _side(rotation.shape[1]):
         raise ConfigError(
@@ -151,4 +154,4 @@ def read_oft(
         )
     if f"{stem}.{SCALED}" in tensors:  # OneTrainer's oft_scaled
         rotation = rotation / (2 * math.sqrt(_side(rotation.shape[1]) - 1))
-    return OftWeights(submodule=submodule, module=module, rotation=rotation)
+    return OftWeights(submodule="", module=stem, rotation=rotation, is_of_peft=is_of_peft)

@@ -73,8 +73,8 @@ def read_lora_from(
             raise _misfit(config, one, "no such layer")
         if isinstance(one, OutputOftWeights):
             raise ConfigError(
-                f"lora_from: {config.lora_from!r} is an OFT that rotates outputs, as LyCORIS' does; Tandem trains those "
-                "of inputs only.",
+                f"lora_from: {config.lora_from!r} is an OFT that rotates outputs, as LyCORIS' does; Tandem trains "
+                "rotations of inputs only.",
                 "Merge it into the base model (scripts/convert.py BASE OUT --merge LORA), and train a new one on that.",
             )
         if isinstance(one, PartWeights):

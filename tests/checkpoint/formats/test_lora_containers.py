@@ -141,6 +141,8 @@ def test_onetrainers_oft_with_shared_or_scaled_blocks(scaled: bool, tmp_path: Pa
     rotation = torch.eye(4) + 2 * skew + 2 * skew @ skew + 2 * skew @ skew @ skew + skew @ skew @ skew @ skew
     wanted = (weight.unflatten(1, (4, 4)) @ rotation.T).flatten(1)
     assert (merged_weight(weight, one) - wanted).abs().max() <= 1e-6
+    of_convolution = (weight.unflatten(1, (4, 4)) @ rotation).view(8, 4, 2, 2)  # LoRAModule.py, OFTModule.forward
+    assert (merged_weight(weight.view(8, 4, 2, 2), one) - of_convolution).abs().max() <= 1e-6
 
 
 @pytest.mark.parametrize("prefix", ["lycoris_", "oft_unet_", "lora_unet_"])
