@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from modules.checkpoint.formats.file_types import FileType
 
 FORMATS = ("single_file", "diffusers", "kohya", "embedding", "dtype")
+SOME = 3  # tensors that are named
 EXAMPLES = """examples:
   a diffusers folder to a single file of half the size:
     python scripts/convert.py runs/cats/model cats.safetensors --to single_file --dtype fp16
@@ -108,6 +109,11 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--layout", metavar="FOLDER", help="for --to diffusers: a diffusers folder of the same architecture"
     )
+    top.add_argument(
+        "--skip_unread",
+        action="store_true",
+        help="leave out tensors of a LoRA that Tandem does not read, such as biases, instead of refusing the file",
+    )
     top.add_argument("--overwrite", action="store_true", help="replace OUT if it is an existing file")
     add_version(top)
     return top
@@ -120,16 +126,19 @@ def convert(source: Path, out: Path, options: argparse.Namespace) -> None:
     from modules.diffusion.dtypes import DTYPES
 
     dtype = DTYPES.get(options.dtype)
+    left_out: list[str] | None = [] if options.skip_unread else None
     if options.merge:
-        merge(source, out, options, dtype)
+        merge(source, out, options, dtype, left_out)
+        tell_of_loras([Path(name) for name in options.merge], left_out)
         return
     if options.extract or options.resize:
         from modules.checkpoint.formats.extraction import extract_lora, resize_lora
 
         if options.resize:
-            note = resize_lora(source, out, options.rank, dtype, adapter_names)
+            note = resize_lora(source, out, options.rank, dtype, adapter_names, left_out)
         else:
             note = extract_lora(source, Path(options.extract), out, options.rank, dtype, adapter_names)
+        tell_of_loras([source] if options.resize else [], left_out)
         if note:
             print(f"Note: {note}", file=sys.stderr)
         return
@@ -152,16 +161,32 @@ def convert(source: Path, out: Path, options: argparse.Namespace) -> None:
         conversion.single_file_to_folder(source, Path(options.layout), out, dtype)
     else:
         prefixes = adapter_names(conversion.detect_architecture(source))
-        if warning := conversion.convert_lora(source, out, options.to, prefixes, dtype):
+        warning = conversion.convert_lora(source, out, options.to, prefixes, dtype, left_out)
+        tell_of_loras([source], left_out)
+        if warning:
             print(f"Note: {warning}", file=sys.stderr)
 
 
-def merge(source: Path, out: Path, options: argparse.Namespace, dtype: torch.dtype | None) -> None:
+def tell_of_loras(files: Sequence[Path], left_out: Sequence[str] | None) -> None:
+    """Print what was assumed of LoRA files, and which of their tensors were left out."""
+    from modules.checkpoint.formats import assumed_alpha
+
+    notes = [assumed_alpha(file) for file in files]
+    if left_out:
+        more = ", ..." if len(left_out) > SOME else ""
+        notes.append(f"{len(left_out)} tensors are left out: {', '.join(left_out[:SOME])}{more}.")
+    for note in filter(None, notes):
+        print(f"Note: {note}", file=sys.stderr)
+
+
+def merge(
+    source: Path, out: Path, options: argparse.Namespace, dtype: torch.dtype | None, left_out: list[str] | None
+) -> None:
     """Merge the LoRAs given as `--merge` into the model `source`. Raises TandemError or OSError."""
     from modules.checkpoint.formats import Merge, merge_into_file, merge_into_folder
 
     merges = [
-        Merge(Path(name), scale)
+        Merge(Path(name), scale, left_out)
         for name, scale in zip(options.merge, lora_scales(options.merge, options.lora_scale, "--merge"), strict=True)
     ]
     (merge_into_folder if source.is_dir() else merge_into_file)(source, merges, out, dtype, adapter_names)
@@ -192,6 +217,8 @@ def check_options(options: argparse.Namespace) -> None:
     if needs_rank != (options.rank is not None) or (needs_rank and not 1 <= options.rank <= MAX_RANK):
         problem = f"--rank from 1 to {MAX_RANK} is needed by" if needs_rank else "--rank is for"
         raise ConfigError(f"{problem} --extract and --resize.")
+    if options.skip_unread and not (options.merge or options.resize or options.to in ("kohya", "diffusers")):
+        raise ConfigError("--skip_unread is for a LoRA: --to kohya, --to diffusers, --resize or --merge; omit it.")
     if options.lora_scale and not options.merge:
         raise ConfigError("--lora_scale is for --merge; omit it.")
 

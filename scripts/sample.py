@@ -209,8 +209,11 @@ def notes(family: Family, config: TrainConfig, options: argparse.Namespace) -> l
     """What to know about the images to come."""
     import torch
 
+    from modules.checkpoint.formats import assumed_alpha
+
     obstacle = None if torch.cuda.is_available() else gpu_obstacle()
     return [
+        *filter(None, (assumed_alpha(Path(file)) for file in options.lora)),
         *family.prompt_warnings([*options.prompt, options.negative_prompt]),
         *missing_token(config, options.prompt),
         *([] if obstacle is None else [str(obstacle)]),

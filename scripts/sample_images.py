@@ -16,6 +16,7 @@ from modules.families._family import Family, SampleRequest
 from modules.monitoring import make_grid, save_image
 from modules.training.device.precision import Precision
 from modules.training.memory.move_model import move_model
+from modules.training.step.finite_weights import check_weights
 from modules.training.step.memory_guard import OutOfMemory, is_out_of_memory
 from scripts.sample_events import SampleEvents
 from scripts.sample_lora import LoraFile, LoraLayers, merged_dtype
@@ -44,12 +45,16 @@ def find_device(name: str | None) -> torch.device:
 
 
 def move_to(device: torch.device, family: Family, config: TrainConfig) -> Precision:
-    """Move the model to the device in the config's precision, as a run keeps frozen weights. Raises OutOfMemory."""
+    """Move the model to the device in the config's precision, as a run keeps frozen weights.
+
+    Raises OutOfMemory, TrainingError if its weights are not finite: the images would be black.
+    """
     family.model.requires_grad_(False)
     try:
         move_model(family, config, device)
     except RuntimeError as error:
         raise _out_of_memory(error, f"The model does not fit into the memory of {device}") from error
+    check_weights(config, family, family.model)
     return Precision(config.precision, device)
 
 

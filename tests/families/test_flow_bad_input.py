@@ -22,6 +22,7 @@ from modules.families._find_family import find_family
 from modules.training.data.dataset import check_sizes
 from modules.training.methods.lora import adapter_names
 from modules.training.step.finite_weights import encode_finite
+from scripts.sample import main as generate_images
 from tests.families.flow_checks import CAPTIONS, batch, example, load
 from tests.families.tiny_flow_pipelines import TINY
 from tests.families.tiny_pipelines import tiny_sd
@@ -131,7 +132,9 @@ def test_a_sample_beyond_the_positions_of_the_model_is_refused(name: str, tmp_pa
     assert family.sample(SampleRequest("a disc", "", longest, 16, 1, 1.0, 0)).size == (longest, 16)
 
 
-def test_weights_that_are_not_finite_are_named(z_image: Path, images: Path, tmp_path: Path) -> None:
+def test_weights_that_are_not_finite_are_named(
+    z_image: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     name, folder = "layers.0.attention.to_q.weight", shutil.copytree(z_image, tmp_path / "model")
     (file,) = (folder / "transformer").glob("*.safetensors")
     tensors = load_file(file)
@@ -144,7 +147,10 @@ def test_weights_that_are_not_finite_are_named(z_image: Path, images: Path, tmp_
     settings |= {"resolution": 64, "parts": [{"part": "transformer", "weights": "int8"}]}
     code, run = train_alone(tiny_config(tmp_path / "images", tmp_path, **settings))
     assert code == 3
-    assert f"not finite (NaN or infinity) in 'transformer.{name}', so no step can be computed" in run.failure(0)
+    sentence = f"not finite (NaN or infinity) in 'transformer.{name}', so no step can be computed"
+    assert sentence in run.failure(0)
+    assert generate_images(["--model", str(folder), "--prompt", "x", "--out", str(tmp_path / "samples")]) != 0
+    assert sentence in capsys.readouterr().err
 
 
 def test_what_cannot_be_encoded_is_not_cached(z_image: Path) -> None:

@@ -5,6 +5,7 @@ from modules.checkpoint.formats.embeddings import read_embedding, write_embeddin
 from modules.checkpoint.formats.lora import (
     adapter_algorithm,
     adapter_file,
+    assumed_alpha,
     check_is_lora,
     check_kohya_names,
     is_adapter,
@@ -17,10 +18,10 @@ from modules.checkpoint.formats.lora_limits import alpha_limits, dora_limits, ma
 from modules.checkpoint.formats.lora_origin import of_family as lora_of_family
 from modules.checkpoint.formats.lora_own_names import has_own_names
 from modules.checkpoint.formats.lora_weights import AdapterWeights, Layout, LoraWeights
-from modules.checkpoint.formats.lycoris import Factor, LohaWeights, LokrWeights, adapter_tensors
+from modules.checkpoint.formats.lycoris import Factor, LohaWeights, LokrWeights, PartWeights, adapter_tensors
 from modules.checkpoint.formats.merging import Merge, fits, merge_into_file, merge_into_folder, merged_weight
 from modules.checkpoint.formats.metadata import BucketCount, ImageFolder, LoraSize, RunMetadata, file_metadata
-from modules.checkpoint.formats.oft import OftWeights
+from modules.checkpoint.formats.oft import OftWeights, OutputOftWeights
 from modules.checkpoint.formats.safetensors_file import SafetensorsFile, lazy_tensor, write_safetensors
 from modules.checkpoint.formats.single_file import architecture_of, write_diffusers_folder, write_single_file
 
@@ -36,6 +37,8 @@ __all__ = [
     "LoraWeights",
     "Merge",
     "OftWeights",
+    "OutputOftWeights",
+    "PartWeights",
     "RunMetadata",
     "SafetensorsFile",
     "adapter_algorithm",
@@ -43,6 +46,7 @@ __all__ = [
     "adapter_tensors",
     "alpha_limits",
     "architecture_of",
+    "assumed_alpha",
     "check_is_lora",
     "check_kohya_names",
     "convert_folder_dtype",

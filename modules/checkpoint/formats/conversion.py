@@ -14,8 +14,14 @@ from modules.checkpoint.formats.embeddings import read_embedding, write_embeddin
 from modules.checkpoint.formats.lora import read_lora, write_lora
 from modules.checkpoint.formats.lora_diffusers import ADAPTER_METADATA
 from modules.checkpoint.formats.lora_limits import limits_of_layout
-from modules.checkpoint.formats.lora_origin import ARCHITECTURE_BY_TEXT_WIDTH, lora_architecture, of_family
+from modules.checkpoint.formats.lora_origin import (
+    ARCHITECTURE_BY_TEXT_WIDTH,
+    check_known_layers,
+    lora_architecture,
+    of_family,
+)
 from modules.checkpoint.formats.lora_own_names import has_kohya_names
+from modules.checkpoint.formats.lora_transformer import TRANSFORMER
 from modules.checkpoint.formats.lora_weights import AdapterPrefixes, Layout
 from modules.checkpoint.formats.metadata import SDXL, original_implementation
 from modules.checkpoint.formats.safetensors_file import (
@@ -67,12 +73,23 @@ def single_file_to_folder(source: Path, layout: Path, out: Path, dtype: torch.dt
     write_diffusers_folder(source, layout, out, dtype if is_transformer else dtype or torch.float32)
 
 
-def convert_lora(source: Path, out: Path, layout: Layout, prefixes: AdapterPrefixes, dtype: torch.dtype | None) -> str:
-    """A LoRA in any layout to one in `layout`. Returns what other programs do not take from it; may be empty."""
+def convert_lora(
+    source: Path,
+    out: Path,
+    layout: Layout,
+    prefixes: AdapterPrefixes,
+    dtype: torch.dtype | None,
+    left_out: list[str] | None = None,
+) -> str:
+    """A LoRA in any layout to one in `layout`; for `left_out` see `read_adapter`.
+
+    Returns what other programs do not take from it; may be empty.
+    """
     with SafetensorsFile(source) as file:
         metadata = _merge_metadata(file.metadata, _modelspec(lora_architecture(file), "/lora", out))
         stored = _widest_dtype(file)
-    weights, architecture = read_lora(source, prefixes), metadata.get("modelspec.architecture", "")
+    weights, architecture = read_lora(source, prefixes, left_out), metadata.get("modelspec.architecture", "")
+    check_known_layers(source, (one.module for one in weights if one.submodule != TRANSFORMER))
     if layout == "kohya" and not has_kohya_names(weights, prefixes, architecture):
         raise ConfigError(
             f"{str(source)!r} is a LoRA of a model for which kohya's layout has no names, or whose names do not tell "

@@ -16,7 +16,9 @@ from modules.checkpoint.formats.conversion import detect_architecture, lora_meta
 from modules.checkpoint.formats.diffusers_folder import ComponentWeights, read_diffusers_folder
 from modules.checkpoint.formats.lora import adapter_file, read_lora, write_lora
 from modules.checkpoint.formats.lora_limits import limits_of_layout
+from modules.checkpoint.formats.lora_origin import check_known_layers
 from modules.checkpoint.formats.lora_own_names import has_kohya_names
+from modules.checkpoint.formats.lora_transformer import TRANSFORMER
 from modules.checkpoint.formats.lora_weights import CLIP_PREFIX, AdapterPrefixes, Layout, LoraWeights
 from modules.checkpoint.formats.safetensors_file import SafetensorsFile
 from modules.checkpoint.formats.single_file import architecture_of
@@ -79,10 +81,17 @@ def extract_lora(base: Path, tuned: Path, out: Path, rank: int, dtype: torch.dty
     return f"{lost} {limits_of_layout(found, layout, out.name, names, architecture)}".strip()
 
 
-def resize_lora(source: Path, out: Path, rank: int, dtype: torch.dtype | None, prefixes: Prefixes) -> str:
+def resize_lora(
+    source: Path,
+    out: Path,
+    rank: int,
+    dtype: torch.dtype | None,
+    prefixes: Prefixes,
+    left_out: list[str] | None = None,
+) -> str:
     """Write the LoRA `source` with at most `rank` in each layer, in its own layout.
 
-    It is in diffusers' if kohya's has no names for the model.
+    It is in diffusers' if kohya's has no names for the model. For `left_out` see `read_adapter`.
 
     Returns how much of it is kept. Raises ConfigError if it is no LoRA.
     """
@@ -93,7 +102,9 @@ def resize_lora(source: Path, out: Path, rank: int, dtype: torch.dtype | None, p
     architecture = detect_architecture(source)
     names = prefixes(architecture)
     resized, kept, whole = [], 0.0, 0.0
-    for one in read_lora(source, names):
+    weights = read_lora(source, names, left_out)
+    check_known_layers(source, (one.module for one in weights if one.submodule != TRANSFORMER))
+    for one in weights:
         left, first = torch.linalg.qr(one.up.flatten(1).double())
         right, second = torch.linalg.qr(one.down.flatten(1).double().T)
         u, s, v = _svd(first @ second.T * (one.alpha / one.rank))

@@ -19,11 +19,15 @@ from modules.checkpoint.formats.lora_diffusers import (
     read_diffusers,
 )
 from modules.checkpoint.formats.lora_kohya import has_stability_names, kohya_key_prefixes, kohya_tensors, read_kohya
+from modules.checkpoint.formats.lora_origin import is_of_transformer
 from modules.checkpoint.formats.lora_other_names import (
+    PEFT_CONFIG,
+    PEFT_FILE,
     PEFT_PREFIX,
     check_base_unchanged,
     has_old_names,
     peft_settings,
+    plain_name,
     translate_old_names,
     translate_peft_names,
 )
@@ -35,10 +39,11 @@ from modules.checkpoint.formats.metadata import SDXL, original_implementation
 from modules.checkpoint.formats.safetensors_file import KOHYA_HASH_KEYS, SafetensorsFile, write_safetensors
 from modules.config import ConfigError
 
-_IN_FOLDERS: Final = ("pytorch_lora_weights.safetensors", "lora_kohya.safetensors", "adapter_model.safetensors")
+_IN_FOLDERS: Final = ("pytorch_lora_weights.safetensors", "lora_kohya.safetensors", PEFT_FILE)
 _DTYPES: Final = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _SMALL_DTYPES: Final = (torch.float8_e4m3fn, torch.float8_e5m2)  # of some published files; read as fp32
 _MATRICES: Final = (".lora_down.weight", ".lora_up.weight", ".lora_A.weight", ".lora_B.weight")
+_OF_TEXT_ENCODERS: Final = ("lora_te", "text_encoder", "bundle_emb.")
 
 
 def write_lora(
@@ -96,24 +101,34 @@ def check_kohya_names(
         kohya_key_prefixes(adapters, prefixes)
 
 
-def read_lora(file: Path, prefixes: AdapterPrefixes) -> list[LoraWeights]:
+def read_lora(file: Path, prefixes: AdapterPrefixes, left_out: list[str] | None = None) -> list[LoraWeights]:
     """The adapters in `file`, in any layout of a LoRA.
 
-    Raises ConfigError if it is not a LoRA for `prefixes`, or contains something that would be lost.
+    For `left_out` see `read_adapter`. Raises ConfigError if it is not a LoRA for `prefixes`, or contains something that
+    would be lost.
     """
     file = adapter_file(file)
     check_is_lora(file)
-    return _read_lora(file, *_read_tensors(file), prefixes)
+    tensors, settings = _read_tensors(file, prefixes, left_out)
+    found, used = _read_lora(file, tensors, settings, prefixes)
+    _check_complete(file, tensors, used, found, left_out)
+    return found
 
 
-def read_adapter(file: Path, prefixes: AdapterPrefixes) -> list[AdapterWeights]:
-    """The adapters in `file`: those of `read_lora`, LoHa, LoKr or OFT. Raises ConfigError as it does."""
+def read_adapter(file: Path, prefixes: AdapterPrefixes, left_out: list[str] | None = None) -> list[AdapterWeights]:
+    """The adapters in `file`: those of `read_lora`, LoHa, LoKr or OFT, also several kinds in one file.
+
+    `left_out` gets the names of the tensors that no adapter of Tandem's holds; without it they are an error. Raises
+    ConfigError as `read_lora` does.
+    """
     file = adapter_file(file)
-    tensors, metadata = _read_tensors(file)
-    if not _lycoris_kind(tensors):
-        return list(_read_lora(file, tensors, metadata, prefixes))
-    found, used = read_lycoris(file, tensors, prefixes)
-    _check_complete(file, tensors, used, found)
+    tensors, settings = _read_tensors(file, prefixes, left_out)
+    found, used = read_lycoris(file, tensors, prefixes, settings)
+    rest = {name: tensor for name, tensor in tensors.items() if name not in used}
+    if not found or any(name.endswith(_MATRICES) for name in rest):
+        plain, of_plain = _read_lora(file, rest, settings, prefixes)
+        found, used = [*found, *plain], used | of_plain
+    _check_complete(file, tensors, used, found, left_out)
     return found
 
 
@@ -121,13 +136,13 @@ def adapter_algorithm(path: Path) -> str:
     """What the file or folder `path` holds, as `lora_algorithm` calls it; reads only names. Raises ConfigError."""
     with SafetensorsFile(adapter_file(path)) as file:
         _require_adapter(file)
-        return (_lycoris_kind(file.names) or "LoRA").lower()
+        return (_lycoris_kind(map(plain_name, file.names)) or "LoRA").lower()
 
 
 def check_is_lora(path: Path) -> None:
     """Raises ConfigError unless `path` is the file or the folder of a LoRA; reads only names."""
     with SafetensorsFile(adapter_file(path)) as file:
-        other = _lycoris_kind(file.names)
+        other = _lycoris_kind(map(plain_name, file.names))
         if other:
             raise ConfigError(
                 f"{str(file.path)!r} is a {other}, which cannot become a LoRA without loss.",
@@ -148,20 +163,45 @@ def adapter_file(path: Path) -> Path:
 
 def is_adapter(names: Collection[str]) -> bool:
     """Whether a file with tensors of these names is a LoRA, a LoHa, a LoKr or an OFT."""
-    return bool(_lycoris_kind(names)) or any(name.endswith(_MATRICES) for name in names) or has_old_names(names)
+    plain = [plain_name(name) for name in names]
+    return bool(_lycoris_kind(plain)) or any(name.endswith(_MATRICES) for name in plain) or has_old_names(plain)
 
 
-def _read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """All tensors and the metadata. Raises ConfigError before anything is read if it is no adapter."""
+def assumed_alpha(path: Path) -> str:
+    """A sentence if peft's names say nothing of alpha, and so it is taken to be the rank; reads only names."""
+    path = adapter_file(path)
+    with SafetensorsFile(path) as file:
+        is_told = any(name.endswith(".alpha") for name in file.names) or path.with_name(PEFT_CONFIG).is_file()
+        if is_told or not any(name.startswith(PEFT_PREFIX) for name in file.names):
+            return ""
+    return (
+        f"{path.name} has peft's names and neither alpha nor {PEFT_CONFIG} beside it: alpha is taken to be the rank, "
+        "as ComfyUI and diffusers take it."
+    )
+
+
+def _read_tensors(
+    file: Path, prefixes: AdapterPrefixes, left_out: list[str] | None
+) -> tuple[dict[str, Tensor], dict[str, object]]:
+    """All tensors by their names in kohya's, diffusers' or the model's own layout, and peft's settings.
+
+    Raises ConfigError before anything is read if it is no adapter.
+    """
     with SafetensorsFile(file) as source:
         _require_adapter(source)
-        tensors = {name: _as_numbers(file, name, source.read(name)) for name in source.names}
-        metadata = source.metadata
+        names, settings = _present_names(file, source.names, source.metadata, prefixes)
+        if left_out is not None and TRANSFORMER in prefixes and is_of_transformer(source.names):
+            left_out += [name for name, present in names.items() if present.startswith(_OF_TEXT_ENCODERS)]
+            names = {name: present for name, present in names.items() if name not in left_out}
+        tensors = {present: _as_numbers(file, name, source.read(name)) for name, present in names.items()}
+    check_base_unchanged(file, settings)
     _check_shapes(file, tensors)
     for name, tensor in tensors.items():
-        if not name.endswith(".alpha") and not (tensor.is_floating_point() and bool(tensor.isfinite().all())):
+        if name.endswith((".alpha", ".scaled_oft")):
+            continue
+        if not (tensor.is_floating_point() and bool(tensor.isfinite().all())):
             raise ConfigError(f"{str(file)!r} is damaged: {name!r} contains values that are no finite numbers.")
-    return tensors, metadata
+    return tensors, settings
 
 
 def _as_numbers(file: Path, name: str, tensor: Tensor) -> Tensor:
@@ -179,7 +219,7 @@ def _as_numbers(file: Path, name: str, tensor: Tensor) -> Tensor:
 
 def _check_shapes(file: Path, tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
-        is_matrix = name.endswith(_MATRICES) or _lycoris_kind([name])
+        is_matrix = name.endswith(_MATRICES) or (_lycoris_kind([name]) and not name.endswith(".scaled_oft"))
         if (is_matrix and tensor.dim() < 2) or tensor.numel() == 0:
             raise ConfigError(f"{str(file)!r} is damaged: {name!r} has the shape {list(tensor.shape)}.")
 
@@ -188,7 +228,7 @@ def _require_adapter(file: SafetensorsFile) -> None:
     if not is_adapter(file.names):
         raise ConfigError(
             f"{str(file.path)!r} is not a LoRA: no name in it contains lora_A or lora_down.",
-            "Tandem reads LoRA of diffusers, PEFT and kohya's scripts, LoHa and LoKr of LyCORIS, and OneTrainer's OFT.",
+            "Tandem reads LoRA of diffusers, PEFT and kohya's scripts, LoHa, LoKr and OFT of LyCORIS and OneTrainer.",
         )
 
 
@@ -197,27 +237,16 @@ def _lycoris_kind(names: Iterable[str]) -> str:
 
 
 def _read_lora(
-    file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], prefixes: AdapterPrefixes
-) -> list[LoraWeights]:
-    own = read_transformer_lora(file, tensors) if TRANSFORMER in prefixes else None
+    file: Path, tensors: Mapping[str, Tensor], settings: Mapping[str, object], prefixes: AdapterPrefixes
+) -> tuple[list[LoraWeights], set[str]]:
+    """The adapters, and the names of the tensors that they use."""
+    own = read_transformer_lora(file, tensors, settings) if TRANSFORMER in prefixes else None
     if own is not None:
         found, used = own
     elif any(".lora_down." in name for name in tensors):
         found, used = read_kohya(file, tensors, prefixes)
     else:
-        names, settings = _present_names(file, tensors, metadata, prefixes)
-        check_base_unchanged(file, settings)
-        twice = next((name for name, count in Counter(names.values()).items() if count > 1), None)
-        if twice is not None:
-            same = [name for name, present in names.items() if present == twice]
-            raise ConfigError(
-                f"{str(file)!r} is damaged: it has two adapters of {twice.partition('.lora_')[0]!r}, "
-                f"{same[0]!r} and {same[1]!r}."
-            )
-        tensors = {names[name]: tensor for name, tensor in tensors.items()}
-        _check_shapes(file, tensors)
         found, used = read_diffusers(file, tensors, settings, prefixes)
-    _check_complete(file, tensors, used, found)
     for adapter in found:
         flat = adapter.up.flatten(1)
         if flat.shape[1] != adapter.rank or (adapter.magnitude is not None and len(adapter.magnitude) != len(flat)):
@@ -225,27 +254,51 @@ def _read_lora(
                 f"{str(file)!r} is damaged: the two matrices of {adapter.module!r} have the incompatible shapes "
                 f"{list(adapter.down.shape)} and {list(adapter.up.shape)}."
             )
-    return found
+    return found, used
 
 
 def _present_names(
-    file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], prefixes: AdapterPrefixes
+    file: Path, names: Iterable[str], metadata: Mapping[str, str], prefixes: AdapterPrefixes
 ) -> tuple[dict[str, str], dict[str, object]]:
-    """Each tensor's name in diffusers' layout, and peft's settings."""
-    if any(name.startswith(PEFT_PREFIX) for name in tensors):
-        return translate_peft_names(file, tensors, prefixes), peft_settings(file, prefixes)
-    if has_old_names(tensors):
-        return translate_old_names(tensors, prefixes), {}
-    return {name: name for name in tensors}, header_settings(file, metadata)
+    """Each tensor's name in kohya's layout, diffusers' or the model's own, and peft's settings. Raises ConfigError."""
+    present = {name: plain_name(name) for name in names}
+    settings: dict[str, object] = {}
+    if any(name.startswith(PEFT_PREFIX) for name in present.values()):
+        translated = translate_peft_names(file, present.values(), prefixes)
+        settings = peft_settings(file, prefixes)
+    elif has_old_names(present.values()):
+        translated = translate_old_names(present.values(), prefixes)
+    else:
+        translated = {name: name for name in present.values()}
+        settings = header_settings(file, metadata)
+    present = {name: translated[plain] for name, plain in present.items()}
+    twice = next((name for name, count in Counter(present.values()).items() if count > 1), None)
+    if twice is not None:
+        same = [name for name, each in present.items() if each == twice]
+        raise ConfigError(
+            f"{str(file)!r} is damaged: it has two adapters of {twice.partition('.lora_')[0]!r}, "
+            f"{same[0]!r} and {same[1]!r}."
+        )
+    return present, settings
 
 
 def _check_complete(
-    file: Path, tensors: Collection[str], used: Collection[str], found: Sequence[AdapterWeights]
+    file: Path,
+    tensors: Collection[str],
+    used: Collection[str],
+    found: Sequence[AdapterWeights],
+    left_out: list[str] | None,
 ) -> None:
-    """Raises ConfigError if a tensor was not used, or two adapters are for the same layer."""
-    unknown = next((name for name in tensors if name not in used), None)
-    if unknown is not None:
-        raise ConfigError(f"{str(file)!r}: the tensor {unknown!r} does not belong to any supported LoRA.")
+    """Raises ConfigError if two adapters are for the same layer, or a tensor was not used and is not to be left out."""
+    unknown = [name for name in tensors if name not in used]
+    if unknown and left_out is None:
+        more = f" and {len(unknown) - 1} more tensors do" if len(unknown) > 1 else " does"
+        raise ConfigError(
+            f"{str(file)!r}: {unknown[0]!r}{more} not belong to a LoRA, LoHa, LoKr or OFT that Tandem reads.",
+            "scripts/convert.py with --skip_unread leaves them out, and says which.",
+        )
+    if left_out is not None:
+        left_out += unknown
     places = Counter((adapter.submodule, adapter.module) for adapter in found)
     twice = next((place for place, count in places.items() if count > 1), None)
     if twice is not None:

@@ -94,7 +94,7 @@ def read_diffusers(
                 module=module_in_memory(submodule, module),
                 down=down,
                 up=require_tensor(file, tensors, f"{stem}.lora_B.weight"),
-                alpha=_alpha_of(file, settings, prefix, module, tensors.get(f"{stem}.alpha"), rank=down.shape[0]),
+                alpha=alpha_of(file, settings, prefix, module, tensors.get(f"{stem}.alpha"), rank=down.shape[0]),
                 magnitude=None if magnitude is None else magnitude.flatten(),
             )
         )
@@ -115,7 +115,7 @@ def header_settings(file: Path, metadata: Mapping[str, str]) -> dict[str, object
     return settings
 
 
-def _alpha_of(
+def alpha_of(
     file: Path, settings: Mapping[str, object], prefix: str, module: str, stored: Tensor | None, rank: int
 ) -> float:
     """Alpha of a module: its own tensor, or what the settings say; by default equal to the rank, as in diffusers."""

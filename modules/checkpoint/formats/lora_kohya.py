@@ -96,7 +96,16 @@ def read_kohya(
         submodule = submodule_of_key(file, stem, prefixes, kohya=True)
         up = require_tensor(file, tensors, f"{stem}.lora_up.weight")
         magnitude = kohya_magnitude(file, stem, tensors, len(up))
-        used |= {name, f"{stem}.lora_up.weight", f"{stem}.alpha", f"{stem}.dora_scale"}
+        mid = tensors.get(f"{stem}.lora_mid.weight")
+        used |= {name, *(f"{stem}.{end}" for end in ("lora_up.weight", "lora_mid.weight", "alpha", "dora_scale"))}
+        if mid is not None:  # of LyCORIS' use_tucker: a kernel between the two, which `down` takes in without loss
+            if (
+                mid.shape[:2] != (len(down), len(down))
+                or mid.dim() != 4
+                or down.flatten(1).shape[1:] != down.shape[1:2]
+            ):
+                raise ConfigError(f"{str(file)!r} is damaged: {stem}.lora_mid has the shape {list(mid.shape)}.")
+            down = torch.einsum("abkl,bi->aikl", mid.double(), down.flatten(1).double()).to(mid.dtype)
         found.append(
             LoraWeights(
                 submodule=submodule,

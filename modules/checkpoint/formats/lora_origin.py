@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
 from modules.checkpoint.formats.metadata import SDXL
 from modules.checkpoint.formats.safetensors_file import SafetensorsFile
+from modules.config import ConfigError
 from modules.facts import all_facts, family_of_architecture, named_family
 
 # A second text encoder, Stability AI's names, or a second layer in a transformer occur in SDXL only.
@@ -19,7 +21,26 @@ _CROSS_ATTENTION: Final = re.compile(r"attn2[._]to_[kv]\.(lora_A|lora_down)\.")
 # Version 2 has a width of 1024, but its two variants (epsilon and v) cannot be distinguished by it.
 ARCHITECTURE_BY_TEXT_WIDTH: Final = {768: "stable-diffusion-v1", 2048: SDXL}
 
-_UNET: Final = re.compile(r"(base_model\.model\.)?(unet\.|lora_unet_)(down|mid|up|input|output|middle)_")
+_UNET: Final = re.compile(
+    r"(base_model\.model\.)?(unet\.|lora_unet_|lycoris_|(model\.)?diffusion_model\.)(down|mid|up|input|output|middle)_"
+)
+_LAYERS: Final = re.compile(
+    r"conv_in|conv_out|(time|add)_embedding\.linear_[12]|mid_block\.(resnets|attentions)\.\d+\..+"
+    r"|(down|up)_blocks\.\d+\.(resnets|attentions|downsamplers|upsamplers)\.\d+\..+"
+    r"|(text_model\.)?(encoder\.layers\.\d+\.(self_attn|mlp)|embeddings)\.\w+|text_projection"
+)
+# Of models that Tandem does not train, by layers in their LoRAs with dots as underscores: sd-scripts 48d368f
+# (networks/lora_anima.py, lora_hunyuan_image.py), diffusers 0.42 (loaders/lora_conversion_utils.py), OneTrainer 23df383
+_OTHER_MODELS: Final = {
+    "Wan": r"_(self|cross)_attn_[qkvo]_(lora|alpha|hada|lokr)|blocks_\d+_ffn_[02]_",
+    "Anima or Cosmos Predict": r"adaln_modulation_(self_attn|cross_attn|mlp)|llm_adapter",
+    "HunyuanVideo or HunyuanImage": r"(img|txt)_mlp_fc[12]|individual_token_refiner",
+    "HiDream": r"(double|single)_stream_blocks",
+    "AuraFlow": r"joint_transformer_blocks",
+    "Stable Cascade": r"lora_prior_unet",
+    "AnimateDiff": r"motion_modules",
+    "LTX-Video, PixArt or Sana": r"(^|(unet|transformer|model|lycoris)_)transformer_blocks_\d+_attn[12]_to_",
+}
 
 
 def lora_architecture(file: SafetensorsFile) -> str:
@@ -43,6 +64,33 @@ def lora_family(path: Path) -> str:
             return named
         is_unet = any(_UNET.match(name) for name in file.names)
         return family_of_architecture(lora_architecture(file)) if is_unet else ""
+
+
+def is_of_transformer(names: Collection[str]) -> bool:
+    """Whether layers of these names are those of a flow-matching transformer."""
+    return any(
+        family in all_facts() and all_facts()[family].file is not None for family in named_family(names).split(" or ")
+    )
+
+
+def check_known_layers(path: Path, modules: Iterable[str]) -> None:
+    """Raises ConfigError if one of the `modules`, read from kohya's names, is no layer of Stable Diffusion.
+
+    Those names have underscores for dots, so only names of models that are known can be read back.
+    """
+    unknown = next((module.replace(".", "_") for module in modules if not _LAYERS.fullmatch(module)), None)
+    if unknown is None:
+        return
+    with SafetensorsFile(path) as file:
+        flat = {name.replace(".", "_"): name for name in file.names}
+    like = next((name for name, layer in _OTHER_MODELS.items() if any(map(re.compile(layer).search, flat))), "")
+    transformers = [name for name, facts in all_facts().items() if facts.file is not None]
+    raise ConfigError(
+        f"{str(path)!r} is a LoRA of a model that Tandem does not know{f' (it looks like {like})' if like else ''}: "
+        f"{next((flat[name] for name in flat if unknown in name), unknown)!r} is of no layer of Stable Diffusion 1, 2 "
+        f"or XL, {', '.join(transformers[:-1])} or {transformers[-1]}.",
+        "Use it as it is, in the program that it was made for.",
+    )
 
 
 def of_family(path: Path) -> str:

@@ -1,5 +1,7 @@
 """Names of tensors in other LoRA layouts, translated to those of diffusers' current one.
 
+- with the slot for an adapter's name that peft's modules have: `....lora_A.default.weight`; with LyCORIS' own prefix,
+  `lycoris_down_blocks_0_...`; with Stability AI's names after `diffusion_model.`, as OneTrainer writes for ComfyUI.
 - diffusers' example scripts before peft: `unet....attn1.processor.to_q_lora.up.weight`, later
   `....to_q.lora.up.weight`, in text encoders `....q_proj.lora_linear_layer.up.weight`
   (huggingface/diffusers, utils/state_dict_utils.py: UNET_TO_DIFFUSERS, DIFFUSERS_OLD_TO_PEFT).
@@ -19,7 +21,16 @@ from modules.config import ConfigError
 from modules.files import FileFault, read_json
 
 PEFT_PREFIX: Final = "base_model.model."
+_SLOT: Final = re.compile(
+    r"\.(lora_[AB]|lora_magnitude_vector|oft_R)\.(?!weight$)[^.]+(\.weight)$"
+    r"|\.(lora_magnitude_vector|(?:hada|lokr)_[wt][12](?:_[ab])?)\.(?!weight$)[^.]+$"
+)
+_STABILITY: Final = re.compile(
+    r"(?:model\.)?diffusion_model\.((?:input_blocks|middle_block|output_blocks|time_embed|label_emb|out)\..+?)"
+    r"\.((?:lora_|hada_|lokr_|oft_|alpha$|dora_scale$).*)"
+)
 PEFT_CONFIG: Final = "adapter_config.json"
+PEFT_FILE: Final = "adapter_model.safetensors"
 _OLD_MATRIX: Final = re.compile(r"(.+?)(?:_lora|\.lora|\.lora_linear_layer)\.(down|up)\.weight")
 _MATRICES: Final = {"down": "lora_A", "up": "lora_B"}
 _UNET_PROJECTIONS: Final = {"to_out": "to_out.0"}
@@ -29,6 +40,19 @@ _CLIP: Final = re.compile(r"(text_model\.)?(encoder\.layers|embeddings)\.\d*.*|t
 # another one; it converts the first three.
 _CHANGES_BASE: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
 _UNUSUAL: Final = ("fan_in_fan_out", "lora_bias")
+_PEFT_TYPES: Final = ("LORA", "LOHA", "LOKR", "OFT")
+
+
+def plain_name(name: str) -> str:
+    """The tensor's name as files of kohya's scripts, diffusers and peft have it."""
+    name = _SLOT.sub(lambda slot: f".{slot[1] or slot[3]}{slot[2] or ''}", name)
+    if name.endswith(".magnitude"):  # of ai-toolkit's DoRA
+        return f"{name.removesuffix('.magnitude')}.dora_scale"
+    if (layer := _STABILITY.fullmatch(name)) is not None:
+        end = layer[2].replace("lora_A.", "lora_down.").replace("lora_B.", "lora_up.")
+        return f"lora_unet_{layer[1].replace('.', '_')}.{end}"
+    own = next((prefix for prefix in ("lycoris_", "oft_unet_") if name.startswith(prefix)), "")  # oft.py of sd-scripts
+    return f"lora_unet_{name.removeprefix(own)}" if own else name
 
 
 def has_old_names(names: Iterable[str]) -> bool:
@@ -89,6 +113,8 @@ def peft_settings(file: Path, prefixes: AdapterPrefixes) -> dict[str, object]:
     try:
         content = read_json(beside)
     except FileNotFoundError as error:
+        if file.name != PEFT_FILE:  # of a program that writes peft's names alone, and alpha as a tensor or not at all
+            return {}
         raise ConfigError(
             f"{str(file)!r} is a PEFT adapter, and there is no {PEFT_CONFIG} beside it, which has its alpha.",
             "Copy the whole folder of the adapter.",
@@ -98,8 +124,12 @@ def peft_settings(file: Path, prefixes: AdapterPrefixes) -> dict[str, object]:
     if not isinstance(content, dict):
         raise ConfigError(f"{str(beside)!r} is damaged: it is not an object.", "Copy or download it again.")
     kind = content.get("peft_type", "LORA")
-    if kind != "LORA" or any(content.get(name) for name in _UNUSUAL):
-        odd = next((name for name in _UNUSUAL if content.get(name)), "peft_type")
+    odd = next((name for name in _UNUSUAL if content.get(name)), "peft_type" if kind not in _PEFT_TYPES else "")
+    if kind == "OFT" and (
+        content.get("use_cayley_neumann") is False or content.get("num_cayley_neumann_terms", 5) != 5
+    ):
+        odd = "use_cayley_neumann" if content.get("use_cayley_neumann") is False else "num_cayley_neumann_terms"
+    if odd:
         raise ConfigError(f"{str(beside)!r}: {odd} is {str(content.get(odd))[:40]!r}, which Tandem does not read.")
     return {f"{prefix}.{key}": value for prefix, _ in prefixes.values() for key, value in content.items()}
 
@@ -133,7 +163,7 @@ def literal_alpha(file: Path, settings: Mapping[str, object], prefix: str, modul
             )
         if module == name or module.endswith(f".{name}"):
             return alpha  # type: ignore[no-any-return]
-    return settings.get(f"{prefix}.lora_alpha")
+    return settings.get(f"{prefix}.lora_alpha", settings.get(f"{prefix}.alpha"))  # alpha of LoHa and LoKr
 
 
 def rank_scale(settings: Mapping[str, object], prefix: str, rank: int) -> float:

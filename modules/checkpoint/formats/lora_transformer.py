@@ -10,62 +10,63 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from modules.checkpoint.formats.lora_diffusers import alpha_of
 from modules.checkpoint.formats.lora_kohya import kohya_alpha, kohya_magnitude
-from modules.checkpoint.formats.lora_weights import LoraWeights, require_tensor
+from modules.checkpoint.formats.lora_weights import LoraWeights, Rows, require_tensor, take_rows
 from modules.config import ConfigError
 from modules.diffusion.transformer_files.names import transformer_files
 from modules.diffusion.transformer_files.tensor_forms import part_rows
 from modules.facts import TransformerFile
 
 TRANSFORMER: Final = "transformer"
-# The last two, diffusers' names, as some published LoRAs and DiffSynth have them: ComfyUI knows them, too.
-_PREFIXES: Final = ("lora_unet_", "lora_transformer_", "diffusion_model.", "transformer.", "")
+# What programs put before the names of layers, and none of which tells the model: sd-scripts and musubi-tuner,
+# OneTrainer, LyCORIS and SimpleTuner, peft, DiffSynth, ai-toolkit and ComfyUI, diffusers.
+_CONTAINERS: Final = re.compile(
+    r"(lora_unet__?|lora_transformer_|lycoris_|(base_model\.model|pipe\.dit|(model\.)?diffusion_model|transformer)\.)*"
+)
 _PEFT: Final = ".lora_A.weight"
 _DOWN: Final = {".lora_down.weight": ".lora_up.weight", _PEFT: ".lora_B.weight"}
 _DIFFUSERS: Final = TransformerFile({}, "")
 _NUMBER: Final = re.compile(r"(blocks|layers|norms|refiner)_(\d{1,4})_")
 
 
-def read_transformer_lora(file: Path, tensors: Mapping[str, Tensor]) -> tuple[list[LoraWeights], set[str]] | None:
+def read_transformer_lora(
+    file: Path, tensors: Mapping[str, Tensor], settings: Mapping[str, object]
+) -> tuple[list[LoraWeights], set[str]] | None:
     """The adapters, and the names of the tensors that they use; None if these are not the names of such a model.
 
-    Raises ConfigError if a tensor is missing or damaged.
+    `settings` are peft's, as in `header_settings`. Raises ConfigError if a tensor is missing or damaged.
     """
     downs = {name.removesuffix(end): (name, end) for name in tensors for end in _DOWN if name.endswith(end)}
-    if not downs or any(stem.startswith("transformer.") and end == _PEFT for stem, (_, end) in downs.items()):
-        return None  # diffusers' layout, whose header has alpha
+    if any(stem.startswith("transformer.") and end == _PEFT for stem, (_, end) in downs.items()):
+        ours = {name.replace(".", "_") for each in transformer_files().values() for name in each.names}
+        if all(stem == f"transformer.{_bare(stem)}" and _flat(stem)[0] in ours for stem in downs):
+            return None  # diffusers' layout
     ups = {stem: require_tensor(file, tensors, stem + _DOWN[end]) for stem, (_, end) in downs.items()}
     shapes = {stem: (len(ups[stem]), tensors[name].shape[1:].numel()) for stem, (name, _) in downs.items()}
-    named = [table for table in _tables() if all(_flat(stem)[0] in table[1] for stem in shapes)]
-    layers = next((table for table in named if _fits(*table, shapes)), None)
+    layers = transformer_layers(file, shapes)
     if layers is None:
-        if named:
-            raise ConfigError(
-                f"{str(file)!r} is damaged: a layer has another number of rows than in any model with these names.",
-                "Copy or download it again.",
-            )
         return None
     found: list[LoraWeights] = []
     used: set[str] = set()
     for stem, (name, end) in downs.items():
-        flat, number = _flat(stem)
-        modules = [module.replace("*", number) for module in layers[1][flat]]
         down, up = tensors[name], ups[stem]
-        alpha, magnitude = kohya_alpha(file, stem, tensors, len(down)), kohya_magnitude(file, stem, tensors, len(up))
-        if is_swapped(layers[0], flat, modules[0], shapes[stem]):
-            up = torch.cat(up.chunk(2)[::-1])
-            magnitude = None if magnitude is None else torch.cat(magnitude.chunk(2)[::-1])
-        rows = part_rows(len(modules), *shapes[stem])
-        magnitudes: Sequence[Tensor | None] = [None] * len(modules) if magnitude is None else magnitude.split(rows)
-        parts = up.split(rows)
+        magnitude = kohya_magnitude(file, stem, tensors, len(up))
+        for vector in (f"{stem}.lora_magnitude_vector", f"{stem}.lora_magnitude_vector.weight"):
+            magnitude = tensors[vector].flatten() if vector in tensors else magnitude
+            used.add(vector)
+        alpha = layer_alpha(file, stem, tensors, settings, len(down))
+        parts = [take_rows(up, rows) for _, rows in layers[stem]]
         columns = _own_columns(parts, len(down))
-        for module, part, keep, own in zip(modules, parts, columns, magnitudes, strict=True):
+        for (module, rows), part, keep in zip(layers[stem], parts, columns, strict=True):
+            own = None if magnitude is None else take_rows(magnitude, rows)
             if keep is None:
                 found.append(LoraWeights(TRANSFORMER, module, down, part, alpha, own))
             else:
@@ -73,6 +74,47 @@ def read_transformer_lora(file: Path, tensors: Mapping[str, Tensor]) -> tuple[li
                 found.append(LoraWeights(TRANSFORMER, module, down[keep], part[:, keep], scaled, own))
         used |= {name, stem + _DOWN[end], f"{stem}.alpha", f"{stem}.dora_scale"}
     return found, used
+
+
+def layer_alpha(
+    file: Path, stem: str, tensors: Mapping[str, Tensor], settings: Mapping[str, object], rank: int
+) -> float:
+    """Alpha of a layer: its own tensor, or what peft's settings say, or the rank."""
+    if f"{stem}.alpha" in tensors:
+        return kohya_alpha(file, stem, tensors, rank)
+    return alpha_of(file, settings, TRANSFORMER, _bare(stem), None, rank)
+
+
+def transformer_layers(
+    file: Path, shapes: Mapping[str, tuple[int, int] | None]
+) -> dict[str, list[tuple[str, Rows]]] | None:
+    """The layers of diffusers' transformer that each of these key prefixes is for, with their rows of a fused layer.
+
+    `shapes` are rows and columns of the prefixes' layers, None for one that does not tell. None if these are not the
+    names of a model that is known. Raises ConfigError if the shapes are those of no model with these names.
+    """
+    named = [table for table in _tables() if shapes and all(_flat(stem)[0] in table[1] for stem in shapes)]
+    known = {stem: shape for stem, shape in shapes.items() if shape is not None}
+    layers = next((table for table in named if _fits(*table, known)), None)
+    if layers is None:
+        if named:
+            raise ConfigError(
+                f"{str(file)!r} is damaged: a layer has another number of rows than in any model with these names.",
+                "Copy or download it again.",
+            )
+        return None
+    found: dict[str, list[tuple[str, Rows]]] = {}
+    for stem, shape in shapes.items():
+        flat, number = _flat(stem)
+        modules = [module.replace("*", number) for module in layers[1][flat]]
+        rows: list[Rows] = [()] * len(modules)
+        if shape is not None and len(modules) > 1:
+            edges = accumulate(part_rows(len(modules), *shape), initial=0)
+            rows = [(slice(start, stop),) for start, stop in pairwise(edges)]
+        elif shape is not None and is_swapped(layers[0], flat, modules[0], shape):
+            rows = [(slice(shape[0] // 2, shape[0]), slice(0, shape[0] // 2))]
+        found[stem] = list(zip(modules, rows, strict=True))
+    return found
 
 
 def _own_columns(parts: Sequence[Tensor], rank: int) -> Sequence[Tensor | None]:
@@ -84,9 +126,14 @@ def _own_columns(parts: Sequence[Tensor], rank: int) -> Sequence[Tensor | None]:
     return list(used) if is_joined else [None] * len(parts)
 
 
+def _bare(stem: str) -> str:
+    """The layer's name without what programs put before it."""
+    return _CONTAINERS.sub("", stem, count=1)
+
+
 def _flat(stem: str) -> tuple[str, str]:
     """The layer as in the tables, but with underscores, and the number of its block."""
-    plain = next(stem.removeprefix(prefix) for prefix in _PREFIXES if stem.startswith(prefix)).replace(".", "_")
+    plain = _bare(stem).replace(".", "_")
     number = _NUMBER.search(plain)
     return _NUMBER.sub(r"\1_*_", plain, count=1), number[2] if number else ""
 

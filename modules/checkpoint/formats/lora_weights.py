@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
+import torch
 from torch import Tensor
 
 from modules.checkpoint.formats.lora_origin import of_family
@@ -15,6 +16,7 @@ from modules.config import ConfigError
 
 Layout = Literal["diffusers", "kohya"]
 AdapterPrefixes = Mapping[str, tuple[str, str]]  # submodule -> its prefix in diffusers' layout and in kohya's
+Rows = tuple[slice, ...]  # those of a fused layer that are one layer of diffusers; none for all of them
 
 
 class AdapterWeights(Protocol):
@@ -47,7 +49,7 @@ class AdapterWeights(Protocol):
     def delta(self, weight: Tensor | None = None) -> Tensor:
         """The change of the weight, scaled by alpha, as an fp64 matrix [out, in * kh * kw].
 
-        Only for OFT it depends on `weight` [out, in * kh * kw].
+        Only for OFT it depends on `weight` [out, in] or [out, in, kh, kw].
         """
 
 
@@ -120,6 +122,11 @@ def submodule_of_key(file: Path, stem: str, prefixes: AdapterPrefixes, *, kohya:
         f"{str(file)!r} is a LoRA of another model{of_family(file)}: {stem!r} starts with none of {expected}.",
         "Use a LoRA that was trained for this architecture.",
     )
+
+
+def take_rows(tensor: Tensor, rows: Rows) -> Tensor:
+    """These rows of `tensor`, in this order."""
+    return torch.cat([tensor[each] for each in rows]) if rows else tensor
 
 
 def check_alpha(file: Path, name: str, alpha: object) -> float:

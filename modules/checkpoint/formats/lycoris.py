@@ -1,4 +1,5 @@
-"""LoHa and LoKr adapters of LyCORIS, as kohya's scripts name them: `lora_unet_....hada_w1_a`, `.lokr_w1`.
+"""LoHa and LoKr adapters of LyCORIS, as kohya's scripts name them: `lora_unet_....hada_w1_a`, `.lokr_w1`, and with all
+names of flow-matching transformers that `lora_transformer` reads.
 
 Formulas: https://github.com/KohakuBlueleaf/LyCORIS, lycoris/modules/loha.py and lokr.py, which peft's LoHa and LoKr
 (peft/tuners/loha, lokr) compute as well. ComfyUI reads these names (comfy/weight_adapter/loha.py, lokr.py), also after
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,21 +18,24 @@ import torch
 from torch import Tensor
 
 from modules.checkpoint.formats.kohya_names import from_kohya
-from modules.checkpoint.formats.lora_kohya import kohya_alpha, kohya_key_prefixes, kohya_magnitude
+from modules.checkpoint.formats.lora_kohya import kohya_key_prefixes, kohya_magnitude
+from modules.checkpoint.formats.lora_transformer import TRANSFORMER, layer_alpha, transformer_layers
 from modules.checkpoint.formats.lora_weights import (
     AdapterPrefixes,
     AdapterWeights,
     Layout,
+    Rows,
     module_in_file,
     module_in_memory,
     require_tensor,
     submodule_of_key,
+    take_rows,
 )
-from modules.checkpoint.formats.oft import ROTATION, OftWeights, read_oft
+from modules.checkpoint.formats.oft import BLOCKS, RESCALE, ROTATION, SCALED, OftWeights, OutputOftWeights, read_oft
 from modules.checkpoint.formats.safetensors_file import LazyTensor, lazy_tensor
 from modules.config import ConfigError
 
-LYCORIS_KINDS: Final = {".hada_": "LoHa", ".lokr_": "LoKr", ".oft_R.": "OFT"}
+LYCORIS_KINDS: Final = {".hada_": "LoHa", ".lokr_": "LoKr", ".oft_R.": "OFT", ".oft_blocks": "OFT"}
 _HADA: Final = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
 _LOKR: Final = ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2")
 
@@ -69,6 +73,12 @@ class Factor:
             return self.first.double() @ self.second.double()
         product = torch.einsum("ijkl,jr,ip->prkl", self.core.double(), self.second.double(), self.first.double())
         return product.flatten(1)
+
+    def of_rows(self, rows: Rows) -> Factor:
+        """These rows of the matrix."""
+        first = self.first if self.core is None else self.first.T
+        first = take_rows(first, rows)
+        return replace(self, first=first if self.core is None else first.T)
 
     def fits(self) -> bool:
         """Whether the shapes agree."""
@@ -140,6 +150,37 @@ class LokrWeights:
         return torch.kron(self.factors[0].matrix(), self.factors[1].matrix()) * self.scale
 
 
+@dataclass(frozen=True)
+class PartWeights:
+    """Some rows of a LoKr for a fused layer, such as those of the keys, where they are no LoKr by themselves."""
+
+    submodule: str
+    module: str
+    whole: LokrWeights
+    rows: Rows
+
+    @property
+    def magnitude(self) -> Tensor | None:
+        return None if self.whole.magnitude is None else take_rows(self.whole.magnitude, self.rows)
+
+    @property
+    def rank(self) -> int:
+        """Of the whole."""
+        return self.whole.rank
+
+    @property
+    def alpha(self) -> float:
+        """Of the whole."""
+        return self.whole.alpha
+
+    @property
+    def matrix_shape(self) -> tuple[int, int]:
+        return sum(each.stop - each.start for each in self.rows), self.whole.matrix_shape[1]
+
+    def delta(self, weight: Tensor | None = None) -> Tensor:
+        return take_rows(self.whole.delta(), self.rows)
+
+
 def lycoris_tensors(
     adapters: Sequence[AdapterWeights], layout: Layout, prefixes: AdapterPrefixes, dtype: torch.dtype
 ) -> dict[str, LazyTensor]:
@@ -177,30 +218,72 @@ def adapter_tensors(adapter: AdapterWeights) -> dict[str, Tensor]:
 
 
 def read_lycoris(
-    file: Path, tensors: Mapping[str, Tensor], prefixes: AdapterPrefixes
+    file: Path, tensors: Mapping[str, Tensor], prefixes: AdapterPrefixes, settings: Mapping[str, object]
 ) -> tuple[list[AdapterWeights], set[str]]:
-    """The LoHa and LoKr adapters, and the names of the tensors that they use. Raises ConfigError."""
-    found: list[AdapterWeights] = []
-    used: set[str] = set()
+    """The LoHa, LoKr and OFT adapters, and the names of the tensors that they use.
+
+    `settings` are peft's, as in `header_settings`. Raises ConfigError.
+    """
     stems = {name.partition(infix)[0]: infix for infix in LYCORIS_KINDS for name in tensors if infix in name}
-    for stem, infix in stems.items():
-        submodule, module = _place(file, stem, prefixes)
-        if infix == ".oft_R.":
-            found.append(read_oft(file, stem, tensors, submodule, module))
-            used |= {f"{stem}.{ROTATION}", f"{stem}.alpha"}
-            continue
-        factors, names = (_hada_factors if infix == ".hada_" else _lokr_factors)(file, stem, tensors)
-        kind = LohaWeights if infix == ".hada_" else LokrWeights
-        same = infix == ".lokr_" or factors[0].matrix_shape == factors[1].matrix_shape
-        if not same or not all(factor.fits() for factor in factors):
-            raise ConfigError(f"{str(file)!r} is damaged: the matrices of {stem!r} have incompatible shapes.")
-        rank = factors[1].rank or factors[0].rank
-        alpha = 1.0 if rank is None else kohya_alpha(file, stem, tensors, rank) / rank
-        adapter = kind(submodule=submodule, module=module, factors=factors, scale=alpha, magnitude=None)
-        rows = adapter.matrix_shape[0]
-        found.append(kind(**{**vars(adapter), "magnitude": kohya_magnitude(file, stem, tensors, rows)}))
-        used |= {*names, f"{stem}.alpha", f"{stem}.dora_scale"}
+    used: set[str] = set()
+    whole = {stem: _adapter(file, stem, infix, tensors, settings, used) for stem, infix in stems.items()}
+    rotations = (OftWeights, OutputOftWeights)
+    shapes = {stem: None if isinstance(one, rotations) else one.matrix_shape for stem, one in whole.items()}
+    layers = transformer_layers(file, shapes) if TRANSFORMER in prefixes else None
+    found: list[AdapterWeights] = []
+    for stem, one in whole.items():
+        if layers is None:
+            submodule, module = _place(file, stem, prefixes)
+            found.append(replace(one, submodule=submodule, module=module))
+        elif len(layers[stem]) > 1 and isinstance(one, OutputOftWeights):
+            raise ConfigError(
+                f"{str(file)!r}: {stem!r} rotates the outputs of a layer that is several in diffusers, which Tandem "
+                "does not read.",
+                "Use a LoRA, LoHa or LoKr, or an OFT of OneTrainer.",
+            )
+        else:
+            found += [_part(replace(one, submodule=TRANSFORMER, module=module), rows) for module, rows in layers[stem]]
     return found, used
+
+
+def _adapter(
+    file: Path,
+    stem: str,
+    infix: str,
+    tensors: Mapping[str, Tensor],
+    settings: Mapping[str, object],
+    used: set[str],
+) -> LohaWeights | LokrWeights | OftWeights | OutputOftWeights:
+    """The adapter whose keys start with `stem`, which becomes its module; `used` gets their names."""
+    if LYCORIS_KINDS[infix] == "OFT":
+        used |= {f"{stem}.{name}" for name in (ROTATION, SCALED, BLOCKS, RESCALE, "alpha")}
+        return read_oft(file, stem, tensors, is_of_peft=any(name.endswith(".peft_type") for name in settings))
+    factors, names = (_hada_factors if infix == ".hada_" else _lokr_factors)(file, stem, tensors)
+    same = infix == ".lokr_" or factors[0].matrix_shape == factors[1].matrix_shape
+    if not same or not all(factor.fits() for factor in factors):
+        raise ConfigError(f"{str(file)!r} is damaged: the matrices of {stem!r} have incompatible shapes.")
+    used |= {*names, f"{stem}.alpha", f"{stem}.dora_scale"}
+    rank = factors[1].rank or factors[0].rank
+    scale = 1.0 if rank is None else layer_alpha(file, stem, tensors, settings, rank) / rank
+    kind = LohaWeights if infix == ".hada_" else LokrWeights
+    adapter = kind(submodule="", module=stem, factors=factors, scale=scale, magnitude=None)
+    return replace(adapter, magnitude=kohya_magnitude(file, stem, tensors, adapter.matrix_shape[0]))
+
+
+def _part(one: LohaWeights | LokrWeights | OftWeights | OutputOftWeights, rows: Rows) -> AdapterWeights:
+    """Some rows of an adapter of a fused layer, all if there are none."""
+    if not rows or isinstance(one, OftWeights | OutputOftWeights):
+        return one
+    magnitude = None if one.magnitude is None else take_rows(one.magnitude, rows)
+    if isinstance(one, LohaWeights):
+        first, second = one.factors
+        return replace(one, factors=(first.of_rows(rows), second.of_rows(rows)), magnitude=magnitude)
+    first, second = one.factors
+    inner = second.matrix_shape[0]
+    if any(each.start % inner or each.stop % inner for each in rows):
+        return PartWeights(one.submodule, one.module, one, rows)
+    outer = tuple(slice(each.start // inner, each.stop // inner) for each in rows)
+    return replace(one, factors=(first.of_rows(outer), second), magnitude=magnitude)
 
 
 def _place(file: Path, stem: str, prefixes: AdapterPrefixes) -> tuple[str, str]:
@@ -215,6 +298,8 @@ def _hada_factors(file: Path, stem: str, tensors: Mapping[str, Tensor]) -> tuple
     first_a, first_b, second_a, second_b = (require_tensor(file, tensors, f"{stem}.{name}") for name in _HADA)
     first, second = (tensors.get(f"{stem}.hada_t{number}") for number in (1, 2))
     names = {f"{stem}.{name}" for name in (*_HADA, "hada_t1", "hada_t2")}
+    if first is None and second is None:  # OneTrainer's have the shapes of convolutions
+        first_a, first_b, second_a, second_b = (each.flatten(1) for each in (first_a, first_b, second_a, second_b))
     return (Factor(first_a, first_b, first), Factor(second_a, second_b, second)), names
 
 

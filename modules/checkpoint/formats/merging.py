@@ -18,7 +18,7 @@ from modules.checkpoint.formats.lora import adapter_file, read_adapter
 from modules.checkpoint.formats.lora_origin import of_family
 from modules.checkpoint.formats.lora_weights import CLIP_PREFIX, AdapterPrefixes, AdapterWeights, module_in_file
 from modules.checkpoint.formats.metadata import SDXL
-from modules.checkpoint.formats.oft import OftWeights
+from modules.checkpoint.formats.oft import OftWeights, OutputOftWeights
 from modules.checkpoint.formats.safetensors_file import HASH_KEY, LazyTensor, SafetensorsFile, write_safetensors
 from modules.checkpoint.formats.single_file import (
     WEIGHT_FILES,
@@ -42,10 +42,14 @@ _WITH_MLP: Final = ".linear1.weight"  # of single blocks: query, key, value and 
 
 @dataclass(frozen=True)
 class Merge:
-    """An adapter file and its strength: 0 leaves the model as it is, 1 is as trained."""
+    """An adapter file and its strength: 0 leaves the model as it is, 1 is as trained.
+
+    For `left_out` see `read_adapter`.
+    """
 
     file: Path
     scale: float
+    left_out: list[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -59,9 +63,12 @@ class _Edit:
 
 def fits(adapter: AdapterWeights, shape: Sequence[int]) -> bool:
     """Whether the adapter is for a weight of this shape [out, in] or [out, in, kh, kw]."""
-    rows, columns = adapter.matrix_shape
-    is_for_any_rows = isinstance(adapter, OftWeights)
-    return len(shape) >= 2 and columns == torch.Size(shape[1:]).numel() and (is_for_any_rows or rows == shape[0])
+    if len(shape) < 2:
+        return False
+    width = torch.Size(shape[1:]).numel()
+    if isinstance(adapter, OftWeights | OutputOftWeights):
+        return adapter.fits(shape[0], width)
+    return adapter.matrix_shape == (shape[0], width)
 
 
 def merged_weight(weight: Tensor, adapter: AdapterWeights, scale: float = 1.0) -> Tensor:
@@ -71,7 +78,7 @@ def merged_weight(weight: Tensor, adapter: AdapterWeights, scale: float = 1.0) -
     scale 0 is the base model and scale 1 is what was trained.
     """
     base = weight.double()
-    delta = adapter.delta(base.flatten(1)).view(base.shape)
+    delta = adapter.delta(base).view(base.shape)
     if adapter.magnitude is None:
         return base + delta * scale
     whole = base + delta
@@ -97,7 +104,7 @@ def merge_into_folder(
     architecture = architecture_of(model)
     if not architecture:
         raise ConfigError(f"{str(source)!r} contains a {model.pipeline}; --merge takes {', '.join(titles_of_files())}.")
-    found = [(merge, read_adapter(merge.file, prefixes(architecture))) for merge in merges]
+    found = [(merge, read_adapter(merge.file, prefixes(architecture), merge.left_out)) for merge in merges]
     partial_folder = out.with_name(f"{PARTIAL}{out.name}")
     remove_tree(partial_folder)
     try:
@@ -143,7 +150,7 @@ def merge_into_file(
         find, names = _names_of(weights, architecture, prefixes)
         edits: dict[str, list[_Edit]] = {}
         for merge in merges:
-            for adapter in read_adapter(merge.file, names):
+            for adapter in read_adapter(merge.file, names, merge.left_out):
                 original = find(adapter)
                 name = "" if original is None else original.name
                 _require(merge.file, adapter, _part_shape(weights, original))

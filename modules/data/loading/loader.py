@@ -3,6 +3,7 @@ its seed."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -298,11 +299,12 @@ def augment_caption(captions: tuple[str, ...], concept: Concept, dropout: float,
 
 
 def _augment_tags(caption: str, concept: Concept, rng: SampleRng) -> str:
-    tags = [tag.strip() for tag in caption.split(concept.tag_delimiter)]
+    pieces = re.split(rf"(\s*{re.escape(concept.tag_delimiter)}\s*)", caption.strip())
+    tags, between = pieces[::2], pieces[1::2]
     kept, others = tags[: concept.keep_tags], tags[concept.keep_tags :]
     if concept.tag_shuffle:
         others = [others[n] for n in rng.permutation(len(others))]
     if concept.tag_dropout > 0:
         others = [tag for tag in others if rng.uniform() >= concept.tag_dropout]
-    space = " " if concept.tag_delimiter == "," else ""
-    return (concept.tag_delimiter + space).join(kept + others)
+    tags = kept + others
+    return "".join(chain.from_iterable(zip(tags, [*between[: len(tags) - 1], ""], strict=True)))

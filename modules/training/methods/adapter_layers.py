@@ -179,7 +179,8 @@ def load_layer(layer: Any, one: AdapterWeights) -> None:
             weight.copy_(values.reshape(weight.shape))
     elif isinstance(one, OftWeights):
         rotation = layer.oft_R[ADAPTER]
-        rotation.weight = nn.Parameter(one.rotation.to(rotation.weight, copy=True))
+        blocks = layer.in_features // one.rank // len(one.rotation)  # more than one if the file has one for all
+        rotation.weight = nn.Parameter(one.rotation.to(rotation.weight).repeat(blocks, 1))
         _set_block_size(layer, one.rank)
     else:
         like = next(weight for own, weight in layer.named_parameters() if not own.startswith("base_layer."))

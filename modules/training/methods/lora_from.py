@@ -14,6 +14,8 @@ from torch import Tensor
 
 from modules.checkpoint.formats import (
     AdapterWeights,
+    OutputOftWeights,
+    PartWeights,
     adapter_algorithm,
     adapter_file,
     fits,
@@ -69,6 +71,18 @@ def read_lora_from(
         weight = getattr(layer, "weight", None)
         if not isinstance(layer, ADAPTABLE[config.lora_algorithm]) or not isinstance(weight, Tensor):
             raise _misfit(config, one, "no such layer")
+        if isinstance(one, OutputOftWeights):
+            raise ConfigError(
+                f"lora_from: {config.lora_from!r} is an OFT that rotates outputs, as LyCORIS' does; Tandem trains "
+                "rotations of inputs only.",
+                "Merge it into the base model (scripts/convert.py BASE OUT --merge LORA), and train a new one on that.",
+            )
+        if isinstance(one, PartWeights):
+            raise ConfigError(
+                f"lora_from: {config.lora_from!r} has a LoKr for a layer that is several in diffusers, among them "
+                f"{name!r}, and the rows of that one are no LoKr, so Tandem cannot train it.",
+                "Merge it into the base model (scripts/convert.py BASE OUT --merge LORA), and train a new one on that.",
+            )
         if not fits(one, weight.shape):
             raise _misfit(config, one, f"one of the shape {list(weight.shape)}")
         found[name] = one

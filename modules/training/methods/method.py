@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from modules.checkpoint import to_cpu
 from modules.checkpoint.formats import (
+    assumed_alpha,
     check_kohya_names,
     read_adapter,
     read_embedding,
@@ -63,6 +64,7 @@ def method_summary(family: Family, config: TrainConfig, weights: Weights) -> str
             text += f" (some: {'; '.join(some[:3])}{', ...' if len(some) > 3 else ''})"
         if config.lora_from is not None:
             text += f", continued from {config.lora_from}, which decides rank, alpha, layers and DoRA"
+            rest = f"{rest} {assumed_alpha(Path(config.lora_from))}".rstrip()
         excess = _excess_rank(max(one.rank for one in sizes), max_useful_rank(family))
         return f"{text};{rest}{excess if config.lora_algorithm == 'lora' else ''}"
     if config.method == "embedding":

@@ -115,8 +115,8 @@ def test_a_peft_file_without_its_config_or_for_either_encoder_is_explained(tmp_p
     assert (one.submodule, one.alpha) == ("text_encoder_2", 8.0)
     with pytest.raises(ConfigError, match=r"text encoder, and does not say of which.*text_encoder or text_encoder_2"):
         read_lora(tmp_path / "adapter_model.safetensors", SDXL)
-    file.with_name("adapter_config.json").write_text('{"peft_type": "LOHA"}')
-    with pytest.raises(ConfigError, match=r"peft_type is 'LOHA', which Tandem does not read"):
+    file.with_name("adapter_config.json").write_text('{"peft_type": "IA3"}')
+    with pytest.raises(ConfigError, match=r"peft_type is 'IA3', which Tandem does not read"):
         read_lora(file, SDXL)
     file.with_name("adapter_config.json").write_text("[" * 100_000)
     with pytest.raises(ConfigError, match=r"adapter_config\.json' is"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,16 @@ def test_tags_are_shuffled_and_dropped_except_the_first() -> None:
     tags = [caption.removeprefix("sks, ").split(", ") for caption in augmented]
     assert {tuple(t) for t in tags} >= {("a",), ("a", "d", "b", "c"), ("a", "c", "b")}
     assert sum(len(t) - 1 for t in tags) / 400 == pytest.approx(1.5, abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "caption"),
+    [(",", "a, b, c"), (",", "a,b,c"), (";", "a; b; c"), ("|||", "a ||| b ||| c"), (".", "a.b.c")],
+)
+def test_tags_are_put_together_as_they_were_taken_apart(delimiter: str, caption: str) -> None:
+    concept = Concept(path="x", tag_shuffle=True, keep_tags=0, tag_delimiter=delimiter)
+    found = {augment_caption((f"{caption} ",), concept, 0.0, SampleRng(seed)) for seed in range(100)}
+    assert found == {caption.translate(str.maketrans("abc", "".join(order))) for order in permutations("abc")}
 
 
 def test_captions_are_chosen_evenly_and_dropped() -> None:

@@ -1,0 +1,236 @@
+"""LoRA, LoHa, LoKr and OFT under the names of ai-toolkit, LyCORIS, kohya's scripts, OneTrainer, peft and DiffSynth."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from modules.checkpoint.formats import merged_weight, read_adapter, read_lora
+from modules.config import ConfigError, TrainConfig
+from modules.training.device.precision import Precision
+from modules.training.memory.model_setup import load_family, prepare_model
+from scripts.convert import main
+from tests.adapted_models import CPU
+from tests.checkpoint.formats.adapted import SD
+
+FLOW = {"transformer": ("transformer", "")}
+LAYER = "layers.0.attention.to_q"
+CONTAINERS = (
+    *("diffusion_model.", "model.diffusion_model.", "pipe.dit.", "transformer.", "base_model.model.", ""),
+    *("lora_unet_", "lora_unet__", "lora_transformer_", "lycoris_", "base_model.model.diffusion_model."),
+)
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(math.prod(shape))) / 4
+
+
+def lora(rows: int = 16, columns: int = 16) -> tuple[dict[str, Tensor], Tensor]:
+    down, up = random(4, columns), random(rows, 4)
+    return {"lora_down.weight": down, "lora_up.weight": up, "alpha": torch.tensor(2.0)}, up @ down / 2
+
+
+def peft_lora() -> tuple[dict[str, Tensor], Tensor]:
+    """As peft's modules have it; its alpha is the rank."""
+    down, up = random(4, 16), random(16, 4)
+    return {"lora_A.default.weight": down, "lora_B.default.weight": up}, up @ down
+
+
+def lokr(rows: int = 16, columns: int = 16, outer: int = 2) -> tuple[dict[str, Tensor], Tensor]:
+    w1, a, b = random(outer, 2), random(rows // outer, 3), random(3, columns // 2)
+    return {"lokr_w1": w1, "lokr_w2_a": a, "lokr_w2_b": b, "alpha": torch.tensor(2.0)}, torch.kron(w1, a @ b) * 2 / 3
+
+
+def loha(rows: int = 16, columns: int = 16) -> tuple[dict[str, Tensor], Tensor]:
+    factors = [random(rows, 3), random(3, columns), random(rows, 3) + 1, random(3, columns) - 1]
+    names = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
+    product = (factors[0] @ factors[1]) * (factors[2] @ factors[3])
+    return dict(zip(names, factors, strict=True)) | {"alpha": torch.tensor(2.0)}, product * 2 / 3
+
+
+def written(folder: Path, layers: dict[str, dict[str, Tensor]], metadata: dict[str, str] | None = None) -> Path:
+    """A file of these layers, whose names are joined to those of their tensors."""
+    tensors = {f"{stem}.{end}": tensor for stem, layer in layers.items() for end, tensor in layer.items()}
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "x.safetensors", metadata)
+    return folder / "x.safetensors"
+
+
+def named(container: str, layer: str) -> str:
+    return container + (layer.replace(".", "_") if container.endswith("_") else layer)
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("kind", [lora, peft_lora, lokr, loha])
+def test_what_stands_before_the_layers_names_is_no_matter(container: str, kind: Any, tmp_path: Path) -> None:
+    tensors, delta = kind()
+    file = written(tmp_path, {named(container, LAYER): tensors})
+    (one,) = read_adapter(file, FLOW)
+    assert (one.submodule, one.module) == ("transformer", LAYER)
+    assert (one.delta() - delta).abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize("container", ["lora_unet_", "lycoris_"])
+@pytest.mark.parametrize("kind", [lora, lokr, loha])
+def test_lycoris_own_prefix_is_read_for_stable_diffusion(container: str, kind: Any, tmp_path: Path) -> None:
+    tensors, delta = kind()
+    layer = "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_out.0"
+    (one,) = read_adapter(written(tmp_path, {named(container, layer): tensors}), SD)
+    assert (one.submodule, one.module) == ("unet", layer)
+    assert (one.delta() - delta).abs().max() <= 1e-6
+
+
+def test_stability_ais_names_after_comfyuis_prefix_are_read(tmp_path: Path) -> None:
+    """OneTrainer's COMFY format of Stable Diffusion (LoRASaverMixin.py, 23df383)."""
+    down, up = random(4, 16), random(16, 4)
+    tensors = {"lora_A.weight": down, "lora_B.weight": up, "alpha": torch.tensor(2.0)}
+    file = written(tmp_path, {"diffusion_model.input_blocks.1.1.transformer_blocks.0.attn1.to_q": tensors})
+    (one,) = read_lora(file, SD)
+    assert one.module == "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
+    assert one.alpha == 2
+
+
+@pytest.mark.parametrize("outer", [2, 3, 6])
+def test_an_adapter_of_a_fused_layer_is_one_for_each_of_its_parts(outer: int, tmp_path: Path) -> None:
+    """With six blocks of rows the thirds of a LoKr are LoKrs again, with two a part goes through the middle of one."""
+    (loha_tensors, loha_delta), (lokr_tensors, lokr_delta) = loha(48), lokr(48, outer=outer)
+    layers = {"lora_unet_double_blocks_0_img_attn_qkv": loha_tensors}
+    layers |= {"lora_unet_double_blocks_0_txt_attn_qkv": lokr_tensors}
+    found = {one.module: one for one in read_adapter(written(tmp_path, layers), FLOW)}
+    assert len(found) == 6
+    for names, delta in ((("to_q", "to_k", "to_v"), loha_delta), (tuple(f"add_{x}_proj" for x in "qkv"), lokr_delta)):
+        parts = [found[f"transformer_blocks.0.attn.{name}"] for name in names]
+        assert all(one.matrix_shape == (16, 16) for one in parts)
+        assert (torch.cat([one.delta() for one in parts]) - delta).abs().max() <= 1e-6
+    is_lokr = {type(one).__name__ == "LokrWeights" for one in found.values() if "add_" in one.module}
+    assert is_lokr == {outer % 3 == 0}
+
+
+def test_scale_and_shift_of_the_last_layer_change_places_in_a_lokr_too(tmp_path: Path) -> None:
+    tensors, delta = lokr(32)
+    (one,) = read_adapter(written(tmp_path, {"lora_unet_final_layer_adaLN_modulation_1": tensors,
+                                             }), FLOW)  # fmt: skip
+    assert one.module == "norm_out.linear"
+    assert (one.delta() - torch.cat([delta[16:], delta[:16]])).abs().max() <= 1e-6
+
+
+def test_one_file_may_hold_several_kinds(tmp_path: Path) -> None:
+    """LyCORIS' name_algo_map gives some layers another algorithm."""
+    layers = {named("lycoris_", LAYER): lokr()[0], named("lycoris_", LAYER.replace("to_q", "to_k")): lora()[0]}
+    found = {one.module: type(one).__name__ for one in read_adapter(written(tmp_path, layers), FLOW)}
+    assert found == {LAYER: "LokrWeights", LAYER.replace("to_q", "to_k"): "LoraWeights"}
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_onetrainers_oft_with_shared_or_scaled_blocks(scaled: bool, tmp_path: Path) -> None:
+    """`oft_block_share` has one block for all, `oft_scaled` divides by 2 sqrt(b - 1) (oft_utils.py, 23df383)."""
+    vector, weight = random(1, 6), random(8, 16)
+    marks = {"oft_R.scaled_oft": torch.tensor(True)} if scaled else {}
+    (one,) = read_adapter(
+        written(tmp_path, {named("lora_transformer_", LAYER): {"oft_R.weight": vector, **marks}}), FLOW
+    )
+    skew = torch.zeros(4, 4)
+    skew[tuple(torch.triu_indices(4, 4, 1))] = vector[0] / (2 * math.sqrt(3) if scaled else 1)
+    skew -= skew.T.clone()
+    rotation = torch.eye(4) + 2 * skew + 2 * skew @ skew + 2 * skew @ skew @ skew + skew @ skew @ skew @ skew
+    wanted = (weight.unflatten(1, (4, 4)) @ rotation.T).flatten(1)
+    assert (merged_weight(weight, one) - wanted).abs().max() <= 1e-6
+    of_convolution = (weight.unflatten(1, (4, 4)) @ rotation).view(8, 4, 2, 2)  # LoRAModule.py, OFTModule.forward
+    assert (merged_weight(weight.view(8, 4, 2, 2), one) - of_convolution).abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize("prefix", ["lycoris_", "oft_unet_", "lora_unet_"])
+def test_an_oft_of_outputs_is_that_of_lycoris_and_sd_scripts(prefix: str, tmp_path: Path) -> None:
+    """functional/diag_oft.py (f49d30d), which networks/oft.py (48d368f) agrees with."""
+    blocks, rescale, weight = random(4, 3, 3), random(12, 1) + 1, random(12, 8)
+    tensors = {"oft_blocks": blocks, "rescale": rescale, "alpha": torch.tensor(0.1)}
+    layer = "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
+    (one,) = read_adapter(written(tmp_path, {named(prefix, layer): tensors}), SD)
+    skew = blocks - blocks.transpose(1, 2)
+    assert skew.norm() > 0.1 * 12, "or the constraint is not tried"
+    skew = skew * 0.1 * 12 / skew.norm()
+    rotation = (torch.eye(3) + skew) @ (torch.eye(3) - skew).inverse()
+    wanted = torch.einsum("knm,knp->kmp", rotation, weight.view(4, 3, 8)).reshape(12, 8) * rescale
+    assert (merged_weight(weight, one) - wanted).abs().max() <= 1e-6
+
+
+def test_a_kernel_between_the_matrices_is_taken_into_the_first(tmp_path: Path) -> None:
+    """LyCORIS' use_tucker (functional/general.py, tucker_weight_from_conv, f49d30d)."""
+    down, mid, up = random(4, 8, 1, 1), random(4, 4, 3, 3), random(6, 4, 1, 1)
+    tensors = {"lora_down.weight": down, "lora_mid.weight": mid, "lora_up.weight": up, "alpha": torch.tensor(2.0)}
+    (one,) = read_lora(written(tmp_path, {"lora_unet_down_blocks_0_resnets_0_conv1": tensors}), SD)
+    wanted = torch.einsum("mnkl,im,nj->ijkl", mid, up.flatten(1), down.flatten(1)) / 2
+    assert (one.delta() - wanted.flatten(1)).abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("layer", "model"),
+    [
+        ("lora_unet_blocks_0_self_attn_q", "Wan"),
+        ("lora_unet_blocks_0_adaln_modulation_mlp_1", "Anima"),
+        ("lora_unet_double_blocks_0_img_mlp_fc1", "HunyuanVideo"),
+        ("lora_unet_transformer_blocks_1_attn1_to_q", "LTX-Video"),
+        ("lora_unet_foo_bar_0_qux", ""),
+    ],
+)
+@pytest.mark.parametrize("task", [["--to", "kohya"], ["--to", "diffusers"], ["--resize", "--rank", "2"]])
+def test_a_lora_of_a_model_that_is_not_known_is_not_converted(
+    layer: str, model: str, task: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, {layer: lora()[0]})
+    assert main([str(file), str(tmp_path / "out.safetensors"), *task]) == 2
+    printed = capsys.readouterr().err
+    assert f"(it looks like {model}" in printed if model else "looks like" not in printed
+    assert f"'{layer}.alpha' is of no layer" in printed
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+def test_what_is_no_adapter_is_left_out_if_one_asks_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    layers = {f"diffusion_model.{LAYER}": lora()[0] | {"diff_b": random(16)}}
+    layers |= {"lora_te1_text_model_encoder_layers_0_mlp_fc1": lora()[0]}
+    file, out = written(tmp_path, layers), tmp_path / "out.safetensors"
+    arguments = [str(file), str(out), "--to", "diffusers"]
+    assert main(arguments) == 2
+    assert main([*arguments, "--skip_unread"]) == 0
+    assert "4 tensors are left out: " in capsys.readouterr().err
+    assert set(load_file(out)) == {f"transformer.{LAYER}.lora_{half}.weight" for half in "AB"}
+
+
+def test_alpha_of_peft_names_is_that_beside_the_file_or_the_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, {f"base_model.model.{LAYER}": peft_lora()[0]})
+    assert main([str(file), str(tmp_path / "out.safetensors"), "--to", "kohya"]) == 0
+    assert "alpha is taken to be the rank" in capsys.readouterr().err
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 12}))
+    assert read_lora(file, FLOW)[0].alpha == 12
+    (tmp_path / "adapter_config.json").unlink()
+    with pytest.raises(ConfigError, match=r"there is no adapter_config\.json beside it"):
+        read_lora(file.rename(tmp_path / "adapter_model.safetensors"), FLOW)
+
+
+@pytest.mark.parametrize(("kind", "algorithm"), [(lora, "lora"), (lokr, "lokr"), (loha, "loha")])
+@pytest.mark.parametrize("container", ["diffusion_model.", "lycoris_"])
+def test_training_goes_on_from_the_model_with_the_adapter(
+    kind: Any, algorithm: str, container: str, flow: Any, tmp_path: Path
+) -> None:
+    base = flow("z_image")
+    settings: dict[str, Any] = {"family": "z_image", "base_model": str(base), "method": "lora"}
+    config = TrainConfig.model_validate({**settings, "lora_algorithm": algorithm})
+    rows, columns = load_family(config).model.get_submodule(f"transformer.{LAYER}").weight.shape
+    tensors, delta = kind(rows, columns)
+    file = written(tmp_path, {named(container, LAYER): tensors})
+    config = TrainConfig.model_validate({**settings, "lora_algorithm": algorithm, "lora_from": str(file)})
+    family = load_family(config)
+    before = family.model.get_submodule(f"transformer.{LAYER}").weight.detach().clone()
+    prepare_model(family, config, Precision(config.precision, CPU))
+    layer: Any = family.model.get_submodule(f"transformer.{LAYER}")
+    found = random(5, columns)
+    wanted = found @ (before + delta).T + (0 if layer.get_base_layer().bias is None else layer.get_base_layer().bias)
+    assert (layer(found) - wanted).abs().max() <= 1e-5
