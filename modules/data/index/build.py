@@ -16,6 +16,7 @@ from modules.config.sections.data import DataSettings
 from modules.data.index.buckets import Bucket, assign_buckets, make_buckets
 from modules.data.index.column_store import Column, StringColumn, write_columns
 from modules.data.index.concept_rows import ConceptRows, index_concept
+from modules.data.index.findings import Findings
 from modules.data.index.index import Index, IndexHeader, ProgressCallback, index_path, load_index, no_progress
 from modules.data.index.scan import FolderScan, scan_concept
 from modules.data.rng import hash_uint64, to_unit_interval
@@ -53,6 +54,7 @@ def build_index(
             dict(scans[n].other_files.most_common(_NAMED_SUFFIXES)) if n in scans else {}
             for n in range(len(settings.concepts))
         ),
+        findings=tuple(concepts[n].findings if n in concepts else Findings() for n in range(len(settings.concepts))),
     )
     _refuse_empty(columns, header, list(scans.values()))
     _store(path, columns, header)
@@ -94,6 +96,7 @@ def _joined(concepts: list[ConceptRows]) -> dict[str, Column]:
     for name, texts in (
         ("path", [path for rows in concepts for path in rows.paths]),
         ("caption", [caption for rows in concepts for caption in rows.captions]),
+        ("mask", [mask for rows in concepts for mask in rows.masks]),
     ):
         packed = StringColumn.pack(texts)
         columns[f"{name}_blob"], columns[f"{name}_starts"] = packed.blob, packed.starts

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from modules.config import Concept
 from modules.data.cache.keys import ViewKeys
-from modules.data.index.captions import _one_line
+from modules.data.index.caption_lists import one_line
 from modules.data.loading.loader import augment_caption
 from modules.data.rng import SampleRng
 from tests.data.helpers import config_for, index_of, write_image
@@ -238,4 +238,4 @@ def test_a_whole_file_and_its_lines_have_different_keys(folder: Path) -> None:
 
 
 def test_a_long_row_of_blanks_takes_no_quadratic_time() -> None:
-    assert _one_line(" " * 3_000_000 + "a \r\n \n b\n" + " " * 3_000_000) == "a b"
+    assert one_line(" " * 3_000_000 + "a \r\n \n b\n" + " " * 3_000_000) == "a b"

@@ -56,7 +56,7 @@ class Fuzzer:
         scan = scan_concept(concept, with_masks=False)
         captions, problems = Captions(concept, scan), []
         for path, stamps in zip(scan.paths, scan.stamps.tolist(), strict=True):
-            found, state = captions.find(path.decode(), has_text_file=stamps[1][0] >= 0)
+            found, state, _ = captions.find(path.decode(), has_caption_file=stamps[1][0] >= 0)
             packed = pack_captions(found)
             assert len(unpack_captions(packed)) == max(1, len(found)), "other captions come out of the index"
             problems += [state.explain()] if state else []

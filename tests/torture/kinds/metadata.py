@@ -66,7 +66,7 @@ class Fuzzer:
         captions = Captions(concept, scan)
         captions.read_metadata()
         for path in scan.paths:
-            found, _ = captions.find(path.decode(), has_text_file=False)
+            found, _, _ = captions.find(path.decode(), has_caption_file=False)
             pack_captions(found).decode()
             assert all(isinstance(each, str) and "\n" not in each for each in found)
         rows = index_concept(0, scan, concept, None, no_progress)
