@@ -33,8 +33,21 @@ def build_index(
     Bucket sides are multiples of `size_step` pixels; `seed` chooses the validation split.
     Raises DataError if no image is left to train on, TandemError if `cache_dir` cannot be written.
     """
-    check_concepts(settings)
     path = index_path(settings, seed, size_step, cache_dir)
+    _store(path, *_index_columns(path, settings, seed, size_step, progress))
+    return load_index(path)
+
+
+def read_index(settings: DataSettings, seed: int, size_step: int, cache_dir: Path) -> Index:
+    """As `build_index`, but nothing is written."""
+    path = index_path(settings, seed, size_step, cache_dir)
+    return Index(path, *_index_columns(path, settings, seed, size_step, no_progress))
+
+
+def _index_columns(
+    path: Path, settings: DataSettings, seed: int, size_step: int, progress: ProgressCallback
+) -> tuple[dict[str, Column], IndexHeader]:
+    check_concepts(settings)
     scans = {n: scan_concept(c, settings.masked_training) for n, c in enumerate(settings.concepts) if c.enabled}
     previous = _previous_index(path)
     total, concepts = sum(len(scan.paths) for scan in scans.values()), dict[int, ConceptRows]()
@@ -57,8 +70,7 @@ def build_index(
         findings=tuple(concepts[n].findings if n in concepts else Findings() for n in range(len(settings.concepts))),
     )
     _refuse_empty(columns, header, list(scans.values()))
-    _store(path, columns, header)
-    return load_index(path)
+    return columns, header
 
 
 def in_validation_split(path_hash: NDArray[np.uint64], seed: int, share: float) -> NDArray[np.bool_]:

@@ -219,6 +219,7 @@ class Captions:
             record = decode_json(text or "", only_finite=False)
         except FileFault:
             return None
+        record = {"text": record} if isinstance(record, str) else record
         if not isinstance(record, dict) or set(keys).isdisjoint(record):
             return None
         return record_texts(record, keys, joins=True)

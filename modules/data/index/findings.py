@@ -1,4 +1,4 @@
-"""What a concept's folder holds besides images with captions: JSON in the index, so the names are part of the format."""
+"""What a concept's folder holds besides images with captions: JSON in the index, so names are part of the format."""
 
 from __future__ import annotations
 

@@ -51,6 +51,7 @@ class FolderScan:
     second_captions: dict[bytes, str] = field(default_factory=dict)  # image -> a caption file that is not used
     mask_at: dict[bytes, str] = field(default_factory=dict)  # image -> its mask, if that is not NAME + mask_suffix
     caption_extensions: tuple[str, ...] = (".txt",)  # where captions are expected: NAME + the first that exists
+    other_extensions: tuple[str, ...] = ()  # and those that are looked for besides, the first that exists
     metadata: list[tuple[str, Stamp]] = field(default_factory=list)  # relative path, stamp
     lists: list[tuple[str, Stamp]] = field(default_factory=list)  # the same of other files with captions of many images
     spare_texts: list[str] = field(default_factory=list)  # relative paths of caption files that belong to no image
@@ -103,7 +104,8 @@ def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:
 
     Raises DataError if the folder does not exist or cannot be listed.
     """
-    scan = FolderScan(concept_root(concept), caption_extensions=concept.caption_extensions)
+    others = () if concept.caption_source == "txt" else (".txt", ".caption", ".json")
+    scan = FolderScan(concept_root(concept), caption_extensions=concept.caption_extensions, other_extensions=others)
     try:
         pending = [(scan.root, "", os.stat(scan.root))]
         with os.scandir(scan.root):
@@ -178,9 +180,10 @@ def _scan_folder(
             elif suffix in UNSUPPORTED_SUFFIXES:
                 what = f"skipped: {suffix} images are not supported; convert this one to PNG, JPEG or WebP"
                 scan.problems.append(Problem(entry.path, what))
-    beside = {stem: found[name] for stem, name in _masks_among(images)} if images else {}
-    if beside:
-        names = {name for _, name in _masks_among(images)}
+    pairs = _masks_among(images)
+    beside = {stem: found[name] for stem, name in pairs}
+    if pairs:
+        names = {name for _, name in pairs}
         images = [each for each in images if each[0] not in names]
         for name in sorted(names):
             scan.add_mask(prefix + name)
@@ -222,15 +225,11 @@ def _captions_of(
     spare = {_with_lower_suffix(text): text for text in texts if text not in taken}
     if not spare:
         return captions
-    endings = [*(each.lower() for each in extensions), ".txt", ".caption"]
-    for name, stem in images:
-        others = [
-            *(stem + each for each in endings),
-            *(name + each for each in endings),
-            f"{stem}.json",
-            f"{name}.json",
-        ]
-        beside = [spare[each] for each in dict.fromkeys(others) if each in spare]
+    endings = dict.fromkeys([*(each.lower() for each in extensions), *scan.other_extensions])
+    names = {os.path.splitext(text)[0] for text in spare}  # most folders have only a few, such as a README.txt
+    for name, stem in [each for each in images if each[0] in names or each[1] in names]:
+        others = [place + each for each in endings for place in (stem, name)]
+        beside = [spare[each] for each in others if each in spare]
         taken.update(beside)
         path = os.fsencode(prefix + name)
         if beside and name not in captions:
@@ -281,6 +280,9 @@ def _pair_masks(scan: FolderScan, with_masks: bool) -> None:
                 continue
             stamps[number, 2] = stamps[row, 0]
             scan.mask_at[scan.paths[number]] = path
+    for row in dropped:
+        scan.caption_at.pop(scan.paths[row], None)
+        scan.second_captions.pop(scan.paths[row], None)
     kept = [row for row in range(len(scan.paths)) if row not in dropped]
     scan.flat_stamps = array("q", stamps[kept].tobytes())
     scan.paths = [scan.paths[row] for row in kept]
