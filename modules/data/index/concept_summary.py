@@ -206,9 +206,7 @@ def _places(concept: Concept, counts: list[int], findings: Findings) -> dict[str
     found = {
         " and ".join(metadata): counts[CaptionPlace.METADATA],
         " or ".join(f"NAME{each}" for each in concept.caption_extensions): counts[CaptionPlace.FILE],
-        **(
-            findings.caption_files if others else {" or ".join(findings.caption_files): counts[CaptionPlace.OTHER_FILE]}
-        ),
+        **(findings.caption_files if is_exact else {" or ".join(findings.caption_files): others}),
         " and ".join(lists): counts[CaptionPlace.LIST],
         "file names": counts[CaptionPlace.FILE_NAME],
         "folder names": counts[CaptionPlace.FOLDER_NAME],
