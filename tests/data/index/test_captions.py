@@ -57,7 +57,7 @@ def test_folder_names_and_no_captions(folder: Path) -> None:
 
 
 def test_unreadable_and_empty_text_files_are_reported(folder: Path) -> None:
-    (folder / "red_cat.txt").write_bytes("katze".encode("utf-16"))
+    (folder / "red_cat.txt").write_bytes(b"\xff\xfea\0b")  # half a character of UTF-16
     (folder / "10_dog/blue_dog.txt").write_text(" \n")
     found, problems = captions(folder, "txt")
     assert set(found.values()) == {("",)}
@@ -92,7 +92,7 @@ def test_metadata_overrides_text_files(folder: Path) -> None:
         ("[" * 100_000, "line 1 is nested too deeply"),
         ('{"file_name": "red_cat.png", "text": 1e999}', "line 1 has a number that is too large"),
         ("x\n" * 100, "80 more lines are no JSON objects"),
-        (b"\xff\xfe", "it is not UTF-8 text"),
+        (b"\xff\xfe\0", "it is not UTF-8 text"),
         (None, "it is a named pipe, not a file"),
     ],
 )
