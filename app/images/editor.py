@@ -287,14 +287,15 @@ def read_only_reason(image: IndexedImage, files: CaptionFiles) -> str:
     source = files.source
     if source in ("file_name", "folder_name", "metadata", "none"):
         return _READ_ONLY_REASONS[source]
+    if source != "auto" or not image.caption:
+        return ""
     file = files.file(image.file)
     try:
-        is_missing = read_caption(file) is None
+        return _READ_ONLY_REASONS["auto"] if read_caption(file) is None else ""
     except FileFault as fault:
         return f"{file.name} {fault}, so it cannot be edited here."
     except OSError:
-        is_missing = True
-    return _READ_ONLY_REASONS["auto"] if source == "auto" and image.caption and is_missing else ""
+        return _READ_ONLY_REASONS["auto"]
 
 
 def _reason(error: OSError | FileFault) -> str:
