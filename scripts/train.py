@@ -153,8 +153,10 @@ def resume(config: TrainConfig, options: argparse.Namespace) -> int:
 
 
 def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
-    """Check what can be checked without reading images, show the plan, and start nothing."""
+    """Check what can be checked without decoding images, show data and plan, and start nothing."""
+    from modules.training.data.dry_run import data_lines
     from modules.training.loop.checks import check_startable
+    from modules.training.memory.model_setup import check_available
     from modules.training.memory.report import memory_lines
 
     check_start(config, require_multi_gpu=options.require_multi_gpu, token=options.token)
@@ -170,7 +172,9 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
         require_multi_gpu=options.require_multi_gpu,
     )
     memory = memory_lines(config, plan.world_size or 1)
-    echo("\n".join([*(f"Note: {note}" for note in notes), *memory, *preview(config, plan, hosts_of(options))]))
+    data, warnings = data_lines(config, check_available(config))
+    lines = [f"Note: {note}" for note in notes] + [f"Warning: {warning}" for warning in warnings]
+    echo("\n".join([*lines, *data, *memory, *preview(config, plan, hosts_of(options))]))
     return 0
 
 

@@ -39,8 +39,19 @@ class CaptionFiles:
 
     def file(self, image: Path) -> Path:
         """The caption file of an image: the first that exists, else the first that is looked for."""
-        files = [image.with_suffix(each) for each in self.extensions]
-        return next((file for file in files if file.exists()), files[0])
+        return next(iter(self.files(image)), image.with_suffix(self.extensions[0]))
+
+    def files(self, image: Path) -> list[Path]:
+        """All texts beside an image that may hold its caption, in the order in which training looks for them."""
+        expected = [image.with_suffix(each) for each in self.extensions]
+        endings = dict.fromkeys((*self.extensions, *((".txt", ".caption") if self.source == "auto" else ())))
+        others = [
+            file
+            for ending in endings
+            for each in (ending, ending.upper())
+            for file in (image.with_suffix(each), image.with_name(image.name + each))
+        ]
+        return [file for file in dict.fromkeys((*expected, *others)) if file.exists()]
 
     def caption(self, text: str) -> str:
         """What is trained on of the text of a caption file: one caption per line, or the only one."""

@@ -32,8 +32,8 @@ _HINTS: Final[dict[CaptionLines, str]] = {
 }
 _SAVING: Final = "Saved when you leave the field; Ctrl+Enter saves immediately, Esc reverts."
 _READ_ONLY_REASONS: Final = {
-    "auto": "This caption comes from the folder's metadata or from the file name. To edit captions here, set "
-    "the folder's caption source to “txt”.",
+    "auto": "This caption comes from a file with captions of many images, a record (NAME.json), another folder or the "
+    "file name. To edit captions here, set the folder's caption source to “txt”.",
     "file_name": "The folder's settings use the file name as the caption.",
     "folder_name": "The folder's settings use the folder name as the caption.",
     "metadata": "The captions come from the folder's metadata file; edit them there.",
@@ -287,16 +287,15 @@ def read_only_reason(image: IndexedImage, files: CaptionFiles) -> str:
     source = files.source
     if source in ("file_name", "folder_name", "metadata", "none"):
         return _READ_ONLY_REASONS[source]
-    if source == "auto" and image.caption and _text(files.file(image.file)) is None:
-        return _READ_ONLY_REASONS["auto"]
-    return ""
-
-
-def _text(file: Path) -> str | None:
+    if source != "auto" or not image.caption:
+        return ""
+    file = files.file(image.file)
     try:
-        return read_caption(file)
-    except (OSError, FileFault):
-        return None
+        return _READ_ONLY_REASONS["auto"] if read_caption(file) is None else ""
+    except FileFault as fault:
+        return f"{file.name} {fault}, so it cannot be edited here."
+    except OSError:
+        return _READ_ONLY_REASONS["auto"]
 
 
 def _reason(error: OSError | FileFault) -> str:

@@ -16,7 +16,7 @@ from modules.config.captions import CaptionState
 from modules.files import expand_home
 
 # The settings that determine the result of a survey.
-SURVEY_SETTINGS = ("concepts", "resolution", "aspect_ratio_bucketing", "masked_training")
+SURVEY_SETTINGS = ("concepts", "resolution", "aspect_ratio_bucketing", "masked_training", "validation_split", "seed")
 _COUNTED: Final = {
     "broken": "unreadable",
     "caption": "without a caption",
@@ -62,6 +62,7 @@ class ConceptFolder:
     images: list[IndexedImage] = field(default_factory=list)
     error: str = ""
     problems: Counter[str] = field(default_factory=Counter)  # by kind
+    summary: list[str] = field(default_factory=list)  # what a run says of it before training, line by line
 
 
 @dataclass
@@ -99,7 +100,9 @@ class ImageIndex:
                 self.problems.append(ImageProblem(number, file, str(record["kind"]), str(record["what"])))
                 self._folder(number).problems[str(record["kind"])] += 1
             case "concept":
-                self._folder(_integer(record["concept"])).error = str(record.get("error", ""))
+                folder, summary = self._folder(_integer(record["concept"])), record.get("summary", [])
+                assert isinstance(summary, list)
+                folder.error, folder.summary = str(record.get("error", "")), [str(line) for line in summary]
             case "error":
                 self.error = str(record["message"])
             case "buckets":

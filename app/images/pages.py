@@ -42,6 +42,7 @@ _POLL_MS = 100
 _DEFAULT_SIZE_STEP = 8  # pixels; until the family is known
 MOST_TAGS = 5000
 _BAR = 22
+_SUMMARY_LINES: Final = 12
 _TAGS: Final = "Press Enter or double-click to show the images with this tag."
 _NO_TAGS: Final = "No tags: no image has a caption yet."
 _FIRST_RESULT: Final = 200  # images before the first partial result; doubles after each
@@ -74,6 +75,7 @@ class ImagePages(tk.Frame):
         self._summary.pack(side="left")
         Button(head, "Reload", self.reload, style="quiet", bg=theme.WINDOW).pack(side="right")
         self._error = text(self, colour=theme.BAD, bg=theme.WINDOW, wrap=900)
+        self._folders = text(self, font="small", colour=theme.MUTED, bg=theme.WINDOW, wrap=900)
         self._card = card(self)
         self._card.pack(fill="both", expand=True)
         self.bind("<Destroy>", self._on_destroy, add="+")
@@ -174,6 +176,13 @@ class ImagePages(tk.Frame):
             self._error.pack(fill="x", pady=(0, theme.px(theme.UNIT)), before=self._card)
         else:
             self._error.pack_forget()
+        lines = [line for _, folder in sorted(found.folders.items()) for line in folder.summary]
+        more = [f"and {len(lines) - _SUMMARY_LINES:,} more lines"] if len(lines) > _SUMMARY_LINES else []
+        self._folders.configure(text="\n".join([*lines[:_SUMMARY_LINES], *more]))
+        if lines and self._page == "problems":
+            self._folders.pack(fill="x", pady=(0, theme.px(theme.UNIT)), before=self._card)
+        else:
+            self._folders.pack_forget()
 
     def _build_page(self, name: str) -> tk.Frame:
         if name == "images":

@@ -128,7 +128,7 @@ class _Folders:
             self._names[image.parent] = _images_by_stem(image.parent)
         others = self._names[image.parent][image.stem]
         others.discard(image.name)
-        return [] if others else [file for each in captions.extensions if (file := image.with_suffix(each)).is_file()]
+        return [] if others else [file for file in captions.files(image) if file.is_file()]
 
 
 def _images_by_stem(folder: Path) -> dict[str, set[str]]:

@@ -56,6 +56,7 @@ class Section(FormSection):
                 "caption_source",
                 "caption_lines",
                 "caption_extension",
+                "caption_column",
                 "prompt_prefix",
                 "tag_shuffle",
                 "tag_delimiter",

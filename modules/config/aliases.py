@@ -28,6 +28,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     ),
     "concepts.*.caption_lines": ("enable_wildcard", "disable_multiline_split", "multiline captions"),
     "concepts.*.caption_extension": ("caption_extention", "caption_ext", ".caption", "caption file"),
+    "concepts.*.caption_column": ("metadata column", "json field", "text_column"),
     "concepts.*.prompt_prefix": ("instance_prompt", "trigger_word", "class_tokens", "token"),
     "concepts.*.tag_shuffle": ("enable_tag_shuffling", "shuffle_caption", "shuffle_tokens"),
     "concepts.*.tag_delimiter": ("caption_separator",),

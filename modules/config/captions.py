@@ -30,6 +30,7 @@ class CaptionState(IntEnum):
     UNREADABLE = 2
     EMPTY = 3
     CONTROL = 4  # used, but it contains more than text
+    OTHER_ENCODING = 5  # used, but an encoding had to be found for it
 
     def explain(self) -> str:
         """The state in plain words, for problems.txt."""
@@ -40,4 +41,18 @@ class CaptionState(IntEnum):
             CaptionState.EMPTY: "its caption is empty",
             CaptionState.CONTROL: "its caption contains control characters; it is used with them, but without NUL "
             "characters",
+            CaptionState.OTHER_ENCODING: "its caption file is not UTF-8; it was read in the encoding that its folder's "
+            "captions seem to have",
         }[self]
+
+
+class CaptionPlace(IntEnum):
+    """Where the caption of an image was found. The numbers are stored in the index."""
+
+    NOWHERE = 0
+    METADATA = 1  # metadata.jsonl or metadata.csv
+    FILE = 2  # NAME + caption_extension
+    OTHER_FILE = 3  # such as NAME.caption, NAME.jpg.txt, captions/NAME.txt or NAME.json
+    LIST = 4  # such as metadata.json or captions.txt
+    FILE_NAME = 5
+    FOLDER_NAME = 6

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from modules.config import Concept
+from modules.data.index.concept_summary import ConceptSummary, count_of, summarize_concepts
 from modules.data.index.index import Index
 from modules.data.loading.loader import Examples
 from modules.data.loading.order import Order
-from modules.data.missing import CAPTION_SUFFIXES
-from modules.files import printable
 
 _WIDTH = 30  # characters
 _SHOWN_BUCKETS = 20
+_SHOWN_CONCEPTS = 12
 
 
 @dataclass(frozen=True)
@@ -30,22 +30,18 @@ class DatasetSummary:
     steps_per_epoch: int
     problems: int
     masks: int = 0  # training images that have one
-    passed_over: dict[str, int] = field(default_factory=dict)  # suffix -> files without image or caption
+    concepts: tuple[ConceptSummary, ...] = ()
 
     def lines(self) -> list[str]:
         """The summary as text for the terminal, with a histogram of the buckets."""
-        images = f"{self.images:,} image{'s' * (self.images != 1)}"
         validation = f", {self.validation_images:,} more for validation and test" if self.validation_images else ""
-        problems = (
-            f", {self.problems:,} problem{'s' * (self.problems != 1)} (see problems.txt)" if self.problems else ""
-        )
-        steps = f"{self.steps_per_epoch:,} step{'s' * (self.steps_per_epoch != 1)} per epoch"
-        samples = f"{self.epoch_size:,} sample{'s' * (self.epoch_size != 1)}, {self.effective_batch:,} per step"
+        problems = f", {count_of(self.problems, 'problem')} (see problems.txt)" if self.problems else ""
+        steps = f"{count_of(self.steps_per_epoch, 'step')} per epoch"
+        samples = f"{count_of(self.epoch_size, 'sample')}, {self.effective_batch:,} per step"
         masks = f", {self.masks:,} with a mask" if self.masks else ""
-        others = ", ".join(f"{count:,} {suffix or 'without suffix'}" for suffix, count in self.passed_over.items())
         return [
-            f"{images}{masks}{validation}{problems}",
-            *([f"Passed over, being no images that Tandem reads: {printable(others, 300)}"] if others else []),
+            f"{count_of(self.images, 'image')}{masks}{validation}{problems}",
+            *concept_lines(self.concepts),
             f"{steps}: {samples}",
             *self._histogram(),
         ]
@@ -60,15 +56,24 @@ class DatasetSummary:
         return [*lines, f"  and {len(rest):,} more sizes with {sum(rest):,} images"] if rest else lines
 
 
+def concept_lines(concepts: Sequence[ConceptSummary]) -> list[str]:
+    """The summaries of the first concepts as text."""
+    more = len(concepts) - _SHOWN_CONCEPTS
+    lines = [line for summary in concepts[:_SHOWN_CONCEPTS] for line in summary.lines()]
+    return [*lines, f"and {count_of(more, 'more concept')}"] if more > 0 else lines
+
+
 def summarize_dataset(
-    index: Index, examples: Examples, order: Order, captions: Collection[str] = CAPTION_SUFFIXES
+    index: Index,
+    examples: Examples,
+    order: Order,
+    concepts: tuple[Concept, ...] = (),
+    *,
+    uses_masks: bool = False,
 ) -> DatasetSummary:
-    """The summary of a run's dataset; files with the suffixes `captions` are not passed over."""
+    """The summary of a run's dataset, and of each of its concepts."""
     training = examples.usable & ~index.validation
     names, counts = np.unique(index.bucket[training], return_counts=True)
-    others = sum((Counter(found) for found in index.header.other_files), Counter[str]())
-    for suffix in [each for each in others if each in captions or " " in each or each == "unreadable"]:
-        del others[suffix]
     found = sorted(zip(counts.tolist(), names.tolist(), strict=True), reverse=True)
     return DatasetSummary(
         images=int(training.sum()),
@@ -79,5 +84,5 @@ def summarize_dataset(
         steps_per_epoch=order.steps_per_epoch,
         problems=len(index.problems()) + len(examples.problems),
         masks=int((training & (index.mask_file[:, 0] >= 0)).sum()),
-        passed_over=dict(others.most_common()),
+        concepts=tuple(summarize_concepts(concepts, index, uses_masks=uses_masks)),
     )

@@ -27,6 +27,7 @@ _JPEG_END = b"\xff\xd9"
 _JPEG_SCAN = 0xDA
 _BMP_INFO_HEADER = 40  # bytes; smaller ones are OS/2's
 _HEAD_BYTES = 34
+SIGNATURE_BYTES = 12
 _TAILS = (1 << 10, 64 << 10)  # bytes: where an end is, and where it is before appended data
 _BYTES_PER_PIXEL = 8  # decoded and converted: Pillow keeps 4 bytes a pixel for RGB, too
 _MEMORY_LIMIT = 1 << 30  # bytes of decoded images at once in a process
@@ -80,6 +81,12 @@ def open_image(source: str | Path | bytes) -> Iterator[Image.Image]:
         Image.open(opened, formats=IMAGE_FORMATS) as image,
     ):
         yield image
+
+
+def has_image_signature(head: bytes) -> bool:
+    """Whether a file that begins with these SIGNATURE_BYTES is a PNG, JPEG, WebP or BMP."""
+    is_bmp = head.startswith(b"BM") and head[6:10] == bytes(4)  # reserved
+    return is_bmp or head.startswith((_PNG_SIGNATURE, _JPEG_START)) or (head[:4] == b"RIFF" and head[8:] == b"WEBP")
 
 
 def memory_to_decode(image: Image.Image) -> AbstractContextManager[None]:

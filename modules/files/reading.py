@@ -59,8 +59,9 @@ def file_size(path: str | Path) -> int:
 def read_bytes(path: str | Path, limit: int = TEXT_LIMIT) -> bytes:
     """All bytes of a regular file of at most `limit` bytes; raises OSError or FileFault."""
     with open_regular(path) as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
+        is_larger = os.fstat(file.fileno()).st_size > limit  # known without reading it
+        data = b"" if is_larger else file.read(limit + 1)
+    if is_larger or len(data) > limit:
         raise FileFault(f"is larger than {_size(limit)}")
     return data
 

@@ -86,9 +86,9 @@ class RunReport:
         self._events.write("phase", phase=name, **counted)
         self._terminal.phase(name, done, total, unit)
 
-    def data(self, lines: Sequence[str]) -> None:
-        """What there is to train on, line by line."""
-        self._events.write("data", lines=list(lines))
+    def data(self, lines: Sequence[str], concepts: Sequence[Mapping[str, object]] = ()) -> None:
+        """What there is to train on, line by line, and the record of each concept."""
+        self._events.write("data", lines=list(lines), concepts=list(concepts))
         for line in lines:
             self.note(line)
 

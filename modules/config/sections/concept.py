@@ -89,10 +89,11 @@ class Concept(Section):
         title="Caption source",
         titles={"auto": "Automatic", "txt": ".txt file"},
         help="txt: a text file next to each image with the same name. file_name or folder_name: that name is the "
-        "caption. metadata: metadata.jsonl or metadata.csv in the folder. label: their column `label` or `class`, for "
-        "image classifiers. none: no captions. auto: an image's entry in the metadata, else its text file; the file "
-        "name only if the folder has neither. With auto, image classifiers take the label, or without metadata the "
-        "folder's name.",
+        "caption. metadata: files with captions of many images, such as metadata.jsonl, metadata.csv or captions.txt, "
+        "or records (NAME.json). label: their column `label` or `class`, for image classifiers. none: no captions. "
+        "auto: the first of an image's entry in metadata.jsonl or metadata.csv, its text file, its record and its "
+        "entry in another list; the file name only if the folder has none of these. With auto, image classifiers take "
+        "the label, or without metadata the folder's name.",
         resume="warn",
     )
     caption_lines: CaptionLines = setting(
@@ -112,6 +113,17 @@ class Concept(Section):
         depends_on="caption_source=auto|txt",
         advanced=True,
         min_length=1,
+        resume="warn",
+    )
+    caption_column: str = setting(
+        "",
+        title="Caption column",
+        help="The column, or field, of metadata files and records that holds the captions, if it has an unusual name. "
+        "Empty: text, caption, prompt, description or tags, the first that there is; label or class with the caption "
+        "source label.",
+        empty="text, caption, prompt, description or tags",
+        depends_on="caption_source=auto|metadata|label",
+        advanced=True,
         resume="warn",
     )
     prompt_prefix: str = setting(

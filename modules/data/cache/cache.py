@@ -16,7 +16,6 @@ from modules.data.cache.reader import CachedExamples, Slots
 from modules.data.cache.shards import ShardWriter
 from modules.data.index.index import Index, ProgressCallback, no_progress
 from modules.data.index.problems import Problem
-from modules.data.index.scan import mask_path
 from modules.data.rng import UInt64Array, hash_bytes, hash_uint64
 
 
@@ -134,7 +133,7 @@ class Cache:
             return WHOLE_MASK
         size, mtime_ns = self._index.mask_file[row].tolist()
         concept = self._settings.concepts[self._index.concept[row]]
-        return manifest.contents.get((mask_path(path, concept), size, mtime_ns))
+        return manifest.contents.get((self._index.mask(row, concept.mask_suffix), size, mtime_ns))
 
     def _reason(self, row: int, manifest: CacheManifest) -> Problem:
         path = self._index.file(row)

@@ -32,7 +32,6 @@ from modules.data.index.images import (
     suppress_pillow_warnings,
 )
 from modules.data.index.index import Index, ProgressCallback
-from modules.data.index.scan import mask_path
 from modules.files import open_regular
 
 # (examples of one bucket, size of a full batch) -> the tensors to cache of each example
@@ -150,7 +149,7 @@ class Encoder:
             return None, NO_MASK
         if not self._index.has_mask(row):
             return None, WHOLE_MASK
-        path = mask_path(self._index.file(row), self._settings.concepts[self._index.concept[row]])
+        path = self._index.mask(row, self._settings.concepts[self._index.concept[row]].mask_suffix)
         size, mtime_ns = self._index.mask_file[row].tolist()
         return self._read(path, (size, mtime_ns), prepared)
 

@@ -16,6 +16,7 @@ from modules.config.sections.data import DataSettings
 from modules.data.index.buckets import Bucket, assign_buckets, make_buckets
 from modules.data.index.column_store import Column, StringColumn, write_columns
 from modules.data.index.concept_rows import ConceptRows, index_concept
+from modules.data.index.findings import Findings
 from modules.data.index.index import Index, IndexHeader, ProgressCallback, index_path, load_index, no_progress
 from modules.data.index.scan import FolderScan, scan_concept
 from modules.data.rng import hash_uint64, to_unit_interval
@@ -32,8 +33,21 @@ def build_index(
     Bucket sides are multiples of `size_step` pixels; `seed` chooses the validation split.
     Raises DataError if no image is left to train on, TandemError if `cache_dir` cannot be written.
     """
-    check_concepts(settings)
     path = index_path(settings, seed, size_step, cache_dir)
+    _store(path, *_index_columns(path, settings, seed, size_step, progress))
+    return load_index(path)
+
+
+def read_index(settings: DataSettings, seed: int, size_step: int, cache_dir: Path) -> Index:
+    """As `build_index`, but nothing is written."""
+    path = index_path(settings, seed, size_step, cache_dir)
+    return Index(path, *_index_columns(path, settings, seed, size_step, no_progress))
+
+
+def _index_columns(
+    path: Path, settings: DataSettings, seed: int, size_step: int, progress: ProgressCallback
+) -> tuple[dict[str, Column], IndexHeader]:
+    check_concepts(settings)
     scans = {n: scan_concept(c, settings.masked_training) for n, c in enumerate(settings.concepts) if c.enabled}
     previous = _previous_index(path)
     total, concepts = sum(len(scan.paths) for scan in scans.values()), dict[int, ConceptRows]()
@@ -53,10 +67,10 @@ def build_index(
             dict(scans[n].other_files.most_common(_NAMED_SUFFIXES)) if n in scans else {}
             for n in range(len(settings.concepts))
         ),
+        findings=tuple(concepts[n].findings if n in concepts else Findings() for n in range(len(settings.concepts))),
     )
     _refuse_empty(columns, header, list(scans.values()))
-    _store(path, columns, header)
-    return load_index(path)
+    return columns, header
 
 
 def in_validation_split(path_hash: NDArray[np.uint64], seed: int, share: float) -> NDArray[np.bool_]:
@@ -94,6 +108,7 @@ def _joined(concepts: list[ConceptRows]) -> dict[str, Column]:
     for name, texts in (
         ("path", [path for rows in concepts for path in rows.paths]),
         ("caption", [caption for rows in concepts for caption in rows.captions]),
+        ("mask", [mask for rows in concepts for mask in rows.masks]),
     ):
         packed = StringColumn.pack(texts)
         columns[f"{name}_blob"], columns[f"{name}_starts"] = packed.blob, packed.starts

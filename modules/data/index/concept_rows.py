@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from modules.config import Concept
 from modules.config.captions import CaptionState
-from modules.data.index.captions import Captions, pack_captions
+from modules.data.index.captions import Captions, FoundCaption, pack_captions
 from modules.data.index.column_store import Column
+from modules.data.index.findings import CaptionFindings, Findings
 from modules.data.index.images import IMAGE_ERRORS, describe_image_error, read_image_size, suppress_pillow_warnings
 from modules.data.index.index import Index, ProgressCallback, no_progress
 from modules.data.index.problems import Problem
-from modules.data.index.scan import FolderScan, mask_path
+from modules.data.index.scan import FolderScan
 from modules.data.rng import hash_bytes
 
 RowIndices: TypeAlias = NDArray[np.int64]
@@ -37,9 +38,11 @@ class ConceptRows:
     columns: dict[str, Column]
     paths: list[bytes]
     captions: list[bytes]  # from `pack_captions`
+    masks: list[bytes]  # relative paths of those that are not NAME + mask_suffix, else empty
     origin: str  # Captions.origin
     problems: list[Problem]
     caption_faults: list[Problem]  # of the images whose state is CaptionState.UNREADABLE
+    findings: Findings
 
 
 def index_concept(
@@ -62,19 +65,23 @@ def usable_images(
 class _PreviousRows:
     """One concept's rows of the previous index, found by relative path."""
 
-    def __init__(self, index: Index | None, origin: str, rows: dict[bytes, int]) -> None:
-        self.index, self.origin, self._rows = index, origin, rows
+    def __init__(self, index: Index | None, origin: str, findings: Findings, rows: dict[bytes, int]) -> None:
+        self.index, self.origin, self.findings, self._rows = index, origin, findings, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
     @classmethod
     def of(cls, index: Index | None, root: str, number: int) -> _PreviousRows:
         if index is None or root not in index.header.roots:
-            return cls(None, "", {})
+            return cls(None, "", Findings(), {})
         roots = index.header.roots
         # Two concepts may share a folder; then the same position in the list is the same concept.
         number = number if roots[number : number + 1] == (root,) else roots.index(root)
         first, last = np.searchsorted(index.concept, [number, number + 1]).tolist()
         paths = index.paths.unpack(first, last)
-        return cls(index, index.header.origins[number], dict(zip(paths, range(first, last), strict=True)))
+        findings = index.header.findings[number] if index.header.findings else Findings()
+        return cls(index, index.header.origins[number], findings, dict(zip(paths, range(first, last), strict=True)))
 
     def rows(self, paths: list[bytes]) -> RowIndices:
         """int64 [paths]: the previous row of each path, -1 for new ones."""
@@ -106,7 +113,7 @@ class _RowBuilder:
         with suppress_pillow_warnings(), ThreadPoolExecutor(_THREADS) as pool:
             sizes = self._sizes(file, pool, progress)
             mask_sizes = self._mask_sizes(mask, sizes, pool)
-            texts, states, origin = self._captions(caption, pool)
+            texts, states, places = self._captions(caption, pool)
         keep = np.flatnonzero(self.usable)
         columns: dict[str, Column] = {
             "size": file[:, 0],
@@ -116,6 +123,7 @@ class _RowBuilder:
             "path_hash": self._path_hashes(),
             "caption_file": caption,
             "caption_state": states,
+            "caption_place": places,
             "mask_file": mask,
             "mask_size": mask_sizes,
         }
@@ -124,9 +132,11 @@ class _RowBuilder:
             {name: np.ascontiguousarray(column[keep]) for name, column in columns.items()},
             [self.paths[row] for row in keep.tolist()],
             [texts[row] for row in keep.tolist()],
-            origin,
+            [os.fsencode(self.scan.mask_at.get(self.paths[row], "")) for row in keep.tolist()],
+            self.captions.origin,
             self.problems,
             self.caption_faults,
+            self.findings,
         )
 
     def _sizes(self, file: RowIndices, pool: ThreadPoolExecutor, progress: ProgressCallback) -> NDArray[np.int32]:
@@ -153,7 +163,7 @@ class _RowBuilder:
             reused = self._unchanged(self.previous.index.mask_file, mask)
             mask_sizes[reused] = self.previous.index.mask_size[self.previous_row[reused]]
         changed = np.flatnonzero(~reused & (mask[:, 0] >= 0) & self.usable).tolist()
-        for row, size in _map(pool, changed, lambda row: _try_size(mask_path(self._file(row), self.concept))):
+        for row, size in _map(pool, changed, lambda row: _try_size(self._mask(row))):
             mask_sizes[row] = self._size_or_reject(row, f"its mask is {size}" if isinstance(size, str) else size)
         for row in np.flatnonzero((mask_sizes[:, 0] > 0) & self.usable).tolist():
             stretch = (mask_sizes[row, 0] / mask_sizes[row, 1]) / (sizes[row, 0] / sizes[row, 1])
@@ -162,13 +172,15 @@ class _RowBuilder:
                 self._size_or_reject(row, f"skipped: its mask has another shape ({shapes})")
         return mask_sizes
 
-    def _captions(self, caption: RowIndices, pool: ThreadPoolExecutor) -> tuple[list[bytes], NDArray[np.uint8], str]:
-        """Caption text and CaptionState of each image, and the origin of all."""
-        captions = Captions(self.concept, self.scan)
+    def _captions(
+        self, caption: RowIndices, pool: ThreadPoolExecutor
+    ) -> tuple[list[bytes], NDArray[np.uint8], NDArray[np.uint8]]:
+        """Caption text, CaptionState and CaptionPlace of each image."""
+        self.captions = captions = Captions(self.concept, self.scan)
         texts = [b""] * len(self.paths)
-        states = np.zeros(len(self.paths), dtype=np.uint8)
+        states, places = (np.zeros(len(self.paths), dtype=np.uint8) for _ in range(2))
         reused = np.zeros(len(self.paths), dtype=np.bool_)
-        index = self.previous.index
+        index, found_before = self.previous.index, CaptionFindings()
         if index is not None and self.previous.origin == captions.origin:
             reused = self._unchanged(index.caption_file, caption)
             reused[reused] = index.caption_state[self.previous_row[reused]] != CaptionState.UNREADABLE
@@ -176,22 +188,39 @@ class _RowBuilder:
             for row, old in zip(np.flatnonzero(reused).tolist(), self.previous_row[reused].tolist(), strict=True):
                 texts[row] = stored[old]
             states[reused] = index.caption_state[self.previous_row[reused]]
-            metadata = {os.path.join(self.scan.root, relative) for relative, _ in self.scan.metadata}
+            places[reused] = index.caption_place[self.previous_row[reused]]
+            found_before, captions.encoding = self.previous.findings.captions, self.previous.findings.encoding
+            metadata = {
+                os.path.join(self.scan.root, relative) for relative, _ in (*self.scan.metadata, *self.scan.lists)
+            }
             self.problems += [problem for problem in index.header.problems if problem.path in metadata]
         else:
             captions.read_metadata()
             self.problems += captions.problems
 
-        def find(row: int) -> tuple[tuple[str, ...], CaptionState]:
-            path = os.fsdecode(self.paths[row])
-            return captions.find(path, has_text_file=bool(caption[row, 0] >= 0))
+        def find(row: int) -> FoundCaption:
+            return captions.find(os.fsdecode(self.paths[row]), has_caption_file=bool(caption[row, 0] >= 0))
 
-        for row, (found, state) in _map(pool, np.flatnonzero(~reused & self.usable).tolist(), find):
-            texts[row] = pack_captions(found)
-            states[row] = state
-            if state == CaptionState.UNREADABLE:
+        def keep(row: int, found: FoundCaption) -> None:
+            texts[row], states[row], places[row] = pack_captions(found.captions), found.state, found.place
+            if found.state == CaptionState.UNREADABLE:
                 self.caption_faults.append(Problem(self._file(row), captions.faults[os.fsdecode(self.paths[row])]))
-        return texts, states, captions.origin
+
+        encoded = []
+        for row, found in _map(pool, np.flatnonzero(~reused & self.usable).tolist(), find):
+            keep(row, found)
+            if found.state == CaptionState.OTHER_ENCODING:
+                encoded.append(row)
+        if encoded:
+            for row, found in zip(
+                encoded, captions.find_encoded([os.fsdecode(self.paths[r]) for r in encoded]), strict=True
+            ):
+                keep(row, found)
+        if not reused.all() or len(self.previous) != int(self.usable.sum()):
+            has_file = (caption[:, 0] >= 0).tolist()
+            found_before = captions.findings([os.fsdecode(path) for path in self.paths], has_file)
+        self.findings = Findings.of(self.scan, found_before, captions.encoding)
+        return texts, states, places
 
     def _path_hashes(self) -> NDArray[np.uint64]:
         hashes = np.zeros(len(self.paths), dtype=np.uint64)
@@ -215,6 +244,11 @@ class _RowBuilder:
         self.usable[row] = False
         self.problems.append(Problem(self._file(row), size))
         return 0, 0
+
+    def _mask(self, row: int) -> str:
+        path = os.fsdecode(self.paths[row])
+        mask = self.scan.mask_at.get(self.paths[row], os.path.splitext(path)[0] + self.concept.mask_suffix)
+        return os.path.join(self.scan.root, mask)
 
     def _file(self, row: int) -> str:
         return os.path.join(self.scan.root, os.fsdecode(self.paths[row]))

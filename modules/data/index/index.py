@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modules.config import DataError
-from modules.config.captions import CaptionState
+from modules.config.captions import CaptionPlace, CaptionState
 from modules.config.sections.data import DataSettings
 from modules.data.index.buckets import Bucket
 from modules.data.index.captions import unpack_captions
 from modules.data.index.column_store import Column, StringColumn, map_columns
+from modules.data.index.findings import Findings
 from modules.data.index.problems import Problem
 from modules.data.index.scan import concept_root
 from modules.files import FileFault, decode_json, validate_record
@@ -41,6 +42,7 @@ class IndexHeader:
     problems: tuple[Problem, ...]  # of files that did not become rows, and of metadata and caption files
     files_seen: int
     other_files: tuple[dict[str, int], ...] = ()  # per concept: suffix -> files that are not images, the most first
+    findings: tuple[Findings, ...] = ()  # per concept; indexes of 0.1.0 have none
 
     def dump(self) -> str:
         """As JSON."""
@@ -52,6 +54,8 @@ class IndexHeader:
         header = validate_record(cls, decode_json(text))
         if len(header.origins) != len(header.roots):
             raise FileFault("has other origins than roots")
+        if header.findings and len(header.findings) != len(header.roots):
+            raise FileFault("has other findings than roots")
         return header
 
 
@@ -71,10 +75,12 @@ class Index:
         self.path_hash = cast("NDArray[np.uint64]", columns["path_hash"])  # of the relative path alone
         self.caption_file = cast("NDArray[np.int64]", columns["caption_file"])  # [rows, 2] size, mtime_ns; -1 without
         self.caption_state = cast("NDArray[np.uint8]", columns["caption_state"])  # CaptionState
+        self.caption_place = cast("NDArray[np.uint8]", columns["caption_place"])  # CaptionPlace
         self.mask_file = cast("NDArray[np.int64]", columns["mask_file"])  # [rows, 2] size, mtime_ns; -1 without
         self.mask_size = cast("NDArray[np.int32]", columns["mask_size"])  # [rows, 2] width, height; 0 without
         self.paths = _string_column(columns, "path")
         self.caption_texts = _string_column(columns, "caption")  # from `pack_captions`
+        self.masks = _string_column(columns, "mask")  # relative paths of those that are not NAME + mask_suffix
 
     def __len__(self) -> int:
         return len(self.concept)
@@ -111,6 +117,12 @@ class Index:
         """Whether a mask file belongs to the image (always false without masked_training)."""
         return bool(self.mask_file[row, 0] >= 0)
 
+    def mask(self, row: int, mask_suffix: str) -> str:
+        """The absolute path of the mask that the image has; `mask_suffix` is its concept's."""
+        path = self.relative_path(row)
+        mask = os.fsdecode(self.masks[row]) or os.path.splitext(path)[0] + mask_suffix
+        return os.path.join(self.header.roots[self.concept[row]], mask)
+
     def problems(self) -> list[Problem]:
         """All problems found when the index was built, of used and unused images."""
         found = list(self.header.problems)
@@ -130,7 +142,7 @@ def index_path(settings: DataSettings, seed: int, size_step: int, cache_dir: Pat
     concepts = [
         [
             *(concept_root(c), c.enabled, c.kind, c.include_subfolders, c.caption_source, c.mask_suffix),
-            *(c.caption_lines, *c.caption_extensions),
+            *(c.caption_lines, *c.caption_extensions, *([[c.caption_column]] if c.caption_column else [])),
         ]
         for c in settings.concepts
     ]
@@ -144,6 +156,7 @@ def load_index(path: Path) -> Index:
     """Memory-map the stored index. Raises DataError if it is missing or damaged."""
     try:
         columns, header = map_columns(path)
+        columns = _of_former_version(columns) | columns
         parsed = IndexHeader.parse(header)
         _check(columns, parsed)
         return Index(path, columns, parsed)
@@ -155,6 +168,16 @@ def load_index(path: Path) -> Index:
         ) from error
 
 
+def _of_former_version(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """What the columns that came later are in an index without them: 0.1.0 had captions and masks in one place each."""
+    rows = columns["concept"].size if "concept" in columns else 0
+    return {
+        "caption_place": np.zeros(rows, dtype=np.uint8),
+        "mask_blob": np.zeros(0, dtype=np.uint8),
+        "mask_starts": np.zeros(rows + 1, dtype=np.uint64),
+    }
+
+
 _PER_ROW = {
     **dict.fromkeys(("concept", "width", "height", "bucket"), (np.int32, ())),
     **dict.fromkeys(("size", "mtime_ns"), (np.int64, ())),
@@ -162,7 +185,7 @@ _PER_ROW = {
     "mask_size": (np.int32, (2,)),
     "validation": (np.bool_, ()),
     "path_hash": (np.uint64, ()),
-    "caption_state": (np.uint8, ()),
+    **dict.fromkeys(("caption_state", "caption_place"), (np.uint8, ())),
 }
 
 
@@ -172,7 +195,7 @@ def _check(columns: Mapping[str, Column], header: IndexHeader) -> None:
     for name, (dtype, shape) in _PER_ROW.items():
         if name not in columns or columns[name].dtype != dtype or columns[name].shape != (rows, *shape):
             raise ValueError(f"its column {name} has another type or length")
-    for name in ("path", "caption"):
+    for name in ("path", "caption", "mask"):
         blob, starts = columns.get(f"{name}_blob"), columns.get(f"{name}_starts")
         if blob is None or starts is None or blob.dtype != np.uint8 or starts.dtype != np.uint64:
             raise ValueError(f"its column {name} has another type or length")
@@ -181,6 +204,7 @@ def _check(columns: Mapping[str, Column], header: IndexHeader) -> None:
         if _falls(starts):
             raise ValueError(f"the texts of its column {name} overlap")
     limits = {"concept": len(header.roots), "bucket": len(header.buckets), "caption_state": len(CaptionState)}
+    limits["caption_place"] = len(CaptionPlace)
     for name, limit in limits.items():
         if rows and not 0 <= int(columns[name].min()) <= int(columns[name].max()) < limit:
             raise ValueError(f"its column {name} has a number out of range")

@@ -1,12 +1,15 @@
-"""Scanning a concept folder: its images, with size and mtime of each image, caption file and mask. Opens no file."""
+"""Scanning a concept folder: its images, with size and mtime of each image, caption file and mask. Opens only files
+whose name does not say what they are."""
 
 from __future__ import annotations
 
 import os
+import re
 from array import array
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +19,21 @@ from modules.config.sections.concept import IMAGE_SUFFIXES
 from modules.data.index.images import UNSUPPORTED_SUFFIXES
 from modules.data.index.links import describe_foreign_link, is_foreign_link
 from modules.data.index.problems import Problem
-from modules.files import whole_path
+from modules.files import FileFault, open_regular, whole_path
+from modules.files.images import SIGNATURE_BYTES, has_image_signature
 
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl")  # if both name an image, the later one wins
+LIST_NAMES: Final = frozenset(
+    {"metadata.json", "metadata.tsv", *(f"captions{each}" for each in (".csv", ".json", ".jsonl", ".tsv", ".txt"))}
+)
+MASK_ENDS: Final = ("-masklabel", "_masklabel", "-mask", "_mask")
+MASK_FOLDERS: Final = frozenset({"mask", "masks"})
+CONDITIONING_FOLDERS: Final = frozenset({"conditioning", "conditioning_data", "conditioning_images", "control"})
+_CAPTION_FOLDERS: Final = frozenset({"caption", "captions", "text", "texts", "txt"})
+_IMAGE_FOLDERS: Final = frozenset({"image", "images", "img", "imgs"})
+_MASKS_AND_MORE: Final = MASK_FOLDERS | CONDITIONING_FOLDERS
+_PAIRED_FOLDERS: Final = _MASKS_AND_MORE | _CAPTION_FOLDERS | _IMAGE_FOLDERS
+_IMAGE_AND_MORE: Final = re.compile(r"\.(jpe?g|png|webp|bmp)[^a-z0-9.]")  # as in URLs: .jpg?width=1024, .jpg!d
 _NEIGHBOURS = 1000  # images that a metadata file may lie beside, if it is a link
 Stamp: TypeAlias = tuple[int, int]  # size in bytes, mtime in ns
 NO_FILE: Stamp = (-1, -1)
@@ -32,10 +47,20 @@ class FolderScan:
     paths: list[bytes] = field(default_factory=list)
     # `stamps`, flat: as Python objects, a million images would be six million integers.
     flat_stamps: array[int] = field(default_factory=lambda: array("q"))
+    caption_at: dict[bytes, str] = field(default_factory=dict)  # image -> its caption file, if found elsewhere (below)
+    second_captions: dict[bytes, str] = field(default_factory=dict)  # image -> a caption file that is not used
+    mask_at: dict[bytes, str] = field(default_factory=dict)  # image -> its mask, if that is not NAME + mask_suffix
+    caption_extensions: tuple[str, ...] = (".txt",)  # where captions are expected: NAME + the first that exists
+    other_extensions: tuple[str, ...] = ()  # and those that are looked for besides, the first that exists
     metadata: list[tuple[str, Stamp]] = field(default_factory=list)  # relative path, stamp
+    lists: list[tuple[str, Stamp]] = field(default_factory=list)  # the same of other files with captions of many images
+    spare_texts: list[str] = field(default_factory=list)  # relative paths of caption files that belong to no image
+    conditioning: list[str] = field(default_factory=list)  # and of images in conditioning folders
+    has_pairs: bool = False  # whether a folder has the name of those with only captions or masks
     problems: list[Problem] = field(default_factory=list)
     other_files: Counter[str] = field(default_factory=Counter)  # suffix -> number of files that are not images
     masks: int = 0
+    mask_example: str = ""
 
     @property
     def stamps(self) -> NDArray[np.int64]:
@@ -47,12 +72,26 @@ class FolderScan:
         order = sorted(range(len(self.paths)), key=self.paths.__getitem__)
         self.flat_stamps = array("q", self.stamps[order].tobytes())
         self.paths = [self.paths[row] for row in order]
-        self.metadata.sort(key=lambda found: (found[0].count("/"), found[0]))
+        for files in (self.metadata, self.lists):
+            files.sort(key=lambda found: (found[0].count("/"), found[0]))
+
+    def caption_file(self, relative: str) -> str:
+        """The relative path of the caption file that the image has."""
+        found = self.caption_at.get(os.fsencode(relative))
+        if found is not None:
+            return found
+        names = [os.path.splitext(relative)[0] + each for each in self.caption_extensions]
+        return next((each for each in names[:-1] if os.path.lexists(os.path.join(self.root, each))), names[-1])
+
+    def add_mask(self, relative: str) -> None:
+        """Count a file that is a mask and no image to train on."""
+        self.masks += 1
+        self.mask_example = self.mask_example or relative
 
     @property
     def files_seen(self) -> int:
         """Number of files of any kind in the folder."""
-        return len(self.paths) + sum(self.other_files.values()) + self.masks
+        return len(self.paths) + sum(self.other_files.values()) + self.masks + len(self.conditioning)
 
 
 def concept_root(concept: Concept) -> str:
@@ -65,7 +104,8 @@ def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:
 
     Raises DataError if the folder does not exist or cannot be listed.
     """
-    scan = FolderScan(concept_root(concept))
+    others = () if concept.caption_source == "txt" else (".txt", ".caption", ".json")
+    scan = FolderScan(concept_root(concept), caption_extensions=concept.caption_extensions, other_extensions=others)
     try:
         pending = [(scan.root, "", os.stat(scan.root))]
         with os.scandir(scan.root):
@@ -90,14 +130,12 @@ def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:
         below = _scan_folder(scan, folder, prefix, concept, with_masks)
         if concept.include_subfolders:
             pending.extend(reversed(below))
+    if scan.has_pairs:
+        _pair_masks(scan, with_masks)
+        _pair_captions(scan)
     scan.sort()
     _refuse_foreign_metadata(scan)
     return scan
-
-
-def mask_path(image_path: str, concept: Concept) -> str:
-    """The path of the mask that belongs to an image."""
-    return os.path.splitext(image_path)[0] + concept.mask_suffix
 
 
 def _scan_folder(
@@ -111,40 +149,202 @@ def _scan_folder(
         scan.problems.append(Problem(folder, f"folder skipped: {error.strerror}"))
         return []
     subfolders: list[tuple[str, str, os.stat_result]] = []
-    extensions, mask_suffix = concept.caption_extensions, concept.mask_suffix
+    images: list[tuple[str, str]] = []  # name, and the name without its suffix
+    texts: list[str] = []
+    mask_suffix = concept.mask_suffix
+    text_suffixes = {
+        ".txt",
+        ".caption",
+        ".json",
+        *(os.path.splitext(f"x{e}")[1].lower() for e in scan.caption_extensions),
+    }
     for name in sorted(found):
         stem, dot, suffix = name.rpartition(".")
         suffix = dot + suffix.lower() if stem else ""
         entry = found[name]
         if suffix in IMAGE_SUFFIXES and not name.endswith(mask_suffix):
-            caption = next((found[stem + each] for each in extensions if stem + each in found), None)
-            mask = found.get(stem + mask_suffix)
-            _add_image(scan, entry, prefix + name, caption, mask if with_masks else None)
+            images.append((name, stem))
         elif _is_folder(entry):
             _add_folder(scan, entry, prefix + name, subfolders)
         elif name in METADATA_NAMES:
             scan.metadata.append((prefix + name, _stamp(entry)))
             scan.other_files[suffix] += 1
         elif name.endswith(mask_suffix):
-            scan.masks += 1
+            scan.add_mask(prefix + name)
+        elif (not suffix or _IMAGE_AND_MORE.match(suffix)) and _is_image(entry.path):
+            images.append((name, stem or name))
         else:
             scan.other_files[suffix] += 1
-            if suffix in UNSUPPORTED_SUFFIXES:
+            if suffix in text_suffixes or name.lower() in LIST_NAMES:
+                texts.append(name)
+            elif suffix in UNSUPPORTED_SUFFIXES:
                 what = f"skipped: {suffix} images are not supported; convert this one to PNG, JPEG or WebP"
                 scan.problems.append(Problem(entry.path, what))
+    pairs = _masks_among(images)
+    beside = {stem: found[name] for stem, name in pairs}
+    if pairs:
+        names = {name for _, name in pairs}
+        images = [each for each in images if each[0] not in names]
+        for name in sorted(names):
+            scan.add_mask(prefix + name)
+    captions = _captions_of(scan, prefix, images, texts, found)
+    for name, stem in images:
+        mask = (found.get(stem + mask_suffix) or beside.get(stem)) if with_masks else None
+        if mask is not None and mask.name != stem + mask_suffix:
+            scan.mask_at[os.fsencode(prefix + name)] = prefix + mask.name
+        _add_image(scan, found[name], prefix + name, captions.get(name), mask)
     return subfolders
+
+
+def _masks_among(images: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Of images such as NAME_mask.png beside another one of that NAME: (NAME, the mask), the one to use last."""
+    named = [(name, stem) for name, stem in images if stem.lower().endswith(MASK_ENDS)]
+    if not named:
+        return []
+    stems = {stem for _, stem in images}
+    pairs = [(stem[: -len(end)], name) for end in MASK_ENDS[::-1] for name, stem in named if stem.lower().endswith(end)]
+    return [(stem, name) for stem, name in pairs if stem in stems]
+
+
+def _captions_of(
+    scan: FolderScan,
+    prefix: str,
+    images: list[tuple[str, str]],
+    texts: list[str],
+    found: Mapping[str, os.DirEntry[str]],
+) -> dict[str, os.DirEntry[str]]:
+    """The caption file of each image of a folder that has one beside it. What else `texts` are goes into `scan`."""
+    extensions = scan.caption_extensions
+    captions = dict[str, os.DirEntry[str]]()
+    taken = set[str]()
+    for name, stem in images:
+        caption = next((found[stem + each] for each in extensions if stem + each in found), None)
+        if caption is not None:
+            captions[name] = caption
+            taken.add(caption.name)
+    spare = {_with_lower_suffix(text): text for text in texts if text not in taken}
+    if not spare:
+        return captions
+    endings = dict.fromkeys([*(each.lower() for each in extensions), *scan.other_extensions])
+    names = {os.path.splitext(text)[0] for text in spare}  # most folders have only a few, such as a README.txt
+    for name, stem in [each for each in images if each[0] in names or each[1] in names]:
+        others = [place + each for each in endings for place in (stem, name)]
+        beside = [spare[each] for each in others if each in spare]
+        taken.update(beside)
+        path = os.fsencode(prefix + name)
+        if beside and name not in captions:
+            captions[name] = found[beside[0]]
+            scan.caption_at[path] = prefix + beside.pop(0)
+        if beside:
+            scan.second_captions[path] = prefix + beside[0]
+    for text in spare.values():
+        if text in taken:
+            continue
+        if text.lower() in LIST_NAMES:
+            scan.lists.append((prefix + text, _stamp(found[text])))
+        else:
+            scan.spare_texts.append(prefix + text)
+    return captions
+
+
+def _with_lower_suffix(name: str) -> str:
+    stem, suffix = os.path.splitext(name)
+    return stem + suffix.lower()
+
+
+def _pair_masks(scan: FolderScan, with_masks: bool) -> None:
+    """Images in folders such as masks/ that have the name of another image are its masks, and no images themselves."""
+    rows = {row: path for row, path in enumerate(map(os.fsdecode, scan.paths)) if _in_folder(path, _MASKS_AND_MORE)}
+    if not rows:
+        return
+    images = _by_pair(path for row, path in enumerate(map(os.fsdecode, scan.paths)) if row not in rows)
+    numbers = {path: row for row, path in enumerate(scan.paths)}
+    stamps, dropped = scan.stamps, set[int]()
+    for row, path in rows.items():
+        owners = images.get(_pair(path), [])
+        dropped.update([row] if owners else [])
+        if owners and _in_folder(path, CONDITIONING_FOLDERS):
+            scan.conditioning.append(path)
+            continue
+        if owners:
+            scan.add_mask(path)
+        for owner in owners if with_masks else ():
+            number = numbers[os.fsencode(owner)]
+            mask, image = os.path.join(scan.root, path), os.path.join(scan.root, owner)
+            if stamps[number, 2, 0] >= 0:
+                continue  # it has one beside it
+            if is_foreign_link(mask, scan.root, [image]):
+                scan.problems.append(Problem(image, f"skipped: its mask {path} {describe_foreign_link(mask)}"))
+                scan.other_files["with a foreign mask"] += 1
+                dropped.add(number)
+                continue
+            stamps[number, 2] = stamps[row, 0]
+            scan.mask_at[scan.paths[number]] = path
+    for row in dropped:
+        scan.caption_at.pop(scan.paths[row], None)
+        scan.second_captions.pop(scan.paths[row], None)
+    kept = [row for row in range(len(scan.paths)) if row not in dropped]
+    scan.flat_stamps = array("q", stamps[kept].tobytes())
+    scan.paths = [scan.paths[row] for row in kept]
+
+
+def _pair_captions(scan: FolderScan) -> None:
+    """Texts in folders such as captions/ that have the name of an image without a caption belong to it."""
+    texts = _by_pair(text for text in scan.spare_texts if _in_folder(text, _CAPTION_FOLDERS))
+    if not texts:
+        return
+    stamps, used = scan.stamps, set[str]()
+    for row, path in enumerate(scan.paths):
+        relative = os.fsdecode(path)
+        found = [*texts.get(_pair(relative), ()), *texts.get(_pair(f"{relative}.txt"), ())]
+        found.sort(key=lambda text: text.lower().endswith(".json"))
+        used.update(found)
+        if found and stamps[row, 1, 0] < 0:
+            scan.caption_at[path] = found.pop(0)
+            stamps[row, 1] = _stamp_of(os.path.join(scan.root, scan.caption_at[path]))
+        if found:
+            scan.second_captions.setdefault(path, found[0])
+    scan.flat_stamps = array("q", stamps.tobytes())
+    scan.spare_texts = [text for text in scan.spare_texts if text not in used]
+
+
+def _pair(path: str) -> str:
+    """What images/a/b.jpg, masks/a/b.png and a/captions/b.txt have in common: a/b."""
+    *folders, name = path.split("/")
+    return "/".join([*(each for each in folders if each.lower() not in _PAIRED_FOLDERS), os.path.splitext(name)[0]])
+
+
+def _by_pair(paths: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        found.setdefault(_pair(path), []).append(path)
+    return found
+
+
+def _in_folder(path: str, names: frozenset[str]) -> bool:
+    return not names.isdisjoint(path.lower().split("/")[:-1])
 
 
 def _refuse_foreign_metadata(scan: FolderScan) -> None:
     images = [os.path.join(scan.root, os.fsdecode(path)) for path in scan.paths[:_NEIGHBOURS]]
-    kept = []
-    for relative, stamp in scan.metadata:
-        path = os.path.join(scan.root, relative)
-        if is_foreign_link(path, scan.root, images):
-            scan.problems.append(Problem(path, f"not read: it {describe_foreign_link(path)}"))
-        else:
-            kept.append((relative, stamp))
-    scan.metadata = kept
+    for files in (scan.metadata, scan.lists):
+        kept = []
+        for relative, stamp in files:
+            path = os.path.join(scan.root, relative)
+            if is_foreign_link(path, scan.root, images):
+                scan.problems.append(Problem(path, f"not read: it {describe_foreign_link(path)}"))
+            else:
+                kept.append((relative, stamp))
+        files[:] = kept
+
+
+def _is_image(path: str) -> bool:
+    """Whether a file begins as those of the formats that Tandem reads."""
+    try:
+        with open_regular(path) as file:
+            return has_image_signature(file.read(SIGNATURE_BYTES))
+    except (OSError, FileFault):
+        return False
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -193,6 +393,7 @@ def _add_folder(
     try:
         # DirEntry.stat() reports inode 0 on Windows; os.stat() does not.
         subfolders.append((entry.path, relative + "/", os.stat(entry.path)))
+        scan.has_pairs = scan.has_pairs or entry.name.lower() in _PAIRED_FOLDERS
     except OSError as error:
         scan.problems.append(Problem(entry.path, f"folder skipped: {error.strerror}"))
 
@@ -200,6 +401,14 @@ def _add_folder(
 def _stamp(entry: os.DirEntry[str]) -> Stamp:
     try:
         status = entry.stat()
+    except OSError:
+        return NO_FILE
+    return status.st_size, status.st_mtime_ns
+
+
+def _stamp_of(path: str) -> Stamp:
+    try:
+        status = os.stat(path)
     except OSError:
         return NO_FILE
     return status.st_size, status.st_mtime_ns

@@ -11,18 +11,19 @@ import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from modules.config import DataError, TandemError, validate
+from modules.config import Concept, DataError, TandemError, TrainConfig, validate
 from modules.config.captions import CaptionState
-from modules.config.sections.data import DataSettings
 from modules.data.archives.cifar import is_archive, unpacked_concept
-from modules.data.index.buckets import assign_buckets, make_buckets
+from modules.data.index.buckets import Bucket, assign_buckets, make_buckets
+from modules.data.index.build import in_validation_split
 from modules.data.index.captions import unpack_captions
 from modules.data.index.concept_rows import ConceptRows, index_concept
+from modules.data.index.concept_summary import ConceptSummary, caption_warnings, summarize_concept
 from modules.data.index.index import no_progress
 from modules.data.index.scan import scan_concept
 from modules.files import FileFault, decode_json, open_regular, read_text
@@ -33,7 +34,7 @@ _ROWS_PER_RECORD = 500
 _TINY = 0.25  # fraction of resolution² below which an image counts as tiny: both sides more than doubled
 
 
-def survey(settings: DataSettings, size_step: int = 8) -> Iterator[Record]:
+def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
     """Records for every concept, enabled or not: `pictures` (in chunks), `problem`s, then one `concept`; at the end
     the `buckets` of the images that would be trained on.
 
@@ -60,6 +61,7 @@ def survey(settings: DataSettings, size_step: int = 8) -> Iterator[Record]:
         if concept.enabled and concept.kind == "train":
             counts += np.bincount(bucket, minlength=len(buckets))
         problems = list(_problems(rows, scan.root, settings.resolution))
+        summary = _summary(settings, concept, rows, scan.other_files, buckets)
         yield from _image_records(rows, [str(each) for each in buckets], bucket.tolist())
         yield from ({"type": "problem", "concept": number, **problem} for problem in problems)
         yield {
@@ -69,8 +71,32 @@ def survey(settings: DataSettings, size_step: int = 8) -> Iterator[Record]:
             "pictures": len(rows.paths),
             "other_files": dict(scan.other_files),
             "problems": len(problems),
+            "summary": [*summary.lines(), *caption_warnings(summary)],
         }
     yield {"type": "buckets", "buckets": [[str(b), n] for b, n in zip(buckets, counts.tolist(), strict=True) if n]}
+
+
+def _summary(
+    settings: TrainConfig,
+    concept: Concept,
+    rows: ConceptRows,
+    other_files: Mapping[str, int],
+    buckets: tuple[Bucket, ...],
+) -> ConceptSummary:
+    """The summary that a run gives of the concept."""
+    columns = rows.columns
+    bucket = assign_buckets(buckets, columns["width"].astype(np.int32), columns["height"].astype(np.int32))
+    in_split = in_validation_split(columns["path_hash"].astype(np.uint64), settings.seed, settings.validation_split)
+    return summarize_concept(
+        rows.number,
+        concept,
+        {**columns, "bucket": bucket, "validation": in_split | (concept.kind != "train")},
+        buckets,
+        lambda row: (os.fsdecode(rows.paths[row]), unpack_captions(rows.captions[row])[0]),
+        rows.findings,
+        other_files,
+        uses_masks=settings.masked_training,
+    )
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -26,7 +26,7 @@ from modules.data.index.images import (
 )
 from modules.data.index.index import Index
 from modules.data.index.problems import Problem
-from modules.data.index.scan import concept_root, mask_path
+from modules.data.index.scan import concept_root
 from modules.data.rng import SampleRng, UInt64Array, hash_bytes, hash_uint64
 from modules.files import open_regular
 
@@ -122,7 +122,7 @@ class OnTheFlyExamples:
         image = decode_image(_read(path, int(index.size[row])), size, min_size=(crop.resized[1], crop.resized[0]))
         if not self._masked or not index.has_mask(row):
             return image, None
-        return image, decode_mask(_read(mask_path(path, concept), int(index.mask_file[row, 0])))
+        return image, decode_mask(_read(index.mask(row, concept.mask_suffix), int(index.mask_file[row, 0])))
 
 
 def jitter_colors(pixels: Tensor, strength: float, rng: SampleRng) -> Tensor:

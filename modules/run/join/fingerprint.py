@@ -30,6 +30,7 @@ Listing = dict[str, str]  # name -> hash, size or version
 # Another version of these may compute different results. A difference in the others is only a warning.
 _NUMERICAL: Final = ("torch", "diffusers", "pytorch-optimizer")
 _OTHERS: Final = ("numpy", "Pillow", "safetensors", "pydantic", "psutil")
+_MORE_TEXTS: Final = (".caption", ".json", ".tsv", ".txt")  # where captions are looked for, too
 _SHOWN: Final = 3
 _HASH_CHARS: Final = 16
 _KEYED_CHARS: Final = 32
@@ -102,7 +103,8 @@ def data_listing(concept: Concept, progress: Callable[[int], None] = lambda coun
     if not root.is_dir():
         raise DataError(f"concepts: there is no folder {concept.path!r} on {hostname()}")
     found: Listing = {}
-    texts = (*concept.caption_extensions, *sorted(METADATA_SUFFIXES))
+    texts = (*(each.lower() for each in concept.caption_extensions), *sorted(METADATA_SUFFIXES))
+    texts += _MORE_TEXTS if concept.caption_source in ("auto", "metadata", "label") else ()
     for name, what in _walk(root, partial(_data_file, texts=texts), deeper=concept.include_subfolders):
         found[name] = what
         if len(found) % 1000 == 0:
@@ -259,8 +261,8 @@ def _walk(root: Path, describe: Callable[[os.DirEntry[str]], str], *, deeper: bo
 
 
 def _data_file(entry: os.DirEntry[str], texts: tuple[str, ...]) -> str:
-    """A hash of the files that end in `texts`, the size of images; empty for others."""
-    if entry.name.endswith(texts):
+    """A hash of the files that end in `texts`, in any case, the size of images; empty for others."""
+    if entry.name.lower().endswith(texts):
         return _text_hash(entry.path)
     suffix = os.path.splitext(entry.name)[1].lower()
     return str(entry.stat().st_size) if suffix in IMAGE_SUFFIXES else ""

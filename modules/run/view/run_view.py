@@ -30,7 +30,7 @@ MAX_SAMPLES: Final = 20_000
 MAX_MESSAGES: Final = 500
 MAX_RANKS: Final = 4096
 MAX_JOINING: Final = 6
-MAX_DATA_LINES: Final = 40
+MAX_DATA_LINES: Final = 150
 MAX_EVALUATIONS: Final = 8  # curves
 
 _LENGTH_STEP: Final = 1024  # points

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -24,7 +24,7 @@ from modules.data.index.scan import concept_root
 from modules.data.loading.loader import Examples, Loader, make_loader
 from modules.data.loading.on_the_fly import OnTheFlyExamples, file_hashes
 from modules.data.loading.order import Order, StepSamples, make_order, validation_steps
-from modules.data.missing import CAPTION_SUFFIXES, missing_data
+from modules.data.missing import missing_data
 from modules.data.summary import summarize_dataset
 from modules.distributed import RankGroup, SharedFolderGroups
 from modules.families._family import Family
@@ -46,6 +46,7 @@ RowSelection: TypeAlias = Callable[[Index], NDArray[np.int64]]  # int64 [selecte
 _REPORT_EVERY_S: Final = 0.5
 LOCK: Final = "caching.lock"
 _LOOK_EVERY_S: Final = 1.0
+_CONCEPTS_IN_EVENT: Final = 200
 
 
 @dataclass(frozen=True)
@@ -281,8 +282,8 @@ def _report_dataset(
 ) -> None:
     """Log the summary of the dataset, and warn about captions and unusable files."""
     ranks.run_on_rank0("problems", lambda: write_problems(problems, problems_file))
-    suffixes = {suffix.lower() for concept in config.concepts for suffix in concept.caption_extensions}
-    report.data(summarize_dataset(index, examples, order, {*CAPTION_SUFFIXES, *suffixes}).lines())
+    summary = summarize_dataset(index, examples, order, config.concepts, uses_masks=config.masked_training)
+    report.data(summary.lines(), [asdict(concept) for concept in summary.concepts[:_CONCEPTS_IN_EVENT]])
     for warning in missing_data(config, index) if ranks.rank == 0 else ():
         report.warning(warning)
     prefixes = [config.concepts[number].prompt_prefix for number in index.concept]

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from modules.config import Concept
 from modules.data.cache.keys import ViewKeys
-from modules.data.index.captions import _one_line
+from modules.data.index.caption_lists import one_line
 from modules.data.loading.loader import augment_caption
 from modules.data.rng import SampleRng
 from tests.data.helpers import config_for, index_of, write_image
@@ -58,7 +58,7 @@ def test_folder_names_and_no_captions(folder: Path) -> None:
 
 
 def test_unreadable_and_empty_text_files_are_reported(folder: Path) -> None:
-    (folder / "red_cat.txt").write_bytes("katze".encode("utf-16"))
+    (folder / "red_cat.txt").write_bytes(b"\xff\xfea\0b")  # half a character of UTF-16
     (folder / "10_dog/blue_dog.txt").write_text(" \n")
     found, problems = captions(folder, "txt")
     assert set(found.values()) == {("",)}
@@ -93,7 +93,7 @@ def test_metadata_overrides_text_files(folder: Path) -> None:
         ("[" * 100_000, "line 1 is nested too deeply"),
         ('{"file_name": "red_cat.png", "text": 1e999}', "line 1 has a number that is too large"),
         ("x\n" * 100, "80 more lines are no JSON objects"),
-        (b"\xff\xfe", "it is not UTF-8 text"),
+        (b"\xff\xfe\0", "it is not UTF-8 text"),
         (None, "it is a named pipe, not a file"),
     ],
 )
@@ -249,4 +249,4 @@ def test_a_whole_file_and_its_lines_have_different_keys(folder: Path) -> None:
 
 
 def test_a_long_row_of_blanks_takes_no_quadratic_time() -> None:
-    assert _one_line(" " * 3_000_000 + "a \r\n \n b\n" + " " * 3_000_000) == "a b"
+    assert one_line(" " * 3_000_000 + "a \r\n \n b\n" + " " * 3_000_000) == "a b"

@@ -14,7 +14,7 @@ from modules.config import Concept
 from modules.data.index.concept_rows import index_concept
 from modules.data.index.images import IMAGE_ERRORS, decode_image, decode_mask, describe_image_error
 from modules.data.index.index import no_progress
-from modules.data.index.scan import mask_path, scan_concept
+from modules.data.index.scan import scan_concept
 from modules.files import read_bytes
 from tests.torture.kind import Places
 from tests.torture.mutations import bytes_changed, file_changed, file_replaced
@@ -45,7 +45,11 @@ class Fuzzer:
         images.mkdir()
         name = draw.choice(list(_MODES))
         # another suffix than the content's: Pillow looks at the content
-        suffix = draw.choice((".png", ".jpg", ".webp", ".bmp")) if draw.random() < 0.1 else name[name.index(".") :]
+        suffix = (
+            draw.choice((".png", ".jpg", ".webp", ".bmp", "", ".jpg!d"))
+            if draw.random() < 0.1
+            else name[name.index(".") :]
+        )
         file = images / f"a{suffix}"
         file.write_bytes((self._places.seeds / name).read_bytes())
         (images / "a-masklabel.png").write_bytes((self._places.seeds / "grey.png").read_bytes())
@@ -68,7 +72,7 @@ class Fuzzer:
             file, size = folder / path.decode(), (int(width), int(height))
             try:
                 image = decode_image(read_bytes(file, _LARGEST), size, (32, 32))
-                mask_file = mask_path(str(file), concept)
+                mask_file = folder / scan.mask_at.get(path, f"{file.stem}{concept.mask_suffix}")
                 has_mask = rows.columns["mask_size"][0][0] > 0
                 mask = decode_mask(read_bytes(mask_file, _LARGEST)) if has_mask else None
             except IMAGE_ERRORS as error:

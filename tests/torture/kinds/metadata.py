@@ -1,4 +1,4 @@
-"""metadata.jsonl and metadata.csv of a data set."""
+"""metadata.jsonl and metadata.csv of a data set, and other files with the captions of many images."""
 
 from __future__ import annotations
 
@@ -40,6 +40,18 @@ class Fuzzer:
             [["file_name", "text"], *([row["file_name"], f'say "{n}",\nyes'] for n, row in enumerate(_ROWS))]
         )
         self._table = table.getvalue()
+        by_name = {
+            "a": {"caption": "a cat", "tags": "red, sitting"},
+            "/data/b.png": "two",
+            "sub/c.png": {"tags": ["x"]},
+        }
+        self._lists = {
+            "metadata.json": json.dumps(by_name).encode(),
+            "captions.json": json.dumps([*_ROWS, 5, None]).encode(),
+            "captions.txt": b'a.png\tone\nb.png#0\t"two, three"\n\nsub/c.png\tfour\n',
+            "metadata.tsv": self._table.replace(",", "\t").encode(),
+            "captions.csv": self._table.replace(",", ";").encode("utf-16"),
+        }
 
     def make(self, draw: Random) -> None:
         images = self._places.case / "images"
@@ -47,6 +59,14 @@ class Fuzzer:
         for name in ("a.png", "b.png", "sub/c.png"):
             (images / name).write_bytes((self._places.seeds / "a.png").read_bytes())
         folder = images / draw.choice(("", "sub"))
+        name = draw.choice(list(self._lists))
+        text = self._lists[name]
+        changed = (
+            json_changed(text, draw) if name.endswith(".json") and draw.random() < 0.5 else bytes_changed(text, draw)
+        )
+        (folder / name).write_bytes(changed)
+        if draw.random() < 0.5:
+            return
         (images / "metadata.jsonl").write_bytes(b"\n".join(self._lines))
         lines, chosen = list(self._lines), draw.random()
         if chosen < 0.08:
@@ -65,8 +85,9 @@ class Fuzzer:
         scan = scan_concept(concept, with_masks=False)
         captions = Captions(concept, scan)
         captions.read_metadata()
+        captions.findings([path.decode() for path in scan.paths], [False] * len(scan.paths))
         for path in scan.paths:
-            found, _ = captions.find(path.decode(), has_text_file=False)
+            found, _, _ = captions.find(path.decode(), has_caption_file=False)
             pack_captions(found).decode()
             assert all(isinstance(each, str) and "\n" not in each for each in found)
         rows = index_concept(0, scan, concept, None, no_progress)

@@ -1,0 +1,243 @@
+"""Files with the captions of many images: metadata.jsonl and metadata.csv, kohya's metadata.json, lists like
+captions.txt, and the records of single images (NAME.json)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import posixpath
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from modules.config.sections.concept import IMAGE_SUFFIXES
+from modules.data.index.problems import Problem
+from modules.files import FileFault, decode_json, printable, read_bytes
+from modules.files.encodings import SAMPLE, decode_unicode, find_encoding
+
+Texts: TypeAlias = tuple[str, ...]
+Record: TypeAlias = Mapping[str, object]
+
+FILE_KEYS: Final = ("file_name", "filename", "file", "image", "image_path", "path", "img")
+TEXT_KEYS: Final = ("text", "caption", "prompt", "description", "tags")
+LABEL_KEYS: Final = ("label", "class")
+_SEPARATORS: Final = (",", ";", "\t", "|")
+_MAX_BYTES: Final = 512 << 20  # a line of text for each of a million images
+_MAX_FAULTS: Final = 20  # listed of one file
+_BEYOND: Final = "\0"  # the column of what is beyond the last one
+_LINE_END: Final = re.compile("[\r\n]")
+
+
+class Entries:
+    """What such files say of the images of a concept: the captions by relative path."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, Texts] = {}
+        self._alike: dict[str, str] | None = None
+
+    def key(self, relative: str) -> str | None:
+        """The entry of an image, which may be written without a suffix, as an absolute path of another machine, or
+        with other capitals or another Unicode form: macOS takes names apart (NFD)."""
+        if relative in self.texts:
+            return relative
+        if self._alike is None:
+            self._alike = _alike(self.texts)
+        path = _folded(relative)
+        stem = posixpath.splitext(path)[0]
+        wanted = (path, stem, f"//{posixpath.basename(path)}", f"//{posixpath.basename(stem)}")
+        return next((key for each in wanted if (key := self._alike.get(each))), None)
+
+
+def read_entries(
+    root: str, relative: str, keys: Sequence[str], column: str, problems: list[Problem]
+) -> dict[str, Texts]:
+    """The entries of one file; what is wrong with it is added to `problems`.
+
+    `keys` are the names that the captions may have, `column` the one that the concept gives, or "".
+    """
+    path, name = Path(root, relative), posixpath.basename(relative).lower()
+    try:
+        text, encoding = _read(path)
+        if name.endswith((".csv", ".tsv")):
+            records: list[Record] = _table(text)
+        elif name.endswith(".jsonl"):
+            records = _json_lines(text, path, problems)
+        elif name.endswith(".json"):
+            records = _json_records(decode_json(text))
+        else:
+            records = _list(text)
+    except (FileFault, csv.Error) as fault:
+        what = f"it {fault}" if isinstance(fault, FileFault) else f"cannot be read as {path.suffix[1:]}: {fault}"
+        problems.append(Problem(str(path), what))
+        return {}
+    except OSError as error:
+        problems.append(Problem(str(path), f"cannot be read as {path.suffix[1:]}: {error}"))
+        return {}
+    if encoding:
+        problems.append(Problem(str(path), f"it is not UTF-8; it was read as {encoding}"))
+    return _entries(records, path, posixpath.dirname(relative), (column,) if column else keys, problems)
+
+
+def record_texts(record: Record, keys: Sequence[str], *, joins: bool = False) -> Texts:
+    """The captions in a record: what the first of `keys` holds that it has. With `joins`, its tags follow each caption,
+    as kohya's sd-scripts join them (train_util.py, FineTuningDataset)."""
+    key = next((each for each in keys if each in record), None)
+    if key is None:
+        return ()
+    texts = _strings(record[key], keys)
+    if "tags" not in keys or "tags" not in record or (key != "tags" and not joins):
+        return texts
+    tags = ", ".join(_strings(record["tags"], keys))
+    return (tags,) if key == "tags" else tuple(", ".join(filter(None, (text, tags))) for text in texts)
+
+
+def one_line(text: str) -> str:
+    """The lines joined with blanks."""
+    # one pattern for line ends and the blanks around them would take quadratic time on a long row of blanks
+    return " ".join(filter(None, (line.strip() for line in _LINE_END.split(text))))
+
+
+def _read(path: Path) -> tuple[str, str]:
+    """The text, and its encoding if that had to be found. Raises OSError or FileFault."""
+    data = read_bytes(path, _MAX_BYTES)
+    text = decode_unicode(data)
+    if text is not None:
+        return text, ""
+    encoding = find_encoding(data[:SAMPLE])
+    try:
+        return data.decode(encoding or "utf-8"), encoding
+    except UnicodeDecodeError as error:
+        raise FileFault(f"is not UTF-8 text (byte {error.start})") from None
+
+
+def _entries(
+    records: Sequence[Record], path: Path, folder: str, keys: Sequence[str], problems: list[Problem]
+) -> dict[str, Texts]:
+    entries: dict[str, Texts] = {}
+    unnamed, columns, has_texts = 0, Counter[str](), False
+    joins, repeats = path.suffix.lower() == ".json", path.suffix.lower() == ".txt"
+    for record in records:
+        name = next((value for key in FILE_KEYS if isinstance(value := record.get(key), str) and value), None)
+        if name is None:
+            unnamed += 1
+            continue
+        key = posixpath.normpath(posixpath.join(folder, name.replace("\\", "/")))
+        has_texts = has_texts or any(each in record for each in keys)
+        columns.update(str(each) for each in record if each not in FILE_KEYS)
+        texts = record_texts(record, keys, joins=joins)
+        entries[key] = (*entries.get(key, ()), *texts) if repeats else texts
+    if unnamed:
+        have = "entry has" if unnamed == 1 else "entries have"
+        problems.append(Problem(str(path), f"{unnamed} {have} no `file_name`; ignored"))
+    if cut := columns.pop(_BEYOND, 0):
+        lines = "1 line has" if cut == 1 else f"{cut:,} lines have"
+        what = f"{lines} more cells than the header, which are not used: a caption with a separator needs quotes"
+        problems.append(Problem(str(path), what))
+    if entries and not has_texts:
+        found = ", ".join(printable(each, 40) for each, _ in columns.most_common(8)) or "none"
+        wanted = f"the column {keys[0]!r}" if len(keys) == 1 else f"one of the columns {', '.join(keys)}"
+        problems.append(Problem(str(path), f"not used: it lacks {wanted}; it has {found}. See caption_column"))
+        return {}
+    return entries
+
+
+def _table(text: str) -> list[Record]:
+    """The rows of a table with a header; its separator is the one that sets the name of the images apart."""
+    header = text[: text.find("\n") if "\n" in text else len(text)].strip("\r")
+    separator = next((each for each in _SEPARATORS if not set(FILE_KEYS).isdisjoint(_cells(header, each))), ",")
+    reader = csv.DictReader(io.StringIO(text, newline=""), restkey=_BEYOND, delimiter=separator)
+    return [{str(key): value for key, value in row.items()} for row in reader]
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    return [cell.strip(' "') for cell in line.split(separator)]
+
+
+def _json_lines(text: str, path: Path, problems: list[Problem]) -> list[Record]:
+    records: list[Record] = []
+    faults: list[str] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = decode_json(line)
+        except FileFault as fault:
+            faults.append(f"line {number} {fault}; it was ignored")
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+        else:
+            faults.append(f"line {number} is not a JSON object; it was ignored")
+    problems.extend(Problem(str(path), fault) for fault in faults[:_MAX_FAULTS])
+    if len(faults) > _MAX_FAULTS:
+        problems.append(Problem(str(path), f"{len(faults) - _MAX_FAULTS} more lines are no JSON objects"))
+    return records
+
+
+def _json_records(data: object) -> list[Record]:
+    """A list of records, or kohya's: the record, or the caption alone, by the name of the image."""
+    if isinstance(data, list):
+        return [each for each in data if isinstance(each, dict)]
+    if not isinstance(data, dict):
+        raise FileFault("is neither a list of records nor records by the name of an image")
+    return [
+        {**(value if isinstance(value, dict) else {"text": value}), "file_name": name} for name, value in data.items()
+    ]
+
+
+def _list(text: str) -> list[Record]:
+    """Lines such as NAME<tab>caption. An image that comes again has another caption."""
+    lines = [line for each in text.splitlines() if (line := each.strip())]
+    separated = {each: sum(_is_image(line.partition(each)[0]) for line in lines) for each in _SEPARATORS}
+    separator = max(_SEPARATORS[::-1], key=lambda each: separated[each])
+    if not separated[separator]:
+        raise FileFault("is no list of captions: no line begins with the name of an image and a tab or a comma")
+    pairs = (line.partition(separator) for line in lines)
+    return [
+        {"file_name": _name(name), "text": _unquoted(caption.strip())} for name, _, caption in pairs if _is_image(name)
+    ]
+
+
+def _is_image(name: str) -> bool:
+    return os.path.splitext(_name(name))[1].lower() in IMAGE_SUFFIXES
+
+
+def _name(cell: str) -> str:
+    return re.sub(r"#\d{1,3}$", "", cell.strip().strip('"'))  # Flickr30k counts the captions of an image: NAME#0
+
+
+def _unquoted(cell: str) -> str:
+    is_quoted = len(cell) > 1 and cell[0] == cell[-1] == '"'
+    return cell[1:-1].replace('""', '"') if is_quoted else cell
+
+
+def _strings(value: object, keys: Sequence[str]) -> Texts:
+    if isinstance(value, int) and keys is LABEL_KEYS:
+        value = str(value)
+    texts = value if isinstance(value, list) else [value]
+    # JSON can contain a lone surrogate, which neither tokenizers nor files accept.
+    return tuple(one_line(t.encode("utf-8", "replace").decode()) for t in texts if isinstance(t, str))
+
+
+def _alike(texts: Mapping[str, Texts]) -> dict[str, str]:
+    """Folded names -> the entry; "" if there are several. Names from elsewhere count by their last part, after //."""
+    found: dict[str, str] = {}
+    for key in texts:
+        for name in _names(key):
+            found[name] = "" if name in found else key
+    return found
+
+
+def _names(key: str) -> Iterator[str]:
+    folded = _folded(key)
+    yield folded
+    if folded.startswith(("/", "../")) or folded[1:3] == ":/":
+        yield f"//{posixpath.basename(folded)}"
+
+
+def _folded(path: str) -> str:
+    return path.lower() if path.isascii() else unicodedata.normalize("NFC", path).casefold()
