@@ -30,7 +30,7 @@ _one_at_a_time = threading.Lock()
 def limited_template(label: str) -> Iterator[None]:
     """Inside, and from then on in this process, a template that takes too long, or makes too large a value, or raises
     an error, is a ConfigError: `label` and that."""
-    chat_template_utils.ImmutableSandboxedEnvironment = _Environment
+    vars(chat_template_utils)["ImmutableSandboxedEnvironment"] = _Environment
     try:
         yield
     except (TemplateError, RecursionError) as error:

@@ -99,8 +99,7 @@ def rendered(template: str) -> str:
     tokenizer = qwen_tokenizer()
     tokenizer.chat_template = template
     limit_template_(tokenizer, "the chat template")
-    text: str = tokenizer.apply_chat_template(CHAT, tokenize=False)
-    return text
+    return str(tokenizer.apply_chat_template(CHAT, tokenize=False))
 
 
 @pytest.fixture
