@@ -174,7 +174,8 @@ def tell_of_loras(files: Sequence[Path], left_out: Sequence[str] | None) -> None
     notes = [assumed_alpha(file) for file in files]
     if left_out:
         more = ", ..." if len(left_out) > SOME else ""
-        notes.append(f"{len(left_out)} tensors are left out: {', '.join(left_out[:SOME])}{more}.")
+        count = f"{len(left_out)} tensors are" if len(left_out) > 1 else "One tensor is"
+        notes.append(f"{count} left out: {', '.join(left_out[:SOME])}{more}.")
     for note in filter(None, notes):
         print(f"Note: {note}", file=sys.stderr)
 

@@ -10,7 +10,7 @@ from typing import Final
 from modules.checkpoint.formats.metadata import SDXL
 from modules.checkpoint.formats.safetensors_file import SafetensorsFile
 from modules.config import ConfigError
-from modules.facts import all_facts, family_of_architecture, named_family
+from modules.facts import all_facts, family_of_architecture, named_family, whole_models
 
 # A second text encoder, Stability AI's names, or a second layer in a transformer occur in SDXL only.
 _SDXL_ONLY: Final = (
@@ -74,7 +74,7 @@ def is_of_transformer(names: Collection[str]) -> bool:
 
 
 def check_known_layers(path: Path, modules: Iterable[str]) -> None:
-    """Raises ConfigError if one of the `modules`, read from kohya's names, is no layer of Stable Diffusion.
+    """Raises ConfigError if one of the `modules`, read from kohya's names, is no layer of a UNet or of CLIP.
 
     Those names have underscores for dots, so only names of models that are known can be read back.
     """
@@ -84,11 +84,12 @@ def check_known_layers(path: Path, modules: Iterable[str]) -> None:
     with SafetensorsFile(path) as file:
         flat = {name.replace(".", "_"): name for name in file.names}
     like = next((name for name, layer in _OTHER_MODELS.items() if any(map(re.compile(layer).search, flat))), "")
-    transformers = [name for name, facts in all_facts().items() if facts.file is not None]
+    known = list(dict.fromkeys(model.title for model in whole_models().values()))
+    known += [name for name, facts in all_facts().items() if facts.file is not None]
     raise ConfigError(
         f"{str(path)!r} is a LoRA of a model that Tandem does not know{f' (it looks like {like})' if like else ''}: "
-        f"{next((flat[name] for name in flat if unknown in name), unknown)!r} is of no layer of Stable Diffusion 1, 2 "
-        f"or XL, {', '.join(transformers[:-1])} or {transformers[-1]}.",
+        f"{next((flat[name] for name in flat if unknown in name), unknown)!r} is of no layer of "
+        f"{', '.join(known[:-1])} or {known[-1]}.",
         "Use it as it is, in the program that it was made for.",
     )
 
