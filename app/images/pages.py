@@ -161,7 +161,7 @@ class ImagePages(tk.Frame):
         """Update the summary line and the error above every page."""
         found = self.image_index
         images = found.images
-        captioned = sum(image.caption_state in ("found", "control") for image in images)
+        captioned = sum(image.caption_state in ("found", "control", "other_encoding") for image in images)
         total = f"{len(images):,} image{'s' * (len(images) != 1)}, {captioned:,} with a caption."
         if problems := count_problems(Counter(each.kind for each in found.problems)):
             total += f"  {problems}."

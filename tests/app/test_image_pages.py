@@ -464,6 +464,8 @@ def test_problems_are_counted_by_kind_and_captions_are_a_click_away(
     section.turn_to("problems")
     kinds = "1 unreadable, 2 without a caption, 1 too small, 1 duplicate."
     assert kinds in shared_driver.text(pages(section))
+    shared_driver.settle()
+    assert "\n  captions: " in shared_driver.text(pages(section)), "what a run says before training"
     assert pages(section).problems.annotate.winfo_manager()
     assert pages(section).folder_of_problem == folder
     table = pages(section).problems.table
