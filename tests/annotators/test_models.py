@@ -125,7 +125,7 @@ def test_no_code_of_processors_and_no_empty_vocabulary(
         (Qwen2VLImageProcessorPil(), ""),  # whose longest edge of a million is a number of pixels
         (BlipImageProcessorPil(size={"height": 10**9, "width": 8}), "asks for images of 1,000,000,000 pixels a side"),
         (CLIPImageProcessorPil(crop_size=10**5), "100,000 pixels a side (crop_size.height of its image processor)"),
-        (CLIPImageProcessorPil(crop_size=10**400), "images of 1,000,000,000,000,000,"),
+        (CLIPImageProcessorPil(crop_size=10**400), "images of 10,000,000,000,000,000,"),
         (Qwen2VLImageProcessorPil(min_pixels=10**9), "images of 1,000,000,000 pixels (size.shortest_edge"),
     ],
 )
