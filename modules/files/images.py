@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
@@ -187,7 +187,7 @@ def _check_scans(image: Image.Image) -> None:
     """Raises FileFault if a progressive JPEG is made to be decoded again and again."""
     if not isinstance(image, JpegImageFile):
         return
-    file = image.fp
+    file = cast(BinaryIO, image.fp)
     start = file.tell()
     file.seek(_first_scan(file))
     before, scans = b"", 0

@@ -123,7 +123,7 @@ def test_images_that_keep_a_reader_busy_are_refused(tmp_path: Path) -> None:
         (tmp_path / "a").write_bytes(data)
         with pytest.raises(FileFault, match=said):
             small_rgb(tmp_path / "a", 64)
-    assert decode_image(jpeg[:2] + metadata * 10 + jpeg[2:], (40, 40), (4, 4)).size == (40, 40)
+    assert decode_image(jpeg[:2] + metadata * 10 + jpeg[2:], (40, 40), (40, 40)).size == (40, 40)
 
 
 def test_large_jpegs_are_decoded_at_reduced_size() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -90,26 +91,32 @@ class Fuzzer:
         return ""
 
     def _onnx_changed(self, data: bytes, draw: Random) -> bytes:
-        """A model of ONNX with other sizes, or whose numbers are elsewhere."""
-        model = onnx.load_from_string(data)
-        tensor = draw.choice(model.graph.initializer)
-        size = draw.choice((0, -1, 1, 3, 1 << 20, 1 << 31, 1 << 40, (1 << 63) - 1))
-        match draw.choice(("elsewhere", "elsewhere", "stored", "declared", "operation")):
-            case "elsewhere":
-                tensor.data_location = onnx.TensorProto.EXTERNAL
-                tensor.ClearField("float_data")
-                places = (str(self._places.outside / "canary.txt"), "../../outside/canary.txt", "/dev/zero", "model.onnx")
-                for key, value in (("location", draw.choice((*places, *WORDS))), ("length", str(size))):
-                    tensor.external_data.add(key=key, value=value.encode(errors="surrogatepass").decode(errors="replace"))
-            case "stored":
-                tensor.dims[draw.randrange(len(tensor.dims))] = size
-            case "declared":
-                value = draw.choice((*model.graph.input, *model.graph.output))
-                draw.choice(value.type.tensor_type.shape.dim).dim_value = size
-            case "operation":
-                node = draw.choice(model.graph.node)
-                node.op_type = draw.choice(("ConstantOfShape", "Tile", "Expand", "Loop", "If", "Range", "unknown"))
-        return bytes(model.SerializeToString())
+        with suppress(Exception):  # of protobuf: it was mutated before
+            model = onnx.load_from_string(data)
+            _model_changed(model, self._places.outside, draw)
+            return bytes(model.SerializeToString())
+        return data
+
+
+def _model_changed(model: onnx.ModelProto, outside: Path, draw: Random) -> None:
+    """A model of ONNX with other sizes or operations, or whose numbers are elsewhere."""
+    tensor = draw.choice(model.graph.initializer)
+    size = draw.choice((0, -1, 1, 3, 1 << 20, 1 << 31, 1 << 40, (1 << 63) - 1))
+    match draw.choice(("elsewhere", "elsewhere", "stored", "declared", "operation")):
+        case "elsewhere":
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            tensor.ClearField("float_data")
+            place = draw.choice((str(outside / "canary.txt"), "../../outside/canary.txt", "/dev/zero", "model.onnx"))
+            for key, value in (("location", draw.choice((place, draw.choice(WORDS)))), ("length", str(size))):
+                tensor.external_data.add(key=key, value=value.encode(errors="replace").decode())
+        case "stored":
+            tensor.dims[draw.randrange(len(tensor.dims))] = size
+        case "declared":
+            value = draw.choice((*model.graph.input, *model.graph.output))
+            draw.choice(value.type.tensor_type.shape.dim).dim_value = size
+        case "operation":
+            node = draw.choice(model.graph.node)
+            node.op_type = draw.choice(("ConstantOfShape", "Tile", "Expand", "Loop", "If", "Range", "unknown"))
 
 
 def _text_changed(data: bytes, draw: Random) -> bytes:
