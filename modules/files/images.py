@@ -32,7 +32,9 @@ _TAILS = (1 << 10, 64 << 10)  # bytes: where an end is, and where it is before a
 _BYTES_PER_PIXEL = 8  # decoded and converted: Pillow keeps 4 bytes a pixel for RGB, too
 _BYTES_PER_WEBP_PIXEL = 16  # libwebp's decoder of animations has two images of its own
 _MOST_A_SIDE = (1 << 16) - 1  # pixels, as in a JPEG; Pillow takes 34 bytes for each row, and no row of 512 MB
-_MOST_JPEG_HEADER = 20 << 20  # bytes before the pixels, of which a colour profile may take 16 MB; Pillow's time is square
+_MOST_JPEG_HEADER = (
+    20 << 20
+)  # bytes before the pixels, of which a colour profile may take 16 MB; Pillow's time is square
 _MOST_JPEG_SEGMENTS = 5000
 _MOST_SCANS = 100  # of a JPEG; common ones have ten, and each takes the time of the whole image
 _MEMORY_LIMIT = 1 << 30  # bytes of decoded images at once in a process

@@ -151,6 +151,8 @@ def test_a_model_that_repeats_nothing_is_compiled_as_a_whole() -> None:
     assert next(wrapped.parameters()) is next(model.parameters())
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("made", ["link", "open to all", "own"])
 def test_no_compiled_code_is_taken_from_another_user(
     made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
