@@ -206,6 +206,14 @@ def test_tagger(tmp_path: Path) -> None:
     tagger._input = "none"  # errors of onnxruntime are none of Python's
     with pytest.raises(RuntimeError, match="none"):
         tagger(IMAGES)
+    onnx = pytest.importorskip("onnx")
+    model = onnx.load(folder / "model.onnx")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1 << 31  # 6 TB, if it were filled up
+    (tmp_path / "many").mkdir()
+    (tmp_path / "many" / "selected_tags.csv").write_bytes((folder / "selected_tags.csv").read_bytes())
+    (tmp_path / "many" / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ConfigError, match="at most 64 images"):
+        Tagger(tmp_path / "many", TagChoice(), on_gpu=False, name="tiny")
     (folder / "selected_tags.csv").write_text("tag_id,name,category,count\n1,red,0,1\n")
     with pytest.raises(ConfigError, match="7 outputs and 1 tags"):
         Tagger(folder, TagChoice(), on_gpu=False, name="tiny")

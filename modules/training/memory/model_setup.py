@@ -135,7 +135,8 @@ def compile_model(model: nn.Module) -> nn.Module:
 
 def _keep_compiler_cache_private() -> None:
     """Have inductor not load code from a folder in /tmp that another user has made beforehand under its name."""
-    if COMPILER_CACHE not in os.environ and not make_private(Path(compiler_cache())):
+    folder = compiler_cache()  # which torch has perhaps written into the environment already
+    if os.environ.get(COMPILER_CACHE, folder) == folder and not make_private(Path(folder)):
         os.environ[COMPILER_CACHE] = tempfile.mkdtemp(prefix="tandem-inductor-")
 
 
