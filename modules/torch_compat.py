@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ATTENTION_OPERATORS",
+    "COMPILER_CACHE",
     "CPU_ATTENTION",
     "FLIGHT_RECORDERS",
     "AnyBatchNorm",
@@ -51,6 +52,7 @@ __all__ = [
     "after_backward",
     "all_gather_single",
     "allow_recompiles",
+    "compiler_cache",
     "ddp_options",
     "default_store",
     "found_overflows",
@@ -86,6 +88,9 @@ ATTENTION_OPERATORS: Final = (
 )
 
 
+COMPILER_CACHE: Final = "TORCHINDUCTOR_CACHE_DIR"
+
+
 def in_backward() -> bool:
     """Whether autograd is computing a backward on this thread; torch.utils.checkpoint asks in the same way."""
     return torch._C._current_graph_task_id() != -1
@@ -99,6 +104,11 @@ def after_backward(work: Callable[[], None]) -> None:
 def allow_recompiles(count: int) -> None:
     """Let torch.compile compile a function for at least `count` kinds of input."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, count)
+
+
+def compiler_cache() -> str:
+    """The folder of inductor's generated code, unless COMPILER_CACHE names one: torchinductor_USER in /tmp."""
+    return str(importlib.import_module("torch._inductor.runtime.cache_dir_utils").default_cache_dir())
 
 
 def preload_compiler() -> None:

@@ -18,7 +18,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, TextBox, frame, text
 from app.widgets.later import later
 from modules.config.sections.concept import CaptionLines
-from modules.files import FileFault
+from modules.files import FileFault, printable
 
 PREVIEW = 320
 _LEAST_SIDE: Final = 96  # of the image, in unscaled pixels, before the hint gives way to it
@@ -137,7 +137,7 @@ class CaptionEditor(tk.Frame):
         """Save the current caption, then show another image and its problems."""
         self.save()
         self._image = image
-        self._name.configure(text=image.file.name if image else "")
+        self._name.configure(text=printable(image.file.name, mask=False) if image else "")
         self._show_details(image, problems)
         self._show_text()
         self._draw()
@@ -185,7 +185,7 @@ class CaptionEditor(tk.Frame):
             self._failed(f"{files.file(image.file)} cannot be written: {_reason(error)}.")
             return
         self.record([(image, change)])
-        self._hint.configure(text=f"{change.file.name} saved.")
+        self._hint.configure(text=f"{printable(change.file.name, mask=False)} saved.")
 
     def record(self, changes: Changes) -> None:
         """Add captions that were written together to the undo history, and show that of the image here."""

@@ -13,6 +13,7 @@ from app.images.image_index import IndexedImage
 from app.images.thumbnails import SIDE, Thumbnails
 from app.widgets import theme
 from app.widgets.scrollbar import Scrollbar
+from modules.files import printable
 
 GAP = 1.5 * theme.UNIT
 NAME_HEIGHT = 3 * theme.UNIT
@@ -175,7 +176,7 @@ class ImageGrid(tk.Frame):
         self.canvas.create_text(x, y, text="!", fill=theme.resolve(theme.WARN), font=theme.tk_font("strong"))
 
     def _draw_name(self, image: IndexedImage, left: int, top: int, is_selected: bool) -> None:
-        name = image.file.name
+        name = printable(image.file.name, mask=False)
         most = theme.px(SIDE) // max(1, theme.px(7))
         short = name if len(name) <= most else f"{name[: most - 8]}…{name[-7:]}"
         colour = theme.TEXT if is_selected else theme.MUTED

@@ -20,7 +20,7 @@ from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, card, frame, text
 from app.widgets.clickable import ClickableRow
-from modules.files import FileFault, open_regular
+from modules.files import FileFault, open_regular, printable
 from modules.run import RunFolder
 from modules.run.folder.event_reader import parse_events
 from modules.run.view.series import MAX_VALUE
@@ -88,7 +88,7 @@ class _Row(ClickableRow):
         labels.configure(width=theme.px(350), height=theme.px(_SIDE))
         labels.pack_propagate(False)
         labels.pack(side="left", fill="x", expand=True, padx=theme.px(14))
-        text(labels, self.name, "strong").pack(anchor="w", pady=(theme.px(8), theme.px(2)))
+        text(labels, printable(self.name, mask=False), "strong").pack(anchor="w", pady=(theme.px(8), theme.px(2)))
         text(labels, _about(run.summary), "small", colour=theme.MUTED).pack(anchor="w")
         self.curve = tk.Canvas(
             self, width=theme.px(_CURVE[0]), height=theme.px(_CURVE[1]), borderwidth=0, highlightthickness=0

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import tkinter as tk
 import webbrowser
 from collections.abc import Callable
@@ -36,6 +37,7 @@ class TensorBoard:
         self._browse = browse or webbrowser.open
         self._process: subprocess.Popen[bytes] | None = None
         self._log: Path | None = None
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._polls = 0
         self.url = ""
         owner.bind("<Destroy>", lambda event: self.stop() if event.widget is owner else None, add="+")
@@ -50,12 +52,15 @@ class TensorBoard:
             refuse_links(folder.path)
             port = find_free_port(_FIRST_PORT)
             self._log = folder.log_dir / "tensorboard.txt"
+            # its own would be one that all users share, and it writes to where a link there leads
+            self._temporary = tempfile.TemporaryDirectory(prefix="tandem-tensorboard-")
             with os.fdopen(open_for_writing(self._log), "wb") as log:
                 self._process = subprocess.Popen(
                     [
                         sys.executable, "-P", "-m", "tensorboard.main", "--logdir", str(folder.path.parent),
                         "--port", str(port), "--host", "127.0.0.1",
                     ],
+                    env={**os.environ, "TMPDIR": self._temporary.name},
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 )  # fmt: skip
         except (OSError, RuntimeError, ConfigError) as error:
@@ -81,6 +86,8 @@ class TensorBoard:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        if self._temporary is not None:
+            self._temporary.cleanup()
         atexit.unregister(self.stop)
 
     def _poll(self, port: int) -> None:

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from app.widgets import theme
 from app.widgets.text_width import text_width
+from modules.files import visible
 
 Cut = Literal["start", "middle", "end"]
 
@@ -22,7 +23,7 @@ def truncate(text: str, max_length: int) -> str:
 
 def fit(widget: tk.Misc, text: str, font: theme.Font, room: int, *, cut: Cut = "end") -> str:
     """The text on one line, shortened with an ellipsis at its `cut` to fit `room` pixels."""
-    line = " ".join(text.split())
+    line = visible(" ".join(text.split()))
 
     def shortened(length: int) -> str:
         kept = {"start": length, "middle": length // 2, "end": 0}[cut]

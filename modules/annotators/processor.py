@@ -12,6 +12,7 @@ from transformers.models.auto.processing_auto import processor_class_from_name
 
 from modules.annotators.annotator import MOST_PIXELS_A_SIDE
 from modules.config import ConfigError
+from modules.files import printable
 
 _SIZES: Final = ("size", "crop_size", "pad_size", "image_size", "max_image_size", "image_grid_pinpoints", "min_pixels")
 _MOST_A_SIDE: Final = 4096  # published models have at most 2304
@@ -42,8 +43,9 @@ def check_image_sizes(image_processor: Any, name: str) -> None:
             is_area = where.endswith("min_pixels") or (counts_pixels and where == "size.shortest_edge")
             most, unit = (_MOST_AREA, "pixels") if is_area else (_MOST_A_SIDE, "pixels a side")
             if value > most:
+                asked = printable(f"{value:,}", 40)
                 raise ConfigError(
-                    f"--model: {name!r} asks for images of {value:,.15g} {unit} ({where} of its image processor); at "
+                    f"--model: {name!r} asks for images of {asked} {unit} ({where} of its image processor); at "
                     f"most {most:,} are used.",
                     "Copy or download it again, or use another.",
                 )

@@ -25,6 +25,7 @@ RATING, GENERAL, CHARACTER = "9", "0", "4"  # categories of Danbooru
 _PIP: Final = "Install it: .venv/bin/python -m pip install onnxruntime (with an NVIDIA GPU: onnxruntime-gpu)"
 _CSV_LIMIT: Final = 64 << 20  # bytes
 _MOST_SIDE: Final = 2048  # pixels; published taggers have 448
+_MOST_AT_ONCE: Final = 64  # images, for which memory is taken even if there is one; published taggers take any number
 # faces, in which an underscore is no blank
 _FACES: Final = frozenset(
     [
@@ -157,10 +158,12 @@ def read_tags(file: Path) -> list[tuple[str, str]]:
 
 def _side_of(shape: Sequence[int | str | None], name: str) -> int:
     side = shape[1] if len(shape) == 4 and shape[3] == 3 and shape[1] == shape[2] else None
-    if not isinstance(side, int) or not 0 < side <= _MOST_SIDE:
+    batch = shape[0] if shape and isinstance(shape[0], int) else 1
+    if not isinstance(side, int) or not 0 < side <= _MOST_SIDE or not 0 < batch <= _MOST_AT_ONCE:
         raise ConfigError(
             f"--model: {name!r} takes input of the shape {list(shape)}.",
-            f"Taggers here take images as [batch, side, side, 3] with at most {_MOST_SIDE} pixels a side.",
+            f"Taggers here take at most {_MOST_AT_ONCE} images as [batch, side, side, 3] with at most {_MOST_SIDE} "
+            "pixels a side.",
         )
     return side
 

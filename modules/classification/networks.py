@@ -15,6 +15,7 @@ from modules.config.names import nearest
 
 OWN_NAMES = ("cifar_resnet20", "cifar_resnet32", "cifar_resnet44", "cifar_resnet56", "cifar_resnet110")
 OWN_HEAD = "fc"
+_MOST_DEPTH = 1202  # of He et al. 2015; a foreign config.json may ask for any
 _OWN = re.compile(r"cifar_resnet([1-9]\d{0,3})")
 
 
@@ -45,8 +46,8 @@ def check_network(name: str) -> None:
     if name.startswith("cifar_resnet"):
         if not _own_depth(name):
             raise ConfigError(
-                f"family_options.network is {name!r}; the depth of such a network is 6n + 2: "
-                f"use one of {', '.join(OWN_NAMES)}."
+                f"family_options.network is {name!r}; the depth of such a network is 6n + 2, at most "
+                f"{_MOST_DEPTH}: use one of {', '.join(OWN_NAMES)}."
             )
         return
     known: Sequence[str] = _timm(name).list_models()
@@ -77,7 +78,7 @@ def _own_depth(name: str) -> int:
     """The number of layers of one of Tandem's networks; 0 if the name is not one."""
     match = _OWN.fullmatch(name)
     depth = int(match[1]) if match else 0
-    return depth if depth >= 8 and depth % 6 == 2 else 0
+    return depth if 8 <= depth <= _MOST_DEPTH and depth % 6 == 2 else 0
 
 
 def _timm(name: str) -> ModuleType:

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from modules.config import ConfigError
 from modules.diffusion.hub.files import GGUF, GGUF_ADVICE, INDEX, PICKLES, weight_map
 from modules.diffusion.hub.model import HubModel
+from modules.diffusion.safetensors_reader import header_is_huge
 from modules.files import FileFault, file_size, is_plain_name, open_regular, printable, read_json
 
 REPO_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+(/[\w.-]+)*))?")
@@ -292,7 +293,8 @@ def open_safetensors(file: Path) -> Any:
     Raises OSError or SafetensorError, or FileFault if it is no such file.
     """
     with open_regular(file) as opened:  # before the library maps all of it into memory
-        if opened.read(9)[8:] != b"{":
+        start = opened.read(9)
+        if start[8:] != b"{" or header_is_huge(start):
             raise FileFault("is damaged or truncated: it does not begin as a .safetensors file")
     return safe_open(file, framework="pt")
 

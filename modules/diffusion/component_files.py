@@ -39,12 +39,10 @@ def load_network(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
     }
     if not of_diffusers:  # whose error says nothing of the tensor, while the info has it
         arguments["ignore_mismatched_sizes"] = True
-    try:
-        network, info = load_part(folder, name, kind, **arguments)
-    except ConfigError:
-        if of_diffusers and (described := _without_weights(folder, name, kind)) is not None:
-            require_fitting(folder, name, described)
-        raise
+    # before a config can make diffusers fill the memory with layers for which there are no weights
+    if of_diffusers and (described := _without_weights(folder, name, kind)) is not None:
+        require_fitting(folder, name, described)
+    network, info = load_part(folder, name, kind, **arguments)
     require_loaded(folder, name, info)
     return network
 

@@ -14,6 +14,7 @@ from modules.config import ConfigError
 from modules.diffusion.hub.files import GGUF, PICKLES
 from modules.files import open_regular
 
+_MOST_HEADER: Final = 32 << 20  # bytes, which the library is busy with for seconds; published models have at most 2 MB
 DTYPE_NAMES: Final[Mapping[torch.dtype, str]] = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -81,6 +82,11 @@ class SafetensorsFile:
         return next((dtype for dtype, known in DTYPE_NAMES.items() if known == stored), torch.float32)
 
 
+def header_is_huge(start: bytes) -> bool:
+    """Whether a safetensors file, of which these are the first 8 bytes or more, has a header that nobody needs."""
+    return int.from_bytes(start[:8], "little") > _MOST_HEADER
+
+
 def _check_file(path: Path) -> None:
     """Raises ConfigError if the name or the first bytes show that it is not a safetensors file."""
     if path.is_dir():
@@ -104,3 +110,5 @@ def _check_file(path: Path) -> None:
         )
     if len(start) < 9 or start[8:9] != b"{":
         raise ConfigError(f"{str(path)!r} is not a safetensors file.", "Give a file that ends in .safetensors.")
+    if header_is_huge(start):
+        raise ConfigError(f"{str(path)!r} is damaged or truncated.", "Copy or download it again.")

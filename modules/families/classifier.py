@@ -24,13 +24,14 @@ from modules.classification.options import ARCHITECTURE_OPTIONS, ClassifierOptio
 from modules.classification.resnet import ResidualBlock
 from modules.config import ConfigError, TrainConfig
 from modules.data.batch import Batch, Example
+from modules.diffusion.base_model_files import read_shapes
 from modules.facts.classifier import FACTS
 from modules.families._family import Evaluation, Family, Metrics, SampleRequest, read_options
-from modules.families._saved_model import saved_options
-from modules.files import FileFault, file_size
+from modules.families._saved_model import require_described, saved_options
 from modules.torch_compat import AnyBatchNorm
 
 MODEL_NAME = "TandemClassifier"
+WEIGHTS = "model.safetensors"
 _MATRIX_IN_EVENT = 100  # classes: 20 KB for each validation
 
 
@@ -66,6 +67,8 @@ class Classifier(Family):
         """Nothing; see Family for the errors."""
         _check_settings(config)
         check_network(_resolve_options(config, cls.Options).network)
+        if config.base_model is not None:
+            _check_weights(Path(config.base_model))
         return []
 
     @classmethod
@@ -75,6 +78,8 @@ class Classifier(Family):
         options = _resolve_options(config, cls.Options)
         if not options.class_names:
             raise ConfigError("family_options.classes is empty, and there are no images to take them from.")
+        if config.base_model is not None:
+            _check_weights(Path(config.base_model))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             model = build_network(
@@ -131,7 +136,7 @@ class Classifier(Family):
     def export(self, state: Mapping[str, Tensor], folder: Path) -> None:
         """model.safetensors, and the options in config.json."""
         tensors = {name: value.detach().to("cpu").contiguous() for name, value in state.items()}
-        save_file(tensors, folder / "model.safetensors")
+        save_file(tensors, folder / WEIGHTS)
         config = {"_class_name": MODEL_NAME, "classes": self.classes, "options": self.options.model_dump()}
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
@@ -202,18 +207,31 @@ def _options_of(folder: Path) -> Mapping[str, JsonValue]:
     return saved_options(folder, MODEL_NAME, "classifier", "Give the model folder of an earlier run of this family.")
 
 
+def _check_weights(folder: Path) -> None:
+    """Raises ConfigError unless the weights are those that the config.json describes. Networks of timm, which have
+    few sizes, are not compared before they are built."""
+    trained = read_options(ClassifierOptions, _options_of(folder))
+    stored = read_shapes([folder / WEIGHTS])
+    if trained.network.startswith("cifar_resnet"):
+        with torch.device("meta"):
+            described = build_network(
+                trained.network, len(trained.class_names), trained.norm, trained.width, pretrained=False
+            )
+        require_described(folder, stored, described, "config.json")
+
+
 def _load_weights(model: nn.Module, options: ClassifierOptions, folder: Path) -> None:
     head = head_name(options.network, model)
     keeps_head = read_options(ClassifierOptions, _options_of(folder)).class_names == options.class_names
     try:
-        file_size(folder / "model.safetensors")  # raises for what is no file
-        state = load_file(folder / "model.safetensors")
+        state = load_file(folder / WEIGHTS)
         if not keeps_head:
             fresh = {name: value for name, value in model.state_dict().items() if name.startswith(f"{head}.")}
             state = {**state, **fresh}
         model.load_state_dict(state)
-    except (OSError, FileFault, RuntimeError, SafetensorError) as error:
-        raise ConfigError(f"base_model: the model in {str(folder)!r} is damaged ({error}).") from error
+    except (OSError, RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"base_model: the model in {str(folder)!r} is damaged ({reason}).") from error
 
 
 def _freeze_statistics(model: nn.Module) -> None:

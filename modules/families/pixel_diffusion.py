@@ -20,18 +20,21 @@ from torch.nn import functional
 
 from modules.config import ConfigError, TrainConfig
 from modules.data.batch import Batch, Example
-from modules.diffusion.base_model_files import check_folder
+from modules.diffusion.base_model_files import check_folder, read_shapes, weight_files
+from modules.diffusion.component_files import load_network
 from modules.diffusion.flow_matching import integrate, sample_t
-from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.pixels import mask_loss_weights, mask_or_ones, normalize_pixels
+from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.text_tokens import CaptionEmbedding, tokenize
 from modules.facts.pixel_diffusion import FACTS
 from modules.families._family import Family, NoiseLevels, SampleRequest, read_options
 from modules.families._pixel_unet import CaptionedUNet, PixelOptions, build_model
+from modules.families._saved_model import require_described
 from modules.files import FileFault, read_json
 
 MIN_T = 0.05  # in training: the velocity is the error of x_0 divided by t, so its square is weighted by 1 / t^2
 PIPELINE_NAME = "PixelDiffusionPipeline"
+PARTS = ("unet", "text_embedding")  # of the saved model and of `model`
 ARCHITECTURE_OPTIONS = frozenset({"width", "patch", "tokens", "vocabulary"})  # fixed once a model is trained
 
 
@@ -96,7 +99,7 @@ class PixelDiffusion(Family):
     def base_model_notes(cls, config: TrainConfig) -> Sequence[str]:
         """Nothing; see Family for the errors."""
         if config.base_model is not None:
-            _options_of(Path(config.base_model), config.family_options)
+            _check_weights(Path(config.base_model), cls.meta_model(config))
         return []
 
     @classmethod
@@ -121,6 +124,7 @@ class PixelDiffusion(Family):
                 return cls(config, options, build_model(options))
             folder = Path(config.base_model)
             options = read_options(cls.Options, _options_of(folder, config.family_options))
+            _check_weights(folder, cls.meta_model(config))
             return cls(config, options, _load_model(folder, options))
 
     def fingerprint(self) -> str:
@@ -156,7 +160,7 @@ class PixelDiffusion(Family):
 
     def export(self, state: Mapping[str, Tensor], folder: Path) -> None:
         """unet/ and scheduler/ in diffusers' format, text_embedding/ in the same way, and model_index.json."""
-        for name in ("unet", "text_embedding"):
+        for name in PARTS:
             own = {key.removeprefix(name + "."): value for key, value in state.items() if key.startswith(name + ".")}
             _save_component(getattr(self.model, name), own, folder / name)
         FlowMatchEulerDiscreteScheduler(shift=self.options.shift).save_pretrained(folder / "scheduler")
@@ -228,14 +232,16 @@ def _options_of(folder: Path, given: dict[str, JsonValue]) -> dict[str, JsonValu
     return trained | given
 
 
+def _check_weights(folder: Path, described: nn.Module) -> None:
+    check_folder(folder, [PIPELINE_NAME], PARTS)
+    shapes = {f"{part}.{name}": s for part in PARTS for name, s in read_shapes(weight_files(folder, part)).items()}
+    require_described(folder, shapes, described, "model_index.json")
+
+
 def _load_model(folder: Path, options: PixelOptions) -> CaptionedUNet:
-    check_folder(folder, [PIPELINE_NAME], ["unet", "text_embedding"])
-    # low_cpu_mem_usage needs the package accelerate; pickles could run arbitrary code
-    arguments = {"low_cpu_mem_usage": False, "use_safetensors": True}
-    with damage_refused(f"base_model: unet of the model in {str(folder)!r} is damaged"):
-        unet = UNet2DConditionModel.from_pretrained(folder / "unet", **arguments)
-    with damage_refused(f"base_model: text_embedding of the model in {str(folder)!r} is damaged"):
-        text = CaptionEmbedding.from_pretrained(folder / "text_embedding", **arguments)
+    with quiet_libraries():
+        unet = load_network(folder, "unet", UNet2DConditionModel, torch.float32)
+        text = load_network(folder, "text_embedding", CaptionEmbedding, torch.float32)
     return CaptionedUNet(unet, text, options.patch)
 
 

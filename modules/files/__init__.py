@@ -8,6 +8,7 @@ from modules.files.display import (
     mask_secrets,
     printable,
     spreadsheet_cell,
+    visible,
 )
 from modules.files.links import expand_home, find_link, is_link, whole_path
 from modules.files.partial import PARTIAL, REPLACED, REPLACED_MODEL, put_back_replaced, remove_partial, replacing
@@ -57,5 +58,6 @@ __all__ = [
     "replacing",
     "spreadsheet_cell",
     "validate_record",
+    "visible",
     "whole_path",
 ]

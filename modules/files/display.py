@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 import unicodedata
 
-# escape codes, other control characters, and those that hide or reorder text (Unicode TR 36, "Trojan Source")
+# escape codes, other control characters, and those that hide or reorder text (Unicode TR 36, "Trojan Source"), look as
+# blanks but are letters, or are seen by programs only (tags)
 _UNPRINTABLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164"
+    "\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
+_MARKS = "\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
+_STACKED = re.compile(f"([{_MARKS}]{{4}})[{_MARKS}]+")  # they cover the lines above and below
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _CONTROL_BUT_LINES = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _LINE_ENDS = re.compile("[\n\t]")
@@ -48,10 +52,16 @@ def printable(text: object, limit: int = 2000, *, lines: bool = False, mask: boo
     shown = mask_secrets(shown) if mask else shown
     shown = shown.replace("\r\n", "\n") if lines else shown
     shown = shown if len(shown) <= limit else f"{shown[: limit - 1]}…"
-    shown = _UNPRINTABLE.sub(_escape, shown)
+    shown = visible(shown)
     if not lines:
         shown = _LINE_ENDS.sub(_escape, shown)
     return "".join(_escape_surrogate(character) for character in shown) if not shown.isascii() else shown
+
+
+def visible(text: str) -> str:
+    """`text` with escapes for control characters other than line ends and tabs, and for those that hide or reorder
+    text: a name does not look as if it had another ending. Of marks on one letter four stay."""
+    return text if text.isascii() and text.isprintable() else _STACKED.sub(r"\1…", _UNPRINTABLE.sub(_escape, text))
 
 
 def encodable(text: str) -> str:

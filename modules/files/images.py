@@ -13,23 +13,31 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 
-from modules.files.reading import open_regular
+from modules.files.reading import FileFault, open_regular
 
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PNG_END = b"IEND"
 _JPEG_START = b"\xff\xd8\xff"
 _JPEG_END = b"\xff\xd9"
-_JPEG_SCAN = 0xDA
+_JPEG_SCAN = b"\xff\xda"
 _BMP_INFO_HEADER = 40  # bytes; smaller ones are OS/2's
 _HEAD_BYTES = 34
 SIGNATURE_BYTES = 12
 _TAILS = (1 << 10, 64 << 10)  # bytes: where an end is, and where it is before appended data
 _BYTES_PER_PIXEL = 8  # decoded and converted: Pillow keeps 4 bytes a pixel for RGB, too
+_BYTES_PER_WEBP_PIXEL = 16  # libwebp's decoder of animations has two images of its own
+_MOST_A_SIDE = (1 << 16) - 1  # pixels, as in a JPEG; Pillow takes 34 bytes for each row, and no row of 512 MB
+_MOST_JPEG_HEADER = (
+    20 << 20
+)  # bytes before the pixels, of which a colour profile may take 16 MB; Pillow's time is square
+_MOST_JPEG_SEGMENTS = 5000
+_MOST_SCANS = 100  # of a JPEG; common ones have ten, and each takes the time of the whole image
 _MEMORY_LIMIT = 1 << 30  # bytes of decoded images at once in a process
 _STRIP_PIXELS = 4 << 20  # converted at once where a conversion needs several copies
 _ORIENTATION_TAG = 0x0112
@@ -76,11 +84,14 @@ def open_image(source: str | Path | bytes) -> Iterator[Image.Image]:
 
     The file is open only inside: given a name, Pillow may map it into memory, where truncating it kills the process.
     """
-    with (
-        io.BytesIO(source) if isinstance(source, bytes) else open_regular(source) as opened,
-        Image.open(opened, formats=IMAGE_FORMATS) as image,
-    ):
-        yield image
+    with io.BytesIO(source) if isinstance(source, bytes) else open_regular(source) as opened:
+        if opened.read(len(_JPEG_START)) == _JPEG_START:
+            _first_scan(opened)
+        opened.seek(0)
+        with Image.open(opened, formats=IMAGE_FORMATS) as image:
+            if max(image.size) > _MOST_A_SIDE:
+                raise FileFault(f"has a side of {max(image.size)} pixels; the most is {_MOST_A_SIDE}")
+            yield image
 
 
 def has_image_signature(head: bytes) -> bool:
@@ -91,7 +102,8 @@ def has_image_signature(head: bytes) -> bool:
 
 def memory_to_decode(image: Image.Image) -> AbstractContextManager[None]:
     """A context in which this image may be decoded: threads that decode large ones wait for each other."""
-    return _budget.reserve(image.width * image.height * _BYTES_PER_PIXEL)
+    each = _BYTES_PER_WEBP_PIXEL if image.format == "WEBP" else _BYTES_PER_PIXEL
+    return _budget.reserve(image.width * image.height * each)
 
 
 def is_turned(image: Image.Image) -> bool:
@@ -108,6 +120,7 @@ def upright_rgb(image: Image.Image, least: tuple[int, int] | None = None) -> Ima
     orientation = _orientation(image)
     if least is not None:
         image.draft(None, least[::-1] if orientation >= 5 else least)
+    _check_scans(image)
     with memory_to_decode(image):
         rgb = _to_rgb(image)
         return rgb.transpose(_TRANSPOSES[orientation]) if orientation in _TRANSPOSES else rgb
@@ -163,14 +176,36 @@ def is_truncated(path: str | Path) -> bool:
 
 
 def _first_scan(file: BinaryIO) -> int:
-    """Where the pixels of a JPEG begin, after the segments that may hold a thumbnail with an end of its own."""
+    """Where the pixels of a JPEG begin, after the segments that may hold a thumbnail with an end of its own.
+
+    Raises FileFault if these are so many or so large that a reader would be busy with them.
+    """
     at = 2
-    while True:
+    for _ in range(_MOST_JPEG_SEGMENTS):
         file.seek(at)
         segment = file.read(4)
-        if len(segment) < 4 or segment[0] != 0xFF or segment[1] == _JPEG_SCAN:
+        if len(segment) < 4 or segment[0] != 0xFF or segment[:2] == _JPEG_SCAN:
             return at
         at += 2 + int.from_bytes(segment[2:], "big")
+        if at > _MOST_JPEG_HEADER:
+            raise FileFault(f"has more than {_MOST_JPEG_HEADER >> 20} MiB of metadata")
+    raise FileFault(f"has more than {_MOST_JPEG_SEGMENTS} pieces of metadata")
+
+
+def _check_scans(image: Image.Image) -> None:
+    """Raises FileFault if a progressive JPEG is made to be decoded again and again."""
+    if not isinstance(image, JpegImageFile):
+        return
+    file = cast(BinaryIO, image.fp)
+    start = file.tell()
+    file.seek(_first_scan(file))
+    before, scans = b"", 0
+    while chunk := file.read(1 << 20):
+        scans += (before + chunk).count(_JPEG_SCAN)
+        before = chunk[-1:]
+    file.seek(start)
+    if scans > _MOST_SCANS:
+        raise FileFault(f"is decoded in {scans} scans; the most is {_MOST_SCANS}")
 
 
 def _holds(file: BinaryIO, mark: bytes, start: int) -> bool:

@@ -29,6 +29,17 @@ def make_private_folder(folder: Path) -> None:
     folder.mkdir(mode=stat.S_IRWXU, exist_ok=True)  # parents=True gives others rights
 
 
+def make_private(folder: Path) -> bool:
+    """Whether this is a folder, and no link, that no other user owns or can write; it is made if it is missing."""
+    try:
+        folder.mkdir(mode=stat.S_IRWXU, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    user = _this_user()
+    return stat.S_ISDIR(found.st_mode) and (user is None or (found.st_uid == user and not found.st_mode & stat.S_IWOTH))
+
+
 def write_private_json(file: Path, data: object) -> None:
     """Write a file that only this user can read, in a folder that only this user can write. Raises OSError."""
     make_private_folder(file.parent)

@@ -125,6 +125,7 @@ def test_no_code_of_processors_and_no_empty_vocabulary(
         (Qwen2VLImageProcessorPil(), ""),  # whose longest edge of a million is a number of pixels
         (BlipImageProcessorPil(size={"height": 10**9, "width": 8}), "asks for images of 1,000,000,000 pixels a side"),
         (CLIPImageProcessorPil(crop_size=10**5), "100,000 pixels a side (crop_size.height of its image processor)"),
+        (CLIPImageProcessorPil(crop_size=10**400), "images of 10,000,000,000,000,000,"),
         (Qwen2VLImageProcessorPil(min_pixels=10**9), "images of 1,000,000,000 pixels (size.shortest_edge"),
     ],
 )
@@ -205,6 +206,14 @@ def test_tagger(tmp_path: Path) -> None:
     tagger._input = "none"  # errors of onnxruntime are none of Python's
     with pytest.raises(RuntimeError, match="none"):
         tagger(IMAGES)
+    onnx = pytest.importorskip("onnx")
+    model = onnx.load(folder / "model.onnx")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1 << 31  # 6 TB, if it were filled up
+    (tmp_path / "many").mkdir()
+    (tmp_path / "many" / "selected_tags.csv").write_bytes((folder / "selected_tags.csv").read_bytes())
+    (tmp_path / "many" / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ConfigError, match="at most 64 images"):
+        Tagger(tmp_path / "many", TagChoice(), on_gpu=False, name="tiny")
     (folder / "selected_tags.csv").write_text("tag_id,name,category,count\n1,red,0,1\n")
     with pytest.raises(ConfigError, match="7 outputs and 1 tags"):
         Tagger(folder, TagChoice(), on_gpu=False, name="tiny")

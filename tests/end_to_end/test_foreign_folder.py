@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -61,6 +62,10 @@ def test_a_download(marker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 def test_tensorboard(marker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder.create(TrainConfig(runs_dir=str(tmp_path / "runs"), run_name="x"))
+    shared = tmp_path / "tmp"  # as /tmp, where TensorBoard would write to the end of another user's link
+    shared.mkdir()
+    monkeypatch.setenv("TMPDIR", str(shared))
+    monkeypatch.setattr(tempfile, "tempdir", None)
     owner = SimpleNamespace(bind=lambda *_, **__: None, after=lambda *_: None)
     board = TensorBoard(owner, print, browse=print)  # type: ignore[arg-type]
     board.start(folder)
@@ -70,8 +75,10 @@ def test_tensorboard(marker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with pytest.raises(subprocess.TimeoutExpired):  # it listens until it is stopped
             process.wait(2)
     finally:
-        process.kill()
-        process.wait()
+        (own,) = shared.iterdir()
+        board.stop()
+    assert own.name.startswith("tandem-tensorboard-")
+    assert not own.exists()
     assert not marker.exists(), marker.read_text()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partialmethod
@@ -16,6 +18,7 @@ from PIL import Image
 from modules.config import ConfigError, TrainConfig
 from modules.diffusion.diffusion_model import DiffusionModel
 from modules.families._latent_diffusion import LatentDiffusion
+from modules.torch_compat import COMPILER_CACHE, compiler_cache
 from modules.training.device.precision import Precision
 from modules.training.memory.model_setup import check_available, compile_model, load_family, prepare_model
 from modules.training.studies.parity import loss_difference, weight_difference
@@ -146,6 +149,30 @@ def test_a_model_that_repeats_nothing_is_compiled_as_a_whole() -> None:
     wrapped = compile_model(model)
     assert wrapped is not model
     assert next(wrapped.parameters()) is next(model.parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("made", ["link", "open to all", "own"])
+def test_no_compiled_code_is_taken_from_another_user(
+    made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(COMPILER_CACHE, "restored afterwards")
+    monkeypatch.delenv(COMPILER_CACHE)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = Path(compiler_cache())
+    assert folder.parent == tmp_path
+    if made == "link":
+        folder.symlink_to(tmp_path)
+    elif made == "open to all":
+        folder.mkdir()
+        folder.chmod(0o777)
+    compile_model(torch.nn.Linear(2, 2))
+    used = Path(os.environ.get(COMPILER_CACHE, folder))
+    assert (used == folder) == (made == "own")
+    assert used.is_dir()
+    assert made == "own" or used.name.startswith("tandem-inductor-")
+    assert used.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.slow

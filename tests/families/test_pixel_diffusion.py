@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -278,6 +279,19 @@ def test_wrong_base_models_are_one_sentence(tmp_path: Path) -> None:
     tiny().export(tiny().model.state_dict(), tmp_path)
     with pytest.raises(ConfigError, match=r"family_options.width is 16, but the model in base_model has 8"):
         PixelDiffusion.load(TrainConfig(base_model=str(tmp_path), family_options={"width": 16}))
+    index, unet = tmp_path / "model_index.json", tmp_path / "unet" / "config.json"
+    huge: dict[Path, dict[str, object]] = {
+        index: {"options": {**TINY, "width": 512}}, unet: {"block_out_channels": [512] * 3},
+    }  # fmt: skip
+    for file, change in huge.items():
+        text = file.read_text()
+        file.write_text(json.dumps(json.loads(text) | change))
+        with (
+            patch.object(UNet2DConditionModel, "from_pretrained", side_effect=AssertionError("it is built")),
+            pytest.raises(ConfigError, match=rf"{file.name} describes (one of )?the shape \[.*(512|2048)"),
+        ):
+            PixelDiffusion.load(TrainConfig(base_model=str(tmp_path)))
+        file.write_text(text)
     (tmp_path / "unet" / "diffusion_pytorch_model.safetensors").write_bytes(b"torn")
     with pytest.raises(ConfigError, match="is damaged"):
         PixelDiffusion.load(TrainConfig(base_model=str(tmp_path)))

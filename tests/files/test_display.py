@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from modules.config import ConfigError, TrainConfig
-from modules.files import encodable, mask_secrets, printable, spreadsheet_cell
+from modules.files import encodable, mask_secrets, printable, spreadsheet_cell, visible
 from modules.importers import import_file
 from modules.run import RunFolder, read_events
 from modules.run.console import echo, warn
@@ -49,6 +49,23 @@ PLAIN_TEXTS = (
     "https://host/x?page=2#y@z",
     "https:/host/x@2, host:/data@2, C:\\https\\a@b",
 )
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("cat\u202egpj.exe", "cat\\u202egpj.exe"),
+        ("a\u200b\xad\u3164b\U000e0041", "a\\u200b\\xad\\u3164b\\U000e0041"),
+        ("x\x1b[2J\x85", "x\\x1b[2J\\x85"),
+        ("e" + "\u0301" * 50 + ".png", "e" + "\u0301" * 4 + "….png"),
+        (
+            "\U0001f468\u200d\U0001f469\u200d\U0001f466 e\u0301 \u0645\u06cc\u200c\u062e",
+            "",
+        ),  # families of emoji; Persian
+    ],
+)
+def test_names_look_as_they_are(name: str, shown: str) -> None:
+    assert visible(name) == printable(name) == (shown or name)
 
 
 @pytest.mark.parametrize("text", SECRET_TEXTS)

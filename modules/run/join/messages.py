@@ -35,7 +35,8 @@ class Start(Record):
     counts: list[Annotated[int, Field(ge=1, le=1024)]]
     port: Annotated[int, Field(ge=1, le=65_535)]
     nonce: str
-    resume: Annotated[str, Field(pattern=r"^($|[^-])")] = ""
+    # a word of the command of the ranks: neither an option nor with control characters
+    resume: Annotated[str, Field(pattern=r"^([^-\p{Cc}\p{Zl}\p{Zp}][^\p{Cc}\p{Zl}\p{Zp}]*)?$")] = ""
     restarts_left: Annotated[int, Field(ge=0)] = 0
     names: list[Annotated[str, Field(max_length=300)]] = Field(default_factory=list)  # of the machines, all different
 

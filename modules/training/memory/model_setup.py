@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -11,8 +14,9 @@ from modules.config import ConfigError, TrainConfig, unsupported_resolution
 from modules.distributed import RankGroup
 from modules.families._by_name import family_class
 from modules.families._family import Family
+from modules.files.private import make_private
 from modules.monitoring.wandb_log import check_wandb
-from modules.torch_compat import allow_recompiles
+from modules.torch_compat import COMPILER_CACHE, allow_recompiles, compiler_cache
 from modules.training.data.dataset import caches_images
 from modules.training.device.precision import Precision
 from modules.training.memory.move_model import move_model
@@ -120,12 +124,20 @@ def compile_model(model: nn.Module) -> nn.Module:
     takes many times as long, and for a second image size inductor fails at its convolutions. A network that names none
     is compiled as a whole, once per size.
     """
+    _keep_compiler_cache_private()
     allow_recompiles(MAX_RECOMPILES)
     repeated = {name for module in model.modules() for name in getattr(module, "_repeated_blocks", None) or ()}
     blocks = [module for module in model.modules() if type(module).__name__ in repeated]
     for block in blocks:
         block.compile()
     return model if blocks else cast(nn.Module, torch.compile(model, dynamic=False))
+
+
+def _keep_compiler_cache_private() -> None:
+    """Have inductor not load code from a folder in /tmp that another user has made beforehand under its name."""
+    folder = compiler_cache()  # which torch has perhaps written into the environment already
+    if os.environ.get(COMPILER_CACHE, folder) == folder and not make_private(Path(folder)):
+        os.environ[COMPILER_CACHE] = tempfile.mkdtemp(prefix="tandem-inductor-")
 
 
 def _checkpoint_gradients(model: nn.Module, family: str) -> None:

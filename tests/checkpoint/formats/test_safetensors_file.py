@@ -11,6 +11,8 @@ from safetensors.torch import load_file, save, save_file
 
 from modules.checkpoint.formats import SafetensorsFile, lazy_tensor, write_safetensors
 from modules.config import ConfigError
+from modules.diffusion.base_model_files import open_safetensors
+from modules.files import FileFault
 from tests.permissions import modes_respected
 
 
@@ -68,6 +70,10 @@ def test_damaged_files_are_explained(tmp_path: Path) -> None:
     whole = tmp_path / "whole.safetensors"
     save_file({"a": torch.ones(1000)}, whole)
     (tmp_path / "cut.safetensors").write_bytes(whole.read_bytes()[:-100])
+    header = b'{"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' + b" " * (33 << 20)  # valid, but for its length
+    (tmp_path / "long.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(FileFault, match="damaged or truncated"):
+        open_safetensors(tmp_path / "long.safetensors")
     (tmp_path / "pickle.safetensors").write_bytes(b"PK\x03\x04" + b"x" * 100)
     (tmp_path / "text.safetensors").write_text("<html>not found, try again</html>")
     (tmp_path / "empty.safetensors").write_bytes(b"")
@@ -75,6 +81,7 @@ def test_damaged_files_are_explained(tmp_path: Path) -> None:
     (tmp_path / "model.ckpt").write_bytes(b"\x80\x02" + b"x" * 100)
     for name, words in {
         "cut.safetensors": "damaged or truncated",
+        "long.safetensors": "damaged or truncated",
         "pickle.safetensors": "is a pickle",
         "text.safetensors": "is not a safetensors file",
         "empty.safetensors": "is empty",

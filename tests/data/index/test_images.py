@@ -19,6 +19,7 @@ from modules.data.index.buckets import Bucket, assign_buckets, make_buckets
 from modules.data.index.images import IMAGE_ERRORS, decode_image, decode_mask, describe_image_error, read_image_size
 from modules.data.summary import DatasetSummary
 from modules.files import FileFault
+from modules.files.images import small_rgb
 
 
 def encoded(image: Image.Image, suffix: str = "PNG", **options: object) -> bytes:
@@ -105,6 +106,24 @@ def test_only_image_formats_are_read_whatever_the_name(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
     with pytest.raises(FileFault, match="is a named pipe, not a file"):
         read_image_size(str(tmp_path / "pipe.png"))
+
+
+def test_images_that_keep_a_reader_busy_are_refused(tmp_path: Path) -> None:
+    jpeg, row = encoded(Image.new("RGB", (40, 40)), "JPEG", progressive=True), encoded(Image.new("1", (1 << 16, 1)))
+    scan = jpeg[jpeg.rindex(b"\xff\xda") : -2]
+    metadata = b"\xff\xe1\xff\xffExif\0\0" + b"x" * 65_527
+    for data, size, said in (
+        (row, (1 << 16, 1), "has a side of 65536 pixels"),
+        (jpeg[:2] + metadata * 321 + jpeg[2:], (40, 40), "more than 20 MiB of metadata"),
+        (jpeg[:2] + b"\xff\xfe\0\2" * 5001 + jpeg[2:], (40, 40), "more than 5000 pieces of metadata"),
+        (jpeg[:-2] + scan * 101 + jpeg[-2:], (40, 40), "scans; the most is 100"),
+    ):
+        with pytest.raises(FileFault, match=said):
+            decode_image(data, size, (4, 4))
+        (tmp_path / "a").write_bytes(data)
+        with pytest.raises(FileFault, match=said):
+            small_rgb(tmp_path / "a", 64)
+    assert decode_image(jpeg[:2] + metadata * 10 + jpeg[2:], (40, 40), (40, 40)).size == (40, 40)
 
 
 def test_large_jpegs_are_decoded_at_reduced_size() -> None:

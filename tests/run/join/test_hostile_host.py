@@ -250,6 +250,12 @@ def test_a_start_of_other_machines_is_refused(attack: Callable[..., tuple[str, s
     assert f"has sent the numbers of processes of {len(counts)} machines, but num_nodes is 2" in told
 
 
+@pytest.mark.parametrize("resume", ["--x", "\n", "a\x1b[2J", "a\u2028"])
+def test_a_start_from_no_name_is_refused(attack: Callable[..., tuple[str, str]], resume: str) -> None:
+    told, _ = attack({}, start={"counts": [1, 1], "port": 1024, "nonce": "n", "resume": resume})
+    assert "a message of machine 0 is wrong in 'resume'" in told
+
+
 def test_a_family_file_that_differs_is_refused(attack: Callable[..., tuple[str, str]], home: Path) -> None:
     (home / "mine.py").write_text("open('marker', 'w')")
     ways: list[dict[str, object]] = [
