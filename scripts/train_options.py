@@ -177,3 +177,19 @@ def check_hosts(config: TrainConfig, options: argparse.Namespace, rank_env: Rank
             + (f"machine {config.node_rank}" if rank_env is None else "a rank of torchrun or srun"),
             "Omit --hosts here",
         )
+
+
+def check_rank(config: TrainConfig, options: argparse.Namespace, rank_env: RankEnv | None) -> None:
+    """Raise ConfigError for what this process cannot do as a rank of a group that another program has started."""
+    check_hosts(config, options, rank_env)
+    if rank_env is not None and options.verify_parity:
+        raise ConfigError(
+            "--verify_parity starts the processes that it compares itself, and this process is a rank of torchrun or "
+            "srun",
+            "Start it without them, or unset RANK and WORLD_SIZE (in a step of srun, SLURM_PROCID)",
+        )
+    if rank_env is not None and options.require_multi_gpu and rank_env.world_size == 1:
+        raise ConfigError(
+            "several GPUs are required (--require_multi_gpu), but torchrun has started one process",
+            "Raise --nproc_per_node, or start scripts/train.py without torchrun",
+        )

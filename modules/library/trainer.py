@@ -18,7 +18,6 @@ from modules.config.io.files import READERS, read_data
 from modules.config.io.migrations import ambiguous_settings, migrate
 from modules.config.io.presets import preset_data
 from modules.data.batch import DataSets, MapDataset
-from modules.distributed import read_rank_env
 from modules.facts import PROGRAM
 from modules.library.fit_result import FitResult, load_trained, read_result
 from modules.library.processes import train_here, train_in_group, train_in_processes
@@ -28,6 +27,7 @@ from modules.run.console import echo
 from modules.run.folder.resume import LATEST, folder_to_resume, former_config
 from modules.run.folder.run_lock import check_not_training, supervisor_lock
 from modules.run.launch.environment import MULTI_PROCESS_MODES
+from modules.run.launch.rank_env import launched_rank_env
 
 log = logging.getLogger("tandem")
 ConfigSource: TypeAlias = "TrainConfig | Mapping[str, object] | str | Path | None"
@@ -78,7 +78,7 @@ class Trainer:
         Raises a TandemError that says why the run failed, and on which rank.
         """
         _check_caller()
-        if (rank_env := read_rank_env(os.environ, self.config.initial_port)) is not None:
+        if (rank_env := launched_rank_env(os.environ, self.config.initial_port)) is not None:
             folder = train_in_group(self._task, self.config, rank_env, self._resumed(resume))
         else:
             folder = self._start(self._resumed(resume))
