@@ -24,7 +24,7 @@ from modules.files.reading import (
     read_text,
 )
 from modules.files.records import Record, validate_record
-from modules.files.writing import open_for_writing, remove_tree
+from modules.files.writing import open_for_writing, remove_tree, write_fault
 
 __all__ = [
     "MASK",
@@ -58,4 +58,5 @@ __all__ = [
     "spreadsheet_cell",
     "validate_record",
     "whole_path",
+    "write_fault",
 ]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from modules.config.hyperparameters import HyperParameter
-from modules.files import open_for_writing, printable, read_bytes
+from modules.files import open_for_writing, printable, read_bytes, write_fault
 from modules.files.images import open_image
 
 log = logging.getLogger("tandem")
@@ -181,5 +181,6 @@ class TensorBoardFile:
                 self._has_warned = True
                 self._warn(
                     f"The files for TensorBoard in {printable(self._path.parent)} cannot be written "
-                    f"({error.strerror or error}). Training continues; what they lack is written once that is possible."
+                    f"({write_fault(error, self._path)}). Training continues; what they lack is written once that is "
+                    "possible."
                 )

@@ -16,7 +16,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
-from modules.files import MASK, is_secret_name, mask_secrets, open_for_writing
+from modules.files import MASK, is_secret_name, mask_secrets, open_for_writing, write_fault
 
 PROTOCOL_VERSION: Final = 1
 Event = dict[str, object]
@@ -157,7 +157,7 @@ class EventLog:
         self._has_warned = True
         with suppress(OSError, ValueError):
             print(
-                f"Warning: {self._path} cannot be written ({error.strerror or error}). Training continues; "
+                f"Warning: {self._path} cannot be written ({write_fault(error, self._path)}). Training continues; "
                 "its events are kept and written once the disk is writable again.",
                 file=sys.stderr,
             )
