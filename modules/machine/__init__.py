@@ -22,6 +22,7 @@ from modules.machine.ports import PortReservations, find_free_port, port_is_free
 from modules.machine.process_load import NetworkLoad, ProcessLoad
 from modules.machine.routes import (
     Route,
+    addresses_of,
     is_loopback_name,
     network_cards,
     preferred_addresses,
@@ -42,6 +43,7 @@ __all__ = [
     "PortReservations",
     "ProcessLoad",
     "Route",
+    "addresses_of",
     "can_map_memory",
     "cpu_count",
     "device_summary",

@@ -6,7 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -22,6 +22,7 @@ from modules.machine import (
     is_loopback_name,
     port_is_free,
     preferred_addresses,
+    route_to_master,
     visible_gpus,
 )
 from modules.machine.ports import loopback_fault
@@ -314,10 +315,30 @@ def choose_address(config: TrainConfig) -> tuple[str, tuple[str, ...]]:
     useless = f"master_addr is {config.master_addr}, which only this machine can reach"
     if not own:
         return config.master_addr, (useless,)
-    others = f" (its other addresses: {', '.join(own[1:])})" if own[1:] else ""
+    others = f" (--join takes its other addresses, too: {', '.join(own[1:])})" if own[1:] else ""
     connect = f"the other machines will connect to {own[0]}{others}"
     is_set = config.master_addr != TrainConfig.model_fields["master_addr"].default
     return own[0], (f"{useless}: {connect}" if is_set else f"{connect}; set master_addr to change that",)
+
+
+def where_joined(config: TrainConfig, master_addr: str, joined_at: Collection[str]) -> tuple[TrainConfig, str]:
+    """The config of machine 0 with the address at which the others have joined, and a note if that is not
+    `master_addr`: the network of the default route may be one that only this machine is in, such as a VPN. An address
+    that the user has set stays."""
+    route = route_to_master(master_addr)
+    own = {master_addr, "" if route is None else route.address}
+    found = sorted(each for each in joined_at if each and not is_loopback_name(each) and "%" not in each)
+    if own.issuperset(found):
+        return config, ""
+    if len(found) == 1 and is_loopback_name(config.master_addr):
+        return (
+            config.model_copy(update={"master_addr": found[0]}),
+            f"all machines meet at {found[0]}, where the others have joined, instead of at {master_addr}",
+        )
+    return config, (
+        f"master_addr is {master_addr}, but machines have joined at {' and '.join(found)}: if the processes cannot "
+        f"form a group, start again here with --set master_addr={found[0]}"
+    )
 
 
 def check_loopback() -> None:
