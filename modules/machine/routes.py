@@ -68,6 +68,12 @@ def addresses_of(host: str) -> set[str]:
         return set()
 
 
+def is_own_address(host: str) -> bool:
+    """Whether this machine has the address `host`, or one of those that the name stands for."""
+    route = route_to(host)
+    return route is not None and route.address in addresses_of(host)
+
+
 def preferred_addresses() -> list[str]:
     """The local addresses, the one most likely to be reachable from other machines first."""
     default = route_to(_ANYWHERE)

@@ -20,6 +20,7 @@ from modules.machine import (
     gpu_obstacle,
     installed_gpus,
     is_loopback_name,
+    is_own_address,
     port_is_free,
     preferred_addresses,
     route_to_master,
@@ -62,6 +63,7 @@ class LaunchPlan:
     max_restarts: int = 0  # by torchrun, of the processes of this machine
     startup_timeout_s: int = 1800
     variables: LaunchEnvironment = field(default_factory=LaunchEnvironment)
+    is_elsewhere: bool = False  # this machine is to be number 0, and `master_addr` is not its address
 
     @classmethod
     def from_config(
@@ -92,8 +94,10 @@ class LaunchPlan:
         backend, backend_reasons = choose_backend(config, usable) if is_group else ("gloo", ())
         port, port_reasons = choose_port(config, is_free) if is_group else (config.initial_port, ())
         master_addr, address_reasons = choose_address(config)
+        is_elsewhere = config.num_nodes > 1 and config.node_rank == 0 and not is_own_address(master_addr)
         machine_reasons = (
             *address_reasons,
+            *((_other_address(master_addr),) if is_elsewhere else ()),
             *_unknown_world_size(placement.process_counts),
             *((_ELASTIC,) if _restarts_machines(config) and config.node_rank == 0 else ()),
         )
@@ -118,6 +122,7 @@ class LaunchPlan:
                 master_addr=master_addr,
                 log_dir=None if run_folder is None else RunFolder(Path(run_folder)).log_dir,
             ),
+            is_elsewhere=is_elsewhere,
         )
 
     @property
@@ -168,8 +173,10 @@ class LaunchPlan:
         return [sys.executable, str(TORCHRUN), *torchrun, *self.script_argv]
 
     def command_line(self, node_rank: int | None = None) -> str:
-        """`argv` with `environment` as one line for a shell of this operating system."""
-        argv, variables = self.argv(node_rank), self.environment(node_rank)
+        """`argv` with `environment` as one line for a shell of this operating system, to be run on the machine of that
+        number, which is this one unless `is_elsewhere`."""
+        argv = self.argv(node_rank)
+        variables = self.variables.portable if self.is_elsewhere else self.environment(node_rank)
         if sys.platform == "win32":
             return "".join(f'set "{k}={v}" && ' for k, v in variables.items()) + subprocess.list2cmdline(argv)
         return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in variables.items()), shlex.join(argv)])
@@ -319,6 +326,13 @@ def choose_address(config: TrainConfig) -> tuple[str, tuple[str, ...]]:
     connect = f"the other machines will connect to {own[0]}{others}"
     is_set = config.master_addr != TrainConfig.model_fields["master_addr"].default
     return own[0], (f"{useless}: {connect}" if is_set else f"{connect}; set master_addr to change that",)
+
+
+def _other_address(master_addr: str) -> str:
+    return (
+        f"master_addr is {master_addr}, which is no address of this machine ({', '.join(preferred_addresses())}): "
+        "machine 0 must be the one that the others reach there"
+    )
 
 
 def where_joined(config: TrainConfig, master_addr: str, joined_at: Collection[str]) -> tuple[TrainConfig, str]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from modules.config import ConfigError, TrainConfig
-from modules.machine import Gpu, Route
+from modules.machine import Gpu, Route, preferred_addresses
 from modules.run import LaunchPlan
 from modules.run.launch.environment import network_interfaces
 from modules.run.launch.plan import TORCHRUN, TRAIN_SCRIPT, elsewhere, where_joined
@@ -352,3 +352,19 @@ def test_machines_meet_where_they_have_joined(given: str, joined_at: set[str], u
     changed, note = where_joined(config, "10.8.0.5", joined_at)
     assert changed.master_addr == used
     assert said in note if said else note == ""
+
+
+def test_commands_for_a_machine_0_elsewhere_have_nothing_of_this_machine() -> None:
+    elsewhere = plan(2, num_nodes=2, master_addr="192.0.2.7", device_ids=[0, 1], **MULTI)
+    assert elsewhere.is_elsewhere
+    assert any("192.0.2.7, which is no address of this machine" in reason for reason in elsewhere.reasons)
+    for node in (0, 1):
+        assert "SOCKET_IFNAME" not in elsewhere.command_line(node)
+    text = "\n".join(preview(config(num_nodes=2, master_addr="192.0.2.7", **MULTI), elsewhere))
+    assert "SOCKET_IFNAME" not in text
+    assert not plan(2, num_nodes=2, node_rank=1, master_addr="192.0.2.7", **MULTI).is_elsewhere
+    for own in preferred_addresses()[:1]:
+        here = plan(2, num_nodes=2, master_addr=own, **MULTI)
+        assert not here.is_elsewhere
+        assert "GLOO_SOCKET_IFNAME=" in here.command_line(0)
+        assert "GLOO_SOCKET_IFNAME=" not in here.command_line(1)
