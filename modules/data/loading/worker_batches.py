@@ -8,11 +8,13 @@ import signal
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from mmap import mmap
+from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
+from multiprocessing.util import Finalize
 from typing import Final, TypeAlias
 
 import torch
@@ -30,6 +32,8 @@ Received: TypeAlias = "Batch | PackedBatch | _WorkerError"
 Loading: TypeAlias = "DataLoader[Received]"
 
 _SLOT_BYTES = 1 << 20  # of a larger batch, the handshake is a small part
+_LEAVE_WITHIN_S: Final = 1.0
+_AFTER_QUEUES: Final = -100  # multiprocessing's queues write what is left in them at -5
 # Of one DataLoader of torch 2.13: its queue of results (3) and its event (5), and the queue of requests of each worker.
 _SEMAPHORES: Final = 8
 _SEMAPHORES_OF_A_WORKER: Final = 3
@@ -102,7 +106,7 @@ def data_loader(
         pin_memory=pin_memory,
         prefetch_factor=settings.prefetch_factor if workers else None,
         persistent_workers=settings.persistent_workers and workers > 0,
-        worker_init_fn=ignore_foreign_sigterm,
+        worker_init_fn=_prepare_worker,
         generator=torch.Generator(),  # otherwise torch takes the workers' seeds from the global one
     )
 
@@ -142,8 +146,20 @@ def end_workers(loading: Loading, items: object) -> None:
     # The only public way to end persistent workers is to drop all references, and tracebacks keep some.
     shut_down = getattr(items, "_shutdown_workers", None)  # only iterators with workers have it
     if shut_down is not None:
-        shut_down()
+        # torch waits 5 s for each one, and one that has just been started, and not forked, imports for longer
+        impatient = threading.Timer(_LEAVE_WITHIN_S, _terminate, (getattr(items, "_workers", ()),))
+        impatient.daemon = True
+        impatient.start()
+        try:
+            shut_down()
+        finally:
+            impatient.cancel()
         loading._iterator = None
+
+
+def _terminate(workers: Sequence[BaseProcess]) -> None:
+    for worker in workers:
+        worker.terminate()
 
 
 @dataclass(frozen=True)
@@ -198,8 +214,22 @@ class _Unreadable(Dataset["Received"]):
         return _WorkerError(self.error)
 
 
-def ignore_foreign_sigterm(_worker: int) -> None:
-    """The worker_init_fn of the DataLoader: from now on only the parent's SIGTERM ends this process.
+def _prepare_worker(_worker: int) -> None:
+    """The worker_init_fn of the DataLoader."""
+    ignore_foreign_sigterm()
+    Finalize(None, _leave_at_once, exitpriority=_AFTER_QUEUES)
+
+
+def _leave_at_once() -> None:
+    """As forked workers end. Others would take down all that they have imported, for seconds, and be waited for."""
+    if sys.exc_info()[0] is None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def ignore_foreign_sigterm() -> None:
+    """From now on only the parent's SIGTERM ends this process.
 
     SIGTERM asks the trainer to make a backup and stop. Slurm, systemd and `kill -- -GROUP` send it to all processes,
     and a worker that dies of it makes torch stop the trainer before the backup is made.

@@ -14,7 +14,7 @@ from modules.data.loading.worker_batches import ignore_foreign_sigterm
 
 
 def work(pipe: Connection) -> None:
-    ignore_foreign_sigterm(0)
+    ignore_foreign_sigterm()
     while True:
         pipe.send(pipe.recv() + 1)
 
