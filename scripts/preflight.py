@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts.common import (
     add_allow,
+    add_local_rank,
     add_trust_code,
     add_version,
     allow_code,
@@ -136,6 +137,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--settings", help=argparse.SUPPRESS)  # as --config, on a machine that has joined without one
     top.add_argument("--result", help=argparse.SUPPRESS)  # where the processes report to the one that started them
     add_trust_code(run)
+    add_local_rank(top)
     add_version(top)
     return top
 

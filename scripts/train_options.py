@@ -18,7 +18,7 @@ from modules.run.join.join_line import JoinLine, parse_address
 from modules.run.join.join_token import JOIN_TOKEN, ask_for_token, find_token
 from modules.run.join.local_settings import check_local_settings
 from modules.run.launch.rank_env import RankEnv
-from scripts.common import add_allow, add_trust_code, add_version, option_groups
+from scripts.common import add_allow, add_local_rank, add_trust_code, add_version, option_groups
 
 # Flags that --dry_run repeats in the commands it shows.
 REPEATED_FLAGS = (
@@ -88,6 +88,7 @@ def parser() -> argparse.ArgumentParser:
         help="with --join: train even if code or package versions differ from machine 0",
     )
     add_trust_code(run)
+    add_local_rank(top)
     # internal: a line "stop" on standard input acts as Ctrl-C
     top.add_argument("--stop_from_stdin", action="store_true", help=argparse.SUPPRESS)
     # internal: set by the supervisor for the processes of a run, and by the window for a run folder it has created

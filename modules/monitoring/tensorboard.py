@@ -236,7 +236,7 @@ class TensorBoardFile:
 
 def newest_step(file: Path) -> int:
     """The highest step in the last records of a TensorBoard file; 0 if there is none."""
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     from tensorboard.compat.proto.event_pb2 import Event
 
     records, start, steps = deque[tuple[int, int]](maxlen=_LAST_RECORDS), 0, [0]

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable
+
 import pytest
 
 from modules.config import ConfigError, TrainConfig
 from modules.run.launch.rank_env import RankEnv
+from scripts import preflight
 from scripts.train_options import check_rank, parser
+
+
+@pytest.mark.parametrize("flag", ["--local-rank=1", "--local_rank=1"])
+@pytest.mark.parametrize("program", [parser, preflight.parser])
+def test_the_option_of_torch_distributed_launch_is_accepted(
+    program: Callable[[], argparse.ArgumentParser], flag: str
+) -> None:
+    assert program().parse_args(["--config", "demo", flag]).local_rank == 1
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def data_loader(
         pin_memory=pin_memory,
         prefetch_factor=settings.prefetch_factor if workers else None,
         persistent_workers=settings.persistent_workers and workers > 0,
-        worker_init_fn=_prepare_worker,
+        worker_init_fn=prepare_worker,
         generator=torch.Generator(),  # otherwise torch takes the workers' seeds from the global one
     )
 
@@ -214,7 +214,7 @@ class _Unreadable(Dataset["Received"]):
         return _WorkerError(self.error)
 
 
-def _prepare_worker(_worker: int) -> None:
+def prepare_worker(_worker: int) -> None:
     """The worker_init_fn of the DataLoader."""
     ignore_foreign_sigterm()
     Finalize(None, _leave_at_once, exitpriority=_AFTER_QUEUES)
