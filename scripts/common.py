@@ -177,6 +177,11 @@ def add_trust_code(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_local_rank(parser: argparse.ArgumentParser) -> None:
+    """What `python -m torch.distributed.launch` adds to every command: LOCAL_RANK, which it sets as well."""
+    parser.add_argument("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)
+
+
 def add_allow(parser: argparse._ActionsContainer) -> None:
     """The option for what the config of another machine may name on this one."""
     parser.add_argument(

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts.common import (
     add_allow,
+    add_local_rank,
     add_trust_code,
     add_version,
     allow_code,
@@ -36,7 +37,7 @@ from modules.run.hosts.stop_from_stdin import stop_at_line_of_stdin
 from modules.run.join.join_line import JoinLine
 from modules.run.join.join_token import JOIN_TOKEN, ask_for_token, find_token, take_token
 from modules.run.join.session import StopRequested, raise_on_stop_signals
-from modules.run.launch.rank_env import RankEnv, read_rank_env, use_own_slice
+from modules.run.launch.rank_env import RankEnv, launch_notes, launched_rank_env, read_rank_env, use_own_slice
 from modules.run.preflight_report.joining import join_preflight
 from modules.run.preflight_report.report import PreflightReport
 from modules.run.preflight_report.start import check_joined, read_report, start_preflight
@@ -61,7 +62,8 @@ def main(arguments: list[str] | None = None) -> int:
                 return as_joined(line, options)
         hosts = named_hosts(options.hosts)
         config = resolve_with_hosts(options.config or options.settings, [*options.set, *_flags(options)], len(hosts))
-        rank_env = read_rank_env(os.environ, config.initial_port)
+        read = launched_rank_env if options.result is None else read_rank_env  # start_preflight makes groups of one
+        rank_env = read(os.environ, config.initial_port)
         check_hosts(config, options, rank_env)
         if rank_env is not None:
             return as_rank(rank_env, config, options)
@@ -135,6 +137,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--settings", help=argparse.SUPPRESS)  # as --config, on a machine that has joined without one
     top.add_argument("--result", help=argparse.SUPPRESS)  # where the processes report to the one that started them
     add_trust_code(run)
+    add_local_rank(top)
     add_version(top)
     return top
 
@@ -177,6 +180,8 @@ def join_line(options: argparse.Namespace, token: str | None) -> JoinLine:
 def as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namespace) -> int:
     """Run one process of the group; the first of each machine shows the report, or saves it for the parent process."""
     use_own_slice(os.environ, rank_env)
+    for note in launch_notes(config, rank_env, os.environ) if options.result is None else []:
+        echo(note)
     from modules.preflight import PreflightOptions, run_preflight
 
     # torchrun terminates all ranks when one dies; the others must finish the table first, which their timeouts ensure

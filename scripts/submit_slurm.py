@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
         from modules.training.loop.checks import check_startable  # torch takes seconds to import, so this comes last
 
         check_startable(config)
-        for warning in warnings_of(config, jobs):
+        for warning in warnings_of(config, jobs, request):
             print(f"Warning: {warning}", file=sys.stderr)
         if options.dry_run:
             show(jobs, request)
@@ -142,11 +142,24 @@ def request_of(options: argparse.Namespace, config: TrainConfig) -> SlurmRequest
     )
 
 
-def warnings_of(config: TrainConfig, jobs: list[SlurmJob]) -> list[str]:
+def warnings_of(config: TrainConfig, jobs: list[SlurmJob], request: SlurmRequest) -> list[str]:
     """Warnings before the jobs wait in the queue, without duplicates."""
     sentences = [sentence for job in jobs for sentence in job.layout.warnings]
-    if config.device_ids is not None:
-        sentences.append("device_ids has no effect: Slurm chooses the GPUs.")
+    layout = jobs[-1].layout
+    started = f"the job has {pluralize(layout.processes, 'process')}"
+    per_node = (layout.per_node,) * layout.nodes
+    unused = {
+        "device_ids": (config.device_ids is not None, "Slurm chooses the GPUs"),
+        "world_size": (config.world_size not in {None, layout.processes}, started),
+        "processes_per_node": (
+            config.processes_per_node not in {None, per_node, per_node[:1]},
+            f"{started}, {layout.per_node} on each node",
+        ),
+        "max_restarts": (config.max_restarts > 0, "only torchrun restarts processes, and Slurm starts these"),
+        "--gpu_type": (request.cpu and request.gpu_type is not None, "--cpu requests no GPUs"),
+        "--cache_gpus": (config.cache_only and request.cache_gpus is not None, "cache_only is true: use --gpus"),
+    }
+    sentences += [f"{name} has no effect: {why}." for name, (is_given, why) in unused.items() if is_given]
     return list(dict.fromkeys(sentences))
 
 

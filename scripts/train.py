@@ -39,7 +39,7 @@ from modules.run.join.join_token import ask_for_token, take_token
 from modules.run.launch.environment import quieten_torch, set_allocator, set_network_interfaces
 from modules.run.launch.fatal_startup import previous_fatal_exit_code, report_fatal_startup
 from modules.run.launch.preview import absolute_config_path, preview, to_arguments
-from modules.run.launch.rank_env import RankEnv, read_rank_env, started_by_hand, use_own_slice
+from modules.run.launch.rank_env import RankEnv, launch_notes, launched_rank_env, read_rank_env, use_own_slice
 from modules.run.launch.slurm_environment import check_gpus_of_step
 from modules.run.launch.store_secret import NO_SECRET, store_secret
 from modules.run.queued_output import queued_output
@@ -47,7 +47,7 @@ from modules.run.start import check_start, start_run
 from modules.run.supervise.signals import block_pause_signal, ignore_signals_after_stop, ignore_termination_signals
 from scripts.train_options import (
     REPEATED_FLAGS,
-    check_hosts,
+    check_rank,
     config_of,
     config_of_resumed_run,
     hosts_of,
@@ -80,14 +80,16 @@ def main(arguments: list[str] | None = None) -> int:
                     return join_run(line, echo, *questions)
             config = config_of(options)
             options.token = token_of(config, options, token)
-            rank_env = read_rank_env(os.environ, config.initial_port)
-            check_hosts(config, options, rank_env)
+            rank_env = launched_rank_env(os.environ, config.initial_port)
+            check_rank(config, options, rank_env)
             allow_code(config.family, trust=options.trust_code, may_ask=rank_env is None)
             if options.verify_parity:
                 from modules.training.studies.parity import verify_parity
 
                 return verify_parity(config, print)
             if options.dry_run:
+                for note in [] if rank_env is None else launch_notes(config, rank_env, os.environ):
+                    echo(note)
                 return dry_run(config, options)
             if rank_env is not None:
                 return run_as_rank(rank_env, config, options)
@@ -191,7 +193,7 @@ def run_as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namesp
     note = check_gpus_of_step(os.environ, config.distributed_backend)
     if note and rank_env.rank == 0:
         echo(f"Note: {note}.")
-    if note := started_by_hand(os.environ, rank_env):
+    for note in launch_notes(config, rank_env, os.environ):
         echo(note)
     if rank_env.rank == 0 and store_secret() is None:
         echo(NO_SECRET)

@@ -18,7 +18,7 @@ from modules.run.join.join_line import JoinLine, parse_address
 from modules.run.join.join_token import JOIN_TOKEN, ask_for_token, find_token
 from modules.run.join.local_settings import check_local_settings
 from modules.run.launch.rank_env import RankEnv
-from scripts.common import add_allow, add_trust_code, add_version, option_groups
+from scripts.common import add_allow, add_local_rank, add_trust_code, add_version, option_groups
 
 # Flags that --dry_run repeats in the commands it shows.
 REPEATED_FLAGS = (
@@ -88,6 +88,7 @@ def parser() -> argparse.ArgumentParser:
         help="with --join: train even if code or package versions differ from machine 0",
     )
     add_trust_code(run)
+    add_local_rank(top)
     # internal: a line "stop" on standard input acts as Ctrl-C
     top.add_argument("--stop_from_stdin", action="store_true", help=argparse.SUPPRESS)
     # internal: set by the supervisor for the processes of a run, and by the window for a run folder it has created
@@ -176,4 +177,20 @@ def check_hosts(config: TrainConfig, options: argparse.Namespace, rank_env: Rank
             "--hosts is for machine 0, which starts the others over ssh, and this process is "
             + (f"machine {config.node_rank}" if rank_env is None else "a rank of torchrun or srun"),
             "Omit --hosts here",
+        )
+
+
+def check_rank(config: TrainConfig, options: argparse.Namespace, rank_env: RankEnv | None) -> None:
+    """Raise ConfigError for what this process cannot do as a rank of a group that another program has started."""
+    check_hosts(config, options, rank_env)
+    if rank_env is not None and options.verify_parity:
+        raise ConfigError(
+            "--verify_parity starts the processes that it compares itself, and this process is a rank of torchrun or "
+            "srun",
+            "Start it without them, or unset RANK and WORLD_SIZE (in a step of srun, SLURM_PROCID)",
+        )
+    if rank_env is not None and options.require_multi_gpu and rank_env.world_size == 1:
+        raise ConfigError(
+            "several GPUs are required (--require_multi_gpu), but torchrun has started one process",
+            "Raise --nproc_per_node, or start scripts/train.py without torchrun",
         )

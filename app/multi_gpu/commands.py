@@ -12,7 +12,7 @@ from typing import Final
 
 from modules import ROOT
 from modules.config import TrainConfig
-from modules.machine import port_is_free, visible_gpus
+from modules.machine import port_is_free, preferred_addresses, visible_gpus
 from modules.run import LaunchPlan
 from modules.run.join.join_token import JOIN_TOKEN
 from modules.run.join.keys import STORE_SECRET
@@ -49,12 +49,15 @@ def build_commands(
     if config.num_nodes == 1:
         return [_slurm_job(config, config_file)]
     shared = config.model_copy(update={"enable_multi_gpu": True})
-    plan = replace(LaunchPlan.from_config(shared, config_path=config_file, is_free=is_free), node_rank=0)
+    plan = LaunchPlan.from_config(shared, config_path=config_file, is_free=is_free)
     first = LaunchPlan.from_config(
         shared.model_copy(update={"node_rank": 0}),
         config_path=config_file,
         extra_args=("--multi_gpu",),
         is_free=is_free,
+    )
+    elsewhere = (
+        f"This computer does not have that address ({', '.join(preferred_addresses())}): run it on the one that has. "
     )
     # without a launcher it sets the variables itself
     first = replace(first, launcher="none", variables=LaunchEnvironment())
@@ -62,7 +65,7 @@ def build_commands(
         Command(
             "Machine 0, which the others join",
             f"Start this first, on the machine with the address {plan.master_addr}, or press Train in its window. "
-            "Both show which machines have joined.",
+            f"{elsewhere if first.is_elsewhere else ''}Both show which machines have joined.",
             f" {_start_folder()} && {JOIN_TOKEN}={token} {first.command_line()}",
         ),
         Command(

@@ -26,15 +26,13 @@ class MapDataset(Protocol):
 class DataSets(NamedTuple):
     """Data sets that a family brings itself, instead of images in concepts.
 
-    `collate` turns a list of items into a batch: any nesting of tensors. None: torch's default_collate. `source` is
-    unpickled first where a loader worker is sent the data, and may load the code that the rest needs.
+    `collate` turns a list of items into a batch: any nesting of tensors. None: torch's default_collate.
     """
 
     train: MapDataset
     validation: MapDataset | None = None
     test: MapDataset | None = None
     collate: Callable[[list[object]], object] | None = None
-    source: object = None
 
 
 @dataclass(frozen=True)

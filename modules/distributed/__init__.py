@@ -10,6 +10,7 @@ from modules.distributed.host_copy import HostCopy
 from modules.distributed.process_group import (
     Group,
     cleanup_distributed,
+    exit_at_once,
     exit_if_group_is_left,
     resolve_backend,
     setup_distributed,
@@ -52,6 +53,7 @@ __all__ = [
     "complete_gradient_sync",
     "device_name",
     "distributed_ranks",
+    "exit_at_once",
     "exit_if_group_is_left",
     "explain_ddp_errors",
     "fill_once_per_machine",

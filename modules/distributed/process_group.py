@@ -19,7 +19,7 @@ from modules.distributed.run_store import RunStore
 from modules.distributed.startup.member import Member, ranks_by_host
 from modules.distributed.startup.rendezvous import GroupError, members
 from modules.distributed.startup.store import open_store
-from modules.machine import hostname, set_hostname
+from modules.machine import addresses_of, hostname, set_hostname
 from modules.run.launch.environment import network_interfaces, set_network_interfaces
 from modules.run.launch.rank_env import RankEnv, read_rank_env, use_own_slice
 from modules.torch_compat import set_group_timeout
@@ -255,13 +255,24 @@ def _first_all_reduce(group: Group) -> None:
 
 
 def _connection_error(rank_env: RankEnv, everyone: tuple[Member, ...], backend: str, error: Exception) -> GroupError:
+    message = (
+        f"all {len(everyone)} processes joined ({ranks_by_host(everyone)}), but could not form a group over "
+        f"{backend}: {error_summary(error)}"
+    )
+    first, master = everyone[0], rank_env.master_addr
+    is_elsewhere = first.machine_id != everyone[rank_env.rank].machine_id
+    if is_elsewhere and first.address and first.address not in addresses_of(master):
+        return GroupError(
+            message,
+            f"{first.host} uses the network of its address {first.address}, but from {hostname()} it is reached at "
+            f"{master}: start it with --set master_addr={master} (torchrun: --master_addr={master}).",
+        )
     set_names = {name: os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
     settings = ", ".join(f"{name} is {value or 'not set'}" for name, value in set_names.items())
-    interface = network_interfaces(rank_env.master_addr).get("GLOO_SOCKET_IFNAME")
-    route = f", and {interface} leads to {rank_env.master_addr}" if interface else ""
+    interface = network_interfaces(master).get("GLOO_SOCKET_IFNAME")
+    route = f", and {interface} leads to {master}" if interface else ""
     return GroupError(
-        f"all {len(everyone)} processes joined ({ranks_by_host(everyone)}), but could not form a group over "
-        f"{backend}: {error_summary(error)}",
+        message,
         f"Check that each machine uses the network interface that leads to the others (on {hostname()}, {settings}"
         f"{route}) and that no firewall blocks the ports between them.",
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from modules.config import ConfigError
 from modules.distributed.run_store import StoreFault, parse_value
+from modules.files import write_fault
 
 Gather = Callable[[str, str], list[str]]  # (name, this rank's text) -> the texts of all ranks
 
@@ -60,7 +61,7 @@ def find_shared_folder_groups(name: str, folder: Path, rank: int, gather: Gather
             markers[rank].touch()
         except OSError as error:
             raise ConfigError(
-                f"{name}: {str(folder)!r} cannot be written: {error.strerror or error}.",
+                f"{name}: {str(folder)!r} cannot be written: {write_fault(error, folder)}.",
                 "Choose a writable folder with free space.",
             ) from error
         gather(f"{name} marked", "")

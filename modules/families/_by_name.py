@@ -10,7 +10,7 @@ from modules.config import ConfigError
 from modules.facts import PROGRAM, family_names
 from modules.families._custom import family_of_file
 from modules.families._family import Family
-from modules.families._family_file import load_python_file
+from modules.families._family_file import LoadedFile, load_python_file
 
 # Members of Family that had other names in older versions, so that files written for those get a sentence.
 _RENAMED = {
@@ -42,19 +42,22 @@ def family_class(name: str) -> type[Family]:
     """
     if name in _registered:
         return _registered[name]
-    module = load_python_file(Path(name)) if name.endswith(".py") else _built_in_module(name)
+    is_file = name.endswith(".py")
+    module = load_python_file(Path(name)) if is_file else _built_in_module(name)
     found = [
         member
         for member in vars(module).values()
         if isinstance(member, type) and issubclass(member, Family) and member.__module__ == module.__name__
     ]
-    if not found and name.endswith(".py"):
-        return family_of_file(module)
+    if not found and is_file:
+        found = [family_of_file(module)]
     if len(found) != 1:
         raise ConfigError(f"family: {name!r} defines {len(found)} Family classes; a family file defines exactly one.")
     if old := [member for member in _RENAMED if member in vars(found[0])]:
         renamed = ", ".join(f"{member} to {_RENAMED[member]}" for member in old)
         raise ConfigError(f"family: {name!r} was written for an older Tandem; rename {renamed}.")
+    if is_file:
+        found[0].source = LoadedFile(str(module.__file__))
     return found[0]
 
 

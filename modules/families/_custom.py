@@ -94,10 +94,9 @@ class CustomFamily(Family):
             seed_everything(self._seed)
             given = _called(self.code, "build_data", self.options)
         try:
-            sets = as_data_sets(given, self.code.collate and self.code.bound("collate", self.options))
+            return as_data_sets(given, self.code.collate and self.code.bound("collate", self.options))
         except ConfigError as error:
             raise ConfigError(f"{self.code.place('build_data')}: {error.message}", error.advice) from None
-        return sets._replace(source=self.code.source)
 
     def fingerprint(self) -> str:
         """Nothing is cached."""

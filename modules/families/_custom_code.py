@@ -28,7 +28,6 @@ from torch.optim import Optimizer
 from modules.config import ConfigError, Section, TrainingError
 from modules.data.batch import DataSets, MapDataset
 from modules.families._family import NoOptions
-from modules.families._family_file import LoadedFile
 
 _SETS = ("train", "validation", "test")
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {  # besides the options
@@ -45,8 +44,7 @@ _REQUIRED = ("build_model", "build_data", "loss")
 @dataclass(frozen=True)
 class CustomCode:
     """What a user wrote: the functions of this module's first lines. `name` is the file's, for messages; `options` is
-    the class of what a function gets that has a parameter `options`, besides its other arguments. `source` is for
-    DataSets.
+    the class of what a function gets that has a parameter `options`, besides its other arguments.
 
     Raises ConfigError if a function takes other arguments.
     """
@@ -59,7 +57,6 @@ class CustomCode:
     collate: Callable[..., object] | None = None
     build_optimizer: Callable[..., Optimizer] | None = None
     options: type[Section] = NoOptions
-    source: object = None
 
     def __post_init__(self) -> None:
         for function in _ARGUMENTS:
@@ -106,7 +103,7 @@ def read_file(module: ModuleType) -> CustomCode:
     if not (isinstance(options, type) and issubclass(options, Section)):
         raise ConfigError(f"family: Options in {name} is no Section.", "Derive it from modules.config.Section.")
     functions = {each: own[each] for each in _ARGUMENTS if callable(own.get(each))}
-    return CustomCode(name=name, options=options, source=LoadedFile(str(module.__file__)), **functions)
+    return CustomCode(name=name, options=options, **functions)
 
 
 def as_data_sets(given: object, collate: Callable[[list[object]], object] | None = None) -> DataSets:

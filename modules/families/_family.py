@@ -99,6 +99,7 @@ class Family(ABC):
 
     facts: ClassVar[FamilyFacts] = FamilyFacts("")  # of a built-in family those beside its file
     about: ClassVar[str] = ""  # of a user's family, for the window: the model's name, its maker, size and licence
+    source: ClassVar[object] = None  # of a user's file: another process that unpickles this has loaded the file, too
     Options: ClassVar[type[Section]] = NoOptions
     methods: ClassVar[tuple[str, ...]] = ("fine_tune",)
     size_step: ClassVar[int] = 8  # pixels; sides of buckets and samples are multiples of it

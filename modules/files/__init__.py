@@ -25,7 +25,7 @@ from modules.files.reading import (
     read_text,
 )
 from modules.files.records import Record, validate_record
-from modules.files.writing import open_for_writing, remove_tree
+from modules.files.writing import open_for_writing, remove_tree, write_fault
 
 __all__ = [
     "MASK",
@@ -60,4 +60,5 @@ __all__ = [
     "validate_record",
     "visible",
     "whole_path",
+    "write_fault",
 ]

@@ -35,6 +35,20 @@ def open_for_writing(path: str | Path, *, append: bool = False) -> int:
     return descriptor
 
 
+def write_fault(error: OSError, path: str | Path | None = None) -> str:
+    """Why the file of the error, or `path`, cannot be written, in the system's words; of a disk that has room for bytes
+    and none for another file, which the system calls full, it says so."""
+    said, place = error.strerror or str(error), error.filename or path
+    if error.errno != errno.ENOSPC or not isinstance(place, str | Path) or not hasattr(os, "statvfs"):
+        return said
+    whole = Path(place).absolute()
+    with suppress(OSError, StopIteration):
+        disk = os.statvfs(next(folder for folder in (whole, *whole.parents) if folder.exists()))
+        if disk.f_files and not disk.f_favail:
+            return f"{said}: all inodes of the disk are in use, so it takes no further file (df -i); delete some"
+    return said
+
+
 def remove_tree(path: Path) -> None:
     """Remove a folder with its content, or whatever else has this name; a link without what it leads to.
 

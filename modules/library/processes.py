@@ -23,7 +23,7 @@ from modules.run.folder.commands import STOP_INTERRUPTED, request_command
 from modules.run.folder.event_summary import EventSummary, follow_from_end
 from modules.run.folder.failures import read_failures
 from modules.run.launch.environment import quieten_torch, set_network_interfaces
-from modules.run.launch.rank_env import use_own_slice
+from modules.run.launch.rank_env import launch_notes, use_own_slice
 from modules.run.start import failed_to_form_group
 from modules.run.supervise.launcher_log import LauncherReport, WorkerExit
 from modules.run.supervise.outcome import RunEvidence, decide_outcome
@@ -102,6 +102,8 @@ def train_in_group(
     """
     use_own_slice(os.environ, rank_env)
     set_network_interfaces(os.environ, rank_env.master_addr)
+    for note in launch_notes(config, rank_env, os.environ):
+        echo(note)
     store = open_store(rank_env, config.startup_timeout_s, echo)  # its keys are those of this call alone
     folder = shared_run_folder(config, rank_env, store, resume)
     on_folder(folder)

@@ -17,7 +17,6 @@ from modules.config.io.files import READERS, read_data
 from modules.config.io.migrations import ambiguous_settings, migrate
 from modules.config.io.presets import preset_data
 from modules.data.batch import DataSets, MapDataset
-from modules.distributed import read_rank_env
 from modules.facts import PROGRAM
 from modules.library.fit_result import FitResult, load_trained, read_result
 from modules.library.processes import NoGroup, train_here, train_in_group, train_in_processes
@@ -30,6 +29,7 @@ from modules.run.folder.commands import STOP_INTERRUPTED, clear_commands, reques
 from modules.run.folder.resume import LATEST, folder_to_resume, former_config
 from modules.run.folder.run_lock import check_not_training, supervisor_lock
 from modules.run.launch.environment import MULTI_PROCESS_MODES
+from modules.run.launch.rank_env import launched_rank_env
 from modules.run.start import ALONE, on_one_device
 
 log = logging.getLogger("tandem")
@@ -100,7 +100,7 @@ class Trainer:
         """
         _check_caller()
         try:
-            if (rank_env := read_rank_env(os.environ, self.config.initial_port)) is not None:
+            if (rank_env := launched_rank_env(os.environ, self.config.initial_port)) is not None:
                 folder = train_in_group(self._task, self.config, rank_env, self._resumed(resume), self._started)
             else:
                 folder = self._start(self._resumed(resume), require_multi_gpu=require_multi_gpu)
@@ -122,7 +122,7 @@ class Trainer:
         Raises ConfigError for what cannot be searched, TandemError if not even one sample fits.
         """
         _check_caller()
-        if read_rank_env(os.environ, self.config.initial_port) is not None:
+        if launched_rank_env(os.environ, self.config.initial_port) is not None:
             raise ConfigError(
                 "find_batch_size() starts processes of its own, and this one is of a group of torchrun or srun",
                 "Call it in a program that you start by itself",

@@ -22,7 +22,9 @@ from modules.machine.ports import PortReservations, find_free_port, port_is_free
 from modules.machine.process_load import NetworkLoad, ProcessLoad
 from modules.machine.routes import (
     Route,
+    addresses_of,
     is_loopback_name,
+    is_own_address,
     network_cards,
     preferred_addresses,
     route_to,
@@ -42,6 +44,7 @@ __all__ = [
     "PortReservations",
     "ProcessLoad",
     "Route",
+    "addresses_of",
     "can_map_memory",
     "cpu_count",
     "device_summary",
@@ -58,6 +61,7 @@ __all__ = [
     "hostname_variable",
     "installed_gpus",
     "is_loopback_name",
+    "is_own_address",
     "link_table",
     "local_addresses",
     "machine_id",

@@ -60,6 +60,20 @@ def route_to_master(master_addr: str) -> Route | None:
     return route
 
 
+def addresses_of(host: str) -> set[str]:
+    """The addresses that a name stands for here, or an address itself; empty if it is unknown."""
+    try:
+        return {str(found[4][0]) for found in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return set()
+
+
+def is_own_address(host: str) -> bool:
+    """Whether this machine has the address `host`, or one of those that the name stands for."""
+    route = route_to(host)
+    return route is not None and route.address in addresses_of(host)
+
+
 def preferred_addresses() -> list[str]:
     """The local addresses, the one most likely to be reachable from other machines first."""
     default = route_to(_ANYWHERE)

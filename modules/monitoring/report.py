@@ -22,7 +22,7 @@ from modules.monitoring.images import save_image
 from modules.monitoring.performance_monitor import PerformanceMonitor
 from modules.monitoring.report_protocol import StepRecord
 from modules.monitoring.step_times import RankStepTimes
-from modules.monitoring.tensorboard import Histogram, TensorBoardWriter
+from modules.monitoring.tensorboard import STEP_TAGS, Histogram, TensorBoardWriter
 from modules.monitoring.terminal import open_terminal
 from modules.monitoring.wandb_log import WandbLog
 from modules.run import EventLog, Failure, exit_code_of
@@ -71,6 +71,8 @@ class RunReport:
     def started(self, run_info: Mapping[str, object], first_step: int, total_steps: int, total_samples: int) -> None:
         """The description of the run (the `started` event), before its first step."""
         self._total_samples = total_samples
+        if self._tensorboard is not None and first_step:
+            self._tensorboard.add_missing(first_step, self._events.path)
         self._events.write("started", **run_info)
         if self._wandb is not None:
             self._wandb.start()
@@ -114,7 +116,7 @@ class RunReport:
             grad_norm=record.grad_norm,
             eta_s=eta_s,
         )
-        scalars = {"loss/train": record.loss, "lr/model": record.learning_rate, "gradient/norm": record.grad_norm}
+        scalars = dict(zip(STEP_TAGS, (record.loss, record.learning_rate, record.grad_norm), strict=True))
         for viewer in self._viewers:
             viewer.add_scalars(scalars, record.step)
 
@@ -168,6 +170,8 @@ class RunReport:
     def backing_up(self, step: int | None) -> None:
         """A backup of `step` is being written; None: no longer any. May be called from any thread."""
         self._is_backing_up = step is not None
+        if self._tensorboard is not None and step is not None:
+            self._tensorboard.flush()
         self._events.write("backing_up", step=step)
 
     def backup(self, folder: Path, step: int) -> None:

@@ -139,13 +139,23 @@ def _load(config: TrainConfig, family: Family, index: Index, examples: Examples,
     """Samples per second that the loader delivers once its workers have started."""
     order = make_order(index, config, config.seed, examples.usable, config.batch_size)
     return _measure(
-        make_loader(config, index, examples, order, family.sample_transform, batch_size=config.batch_size), seconds
+        make_loader(
+            config,
+            index,
+            examples,
+            order,
+            family.sample_transform,
+            batch_size=config.batch_size,
+            source=family.source,
+        ),
+        seconds,
     )
 
 
 def _load_items(config: TrainConfig, seconds: float) -> float:
     """As `_load`, for a family that brings its own data sets."""
-    items = ItemBatches(load_family(config).data_sets())
+    family = load_family(config)
+    items = ItemBatches(family.data_sets())
     order = order_items(items.rows(TRAIN), config, config.batch_size)
     return _measure(
         item_loader(
@@ -157,6 +167,7 @@ def _load_items(config: TrainConfig, seconds: float) -> float:
             world_size=1,
             min_micro_batches=1,
             equal_counts=False,
+            source=family.source,
         ),
         seconds,
         _REPEATS,

@@ -24,7 +24,7 @@ from modules.run.join.join_token import generate_token
 from modules.run.join.same_run import prove_run
 from modules.run.join.server import JoinServer
 from modules.run.join.session import StopRequested, raise_on_stop_signals
-from modules.run.launch.plan import LaunchPlan
+from modules.run.launch.plan import LaunchPlan, where_joined
 from modules.run.launch.restarts import resume_since
 from modules.run.supervise.outcome import CODE_OF_STOP, REASON_OF_CODE, outcome_message
 from modules.run.supervise.supervisor import Supervisor, any_failure
@@ -131,8 +131,11 @@ class MachinesStart:
         self._events.write("joining", message=waiting, missing=server.missing_numbers(), by_hand=self._by_hand)
         self._start_hosts(plan, server)
         counts = server.wait(config.startup_timeout_s, self._check_while_waiting, if_late=self._advice_if_late())
+        self._config, note = where_joined(config, plan.master_addr, server.joined_at())
+        if note:
+            self._report(f"Note: {note}.", [])
         here = {"processes_per_node": (plan.processes_here, *(counts[number] for number in sorted(counts)))}
-        return self._plan(config.model_copy(update={**here, "world_size": None}))
+        return self._plan(self._config.model_copy(update={**here, "world_size": None}))
 
     def _advice_if_late(self) -> str:
         by_hand = "Run the line above on the machines that join by hand sooner"

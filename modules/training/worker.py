@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ from modules.distributed import (
     RankGroup,
     RunStore,
     distributed_ranks,
+    exit_at_once,
     exit_if_group_is_left,
     open_store,
     resolve_backend,
@@ -68,6 +70,7 @@ from modules.training.studies.batch_size_finder import search_batch_size
 from modules.training.studies.profiler import profiled
 from modules.training.studies.step_benchmark import measure_steps
 
+_LAST: Final = -100
 # How long a rank gives the others to report what it would otherwise report itself.
 _OTHERS_REPORT_WITHIN_S: Final = 3.0
 
@@ -242,7 +245,10 @@ def spawn_workers(config: TrainConfig, folder: RunFolder, world_size: int, port:
 
 
 def _spawned_worker(rank_env: RankEnv, config: TrainConfig, folder: RunFolder, resume: str | None) -> None:
-    sys.exit(run_worker(config, folder, rank_env, resume=resume))
+    code = run_worker(config, folder, rank_env, resume=resume)
+    # after what multiprocessing cleans up: Python itself would take down all that is imported, for seconds
+    Finalize(None, exit_at_once, (code,), exitpriority=_LAST)
+    sys.exit(code)
 
 
 def supervised_by_us() -> bool:

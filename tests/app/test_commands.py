@@ -79,3 +79,10 @@ def test_torchrun_commands_have_their_folder_and_one_secret(images: Path, tmp_pa
     assert all(text.startswith(f" cd {shlex.quote(str(Path.cwd()))} && ") for text in by_hand)
     secrets = {re.search(r"TANDEM_STORE_SECRET=([0-9a-f]{32}) ", text)[1] for text in by_hand}  # type: ignore[index]
     assert len(secrets) == 1
+
+
+def test_the_first_machine_is_said_to_be_another_one(images: Path, tmp_path: Path) -> None:
+    """10.0.0.1 is no address of this computer, whose network interface would be wrong there."""
+    found = build_commands(two_machines(images, tmp_path, 1), tmp_path / "config.yaml", "token")
+    assert "This computer does not have that address" in found[0].help
+    assert not any("SOCKET_IFNAME" in command.text for command in found)

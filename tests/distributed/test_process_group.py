@@ -12,8 +12,11 @@ import pytest
 
 from modules.config import TrainingError
 from modules.distributed import launch_distributed, resolve_backend, shared_memory, spawn
+from modules.distributed.process_group import _connection_error
 from modules.distributed.rank_group import SingleProcess
+from modules.distributed.startup.member import Member
 from modules.machine import hostname
+from modules.run.launch.rank_env import RankEnv
 from tests.distributed import process_group_programs
 from tests.ports import free_port
 from tests.runs import run_command
@@ -150,3 +153,14 @@ def test_an_unavailable_backend_is_replaced(monkeypatch: pytest.MonkeyPatch) -> 
     assert backend == "gloo"
     assert "no CUDA device" in reason
     assert resolve_backend("gloo") == ("gloo", "")
+
+
+def test_the_machine_whose_address_is_of_another_network_is_the_one_that_is_named() -> None:
+    alpha = Member(0, 0, "alpha", 1, None, None, "a", "10.8.0.5")  # as its default route, a VPN, says
+    beta = Member(1, 0, "beta", 2, None, None, "b", "10.77.0.2")
+    failure = RuntimeError("connect: Network is unreachable")
+    error = _connection_error(RankEnv(1, 0, 2, "10.77.0.1", 1), (alpha, beta), "gloo", failure)
+    assert error.advice.startswith("alpha uses the network of its address 10.8.0.5, but from ")
+    assert "start it with --set master_addr=10.77.0.1" in error.advice
+    right = _connection_error(RankEnv(1, 0, 2, "10.8.0.5", 1), (alpha, beta), "gloo", failure)
+    assert right.advice.startswith("Check that each machine uses the network interface")

@@ -241,7 +241,8 @@ def test_taken_ports_and_missing_cuda_are_replaced_and_noted(
 @pytest.mark.slow
 def test_without_a_process_group_one_device_trains(images: Path, tmp_path: Path) -> None:
     config = tiny_config(images, tmp_path, max_steps=1, **group_settings(2))
-    done = run_command(train_command(config, tmp_path / "c.json"), GLOO_SOCKET_IFNAME="doesnotexist")
+    pod = {"RANK": "0", "WORLD_SIZE": "1"}  # of a pod of one replica: no group, so the two processes are started
+    done = run_command(train_command(config, tmp_path / "c.json"), GLOO_SOCKET_IFNAME="doesnotexist", **pod)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "one device trains instead" in done.stdout
     assert "GLOO_SOCKET_IFNAME" in done.stderr

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from modules.data.index.problems import Problem, write_problems
-from modules.files import open_for_writing, remove_tree
+from modules.files import open_for_writing, remove_tree, write_fault
 from modules.run import RunFolder
+from modules.run.folder.error_help import explain_exception
 from modules.run.folder.events import EventLog
 from modules.run.folder.failures import Failure, create_reserve, record_failure
 from modules.run.folder.pidfile import pidfile_held
@@ -20,6 +24,23 @@ from modules.run.folder.run_lock import supervisor_lock, training_lock
 from modules.run.supervise.launcher_log import LauncherLogFile
 
 pytestmark = pytest.mark.timeout(60)
+
+
+def test_a_disk_without_inodes_is_not_said_to_be_full(tmp_path: Path) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o", "nr_inodes=2", "tmpfs", str(tmp_path)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small file system cannot be mounted here: it needs root")
+    try:
+        os.close(open_for_writing(tmp_path / "x"))
+        with pytest.raises(OSError, match="No space left") as caught:
+            open_for_writing(tmp_path / "y")
+        assert "all inodes of the disk are in use" in write_fault(caught.value)
+        assert "all inodes" in write_fault(OSError(errno.ENOSPC, "full"), tmp_path / "no" / "such" / "folder")
+        assert "all inodes" in explain_exception(caught.value).message
+        assert write_fault(OSError(errno.EACCES, "Permission denied"), tmp_path) == "Permission denied"
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+    assert write_fault(OSError(errno.ENOSPC, "full"), tmp_path) == "full"
 
 
 def test_a_file_is_emptied_or_appended_to(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def write_config_text(path: str | Path, text: str) -> None:
         write_atomically(Path(os.path.realpath(path)), text)
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be written: {error.strerror or error}.",
+            f"{path} cannot be written: {files.write_fault(error, path)}.",
             "Choose another location or free some space.",
         ) from error
     except UnicodeEncodeError as error:

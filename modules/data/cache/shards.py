@@ -28,7 +28,7 @@ from modules.data.cache.manifest import (
     read_lines,
     remove_unreadable,
 )
-from modules.files import open_for_writing
+from modules.files import open_for_writing, write_fault
 
 Entry: TypeAlias = dict[str, Tensor]
 
@@ -210,6 +210,6 @@ def _lock(folder: Path, warn: Callable[[str], None]) -> int:
 def _unwritable(folder: Path, error: OSError) -> TandemError:
     kind = TandemError if error.errno == errno.ENOSPC else ConfigError
     return kind(
-        f"cache_dir: {str(folder)!r} cannot be written: {error.strerror or error}.",
+        f"cache_dir: {str(folder)!r} cannot be written: {write_fault(error, folder)}.",
         "Choose a writable folder on a disk with free space; what is cached so far is kept.",
     )

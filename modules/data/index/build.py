@@ -20,6 +20,7 @@ from modules.data.index.findings import Findings
 from modules.data.index.index import Index, IndexHeader, ProgressCallback, index_path, load_index, no_progress
 from modules.data.index.scan import FolderScan, scan_concept
 from modules.data.rng import hash_uint64, to_unit_interval
+from modules.files import write_fault
 
 _KEPT_INDEXES = 8
 _NAMED_SUFFIXES = 20  # of files that are not images
@@ -154,7 +155,7 @@ def _store(path: Path, columns: dict[str, Column], header: IndexHeader) -> None:
     except OSError as error:
         kind = TandemError if error.errno == errno.ENOSPC else ConfigError
         raise kind(
-            f"cache_dir: the index cannot be written to {str(path.parent)!r}: {error.strerror or error}.",
+            f"cache_dir: the index cannot be written to {str(path.parent)!r}: {write_fault(error, path)}.",
             "Choose a writable folder on a disk with free space.",
         ) from error
 

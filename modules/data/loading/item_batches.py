@@ -35,7 +35,6 @@ class ItemBatches(MicroBatchReader):
     """
 
     def __init__(self, data: DataSets) -> None:
-        self._source = data.source  # first, see DataSets
         sets = {TRAIN: data.train, VALIDATION: data.validation, TEST: data.test}
         self._sets: dict[str, MapDataset] = {name: each for name, each in sets.items() if each is not None}
         self._lengths = {name: item_count(each, name) for name, each in self._sets.items()}
@@ -98,8 +97,9 @@ def item_loader(
     world_size: int,
     min_micro_batches: int,
     equal_counts: bool,
+    source: object = None,
 ) -> Loader:
-    """The loader of one rank; for the last five arguments see `micro_batches`."""
+    """The loader of one rank; for `source` see `data_loader`, for the five arguments before `micro_batches`."""
     split_step = partial(
         micro_batches,
         buckets=np.zeros(len(items), dtype=np.int32),
@@ -109,7 +109,7 @@ def item_loader(
         min_micro_batches=min_micro_batches,
         equal_counts=equal_counts,
     )
-    return Loader(settings, items, order, split_step)
+    return Loader(settings, items, order, split_step, source=source)
 
 
 _NUMBERS = {name: number for number, name in enumerate((TRAIN, VALIDATION, TEST))}

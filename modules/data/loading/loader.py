@@ -32,6 +32,7 @@ from modules.data.loading.worker_batches import (
     data_loader,
     end_workers,
     received,
+    worker_obstacle,
 )
 from modules.data.rng import SampleRng
 
@@ -138,8 +139,18 @@ class Loader:
     """Batches of one rank. Touches no global random state; its errors are TandemErrors."""
 
     def __init__(
-        self, settings: DataSettings, data: MicroBatchReader, order: Order, split_step: SplitStep, mixes: bool = False
+        self,
+        settings: DataSettings,
+        data: MicroBatchReader,
+        order: Order,
+        split_step: SplitStep,
+        mixes: bool = False,
+        source: object = None,
     ) -> None:
+        # why no processes load the data, although `settings` asks for some; or nothing
+        self.warning = worker_obstacle(settings.loader_workers) if settings.loader_workers else ""
+        if self.warning:
+            settings = settings.model_copy(update={"loader_workers": 0})
         self._data, self._order = data, order
         self._split_step = split_step
         self._split_training_step = partial(split_step, mixes=True) if mixes else split_step
@@ -149,7 +160,7 @@ class Loader:
         self._sampler, self._validation_sampler = MicroBatchSampler(slots), MicroBatchSampler(slots)
         # workers of a DataLoader start with its first batch
         self._training, self._validation = (
-            data_loader(settings, data, sampler) for sampler in (self._sampler, self._validation_sampler)
+            data_loader(settings, data, sampler, source) for sampler in (self._sampler, self._validation_sampler)
         )
         self._next_validation: tuple[Sequence[StepSamples], Iterator[Batch]] | None = None
         self._kept_validation: tuple[Sequence[StepSamples], list[Batch]] | None = None
@@ -266,8 +277,9 @@ def make_loader(
     world_size: int = 1,
     min_micro_batches: int = 1,
     equal_counts: bool = False,
+    source: object = None,
 ) -> Loader:
-    """The loader of one rank; for the last five arguments see `micro_batches`."""
+    """The loader of one rank; for `source` see `data_loader`, for the five arguments before `micro_batches`."""
     memory_bytes = MEMORY_BYTES // max(1, settings.loader_workers)
     examples = examples.with_memory(memory_bytes)
     data = MicroBatchDataset(
@@ -282,7 +294,7 @@ def make_loader(
         min_micro_batches=min_micro_batches,
         equal_counts=equal_counts,
     )
-    return Loader(settings, data, order, split_step, mixes=mixing is not None)
+    return Loader(settings, data, order, split_step, mixes=mixing is not None, source=source)
 
 
 def augment_caption(captions: tuple[str, ...], concept: Concept, dropout: float, rng: SampleRng) -> str:

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from modules.config import TandemError
 from modules.config.code_errors import describe_code_error, failed_line
+from modules.files import write_fault
 from modules.run.folder.error_rules import ERRNO_RULES, STARTING, TRAINING, Rule
 
 
@@ -35,6 +36,8 @@ def explain_exception(error: BaseException, *, training: bool = False) -> Explan
     names = {cls.__name__ for cls in type(error).__mro__}
     rule = ERRNO_RULES.get(error.errno or 0) if isinstance(error, OSError) else None
     found = _explain(rule, type(error).__name__, names, str(error), training)
+    if isinstance(error, OSError) and (fault := write_fault(error)) not in {error.strerror, str(error)}:
+        found = found._replace(message=f"{found.message} ({fault})")
     place = failed_line(error) if found.kind == "error" else ""
     return found._replace(message=f"{place}: {found.message}") if place else found
 

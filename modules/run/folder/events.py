@@ -16,7 +16,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
-from modules.files import MASK, is_secret_name, mask_secrets, open_for_writing
+from modules.files import MASK, is_secret_name, mask_secrets, open_for_writing, write_fault
 
 PROTOCOL_VERSION: Final = 1
 Event = dict[str, object]
@@ -41,7 +41,7 @@ class EventLog:
     """Appends events to a file at most ten times a second; a failing disk delays them but never raises."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._lock = threading.Lock()
         self._lines: list[bytes | EventPlace] = []
         self._lost = 0
@@ -130,10 +130,10 @@ class EventLog:
         ready = list(takewhile(lambda line: line is not None, map(_line_of, self._lines)))
         data = b"".join(filter(None, ready))
         try:
-            if self._file is not None and not _is_at(self._path, self._file):
+            if self._file is not None and not _is_at(self.path, self._file):
                 self._close_file()  # deleted or moved: whoever follows the run would not see what is written to it
             if self._file is None:
-                self._file = _open(self._path, repair=not self._has_written)
+                self._file = _open(self.path, repair=not self._has_written)
             written = os.write(self._file, data)
         except OSError as error:
             self._close_file()
@@ -157,7 +157,7 @@ class EventLog:
         self._has_warned = True
         with suppress(OSError, ValueError):
             print(
-                f"Warning: {self._path} cannot be written ({error.strerror or error}). Training continues; "
+                f"Warning: {self.path} cannot be written ({write_fault(error, self.path)}). Training continues; "
                 "its events are kept and written once the disk is writable again.",
                 file=sys.stderr,
             )

@@ -10,7 +10,7 @@ from typing import Final, Self
 
 from modules.config import ConfigError, TrainConfig, save_config
 from modules.config.run_names import run_name_problem, sanitize_run_name
-from modules.files import open_regular, remove_tree
+from modules.files import open_regular, remove_tree, write_fault
 from modules.run.folder.links import refuse_links
 
 CONFIG_FILE_NAME: Final = "config.json"
@@ -256,7 +256,7 @@ def _make_unique(runs_dir: Path, family: str) -> Path:
 def not_writable_error(path: Path, error: OSError) -> ConfigError:
     """The error to raise if the run folder cannot be written."""
     return ConfigError(
-        f"the run folder cannot be written: {error.filename or path}: {error.strerror or error}",
+        f"the run folder cannot be written: {error.filename or path}: {write_fault(error, path)}",
         "Set runs_dir to a writable folder on a disk with free space",
     )
 

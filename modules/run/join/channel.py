@@ -98,6 +98,14 @@ class Channel:
         self._received += 1
         return _unpack(packed)
 
+    @property
+    def own_address(self) -> str:
+        """The address of this machine at which the connection ends; empty once it is closed."""
+        try:
+            return str(self._connection.getsockname()[0]).removeprefix("::ffff:")
+        except OSError:
+            return ""
+
     def close(self) -> None:
         """Close the connection; the peer notices at once."""
         with suppress(OSError):

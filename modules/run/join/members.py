@@ -19,10 +19,11 @@ class JoinError(TandemError):
 
 @dataclass(frozen=True)
 class RemoteMachine:
-    """Host name and address of another machine."""
+    """Host name and address of another machine, and the address of machine 0 at which it has joined."""
 
     host: str
     address: str
+    joined_at: str = ""
 
     def __str__(self) -> str:
         return f"{self.host} ({self.address})"

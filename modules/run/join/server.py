@@ -116,6 +116,10 @@ class JoinServer:
         """The numbers of the machines that are not ready."""
         return self._members.missing_numbers()
 
+    def joined_at(self) -> set[str]:
+        """The addresses of this machine at which the others have joined."""
+        return {machine.joined_at for machine in self._members.machines().values()}
+
     def start(
         self, counts: Sequence[int], port: int, address: str = "", *, resume: str | None = None, restarts_left: int = 0
     ) -> str:
@@ -159,7 +163,9 @@ class JoinServer:
 
     def _serve(self, session: Session, address: str) -> None:
         hello = session.expect("hello")
-        machine = RemoteMachine("".join(filter(str.isprintable, str(hello.get("host"))))[:64], address)
+        machine = RemoteMachine(
+            "".join(filter(str.isprintable, str(hello.get("host"))))[:64], address, session.own_address
+        )
         number = 0
         try:
             notes = [] if self._is_preflight else check_software(self._config, hello, machine.host)

@@ -53,6 +53,11 @@ class Session:
         self._closing = threading.Event()
         threading.Thread(target=self._ping, name="ping", daemon=True).start()
 
+    @property
+    def own_address(self) -> str:
+        """The address of this machine at which the other one has reached it; empty once the session is closed."""
+        return self._channel.own_address
+
     def send(self, kind: str, /, **content: object) -> None:
         """Send a message. Raises ChannelClosed."""
         self._channel.send({"type": kind, **content})

@@ -19,11 +19,11 @@ from modules.run.folder.run_folder import RunFolder, not_writable_error
 from modules.run.folder.run_lock import training_has_ended
 from modules.run.join.join_token import JOIN_TOKEN
 from modules.run.launch.plan import LaunchPlan
+from modules.run.launch.rank_env import without_rank
+from modules.run.supervise.process_tree import START_TOKEN
 
 TRAIN_SCRIPT: Final = ROOT / "scripts" / "train.py"
 _KILLED_ENDS_WITHIN_S: Final = 2.0
-# Set by torchrun for its ranks; if inherited from the starter's environment, train.py would run as a rank.
-_RANK_VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TANDEM_START")
 
 
 def check_config(config: TrainConfig) -> None:
@@ -115,5 +115,5 @@ def start_detached(
 
 def _environment(token: str) -> dict[str, str]:
     """The variables of a start: the token is passed here, because every user can read a command line."""
-    kept = {name: value for name, value in os.environ.items() if name not in (*_RANK_VARIABLES, JOIN_TOKEN)}
+    kept = {name: value for name, value in without_rank(os.environ).items() if name not in (START_TOKEN, JOIN_TOKEN)}
     return {**kept, JOIN_TOKEN: token} if token else kept

@@ -6,7 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -20,8 +20,10 @@ from modules.machine import (
     gpu_obstacle,
     installed_gpus,
     is_loopback_name,
+    is_own_address,
     port_is_free,
     preferred_addresses,
+    route_to_master,
     visible_gpus,
 )
 from modules.machine.ports import loopback_fault
@@ -61,6 +63,7 @@ class LaunchPlan:
     max_restarts: int = 0  # by torchrun, of the processes of this machine
     startup_timeout_s: int = 1800
     variables: LaunchEnvironment = field(default_factory=LaunchEnvironment)
+    is_elsewhere: bool = False  # this machine is to be number 0, and `master_addr` is not its address
 
     @classmethod
     def from_config(
@@ -91,8 +94,10 @@ class LaunchPlan:
         backend, backend_reasons = choose_backend(config, usable) if is_group else ("gloo", ())
         port, port_reasons = choose_port(config, is_free) if is_group else (config.initial_port, ())
         master_addr, address_reasons = choose_address(config)
+        is_elsewhere = config.num_nodes > 1 and config.node_rank == 0 and not is_own_address(master_addr)
         machine_reasons = (
             *address_reasons,
+            *((_other_address(master_addr),) if is_elsewhere else ()),
             *_unknown_world_size(placement.process_counts),
             *((_ELASTIC,) if _restarts_machines(config) and config.node_rank == 0 else ()),
         )
@@ -117,6 +122,7 @@ class LaunchPlan:
                 master_addr=master_addr,
                 log_dir=None if run_folder is None else RunFolder(Path(run_folder)).log_dir,
             ),
+            is_elsewhere=is_elsewhere,
         )
 
     @property
@@ -167,8 +173,10 @@ class LaunchPlan:
         return [sys.executable, str(TORCHRUN), *torchrun, *self.script_argv]
 
     def command_line(self, node_rank: int | None = None) -> str:
-        """`argv` with `environment` as one line for a shell of this operating system."""
-        argv, variables = self.argv(node_rank), self.environment(node_rank)
+        """`argv` with `environment` as one line for a shell of this operating system, to be run on the machine of that
+        number, which is this one unless `is_elsewhere`."""
+        argv = self.argv(node_rank)
+        variables = self.variables.portable if self.is_elsewhere else self.environment(node_rank)
         if sys.platform == "win32":
             return "".join(f'set "{k}={v}" && ' for k, v in variables.items()) + subprocess.list2cmdline(argv)
         return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in variables.items()), shlex.join(argv)])
@@ -314,10 +322,37 @@ def choose_address(config: TrainConfig) -> tuple[str, tuple[str, ...]]:
     useless = f"master_addr is {config.master_addr}, which only this machine can reach"
     if not own:
         return config.master_addr, (useless,)
-    others = f" (its other addresses: {', '.join(own[1:])})" if own[1:] else ""
+    others = f" (--join takes its other addresses, too: {', '.join(own[1:])})" if own[1:] else ""
     connect = f"the other machines will connect to {own[0]}{others}"
     is_set = config.master_addr != TrainConfig.model_fields["master_addr"].default
     return own[0], (f"{useless}: {connect}" if is_set else f"{connect}; set master_addr to change that",)
+
+
+def _other_address(master_addr: str) -> str:
+    return (
+        f"master_addr is {master_addr}, which is no address of this machine ({', '.join(preferred_addresses())}): "
+        "machine 0 must be the one that the others reach there"
+    )
+
+
+def where_joined(config: TrainConfig, master_addr: str, joined_at: Collection[str]) -> tuple[TrainConfig, str]:
+    """The config of machine 0 with the address at which the others have joined, and a note if that is not
+    `master_addr`: the network of the default route may be one that only this machine is in, such as a VPN. An address
+    that the user has set stays."""
+    route = route_to_master(master_addr)
+    own = {master_addr, "" if route is None else route.address}
+    found = sorted(each for each in joined_at if each and not is_loopback_name(each) and "%" not in each)
+    if own.issuperset(found):
+        return config, ""
+    if len(found) == 1 and is_loopback_name(config.master_addr):
+        return (
+            config.model_copy(update={"master_addr": found[0]}),
+            f"all machines meet at {found[0]}, where the others have joined, instead of at {master_addr}",
+        )
+    return config, (
+        f"master_addr is {master_addr}, but machines have joined at {' and '.join(found)}: if the processes cannot "
+        f"form a group, start again here with --set master_addr={found[0]}"
+    )
 
 
 def check_loopback() -> None:

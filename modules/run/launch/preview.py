@@ -21,7 +21,8 @@ def preview(config: TrainConfig, plan: LaunchPlan, hosts: Sequence[object] = ())
         f"Would train {config.family} in {_processes(plan)}, {config.precision}, {_batch(config, plan)}, "
         "with these variables:"
     )
-    lines += [f"  {name}={value}" for name, value in plan.environment().items()]
+    variables = plan.variables.portable if plan.is_elsewhere else plan.environment()
+    lines += [f"  {name}={value}" for name, value in variables.items()]
     lines += [f"  (as you set it) {name}={value}" for name, value in plan.variables.user_set.items()]
     if plan.num_nodes == 1:
         return [*lines, "With this command, which sets them:", f"  {plan.command_line()}"]

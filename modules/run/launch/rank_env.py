@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from typing import Final
 
-from modules.config import ConfigError
+import psutil
+
+from modules.config import ConfigError, TrainConfig
 from modules.run.launch.slurm_environment import (
     local_rank_of_step,
     master_of_step,
@@ -15,6 +19,8 @@ from modules.run.launch.slurm_environment import (
     tasks_of_step,
 )
 
+_TORCHRUN: Final = "TORCHELASTIC_RUN_ID"  # torchrun alone sets it
+_RANK_VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID")
 _LAUNCHERS = "torchrun and srun set these variables; without a launcher, unset RANK, WORLD_SIZE and SLURM_PROCID"
 _PORT = "Set the same free port on every machine, such as 29500"
 
@@ -74,6 +80,21 @@ def read_rank_env(environ: Mapping[str, str], default_port: int = 12355) -> Rank
     return None
 
 
+def launched_rank_env(environ: Mapping[str, str], default_port: int = 12355) -> RankEnv | None:
+    """As `read_rank_env`, for a program that starts processes itself.
+
+    RANK=0 and WORLD_SIZE=1 without torchrun are no group, but what a pod of one replica or a notebook has in its
+    environment, whatever the program is asked to start.
+    """
+    rank_env = read_rank_env(environ, default_port)
+    return None if rank_env is not None and rank_env.world_size == 1 and _TORCHRUN not in environ else rank_env
+
+
+def without_rank(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what would make the processes started with it ranks of another group."""
+    return {name: value for name, value in environ.items() if name not in _RANK_VARIABLES}
+
+
 def use_own_slice(environ: MutableMapping[str, str], rank_env: RankEnv) -> None:
     """Of several GPUs in CUDA_VISIBLE_DEVICES some of which are slices (MIG), leave this rank its own.
 
@@ -85,14 +106,57 @@ def use_own_slice(environ: MutableMapping[str, str], rank_env: RankEnv) -> None:
         environ["CUDA_VISIBLE_DEVICES"] = visible[rank_env.local_rank % len(visible)].strip()
 
 
+def launch_notes(config: TrainConfig, rank_env: RankEnv, environ: Mapping[str, str]) -> list[str]:
+    """Sentences about a process that is a rank because of its environment: what it waits for, and what of the config
+    has no effect, because the launcher has decided otherwise."""
+    size, per_node = rank_env.world_size, config.processes_per_node
+    launcher = "torchrun" if _TORCHRUN in environ else "the environment"
+    nodes = environ.get("GROUP_WORLD_SIZE", environ.get("SLURM_STEP_NUM_NODES", str(config.num_nodes)))
+    processes = sum(per_node or ()) * (config.num_nodes if len(per_node or ()) == 1 else 1)
+    unused = {
+        f"world_size={config.world_size}": (config.world_size not in {None, size}, f"{launcher} says {size}"),
+        f"processes_per_node={per_node}": (per_node is not None and processes != size, f"{launcher} says {size}"),
+        f"num_nodes={config.num_nodes}": (nodes != str(config.num_nodes), f"{launcher} says {nodes}"),
+        f"training_mode={config.training_mode}": (
+            size > 1 and config.training_mode in {"single", "data_parallel"},
+            f"{launcher} says {size} processes",
+        ),
+        f"max_restarts={config.max_restarts}": (
+            str(config.max_restarts) not in {"0", environ.get("TORCHELASTIC_MAX_RESTARTS")},
+            "what counts is torchrun's --max-restarts",
+        ),
+        f"device_ids={config.device_ids}": (
+            config.device_ids is not None,
+            f"set CUDA_VISIBLE_DEVICES for {launcher} instead",
+        ),
+    }
+    notes = [f"Note: {setting} has no effect: {why}." for setting, (is_unused, why) in unused.items() if is_unused]
+    return [*filter(None, [started_by_hand(environ, rank_env)]), *(notes if rank_env.rank == 0 else ())]
+
+
 def started_by_hand(environ: Mapping[str, str], rank_env: RankEnv) -> str:
-    """A note for a process whose variables no launcher has set: they may be left over from another program."""
-    if rank_env.world_size == 1 or "TORCHELASTIC_RUN_ID" in environ or started_by_srun(environ):
+    """A note for a process whose variables no launcher has set for it: they may be those of another program."""
+    if rank_env.world_size == 1 or _TORCHRUN in environ:
         return ""
+    names, starter, advice = ("RANK", "WORLD_SIZE"), "somebody else", "To train with this one alone, unset both"
+    if started_by_srun(environ):
+        if "RANK" in environ or rank_env.rank > 0 or _is_started_by_slurm():
+            return ""
+        names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS")
+        starter, advice = "srun", "In a shell of srun --pty nobody does: start with srun, or unset SLURM_PROCID"
+    first, second = (f"{name}={environ[name]}" for name in names)
     return (
-        f"Note: RANK={rank_env.rank} and WORLD_SIZE={rank_env.world_size} are set in the environment, so this process "
-        f"waits for {rank_env.world_size - 1} more that somebody else starts. To train with this one alone, unset both."
+        f"Note: {first} and {second} are set in the environment, so this process "
+        f"waits for {rank_env.world_size - 1} more that {starter} starts. {advice}."
     )
+
+
+def _is_started_by_slurm() -> bool:
+    """Whether the parent is Slurm itself, and not a shell in which somebody has typed the command."""
+    try:
+        return psutil.Process(os.getppid()).name() == "slurmstepd"
+    except psutil.Error:
+        return False
 
 
 def _number(environ: Mapping[str, str], name: str, default: str = "") -> int:

@@ -27,7 +27,7 @@ from modules.run.join.messages import Start, record
 from modules.run.join.received_config import receive_config
 from modules.run.join.server import JoinServer
 from modules.run.join.session import Session, raise_on_stop_signals
-from modules.run.launch.plan import LaunchPlan, elsewhere
+from modules.run.launch.plan import LaunchPlan, elsewhere, where_joined
 from modules.run.preflight_report.report import Cell, OtherMachine, PreflightReport
 
 _WAIT_LONGER: Final = "Run the line above on the missing machines sooner, or wait longer with --wait SECONDS"
@@ -135,6 +135,9 @@ def joined_machines(
         progress.report(f"Waiting up to {in_words(wait_s)} ({server.summary()}).")
         remote.start(config, plan.join_address(server.port), token)
         counts = server.wait(wait_s, remote.check, if_late=_WAIT_LONGER)
+        config, note = where_joined(config, plan.master_addr, server.joined_at())
+        if note:
+            progress.report(f"Note: {note}.")
         everyone = (plan.processes_here, *(counts[number] for number in sorted(counts)))
         known = {"processes_per_node": everyone, "world_size": None}
         plan = LaunchPlan.from_config(as_group(config.model_copy(update=known)), config_path="config.json")

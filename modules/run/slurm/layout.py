@@ -119,12 +119,14 @@ def plan_layout(
     fewest = 1 if size is None else -(-processes // size)
     named = [] if request.nodelist is None else expand_nodes(request.nodelist)
     warnings = []
-    if nodes is None and size is None and len(named) > 1:
+    if nodes is None and size is None and len(named) > 1 and processes > 1:
         nodes = len(named)
     elif nodes is None and len(named) > fewest:
         warnings.append(_excess_nodelist_warning(request, processes, fewest, named))
         named = named[:fewest]
     count = fewest if nodes is None else nodes
+    if nodes != request.nodes:
+        named = named[:count]  # of a caching job, which needs fewer than the training
     if len(named) > count:
         raise ConfigError(
             f"--nodelist names {len(named)} nodes, but --nodes is {count}: Slurm gives a job every node named",

@@ -52,10 +52,16 @@ def plan_jobs(config: TrainConfig, request: SlurmRequest) -> list[SlurmJob]:
     training = SlurmJob(_config_of_job(config, request, layout), layout, "training")
     if request.cache_gpus is None:
         return [training]
-    nodes = -(-request.cache_gpus // layout.per_node)  # no more per node than for training
-    cache_layout = plan_layout(request, request.cache_gpus, "--cache_gpus", nodes=nodes)
+    cache_layout = plan_layout(request, request.cache_gpus, "--cache_gpus", nodes=_cache_nodes(request, layout))
     cache_config = config.model_copy(update={"cache_only": True})
     return [SlurmJob(_config_of_job(cache_config, request, cache_layout), cache_layout, "caching"), training]
+
+
+def _cache_nodes(request: SlurmRequest, layout: SlurmLayout) -> int | None:
+    """The nodes that cache: of those that train no more than are needed; for more GPUs than train, as few as can be."""
+    if request.cache_gpus is None or request.cache_gpus > layout.processes:
+        return request.nodes
+    return -(-request.cache_gpus // layout.per_node)
 
 
 def _config_of_job(config: TrainConfig, request: SlurmRequest, layout: SlurmLayout) -> TrainConfig:

@@ -34,6 +34,7 @@ from modules.run.html_report import update_report
 from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.fatal_startup import is_fatal
 from modules.run.launch.plan import TORCHRUN, LaunchPlan
+from modules.run.launch.rank_env import without_rank
 from modules.run.launch.torchrun_folder import torchrun_folder
 from modules.run.supervise.child_process import exit_waiter, launcher_name, start_child
 from modules.run.supervise.launcher_log import LauncherLogFile, parse_launcher_log
@@ -164,7 +165,7 @@ class Supervisor:
             log = self._log.open(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {command}")
         except OSError as error:
             raise not_writable_error(self._folder.path, error) from error
-        environment = dict(os.environ)
+        environment = without_rank(os.environ)
         folder = torchrun_folder(environment) if str(TORCHRUN) in self._argv else nullcontext()
         with log, self._requests.handlers_installed(), folder, closing(self._watch):
             child = start_child(self._argv, log, self._child_environment(environment))

@@ -31,6 +31,7 @@ from modules.checkpoint.formats import (
 from modules.config import ConfigError, TrainConfig, TrainingError
 from modules.data.index.index import Index
 from modules.diffusion.dtypes import DTYPES
+from modules.files import write_fault
 from modules.run import RunFolder
 from modules.training.actions.action import Action, ActionContext, inference_model
 from modules.training.methods.lora import lora_size
@@ -208,7 +209,8 @@ def save_elsewhere(
             place.mkdir(parents=True, exist_ok=True)
             written = " and ".join(map(str, save(replace(folder, path=place))))
             raise TrainingError(
-                f"The model could not be saved in {folder.path}: {error.strerror}. It is saved in {written} instead.",
+                f"The model could not be saved in {folder.path}: {write_fault(error, folder.path)}. It is saved in "
+                f"{written} instead.",
                 "Free space there, or make it writable; --resume latest then saves it in its place, too.",
             ) from error
 

@@ -64,6 +64,7 @@ def prepare_custom_dataset(
         world_size=ranks.world_size,
         min_micro_batches=config.gradient_accumulation_steps if config.global_batch_size else 1,
         equal_counts=equal_micro_batches,
+        source=family.source,
     )
     return Dataset(
         index=None,

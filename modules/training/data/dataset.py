@@ -110,6 +110,7 @@ def prepare_dataset(
         world_size=ranks.world_size,
         min_micro_batches=config.gradient_accumulation_steps if config.global_batch_size else 1,
         equal_counts=equal_micro_batches,
+        source=family.source,
     )
     validation, test = (
         validation_steps(index, config.concepts, config.seed, examples.usable, global_batch_size, test=test)

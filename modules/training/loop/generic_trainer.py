@@ -239,13 +239,14 @@ class GenericTrainer:
         if unreadable.too_many:
             requested = {**requested, BACKUP.name: 1.0}
         due = self.due_actions(requested)
-        if BACKUP in due and self.components.precision.scaler.is_enabled():
+        if BACKUP in due:  # no event of its steps may be missing after a failure
             requested = self.sync.settle(requested)
             due = self.due_actions(requested)
         for action in due:
             try:
                 self.run_action(action, training_continues=True)
             except UnknownMetric:  # on every rank
+                self.sync.settle({})
                 self.run_action(BACKUP, training_continues=True)
                 raise
         if due:

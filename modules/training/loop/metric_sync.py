@@ -73,7 +73,8 @@ class MetricSync:
         return sums
 
     def settle(self, requested: Mapping[str, float]) -> Mapping[str, float]:
-        """Read the metrics of all steps, so that the loss scale is the one that a backup at this step has to hold.
+        """Read and report the metrics of all steps: a backup at this step has to hold the loss scale that follows from
+        them, and a run that continues from it reports none of them again.
 
         Returns the requests of all ranks: `requested` and those that were still on their way.
         """

@@ -86,6 +86,8 @@ def build_components(
             equal_micro_batches=equal,
             select_rows=select_rows,
         )
+    for warning in dict.fromkeys(filter(None, ranks.gather("loader processes", data.loader.warning))):
+        report.warning(warning)
     check_validation(config, data)
     family.offload_frozen()
     weights = parallelism.wrap_model(family)

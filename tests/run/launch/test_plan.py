@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from modules.config import ConfigError, TrainConfig
-from modules.machine import Gpu, Route
+from modules.machine import Gpu, Route, preferred_addresses
 from modules.run import LaunchPlan
 from modules.run.launch.environment import network_interfaces
-from modules.run.launch.plan import TORCHRUN, TRAIN_SCRIPT, elsewhere
+from modules.run.launch.plan import TORCHRUN, TRAIN_SCRIPT, elsewhere, where_joined
 from modules.run.launch.preview import preview
 from tests.hosts import ROOT, skip_reason
 from tests.nvml import A100_MIG, H100, RTX, fake_nvml
@@ -123,7 +123,10 @@ def test_machine_0_determines_its_address(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("modules.run.launch.plan.preferred_addresses", lambda: ["10.0.0.5", "192.168.0.5"])
     made = plan(4, num_nodes=2, **MULTI)
     assert made.master_addr == "10.0.0.5"
-    assert "will connect to 10.0.0.5 (its other addresses: 192.168.0.5); set master_addr" in made.reasons[0]
+    assert (
+        "will connect to 10.0.0.5 (--join takes its other addresses, too: 192.168.0.5); set master_addr"
+        in made.reasons[0]
+    )
     useless = plan(4, num_nodes=2, master_addr="127.0.0.1", **MULTI)
     assert useless.master_addr == "10.0.0.5"
     assert "set master_addr" not in useless.reasons[0], "it is set"
@@ -332,3 +335,36 @@ def test_other_machines_run_the_python_of_their_own_folder(tmp_path: Path, monke
     for environment in (tmp_path / "shared", tmp_path / "tandem" / ".venv", tmp_path / "link" / ".venv"):
         assert named(environment) == [".venv/bin/python", "scripts/train.py"]
     assert named(tmp_path / "conda") == ["python", "scripts/train.py"]
+
+
+@pytest.mark.parametrize(
+    ("given", "joined_at", "used", "said"),
+    [
+        ("localhost", {"10.77.0.1"}, "10.77.0.1", "all machines meet at 10.77.0.1, where the others have joined"),
+        ("localhost", {"10.8.0.5", ""}, "localhost", ""),
+        ("localhost", {"127.0.0.1", "fe80::1%eth0"}, "localhost", ""),
+        ("localhost", {"10.77.0.1", "10.78.0.1"}, "localhost", "joined at 10.77.0.1 and 10.78.0.1: if the processes"),
+        ("10.8.0.5", {"10.77.0.1"}, "10.8.0.5", "start again here with --set master_addr=10.77.0.1"),
+    ],
+)
+def test_machines_meet_where_they_have_joined(given: str, joined_at: set[str], used: str, said: str) -> None:
+    config = TrainConfig(num_nodes=2, enable_multi_gpu=True, master_addr=given)
+    changed, note = where_joined(config, "10.8.0.5", joined_at)
+    assert changed.master_addr == used
+    assert said in note if said else note == ""
+
+
+def test_commands_for_a_machine_0_elsewhere_have_nothing_of_this_machine() -> None:
+    elsewhere = plan(2, num_nodes=2, master_addr="192.0.2.7", device_ids=[0, 1], **MULTI)
+    assert elsewhere.is_elsewhere
+    assert any("192.0.2.7, which is no address of this machine" in reason for reason in elsewhere.reasons)
+    for node in (0, 1):
+        assert "SOCKET_IFNAME" not in elsewhere.command_line(node)
+    text = "\n".join(preview(config(num_nodes=2, master_addr="192.0.2.7", **MULTI), elsewhere))
+    assert "SOCKET_IFNAME" not in text
+    assert not plan(2, num_nodes=2, node_rank=1, master_addr="192.0.2.7", **MULTI).is_elsewhere
+    for own in preferred_addresses()[:1]:
+        here = plan(2, num_nodes=2, master_addr=own, **MULTI)
+        assert not here.is_elsewhere
+        assert "GLOO_SOCKET_IFNAME=" in here.command_line(0)
+        assert "GLOO_SOCKET_IFNAME=" not in here.command_line(1)

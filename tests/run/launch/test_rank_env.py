@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from modules.config import ConfigError
+from modules.config import ConfigError, TrainConfig
 from modules.distributed import RankEnv, read_rank_env
-from modules.run.launch.rank_env import started_by_hand, use_own_slice
+from modules.run.launch.rank_env import launch_notes, launched_rank_env, started_by_hand, use_own_slice, without_rank
 
 
 def test_plain_start_has_no_rank_env() -> None:
@@ -90,4 +90,45 @@ def test_variables_that_no_launcher_has_set_are_named_at_once() -> None:
     assert "waits for 1 more" in note
     assert "unset both" in note
     assert started_by_hand({**left_over, "TORCHELASTIC_RUN_ID": "none"}, rank_env) == ""
-    assert started_by_hand({**left_over, "WORLD_SIZE": "1"}, RankEnv(0, 0, 1, "127.0.0.1", 1)) == ""
+
+
+def test_a_group_of_one_that_torchrun_has_not_formed_is_none() -> None:
+    pod = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29511"}
+    assert launched_rank_env(pod) is None  # as a PyTorchJob of one replica has it: what was asked for is started
+    assert launched_rank_env({**pod, "TORCHELASTIC_RUN_ID": "none"}) == RankEnv(0, 0, 1, "localhost", 29511)
+    assert launched_rank_env({**pod, "WORLD_SIZE": "2"}) == read_rank_env({**pod, "WORLD_SIZE": "2"})
+    assert without_rank({**pod, "SLURM_PROCID": "0", "HOME": "/root"}) == {
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29511",
+        "HOME": "/root",
+    }
+
+
+def test_a_shell_in_a_step_of_several_tasks_is_told_of_slurms_variables() -> None:
+    shell = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "2"}
+    rank_env = read_rank_env(shell)
+    assert rank_env is not None
+    note = started_by_hand(shell, rank_env)
+    assert "SLURM_PROCID=0 and SLURM_STEP_NUM_TASKS=2 are set" in note
+    assert "unset SLURM_PROCID" in note
+    assert started_by_hand(shell, RankEnv(1, 1, 2, "127.0.0.1", 1)) == ""  # once is enough
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"world_size": 4}, "world_size=4 has no effect: torchrun says 2"),
+        ({"processes_per_node": (4,)}, "processes_per_node=(4,) has no effect: torchrun says 2"),
+        ({"num_nodes": 2}, "num_nodes=2 has no effect: torchrun says 1"),
+        ({"training_mode": "single"}, "training_mode=single has no effect: torchrun says 2 processes"),
+        ({"max_restarts": 3}, "max_restarts=3 has no effect: what counts is torchrun's --max-restarts"),
+        ({"device_ids": (2, 3)}, "device_ids=(2, 3) has no effect: set CUDA_VISIBLE_DEVICES for torchrun instead"),
+        ({"world_size": 2, "processes_per_node": (2,)}, ""),
+    ],
+)
+def test_settings_that_the_launcher_has_decided_otherwise_are_named(settings: dict[str, object], said: str) -> None:
+    torchrun = {"TORCHELASTIC_RUN_ID": "none", "GROUP_WORLD_SIZE": "1", "TORCHELASTIC_MAX_RESTARTS": "0"}
+    config = TrainConfig().model_copy(update=settings)
+    notes = launch_notes(config, RankEnv(0, 0, 2, "127.0.0.1", 1), torchrun)
+    assert notes == ([f"Note: {said}."] if said else [])
+    assert launch_notes(config, RankEnv(1, 1, 2, "127.0.0.1", 1), torchrun) == []

@@ -18,6 +18,7 @@ from modules.run import RunFolder
 from modules.run.slurm.layout import SlurmRequest, plan_layout, time_limit_s
 from modules.run.slurm.script import plan_jobs, render
 from modules.run.slurm.submit import SubmitError, submit
+from scripts.submit_slurm import warnings_of
 
 
 def script(request: SlurmRequest, *, folder: Path = Path("/runs/x"), **settings: object) -> str:
@@ -46,6 +47,7 @@ def directives(text: str) -> list[str]:
         ({"gpus": 4, "nodelist": "n[1-2]", "nodes": 2, "gpus_per_node": 4}, 2, 2, False, "use --nodes 1|Use --nodes 1"),
         ({"gpus": 4, "nodelist": "n[1-2]"}, 2, 2, False, "If one node of this cluster has 4 GPUs"),
         ({"gpus": 4, "nodelist": "n1"}, 1, 4, False, ""),
+        ({"gpus": 1, "nodelist": "a,b"}, 1, 1, False, "1 GPU fits on one node, but --nodelist.*only a is requested"),
     ],
 )
 def test_layout(asked: dict[str, int], nodes: int, per_node: int, exclusive: bool, warning: str) -> None:
@@ -179,6 +181,45 @@ def test_separate_caching_job() -> None:
     [only] = plan_jobs(TrainConfig(cache_only=True), SlurmRequest(1))
     assert only.purpose == "caching"
     assert TrainConfig.model_validate(training.config.model_dump()) == training.config, "the job can load it"
+
+
+@pytest.mark.parametrize(
+    ("asked", "caching", "training"),
+    [
+        ({"gpus": 4, "cache_gpus": 8, "gpus_per_node": 8}, (1, 8, True), (1, 4, False)),
+        ({"gpus": 4, "cache_gpus": 8}, (1, 8, False), (1, 4, False)),
+        ({"gpus": 4, "cache_gpus": 8, "nodes": 2}, (2, 4, False), (2, 2, False)),
+        ({"gpus": 4, "cache_gpus": 16, "gpus_per_node": 8}, (2, 8, True), (1, 4, False)),
+        ({"gpus": 8, "cache_gpus": 1, "nodelist": "a,b", "gpus_per_node": 4}, (1, 1, False), (2, 4, True)),
+    ],
+)
+def test_the_caching_job_is_on_as_few_nodes_as_it_needs(
+    asked: dict[str, Any], caching: tuple[int, int, bool], training: tuple[int, int, bool]
+) -> None:
+    layouts = [job.layout for job in plan_jobs(TrainConfig(), SlurmRequest(**asked))]
+    assert [(each.nodes, each.per_node, each.exclusive) for each in layouts] == [caching, training]
+
+
+@pytest.mark.parametrize(
+    ("settings", "more", "said"),
+    [
+        ({"world_size": 8}, {}, "world_size has no effect: the job has 4 processes."),
+        (
+            {"processes_per_node": (2, 1)},
+            {},
+            "processes_per_node has no effect: the job has 4 processes, 4 on each node.",
+        ),
+        ({"max_restarts": 2}, {}, "max_restarts has no effect: only torchrun restarts processes"),
+        ({"device_ids": (0,)}, {}, "device_ids has no effect: Slurm chooses the GPUs."),
+        ({"cache_only": True}, {"cache_gpus": 2}, "--cache_gpus has no effect"),
+        ({}, {"cpu": True, "gpu_type": "a100"}, "--gpu_type has no effect"),
+        ({"world_size": 4, "processes_per_node": (4,)}, {}, ""),
+    ],
+)
+def test_what_a_job_does_not_use_is_named(settings: dict[str, Any], more: dict[str, Any], said: str) -> None:
+    config, request = TrainConfig().model_copy(update=settings), SlurmRequest(4, **more)
+    found = warnings_of(config, plan_jobs(config, request), request)
+    assert [sentence[: len(said)] for sentence in found] == ([said] if said else [])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="batch scripts are for bash")

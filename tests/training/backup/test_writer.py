@@ -282,3 +282,13 @@ def test_a_last_backup_that_failed_is_written_again_before_the_run_ends(
     assert run.state.position.step == 2
     assert run.events("backing_up")[-1]["step"] is None
     assert run.events()[-1]["type"] == "finished"
+
+
+def test_the_events_of_a_step_precede_those_of_its_backup(images: Path, tmp_path: Path) -> None:
+    """Whoever resumes from the backup, after a kill, reports no step before it again."""
+    _, run = train_alone(tiny_config(images, tmp_path, backup_every="3 steps", max_steps=7))
+    order = [(event["type"], event["step"]) for event in run.events() if event["type"] in {"step", "backing_up"}]
+    steps = [step for kind, step in order if kind == "step"]
+    assert steps == list(range(1, 8))
+    for backup in (3, 6):
+        assert order[order.index(("backing_up", backup)) - 1] == ("step", backup)
