@@ -223,12 +223,14 @@ def test_training_goes_on_from_the_model_with_the_adapter(
     base = flow("z_image")
     settings: dict[str, Any] = {"family": "z_image", "base_model": str(base), "method": "lora"}
     config = TrainConfig.model_validate({**settings, "lora_algorithm": algorithm})
-    rows, columns = load_family(config).model.get_submodule(f"transformer.{LAYER}").weight.shape
+    model: Any = load_family(config).model
+    rows, columns = model.get_submodule(f"transformer.{LAYER}").weight.shape
     tensors, delta = kind(rows, columns)
     file = written(tmp_path, {named(container, LAYER): tensors})
     config = TrainConfig.model_validate({**settings, "lora_algorithm": algorithm, "lora_from": str(file)})
     family = load_family(config)
-    before = family.model.get_submodule(f"transformer.{LAYER}").weight.detach().clone()
+    model = family.model
+    before = model.get_submodule(f"transformer.{LAYER}").weight.detach().clone()
     prepare_model(family, config, Precision(config.precision, CPU))
     layer: Any = family.model.get_submodule(f"transformer.{LAYER}")
     found = random(5, columns)
