@@ -49,7 +49,8 @@ def plan(place: Path, **settings: object) -> LaunchPlan:
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_pasted_command_matches_the_plan(interpreter: Path, tmp_path: Path, shell: str, name: str) -> None:
-    made = plan(tmp_path / name, num_nodes=2, master_addr="10.0.0.5", debug_distributed=True, device_ids=[1, 0])
+    here = {"num_nodes": 2, "node_rank": 1, "master_addr": "10.0.0.5"}
+    made = plan(tmp_path / name, **here, debug_distributed=True, device_ids=[1, 0])
     for node in range(2):
         done = subprocess.run(
             [shell, "-c", made.command_line(node)], capture_output=True, text=True, check=True, env={"PATH": os.defpath}
@@ -71,7 +72,7 @@ def test_every_launcher_is_quoted_for_the_shell(interpreter: Path, tmp_path: Pat
 def test_local_variables_are_not_shown_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cards = {"GLOO_SOCKET_IFNAME": "eth7", "NCCL_SOCKET_IFNAME": "eth7"}
     monkeypatch.setattr("modules.run.launch.environment.network_interfaces", lambda master_addr: cards)
-    made = plan(tmp_path, num_nodes=2, world_size=4, master_addr="10.0.0.5")
-    assert "GLOO_SOCKET_IFNAME=eth7 NCCL_SOCKET_IFNAME=eth7" in made.command_line(0)
-    assert "eth7" not in made.command_line(1)
-    assert "OMP_NUM_THREADS=2" in made.command_line(1)
+    made = plan(tmp_path, num_nodes=2, node_rank=1, world_size=4, master_addr="10.0.0.5")
+    assert "GLOO_SOCKET_IFNAME=eth7 NCCL_SOCKET_IFNAME=eth7" in made.command_line(1)
+    assert "eth7" not in made.command_line(0)
+    assert "OMP_NUM_THREADS=2" in made.command_line(0)
