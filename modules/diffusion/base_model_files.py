@@ -14,7 +14,6 @@ from safetensors import SafetensorError, safe_open
 from modules.config import ConfigError
 from modules.diffusion.hub.files import GGUF, GGUF_ADVICE, INDEX, PICKLES, weight_map
 from modules.diffusion.hub.model import HubModel
-from modules.diffusion.safetensors_reader import header_is_huge
 from modules.files import FileFault, file_size, is_plain_name, open_regular, printable, read_json
 
 REPO_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+(/[\w.-]+)*))?")
@@ -41,6 +40,7 @@ _WORDS: Final = frozenset({"vocabulary_map", "label2id", "added_tokens_decoder"}
 LORA_ADVICE = "To continue training it, give it as lora_from; to generate images with it, as scripts/sample.py --lora."
 DAMAGED = "Copy or download the model folder again."
 ACCEPTED = "Give a diffusers folder, a .safetensors file, or the name of a model on the hub (owner/model)."
+_MOST_HEADER: Final = 32 << 20  # bytes, which the library is busy with for seconds; published models have at most 2 MB
 
 
 def find_base_model(name: str | None, pipelines: Collection[str], components: Collection[str]) -> Path | HubModel:
@@ -312,3 +312,8 @@ def _pickled(file: Path) -> ConfigError:
         "Use the .safetensors file of the model; most are offered as both. To convert one that you trust, load it on "
         "a machine without your data: torch.load(FILE, weights_only=True), then safetensors.torch.save_file.",
     )
+
+
+def header_is_huge(start: bytes) -> bool:
+    """Whether a safetensors file, of which these are the first 8 bytes or more, has a header that nobody needs."""
+    return int.from_bytes(start[:8], "little") > _MOST_HEADER

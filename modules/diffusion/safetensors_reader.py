@@ -11,10 +11,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from modules.config import ConfigError
+from modules.diffusion.base_model_files import header_is_huge
 from modules.diffusion.hub.files import GGUF, PICKLES
 from modules.files import open_regular
 
-_MOST_HEADER: Final = 32 << 20  # bytes, which the library is busy with for seconds; published models have at most 2 MB
 DTYPE_NAMES: Final[Mapping[torch.dtype, str]] = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -80,11 +80,6 @@ class SafetensorsFile:
         """The dtype of one tensor, without reading it."""
         stored = self._file.get_slice(name).get_dtype()
         return next((dtype for dtype, known in DTYPE_NAMES.items() if known == stored), torch.float32)
-
-
-def header_is_huge(start: bytes) -> bool:
-    """Whether a safetensors file, of which these are the first 8 bytes or more, has a header that nobody needs."""
-    return int.from_bytes(start[:8], "little") > _MOST_HEADER
 
 
 def _check_file(path: Path) -> None:

@@ -38,7 +38,7 @@ FIELDS = {
     "backup": {"path", "step"},
     "validation": {"loss", "step", "set"},
     "warning": {"message"},
-    "data": {"lines"},
+    "data": {"lines", "concepts"},
     "ranks_summary": {"ranks"},
     "finished": {"reason", "exit_code"},
 }
