@@ -24,6 +24,8 @@ VALUES: dict[str, object] = {
     "master_addr": "gpu01",
     "processes_per_node": [2],
     "optimizer.name": "lion",
+    "optimizer.target": "torch.optim.Adagrad",
+    "optimizer.arguments": "lr_decay = 0.1",
     "embedding_token": "<my-cat>",
     "learning_rate_factors": "head = 0.1",
     "lora_rank_pattern": "to_q = 8",
