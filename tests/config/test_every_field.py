@@ -278,7 +278,8 @@ def outside(option: Option) -> list[object]:
 @pytest.mark.parametrize("option", ALL, ids=name_of)
 def test_wrong_values_get_one_sentence_with_what_is_allowed(option: Option) -> None:
     nothing = [] if option.optional else [None]
-    for value in [*WRONG[option.type], *outside(option), *nothing]:
+    wrong = [each for each in WRONG[option.type] if option.path != "optimizer.arguments" or not isinstance(each, dict)]
+    for value in [*wrong, *outside(option), *nothing]:
         found = sentences(around(option, value))
         path = option.path.replace("*", "0")
         assert len(found) == 1, found

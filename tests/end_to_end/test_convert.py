@@ -39,7 +39,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cut.safetensors").write_bytes(whole[:-8])
     (folder / "empty.safetensors").touch()
     save_file(
-        {"layer.oft_blocks": torch.ones(2, 2), "layer.oft_diag": torch.ones(2, 2)}, folder / "strange.safetensors"
+        {"layer.vera_lambda_b": torch.ones(2), "layer.vera_lambda_d": torch.ones(2)}, folder / "strange.safetensors"
     )
     for name, source in {
         "run/model/pytorch_lora_weights.safetensors": "lora.safetensors",
@@ -242,7 +242,7 @@ def spoiled(tensors: dict[str, Any], case: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ("unknown", "'unet.conv_in.oft_r' does not belong to any supported LoRA"),
+        ("unknown", "'unet.conv_in.oft_r'"),
         ("incomplete", "is incomplete"),
         ("uneven", "incompatible shapes"),
         ("other", "is a LoRA of another model"),

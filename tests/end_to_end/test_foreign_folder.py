@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from PIL import Image
 
 from app.dry_run import dry_run
 from app.family_declaration import load_declaration
@@ -95,6 +96,7 @@ def test_relative_paths_start_in_the_current_folder(
 ) -> None:
     folder = Path.cwd()
     (folder / "images").mkdir()
+    Image.new("RGB", (64, 64)).save(folder / "images" / "a.png")
     (folder / "mine.py").write_text("from tests import tiny_family\nclass Mine(tiny_family.TinyFamily): ...\n")
     settings = {"family": "mine.py", "concepts": [{"path": "images"}], "base_model": None, "device": "cpu"}
     config = TrainConfig.model_validate(settings)

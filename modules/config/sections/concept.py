@@ -118,9 +118,8 @@ class Concept(Section):
     caption_column: str = setting(
         "",
         title="Caption column",
-        help="The column, or field, of metadata files and records that holds the captions, if it has an unusual name. "
-        "Empty: text, caption, prompt, description or tags, the first that there is; label or class with the caption "
-        "source label.",
+        help="The column, or field, that holds the captions in tables, lists and records of images, if it has an "
+        "unusual name. Empty: the first of text, caption, prompt, description and tags.",
         empty="text, caption, prompt, description or tags",
         depends_on="caption_source=auto|metadata|label",
         advanced=True,
