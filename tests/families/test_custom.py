@@ -139,11 +139,11 @@ def test_out_of_memory_reads_fewer_items_at_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_new_process_reads_data_whose_classes_are_in_the_file(tmp_path: Path) -> None:
     """As a loader worker on Windows, which starts with nothing but what it is sent."""
-    items = ItemBatches(family_class(FILE).load(config_of(tmp_path)).data_sets())
-    (tmp_path / "items").write_bytes(pickle.dumps(items))
+    family = family_class(FILE).load(config_of(tmp_path))
+    (tmp_path / "items").write_bytes(pickle.dumps((family.source, ItemBatches(family.data_sets()))))
     program = (
         "import pathlib, pickle, sys; from modules.data.batch import MicroBatch\n"
-        "items = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())\n"
+        "_, items = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())\n"
         "print(items.batch(MicroBatch((4, 5), (4, 5), (1.0, 1.0), True, 2)).content['count'])"
     )
     done = run_command([sys.executable, "-c", program, str(tmp_path / "items")])
