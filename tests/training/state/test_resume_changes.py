@@ -37,6 +37,7 @@ FIXED = {
     "embedding_token",
     "embedding_vectors",
     "optimizer.name",
+    "optimizer.target",
     "optimizer.beta1",
 }
 CHECKED = {

@@ -58,6 +58,10 @@ CASES: dict[str, dict[str, Any]] = {
         "warmup_fraction": 0.6,
         "family_options": MOST,
     },
+    "custom": {
+        "optimizer": {"name": "custom", "target": "torch.optim.NAdam", "arguments": "decoupled_weight_decay = true"},
+        "family_options": MOST,
+    },
     "lion": {
         "optimizer": "lion",
         "scheduler": "cosine",
