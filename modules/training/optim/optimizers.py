@@ -44,7 +44,6 @@ def check_optimizer(config: TrainConfig, own: OwnOptimizer | None) -> None:
             f"optimizer.name is {config.optimizer.name!r}, which needs the package {package}; it is not installed.",
             f"Install it with `.venv/bin/python -m pip install {package}`, or choose another optimizer, such as adamw.",
         )
-
     if config.optimizer.name == "custom" and path:
         build_optimizer([nn.Parameter(torch.zeros(2, 2))], config)
 
@@ -60,7 +59,7 @@ def build_optimizer(
     """
     given = list(parameters)
     if own is not None:
-        return _with_groups_of(own(given, config.learning_rate), given)
+        return _without_modes(_with_groups_of(own(given, config.learning_rate), given))
     kind, arguments = _class_of(config.optimizer.class_path()), config.optimizer.keywords()
     try:
         optimizer: torch.optim.Optimizer = kind(given, lr=config.learning_rate, **arguments)
@@ -71,7 +70,7 @@ def build_optimizer(
             f"optimizer.arguments: {kind.__name__} refuses what it is given: {error}",
             f"It takes {', '.join(list(inspect.signature(kind).parameters)[2:])}",
         ) from error
-    return optimizer
+    return _without_modes(optimizer) if config.optimizer.name == "custom" else optimizer
 
 
 def _class_of(path: str) -> type[Any]:
@@ -109,6 +108,17 @@ def _with_groups_of(optimizer: object, given: Sequence[object]) -> torch.optim.O
         raise ConfigError(
             "build_optimizer returned an optimizer of other weights or groups than it was given",
             "Pass on `parameters` as they are; learning_rate_factors and parts give groups their learning rates",
+        )
+    return optimizer
+
+
+def _without_modes(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """`optimizer`, if the weights that it trains are those to be used. Raises ConfigError."""
+    if hasattr(optimizer, "eval"):
+        raise ConfigError(
+            f"optimizer: {type(optimizer).__name__} trains other weights than those to be used, which its eval() "
+            "makes, and Tandem knows them of schedule_free_adamw only",
+            "Use schedule_free_adamw, or another class",
         )
     return optimizer
 
