@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import torch
 
+from modules.checkpoint import TrainingState
 from tests.fake_cuda.gpu import Gpu
 from tests.fake_cuda.run_cases import Result, run_case
 
@@ -52,6 +53,19 @@ def _losses_are_read_at_once() -> AbstractContextManager[object]:
     return patch.object(GenericTrainer, "optimizer_step", optimizer_step)
 
 
+def _backups_are_written_at_once() -> AbstractContextManager[object]:
+    """Before another wait of the main thread, for a loss, lets the copy arrive."""
+    from modules.training.backup.writer import BackupWriter
+
+    former = BackupWriter.submit
+
+    def submit(self: BackupWriter, state: TrainingState, config_json: str) -> None:
+        former(self, state, config_json)
+        self.wait()
+
+    return patch.object(BackupWriter, "submit", submit)
+
+
 OFFLOAD: Final = "z_image lora int8 block_offload"  # of three blocks, for which there are two places
 BACKUP: Final = "own dropout backup"
 MUTANTS: Final[Mapping[str, Mutant]] = {
@@ -63,7 +77,9 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     ),
     "a loss is read before it has arrived": Mutant(BACKUP, "device not ready", ("host_copy.py", "read")),
     "a loss is read as soon as it is computed": Mutant(BACKUP, "newest work", mistake=_losses_are_read_at_once),
-    "a backup is written before it has arrived": Mutant(BACKUP, "another backup", ("state_copy.py", "take")),
+    "a backup is written before it has arrived": Mutant(
+        BACKUP, "another backup", ("state_copy.py", "take"), mistake=_backups_are_written_at_once
+    ),
     "batches stay on the host": Mutant(BACKUP, "Input type", mistake=_batches_stay_on_the_host),
     "dropout has no seed": Mutant(BACKUP, "default generator", mistake=_dropout_has_no_seed),
 }
