@@ -121,8 +121,8 @@ class RunBar(tk.Frame):
         self._state.queue_watch.refresh()
         if run is not None and status.kind == "stopping":
             run.resend_stop()
-        if status.tone == "bad" and self._status.tone != "bad":
-            self._message = ""  # what is older than an error hides none
+        if (status.tone == "bad" and self._status.tone != "bad") or (self._status.is_alive and not status.is_alive):
+            self._message = ""  # what is older hides neither an error nor what a run's end means
         self._show_state(status)
         self._progress.show(status.fraction, busy=status.is_alive, colour=_bar_colour(status))
         view, is_old = (None, False) if run is None else (run.view, run.shows_earlier_start)

@@ -19,10 +19,8 @@ from modules.families._family import Family, SampleRequest
 from modules.training.device.precision import Precision
 from modules.training.memory.model_setup import load_family, prepare_model
 from modules.training.methods.method import apply_adapter, export_of
-from modules.training.studies.parity import loss_difference, weight_difference
 from tests.conftest import draw_images
-from tests.pair_jobs import TIMEOUTS
-from tests.runs import Job, Run, group_settings, same_state, tiny_config, train_alone, train_group
+from tests.runs import Run, same_state, tiny_config, train_alone
 
 PIPELINES = {"stable_diffusion": StableDiffusionPipeline, "stable_diffusion_xl": StableDiffusionXLPipeline}
 ENCODERS = {"stable_diffusion": ("text_encoder",), "stable_diffusion_xl": ("text_encoder", "text_encoder_2")}
@@ -84,23 +82,6 @@ def alone(configs: dict[tuple[str, str], TrainConfig]) -> dict[tuple[str, str], 
         assert code == 0, run.failure(0)
         runs[key] = run
     return runs
-
-
-@pytest.mark.slow
-def test_two_ranks_train_as_one_does(
-    configs: dict[tuple[str, str], TrainConfig], alone: dict[tuple[str, str], Run]
-) -> None:
-    changes = {**group_settings(2), **TIMEOUTS}
-    jobs = {
-        " ".join(key): Job(TrainConfig(**(config.model_dump() | changes | {"run_name": f"two-{'-'.join(key)}"})))
-        for key, config in configs.items()
-    }
-    pairs = train_group(2, jobs)
-    for key, run in alone.items():
-        pair = pairs[" ".join(key)]
-        assert len(run.losses) == STEPS
-        assert loss_difference(run.losses, pair.losses) <= 1e-9, key
-        assert weight_difference(run.state, pair.state) <= 1e-9, key
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""Three ranks train every diffusion family as one does: each method, DDP and FSDP2, a last step for one rank alone."""
+"""Three ranks train every diffusion family as one does: adapters with DDP, whole models with FSDP2, and a last step for
+one rank alone."""
 
 from __future__ import annotations
 
@@ -20,8 +21,12 @@ CAPTIONS = ("a red <c>", "a blue <c>, number 2, on a wooden table", "<c>")
 LORA: dict[str, object] = {"method": "lora", "lora_rank": 2, "lora_alpha": 2.0, "caption_dropout": 0.3}
 INT8: dict[str, object] = {**LORA, "parts": [{"part": "transformer", "weights": "int8"}]}
 OF_FLOW: dict[str, dict[str, object]] = {"lora": LORA, "fine_tune": {}}
+BOTH = [{"part": "unet"}, {"part": "text_encoder", "learning_rate": 0.005}]
+FINE_TUNE: dict[str, dict[str, object]] = {
+    "stable_diffusion": {"caption_dropout": 0.3, "parts": BOTH},
+    "stable_diffusion_xl": {"family_options": {"loss_weighting": "min_snr", "offset_noise": 0.05}},
+}
 OF_UNETS: dict[str, dict[str, object]] = {
-    "fine_tune": {"caption_dropout": 0.2},
     "lora": {"method": "lora", "lora_rank": 2, "lora_targets": "attention_mlp", "lora_dropout": 0.2},
     "embedding": {"method": "embedding", "embedding_token": "<c>", "embedding_init": "cat"},
 }
@@ -32,7 +37,8 @@ def configs(images: Path, place: Path, bases: dict[str, Path]) -> dict[str, Trai
     common = {"precision": "fp64", "max_steps": 2, "batch_size": 2, "global_batch_size": 6, "resolution": 64}
     settings = {
         **{f"{family} {method}": each for family in FLOW for method, each in OF_FLOW.items()},
-        **{f"{family} {method}": each for family in bases for method, each in OF_UNETS.items() if family not in FLOW},
+        **{f"{family} {method}": each for family in FINE_TUNE for method, each in OF_UNETS.items()},
+        **{f"{family} fine_tune": each for family, each in FINE_TUNE.items()},
         "z_image int8": INT8,
         "flux2 stored": {**LORA, "base_model": str(quantized_folder(bases["flux2"], place / "stored", "nf4"))},
     }
@@ -47,12 +53,12 @@ def configs(images: Path, place: Path, bases: dict[str, Path]) -> dict[str, Trai
 
 def of_three(one: dict[str, TrainConfig]) -> dict[str, TrainConfig]:
     """The runs of three ranks, by the name of one rank's run and what is different."""
+    whole = [name for name in one if "fine_tune" in name]
     different: dict[str, dict[str, object]] = {
-        **{f"{name} distributed": {} for name in one},
-        **{f"{name} fully_sharded": {"training_mode": "fully_sharded"} for name in one if name.split()[0] in FLOW},
+        **{f"{name} fully_sharded": {"training_mode": "fully_sharded"} for name in (*whole, "flux2 stored")},
+        **{f"{name} distributed": {} for name in one if name not in whole or name.split()[0] in FINE_TUNE},
         "z_image int8 offloaded": {"block_offload": 1.0},
     }
-    del different["z_image int8 fully_sharded"]
     return {
         name: TrainConfig.model_validate(
             one[name.rpartition(" ")[0]].model_dump()

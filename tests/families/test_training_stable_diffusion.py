@@ -1,4 +1,4 @@
-"""Real runs of the tiny Stable Diffusion families: alone, by two ranks, interrupted, with samples and a saved model."""
+"""Real runs of the tiny Stable Diffusion families: alone, interrupted, with samples and a saved model."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from modules.config import TrainConfig
 from modules.families._family import SampleRequest
 from modules.training.device.precision import Precision
 from modules.training.memory.model_setup import load_family, prepare_model
-from modules.training.studies.parity import loss_difference, weight_difference
+from modules.training.studies.parity import weight_difference
 from tests.conftest import draw_images
 from tests.families.diffusion_checks import load
-from tests.pair_jobs import TIMEOUTS
-from tests.runs import Job, Run, group_settings, same_state, tiny_config, train_alone, train_group
+from tests.runs import Run, same_state, tiny_config, train_alone
 
 STEPS = 4
 BOTH = [{"part": "unet"}, {"part": "text_encoder", "learning_rate": 0.005}]
@@ -62,25 +61,6 @@ def alone(configs: dict[str, TrainConfig]) -> dict[str, Run]:
     done = {name: train_alone(TrainConfig(**(c.model_dump() | samples))) for name, c in configs.items()}
     assert [code for code, _ in done.values()] == [0] * len(done)
     return {name: run for name, (_, run) in done.items()}
-
-
-@pytest.mark.slow
-def test_two_ranks_train_as_one_does(configs: dict[str, TrainConfig], alone: dict[str, Run]) -> None:
-    settings = {**group_settings(2), **TIMEOUTS}
-    modes = ("distributed", "fully_sharded")
-    jobs = {
-        (name, mode): Job(
-            TrainConfig(**(c.model_dump() | settings | {"training_mode": mode, "run_name": f"{mode}-{name}"}))
-        )
-        for name, c in configs.items()
-        for mode in modes
-    }
-    runs = train_group(2, {" ".join(job): named for job, named in jobs.items()})
-    for name, mode in jobs:
-        pair = runs[f"{name} {mode}"]
-        assert len(alone[name].losses) == STEPS
-        assert loss_difference(alone[name].losses, pair.losses) <= 1e-9
-        assert weight_difference(alone[name].state, pair.state) <= 1e-9
 
 
 @pytest.mark.slow
