@@ -92,5 +92,8 @@ FACTS = FamilyFacts(
     kohya_file="t5xxl",
     has_guidance=True,
     blocks={(): 19 + 38},
-    simple_tuner={name: f"black-forest-labs/FLUX.1-{name}" for name in ("dev", "schnell")},
+    simple_tuner={
+        "krea": "black-forest-labs/FLUX.1-Krea-dev",
+        **{name: f"black-forest-labs/FLUX.1-{name}" for name in ("dev", "schnell")},
+    },
 )

@@ -52,5 +52,5 @@ FACTS = FamilyFacts(
     aliases=("qwen", "qwen_image"),
     has_guidance=True,
     blocks={(): 60},
-    simple_tuner={"v1.0": "Qwen/Qwen-Image"},
+    simple_tuner={"v2.0": "Qwen/Qwen-Image-2512", "v1.0": "Qwen/Qwen-Image"},
 )

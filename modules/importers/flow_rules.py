@@ -134,8 +134,9 @@ def _simple_tuner(values: Values) -> list[Assignment]:
         found.append(distribution("uniform", "flow_use_uniform_schedule"))
     elif (scale := number(values["flow_sigmoid_scale"])) != 1:
         found.append(option("logit_std", scale, "flow_sigmoid_scale"))
-    if not boolean(values["flow_schedule_auto_shift"]):
-        found += static_shift(values["flow_schedule_shift"] or 1, "flow_schedule_shift")
+    shift = number(values["flow_schedule_shift"] or 0)
+    if shift > 0 or not boolean(values["flow_schedule_auto_shift"]):  # custom_schedule.py, apply_flow_schedule_shift
+        found += static_shift(shift if shift > 0 else 1, "flow_schedule_shift")
     return found
 
 
@@ -146,7 +147,7 @@ SIMPLE_TUNER_RULES: Final = (
             "flow_sigmoid_scale": 1.0,
         },
         _simple_tuner,
-        "flow_schedule_auto_shift is the model's own shift by resolution",
+        "flow_schedule_auto_shift is the model's own shift by resolution, if flow_schedule_shift is 0",
     ),
     CombinedRule({"flux_guidance_value": 1.0}, f"{OWN}guidance", _guidance, "of models that have the input"),
 )  # fmt: skip
