@@ -167,7 +167,8 @@ def test_a_cosine_that_does_not_end_with_the_run_is_told(tmp_path: Path) -> None
     assert "rises again" in reasons(found)["--lr_warmup_steps"]
     found = imported(tmp_path, **shared)  # 1000 there without the setting
     end = cosine_there(200, 1000, 0.01)
-    assert (found.config.scheduler, found.config.min_learning_rate_factor) == ("cosine", pytest.approx(end))
+    assert found.config.scheduler == "cosine"
+    assert found.config.min_learning_rate_factor == pytest.approx(end)
     assert "1,000 steps" in reasons(found)["--lr_scheduler"]
     found = imported(tmp_path, **{**shared, "max_train_steps": 0, "num_train_epochs": 3})
     assert "over the whole run" in reasons(found)["--lr_scheduler"]
@@ -327,7 +328,9 @@ def test_the_lycoris_file_is_read(tmp_path: Path) -> None:
     """create_lycoris' arguments; full_matrix makes both factors of a LoKr whole."""
     lokr = {
         "algo": "lokr", "linear_dim": 10000, "linear_alpha": 1, "factor": 12, "bypass_mode": True, "multiplier": 1.0,
-        "apply_preset": {"target_module": ["Attention", "FeedForward"], "module_algo_map": {"Attention": {"factor": 8}}},
+        "apply_preset": {
+            "target_module": ["Attention", "FeedForward"], "module_algo_map": {"Attention": {"factor": 8}},
+        },
     }  # fmt: skip
     (tmp_path / "lycoris.json").write_text(json.dumps(lokr), encoding="utf-8")
     found = imported(tmp_path, lora_type="lycoris", lycoris_config="lycoris.json", lora_rank=128)
