@@ -88,7 +88,7 @@ FACTS = FamilyFacts(
     architectures=("flux-1",),
     variant=_variant,
     code="https://github.com/black-forest-labs/flux",
-    aliases=("flux", "flux1", "flux_1", "flux_dev", "flux_schnell", "flux_dev_1", "flux_schnell_1"),
+    aliases=("flux", "flux1", "flux_1", "flex1", "flux_dev", "flux_schnell", "flux_dev_1", "flux_schnell_1"),
     kohya_file="t5xxl",
     has_guidance=True,
     blocks={(): 19 + 38},
@@ -96,4 +96,5 @@ FACTS = FamilyFacts(
         "krea": "black-forest-labs/FLUX.1-Krea-dev",
         **{name: f"black-forest-labs/FLUX.1-{name}" for name in ("dev", "schnell")},
     },
+    simple_tuner_assisted=("schnell",),
 )

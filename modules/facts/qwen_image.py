@@ -53,4 +53,6 @@ FACTS = FamilyFacts(
     has_guidance=True,
     blocks={(): 60},
     simple_tuner={"v2.0": "Qwen/Qwen-Image-2512", "v1.0": "Qwen/Qwen-Image"},
+    # without the layers of the prompt, such as add_k_proj
+    simple_tuner_layers=r"\.(to_[qkv]|to_out\.0)$",
 )

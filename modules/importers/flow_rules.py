@@ -114,10 +114,11 @@ KOHYA_RULES: Final = (
 def _ai_toolkit(values: Values) -> list[Assignment]:
     name = str(values["train.timestep_type"] or "sigmoid").lower()
     shifted = dict.fromkeys(("shift", "flux_shift", "lumina2_shift"), "uniform")
-    known = {"sigmoid": "logit_normal", "linear": "uniform", **shifted}
+    known = {"sigmoid": "logit_normal", "linear": "uniform", "weighted": "uniform", **shifted}
     if name not in known:
         raise UnsupportedValueError("set family_options.timestep_distribution and family_options.loss_weighting")
-    found = [distribution(known[name], "train.timestep_type")]
+    why = "there the loss also weighs the middle of the noise levels more" if name == "weighted" else ""
+    found = [distribution(known[name], "train.timestep_type", why=why)]
     return found if "shift" in name else [*found, *static_shift(1, "train.timestep_type")]
 
 

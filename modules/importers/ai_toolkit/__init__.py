@@ -9,6 +9,7 @@ from modules.config.explain import format_value
 from modules.config.io.text_formats import Data
 from modules.importers import common
 from modules.importers.ai_toolkit.data import DATASET_TABLE, FIRST_NAMES, FIRST_TABLE, SAMPLE_TABLE
+from modules.importers.ai_toolkit.other_training import other_training
 from modules.importers.ai_toolkit.prompts import split_prompt
 from modules.importers.ai_toolkit.tables import PROCESS_TABLE
 from modules.importers.readers import is_path, is_text, items, non_empty_text
@@ -58,6 +59,8 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
         rest["sample"] = {"sample_every": sampling["sample_every"]}
     _samples(sampling, f"{prefix}sample.", trigger, translation)
     translation.apply(PROCESS_TABLE, rest, prefix)
+    for why in other_training(process):
+        translation.hold(f"{prefix}{why}")
     translation.put("lr_scaling", "none")
     _datasets(process, prefix, key, trigger, translation)
 

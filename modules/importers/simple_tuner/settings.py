@@ -64,14 +64,6 @@ DEFAULTS: Mapping[str, Mapping[str, object]] = {
 _NAMES: Mapping[str, str] = {"prodigy": "prodigyplusschedulefree", "stableadamw": "adamw"}  # by what they are there
 
 
-# Without the layers of the prompt (add_k_proj), which "attention" has as well; those of FLUX.2 in its single blocks.
-_IMAGE_ATTENTION = r"\.(to_[qkv]|to_out\.0)$"
-TARGETS: Mapping[str, str] = {
-    **dict.fromkeys(("stable_diffusion_3", "qwen_image"), _IMAGE_ATTENTION),
-    "flux2": r"\.(to_[qkv]|to_out\.0|to_qkv_mlp_proj)$",
-}
-
-
 def _family(value: object) -> object:
     return known_family(value) or ChangedValue(str(value).lower() or "unknown", common.NO_FAMILY)
 
@@ -117,10 +109,12 @@ def _targets(values: Values) -> list[Assignment]:
         words = [re.escape(str(layer).strip(" \"'")) for layer in layers]
         return [Assignment("lora_targets", rf"(^|\.)({'|'.join(words)})$", keys=("peft_lora_target_modules",))]
     family = known_family(values["model_family"])
-    if family in ("flux", "chroma") and (target := str(values["flux_lora_target"])) != "all":
-        return [Assignment("", why=f"set lora_targets to the layers of {target}", keys=("flux_lora_target",))]
-    targets = TARGETS.get(str(family), "attention")
-    return [Assignment("lora_targets", targets, keys=("model_family",), quiet=True)]
+    targets = all_facts()[family].simple_tuner_layers if family else "attention"
+    found = [Assignment("lora_targets", targets, keys=("model_family",), quiet=True)]
+    if (named := str(values["flux_lora_target"])) != "all":
+        why = f"set lora_targets to the layers of {named}, if the model has them"
+        found.append(Assignment("", why=why, keys=("flux_lora_target",)))
+    return found
 
 
 def _length(values: Values) -> list[Assignment]:

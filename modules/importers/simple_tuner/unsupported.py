@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from modules.facts import all_facts
 from modules.importers import common
 from modules.importers.flow_families import known_family
 from modules.importers.readers import items
-from modules.importers.rules import ANY, EMPTY_VALUES, Unsupported
+from modules.importers.rules import EMPTY_VALUES, Unsupported
 from modules.importers.translation import Translation
 
 IMAGES: Final = "Tandem scales all images to the area of the resolution"
@@ -31,7 +32,7 @@ UNSUPPORTED: Final = (
     Unsupported("aspect_bucket_rounding", common.BUCKETS, default=2),
     Unsupported("aspect_bucket_alignment", common.BUCKETS, default=64),
     Unsupported("base_model_default_dtype", common.NO_QUANTISATION, default="bf16"),
-    Unsupported("quantize_via", _WORKINGS, default=ANY),
+    Unsupported("quantize_via", _WORKINGS, default="accelerator"),
     Unsupported("gradient_precision", "gradients are kept in fp32"),
     Unsupported("*_precision", "text encoders stay in the run's precision", default="no_change"),
     Unsupported("flow_beta_schedule_*", common.FLOW, default=2.0),
@@ -80,11 +81,7 @@ _OTHER_TRAINING: Final[Mapping[str, str]] = {
     "controlnet": "a ControlNet", "control": "a model with control images", "slider_lora_target": "a slider",
     "distillation_method": "a distillation", "diffusion_blocks_config": "a model whose blocks are trained one by one",
 }  # fmt: skip
-# helpers/models/*/model.py, ASSISTANT_LORA_FLAVOURS, and the flavours that take images as a condition
-_ASSISTED: Final[Mapping[str, tuple[str, ...]]] = {
-    "z_image": ("turbo", "turbo-ostris-v2", ""), "flux": ("schnell",), "qwen_image": (),
-}  # fmt: skip
-_EDITS: Final = ("kontext", "edit")
+_EDITS: Final = ("kontext", "edit")  # beginnings of flavours that take images as a condition
 _PAIRS: Final = "SimpleTuner trains on pairs of images, which Tandem does not"
 _MASKS: Final = ("mask", "segmentation")  # conditioning_type of what is no condition
 
@@ -97,8 +94,9 @@ def hold_other_training(given: Mapping[str, object], translation: Translation) -
             translation.hold(f"{name}: SimpleTuner trains {what}, which Tandem does not")
     if flavour.startswith(_EDITS):
         translation.hold(f"model_flavour {flavour}: {_PAIRS}")
-    is_assisted = flavour in _ASSISTED.get(str(family), ()) and not given.get("disable_assistant_lora")
-    if is_assisted or given.get("assistant_lora_path"):
+    facts = all_facts()[family] if family else None
+    is_assisted = facts and (flavour or next(iter(facts.simple_tuner), "")) in facts.simple_tuner_assisted
+    if (is_assisted or given.get("assistant_lora_path")) and not given.get("disable_assistant_lora"):
         translation.hold(f"SimpleTuner trains the distilled model with an adapter; {common.MERGE_FIRST}")
 
 
