@@ -1,8 +1,8 @@
 """ai-toolkit's jobs, against its sources.
 
 ostris/ai-toolkit at 27a03a9: toolkit/config_modules.py (defaults; GenerateImageConfig for flags in prompts),
-toolkit/scheduler.py, toolkit/optimizer.py, toolkit/lora_special.py (layers), toolkit/prompt_utils.py (inject_trigger_into_prompt), toolkit/job.py (kinds of jobs),
-jobs/process/BaseSDTrainProcess.py (steps, accumulation, triggers).
+toolkit/scheduler.py, toolkit/optimizer.py, toolkit/lora_special.py (layers), toolkit/prompt_utils.py
+(inject_trigger_into_prompt), toolkit/job.py (kinds of jobs), jobs/process/BaseSDTrainProcess.py (steps, accumulation, triggers).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -333,7 +334,7 @@ def test_addresses_of_models(tmp_path: Path, address: str, base_model: str | Non
         ({"model": {"name_or_path": "a/b", "arch": "krea2:o_edit"}}, "pairs of images"),
     ],
 )
-def test_what_is_no_ordinary_lora_does_not_start(tmp_path: Path, process: dict[str, object], named: str) -> None:
+def test_what_is_no_ordinary_lora_does_not_start(tmp_path: Path, process: dict[str, Any], named: str) -> None:
     found = imported(tmp_path, **process)
     assert not found.config.base_model
     (problem,) = found.report.problems

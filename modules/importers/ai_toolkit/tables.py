@@ -287,6 +287,7 @@ PROCESS_TABLE = Table(
         Unsupported("model.vae_path", "put the autoencoder into a diffusers folder"),
         Unsupported("model.assistant_lora_path", common.MERGE_FIRST),
         Unsupported("model.layer_offloading_text_encoder_percent", "set family_options.text_encoder_weights"),
+        Unsupported("model.only_if_contains model.ignore_if_contains", "the whole transformer is trained or adapted"),
         Unsupported("model.*", "Tandem does not quantise or unload weights this way"),
         Unsupported("adapter.*", "Tandem does not train such adapters"),
         Unsupported("slider.*", "Tandem does not train sliders"),
