@@ -2,7 +2,8 @@
 
 ostris/ai-toolkit at 27a03a9: toolkit/config_modules.py (defaults; GenerateImageConfig for flags in prompts),
 toolkit/scheduler.py, toolkit/optimizer.py, toolkit/lora_special.py (layers), toolkit/prompt_utils.py
-(inject_trigger_into_prompt), toolkit/job.py (kinds of jobs), jobs/process/BaseSDTrainProcess.py (steps, accumulation, triggers).
+(inject_trigger_into_prompt), toolkit/job.py (kinds of jobs), jobs/process/BaseSDTrainProcess.py (steps, accumulation,
+triggers).
 """
 
 from __future__ import annotations
@@ -258,7 +259,7 @@ def test_a_lokr(tmp_path: Path) -> None:
     assert (config.lora_algorithm, config.lora_rank, config.lokr_factor, config.lora_dropout) == ("lokr", 4096, 8, 0)
 
 
-def of_model(folder: Path, arch: str, network: dict[str, object], **more: object) -> ImportResult:
+def of_model(folder: Path, arch: str, network: dict[str, object], **more: Any) -> ImportResult:
     return imported(folder, model={"name_or_path": "a/b", "arch": arch}, network={"type": "lora", **network}, **more)
 
 

@@ -124,7 +124,8 @@ SIMPLE_TUNER_ROWS: Final[dict[str, tuple[Given, Given]]] = {
     "sdxl.peft-controlnet-lora": (
         {"model_family": "sdxl", "controlnet": True, "base_model_precision": None, "flow_schedule_shift": None,
          "lora_rank": 128, "lora_alpha": 128},
-        {"family": "stable_diffusion_xl", "lora_rank": 128, "lora_alpha": 128, "parts.0.weights": None, **HELD, **NO_FLOW},
+        {"family": "stable_diffusion_xl", "lora_rank": 128, "lora_alpha": 128, "parts.0.weights": None, **HELD,
+         **NO_FLOW},
     ),
     "z-image.peft-lora": (
         {**TURBO, "model_flavour": "base", "lr_warmup_steps": 100, "max_train_steps": 1000},
