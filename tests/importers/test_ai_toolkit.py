@@ -196,6 +196,8 @@ def test_prompts(tmp_path: Path) -> None:
         "a plain one", "blurry", 512, 640, 44,
     )  # fmt: skip
     assert any(source.endswith("network_multiplier") for source in reasons(found))
+    found = imported(tmp_path, sample={**sample, "sampler": "euler", "prompts": ["a", "b"]})
+    assert sum(entry.source.endswith("sampler") for entry in found.report.not_imported) == 1
 
 
 @pytest.mark.parametrize("kind", ["extract", "generate", "mod"])

@@ -55,6 +55,18 @@ def test_defaults(tmp_path: Path) -> None:
     assert imported(tmp_path, use_ema=True).config.ema_decay == 0.995
 
 
+def test_samples_can_be_off(tmp_path: Path) -> None:
+    assert imported(tmp_path, validation_step_interval=20).config.sample_every == Interval(20, "steps")
+    assert imported(tmp_path, validation_step_interval=20, validation_disable=True).config.sample_every.unit == "never"
+
+
+def test_epochs_of_0_are_no_loss(tmp_path: Path) -> None:
+    """Its max_train_steps requires num_train_epochs to be 0."""
+    found = imported(tmp_path, max_train_steps=100, num_train_epochs=0)
+    assert found.config.max_steps == 100
+    assert "--num_train_epochs" not in {entry.source for entry in found.report.not_imported}
+
+
 def test_alpha_is_the_rank_by_default(tmp_path: Path) -> None:
     config = imported(tmp_path, lora_rank=64).config
     assert (config.lora_rank, config.lora_alpha) == (64, 64)

@@ -121,6 +121,7 @@ def _samples(sampling: Mapping[str, object], prefix: str, trigger: str, translat
     common = {name: value for name, value in sampling.items() if name not in ("prompts", "samples", "sample_every")}
     prompts = [{"prompt": item} for item in items(sampling.get("prompts"))]
     prompts += [dict(item) for item in items(sampling.get("samples")) if isinstance(item, Mapping)]
+    known = SAMPLE_TABLE.keys()
     walks = common.get("walk_seed") is True
     count = 0
     for index, prompt in enumerate(prompts):
@@ -128,9 +129,11 @@ def _samples(sampling: Mapping[str, object], prefix: str, trigger: str, translat
             translation.skip(f"{prefix}prompts.{index}", prompt, "it has no prompt")
             continue
         flags = split_prompt(str(prompt["prompt"]), trigger)
-        values: Data = {**common, **prompt, **flags}
+        own = {**prompt, **flags}
+        shared = {name: value for name, value in common.items() if count == 0 or name in known}
+        values: Data = {**shared, **own}  # what is not imported is reported once
         seed = values.get("seed")
-        if walks and isinstance(seed, int) and "seed" not in {**prompt, **flags}:
+        if walks and isinstance(seed, int) and "seed" not in own:
             values["seed"] = seed + index
         names = {name: prefix + name for name in common} | {"prompt": f"{prefix}prompts.{index}"}
         names |= {name: f"{prefix}prompts.{index}.{name}" for name in flags if name != "prompt"}

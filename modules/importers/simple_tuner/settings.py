@@ -120,7 +120,8 @@ def _targets(values: Values) -> list[Assignment]:
 def _length(values: Values) -> list[Assignment]:
     count, epochs = optional_number(values["max_train_steps"]), optional_number(values["num_train_epochs"])
     if count and count > 0:
-        return common.max_steps(integer(count), "max_train_steps")
+        unused = () if epochs else ("num_train_epochs",)  # 0, as it wants with max_train_steps
+        return common.max_steps(integer(count), "max_train_steps", *unused)
     return [Assignment("epochs", integer(epochs), keys=("num_train_epochs",))] if epochs else []
 
 
@@ -289,6 +290,12 @@ def _sample(values: Values) -> list[Assignment]:
 _FORMATS = {"fp8uz": "fp8", "fp8wo": "fp8"}
 
 
+def _sample_every(values: Values) -> list[Assignment]:
+    if boolean(values["validation_disable"]):
+        return [Assignment("sample_every", "never", keys=("validation_disable",))]
+    return [Assignment("sample_every", steps(values["validation_step_interval"]), keys=("validation_step_interval",))]
+
+
 def _base_weights(values: Values) -> str | None:
     """Such as int8-quanto, fp8-torchao or nf4-bnb: the format, and the library for it."""
     name = str(values["base_model_precision"] or "no_change").lower()
@@ -389,7 +396,10 @@ TABLE = Table(
             },
             "samples", _sample, "SimpleTuner calls samples validation", {"seed": None},
         ),
-        Rule("validation_step_interval", "sample_every", 100, steps, "SimpleTuner calls samples validation"),
+        CombinedRule(
+            {"validation_step_interval": 100, "validation_disable": False}, "sample_every", _sample_every,
+            "SimpleTuner calls samples validation",
+        ),
     ),
     unsupported=UNSUPPORTED,
     renamed={

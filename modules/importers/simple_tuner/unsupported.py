@@ -8,6 +8,7 @@ from typing import Final
 from modules.facts import all_facts
 from modules.importers import common
 from modules.importers.flow_families import known_family
+from modules.importers.memory import SET_OFFLOAD
 from modules.importers.readers import items
 from modules.importers.rules import EMPTY_VALUES, Unsupported
 from modules.importers.translation import Translation
@@ -45,6 +46,9 @@ UNSUPPORTED: Final = (
     Unsupported("timestep_bias_portion", _BIAS, default=0.25),
     Unsupported("training_scheduler_timestep_spacing", _NOT_HERE, default="trailing"),
     Unsupported("inference_scheduler_timestep_spacing", _SAMPLES, default="trailing"),
+    Unsupported("musubi_blocks_to_swap ramtorch enable_group_offload", SET_OFFLOAD),
+    Unsupported("ramtorch_transformer_percent", SET_OFFLOAD, default=100),
+    Unsupported("dynamo_backend", "set compile", default="no"),
     Unsupported("layer_freeze_strategy", "set parts", default="none"),
     Unsupported("lora_init_type", "adapters start as peft's do", default="default"),
     Unsupported("init_lora", "set lora_from"),
