@@ -332,6 +332,8 @@ def test_images_as_a_condition_are_told(tmp_path: Path) -> None:
     backend = {"id": "x", "type": "local", "instance_data_dir": "a", "caption_strategy": "textfile"}
     canny = {**backend, "conditioning": [{"type": "canny", "conditioning_type": "reference_strict"}]}
     assert "x has images as a condition" in imported(tmp_path, backends=[canny]).report.problems[0]
+    found = imported(tmp_path, backends=[{"id": "x", "type": "huggingface", "dataset_name": "a/b"}])
+    assert "none of its datasets is a local folder" in reasons(found)["--data_backend_config"]
     mask = {"id": "y", "dataset_type": "conditioning", "conditioning_type": "mask"}
     assert not imported(tmp_path, backends=[backend, mask]).report.problems
 

@@ -80,7 +80,6 @@ def _backends(key: str, sets: object, translation: Translation) -> dict[str, Map
     content = translation.read_file(key, _example(sets, translation))
     if content is None:
         return {}
-    translation.imported.append(ImportEntry(key, sets, "concepts", "its local datasets"))
     hold_pairs(content, translation)
     found: dict[str, Mapping[str, object]] = {}
     for index, backend in enumerate(content if isinstance(content, list) else []):
@@ -95,4 +94,8 @@ def _backends(key: str, sets: object, translation: Translation) -> dict[str, Map
             translation.skip(prefix[:-1], str(backend.get("id")), "Tandem reads local folders of images")
         else:
             found[prefix] = backend
+    if found:
+        translation.imported.append(ImportEntry(key, sets, "concepts", "its local datasets"))
+    else:
+        translation.skip(key, sets, "none of its datasets is a local folder of images")
     return found
