@@ -65,6 +65,8 @@ are never shown.
   GPUs by default, so `lr_scaling` is `none` in the result.
 - **Epochs and steps.** Tandem stops at whichever comes first. If a trainer only counts steps, `epochs` is set high
   enough that `max_steps` ends the run.
+- **What is no LoRA or fine-tune of the model**, such as a ControlNet, a slider, a distillation or pairs of images, and
+  a distilled model that is trained with an adapter: `base_model` is left empty, and the report says why.
 - **LoRA layers.** kohya's and OneTrainer's sets are `lora_targets` `kohya`, `kohya_conv` (LoCon, with `lora_conv_rank`)
   and `onetrainer`: see [adapters.md](adapters.md).
 - **Training scripts for PyTorch** have no common format. Recognised are files with a section `training` (or `train`,

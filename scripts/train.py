@@ -20,7 +20,7 @@ from scripts.common import (
 
 prepare_program()
 
-from modules.config import TandemError, TrainConfig, resolve_config, save_config
+from modules.config import TandemError, TrainConfig, resolve_config, save_config, total_steps
 from modules.config.file_access import set_file_access
 from modules.machine import visible_gpus
 from modules.run import BAD_CONFIG, LaunchPlan, RunFolder
@@ -156,6 +156,8 @@ def resume(config: TrainConfig, options: argparse.Namespace) -> int:
 
 def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
     """Check what can be checked without decoding images, show data and plan, and start nothing."""
+    from modules.config.schedules import long_warmup
+    from modules.data.loading.count_steps import steps_per_epoch
     from modules.training.data.dry_run import data_lines
     from modules.training.loop.checks import check_startable
     from modules.training.memory.model_setup import check_available
@@ -175,6 +177,9 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
     )
     memory = memory_lines(config, plan.world_size or 1)
     data, warnings = data_lines(config, check_available(config))
+    if config.warmup_steps or config.warmup_fraction:
+        steps = total_steps(config, steps_per_epoch(config, plan.world_size or 1))
+        warnings += filter(None, [long_warmup(config, steps)])
     lines = [f"Note: {note}" for note in notes] + [f"Warning: {warning}" for warning in warnings]
     echo("\n".join([*lines, *data, *memory, *preview(config, plan, hosts_of(options))]))
     return 0

@@ -29,6 +29,19 @@ def warmup_steps(config: TrainConfig, total_steps: int) -> int:
     return int(config.warmup_fraction * total_steps) if config.warmup_fraction else config.warmup_steps
 
 
+def long_warmup(config: TrainConfig, total_steps: int) -> str:
+    """That a run of `total_steps` ends before its learning rate is reached, in a sentence; empty if it does not."""
+    warmup = warmup_steps(config, total_steps)
+    if warmup < total_steps or not total_steps:
+        return ""
+    name = "warmup_fraction" if config.warmup_fraction else "warmup_steps"
+    last = learning_rate_factor(total_steps - 1, total_steps, config)
+    return (
+        f"{name}: the learning rate rises over {warmup:,} steps, but the run ends after {total_steps:,}, at {last:.2g} "
+        f"of the learning_rate. Set {name} to less, such as a twentieth of the run."
+    )
+
+
 def _constant(done: float, config: TrainConfig) -> float:
     return 1.0
 

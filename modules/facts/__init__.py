@@ -112,6 +112,11 @@ class FamilyFacts:
     blocks: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     # SimpleTuner's model_flavour -> the model (helpers/models/*/model.py, HUGGINGFACE_PATHS); its default is first.
     simple_tuner: Mapping[str, str] = field(default_factory=dict)
+    simple_tuner_assisted: tuple[str, ...] = ()  # those that it trains with an adapter (ASSISTANT_LORA_FLAVOURS)
+    # Layers that their LoRAs adapt, as `lora_targets`, if not those named there: attention (DEFAULT_LORA_TARGET) and
+    # blocks (get_transformer_block_names).
+    simple_tuner_layers: str = "attention"
+    ai_toolkit_layers: str = "blocks"
     kohya_file: str = ""  # the setting for a file that only its scripts in sd-scripts ask for
 
     @property

@@ -88,9 +88,13 @@ FACTS = FamilyFacts(
     architectures=("flux-1",),
     variant=_variant,
     code="https://github.com/black-forest-labs/flux",
-    aliases=("flux", "flux1", "flux_1", "flux_dev", "flux_schnell", "flux_dev_1", "flux_schnell_1"),
+    aliases=("flux", "flux1", "flux_1", "flex1", "flux_dev", "flux_schnell", "flux_dev_1", "flux_schnell_1"),
     kohya_file="t5xxl",
     has_guidance=True,
     blocks={(): 19 + 38},
-    simple_tuner={name: f"black-forest-labs/FLUX.1-{name}" for name in ("dev", "schnell")},
+    simple_tuner={
+        "krea": "black-forest-labs/FLUX.1-Krea-dev",
+        **{name: f"black-forest-labs/FLUX.1-{name}" for name in ("dev", "schnell")},
+    },
+    simple_tuner_assisted=("schnell",),
 )

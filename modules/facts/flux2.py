@@ -112,4 +112,6 @@ FACTS = FamilyFacts(
         "klein-4b": "black-forest-labs/FLUX.2-klein-base-4B",
         "dev": "black-forest-labs/FLUX.2-dev",
     },
+    # without the layers of the prompt, such as add_k_proj
+    simple_tuner_layers=r"\.(to_[qkv]|to_out\.0|to_qkv_mlp_proj)$",
 )

@@ -52,5 +52,7 @@ FACTS = FamilyFacts(
     aliases=("qwen", "qwen_image"),
     has_guidance=True,
     blocks={(): 60},
-    simple_tuner={"v1.0": "Qwen/Qwen-Image"},
+    simple_tuner={"v2.0": "Qwen/Qwen-Image-2512", "v1.0": "Qwen/Qwen-Image"},
+    # without the layers of the prompt, such as add_k_proj
+    simple_tuner_layers=r"\.(to_[qkv]|to_out\.0)$",
 )

@@ -46,5 +46,5 @@ FACTS = FamilyFacts(
     },
     architectures=("stable-diffusion",),
     code="https://github.com/CompVis/stable-diffusion",
-    aliases=("sd1", "sd2", "sd1x", "sd2x", "legacy", "ssd"),
+    aliases=("sd1", "sd15", "sd2", "sd1x", "sd2x", "legacy"),
 )

@@ -81,4 +81,6 @@ FACTS = FamilyFacts(
     kohya_file="clip_g",
     blocks={("3", "5", "large"): _LAYERS_OF_LARGE, ("3", "medium"): 24},
     simple_tuner={name: f"stabilityai/stable-diffusion-3.5-{name}" for name in ("medium", "large")},
+    # without the layers of the prompt, such as add_k_proj
+    simple_tuner_layers=r"\.(to_[qkv]|to_out\.0)$",
 )

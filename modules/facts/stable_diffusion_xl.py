@@ -44,6 +44,6 @@ FACTS = FamilyFacts(
     },
     architectures=("stable-diffusion-xl",),
     code="https://github.com/Stability-AI/generative-models",
-    aliases=("sdxl",),
+    aliases=("sdxl", "ssd", "vega"),
     simple_tuner={name: f"stabilityai/stable-diffusion-xl-{name}" for name in ("base-1.0", "base-0.9")},
 )

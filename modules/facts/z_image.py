@@ -63,4 +63,6 @@ FACTS = FamilyFacts(
         **dict.fromkeys(("turbo-ostris-v2", "turbo"), "Tongyi-MAI/Z-Image-Turbo"),
         "base": "Tongyi-MAI/Z-Image",
     },
+    simple_tuner_assisted=("turbo-ostris-v2", "turbo"),
+    ai_toolkit_layers=r"(^|\.)layers\.\d+\.",  # without its refiners
 )

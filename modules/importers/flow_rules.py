@@ -114,10 +114,11 @@ KOHYA_RULES: Final = (
 def _ai_toolkit(values: Values) -> list[Assignment]:
     name = str(values["train.timestep_type"] or "sigmoid").lower()
     shifted = dict.fromkeys(("shift", "flux_shift", "lumina2_shift"), "uniform")
-    known = {"sigmoid": "logit_normal", "linear": "uniform", **shifted}
+    known = {"sigmoid": "logit_normal", "linear": "uniform", "weighted": "uniform", **shifted}
     if name not in known:
         raise UnsupportedValueError("set family_options.timestep_distribution and family_options.loss_weighting")
-    found = [distribution(known[name], "train.timestep_type")]
+    why = "there the loss also weighs the middle of the noise levels more" if name == "weighted" else ""
+    found = [distribution(known[name], "train.timestep_type", why=why)]
     return found if "shift" in name else [*found, *static_shift(1, "train.timestep_type")]
 
 
@@ -134,8 +135,9 @@ def _simple_tuner(values: Values) -> list[Assignment]:
         found.append(distribution("uniform", "flow_use_uniform_schedule"))
     elif (scale := number(values["flow_sigmoid_scale"])) != 1:
         found.append(option("logit_std", scale, "flow_sigmoid_scale"))
-    if not boolean(values["flow_schedule_auto_shift"]):
-        found += static_shift(values["flow_schedule_shift"] or 1, "flow_schedule_shift")
+    shift = number(values["flow_schedule_shift"] or 0)
+    if shift > 0 or not boolean(values["flow_schedule_auto_shift"]):  # custom_schedule.py, apply_flow_schedule_shift
+        found += static_shift(shift if shift > 0 else 1, "flow_schedule_shift")
     return found
 
 
@@ -146,7 +148,7 @@ SIMPLE_TUNER_RULES: Final = (
             "flow_sigmoid_scale": 1.0,
         },
         _simple_tuner,
-        "flow_schedule_auto_shift is the model's own shift by resolution",
+        "flow_schedule_auto_shift is the model's own shift by resolution, if flow_schedule_shift is 0",
     ),
     CombinedRule({"flux_guidance_value": 1.0}, f"{OWN}guidance", _guidance, "of models that have the input"),
 )  # fmt: skip

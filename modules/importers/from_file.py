@@ -32,6 +32,7 @@ def import_file(file: str | Path) -> ImportResult:
     fit_to_family(translation)
     fit_to_start(translation)
     set_relative_rate(translation)
+    translation.take_held()
     return resolve_conflicts(translation)
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import Final
 
 from modules.facts import FamilyFacts
@@ -97,7 +98,11 @@ def base_weights_rule(
     return CombinedRule(keys, "parts.0.weights", convert, note, uses)
 
 
-def encoder_weights_rule(keys: Mapping[str, object], read: Callable[[Values], str | None]) -> CombinedRule:
+def encoder_weights_rule(
+    keys: Mapping[str, object],
+    read: Callable[[Values], str | None],
+    uses: Mapping[str, object] = MappingProxyType({}),
+) -> CombinedRule:
     """The format of text encoders; `read` gives that of Tandem, or None if they are as usual."""
 
     def convert(values: Values) -> list[Assignment]:
@@ -108,4 +113,4 @@ def encoder_weights_rule(keys: Mapping[str, object], read: Callable[[Values], st
             raise UnsupportedValueError("Tandem has int8, fp8 and nf4: set family_options.text_encoder_weights")
         return [Assignment("flow_options.text_encoder_weights", weights, ENCODERS)]
 
-    return CombinedRule(keys, "family_options.text_encoder_weights", convert, ENCODERS)
+    return CombinedRule(keys, "family_options.text_encoder_weights", convert, ENCODERS, uses)

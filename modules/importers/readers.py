@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import TypeGuard
+from typing import Final, TypeGuard
 
 from modules.config.explain import format_value
 from modules.config.io.text_formats import MOST_DIGITS
 from modules.importers.rules import EMPTY_VALUES, ChangedValue, PathValue, UnsupportedValueError
+
+# host, owner/model, file
+_ADDRESS: Final = re.compile(r"https?://(?:www\.)?([^/]+)/([^/]+/[^/?#]+)/?(?:tree/main/?)?(.*)", re.IGNORECASE)
 
 
 def number(value: object) -> float:
@@ -82,8 +85,14 @@ def data_path(value: object) -> object:
 
 
 def model_path(value: object) -> object:
-    """The path of a model, or its name on the hub."""
-    return PathValue(_path(value), "model")
+    """The path of a model, or its name on the hub, which an address there contains."""
+    text = _path(value)
+    if not (address := _ADDRESS.match(text)):
+        return PathValue(text, "model")
+    host, name, file = address.groups()
+    if host != "huggingface.co" or file:
+        raise UnsupportedValueError("download the file, and set base_model to it")
+    return PathValue(name, "model")
 
 
 def output_path(value: object) -> object:

@@ -41,7 +41,7 @@ class ImportEntry:
 class ImportReport:
     """The three lists; every setting that is not at the other trainer's default is in one of them.
 
-    `problems` are sentences about what keeps the config from starting as it is, as a dry run found.
+    `problems` are sentences about what keeps the config from starting as it is, as the import and a dry run found.
     """
 
     trainer: str
@@ -77,5 +77,5 @@ class ImportResult:
     report: ImportReport
 
     def with_problems(self, problems: Sequence[str]) -> ImportResult:
-        """The same with what a dry run of the config has found."""
-        return replace(self, report=replace(self.report, problems=tuple(problems)))
+        """The same with what a dry run of the config has found as well."""
+        return replace(self, report=replace(self.report, problems=(*self.report.problems, *problems)))

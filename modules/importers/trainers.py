@@ -27,7 +27,7 @@ _FILES = {
     "prompts are read from the files it refers to",
     ai_toolkit: "a job (YAML or JSON) with one training process",
     diffusion_pipe: "the run's TOML; the dataset is read from the file it refers to",
-    simple_tuner: "config.json; datasets are read from the file it refers to, usually multidatabackend.json",
+    simple_tuner: "config.json; datasets and a LyCORIS config are read from the files it refers to",
     training_yaml: "YAML (or JSON, TOML) with sections such as data, model, training, parallel, validation, "
     "early_stopping, checkpoint and logging, as scripts for PyTorch have them",
 }

@@ -51,6 +51,7 @@ class Translation:
         self.imported: list[ImportEntry] = []
         self.changed: list[ImportEntry] = []
         self.not_imported: list[ImportEntry] = []
+        self.held: list[str] = []  # why there is to be no base model: what the file trains instead
         self.lines: Mapping[str, int] = {}  # of the file, by setting: shown with those that are not imported
 
     def apply(
@@ -147,13 +148,23 @@ class Translation:
                 found = remove(self.data, entry.target) or found
         return remove(self.data, path) or found
 
+    def hold(self, why: str) -> None:
+        """Have `take_held` leave no base model, so that nothing starts that trains something else than there."""
+        self.held.append(why)
+
+    def take_held(self) -> None:
+        """Take the base model away if `hold` was called; at the end, since other settings depend on it."""
+        for why in self.held:
+            self.withdraw("base_model", why)
+
     def report(self) -> ImportReport:
         """The report so far."""
         imported, changed, not_imported = (
             tuple(sorted(entries, key=_rank))
             for entries in (self.imported, self.changed, map(self._with_line, self.not_imported))
         )
-        return ImportReport(self.trainer, tuple(self.paths.files), imported, changed, not_imported)
+        files, problems = tuple(self.paths.files), tuple(f"base_model is left empty: {why}" for why in self.held)
+        return ImportReport(self.trainer, files, imported, changed, not_imported, problems)
 
     def _with_line(self, entry: ImportEntry) -> ImportEntry:
         """The entry, with the line of its setting if that is known."""

@@ -119,6 +119,20 @@ def test_a_dry_run_refuses_what_cannot_be_trained(
     assert message in run_train(capsys, *argv, "--dry_run", *kept, "--set", settings)[1]
 
 
+def test_a_warm_up_longer_than_the_run_is_warned_of(
+    images: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By a dry run, which counts the steps, and at the start."""
+    argv = train_command(tiny_config(images, tmp_path, max_steps=None, epochs=1), tmp_path / "c.json")[2:]
+    long = "learning rate rises over 500 steps, but the run ends after"
+    assert train.main([*argv, "--dry_run"]) == 0
+    assert long not in capfd.readouterr().out
+    assert train.main([*argv, "--dry_run", "--set", "warmup_steps=500"]) == 0
+    assert long in capfd.readouterr().out
+    assert train.main([*argv, "--set", "warmup_steps=500"]) == 0
+    assert long in capfd.readouterr().out
+
+
 @pytest.mark.parametrize("value", ["nan", "-1", "inf", "soon"])
 def test_an_invalid_preflight_timeout_is_refused(capsys: pytest.CaptureFixture[str], value: str) -> None:
     for option in ("--patience", "--wait"):

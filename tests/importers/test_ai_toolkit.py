@@ -1,14 +1,17 @@
 """ai-toolkit's jobs, against its sources.
 
-ostris/ai-toolkit: toolkit/config_modules.py (defaults; GenerateImageConfig for flags in prompts), toolkit/scheduler.py,
-toolkit/optimizer.py, toolkit/prompt_utils.py (inject_trigger_into_prompt), toolkit/job.py (kinds of jobs),
-jobs/process/BaseSDTrainProcess.py (steps, accumulation, triggers).
+ostris/ai-toolkit at 27a03a9: toolkit/config_modules.py (defaults; GenerateImageConfig for flags in prompts),
+toolkit/scheduler.py, toolkit/optimizer.py, toolkit/lora_special.py (layers), toolkit/prompt_utils.py
+(inject_trigger_into_prompt), toolkit/job.py (kinds of jobs), jobs/process/BaseSDTrainProcess.py (steps, accumulation,
+triggers).
 """
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -193,6 +196,8 @@ def test_prompts(tmp_path: Path) -> None:
         "a plain one", "blurry", 512, 640, 44,
     )  # fmt: skip
     assert any(source.endswith("network_multiplier") for source in reasons(found))
+    found = imported(tmp_path, sample={**sample, "sampler": "euler", "prompts": ["a", "b"]})
+    assert sum(entry.source.endswith("sampler") for entry in found.report.not_imported) == 1
 
 
 @pytest.mark.parametrize("kind", ["extract", "generate", "mod"])
@@ -230,7 +235,7 @@ def test_a_usual_file(ai_toolkit: Path) -> None:
     assert (concept.path, concept.prompt_prefix) == (str(ai_toolkit.parent / "pictures"), "p3r5on ")
     assert [sample.seed for sample in config.samples] == [42, 43]
     assert config.resolution == 1024
-    assert [(part.part, part.weights) for part in config.parts][:1] == [("unet", "fp8")]
+    assert [(part.part, part.weights) for part in config.parts][:1] == [("unet", "run")], "it quantises no UNet"
 
 
 def test_min_snr_ignores_v_prediction_there(tmp_path: Path) -> None:
@@ -254,3 +259,114 @@ def test_a_lokr(tmp_path: Path) -> None:
     network = {"type": "lokr", "linear": 16, "lokr_full_rank": True, "lokr_factor": 8, "dropout": 0.1}
     config = imported(tmp_path, network=network).config
     assert (config.lora_algorithm, config.lora_rank, config.lokr_factor, config.lora_dropout) == ("lokr", 4096, 8, 0)
+
+
+def of_model(folder: Path, arch: str, network: dict[str, object], **more: Any) -> ImportResult:
+    return imported(folder, model={"name_or_path": "a/b", "arch": arch}, network={"type": "lora", **network}, **more)
+
+
+@pytest.mark.parametrize(
+    ("arch", "expected"),
+    [
+        ("flux", "blocks"), ("flex1", "blocks"), ("qwen_image:2512", "blocks"), ("flux2_klein_4b", "blocks"),
+        ("zimage:turbo", r"(^|\.)layers\.\d+\."),
+    ],
+)  # fmt: skip
+def test_the_window_writes_convolutions_for_transformers_too(tmp_path: Path, arch: str, expected: str) -> None:
+    """jobConfig.ts has conv 16; a transformer has none, and toolkit/lora_special.py takes the rank as its alpha."""
+    found = of_model(tmp_path, arch, {"linear": 32, "linear_alpha": 8, "conv": 16, "conv_alpha": 16})
+    config = found.config
+    assert (config.lora_targets, config.lora_rank, config.lora_alpha) == (expected, 32, 32)
+    assert (config.lora_conv_rank, config.lora_conv_alpha) == (None, None)
+    assert "no convolutions" in reasons(found)["network.conv, config.process.0.network.conv_alpha"]
+    assert "the rank as alpha" in reasons(found)["network.linear_alpha"]
+    assert of_model(tmp_path, arch, {"transformer_only": False}).config.lora_targets == "all_linear"
+
+
+def test_zimages_refiners_are_left_out(tmp_path: Path) -> None:
+    pattern = of_model(tmp_path, "zimage", {}).config.lora_targets
+    assert re.search(pattern, "transformer.layers.3.attention.to_q")
+    assert not re.search(pattern, "transformer.noise_refiner.0.attention.to_q")
+
+
+@pytest.mark.parametrize(
+    ("model", "family"),
+    [
+        ({"arch": "sd15"}, "stable_diffusion"),
+        ({"arch": "ssd"}, "stable_diffusion_xl"),
+        ({"is_vega": True}, "stable_diffusion_xl"),
+        ({"arch": "flex1"}, "flux"),
+    ],
+)
+def test_architectures(tmp_path: Path, model: dict[str, object], family: str) -> None:
+    assert imported(tmp_path, model={"name_or_path": "a/b", **model}).config.family == family
+
+
+def test_a_frozen_text_encoder_has_no_layers_in_the_pattern(tmp_path: Path) -> None:
+    """With one that matches nothing, SD 1 did not start."""
+    assert "text_encoder" not in of_model(tmp_path, "sd15", {}).config.lora_targets
+    config = of_model(tmp_path, "sd15", {}, train={"lr": 1e-4, "train_text_encoder": True}).config
+    assert "text_encoder" in config.lora_targets
+
+
+@pytest.mark.parametrize(
+    ("address", "base_model"),
+    [
+        ("https://huggingface.co/owner/model", "owner/model"),
+        ("https://huggingface.co/owner/model/tree/main", "owner/model"),
+        ("https://huggingface.co/owner/model/blob/main/a.safetensors", None),
+        ("https://civitai.com/models/25694?modelVersionId=127742", None),
+    ],
+)
+def test_addresses_of_models(tmp_path: Path, address: str, base_model: str | None) -> None:
+    found = imported(tmp_path, model={"name_or_path": address})
+    assert found.config.base_model == base_model
+    assert ("download the file" in reasons(found).get("model.name_or_path", "")) == (base_model is None)
+
+
+@pytest.mark.parametrize(
+    ("process", "named"),
+    [
+        ({"model": {"name_or_path": "a/b", "arch": "zimage:turbo", "assistant_lora_path": "c/d"}}, "--merge"),
+        ({"type": "slider"}, "a slider"),
+        ({"type": "concept_slider"}, "a slider"),
+        ({"type": "concept_replacer"}, "something else"),
+        ({"slider": {"targets": []}}, "a slider"),
+        ({"adapter": {"type": "control_net"}}, "of the type control_net"),
+        ({"datasets": [{"folder_path": "a", "control_path": "b"}]}, "pairs of images"),
+        ({"model": {"name_or_path": "a/b", "arch": "krea2:o_edit"}}, "pairs of images"),
+    ],
+)
+def test_what_is_no_ordinary_lora_does_not_start(tmp_path: Path, process: dict[str, Any], named: str) -> None:
+    found = imported(tmp_path, **process)
+    assert not found.config.base_model
+    (problem,) = found.report.problems
+    assert named in problem
+
+
+def test_loss_weights_of_noise_levels_are_told(tmp_path: Path) -> None:
+    """custom_flowmatch_sampler.py: "weighted" draws as "linear" does, and weighs the loss."""
+    found = of_model(tmp_path, "flux", {}, train={"lr": 1e-4, "timestep_type": "weighted"})
+    assert found.config.family_options["timestep_distribution"] == "uniform"
+    assert "weighs" in reasons(found)["train.timestep_type"]
+
+
+def test_a_lokr_is_whole_by_default(tmp_path: Path) -> None:
+    """lokr_full_rank is true; of a UNet it adapts convolutions, too."""
+    config = imported(tmp_path, network={"type": "lokr", "linear": 16}).config
+    assert (config.lora_rank, config.lora_alpha, config.lora_targets, config.lora_conv_rank) == (
+        4096,
+        4096,
+        "all",
+        4096,
+    )
+    config = imported(tmp_path, network={"type": "lokr", "linear": 16, "lokr_full_rank": False}).config
+    assert (config.lora_rank, config.lora_alpha, config.lora_conv_rank) == (16, 1, None)
+
+
+def test_text_encoders_are_quantised_with_the_model(tmp_path: Path) -> None:
+    """ModelConfig: quantize_te is quantize unless it is given."""
+    model = {"name_or_path": "a/b", "arch": "flux", "quantize": True}
+    assert imported(tmp_path, model=model).config.family_options["text_encoder_weights"] == "fp8"
+    config = imported(tmp_path, model={**model, "quantize_te": False}).config
+    assert "text_encoder_weights" not in config.family_options

@@ -126,7 +126,7 @@ def test_ai_toolkit(tmp_path: Path) -> None:
 def test_blocks_of_ai_toolkit_in_host_memory(tmp_path: Path) -> None:
     offload = "layer_offloading: true, layer_offloading_transformer_percent: 0.5, assistant_lora_path: a/b"
     config = imported(tmp_path, "a.yaml", AI_TOOLKIT.replace("quantize: true", offload))
-    assert (config.block_offload, config.lora_targets) == (0.5, "blocks")
+    assert config.block_offload == 0.5
     report = import_file(tmp_path / "a.yaml").report
     assert ["--merge" in each.why for each in report.not_imported if "assistant" in each.source] == [True]
 
@@ -157,7 +157,8 @@ def test_transformer_files_of_diffusion_pipe(tmp_path: Path) -> None:
     ("family", "flavour", "base"),
     [
         ("flux2", "klein-4b", "black-forest-labs/FLUX.2-klein-base-4B"),
-        ("z-image", "turbo", "Tongyi-MAI/Z-Image-Turbo"),
+        ("z-image", "base", "Tongyi-MAI/Z-Image"),
+        ("flux", "", "black-forest-labs/FLUX.1-Krea-dev"),
         ("sd3", "", "stabilityai/stable-diffusion-3.5-medium"),
         ("krea2", "", "krea/Krea-2-Raw"),
         ("lumina2", "", "Alpha-VLLM/Lumina-Image-2.0"),
@@ -172,7 +173,8 @@ def test_base_models_of_simple_tuner(family: str, flavour: str, base: str | None
 @pytest.mark.parametrize(
     ("given", "family"),
     [
-        ({"model_family": "flux", "flow_schedule_auto_shift": True, "flux_guidance_value": 1.0}, "flux"),
+        ({"model_family": "flux", "flow_schedule_auto_shift": True, "flow_schedule_shift": 0.0}, "flux"),
+        ({"model_family": "flux", "flow_schedule_auto_shift": True, "flow_schedule_shift": 2.0}, "flux"),
         ({"model_family": "z-image", "flow_schedule_shift": 3.0}, "z_image"),
         ({"model_family": "sd3", "flow_use_uniform_schedule": True}, "stable_diffusion_3"),
     ],
@@ -182,7 +184,7 @@ def test_simple_tuner(given: dict[str, Any], family: str, tmp_path: Path) -> Non
     config = imported(tmp_path, "config.json", json.dumps({**more, **given}))
     assert config.family == family
     assert config.family_options.get("timestep_shift", "model") == (
-        "model" if given.get("flow_schedule_auto_shift") else "static"
+        "static" if given.get("flow_schedule_shift", 3.0) else "model"
     )
 
 

@@ -1,12 +1,15 @@
 """SimpleTuner's config.json, against its sources.
 
-bghira/SimpleTuner: helpers/configuration/cmd_args.py (defaults), helpers/training/optimizer_param.py (optimizers),
-helpers/models/sdxl/model.py (LoRA layers and the model of each flavour).
+bghira/SimpleTuner at bc8e6ab: server/services/field_registry/sections (defaults), helpers/training/optimizer_param.py
+(optimizers), helpers/training/custom_schedule.py (schedules), helpers/models/*/model.py (LoRA layers and the model of
+each flavour).
 """
 
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from typing import Any
 import pytest
 
 from modules.config import Interval
+from modules.config.schedules import learning_rate_factor
 from modules.importers import ImportResult, import_file
 
 LORA: dict[str, object] = {
@@ -40,15 +44,27 @@ def test_defaults(tmp_path: Path) -> None:
     config = found.config
     assert (config.lora_rank, config.lora_alpha, config.lora_dropout) == (16, 16, 0.1)
     assert config.lora_targets == "attention"  # to_k, to_q, to_v, to_out.0
-    assert (config.learning_rate, config.warmup_steps, config.batch_size) == (4e-7, 500, 4)
+    assert (config.learning_rate, config.warmup_steps, config.batch_size) == (4e-7, 0, 4)
     assert (config.precision, config.resolution, config.max_grad_norm) == ("bf16", 1024, 2.0)
-    assert (config.epochs, config.max_steps, config.caption_dropout) == (1, None, 0)
-    assert (config.ema, config.lr_scaling, config.gradient_checkpointing) == (False, "none", False)
+    assert (config.epochs, config.max_steps, config.caption_dropout) == (1, None, 0.1)
+    assert (config.ema, config.lr_scaling, config.gradient_checkpointing) == (False, "none", True)
     assert (config.backup_every, config.sample_every) == (Interval(500, "steps"), Interval(100, "steps"))
+    assert (config.backups_kept, config.scheduler) == (5, "constant")
     assert not config.parts, "the UNet only"
     assert config.family_options.get("offset_noise", 0) == 0  # noise_offset 0.1 needs --offset_noise
-    assert "sine" in reasons(found)["lr_scheduler"]
     assert imported(tmp_path, use_ema=True).config.ema_decay == 0.995
+
+
+def test_samples_can_be_off(tmp_path: Path) -> None:
+    assert imported(tmp_path, validation_step_interval=20).config.sample_every == Interval(20, "steps")
+    assert imported(tmp_path, validation_step_interval=20, validation_disable=True).config.sample_every.unit == "never"
+
+
+def test_epochs_of_0_are_no_loss(tmp_path: Path) -> None:
+    """Its max_train_steps requires num_train_epochs to be 0."""
+    found = imported(tmp_path, max_train_steps=100, num_train_epochs=0)
+    assert found.config.max_steps == 100
+    assert "--num_train_epochs" not in {entry.source for entry in found.report.not_imported}
 
 
 def test_alpha_is_the_rank_by_default(tmp_path: Path) -> None:
@@ -79,6 +95,10 @@ def test_offset_noise_needs_its_switch(tmp_path: Path) -> None:
         ("bnb-lion8bit", ("lion", [0.9, 0.99], None, 0.0)),
         ("optimi-lion", ("lion", [0.9, 0.99], None, 0.0)),
         ("prodigy", ("prodigy", [0.9, 0.99], 1e-8, 0.0)),
+        ("torch-adamw", ("adamw", [0.9, 0.999], 1e-8, 0.01)),
+        ("torch-adam", ("adam", [0.9, 0.999], 1e-8, 0.0)),
+        ("optimi-stableadamw", ("adamw", [0.9, 0.99], 1e-6, 0.01)),
+        ("adamw_schedulefree+aggressive", ("schedule_free_adamw", [0.9, 0.999], 1e-6, 0.001)),
     ],
 )
 def test_optimizers(tmp_path: Path, name: str, expected: tuple[object, ...]) -> None:
@@ -90,6 +110,8 @@ def test_optimizers(tmp_path: Path, name: str, expected: tuple[object, ...]) -> 
     assert "no optimizer" not in reasons(found).get("--optimizer", "")
     optimizer = imported(tmp_path, optimizer=name, optimizer_config="weight_decay=0.2").config.optimizer.model_dump()
     assert (optimizer["name"], optimizer["weight_decay"]) == (expected[0], 0.2)
+    config = imported(tmp_path, optimizer=name, optimizer_beta1=0.8, optimizer_beta2=0.95).config
+    assert list(config.optimizer.model_dump()["betas"]) == [0.8, 0.95]
 
 
 def test_a_missing_base_model_is_that_of_the_family(tmp_path: Path) -> None:
@@ -119,16 +141,56 @@ def test_rates_that_it_scales(tmp_path: Path) -> None:
     assert (config.learning_rate, config.lr_scaling) == (1e-5, "none")
 
 
-def test_schedules_end_at_lr_end(tmp_path: Path) -> None:
-    """--lr_end 4e-7 is where polynomial and cosine end."""
-    shared: dict[str, Any] = {"learning_rate": 1e-4, "lr_warmup_steps": 0}
-    config = imported(tmp_path, **shared, lr_scheduler="polynomial").config
-    assert (config.scheduler, config.scheduler_power) == ("polynomial", 0.8)
-    assert config.min_learning_rate_factor == pytest.approx(4e-7 / 1e-4)
-    config = imported(tmp_path, **shared, lr_scheduler="cosine", lr_end="1e-5").config
-    assert config.scheduler == "cosine"
-    assert config.min_learning_rate_factor == pytest.approx(0.1)
-    assert imported(tmp_path, **shared, lr_scheduler="constant").config.min_learning_rate_factor == 0
+def cosine_there(step: int, fall: int, floor: float) -> float:
+    """custom_schedule.py, Cosine.get_lr; its T_cur is the negated number of the step."""
+    return floor + (1 - floor) * (1 + math.cos(math.pi * -step / fall)) / 2
+
+
+@pytest.mark.parametrize(
+    ("given", "factors"),
+    [
+        ({"lr_scheduler": "constant"}, [1] * 5),
+        ({}, [1] * 5),
+        ({"lr_scheduler": "constant", "lr_warmup_steps": 50}, [0, 0.5, 1, 1, 1]),  # becomes constant_with_warmup
+        ({"lr_scheduler": "constant_with_warmup", "lr_warmup_steps": 100}, [0, 0.25, 0.5, 0.75, 1]),
+        ({"lr_scheduler": "linear", "lr_warmup_steps": 50}, [0, 0.5, 1, 0.5, 0]),
+        ({"lr_scheduler": "polynomial", "lr_power": 1}, [1, 0.753, 0.505, 0.258, 0.01]),
+        ({"lr_scheduler": "cosine", "lr_warmup_steps": 100}, [cosine_there(n, 100, 0.01) for n in range(0, 101, 25)]),
+        ({"lr_scheduler": "cosine_with_warmup", "lr_warmup_steps": 400_000}, [1] * 5),
+        ({"lr_scheduler": "cosine_with_restarts", "lr_warmup_steps": 20}, [1] * 5),
+        ({"lr_scheduler": "cosine", "lr_warmup_steps": 50, "optimizer": "adamw_schedulefree"}, [0, 0.5, 1, 1, 1]),
+    ],
+)
+def test_rates_are_those_of_its_schedules(tmp_path: Path, given: dict[str, Any], factors: list[float]) -> None:
+    """At the quarters of 100 steps."""
+    shared = {"learning_rate": 4e-5, "lr_end": 4e-7, "max_train_steps": 100}
+    config = imported(tmp_path, **{**shared, **given}).config
+    ours = [learning_rate_factor(step, 100, config) for step in range(0, 101, 25)]
+    assert ours == pytest.approx(factors, abs=0.02)  # the warm-up there starts at 0, here one step later
+
+
+def test_a_cosine_that_does_not_end_with_the_run_is_told(tmp_path: Path) -> None:
+    """Its lr_warmup_steps is half of the wave's length, whatever the run's, and no warm-up."""
+    shared: dict[str, Any] = {"lr_scheduler": "cosine", "learning_rate": 4e-5, "max_train_steps": 200}
+    found = imported(tmp_path, **shared, lr_warmup_steps=50)
+    assert (found.config.scheduler, found.config.scheduler_cycles, found.config.warmup_steps) == (
+        "cosine_with_restarts", 4, 0,
+    )  # fmt: skip
+    assert "rises again" in reasons(found)["--lr_warmup_steps"]
+    found = imported(tmp_path, **shared)  # 1000 there without the setting
+    end = cosine_there(200, 1000, 0.01)
+    assert found.config.scheduler == "cosine"
+    assert found.config.min_learning_rate_factor == pytest.approx(end)
+    assert "1,000 steps" in reasons(found)["--lr_scheduler"]
+    found = imported(tmp_path, **{**shared, "max_train_steps": 0, "num_train_epochs": 3})
+    assert "over the whole run" in reasons(found)["--lr_scheduler"]
+
+
+def test_a_sine_is_not_imported(tmp_path: Path) -> None:
+    found = imported(tmp_path, lr_scheduler="sine", lr_warmup_steps=50)
+    assert (found.config.scheduler, found.config.warmup_steps) == ("constant", 0)
+    assert "sine" in reasons(found)["--lr_scheduler"]
+    assert "not a warm-up" in reasons(found)["--lr_warmup_steps"]
 
 
 def test_clipping_of_single_values_is_told(tmp_path: Path) -> None:
@@ -137,6 +199,8 @@ def test_clipping_of_single_values_is_told(tmp_path: Path) -> None:
     assert found.config.max_grad_norm == 1.5
     assert "single values" in reasons(found)["--max_grad_norm"]
     assert "--max_grad_norm" not in reasons(imported(tmp_path, max_grad_norm=1.5, grad_clip_method="norm"))
+    assert imported(tmp_path, max_grad_norm=0.0).config.max_grad_norm is None
+    assert imported(tmp_path, optimizer="prodigy").config.max_grad_norm is None
 
 
 def test_settings_at_their_defaults_are_not_reported(tmp_path: Path) -> None:
@@ -242,3 +306,66 @@ def test_huber_losses_have_a_schedule_there(tmp_path: Path, name: str) -> None:
     assert found.config.family_options["huber_delta"] == 0.3
     assert "noise levels" not in reasons(found)["--huber_c"]
     assert "loss" not in imported(tmp_path).config.family_options
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"model_family": "z-image"}, "--merge"),  # its default flavour has a training adapter
+        ({"model_family": "flux", "model_flavour": "schnell"}, "--merge"),
+        ({"model_family": "flux", "model_flavour": "kontext"}, "pairs of images"),
+        ({"controlnet": True}, "a ControlNet"),
+        ({"slider_lora_target": True}, "a slider"),
+        ({"distillation_method": "anyflow"}, "a distillation"),
+    ],
+)
+def test_what_is_no_ordinary_lora_does_not_start(tmp_path: Path, given: dict[str, Any], named: str) -> None:
+    found = imported(tmp_path, **given)
+    assert not found.config.base_model
+    (problem,) = found.report.problems
+    assert named in problem
+    assert named in found.with_problems(["no images"]).report.lines()[3]
+
+
+def test_images_as_a_condition_are_told(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    backend = {"id": "x", "type": "local", "instance_data_dir": "a", "caption_strategy": "textfile"}
+    canny = {**backend, "conditioning": [{"type": "canny", "conditioning_type": "reference_strict"}]}
+    assert "x has images as a condition" in imported(tmp_path, backends=[canny]).report.problems[0]
+    found = imported(tmp_path, backends=[{"id": "x", "type": "huggingface", "dataset_name": "a/b"}])
+    assert "none of its datasets is a local folder" in reasons(found)["--data_backend_config"]
+    mask = {"id": "y", "dataset_type": "conditioning", "conditioning_type": "mask"}
+    assert not imported(tmp_path, backends=[backend, mask]).report.problems
+
+
+def test_the_lycoris_file_is_read(tmp_path: Path) -> None:
+    """create_lycoris' arguments; full_matrix makes both factors of a LoKr whole."""
+    lokr = {
+        "algo": "lokr", "linear_dim": 10000, "linear_alpha": 1, "factor": 12, "bypass_mode": True, "multiplier": 1.0,
+        "apply_preset": {
+            "target_module": ["Attention", "FeedForward"], "module_algo_map": {"Attention": {"factor": 8}},
+        },
+    }  # fmt: skip
+    (tmp_path / "lycoris.json").write_text(json.dumps(lokr), encoding="utf-8")
+    found = imported(tmp_path, lora_type="lycoris", lycoris_config="lycoris.json", lora_rank=128)
+    config = found.config
+    assert (config.lora_algorithm, config.lora_rank, config.lora_alpha, config.lokr_factor) == ("lokr", 4096, 1, 8)
+    assert (config.lora_targets, config.lora_dropout) == ("attention_mlp", 0)
+    assert "no effect" in reasons(found)["--lora_rank"]
+    found = imported(tmp_path, lora_type="lycoris")
+    assert "set lora_algorithm" in reasons(found)["--lora_type"]
+
+
+@pytest.mark.parametrize(
+    ("given", "matched", "passed_over"),
+    [
+        ({"model_family": "sd3"}, "transformer_blocks.0.attn.to_q", "transformer_blocks.0.attn.add_k_proj"),
+        ({"model_family": "flux2"}, "single_transformer_blocks.0.attn.to_qkv_mlp_proj", "x.0.attn.to_add_out"),
+        ({"peft_lora_target_modules": '["to_q", "ff.net.2"]'}, "down.0.ff.net.2", "down.0.attn.to_k"),
+    ],
+)
+def test_layers_of_a_lora(tmp_path: Path, given: dict[str, Any], matched: str, passed_over: str) -> None:
+    """DEFAULT_LORA_TARGET: peft compares the last words of names."""
+    pattern = imported(tmp_path, **given).config.lora_targets
+    assert re.search(pattern, matched)
+    assert not re.search(pattern, passed_over)

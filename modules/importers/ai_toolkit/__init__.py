@@ -9,6 +9,7 @@ from modules.config.explain import format_value
 from modules.config.io.text_formats import Data
 from modules.importers import common
 from modules.importers.ai_toolkit.data import DATASET_TABLE, FIRST_NAMES, FIRST_TABLE, SAMPLE_TABLE
+from modules.importers.ai_toolkit.other_training import other_training
 from modules.importers.ai_toolkit.prompts import split_prompt
 from modules.importers.ai_toolkit.tables import PROCESS_TABLE
 from modules.importers.readers import is_path, is_text, items, non_empty_text
@@ -58,6 +59,8 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
         rest["sample"] = {"sample_every": sampling["sample_every"]}
     _samples(sampling, f"{prefix}sample.", trigger, translation)
     translation.apply(PROCESS_TABLE, rest, prefix)
+    for why in other_training(process):
+        translation.hold(f"{prefix}{why}")
     translation.put("lr_scaling", "none")
     _datasets(process, prefix, key, trigger, translation)
 
@@ -118,6 +121,7 @@ def _samples(sampling: Mapping[str, object], prefix: str, trigger: str, translat
     common = {name: value for name, value in sampling.items() if name not in ("prompts", "samples", "sample_every")}
     prompts = [{"prompt": item} for item in items(sampling.get("prompts"))]
     prompts += [dict(item) for item in items(sampling.get("samples")) if isinstance(item, Mapping)]
+    known = SAMPLE_TABLE.keys()
     walks = common.get("walk_seed") is True
     count = 0
     for index, prompt in enumerate(prompts):
@@ -125,9 +129,11 @@ def _samples(sampling: Mapping[str, object], prefix: str, trigger: str, translat
             translation.skip(f"{prefix}prompts.{index}", prompt, "it has no prompt")
             continue
         flags = split_prompt(str(prompt["prompt"]), trigger)
-        values: Data = {**common, **prompt, **flags}
+        own = {**prompt, **flags}
+        shared = {name: value for name, value in common.items() if count == 0 or name in known}
+        values: Data = {**shared, **own}  # what is not imported is reported once
         seed = values.get("seed")
-        if walks and isinstance(seed, int) and "seed" not in {**prompt, **flags}:
+        if walks and isinstance(seed, int) and "seed" not in own:
             values["seed"] = seed + index
         names = {name: prefix + name for name in common} | {"prompt": f"{prefix}prompts.{index}"}
         names |= {name: f"{prefix}prompts.{index}.{name}" for name in flags if name != "prompt"}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from modules.config.sections.adapters import MAX_RANK
+from modules.facts import all_facts
 from modules.importers import common
 from modules.importers.ai_toolkit.schedule import SCHEDULE_RULES
-from modules.importers.flow_families import known_family
+from modules.importers.flow_families import flow_family, known_family
 from modules.importers.flow_rules import AI_TOOLKIT_RULES
 from modules.importers.memory import ONE_SCALE, base_weights_rule, encoder_weights_rule
 from modules.importers.readers import (
@@ -34,33 +35,38 @@ from modules.importers.rules import (
     Values,
 )
 
-# toolkit/lora_special.py: every linear layer and 1x1 convolution of the UNet, attention and MLP of text encoders.
-TARGETS = (
-    r"^unet\..*(linear_\d|time_emb_proj|to_q|to_k|to_v|to_out\.0|net\.0\.proj|net\.2|proj_in|proj_out|conv_shortcut)$,"
-    r"^text_encoder.*(self_attn|mlp)"
+# toolkit/lora_special.py: every linear layer and 1x1 convolution of the UNet, attention and MLP of text encoders; of
+# transformers all linear layers of the blocks, whose names the model says (get_transformer_block_names).
+UNET_TARGETS = (
+    r"^unet\..*(linear_\d|time_emb_proj|to_q|to_k|to_v|to_out\.0|net\.0\.proj|net\.2|proj_in|proj_out|conv_shortcut)$"
 )
+ENCODER_TARGETS = r"^text_encoder.*(self_attn|mlp)"
 NETWORK_NAMES = ("type", "linear", "rank", "linear_alpha", "conv", "conv_alpha")
 # toolkit/train_tools.py, apply_snr_weight
 PLAIN_WEIGHTS = (
     "min(gamma / snr, 1) there, also with v-prediction; min(snr, gamma) / (snr + 1) here, far less with much noise"
 )
 _FLAGS = dict.fromkeys(
-    ("model.is_flux", "model.is_pixart", "model.is_auraflow", "model.is_lumina2", "model.is_v3"), False
+    (
+        *("model.is_flux", "model.is_pixart", "model.is_auraflow", "model.is_lumina2", "model.is_v3"),
+        *("model.is_ssd", "model.is_vega"),
+    ),
+    False,
 )
 
 
 def _family(values: Values) -> list[Assignment]:
-    arch = str(values["model.arch"] or "").lower()
-    keys = tuple(key for key in ("model.arch", "model.is_xl", "model.is_v2") if values[key] not in EMPTY_VALUES)
-    keys = keys or ("model.arch",)
-    if boolean(values["model.is_xl"]):
-        return [Assignment("family", known_family("sdxl"), keys=keys)]
-    flag = next((name for name in _FLAGS if values[name]), "")
-    keys += (flag,) if flag else ()
-    name = arch or flag.removeprefix("model.is_") or "sd1"
+    given = ("model.arch", "model.is_xl", "model.is_v2", *_FLAGS)
+    keys = tuple(key for key in given if values[key] not in EMPTY_VALUES) or ("model.arch",)
+    name = _model_name(values)
     if (known := known_family(name)) is not None:
         return [Assignment("family", known, keys=keys)]
     return [Assignment("family", name, common.NO_FAMILY, keys)]
+
+
+def _model_name(values: Values) -> str:
+    flag = next((name for name in _FLAGS if boolean(values[name])), "").removeprefix("model.is_")
+    return "sdxl" if boolean(values["model.is_xl"]) else str(values["model.arch"] or "").lower() or flag or "sd1"
 
 
 def _has_network(values: Values) -> bool:
@@ -77,20 +83,48 @@ def _method(values: Values) -> list[Assignment]:
     found = [Assignment("method", "lora", why, ("network.type",))]
     rank = values["network.linear"] if values["network.rank"] is None else values["network.rank"]
     keys: tuple[str, ...] = ("network.rank", "network.linear")
+    is_whole = kind == "lokr" and boolean(values["network.lokr_full_rank"])
+    if is_whole:  # so large a rank that both factors are whole
+        rank, keys = MAX_RANK, ("network.lokr_full_rank",)
     if kind == "lokr":
         found.append(Assignment("lora_algorithm", "lokr", keys=("network.type",)))
-        if boolean(values["network.lokr_full_rank"]):  # so large a rank that both factors are whole
-            rank, keys = MAX_RANK, ("network.lokr_full_rank",)
         factor = integer(values["network.lokr_factor"])
         if factor > 1:
             found.append(Assignment("lokr_factor", factor, keys=("network.lokr_factor",)))
-    found.append(Assignment("lora_rank", 4 if rank is None else integer(rank), keys=keys))
+    rank = 4 if rank is None else integer(rank)
+    found.append(Assignment("lora_rank", rank, keys=keys))
     found += _dropout(values, kind)
+    family = known_family(_model_name(values))
+    if family and flow_family(family):
+        return [*found, *_alpha_of_transformer(rank, values), _blocks(family, values), *_no_convolutions(values)]
     alpha = values["network.alpha"] if values["network.linear_alpha"] is None else values["network.linear_alpha"]
-    found.append(Assignment("lora_alpha", number(alpha), keys=("network.linear_alpha", "network.alpha")))
+    given = rank if is_whole else number(alpha)
+    found.append(Assignment("lora_alpha", given, keys=("network.linear_alpha", "network.alpha")))
     if kind == "dora":
         found.append(Assignment("lora_weight_decompose", True, keys=("network.type",)))
-    return found + _layers(values)
+    return found + _layers(values, is_whole=is_whole)
+
+
+def _alpha_of_transformer(rank: int, values: Values) -> list[Assignment]:
+    """LoRASpecialNetwork has no alpha in peft's format, in which it saves those of transformers."""
+    keys = ("network.linear_alpha", "network.alpha")
+    given = next((number(values[key]) for key in keys if values[key] is not None), 1.0)
+    why = "" if given == rank else "of transformers ai-toolkit takes the rank as alpha, whatever is set"
+    dora = [Assignment("lora_weight_decompose", True, keys=("network.type",))]
+    has_dora = str(values["network.type"]).lower() == "dora"
+    return [Assignment("lora_alpha", rank, why, keys), *(dora if has_dora else [])]
+
+
+def _blocks(family: str, values: Values) -> Assignment:
+    if not boolean(values["network.transformer_only"]):
+        return Assignment("lora_targets", "all_linear", keys=("network.transformer_only",))
+    return Assignment("lora_targets", all_facts()[family].ai_toolkit_layers, keys=("network.type",))
+
+
+def _no_convolutions(values: Values) -> list[Assignment]:
+    """Its window writes them for every model, and hides them for those that have none."""
+    keys = ("network.conv", "network.conv_alpha")
+    return [Assignment("", why="a transformer has no convolutions", keys=keys)] if values["network.conv"] else []
 
 
 def _dropout(values: Values, kind: str) -> list[Assignment]:
@@ -102,12 +136,14 @@ def _dropout(values: Values, kind: str) -> list[Assignment]:
     return [Assignment("lora_dropout", dropout, keys=keys)]
 
 
-def _layers(values: Values) -> list[Assignment]:
+def _layers(values: Values, *, is_whole: bool) -> list[Assignment]:
     """Convolutions of more than 1x1 pixels are adapted if they have a rank."""
-    rank = optional_number(values["network.conv"])
+    rank = MAX_RANK if is_whole else optional_number(values["network.conv"])
     if not rank:
-        return [Assignment("lora_targets", TARGETS, keys=("network.type",))]
-    alpha = rank if values["network.conv_alpha"] is None else number(values["network.conv_alpha"])
+        has_encoders = boolean(values["train.train_text_encoder"])
+        targets = f"{UNET_TARGETS},{ENCODER_TARGETS}" if has_encoders else UNET_TARGETS
+        return [Assignment("lora_targets", targets, keys=("network.type",))]
+    alpha = rank if is_whole or values["network.conv_alpha"] is None else number(values["network.conv_alpha"])
     return [
         Assignment("lora_targets", "all", keys=("network.conv",)),
         Assignment("lora_conv_rank", integer(rank), keys=("network.conv",)),
@@ -124,7 +160,7 @@ def _fraction(value: object) -> object:
 def _submodules(values: Values) -> list[Assignment]:
     if values["embedding.trigger"] not in EMPTY_VALUES:
         return []
-    is_xl = boolean(values["model.is_xl"]) or str(values["model.arch"]).lower() == "sdxl"
+    is_xl = known_family(_model_name(values)) == known_family("sdxl")
     found = []
     for index, part in enumerate(("unet", "text_encoder", "text_encoder_2") if is_xl else ("unet", "text_encoder")):
         name = "unet" if part == "unet" else "text_encoder"
@@ -139,8 +175,9 @@ _FORMATS = {"qfloat8": "fp8", "float8": "fp8", "qint8": "int8", "int8": "int8"}
 
 
 def _base_weights(values: Values) -> str | None:
-    if not boolean(values["model.quantize"]):
-        return None
+    family = known_family(_model_name(values))
+    if not boolean(values["model.quantize"]) or (family and not flow_family(family)):
+        return None  # toolkit/stable_diffusion_model.py quantises no UNet
     if not _has_network(values):
         raise UnsupportedValueError("only frozen weights under a LoRA are quantised")
     name = str(values["model.qtype"]).lower()
@@ -154,7 +191,8 @@ def _offload(values: Values) -> list[Assignment]:
 
 def _encoder_weights(values: Values) -> str | None:
     name = str(values["model.qtype_te"]).lower()
-    return _FORMATS.get(name, name) if boolean(values["model.quantize_te"]) else None
+    given = values["model.quantize" if values["model.quantize_te"] is None else "model.quantize_te"]
+    return _FORMATS.get(name, name) if boolean(given) else None
 
 
 _LOSSES = choice({"mse": "mse", "huber": "huber", "smooth_l1": "smooth_l1"}, "set family_options.loss")
@@ -168,24 +206,29 @@ PROCESS_TABLE = Table(
             {
                 "network.type": None, "network.rank": None, "network.linear": None, "network.linear_alpha": None,
                 "network.alpha": 1.0, "network.conv": None, "network.conv_alpha": None, "embedding.trigger": None,
-                "network.dropout": None, "network.lokr_factor": -1, "network.lokr_full_rank": False,
+                "network.dropout": None, "network.lokr_factor": -1, "network.lokr_full_rank": True,
+                "network.transformer_only": True,
             },
             "method, lora_algorithm, lora_rank, lora_alpha, lora_targets, lora_conv_rank, lora_conv_alpha, "
             "lokr_factor, lora_dropout", _method,
-            "network means LoRA, embedding an embedding; conv adds convolutions",
+            "network means LoRA, embedding an embedding; conv is for UNets; a transformer's alpha is its rank",
+            {**_MODEL_KEYS, "train.train_text_encoder": False},
         ),
         CombinedRule(_MODEL_KEYS, "family", _family),
         *AI_TOOLKIT_RULES,
         Rule("model.name_or_path", "base_model", None, model_path, optional=True),
         base_weights_rule(
             {"model.quantize": False, "model.qtype": "qfloat8"}, _base_weights,
-            {f"network.{name}": None for name in NETWORK_NAMES}, ONE_SCALE,
+            {**{f"network.{name}": None for name in NETWORK_NAMES}, **_MODEL_KEYS}, ONE_SCALE,
         ),
         CombinedRule(
             {"model.layer_offloading": False, "model.layer_offloading_transformer_percent": 1.0}, "block_offload",
             _offload, "a fraction of the layers there, of the blocks here",
         ),
-        encoder_weights_rule({"model.quantize_te": False, "model.qtype_te": "qfloat8"}, _encoder_weights),
+        encoder_weights_rule(
+            {"model.quantize_te": None, "model.qtype_te": "qfloat8"}, _encoder_weights, {"model.quantize": False}
+        ),
+        Rule("model.compile", "compile", False, boolean, optional=True),
         Rule("model.is_v_pred", "family_options.prediction_type", False, prediction_type, optional=True),
         CombinedRule(
             {"train.train_unet": True, "train.train_text_encoder": False, "train.unet_lr": None,
@@ -223,7 +266,6 @@ PROCESS_TABLE = Table(
         Unsupported("trigger_word", "there is no folder whose captions it could be added to"),
         Unsupported("embedding.save_format", "Tandem writes safetensors", default="safetensors"),
         Unsupported("network.network_kwargs", "set lora_targets", {"ignore_if_contains": []}, is_group=True),
-        Unsupported("network.transformer_only", "for flow models", default=True),
         Unsupported("network.*", common.LORA),
         Unsupported("save.push_to_hub save.hf_*", common.UPLOAD),
         Unsupported("save.*", "Tandem writes safetensors; set lora_layouts"),
@@ -245,6 +287,7 @@ PROCESS_TABLE = Table(
         Unsupported("model.vae_path", "put the autoencoder into a diffusers folder"),
         Unsupported("model.assistant_lora_path", common.MERGE_FIRST),
         Unsupported("model.layer_offloading_text_encoder_percent", "set family_options.text_encoder_weights"),
+        Unsupported("model.only_if_contains model.ignore_if_contains", "the whole transformer is trained or adapted"),
         Unsupported("model.*", "Tandem does not quantise or unload weights this way"),
         Unsupported("adapter.*", "Tandem does not train such adapters"),
         Unsupported("slider.*", "Tandem does not train sliders"),

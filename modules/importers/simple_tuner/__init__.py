@@ -8,6 +8,7 @@ from modules.importers.readers import is_path
 from modules.importers.report import ImportEntry
 from modules.importers.simple_tuner.data import BACKEND_TABLE
 from modules.importers.simple_tuner.settings import TABLE
+from modules.importers.simple_tuner.unsupported import hold_other_training, hold_pairs
 from modules.importers.translation import Translation
 
 TRAINER = "SimpleTuner"
@@ -28,7 +29,6 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
     written = {str(name).removeprefix("--"): str(name) for name in data}
     given = {str(name).removeprefix("--"): _plain(value) for name, value in data.items()}
     sets = given.pop("data_backend_config", None)
-    given.setdefault("lr_scheduler", "sine")  # its default, which Tandem does not have
     backends = _backends(written["data_backend_config"], sets, translation) if sets is not None else {}
     prefix, first = next(iter(backends.items()), ("", {}))
     for name in ("resolution", "resolution_type"):
@@ -36,9 +36,13 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
             if name in given and given[name] != first[name]:
                 translation.skip(written[name], given[name], "that of the dataset takes precedence")
             given[name], written[name] = first[name], prefix + name
+    if str(given.get("lora_type")).lower() == "lycoris" and is_path(given.get("lycoris_config")):
+        key = written["lycoris_config"]
+        given["lycoris_config"] = translation.read_file(key, _example(given["lycoris_config"], translation))
     translation.put("lr_scaling", "none")
     translation.apply(TABLE, given, written_as=written)
-    if "base_model" not in translation.data:
+    hold_other_training(given, translation)
+    if "base_model" not in translation.data and not translation.held:
         model = "pretrained_model_name_or_path"
         translation.skip(written.get(model, model), None, "the file has no base model: set base_model")
     if _is_square(first):
@@ -46,6 +50,12 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
     for prefix, backend in backends.items():
         own = {name: value for name, value in backend.items() if not _is_shared(name, backend, first)}
         translation.apply(BACKEND_TABLE, own, prefix, f"concepts.{translation.count('concepts')}.")
+
+
+def _example(name: object, translation: Translation) -> object:
+    """Where a file of its examples is, which they call config/examples (helpers/configuration/json_file.py)."""
+    inside = str(name).removeprefix("config/")
+    return inside if is_path(inside) and translation.paths.find(inside) is not None else name
 
 
 def _is_square(backend: Mapping[str, object]) -> bool:
@@ -67,10 +77,10 @@ def _plain(value: object) -> object:
 
 def _backends(key: str, sets: object, translation: Translation) -> dict[str, Mapping[str, object]]:
     """The local datasets of images by the prefix of their settings' names; the others are reported."""
-    content = translation.read_file(key, sets)
+    content = translation.read_file(key, _example(sets, translation))
     if content is None:
         return {}
-    translation.imported.append(ImportEntry(key, sets, "concepts", "its local datasets"))
+    hold_pairs(content, translation)
     found: dict[str, Mapping[str, object]] = {}
     for index, backend in enumerate(content if isinstance(content, list) else []):
         prefix = f"data_backend_config.{index}."
@@ -84,4 +94,8 @@ def _backends(key: str, sets: object, translation: Translation) -> dict[str, Map
             translation.skip(prefix[:-1], str(backend.get("id")), "Tandem reads local folders of images")
         else:
             found[prefix] = backend
+    if found:
+        translation.imported.append(ImportEntry(key, sets, "concepts", "its local datasets"))
+    else:
+        translation.skip(key, sets, "none of its datasets is a local folder of images")
     return found

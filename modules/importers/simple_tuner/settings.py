@@ -1,4 +1,5 @@
-"""SimpleTuner's settings. Names and defaults as in its helpers/configuration/cmd_args.py."""
+"""SimpleTuner's settings. Names and defaults as in simpletuner_sdk/server/services/field_registry/sections, whose later
+sections replace what earlier ones declare (bc8e6ab, August 2026)."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from modules.importers.readers import (
     choice,
     integer,
     is_text,
+    items,
     model_path,
     non_empty_text,
     number,
@@ -39,6 +41,7 @@ from modules.importers.rules import (
     UnsupportedValueError,
     Values,
 )
+from modules.importers.simple_tuner.lycoris import lycoris_assignments
 from modules.importers.simple_tuner.unsupported import UNSUPPORTED
 
 SAMPLE_NUMBERS = {
@@ -48,12 +51,17 @@ SAMPLE_NUMBERS = {
 }
 # helpers/training/optimizer_param.py, optimizer_choices: what differs from Tandem's defaults.
 _ADAMW = {"eps": 1e-6}
+_KAHAN = {"eps": 1e-6, "weight_decay": 1e-3}
+_OPTIMI: Mapping[str, object] = {"betas": [0.9, 0.99], "eps": 1e-6, "weight_decay": 0.0}
 DEFAULTS: Mapping[str, Mapping[str, object]] = {
-    **dict.fromkeys(("adamw_bf16", "adamw", "adamw8bit", "adamw4bit", "adamfp8", "adamwfp8"), _ADAMW),
+    **dict.fromkeys(("adamw_bf16", "ao-adamw8bit", "ao-adamw4bit", "ao-adamfp8", "ao-adamwfp8"), _ADAMW),
+    **dict.fromkeys(("bnb-adamw", "bnb-adamw8bit", "bnb-adamw-paged", "bnb-adamw8bit-paged"), _ADAMW),
+    **dict.fromkeys(("adamw_schedulefree+aggressive", "adamw_schedulefree+no_kahan"), _KAHAN),
+    **dict.fromkeys(("optimi-adamw", "optimi-adam"), _OPTIMI),
+    "optimi-stableadamw": {**_OPTIMI, "weight_decay": 1e-2},
     "prodigy": {"betas": [0.9, 0.99]},
 }
-SCHEDULE_FREE: Mapping[str, str] = {"prodigy": "prodigyplusschedulefree"}  # the class of that name there
-OPTIMI: Mapping[str, object] = {"betas": [0.9, 0.99], "eps": 1e-6, "weight_decay": 0.0}
+_NAMES: Mapping[str, str] = {"prodigy": "prodigyplusschedulefree", "stableadamw": "adamw"}  # by what they are there
 
 
 def _family(value: object) -> object:
@@ -81,21 +89,39 @@ def _method(values: Values) -> list[Assignment]:
         return [Assignment("method", "fine_tune", keys=("model_type",))]
     found = [Assignment("method", "lora", keys=("model_type",))]
     if str(values["lora_type"]).lower() == "lycoris":
-        why = "Tandem does not read lycoris_config: set lora_algorithm, lora_rank and lokr_factor"
-        found.append(Assignment("", why=why, keys=("lora_type", "lycoris_config")))
+        return [*found, *lycoris_assignments(values["lycoris_config"])]
     rank = integer(values["lora_rank"])
     alpha = rank if values["lora_alpha"] is None else number(values["lora_alpha"])
     return [
         *found,
         Assignment("lora_rank", rank, keys=("lora_rank",)),
         Assignment("lora_alpha", alpha, keys=("lora_alpha", "lora_rank")),
+        Assignment("lora_dropout", number(values["lora_dropout"]), keys=("lora_dropout",)),
+        *_targets(values),
     ]
+
+
+def _targets(values: Values) -> list[Assignment]:
+    """get_lora_target_layers of helpers/models/*/model.py, whose names are the last words of layers' names."""
+    named = values["peft_lora_target_modules"]
+    if named not in EMPTY_VALUES:
+        layers = items(named) if isinstance(named, list) else str(named).strip("[] ").split(",")
+        words = [re.escape(str(layer).strip(" \"'")) for layer in layers]
+        return [Assignment("lora_targets", rf"(^|\.)({'|'.join(words)})$", keys=("peft_lora_target_modules",))]
+    family = known_family(values["model_family"])
+    targets = all_facts()[family].simple_tuner_layers if family else "attention"
+    found = [Assignment("lora_targets", targets, keys=("model_family",), quiet=True)]
+    if (named := str(values["flux_lora_target"])) != "all":
+        why = f"set lora_targets to the layers of {named}, if the model has them"
+        found.append(Assignment("", why=why, keys=("flux_lora_target",)))
+    return found
 
 
 def _length(values: Values) -> list[Assignment]:
     count, epochs = optional_number(values["max_train_steps"]), optional_number(values["num_train_epochs"])
     if count and count > 0:
-        return common.max_steps(integer(count), "max_train_steps")
+        unused = () if epochs else ("num_train_epochs",)  # 0, as it wants with max_train_steps
+        return common.max_steps(integer(count), "max_train_steps", *unused)
     return [Assignment("epochs", integer(epochs), keys=("num_train_epochs",))] if epochs else []
 
 
@@ -116,27 +142,78 @@ def _scaling(name: str) -> Assignment:
 
 
 def _schedule(values: Values) -> list[Assignment]:
-    name = str(values["lr_scheduler"]).lower()
-    warmup = Assignment("warmup_steps", integer(values["lr_warmup_steps"]), keys=("lr_warmup_steps",))
-    if name not in common.SCHEDULES:
-        why = f"Tandem has no schedule {name}; set scheduler"
-        return [Assignment("", why=why, keys=("lr_scheduler",)), warmup]
-    target = common.SCHEDULES[name]
-    found = [Assignment("scheduler", target, keys=("lr_scheduler",)), warmup]
+    """helpers/training/custom_schedule.py, get_lr_scheduler; lr_warmup_steps is a warm-up in some of its schedules."""
+    name = str(values["lr_scheduler"]).lower().replace("cosine_with_warmup", "cosine")
+    period = integer(values["lr_warmup_steps"])
+    keys: tuple[str, ...] = ("lr_scheduler",)
+    if str(values["optimizer"]).lower().startswith("adamw_schedulefree"):
+        why = "" if name.startswith("constant") else "SimpleTuner has no schedule with this optimizer"
+        return [Assignment("scheduler", "constant", why, keys), *_warmup(period)]
+    if name == "sine":
+        why = "Tandem has no schedule that starts at half the rate and rises and falls like a sine: set scheduler"
+        return [
+            Assignment("", why=why, keys=keys),
+            Assignment("", why="it is half the period of the sine, not a warm-up", keys=("lr_warmup_steps",)),
+        ]
     if name == "cosine_with_restarts":
-        found.append(Assignment("scheduler_cycles", integer(values["lr_num_cycles"]), keys=("lr_num_cycles",)))
+        why = "it keeps the rate there: CosineAnnealingHardRestarts is always at the start of a cycle"
+        return [Assignment("scheduler", "constant", why, (*keys, "lr_warmup_steps"))]
+    if name == "cosine":
+        return _cosine(period if period > 0 else 1000, values)
+    if name not in common.SCHEDULES:
+        return [Assignment("", why=f"Tandem has no schedule {name}; set scheduler", keys=keys), *_warmup(period)]
+    found = [Assignment("scheduler", common.SCHEDULES[name], keys=keys), *_warmup(period)]
     if name == "polynomial":
         found.append(Assignment("scheduler_power", positive_number(values["lr_power"]), keys=("lr_power",)))
-    if name in ("polynomial", "cosine"):
-        floor = min(number(values["lr_end"]) / positive_number(values["learning_rate"]), 1.0)
-        found.append(Assignment("min_learning_rate_factor", floor, keys=("lr_end",)))
+        found.append(Assignment("min_learning_rate_factor", _floor(values), keys=("lr_end",)))
     return found
 
 
+def _warmup(steps: int) -> list[Assignment]:
+    return [Assignment("warmup_steps", steps, keys=("lr_warmup_steps",))]
+
+
+def _floor(values: Values) -> float:
+    """lr_end, as a fraction of the rate."""
+    return min(number(values["lr_end"]) / positive_number(values["learning_rate"]), 1.0)
+
+
+def _cosine(fall: int, values: Values) -> list[Assignment]:
+    """Its Cosine falls to lr_end during `fall` steps, rises during as many, and so on, whatever the run's length."""
+    keys, floor = ("lr_scheduler", "lr_warmup_steps"), _floor(values)
+    steps = integer(optional_number(values["max_train_steps"]) or 0)
+    wave = f"there the rate falls during {fall:,} steps, lr_warmup_steps, and rises again during as many"
+    if not steps:
+        return [
+            Assignment("scheduler", "cosine", f"{wave}; here it falls over the whole run", keys),
+            Assignment("min_learning_rate_factor", floor, keys=("lr_end",)),
+        ]
+    if fall >= steps:
+        end = floor + (1 - floor) * (1 + math.cos(math.pi * steps / fall)) / 2
+        if end > 0.99:
+            why = f"{wave}: at the end of this run it is still at {end:.1%}"
+            return [Assignment("scheduler", "constant", why, (*keys, "lr_end"))]
+        why = "" if fall == steps else f"{wave}; here it falls evenly to where that is when the run ends"
+        return [
+            Assignment("scheduler", "cosine", why, keys),
+            Assignment("min_learning_rate_factor", end, keys=("lr_end",)),
+        ]
+    why = f"{wave}; here it jumps back to its value instead of rising"
+    return [
+        Assignment("scheduler", "cosine_with_restarts", why, keys),
+        Assignment("scheduler_cycles", max(1, min(round(steps / fall), 1000)), keys=("lr_warmup_steps",), quiet=True),
+        Assignment("min_learning_rate_factor", floor, keys=("lr_end",)),
+    ]
+
+
 def _clipping(values: Values) -> list[Assignment]:
-    by_norm = str(values["grad_clip_method"]).lower() == "norm"
+    """helpers/training/trainer.py: 0, and optimizers that scale their own updates, do without."""
+    norm = optional_number(values["max_grad_norm"])
+    if str(values["optimizer"]).lower() in ("optimi-stableadamw", "prodigy"):
+        return [Assignment("max_grad_norm", None, "SimpleTuner does not clip with this optimizer")]
+    by_norm = not norm or str(values["grad_clip_method"]).lower() == "norm"
     why = "" if by_norm else "SimpleTuner clips single values of the gradient at it, Tandem the gradient's norm"
-    return [Assignment("max_grad_norm", optional_number(values["max_grad_norm"]), why)]
+    return [Assignment("max_grad_norm", norm or None, why)]
 
 
 def _offset_noise(values: Values) -> list[Assignment]:
@@ -153,16 +230,23 @@ def _optimizer(values: Values) -> list[Assignment]:
         name, _, value = part.partition("=")
         given[name.strip()] = value.strip()
     written = str(values["optimizer"]).lower()
-    plain = re.sub(r"^(bnb|ao|optimi)-|-paged$|\+\w+$", "", written)
-    name = SCHEDULE_FREE.get(plain, plain)
-    found = optimizer_assignments(name, given, "optimizer", arguments_key="optimizer_config")
-    defaults = OPTIMI if written.startswith("optimi-adam") else DEFAULTS.get(plain, {})
-    own = [
-        Assignment(f"optimizer.{name}", value, keys=("optimizer",))
-        for name, value in defaults.items()
-        if name not in given
+    plain = re.sub(r"^(bnb|ao|optimi|torch|sdnq)-|-paged$|\+\w+$", "", written)
+    found = optimizer_assignments(_NAMES.get(plain, plain), given, "optimizer", arguments_key="optimizer_config")
+    own = dict(DEFAULTS.get(written, {}))
+    betas = ("optimizer_beta1", "optimizer_beta2")
+    if all(values[key] is not None for key in betas):
+        pair = [number(values[key]) for key in betas]
+        found = [each for each in found if each.target != "optimizer.betas"]
+        found.append(Assignment("optimizer.betas", pair, keys=betas))
+        own.pop("betas", None)
+    return [
+        *found,
+        *(
+            Assignment(f"optimizer.{name}", value, keys=("optimizer",))
+            for name, value in own.items()
+            if name not in given
+        ),
     ]
-    return [*found, *own]
 
 
 def _ema_decay(values: Values) -> list[Assignment]:
@@ -203,6 +287,15 @@ def _sample(values: Values) -> list[Assignment]:
     return found
 
 
+_FORMATS = {"fp8uz": "fp8", "fp8wo": "fp8"}
+
+
+def _sample_every(values: Values) -> list[Assignment]:
+    if boolean(values["validation_disable"]):
+        return [Assignment("sample_every", "never", keys=("validation_disable",))]
+    return [Assignment("sample_every", steps(values["validation_step_interval"]), keys=("validation_step_interval",))]
+
+
 def _base_weights(values: Values) -> str | None:
     """Such as int8-quanto, fp8-torchao or nf4-bnb: the format, and the library for it."""
     name = str(values["base_model_precision"] or "no_change").lower()
@@ -210,8 +303,7 @@ def _base_weights(values: Values) -> str | None:
         return None
     if str(values["model_type"]).lower() != "lora":
         raise UnsupportedValueError("only frozen weights under a LoRA are quantised")
-    kept = name.partition("-")[0]
-    return "fp8" if kept == "fp8uz" else kept
+    return _FORMATS.get(name.partition("-")[0], name.partition("-")[0])
 
 
 _ENCODERS = {f"text_encoder_{number}_precision": "no_change" for number in range(1, 5)}
@@ -221,7 +313,7 @@ def _encoder_weights(values: Values) -> str | None:
     """That of the first text encoder that is quantised: all share one setting here."""
     names = [str(values[key] or "no_change").lower() for key in _ENCODERS]
     kept = next((name.partition("-")[0] for name in names if name != "no_change"), None)
-    return "fp8" if kept == "fp8uz" else kept
+    return _FORMATS.get(kept, kept) if kept else None
 
 
 _PREDICTIONS = choice({"epsilon": "epsilon", "v_prediction": "v_prediction"}, "set family_options.prediction_type")
@@ -231,16 +323,16 @@ TABLE = Table(
         CombinedRule(
             {
                 "model_type": "full", "lora_type": "standard", "lycoris_config": None, "lora_rank": 16,
-                "lora_alpha": None,
+                "lora_alpha": None, "lora_dropout": 0.1, "peft_lora_target_modules": None, "flux_lora_target": "all",
             },
-            "method, lora_rank, lora_alpha", _method, "LyCORIS becomes plain LoRA; without alpha it is the rank",
+            "method, lora_algorithm, lora_rank, lora_alpha, lora_dropout, lora_targets, lokr_factor", _method,
+            "without alpha it is the rank; LyCORIS is read from its own file", {"model_family": None},
         ),
         Rule("model_family", "family", None, _family, optional=True),
         CombinedRule(
             {"pretrained_model_name_or_path": None, "model_flavour": None}, "base_model", _base_model,
             "without one SimpleTuner has a base model for SDXL", {"model_family": None},
         ),
-        Rule("lora_dropout", "lora_dropout", 0.1, number),
         Rule("use_dora", "lora_weight_decompose", False, boolean, optional=True),
         Rule("prediction_type", "family_options.prediction_type", None, _PREDICTIONS, optional=True),
         Rule("rescale_betas_zero_snr", "family_options.zero_terminal_snr", False, boolean, optional=True),
@@ -257,19 +349,26 @@ TABLE = Table(
         ),
         Rule("train_batch_size", "batch_size", 4, integer),
         Rule("gradient_accumulation_steps", "gradient_accumulation_steps", 1, integer),
-        Rule("gradient_checkpointing", "gradient_checkpointing", False, boolean),
+        Rule("gradient_checkpointing", "gradient_checkpointing", True, boolean),
         Rule("vae_batch_size", "cache_batch_size", 4, integer),
         CombinedRule(
             {"learning_rate": 4e-7, "lr_scale": False, "lr_scale_sqrt": False}, "learning_rate, lr_scaling", _rate,
             "multiplied as lr_scale says", {"train_batch_size": 4, "gradient_accumulation_steps": 1},
         ),
         CombinedRule(
-            {"lr_scheduler": "sine", "lr_warmup_steps": 500, "lr_num_cycles": 1, "lr_power": 0.8, "lr_end": 4e-7},
+            {"lr_scheduler": "constant_with_warmup", "lr_warmup_steps": 0, "lr_power": 0.8, "lr_end": 4e-7},
             "scheduler, warmup_steps, scheduler_cycles, scheduler_power, min_learning_rate_factor", _schedule,
-            "Tandem has no sine", {"learning_rate": 4e-7},
+            "lr_warmup_steps is the warm-up, but with cosine the steps until the rate rises again; Tandem has no sine",
+            {"learning_rate": 4e-7, "max_train_steps": None, "optimizer": "adamw_bf16"},
         ),
-        CombinedRule({"optimizer": "adamw", "optimizer_config": None}, "optimizer", _optimizer, common.PLAIN_OPTIMIZER),
-        CombinedRule({"max_grad_norm": 2.0, "grad_clip_method": "value"}, "max_grad_norm", _clipping),
+        CombinedRule(
+            {"optimizer": "adamw_bf16", "optimizer_config": None, "optimizer_beta1": None, "optimizer_beta2": None},
+            "optimizer", _optimizer, common.PLAIN_OPTIMIZER,
+        ),
+        CombinedRule(
+            {"max_grad_norm": 2.0, "grad_clip_method": "value"}, "max_grad_norm", _clipping,
+            uses={"optimizer": "adamw_bf16"},
+        ),
         Rule("mixed_precision", "precision", "bf16", precision),
         base_weights_rule(
             {"base_model_precision": "no_change"}, _base_weights, {"model_type": "full"}, ONE_SCALE
@@ -284,11 +383,11 @@ TABLE = Table(
         CombinedRule(
             {"resolution": 1024, "resolution_type": "pixel_area"}, "resolution", _resolution, "megapixels are converted"
         ),
-        Rule("caption_dropout_probability", "caption_dropout", 0.0, lambda value: number(value or 0)),
+        Rule("caption_dropout_probability", "caption_dropout", 0.1, lambda value: number(value or 0)),
         Rule("output_dir", "runs_dir", None, output_path, "every run gets its own folder in it", optional=True),
         Rule("tracker_run_name", "run_name", None, non_empty_text, optional=True),
-        Rule("checkpointing_steps", "backup_every", 500, steps),
-        Rule("checkpoints_total_limit", "backups_kept", None, integer, optional=True),
+        Rule("checkpoint_step_interval", "backup_every", 500, steps),
+        Rule("checkpoints_total_limit", "backups_kept", 5, integer),
         CombinedRule(
             {
                 "validation_prompt": None, "validation_negative_prompt": "blurry, cropped, ugly",
@@ -297,8 +396,14 @@ TABLE = Table(
             },
             "samples", _sample, "SimpleTuner calls samples validation", {"seed": None},
         ),
-        Rule("validation_steps", "sample_every", 100, steps, "SimpleTuner calls samples validation"),
+        CombinedRule(
+            {"validation_step_interval": 100, "validation_disable": False}, "sample_every", _sample_every,
+            "SimpleTuner calls samples validation",
+        ),
     ),
     unsupported=UNSUPPORTED,
-    renamed={"checkpoint_step_interval": "checkpointing_steps"},
+    renamed={
+        "checkpointing_steps": "checkpoint_step_interval", "validation_steps": "validation_step_interval",
+        "save_total_limit": "checkpoints_total_limit",
+    },
 )  # fmt: skip

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
+from modules.facts import all_facts
 from modules.importers import common
-from modules.importers.rules import Unsupported
+from modules.importers.flow_families import known_family
+from modules.importers.memory import SET_OFFLOAD
+from modules.importers.readers import items
+from modules.importers.rules import EMPTY_VALUES, Unsupported
+from modules.importers.translation import Translation
 
 IMAGES: Final = "Tandem scales all images to the area of the resolution"
 _NOT_HERE: Final = "Tandem has no such setting"
@@ -17,21 +23,21 @@ _SAMPLES: Final = "Tandem's samples have no such setting"
 UNSUPPORTED: Final = (
     Unsupported("resume_from_checkpoint", "use --resume latest", default="latest"),
     Unsupported("webhook_config", "Tandem has no webhooks", secret=True),
-    Unsupported("report_to tracker_*", common.MONITOR),
+    Unsupported("report_to", common.MONITOR, default="none"),
+    Unsupported("tracker_*", common.MONITOR),
     Unsupported("push_* hub_* model_card_*", common.UPLOAD),
     Unsupported("hub_token", common.UPLOAD, secret=True),
     Unsupported("disable_benchmark", common.FIRST_SAMPLES),
     Unsupported("minimum_image_size", IMAGES, default=0),
     Unsupported("maximum_image_size target_downsample_size", IMAGES),
-    Unsupported("aspect_bucket_rounding", common.BUCKETS),
+    Unsupported("aspect_bucket_rounding", common.BUCKETS, default=2),
     Unsupported("aspect_bucket_alignment", common.BUCKETS, default=64),
     Unsupported("base_model_default_dtype", common.NO_QUANTISATION, default="bf16"),
-    Unsupported("quantize_via", common.NO_QUANTISATION, default="accelerator"),
+    Unsupported("quantize_via", _WORKINGS, default="accelerator"),
     Unsupported("gradient_precision", "gradients are kept in fp32"),
     Unsupported("*_precision", "text encoders stay in the run's precision", default="no_change"),
     Unsupported("flow_beta_schedule_*", common.FLOW, default=2.0),
     Unsupported("flow_*", common.FLOW),
-    Unsupported("flux_lora_target", _OTHER_MODEL, default="all"),
     Unsupported("flux_guidance_mode", _OTHER_MODEL, default="constant"),
     Unsupported("flux_*", _OTHER_MODEL),
     Unsupported("timestep_bias_strategy", _BIAS, default="none"),
@@ -40,12 +46,15 @@ UNSUPPORTED: Final = (
     Unsupported("timestep_bias_portion", _BIAS, default=0.25),
     Unsupported("training_scheduler_timestep_spacing", _NOT_HERE, default="trailing"),
     Unsupported("inference_scheduler_timestep_spacing", _SAMPLES, default="trailing"),
+    Unsupported("musubi_blocks_to_swap ramtorch enable_group_offload", SET_OFFLOAD),
+    Unsupported("ramtorch_transformer_percent", SET_OFFLOAD, default=100),
+    Unsupported("dynamo_backend", "set compile", default="no"),
     Unsupported("layer_freeze_strategy", "set parts", default="none"),
     Unsupported("lora_init_type", "adapters start as peft's do", default="default"),
     Unsupported("init_lora", "set lora_from"),
     Unsupported("ema_device", "the average stays on the model's device", default="cpu"),
     Unsupported("ema_validation", "samples use the average", default="comparison"),
-    Unsupported("ema_foreach_disable", _WORKINGS, default=True),
+    Unsupported("ema_foreach_disable", _WORKINGS),
     Unsupported(
         "pretrained_vae_model_name_or_path", "put the autoencoder into a diffusers folder",
         default="madebyollin/sdxl-vae-fp16-fix",
@@ -66,6 +75,40 @@ UNSUPPORTED: Final = (
     Unsupported("data_backend_sampling", "repeats sets how often each image appears", default="auto-weighting"),
     Unsupported("num_validation_images", "each prompt gives one image", default=1),
     Unsupported("validation_guidance_rescale", _SAMPLES, default=0.0),
+    Unsupported("validation_lycoris_strength", _SAMPLES, default=1.0),
     Unsupported("validation_*", _SAMPLES),
     Unsupported("*", _NOT_HERE),
 )  # fmt: skip
+
+# What else than a LoRA or fine-tune of the model it trains with the same settings.
+_OTHER_TRAINING: Final[Mapping[str, str]] = {
+    "controlnet": "a ControlNet", "control": "a model with control images", "slider_lora_target": "a slider",
+    "distillation_method": "a distillation", "diffusion_blocks_config": "a model whose blocks are trained one by one",
+}  # fmt: skip
+_EDITS: Final = ("kontext", "edit")  # beginnings of flavours that take images as a condition
+_PAIRS: Final = "SimpleTuner trains on pairs of images, which Tandem does not"
+_MASKS: Final = ("mask", "segmentation")  # conditioning_type of what is no condition
+
+
+def hold_other_training(given: Mapping[str, object], translation: Translation) -> None:
+    """Take the base model away where the file trains something else than the config would."""
+    flavour, family = str(given.get("model_flavour") or "").lower(), known_family(given.get("model_family"))
+    for name, what in _OTHER_TRAINING.items():
+        if given.get(name) not in EMPTY_VALUES and str(given[name]).lower() not in ("none", "false"):
+            translation.hold(f"{name}: SimpleTuner trains {what}, which Tandem does not")
+    if flavour.startswith(_EDITS):
+        translation.hold(f"model_flavour {flavour}: {_PAIRS}")
+    facts = all_facts()[family] if family else None
+    is_assisted = facts and (flavour or next(iter(facts.simple_tuner), "")) in facts.simple_tuner_assisted
+    if (is_assisted or given.get("assistant_lora_path")) and not given.get("disable_assistant_lora"):
+        translation.hold(f"SimpleTuner trains the distilled model with an adapter; {common.MERGE_FIRST}")
+
+
+def hold_pairs(datasets: object, translation: Translation) -> None:
+    """The same for datasets of images that belong to others, unless they are masks."""
+    for dataset in (each for each in items(datasets) if isinstance(each, Mapping)):
+        made = [each for each in items(dataset.get("conditioning")) if isinstance(each, Mapping)]
+        given = [dataset] if dataset.get("dataset_type") == "conditioning" else []
+        if any(str(each.get("conditioning_type")) not in _MASKS for each in (*made, *given)):
+            translation.hold(f"the dataset {dataset.get('id')} has images as a condition: {_PAIRS}")
+            return

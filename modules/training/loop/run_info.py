@@ -10,7 +10,7 @@ from torch import nn
 
 from modules.checkpoint import StoredState
 from modules.config import TrainConfig, end_of_run
-from modules.config.schedules import learning_rate_factor
+from modules.config.schedules import learning_rate_factor, long_warmup
 from modules.data.loading.progress import Progress
 from modules.distributed import ClusterInfo, RankGroup, cluster_lines, cluster_warnings, device_name
 from modules.machine import hostname
@@ -66,6 +66,8 @@ def announce(components: Components, progress: Progress, ranks: RankGroup, repor
     for line in summary(components, ranks.world_size):
         report.note(line)
     for text in file_limits(components.family, components.config):
+        report.warning(text)
+    if text := long_warmup(components.config, components.total_steps):
         report.warning(text)
     if progress.step >= components.total_steps:
         report.note("All steps of this config are done already; raise epochs or max_steps to train further.")

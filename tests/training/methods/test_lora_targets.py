@@ -18,7 +18,7 @@ from modules.config import TrainConfig
 from modules.families._latent_diffusion import LatentDiffusion
 from modules.families.stable_diffusion import StableDiffusion
 from modules.families.stable_diffusion_xl import StableDiffusionXL
-from modules.importers.ai_toolkit.tables import TARGETS as AI_TOOLKIT
+from modules.importers.ai_toolkit.tables import ENCODER_TARGETS, UNET_TARGETS
 from modules.importers.diffusion_pipe.model import TARGETS as DIFFUSION_PIPE
 from modules.importers.onetrainer.model import TARGETS as ONETRAINER
 from modules.training.memory.model_setup import load_family
@@ -129,8 +129,8 @@ def inside(family: type[LatentDiffusion], classes: set[str]) -> set[str]:
         (StableDiffusionXL, ONETRAINER["attn-only"], [70 * 8, 72, 193]),
         # ostris/ai-toolkit toolkit/lora_special.py: all linear layers and 1x1 convolutions of the UNet, so also
         # time_emb_proj, shortcuts, and the two layers of each embedding of time and (SDXL) sizes
-        (StableDiffusion, AI_TOOLKIT, [192 + 22 + 14 + 2, 72]),
-        (StableDiffusionXL, AI_TOOLKIT, [722 + 17 + 11 + 4, 72, 192]),
+        (StableDiffusion, f"{UNET_TARGETS},{ENCODER_TARGETS}", [192 + 22 + 14 + 2, 72]),
+        (StableDiffusionXL, f"{UNET_TARGETS},{ENCODER_TARGETS}", [722 + 17 + 11 + 4, 72, 192]),
     ],
 )
 def test_presets_of_other_trainers(family: type[LatentDiffusion], targets: str, expected: list[int]) -> None:

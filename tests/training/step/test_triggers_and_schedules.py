@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from modules.config import Interval, TrainConfig
-from modules.config.schedules import learning_rate_factor
+from modules.config.schedules import learning_rate_factor, long_warmup
 from modules.data.loading.progress import Progress
 from modules.run.folder.commands import COMMAND_NAMES
 from modules.training.actions import ACTIONS
@@ -35,6 +35,21 @@ def config(**settings: object) -> TrainConfig:
 def test_schedules_have_these_values_at_quarters(settings: dict[str, object], expected: list[float]) -> None:
     found = [learning_rate_factor(step, 100, config(**settings)) for step in (0, 25, 50, 75)]
     assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps", "named"),
+    [
+        ({"warmup_steps": 500}, 100, "warmup_steps: the learning rate rises over 500 steps, but"),
+        ({"warmup_fraction": 1.0}, 100, "warmup_fraction: the learning rate rises over 100 steps"),
+        ({"warmup_steps": 99}, 100, ""),
+        ({"warmup_steps": 5}, 0, ""),
+    ],
+)
+def test_a_warm_up_that_lasts_the_whole_run_is_told(settings: dict[str, object], steps: int, named: str) -> None:
+    found = long_warmup(config(**settings), steps)
+    assert found.startswith(named)
+    assert bool(found) == bool(named)
 
 
 @pytest.mark.parametrize("scheduler", ["linear", "cosine", "cosine_with_restarts", "polynomial"])

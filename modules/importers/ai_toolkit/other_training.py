@@ -1,0 +1,37 @@
+"""What else than a LoRA, an embedding or a fine-tune of the model a process of ai-toolkit trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from modules.importers import common
+from modules.importers.readers import items
+from modules.importers.rules import EMPTY_VALUES
+
+TRAINERS: Final = ("", "sd_trainer", "ui_trainer", "diffusion_trainer", "textual_inversion_trainer")
+_PAIRS: Final = ("control_path", "control_path_1", "inpaint_path", "controls", "clip_image_path", "unconditional_path")
+
+
+def other_training(process: Mapping[str, object]) -> Iterator[str]:
+    """For each reason, the setting and a sentence."""
+    kind = str(process.get("type") or "")
+    if kind not in TRAINERS:
+        what = "a slider" if "slider" in kind else "something else than a LoRA or a fine-tune"
+        yield f"type {kind}: ai-toolkit trains {what}, which Tandem does not"
+    elif process.get("slider") not in EMPTY_VALUES:
+        yield "slider: ai-toolkit trains a slider, which Tandem does not"
+    adapter = process.get("adapter")
+    if isinstance(adapter, Mapping):
+        yield f"adapter: ai-toolkit trains an adapter of the type {adapter.get('type', 't2i')}, which Tandem does not"
+    for index, dataset in enumerate(each for each in items(process.get("datasets")) if isinstance(each, Mapping)):
+        if name := next((name for name in _PAIRS if dataset.get(name) not in EMPTY_VALUES), ""):
+            yield f"datasets.{index}.{name}: ai-toolkit trains on pairs of images, which Tandem does not"
+            break
+    model = process.get("model")
+    model = model if isinstance(model, Mapping) else {}
+    more = model.get("model_kwargs")
+    if "edit" in str(model.get("arch")).partition(":")[2] or (isinstance(more, Mapping) and more.get("edit")):
+        yield "model.arch: ai-toolkit trains on pairs of images, which Tandem does not"
+    if adapter_path := model.get("assistant_lora_path"):
+        yield f"model.assistant_lora_path {adapter_path}: ai-toolkit trains with it; {common.MERGE_FIRST}"
