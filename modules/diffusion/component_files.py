@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from modules.config import ConfigError
 from modules.diffusion import base_model_files
 from modules.diffusion.base_model_files import DAMAGED
-from modules.diffusion.fitting_weights import require_fitting, require_loaded
+from modules.diffusion.fitting_weights import require_fitting, require_loaded, require_stored_encoder
 from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.quantized_networks import require_plain
 from modules.files import printable, read_json
@@ -39,8 +39,9 @@ def load_network(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
     }
     if not of_diffusers:  # whose error says nothing of the tensor, while the info has it
         arguments["ignore_mismatched_sizes"] = True
+        require_stored_encoder(folder, name, kind, files)
     # before a config can make diffusers fill the memory with layers for which there are no weights
-    if of_diffusers and (described := _without_weights(folder, name, kind)) is not None:
+    elif (described := _without_weights(folder, name, kind)) is not None:
         require_fitting(folder, name, described)
     network, info = load_part(folder, name, kind, **arguments)
     require_loaded(folder, name, info)
