@@ -60,8 +60,8 @@ def require_shapes(
 
 
 def require_stored(label: str, files: Sequence[Path], build: Callable[[], nn.Module]) -> None:
-    """Raises ConfigError, which begins with `label`, if the network of transformers that `build` makes has many more
-    numbers than its files: transformers would take memory for whatever they lack. What cannot be built is accepted.
+    """Raises ConfigError, which begins with `label`, if the network that `build` makes has many more numbers than its
+    files: libraries would take memory for whatever they lack. What cannot be built is accepted.
 
     Tensors are not compared: transformers renames those of many files while it loads them.
     """
@@ -72,16 +72,28 @@ def require_stored(label: str, files: Sequence[Path], build: Callable[[], nn.Mod
     size = sum(map(file_size, files))
     if described > _NUMBERS_PER_BYTE * size + _SPARE:
         raise ConfigError(
-            f"{label}: its config.json describes {described:,} numbers, but its files have {size:,} bytes.",
+            f"{label}: its config.json describes {described:,} numbers, but the weights have {size:,} bytes.",
             ANOTHER_MODEL,
         )
 
 
-def require_stored_encoder(folder: Path, component: str, kind: Any, files: Sequence[Path]) -> None:
-    """As `require_stored`, for a text encoder of transformers' class `kind`."""
-    label = f"base_model: {component} of the model in {str(folder)!r}"
-    config = partial(kind.config_class.from_pretrained, folder, subfolder=component, local_files_only=True)
-    require_stored(label, files, lambda: kind(config()))
+def described_network(folder: Path, component: str, kind: Any) -> Any:
+    """A network of the class `kind` of diffusers or transformers as its config.json describes it.
+
+    Raises what these raise; meant for the meta device.
+    """
+    where: dict[str, Any] = {"subfolder": component, "local_files_only": True}
+    if hasattr(kind, "load_config"):  # of diffusers
+        return kind.from_config(kind.load_config(folder, **where))
+    return kind(kind.config_class.from_pretrained(folder, **where))
+
+
+def require_stored_component(
+    folder: Path, component: str, kind: Any, files: Sequence[Path], option: str = "base_model"
+) -> None:
+    """As `require_stored`, for a component of a model folder."""
+    label = f"{option}: {component} of the model in {str(folder)!r}"
+    require_stored(label, files, partial(described_network, folder, component, kind))
 
 
 def require_loaded(folder: Path, component: str, info: Mapping[str, Any]) -> None:
