@@ -52,7 +52,7 @@ def _with_visible_texts(widget: tk.Misc, cnf: Any, kw: Any = None) -> tuple[Any,
     return tuple(shown)
 
 
-def _with_visible_title(window: tk.Wm, string: str | None = None) -> str:
+def _with_visible_title(window: tk.Wm, string: str | None = None) -> str | None:
     return _title(window, string if string is None else printable(string, mask=False))
 
 

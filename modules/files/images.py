@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from PIL import Image
+from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 
 from modules.files.reading import FileFault, open_regular
@@ -217,6 +218,8 @@ def _png_chunks(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
 
 def _check_pieces(image: Image.Image) -> None:
     """Raises FileFault if a progressive JPEG is made to be decoded again and again, or a PNG is in too many pieces."""
+    if not isinstance(image, ImageFile):
+        return
     file = cast(BinaryIO, image.fp)
     if isinstance(image, JpegImageFile):
         start = file.tell()

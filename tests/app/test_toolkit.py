@@ -46,7 +46,7 @@ def texts_below(widget: tk.Misc) -> list[str]:
     """What Tk itself has as texts of labels and on canvases."""
     found = [str(widget.tk.call(str(widget), "cget", "-text"))] if widget.winfo_class() == "Label" else []
     if isinstance(widget, tk.Canvas):
-        found += [widget.itemcget(item, "text") for item in widget.find_all() if widget.type(item) == "text"]
+        found += [widget.itemcget(item, "text") for item in widget.find_all() if str(widget.type(item)) == "text"]
     return found + [text for child in widget.winfo_children() for text in texts_below(child)]
 
 
