@@ -136,6 +136,7 @@ class Tagger:
         """
         filled = np.pad(images, [(0, size - len(images)), (0, 0), (0, 0), (0, 0)])
         options = self._run_options()
+        options.log_severity_level = 4  # errors are raised
         timer = threading.Timer(_MOST_SECONDS * size, setattr, (options, "terminate", True))
         timer.daemon = True
         timer.start()
