@@ -8,7 +8,7 @@ from typing import Final
 
 from app.images.captions import read_caption
 from modules.annotation import Task
-from modules.files import FileFault
+from modules.files import FileFault, printable
 
 TITLES: Final[dict[Task, str]] = {"caption": "Captions", "tag": "Tags", "mask": "Masks"}
 NOUNS: Final[dict[Task, tuple[str, str]]] = {
@@ -51,7 +51,7 @@ class Row:
         try:
             self.present = (read_caption(file) or "").strip()
         except (OSError, FileFault) as error:
-            self.present = f"({file.name} cannot be read: {error})"
+            self.present = f"({printable(file.name)} cannot be read: {error})"
 
 
 def count(number: int, task: Task) -> str:

@@ -293,7 +293,7 @@ def read_only_reason(image: IndexedImage, files: CaptionFiles) -> str:
     try:
         return _READ_ONLY_REASONS["auto"] if read_caption(file) is None else ""
     except FileFault as fault:
-        return f"{file.name} {fault}, so it cannot be edited here."
+        return f"{printable(file.name)} {fault}, so it cannot be edited here."
     except OSError:
         return _READ_ONLY_REASONS["auto"]
 

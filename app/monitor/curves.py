@@ -24,7 +24,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Segments, Slider, Switch, add_tooltip, card, frame, popup_menu, text
 from app.widgets.ellipsis import truncate
 from app.windows.chooser import choose_path
-from modules.files import replacing
+from modules.files import printable, replacing
 from modules.run.view.numbers import save_numbers
 from modules.run.view.run_view import RunView
 from modules.run.view.series import Series
@@ -311,7 +311,7 @@ class Toolbar(tk.Frame):
             self._write(lambda: save_numbers(run.folder, file, as_json=as_json), file)
 
     def _write(self, work: Callable[[], object], file: Path) -> None:
-        self._state.background.run(work, lambda _: self._report(f"Saved to {file.name}."), self._report)
+        self._state.background.run(work, lambda _: self._report(f"Saved to {printable(file.name)}."), self._report)
 
     def _offer_exports(self) -> None:
         menu = popup_menu(self)
@@ -356,13 +356,18 @@ def save_plots(
     image = Image.new("RGB", (width, height), theme.resolve(theme.CARD))
     pen = ImageDraw.Draw(image)
     font = ImageFont.load_default(size=20)
-    pen.text((24, 16), title, fill=theme.resolve(theme.TEXT), font=font)
+    pen.text((24, 16), printable(title), fill=theme.resolve(theme.TEXT), font=font)
     top, upper = 60, round((height - 60) * 0.55)
     below = max(1, len(plots) - 1)
     boxes = [(0, top, width, upper)]
     boxes += [(n * width // below, top + upper, width // below, height - top - upper) for n in range(below)]
     for plot, (x, y, wide, high) in zip(plots, boxes, strict=False):
-        pen.text((x + 24, y + 6), plot.title, fill=theme.resolve(theme.MUTED), font=ImageFont.load_default(size=16))
+        pen.text(
+            (x + 24, y + 6),
+            printable(plot.title),
+            fill=theme.resolve(theme.MUTED),
+            font=ImageFont.load_default(size=16),
+        )
         chart = Chart(log_scale=plot.log_scale)
         chart.show(plot.lines, axis, plot.span, x_range, wide, high - _TITLE_PX)
         image.paste(chart.render().convert("RGB"), (x, y + _TITLE_PX))

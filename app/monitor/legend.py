@@ -9,6 +9,7 @@ from typing import Final
 
 from app.widgets import theme
 from app.widgets.ellipsis import truncate
+from modules.files import printable
 
 _ROW: Final = 17  # unscaled pixels
 _MOST: Final = 26  # characters of a name
@@ -60,6 +61,7 @@ def names_that_fit(names: Sequence[str], fits: Callable[[str], bool]) -> list[st
 def distinct_names(names: Sequence[str], most: int = _MOST) -> list[str]:
     """Names of at most `most` characters; of long ones the end, or if that is the same, what follows their common
     start."""
+    names = [printable(name, mask=False) for name in names]
     long = [name for name in names if len(name) > most]
     short = {name: f"…{name[1 - most :]}" for name in long}
     if len(set(short.values())) < len(set(long)):

@@ -14,6 +14,7 @@ from app.monitor.legend import Legend
 from app.monitor.points import Axis, nearest
 from app.widgets import theme
 from app.widgets.buttons import frame, text
+from modules.files import printable
 
 _ZOOM: Final = 1.3
 _CLICK_PX: Final = 4
@@ -131,7 +132,7 @@ class Plot(tk.Frame):
             if len(xs):
                 nearest_x = min(len(xs) - 1, int(xs.searchsorted(line.points.x[index])))  # type: ignore[union-attr]
                 content += f"  (smoothed {format_number(float(averages[nearest_x]))})"
-            labels.append(f"{line.name} {content}")
+            labels.append(f"{printable(line.name, mask=False)} {content}")
         return "\n".join(labels)
 
     def _position(self, line: PlotLine, index: int) -> str:

@@ -20,6 +20,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, add_tooltip, card, frame, handler, text
 from app.widgets.table import Table
 from modules.config import TandemError
+from modules.files import printable
 from modules.run.queue.entries import Entry, Queue
 from modules.run.queue.folder import RunQueue
 from modules.run.queue.start_runner import start_runner
@@ -149,7 +150,7 @@ class QueuePage(Page):
             self.state.actions.follow(folder.path)
             self.open_page("curves")
         else:
-            self.complain(f"{entry.name} has no run folder yet.")
+            self.complain(f"{printable(entry.name)} has no run folder yet.")
 
     def open_settings(self) -> None:
         """Edit a copy of the selected entry's settings."""

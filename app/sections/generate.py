@@ -25,7 +25,7 @@ from app.widgets.buttons import Button, add_tooltip, frame, popup_menu, text, wr
 from app.widgets.progress_bar import ProgressBar
 from app.widgets.section_head import SectionHead
 from modules.config import TandemError
-from modules.files import expand_home
+from modules.files import expand_home, printable
 from modules.machine import visible_gpus
 from modules.run import RunFolder
 
@@ -109,7 +109,7 @@ class Section(tk.Frame):
         if not self.form.values()["prompt"]:
             self.form.fields["prompt"].control.focus_set()
             todo = "Write a prompt if it needs one, and press Generate."
-        self._say(JobStatus(f"The model of {found.name} is filled in. {todo}"))
+        self._say(JobStatus(f"The model of {printable(found.name)} is filled in. {todo}"))
 
     def generate(self) -> None:
         """Start generating, or mark what is missing."""

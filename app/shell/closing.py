@@ -11,6 +11,7 @@ from app.runs.control import RunControl
 from app.shell.ask import Choice, ask
 from app.state import AppState
 from modules.config import ConfigError
+from modules.files import printable
 from modules.run.queue.entries import Queue
 from modules.run.queue.folder import RunQueue
 
@@ -106,7 +107,7 @@ def _ask_about_run(owner: tk.Misc, run: RunControl, leave: Callable[[], object])
     ask(
         owner,
         _A_RUN,
-        f"{run.folder.name} is at {place}. It runs in its own process and does not need this window.",
+        f"{printable(run.folder.name)} is at {place}. It runs in its own process and does not need this window.",
         choices,
         chosen,
         is_over=lambda: not run.is_alive,

@@ -20,6 +20,7 @@ from app.windows.chooser import choose_path
 from app.windows.faults import show_faults
 from modules.config import ConfigError, TrainConfig
 from modules.config.io.files import read_data
+from modules.files import printable
 
 ENDINGS = (".yaml", ".yml", ".json")
 CONTROL_NAME = "Cmd" if sys.platform == "darwin" else "Ctrl"
@@ -137,7 +138,9 @@ class Files:
             if answer == "discard" or (answer == "save" and self.save()):
                 action()
 
-        question = f"{draft.name} has unsaved changes." if draft.name else "The new settings have unsaved changes."
+        question = (
+            f"{printable(draft.name)} has unsaved changes." if draft.name else "The new settings have unsaved changes."
+        )
         choices = (
             Choice("", "Cancel"),
             Choice("discard", "Discard changes", "danger"),
@@ -232,7 +235,7 @@ class Files:
                 help="Your changes since the last save are lost." if is_dirty else "",
             ),
         )
-        question = f"Another program has changed {file.name}. Train would use the settings in this window."
+        question = f"Another program has changed {printable(file.name)}. Train would use the settings in this window."
         ask(self._window, "The file has changed", question, choices, answered)
 
     def _ask_whose(self, file: Path, change: OutsideChange) -> None:
@@ -254,7 +257,9 @@ class Files:
             *([] if change.fault else [theirs]),
             Choice("mine", "Keep mine", "danger", help="What is in the file is lost." if change.fault else kept),
         )
-        question = f"Another program has changed {file.name} since you opened it here. {change.fault}".rstrip()
+        question = (
+            f"Another program has changed {printable(file.name)} since you opened it here. {change.fault}".rstrip()
+        )
         ask(self._window, "The file has changed", question, choices, answered)
 
     def _is_valid(self) -> bool:

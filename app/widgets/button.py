@@ -17,6 +17,7 @@ from app.widgets.inputs.focus import handler, make_focusable
 from app.widgets.padding import UnscaledPadding
 from app.widgets.text_width import text_width
 from app.widgets.tooltip import Tooltip
+from modules.files import printable
 
 Style = Literal["accent", "plain", "quiet", "danger"]
 
@@ -135,7 +136,7 @@ class Button(UnscaledPadding, tk.Canvas):
         self._draw_panel(theme.resolve(fill), theme.resolve(options["bg_color"]))
         ink = options["text_color"] if is_enabled else theme.FAINT
         self._draw_icon((options["icon_color"] or ink) if is_enabled else ink)
-        self.itemconfigure(self._label, text=options["text"], fill=theme.resolve(ink))
+        self.itemconfigure(self._label, text=printable(options["text"], mask=False), fill=theme.resolve(ink))
         self._arrange()
 
     def _draw_panel(self, fill: str, bg: str) -> None:
@@ -183,7 +184,7 @@ class Button(UnscaledPadding, tk.Canvas):
     def _widths(self) -> tuple[int, int, int]:
         """Of the icon, of the gap, and of the text, in pixels."""
         icon = theme.px(_ICON) + 2 * _AROUND_ICON if self._values["icon"] else 0
-        label = self._values["text"]
+        label = printable(self._values["text"], mask=False)
         text = text_width(self, label, theme.tk_font()) + 2 if label else 0
         return icon, theme.px(_GAP) if icon and text else 0, text
 

@@ -14,7 +14,6 @@ from app.widgets.inputs import Box, Entry, Menu, Slider, Switch, TextBox, handle
 from app.widgets.padding import UnscaledPadding
 from app.widgets.popover import PopupMenu
 from app.widgets.tooltip import Tooltip
-from modules.files import visible
 
 __all__ = [
     "Box",
@@ -50,7 +49,7 @@ def text(
     """A plain label; customtkinter's own takes thirty times as long to create."""
     widget = tk.Label(
         parent,
-        text=visible(content),
+        text=content,
         font=theme.tk_font(font),
         anchor="w",
         justify="left",

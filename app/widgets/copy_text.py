@@ -9,6 +9,7 @@ from typing import Final
 from app.widgets import theme
 from app.widgets.buttons import Button, frame, handler, text, wrap_within
 from app.widgets.later import later
+from modules.files import visible
 
 _COPIED_MS: Final = 1600
 
@@ -49,18 +50,15 @@ class CopyText(tk.Frame):
         self.shown.bind("<Configure>", lambda event: self._show_every_line())
         self.shown.bind("<Button-1>", lambda event: self.shown.focus_set())  # for Ctrl+C
         self.shown.bind("<<SelectAll>>", handler(self._select_all))
+        self.content = ""  # the command
         self.show(content)
-
-    @property
-    def content(self) -> str:
-        """The command."""
-        return self.shown.get("1.0", "end-1c")
 
     def show(self, content: str) -> None:
         """Replace the command."""
         if self.content != content:
+            self.content = content
             self.shown.configure(state="normal")
-            self.shown.replace("1.0", tk.END, content)
+            self.shown.replace("1.0", tk.END, visible(content))
             self.shown.configure(state="disabled")
             self._show_every_line()
 

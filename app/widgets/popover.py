@@ -16,6 +16,7 @@ from app.widgets import theme
 from app.widgets.own_events import bind_own
 from app.widgets.popover_rows import PopoverRows, Row
 from app.widgets.tooltip import Tooltip
+from modules.files import printable
 
 EDGE: Final = 8  # unscaled pixels that stay free at the edges of the screen
 TYPE_AHEAD_S: Final = 0.9  # letters typed within this time are one word
@@ -62,7 +63,8 @@ class PopupMenu:
         """Append an entry; `detail` stands below the label, `accelerator` at the right, `icon` or a tick before it. A
         search finds it by these and by `words`.
         """
-        self.rows.append(Row(label, command, state == "normal", accelerator, detail, icon, is_chosen, words=words))
+        shown = printable(label, mask=False)  # on one line
+        self.rows.append(Row(shown, command, state == "normal", accelerator, detail, icon, is_chosen, words=words))
 
     def add_heading(self, title: str) -> None:
         """Append the title of the entries that follow."""

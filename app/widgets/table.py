@@ -11,6 +11,7 @@ from app.widgets import theme
 from app.widgets.ellipsis import Cut, fit
 from app.widgets.scrollbar import Scrollbar
 from app.widgets.text_width import text_width
+from modules.files import visible
 
 _STYLE = "Tandem.Treeview"
 _END: Final = "end of the row"  # an empty column under the scrollbar, so that the header is as wide as the table
@@ -74,7 +75,7 @@ class Table(ttk.Treeview):
         self._message: tk.Label | None = None
         for name, (title, width) in columns.items():
             anchor: Literal["e", "w"] = "e" if name in numbers else "w"
-            self.heading(name, text=title, anchor=anchor)
+            self.heading(name, text=visible(title), anchor=anchor)  # ttk has functions of its own for this
             least = theme.px(min(width, 60))
             self.column(name, width=theme.px(width), minwidth=least, stretch=False, anchor=anchor)
         self.column(_END, width=theme.px(_END_WIDTH), minwidth=theme.px(_END_WIDTH), stretch=False)

@@ -6,7 +6,6 @@ import tkinter as tk
 from collections.abc import Callable
 
 from app.widgets import theme
-from modules.files import visible
 
 DELAY_MS = 450
 WIDTH = 340
@@ -53,7 +52,7 @@ class Tooltip:
         theme.paint(window, bg=theme.TOOLTIP)
         label = tk.Label(
             window,
-            text=visible(content),
+            text=content,
             justify="left",
             wraplength=theme.px(WIDTH if len(content) < _LONG else LONG_WIDTH),
             font=theme.tk_font("small"),

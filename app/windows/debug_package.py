@@ -13,6 +13,7 @@ from app.widgets.table import table
 from app.windows.chooser import choose_path
 from app.windows.dialog import Dialog
 from modules.config import dump
+from modules.files import visible
 from modules.run import RunFolder
 from modules.run.debug_package import PackedFile, collect_parts, write_package
 
@@ -89,7 +90,7 @@ class DebugPackageWindow:
         self.preview.configure(state="normal")
         self.preview.delete("1.0", "end")
         for part in chosen:
-            self.preview.insert("1.0", part.text[:_SHOWN])
+            self.preview.insert("1.0", visible(part.text[:_SHOWN]))
         self.preview.configure(state="disabled")
 
     def _choose(self) -> None:

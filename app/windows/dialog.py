@@ -10,7 +10,6 @@ from functools import partial
 from app.widgets import theme
 from app.widgets.buttons import Button, Style, frame, text, wrap_within
 from app.widgets.tooltip import Tooltip
-from modules.files import visible
 
 _POLL_MS = 250
 _OPENING_MS = 50
@@ -33,7 +32,7 @@ class Dialog:
         self._focused = str(self._owner.tk.call("focus"))  # gets the keyboard back
         self.window = DialogWindow(self._owner)
         self.window.withdraw()
-        self.window.title(visible(title))
+        self.window.title(title)
         self.window.transient(self._owner)
         self.window.resizable(False, False)
         self.window.configure(highlightthickness=1)

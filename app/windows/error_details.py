@@ -13,6 +13,7 @@ from app.widgets.buttons import frame
 from app.widgets.scrollbar import Scrollbar
 from app.windows.dialog import Dialog
 from modules.config import TrainConfig, find_option
+from modules.files import visible
 
 _WIDTH: Final = 78  # characters
 _MAX_LINES: Final = 16
@@ -44,7 +45,7 @@ class ErrorDetails:
             relief="flat", borderwidth=0, highlightthickness=0, padx=theme.px(2),
         )  # fmt: skip
         theme.paint(self.text, bg=theme.CARD, fg=theme.TEXT)
-        self.text.insert("1.0", self._message)
+        self.text.insert("1.0", visible(self._message))
         self.text.configure(state="disabled")
         self._bar = Scrollbar(holder, self.text.yview)
         self.text.configure(yscrollcommand=self._bar.set)

@@ -248,12 +248,12 @@ class FileDialog:
         if os.path.isdir(file):
             self._open_folder(file)
         elif self._purpose == "open" and not os.path.isfile(file):
-            self._message.configure(text=f"There is no file {name} here.")
+            self._message.configure(text=f"There is no file {printable(name)} here.")
         elif self._purpose == "save":
             file = file if file.suffix or not self._endings else file.with_name(f"{file.name}{self._endings[0]}")
             if os.path.exists(file) and self._confirmed != str(file):
                 self._confirmed = str(file)
-                self._message.configure(text=f"{file.name} already exists. Save again to replace it.")
+                self._message.configure(text=f"{printable(file.name)} already exists. Save again to replace it.")
             else:
                 self._finish(file)
         else:

@@ -77,7 +77,7 @@ class ImportWindow:
         if report.problems:
             self._lists = {f"{PROBLEMS} ({len(report.problems)})": report.problems, **self._lists}
         message = (
-            f"How each setting of {report.files[0].name} was imported. The file is not modified; the result "
+            f"How each setting of {printable(report.files[0].name)} was imported. The file is not modified; the result "
             "opens as new settings."
         )
         self._dialog = Dialog(window, f"Settings of {report.trainer}", message)

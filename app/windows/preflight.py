@@ -18,7 +18,7 @@ from app.widgets.table import table
 from app.windows.child_program import ProgramWindow
 from modules import ROOT
 from modules.config import ConfigError, TrainConfig, save_config
-from modules.files import FileFault, read_text
+from modules.files import FileFault, printable, read_text
 from modules.run.exit_codes import INTERRUPTED
 from modules.run.join.join_token import JOIN_TOKEN, generate_token, with_token
 from modules.run.preflight_report.report import PreflightReport
@@ -168,7 +168,7 @@ class PreflightWindow(ProgramWindow):
             self._saved = ""
             if draft.file is None or draft.is_dirty:
                 self._save("the other machines need this file")
-                self._saved = "" if draft.file is None else f"Saved to {draft.file.name}. "
+                self._saved = "" if draft.file is None else f"Saved to {printable(draft.file.name)}. "
             return None if draft.file is None or draft.is_dirty else draft.file.absolute()
         file = self.file("config.json")
         save_config(config, file)

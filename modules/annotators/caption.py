@@ -8,11 +8,11 @@ from typing import Any, Final, cast
 
 import torch
 from PIL import Image
-from transformers import AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from modules.annotators.annotator import MOST_PIXELS_A_SIDE
-from modules.annotators.model_folder import MODEL_FILES, PROCESSOR_FILES, loading, moved
+from modules.annotators.model_folder import MODEL_FILES, PROCESSOR_FILES, loading, moved, require_stored_model
 from modules.annotators.processor import check_image_sizes, load_processor
 from modules.config import ConfigError
 from modules.diffusion.chat_template import limited_template
@@ -37,6 +37,8 @@ class Captioner:
         with loading(name, folder, *PROCESSOR_FILES):
             self._processor = load_processor(folder)
         with loading(name, folder, *MODEL_FILES):
+            config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            require_stored_model(name, folder, lambda: cast(Any, AutoModelForImageTextToText).from_config(config))
             self._model: Any = cast(Any, AutoModelForImageTextToText).from_pretrained(
                 folder, dtype=dtype, use_safetensors=True, local_files_only=True
             )

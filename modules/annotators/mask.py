@@ -13,9 +13,9 @@ from typing import Any, Final, cast
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from transformers import CLIPSegForImageSegmentation, CLIPSegProcessor
+from transformers import CLIPSegConfig, CLIPSegForImageSegmentation, CLIPSegProcessor
 
-from modules.annotators.model_folder import MODEL_FILES, PROCESSOR_FILES, loading, moved
+from modules.annotators.model_folder import MODEL_FILES, PROCESSOR_FILES, loading, moved, require_stored_model
 from modules.annotators.processor import check_image_sizes
 from modules.diffusion.quiet_libraries import quiet_libraries
 
@@ -69,6 +69,8 @@ class Masker:
                 folder, local_files_only=True, trust_remote_code=False
             )
         with loading(name, folder, *MODEL_FILES):
+            config = CLIPSegConfig.from_pretrained(folder, local_files_only=True)
+            require_stored_model(name, folder, lambda: CLIPSegForImageSegmentation(config))
             self._model: Any = cast(Any, CLIPSegForImageSegmentation).from_pretrained(
                 folder, dtype=dtype, use_safetensors=True, local_files_only=True
             )

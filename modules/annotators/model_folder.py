@@ -13,6 +13,7 @@ from huggingface_hub.utils._validators import validate_repo_id
 
 from modules.config import ConfigError, TandemError
 from modules.diffusion.base_model_files import REPO_ID, check_small_files, read_shapes
+from modules.diffusion.fitting_weights import require_stored
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.hub.one_model import (
     KNOWN_BY_TRANSFORMERS,
@@ -108,6 +109,13 @@ def loading(name: str, folder: Path, *files: str) -> Iterator[None]:
                 raise
             # a processor or tokenizer with an auto_map
             raise ConfigError(f"--model: {name!r} {NEEDS_OWN_CODE}.", KNOWN_BY_TRANSFORMERS) from error
+
+
+def require_stored_model(name: str, folder: Path, build: Callable[[], torch.nn.Module]) -> None:
+    """Raises ConfigError if the model `name` that `build` makes has many more numbers than its files."""
+    files = {each.name for each in folder.iterdir() if each.is_file()}
+    weights = [folder / each for each in model_weights(name, files)]
+    require_stored(f"--model: {name!r}", weights, build)
 
 
 def _hub_model(name: str, kind: OneModelKind, types: Collection[str]) -> HubModel:

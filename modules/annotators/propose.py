@@ -82,6 +82,8 @@ def _annotated(annotate: Annotator, images: Sequence[Image.Image]) -> list[str |
                 "One image needs more memory than the device has.", "Use --precision bf16, or --device cpu."
             ) from error
         torch.cuda.empty_cache()
+    except TandemError:  # that says that no other image would be better
+        raise
     except Exception as error:  # noqa: BLE001 - of a library, whatever it is
         if len(images) == 1:
             return [FileFault(f"the model fails at this image ({printable(first_line(error), 300)})")]

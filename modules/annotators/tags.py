@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import csv
 import io
+import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -26,6 +29,7 @@ _PIP: Final = "Install it: .venv/bin/python -m pip install onnxruntime (with an 
 _CSV_LIMIT: Final = 64 << 20  # bytes
 _MOST_SIDE: Final = 2048  # pixels; published taggers have 448
 _MOST_AT_ONCE: Final = 64  # images, for which memory is taken even if there is one; published taggers take any number
+_MOST_SECONDS: Final = 120  # for an image; the largest published tagger takes ten on two slow cores
 # faces, in which an underscore is no blank
 _FACES: Final = frozenset(
     [
@@ -92,13 +96,15 @@ class Tagger:
             import onnxruntime
         except ImportError:
             raise ConfigError("Taggers need the package onnxruntime, which is not installed.", _PIP) from None
-        self._choice = choice
+        _limit_memory()
+        self._choice, self._name, self._run_options = choice, name, onnxruntime.RunOptions
         self._known = read_tags(folder / TAGGER_TAGS)
         wanted = ["CUDAExecutionProvider", "CPUExecutionProvider"] if on_gpu else ["CPUExecutionProvider"]
         providers = [each for each in wanted if each in onnxruntime.get_available_providers()]
         try:
             file_size(folder / TAGGER_MODEL)
             options = onnxruntime.SessionOptions()
+            options.add_session_config_entry("session.use_env_allocators", "1")  # those of _limit_memory
             options.log_severity_level = 3  # errors only
             self._session: Any = onnxruntime.InferenceSession(folder / TAGGER_MODEL, options, providers=providers)
         except Exception as error:  # onnxruntime has an exception of its own for each status
@@ -124,13 +130,40 @@ class Tagger:
         return [", ".join(self._choice.tags(self._known, row)) for row in rows.astype(np.float32)]
 
     def _probabilities(self, images: NDArray[np.float32], size: int) -> NDArray[Any]:
-        """[images, tags]; the model is given `size` images, black ones after those. Raises RuntimeError."""
+        """[images, tags]; the model is given `size` images, black ones after those.
+
+        Raises RuntimeError, and ConfigError if it takes too long: its loops may have no end.
+        """
         filled = np.pad(images, [(0, size - len(images)), (0, 0), (0, 0), (0, 0)])
+        options = self._run_options()
+        options.log_severity_level = 4  # errors are raised
+        timer = threading.Timer(_MOST_SECONDS * size, setattr, (options, "terminate", True))
+        timer.daemon = True
+        timer.start()
         try:
-            made: NDArray[Any] = self._session.run([self._output], {self._input: filled})[0]
+            made: NDArray[Any] = self._session.run([self._output], {self._input: filled}, options)[0]
         except Exception as error:  # as above; also for too little memory
+            if options.terminate:
+                raise ConfigError(
+                    f"--model: {self._name!r} takes more than {_MOST_SECONDS} s for an image.", "Choose another model."
+                ) from error
             raise RuntimeError(first_line(error)) from error
+        finally:
+            timer.cancel()
         return made[: len(images)]
+
+
+@lru_cache(maxsize=1)
+def _limit_memory() -> None:
+    """Let all sessions of this process together take no more than the memory that is free now: the system would grant
+    more, and end the process, or another one, when it is used."""
+    import onnxruntime
+
+    memory = onnxruntime.OrtMemoryInfo(
+        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
+    )
+    limits = onnxruntime.OrtArenaCfg({"max_mem": psutil.virtual_memory().available})
+    onnxruntime.create_and_register_allocator(memory, limits)
 
 
 def prepared(image: Image.Image, side: int) -> NDArray[np.float32]:

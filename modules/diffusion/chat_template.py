@@ -9,10 +9,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from typing import Any, Final
 
+import psutil
 from jinja2.exceptions import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers.utils import chat_template_utils
@@ -23,6 +24,8 @@ from modules.diffusion.base_model_files import DAMAGED
 from modules.files import printable
 
 _MOST_SECONDS: Final = 10  # published ones take a millisecond
+_MOST_BYTES: Final = chat_template_process.MOST_MIB << 20
+_LOOKED_AT_S: Final = 0.05
 _one_at_a_time = threading.Lock()
 
 
@@ -87,7 +90,8 @@ def _answered(request: str) -> dict[str, str]:
         try:
             process.stdin.write(f"{request}\n")
             process.stdin.flush()
-            line = process.stdout.readline()
+            with _watched(process.pid):
+                line = process.stdout.readline()
         finally:
             if not line:  # it has ended; or this was interrupted, and its answer would be taken for the next one
                 _process.cache_clear()
@@ -95,6 +99,27 @@ def _answered(request: str) -> dict[str, str]:
                 process.communicate()
         answer: dict[str, str] = json.loads(line or "{}")
         return answer
+
+
+@contextmanager
+def _watched(pid: int) -> Iterator[None]:
+    """Inside, a process that takes too much memory is ended: only Linux lets it limit itself exactly."""
+    is_done = threading.Event()
+
+    def watch() -> None:
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)
+            while not is_done.wait(_LOOKED_AT_S):
+                if process.memory_info().rss > _MOST_BYTES:
+                    process.kill()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        watcher.join()
 
 
 @lru_cache(maxsize=1)

@@ -17,7 +17,12 @@ from torch import Tensor, nn
 from modules.config import ConfigError
 from modules.diffusion import base_model_files
 from modules.diffusion.base_model_files import DAMAGED
-from modules.diffusion.fitting_weights import require_fitting, require_loaded
+from modules.diffusion.fitting_weights import (
+    described_network,
+    require_fitting,
+    require_loaded,
+    require_stored_component,
+)
 from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.quantized_networks import require_plain
 from modules.files import printable, read_json
@@ -39,8 +44,9 @@ def load_network(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
     }
     if not of_diffusers:  # whose error says nothing of the tensor, while the info has it
         arguments["ignore_mismatched_sizes"] = True
+        require_stored_component(folder, name, kind, files)
     # before a config can make diffusers fill the memory with layers for which there are no weights
-    if of_diffusers and (described := _without_weights(folder, name, kind)) is not None:
+    elif (described := _without_weights(folder, name, kind)) is not None:
         require_fitting(folder, name, described)
     network, info = load_part(folder, name, kind, **arguments)
     require_loaded(folder, name, info)
@@ -57,7 +63,7 @@ def load_part(folder: Path, name: str, kind: Any, **arguments: object) -> Any:
 def _without_weights(folder: Path, name: str, kind: Any) -> nn.Module | None:
     """A network of diffusers on the meta device; None if its config describes none."""
     with suppress(ConfigError), damage_refused(name), torch.device("meta"):
-        built: nn.Module = kind.from_config(kind.load_config(folder, subfolder=name, local_files_only=True))
+        built: nn.Module = described_network(folder, name, kind)
         return built
     return None
 

@@ -20,6 +20,7 @@ from modules.config import ConfigError
 from modules.diffusion import base_model_files
 from modules.diffusion.component_files import load_network, load_part, scheduler_config
 from modules.diffusion.declared_schedule import EDM_KEYS, DeclaredSchedule, declared_schedule, measured_schedule
+from modules.diffusion.fitting_weights import require_stored_component
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.library_errors import damage_refused, first_line
 from modules.diffusion.quiet_libraries import quiet_libraries
@@ -163,6 +164,8 @@ def _from_file(file: Path, layout: str, facts: FamilyFacts) -> Components:
     is_inpainting = _check_file(file, shapes, facts)
     config = Path(layout) if layout else _layout_on_hub(file, shapes, facts).ensure_cached()
     _check_layout(config, facts)
+    for name in ("unet", "vae", *facts.encoders):
+        require_stored_component(config, name, CLASSES[name], [file], "family_options.layout")
     pipeline_class = getattr(diffusers, _pipeline(facts, is_inpainting=is_inpainting))
     dtype = dtype_of([file], ORIGINAL_COMPONENTS)
     without = {} if "text_encoder_2" in facts.encoders else {"safety_checker": None, "feature_extractor": None}

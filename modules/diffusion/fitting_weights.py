@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 from torch import nn
 
 from modules.config import ConfigError
 from modules.diffusion.base_model_files import read_shapes, weight_files
 from modules.diffusion.bitsandbytes_layout import plain_shapes, stored_layers
+from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.quantized import QuantizedLinear
+from modules.files import file_size
 
 ANOTHER_MODEL: Final = (
     "Copy or download the model folder again; its config.json and its weights have to be of the same model."
 )
 TRAINED: Final = ("transformer", "unet")
+_NUMBERS_PER_BYTE: Final = 2  # of the files of a text encoder in 4 bits
+_SPARE: Final = 1 << 27  # numbers of parts that files lack because they are not used, or are made anew
 _NUMBER: Final = re.compile(r"\.\d+\.")
 # Of language models that are used as text encoders: the head that predicts tokens, and what sees images. Files from
 # which they were removed are as good.
@@ -50,6 +57,43 @@ def require_shapes(
     for name, shape in stored.items():
         if name in shapes and [*shape] != [*shapes[name]]:
             raise _misshapen(prefix, files, name, shape, shapes[name])
+
+
+def require_stored(label: str, files: Sequence[Path], build: Callable[[], nn.Module]) -> None:
+    """Raises ConfigError, which begins with `label`, if the network that `build` makes has many more numbers than its
+    files: libraries would take memory for whatever they lack. What cannot be built is accepted.
+
+    Tensors are not compared: transformers renames those of many files while it loads them.
+    """
+    described = 0
+    with suppress(ConfigError), damage_refused(label), torch.device("meta"):
+        network = build()
+        described = sum(tensor.numel() for tensor in (*network.parameters(), *network.buffers()))
+    size = sum(map(file_size, files))
+    if described > _NUMBERS_PER_BYTE * size + _SPARE:
+        raise ConfigError(
+            f"{label}: its config.json describes {described:,} numbers, but the weights have {size:,} bytes.",
+            ANOTHER_MODEL,
+        )
+
+
+def described_network(folder: Path, component: str, kind: Any) -> Any:
+    """A network of the class `kind` of diffusers or transformers as its config.json describes it.
+
+    Raises what these raise; meant for the meta device.
+    """
+    where: dict[str, Any] = {"subfolder": component, "local_files_only": True}
+    if hasattr(kind, "load_config"):  # of diffusers
+        return kind.from_config(kind.load_config(folder, **where))
+    return kind(kind.config_class.from_pretrained(folder, **where))
+
+
+def require_stored_component(
+    folder: Path, component: str, kind: Any, files: Sequence[Path], option: str = "base_model"
+) -> None:
+    """As `require_stored`, for a component of a model folder."""
+    label = f"{option}: {component} of the model in {str(folder)!r}"
+    require_stored(label, files, partial(described_network, folder, component, kind))
 
 
 def require_loaded(folder: Path, component: str, info: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from modules.diffusion import base_model_files
 from modules.diffusion.chat_template import limit_template_
 from modules.diffusion.component_files import copy_with_weights, load_network, load_part, scheduler_config
 from modules.diffusion.encoder_weights import move_encoder, quantize_encoder_
+from modules.diffusion.fitting_weights import described_network
 from modules.diffusion.hub.files import INDEX
 from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.pipeline_classes import component_classes
@@ -183,7 +184,7 @@ def meta_transformer(base: FlowBase, facts: FamilyFacts) -> nn.Module | None:
     kind = classes["transformer"]
     label = f"base_model: transformer/config.json of the model in {str(folder)!r} cannot be used"
     with damage_refused(label), torch.device("meta"):
-        built: nn.Module = kind.from_config(kind.load_config(folder, subfolder="transformer", local_files_only=True))
+        built: nn.Module = described_network(folder, "transformer", kind)
     if base.transformer is None:
         describe_quantized_(built, folder, "transformer")
     return built

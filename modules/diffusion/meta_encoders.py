@@ -10,6 +10,7 @@ import transformers
 from torch import nn
 
 from modules.diffusion import base_model_files
+from modules.diffusion.fitting_weights import described_network
 from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.pipeline_classes import component_classes
 from modules.diffusion.quiet_libraries import quiet_libraries
@@ -33,10 +34,7 @@ def _of_folder(folder: Path, facts: FamilyFacts) -> dict[str, nn.Module]:
     for encoder in facts.encoders:
         if (folder / encoder / "config.json").is_file():
             with damage_refused(f"base_model: {encoder}/config.json of the model in {str(folder)!r} cannot be used"):
-                kind = classes[encoder]
-                found[encoder] = kind(
-                    kind.config_class.from_pretrained(folder, subfolder=encoder, local_files_only=True)
-                )
+                found[encoder] = described_network(folder, encoder, classes[encoder])
     return found
 
 

@@ -12,6 +12,7 @@ from transformers import CLIPTextConfig
 
 from modules.diffusion import base_model_files
 from modules.diffusion.components import CLASSES, required_hub_model
+from modules.diffusion.fitting_weights import described_network
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.quiet_libraries import quiet_libraries
@@ -44,12 +45,9 @@ def meta_networks(base_model: str | None, layout: str, facts: FamilyFacts) -> Me
 
 
 def _described(folder: Path, name: str) -> Any:
-    kind = CLASSES[name]
     label = f"base_model: {name}/config.json of the model in {str(folder)!r} cannot be used"
     with damage_refused(label), torch.device("meta"):
-        if name == "unet":
-            return kind.from_config(kind.load_config(folder, subfolder=name, local_files_only=True))
-        return kind(CLIPTextConfig.from_pretrained(folder, subfolder=name, local_files_only=True))
+        return described_network(folder, name, CLASSES[name])
 
 
 def _known_networks(known: KnownModel, facts: FamilyFacts) -> MetaNetworks | None:

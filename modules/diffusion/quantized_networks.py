@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from modules.config import ConfigError
 from modules.diffusion.base_model_files import open_safetensors, read_shapes, weight_files
 from modules.diffusion.bitsandbytes_layout import TAKE_ANOTHER, StoredLayer, is_part_of, stored_layers
-from modules.diffusion.fitting_weights import ANOTHER_MODEL, require_fitting, require_loaded
+from modules.diffusion.fitting_weights import ANOTHER_MODEL, require_fitting, require_loaded, require_stored_component
 from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.quantized import STORED_PLAIN, replace_weight_
 from modules.diffusion.transformer_files.loading import in_usable_formats, without_weights
@@ -73,6 +73,7 @@ def load_quantized_encoder(
     transformers itself renames the tensors of older files: it is given stand-ins for the quantised ones, of one number
     each, and where these are found afterwards the layers belong. Raises ConfigError if it cannot be loaded.
     """
+    require_stored_component(folder, component, kind, weight_files(folder, component))
     state, stand_ins = _plain_tensors(folder, component, layers), {}
     for name, layer in layers.items():
         stand_in = torch.empty(1, dtype=dtype)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from PIL import Image
+from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 
 from modules.files.reading import FileFault, open_regular
@@ -23,6 +24,7 @@ from modules.files.reading import FileFault, open_regular
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PNG_END = b"IEND"
+_PNG_PIXELS = (b"IDAT", b"fdAT")  # fdAT: of the further images of an animation
 _JPEG_START = b"\xff\xd8\xff"
 _JPEG_END = b"\xff\xd9"
 _JPEG_SCAN = b"\xff\xda"
@@ -37,6 +39,8 @@ _MOST_JPEG_HEADER = (
     20 << 20
 )  # bytes before the pixels, of which a colour profile may take 16 MB; Pillow's time is square
 _MOST_JPEG_SEGMENTS = 5000
+_MOST_PNG_CHUNKS = 100_000  # libpng writes one for each 8 KiB of pixels
+_MOST_PNG_METADATA = 500  # chunks, each of which can hold a profile that takes Pillow 2 ms
 _MOST_SCANS = 100  # of a JPEG; common ones have ten, and each takes the time of the whole image
 _MEMORY_LIMIT = 1 << 30  # bytes of decoded images at once in a process
 _STRIP_PIXELS = 4 << 20  # converted at once where a conversion needs several copies
@@ -85,8 +89,11 @@ def open_image(source: str | Path | bytes) -> Iterator[Image.Image]:
     The file is open only inside: given a name, Pillow may map it into memory, where truncating it kills the process.
     """
     with io.BytesIO(source) if isinstance(source, bytes) else open_regular(source) as opened:
-        if opened.read(len(_JPEG_START)) == _JPEG_START:
+        start = opened.read(len(_PNG_SIGNATURE))
+        if start.startswith(_JPEG_START):
             _first_scan(opened)
+        elif start == _PNG_SIGNATURE:
+            any(kind in _PNG_PIXELS for kind, _, _ in _png_chunks(opened))  # as far as Pillow reads now
         opened.seek(0)
         with Image.open(opened, formats=IMAGE_FORMATS) as image:
             if max(image.size) > _MOST_A_SIDE:
@@ -120,7 +127,7 @@ def upright_rgb(image: Image.Image, least: tuple[int, int] | None = None) -> Ima
     orientation = _orientation(image)
     if least is not None:
         image.draft(None, least[::-1] if orientation >= 5 else least)
-    _check_scans(image)
+    _check_pieces(image)
     with memory_to_decode(image):
         rgb = _to_rgb(image)
         return rgb.transpose(_TRANSPOSES[orientation]) if orientation in _TRANSPOSES else rgb
@@ -141,18 +148,15 @@ def check_png(data: bytes) -> None:
     """
     if not data.startswith(_PNG_SIGNATURE):
         return
-    at = len(_PNG_SIGNATURE)
     view = memoryview(data)
-    while at + 12 <= len(data):
-        (length,) = struct.unpack_from(">I", data, at)
-        end = at + 8 + length
-        if end + 4 > len(data):
-            break
-        if zlib.crc32(view[at + 4 : end]) != struct.unpack_from(">I", data, end)[0]:
-            raise ValueError(f"the checksum of its {_printable_type(data[at + 4 : at + 8])} data does not match")
-        if data[at + 4 : at + 8] == _PNG_END:
-            return
-        at = end + 4
+    with io.BytesIO(data) as opened:
+        for kind, start, end in _png_chunks(opened):
+            if end + 4 > len(data):
+                break
+            if zlib.crc32(view[start - 4 : end]) != struct.unpack_from(">I", data, end)[0]:
+                raise ValueError(f"the checksum of its {_printable_type(kind)} data does not match")
+            if kind == _PNG_END:
+                return
     raise ValueError("its end is missing")
 
 
@@ -192,20 +196,45 @@ def _first_scan(file: BinaryIO) -> int:
     raise FileFault(f"has more than {_MOST_JPEG_SEGMENTS} pieces of metadata")
 
 
-def _check_scans(image: Image.Image) -> None:
-    """Raises FileFault if a progressive JPEG is made to be decoded again and again."""
-    if not isinstance(image, JpegImageFile):
+def _png_chunks(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
+    """Of each chunk the type, and where its content begins and ends, which may be after the end of the file.
+
+    Raises FileFault if there are so many that a reader would be busy with them.
+    """
+    at, metadata = len(_PNG_SIGNATURE), 0
+    for _ in range(_MOST_PNG_CHUNKS):
+        file.seek(at)
+        head = file.read(8)
+        if len(head) < 8:
+            return
+        length, kind = struct.unpack(">I4s", head)
+        metadata += kind not in _PNG_PIXELS
+        if metadata > _MOST_PNG_METADATA:
+            raise FileFault(f"has more than {_MOST_PNG_METADATA} pieces of metadata")
+        yield kind, at + 8, at + 8 + length
+        at += 12 + length
+    raise FileFault(f"is in more than {_MOST_PNG_CHUNKS} pieces")
+
+
+def _check_pieces(image: Image.Image) -> None:
+    """Raises FileFault if a progressive JPEG is made to be decoded again and again, or a PNG is in too many pieces."""
+    if not isinstance(image, ImageFile):
         return
     file = cast(BinaryIO, image.fp)
-    start = file.tell()
-    file.seek(_first_scan(file))
-    before, scans = b"", 0
-    while chunk := file.read(1 << 20):
-        scans += (before + chunk).count(_JPEG_SCAN)
-        before = chunk[-1:]
-    file.seek(start)
-    if scans > _MOST_SCANS:
-        raise FileFault(f"is decoded in {scans} scans; the most is {_MOST_SCANS}")
+    if isinstance(image, JpegImageFile):
+        start = file.tell()
+        file.seek(_first_scan(file))
+        before, scans = b"", 0
+        while chunk := file.read(1 << 20):
+            scans += (before + chunk).count(_JPEG_SCAN)
+            before = chunk[-1:]
+        file.seek(start)
+        if scans > _MOST_SCANS:
+            raise FileFault(f"is decoded in {scans} scans; the most is {_MOST_SCANS}")
+    elif image.format == "PNG":
+        start = file.tell()
+        any(kind == _PNG_END for kind, _, _ in _png_chunks(file))
+        file.seek(start)
 
 
 def _holds(file: BinaryIO, mark: bytes, start: int) -> bool:

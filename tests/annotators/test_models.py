@@ -31,7 +31,7 @@ from modules.annotators.caption import Captioner
 from modules.annotators.mask import Masker, MaskShape
 from modules.annotators.model_folder import model_folder
 from modules.annotators.processor import check_image_sizes
-from modules.annotators.propose import Wording, images_left, propose
+from modules.annotators.propose import Wording, _annotated, images_left, propose
 from modules.annotators.select import select_images
 from modules.annotators.tags import TagChoice, Tagger, prepared, read_tags
 from modules.config import ConfigError
@@ -242,6 +242,41 @@ def test_a_tagger_has_no_data_from_elsewhere(tmp_path: Path, place: str) -> None
     (folder / "model.onnx").write_bytes(model.SerializeToString())
     with pytest.raises(ConfigError, match=r"model\.onnx of 'tiny' cannot be loaded"):
         Tagger(folder, TagChoice(), on_gpu=False, name="tiny")
+
+
+def test_a_tagger_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop of 2^62 rounds; and a tensor of 4 TB between others."""
+    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    folder = tiny_tagger(tmp_path / "tagger")
+    whole = (folder / "model.onnx").read_bytes()
+
+    def tagger(*nodes: Any, **constants: list[int]) -> Tagger:
+        model = onnx.load_from_string(whole)
+        model.graph.node[-1].input[0] = "last"
+        model.graph.node.extend(nodes)
+        model.graph.node.append(model.graph.node.pop(3))
+        for name, values in constants.items():
+            size = [len(values)] if name == "shape" else []
+            model.graph.initializer.append(onnx.helper.make_tensor(name, onnx.TensorProto.INT64, size, values))
+        (folder / "model.onnx").write_bytes(model.SerializeToString())
+        return Tagger(folder, TagChoice(), on_gpu=False, name="tiny")
+
+    node, value, kinds = onnx.helper.make_node, onnx.helper.make_tensor_value_info, onnx.TensorProto
+    body = onnx.helper.make_graph(
+        [node("Identity", ["go"], ["on"]), node("Add", ["x", "x"], ["y"])],
+        "body",
+        [value("i", kinds.INT64, []), value("go", kinds.BOOL, []), value("x", kinds.FLOAT, None)],
+        [value("on", kinds.BOOL, []), value("y", kinds.FLOAT, None)],
+    )
+    endless = tagger(node("Loop", ["rounds", "", "sum"], ["last"], body=body), rounds=[1 << 62])
+    monkeypatch.setattr("modules.annotators.tags._MOST_SECONDS", 0.1)
+    with pytest.raises(ConfigError, match=r"--model: 'tiny' takes more than 0\.1 s for an image"):
+        _annotated(endless, [Image.new("RGB", (8, 8))])
+    large = [node("Expand", ["mean", "shape"], ["large"]), node("ReduceMax", ["large"], ["most"], keepdims=0)]
+    huge = tagger(*large, node("Add", ["sum", "most"], ["last"]), shape=[1 << 20, 1 << 20, 1, 3])
+    with pytest.raises(RuntimeError, match="Available memory of"):
+        huge([Image.new("RGB", (8, 8))])
 
 
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "tag_id,name,category,count\n1,x,9,1\n"])

@@ -17,6 +17,7 @@ from PIL import Image
 from modules.config import Concept, DataError
 from modules.data.archives.cifar import is_archive, unpack, unpacked_concept
 from modules.data.archives.numpy_pickle import read_pickled_data
+from modules.data.archives.tar_reader import extract
 from modules.files import FileFault
 from tests.data.cifar_archives import (
     NAMES,
@@ -176,6 +177,20 @@ def test_hostile_class_names_are_one_sentence(tmp_path: Path, data: bytes, part:
     with pytest.raises(DataError, match=part):
         unpack(pack(tmp_path / "c.tar.gz", {**python_files(), "batches.meta": data}), tmp_path / "cache")
     assert not any((tmp_path / "cache").iterdir())
+
+
+def test_a_gzip_file_has_few_members(tmp_path: Path) -> None:
+    """Two million that hold nothing kept Python's gzip module busy for 11 s."""
+    packed = pack(tmp_path / "c.tar.gz", python_files()).read_bytes()
+    whole, nothing = gzip.decompress(packed), gzip.compress(b"")
+    parts = gzip.compress(whole[:1000]), gzip.compress(whole[1000:])
+    for name, data in (("a", parts[0] + nothing * 900 + parts[1]), ("b", packed + bytes(1000))):
+        (tmp_path / name).write_bytes(data)
+        extract(tmp_path / name, frozenset(["data_batch_1"]), tmp_path)
+        assert (tmp_path / "data_batch_1").read_bytes() == python_files()["data_batch_1"]
+    (tmp_path / "c").write_bytes(parts[0] + nothing * 1000 + parts[1])
+    with pytest.raises(FileFault, match="is made of more than 1000 gzip files"):
+        extract(tmp_path / "c", frozenset(["data_batch_1"]), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -64,6 +66,14 @@ def test_lists_that_hold_one_another(end: str, monkeypatch: pytest.MonkeyPatch) 
     other = DEEP.replace("n = ", "m = ").replace("n.", "m.")
     with pytest.raises(ConfigError, match="it takes more than"):
         rendered(f"{DEEP}{other}{{{{ {end} }}}}")
+
+
+def test_a_process_that_cannot_limit_its_memory_is_ended() -> None:
+    """As on Windows and macOS."""
+    hungry = subprocess.Popen([sys.executable, "-c", "x = b'x' * (600 << 20); input()"], stdin=subprocess.PIPE)
+    with chat_template._watched(hungry.pid):
+        assert hungry.wait(60) != 0
+    hungry.communicate()
 
 
 @pytest.mark.parametrize(

@@ -14,18 +14,23 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import CLIPTextModel, Qwen3Model
 
 from modules.annotators import caption
 from modules.annotators.caption import Captioner
 from modules.annotators.model_folder import model_folder
+from modules.checkpoint.formats.conversion import folder_to_single_file
 from modules.config import ConfigError, TandemError, TrainConfig
 from modules.diffusion.base_model_files import check_small_files
+from modules.diffusion.component_files import load_network
+from modules.diffusion.components import load_components
 from modules.diffusion.library_errors import damage_refused
 from modules.families._by_name import family_class
 from modules.training.loop.checks import startup_problems
 from tests.annotators.tiny_models import tiny_blip
 from tests.families.tiny_flow_pipelines import tiny_z_image
 
+ENCODERS = {"stable_diffusion": CLIPTextModel, "z_image": Qwen3Model}
 Change = Callable[[dict[str, Any]], object]
 
 
@@ -133,6 +138,29 @@ def test_what_would_be_built_for_ever_is_refused(config: dict[str, object], tmp_
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match=r"tokenizer_config\.json has \w+ \d+; the most is 1000"):
         check_small_files(tmp_path, [tmp_path], "base_model")
+
+
+@pytest.mark.parametrize(("name", "value"), [("vocab_size", 10**11), ("intermediate_size", 10**9)])
+def test_no_memory_is_taken_for_more_than_the_weights(
+    name: str, value: int, sd_folder: Path, z_image: Path, blip: Path, tmp_path: Path
+) -> None:
+    """transformers fills what files lack: terabytes were asked for, or as much as the machine has."""
+    described = r"its config\.json describes [\d,]{13,} numbers, but the weights have [\d,]{3,9} bytes\. Copy"
+    for family, base in (("stable_diffusion", sd_folder), ("z_image", z_image)):
+        folder = edited(
+            base, tmp_path / family, "text_encoder/config.json", lambda config: config.update({name: value})
+        )
+        with pytest.raises(ConfigError, match=f"base_model: text_encoder of the model in '.*': {described}"):
+            load_network(folder, "text_encoder", ENCODERS[family], torch.float32)
+    layout = edited(
+        sd_folder, tmp_path / "layout", "vae/config.json", lambda config: config.update(latent_channels=10**7)
+    )
+    folder_to_single_file(sd_folder, single := tmp_path / "a.safetensors", torch.float32)
+    with pytest.raises(ConfigError, match=f"family_options.layout: vae of the model in '.*': {described}"):
+        load_components(str(single), str(layout), family_class("stable_diffusion").facts)
+    folder = edited(blip, tmp_path / "blip", "config.json", lambda config: config["text_config"].update({name: value}))
+    with pytest.raises(ConfigError, match=f"--model: 'tiny': {described}"):
+        Captioner(folder, torch.device("cpu"), torch.float32, prompt="", max_tokens=5, name="tiny")
 
 
 def test_what_published_models_name_is_accepted(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from app.widgets import icons, theme
 from app.widgets.inputs.box import Box
 from app.widgets.popover import PopupMenu
+from modules.files import printable
 
 
 class Menu(Box):
@@ -108,7 +109,7 @@ class Menu(Box):
         self._chevron = icons.image("down", 14, theme.MUTED if self._enabled else theme.FAINT)
         self.itemconfigure(self._arrow, image=self._chevron)
         ink = theme.resolve(theme.TEXT if self._enabled else theme.FAINT)
-        self.itemconfigure(self._text, text=self._titles.get(self._value, self._value), fill=ink)
+        self.itemconfigure(self._text, text=printable(self._titles.get(self._value, self._value), mask=False), fill=ink)
 
     def _jump(self, event: tk.Event[tk.Misc]) -> None:
         letter = event.char.lower()

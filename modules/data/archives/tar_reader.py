@@ -6,7 +6,6 @@ of extended headers as they say. Layout: POSIX.1-1988 ustar, with the long names
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
 import re
@@ -21,6 +20,7 @@ from modules.files import FileFault, open_for_writing, open_regular
 MAX_FILE: Final = 256 << 20  # bytes; the largest of the real ones has 155 MB
 MAX_BYTES: Final = 1 << 30  # of the whole archive, unpacked
 MAX_MEMBERS: Final = 10_000
+MAX_GZIP_MEMBERS: Final = 1000  # gzip files one after the other, which count as one
 _MAX_EXTENDED: Final = 1 << 20  # bytes of a header that extends the next one
 _BLOCK: Final = 512
 _CHUNK: Final = 1 << 20
@@ -46,13 +46,42 @@ def extract(archive: Path, wanted: frozenset[str], folder: Path) -> None:
     try:
         with open_regular(archive) as raw:
             is_compressed = raw.peek(2)[:2] == _GZIP
-            with gzip.GzipFile(fileobj=raw) if is_compressed else raw as opened:
+            with io.BufferedReader(_Unpacked(raw)) if is_compressed else raw as opened:
                 stream = _Limited(opened)
                 _extract(stream, wanted, folder)
                 if is_compressed:
                     stream.read_rest()
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (EOFError, zlib.error) as error:
         raise FileFault(f"is damaged ({str(error)[:100]})") from error
+
+
+class _Unpacked(io.RawIOBase):
+    """What a gzip file holds, read in order; Python's gzip module reads any number of members that hold nothing."""
+
+    def __init__(self, raw: io.BufferedIOBase) -> None:
+        self._raw, self._packed, self._members = raw, b"", 1
+        self._member = zlib.decompressobj(31)  # with gzip's header and checksum
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Raises EOFError, zlib.error, or FileFault for too many members."""
+        data = b""
+        while not data:
+            packed = self._packed or self._raw.read(_CHUNK)
+            if self._member.eof:
+                if packed[:1] in (b"", b"\0"):  # the end, or what fills up the last block of a tape
+                    return 0
+                self._member, self._members = zlib.decompressobj(31), self._members + 1
+                if self._members > MAX_GZIP_MEMBERS:
+                    raise FileFault(f"is made of more than {MAX_GZIP_MEMBERS} gzip files")
+            data = self._member.decompress(packed, len(buffer))
+            self._packed = self._member.unused_data if self._member.eof else self._member.unconsumed_tail
+            if not (packed or data or self._member.eof):
+                raise EOFError("it ends too early")
+        buffer[: len(data)] = data
+        return len(data)
 
 
 class _Limited:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from modules.config import ConfigError
 from modules.diffusion import base_model_files
+from modules.diffusion.fitting_weights import described_network
 from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.safetensors_reader import SafetensorsFile
 from modules.diffusion.transformer_files.names import transformer_layout
@@ -82,7 +83,7 @@ def without_weights(kind: Any, folder: Path) -> Any:
     """The network, whose parameters are on torch's meta device and whose other tensors are real."""
     label = f"base_model: transformer/config.json of the model in {str(folder)!r} cannot be used"
     with damage_refused(label), init_empty_weights():
-        return kind.from_config(kind.load_config(folder, subfolder="transformer", local_files_only=True))
+        return described_network(folder, "transformer", kind)
 
 
 def in_usable_formats(tensors: Mapping[str, Tensor], kind: Any) -> dict[str, Tensor]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -112,18 +114,24 @@ def test_images_that_keep_a_reader_busy_are_refused(tmp_path: Path) -> None:
     jpeg, row = encoded(Image.new("RGB", (40, 40)), "JPEG", progressive=True), encoded(Image.new("1", (1 << 16, 1)))
     scan = jpeg[jpeg.rindex(b"\xff\xda") : -2]
     metadata = b"\xff\xe1\xff\xffExif\0\0" + b"x" * 65_527
+    png = encoded(Image.new("RGB", (40, 40)))
+    other, pixels = (bytes(4) + kind + struct.pack(">I", zlib.crc32(kind)) for kind in (b"abCd", b"IDAT"))
     for data, size, said in (
         (row, (1 << 16, 1), "has a side of 65536 pixels"),
         (jpeg[:2] + metadata * 321 + jpeg[2:], (40, 40), "more than 20 MiB of metadata"),
         (jpeg[:2] + b"\xff\xfe\0\2" * 5001 + jpeg[2:], (40, 40), "more than 5000 pieces of metadata"),
         (jpeg[:-2] + scan * 101 + jpeg[-2:], (40, 40), "scans; the most is 100"),
+        (png[:33] + other * 501 + png[33:], (40, 40), "more than 500 pieces of metadata"),
+        (png[:-12] + other * 501 + png[-12:], (40, 40), "more than 500 pieces of metadata"),
+        (png[:33] + pixels * 100_000 + png[33:], (40, 40), "is in more than 100000 pieces"),
     ):
         with pytest.raises(FileFault, match=said):
             decode_image(data, size, (4, 4))
         (tmp_path / "a").write_bytes(data)
         with pytest.raises(FileFault, match=said):
             small_rgb(tmp_path / "a", 64)
-    assert decode_image(jpeg[:2] + metadata * 10 + jpeg[2:], (40, 40), (40, 40)).size == (40, 40)
+    for data in (jpeg[:2] + metadata * 10 + jpeg[2:], png[:33] + other * 400 + pixels * 1000 + png[33:]):
+        assert decode_image(data, (40, 40), (40, 40)).size == (40, 40)
 
 
 def test_large_jpegs_are_decoded_at_reduced_size() -> None:
