@@ -9,7 +9,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that the file
 
 from modules.config import SECTIONS, Option, TrainConfig, allowed, options
 from modules.facts import family_names
-from modules.families._by_name import family_class
 from scripts.common import write_page
 
 PAGE = "settings.md"
@@ -60,6 +59,8 @@ def render() -> str:
 
 def _family_options() -> list[tuple[tuple[str, ...], list[Option]]]:
     """The options of the built-in families with the families that declare them alike, those of most families first."""
+    from modules.families._by_name import family_class  # torch takes seconds to import, which --help can do without
+
     families: dict[str, list[str]] = {}
     declared: dict[str, Option] = {}
     for name in family_names():

@@ -8,12 +8,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import prepare_program
+from scripts.common import prepare_program, quick_imports
 
 prepare_program()
 
-from torch.distributed import run
-from torch.distributed.elastic.rendezvous import static_tcp_rendezvous
+with quick_imports():
+    from torch.distributed import run
+    from torch.distributed.elastic.rendezvous import static_tcp_rendezvous
 
 from modules.distributed.startup.loopback import host_store
 from modules.run.launch.torchrun_folder import torchrun_folder

@@ -190,9 +190,10 @@ def run_as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namesp
     quieten_torch(os.environ)
     use_own_slice(os.environ, rank_env)
     set_allocator(os.environ, [] if config.device == "cpu" else visible_gpus())
-    from modules.distributed import open_store
-    from modules.training.loop.run_location import shared_run_folder
-    from modules.training.worker import run_worker
+    with quick_imports():
+        from modules.distributed import open_store
+        from modules.training.loop.run_location import shared_run_folder
+        from modules.training.worker import run_worker
 
     set_network_interfaces(os.environ, rank_env.master_addr)
     note = check_gpus_of_step(os.environ, config.distributed_backend)

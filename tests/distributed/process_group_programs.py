@@ -41,12 +41,8 @@ def user_function(rank: int, world_size: int, folder: Path, factor: float) -> No
     assert dist.is_initialized()
     total = torch.tensor([factor * (rank + 1)])
     dist.all_reduce(total)
-    write_result(folder, rank, {"world": world_size, "total": total.item(), "environment": os.environ["LOCAL_RANK"]})
-
-
-def visible_gpu(rank_env: RankEnv, folder: Path) -> None:
-    """What CUDA would find."""
-    write_result(folder, rank_env.rank, {"visible": os.environ["CUDA_VISIBLE_DEVICES"]})
+    variables = {name: os.environ[name] for name in ("LOCAL_RANK", "CUDA_VISIBLE_DEVICES")}
+    write_result(folder, rank, {"world": world_size, "total": total.item(), "environment": variables})
 
 
 def user_error(rank: int, world_size: int, folder: Path) -> None:

@@ -36,26 +36,19 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [result_of(folder, rank) for rank in range(2)]
 
 
-def test_a_user_function_runs_in_a_group(tmp_path: Path) -> None:
-    launch_distributed(process_group_programs.user_function, 2, "nccl", folder=tmp_path, factor=1.5)
-    for rank in (0, 1):
-        assert result_of(tmp_path, rank) == {"world": 2, "total": 4.5, "environment": str(rank)}
-
-
-def test_two_slices_of_a_gpu_are_one_for_each_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_function_runs_in_a_group_with_a_slice_of_a_gpu_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")
-    spawn(process_group_programs.visible_gpu, 2, free_port(), (tmp_path,))
-    assert [result_of(tmp_path, rank)["visible"] for rank in (0, 1)] == ["MIG-a", "MIG-b"]
+    launch_distributed(process_group_programs.user_function, 2, "nccl", tmp_path, factor=1.5)
+    for rank, own_slice in enumerate(("MIG-a", "MIG-b")):
+        environment = {"LOCAL_RANK": str(rank), "CUDA_VISIBLE_DEVICES": own_slice}
+        assert result_of(tmp_path, rank) == {"world": 2, "total": 4.5, "environment": environment}
 
 
 def test_a_user_error_ends_all_and_names_the_rank(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"rank 1 failed(.|\n)*my own mistake"):
         launch_distributed(process_group_programs.user_error, 2, "gloo", folder=tmp_path)
-
-
-def test_positional_arguments_reach_the_train_function(tmp_path: Path) -> None:
-    launch_distributed(process_group_programs.user_function, 1, "gloo", tmp_path, 2.0)
-    assert result_of(tmp_path, 0)["total"] == 2.0
 
 
 def test_every_rank_reads_the_same_sums_one_call_late(results: list[dict[str, Any]]) -> None:

@@ -44,10 +44,9 @@ class Case:
 
 CASES = {
     "an exception": Case("error:1:9", 2, ("rank 1 on", "a mistake in the family's own code", "rank-1.txt")),
-    "killed": Case("kill:1:9", 2, ("rank 1 on", "(killed)", "SIGKILL")),
     "rank 0 killed, spawned": Case("kill:0:9", 2, ("rank 0 on", "(killed)", "SIGKILL"), spawned=True),
     "left without a word": Case("leave:0:9", 2, ("rank 0 on", "(gone)", "exited during the run")),
-    "left without a word, spawned": Case("leave:2:9", 3, ("rank 2 on", "(gone)"), spawned=True),
+    "left without a word, spawned": Case("leave:1:9", 2, ("rank 1 on", "(gone)"), spawned=True),
     "stopped": Case("stop:1:9", 2, ("rank 1 on", "(stopped)", "state T")),
     "rank 0 stopped, spawned": Case("stop:0:9", 2, ("rank 0 on", "(stopped)", "state T"), spawned=True),
     "out of memory": Case("out_of_memory:1:4+", 2, ("Out of memory with a single sample", "gradient_checkpointing")),

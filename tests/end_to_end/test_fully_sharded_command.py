@@ -9,6 +9,7 @@ import pytest
 
 from modules.run import request_command
 from modules.training.studies.parity import weight_difference
+from scripts import train
 from tests.end_to_end.conftest import TrainingProcess
 from tests.runs import group_settings, run_command, tiny_config, train_alone, train_command
 
@@ -51,21 +52,11 @@ def test_it_obeys_commands_stops_and_resumes_unsharded(
     assert weight_difference(alone.state, run.state) <= 1e-9
 
 
-def test_verify_parity_shards_the_model_if_the_config_does(images: Path, tmp_path: Path) -> None:
-    config = tiny_config(images, tmp_path, **group_settings(2), precision="fp64", max_grad_norm=0.1)
-    config = config.model_copy(update={"training_mode": "fully_sharded"})
-    done = run_command(train_command(config, tmp_path / "c.json", "--verify_parity"))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 processes, fully sharded" in done.stdout
-    assert "Parity holds" in done.stdout
-
-
-def test_a_dry_run_shows_what_would_be_started(images: Path, tmp_path: Path) -> None:
-    done = run_command(train_command(tiny_config(images, tmp_path, **SHARDED), tmp_path / "c.json", "--dry_run"))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 processes (gloo)" in done.stdout
-    refused = run_command(
-        train_command(tiny_config(images, tmp_path, **SHARDED), tmp_path / "c.json", "--set", "optimizer=came")
-    )
-    assert refused.returncode == 2
-    assert "optimizer is came" in refused.stderr
+def test_a_dry_run_shows_what_would_be_started(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = train_command(tiny_config(images, tmp_path, **SHARDED), tmp_path / "c.json")[2:]
+    assert train.main([*argv, "--dry_run"]) == 0
+    assert "2 processes (gloo)" in capsys.readouterr().out
+    assert train.main([*argv, "--set", "optimizer=came"]) == 2
+    assert "optimizer is came" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A config file of sd-scripts, imported by the real command, trains a LoRA with the real command."""
+"""A config file of sd-scripts, once imported, trains a LoRA with the real command."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from modules.config import load_config
+from scripts import import_config
 from tests.families.tiny_pipelines import tiny_sdxl
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
@@ -42,7 +43,7 @@ output_name = "disc"
 """
 
 
-def test_an_imported_config_trains(tmp_path: Path) -> None:
+def test_an_imported_config_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_sdxl(tmp_path / "tiny_xl")
     images = tmp_path / "img" / "2_red disc"
     images.mkdir(parents=True)
@@ -51,19 +52,15 @@ def test_an_imported_config_trains(tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text("red disc --w 64 --h 64 --s 2 --l 1 --d 7\n", encoding="utf-8")
     (tmp_path / "theirs.toml").write_text(THEIRS, encoding="utf-8")
 
-    run("import_config.py", "theirs.toml", "-o", "ours.yaml", folder=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert import_config.main(["theirs.toml", "-o", "ours.yaml"]) == 0
     config = load_config(tmp_path / "ours.yaml")
     assert (config.max_steps, config.lora_rank, config.concepts[0].repeats) == (2, 4, 2)
-    run("train.py", "--config", "ours.yaml", folder=tmp_path)
+    command = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", "ours.yaml"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    ended = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
 
     done = tmp_path / "output" / "disc"
     assert (done / "model" / "lora_kohya.safetensors").is_file()
     assert list((done / "samples").glob("*.png"))
-
-
-def run(program: str, *arguments: str, folder: Path) -> None:
-    """One of the programs, started in a folder; it must succeed."""
-    command = [sys.executable, str(ROOT / "scripts" / program), *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False)
-    assert done.returncode == 0, done.stdout + done.stderr

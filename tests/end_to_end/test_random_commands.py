@@ -1,4 +1,4 @@
-"""200 commands and signals at random moments: three ranks always act alike, and never deadlock."""
+"""90 commands and signals at random moments: three ranks always act alike, and never deadlock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.runs import Run, group_settings, recorded, tiny_config
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 RANKS = 3
-RUNS = 14
+RUNS = 6
 COMMANDS_OF_A_RUN = 14  # and one that ends it
 GUARD_S = 120.0  # against hanging only
 # How a run is ended, and what the three ranks return with which reason in the events.

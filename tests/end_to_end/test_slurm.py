@@ -12,6 +12,7 @@ import pytest
 
 from modules.config import save_config
 from modules.run import RunFolder
+from scripts import submit_slurm
 from tests.end_to_end.slurm_cluster import Cluster, cluster, skip_reason
 from tests.runs import ROOT, Run, same_state, tiny_config
 
@@ -116,18 +117,24 @@ def test_a_paused_and_preempted_job_ends_in_the_same_weights(
     assert same_state(run.state, whole[1].state)
 
 
-def test_impossible_jobs_are_refused_before_queueing(slurm: Cluster, images: Path, place: Path) -> None:
+def test_impossible_jobs_are_refused_before_queueing(
+    slurm: Cluster, images: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_config(tiny_config(images, place, **SETTINGS, run_name=None), place / "refused.json")
+    for name, value in slurm.variables.items():
+        monkeypatch.setenv(name, value)
     for options, message in (
         (["--gpus", "2", "--set", "learnin_rate=1"], "did you mean learning_rate?"),
         (["--gpus", "2", "--set", "concepts=[{path: /nowhere}]"], "there is no folder '/nowhere'"),
         (["--gpus", "2", "--partition", "gold"], "Invalid partition name specified. Choose another --partition"),
         (["--gpus", "2", "--gpu_type", "h900"], "node configuration is not available. No node has all of that"),
     ):
-        done = submit(slurm, images, place, "refused", *options)
-        assert done.returncode in {2, 4}, done.stdout
-        assert done.stderr.startswith("Nothing was submitted: ")
-        assert message in done.stderr
-        assert "Traceback" not in done.stderr
+        argv = ["--config", str(place / "refused.json"), "--run_name", "refused", *options]
+        assert submit_slurm.main(argv) in {2, 4}
+        said = capsys.readouterr().err
+        assert said.startswith("Nothing was submitted: ")
+        assert message in said
+        assert "Traceback" not in said
     assert not (place / "runs" / "refused").exists()
     assert slurm.say("squeue", "--noheader") == ""
 

@@ -80,14 +80,14 @@ def test_only_the_loopback_and_only_its_ranks(
     (victim / "manifest.json").write_text("{}")
     alone = start(config_of(images, tmp_path / "a", "alone"), "--no_torchrun")
     assert_only_loopback(alone)
-    assert_finished(alone)
-    attacked = start(config_of(images, tmp_path / "b", "attacked"))
+    attacked = start(config_of(images, tmp_path / "b", "attacked"))  # while the other trains on
     assert_only_loopback(attacked)
     processes = attacked.processes()
     (secret,) = {each.environ().get(SECRET, "") for each in processes} - {""}
     assert not any(secret in word for each in processes for word in each.cmdline()), "which all can read"
     attack(port_of(attacked.run.folder), victim)
-    assert_finished(attacked)
+    for each in (alone, attacked):
+        assert_finished(each)
     assert attacked.run.events("error") == []
     assert (victim / "manifest.json").exists()
     assert same_state(alone.run.state, attacked.run.state)

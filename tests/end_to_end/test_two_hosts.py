@@ -227,7 +227,7 @@ def test_a_machine_loses_power_and_rejoins(hosts: tuple[Host, Host], terminal: O
         tmp_path,
         rendezvous="elastic",
         max_restarts=2,
-        max_steps=60,
+        max_steps=30,
         backup_every="5 steps",
         family_options={"slow_step_s": 0.2},
     )
@@ -235,7 +235,7 @@ def test_a_machine_loses_power_and_rejoins(hosts: tuple[Host, Host], terminal: O
     line = first.join_line()
     terminal(beta, words(tmp_path, line))
     run = run_of(config)
-    first.wait_for_step(run, 12)
+    first.wait_for_step(run, 7)
     beta.power_off()
     first.wait_for(rf"beta \({beta.address}\) disconnected .* It can rejoin with the same line")
     again = terminal(beta, words(tmp_path, line))
@@ -244,8 +244,8 @@ def test_a_machine_loses_power_and_rejoins(hosts: tuple[Host, Host], terminal: O
     assert "Resuming at step" in text
     assert run.exit_code == 0
     steps = [event["step"] for event in run.events("step")]
-    assert steps[-1] == 60
-    assert len(steps) > 60, "some steps were done twice"
+    assert steps[-1] == 30
+    assert len(steps) > 30, "some steps were done twice"
     assert alive(alpha, beta) == []
 
 

@@ -51,7 +51,7 @@ def test_the_stand_in_itself(tmp_path: Path) -> None:
 def test_the_demo_trains_stops_and_resumes_on_two_processes(
     start: Callable[..., TrainingProcess], tmp_path: Path
 ) -> None:
-    make_demo_data(tmp_path / "images", count=40)
+    make_demo_data(tmp_path / "images", count=12)
     settings = {
         "runs_dir": tmp_path / "runs",
         "cache_dir": tmp_path / "cache",
@@ -59,6 +59,8 @@ def test_the_demo_trains_stops_and_resumes_on_two_processes(
         "initial_port": first_port(),
         "world_size": 2,
         "loader_workers": 1,  # of the first run: starting one takes seconds
+        "resolution": 16,
+        "family_options.width": 8,
         "max_steps": 12,
         "samples": "[]",
         "concepts": f'[{{"path": "{tmp_path / "images"}"}}]',

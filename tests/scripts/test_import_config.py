@@ -34,14 +34,14 @@ def theirs(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_as_a_program(theirs: Path) -> None:
+def test_what_it_says_and_writes(theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = theirs.with_name("ours.yaml")
-    command = [sys.executable, "scripts/import_config.py", str(theirs), "-o", str(out), "--set", "learning_rate=1e-5"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert "Not imported (1)" in ended.stdout
-    assert "To be set before it can start (1)\n  concepts: there is no concept that is switched on." in ended.stdout
-    assert f"--config {out}" in ended.stdout
+    assert import_config.main([str(theirs), "-o", str(out), "--set", "learning_rate=1e-5"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert "Not imported (1)" in said.out
+    assert "To be set before it can start (1)\n  concepts: there is no concept that is switched on." in said.out
+    assert f"--config {out}" in said.out
     config = load_config(out)
     assert (config.epochs, config.learning_rate) == (17, 1e-5)
 

@@ -26,8 +26,7 @@ def test_hang():
 
 @pytest.mark.skipif(os.name != "posix", reason="a killed program's programs are looked for on Linux and macOS")
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", ["0", "1"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, "0"), (signal.SIGTERM, "1"), (signal.SIGKILL, "1")])
 def test_no_daemon_outlives_pytest(tmp_path: Path, number: signal.Signals, workers: str) -> None:
     (tmp_path / "test_hang.py").write_text(HANGS)
     options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-n", workers, "--rootdir", str(tmp_path)]

@@ -73,7 +73,13 @@ def test_a_case_is_a_function_of_seed_kind_and_number(tmp_path: Path) -> None:
     ):
         run([plan], "ci", tmp_path / folder)
     texts = [
-        {path.name: path.read_bytes() for path in sorted((tmp_path / folder / "case").rglob("*.txt")) if path.is_file()}
+        {path.name: beginning(path) for path in sorted((tmp_path / folder / "case").rglob("*.txt")) if path.is_file()}
         for folder in ("whole", "one", "other")
     ]
     assert texts[0] == texts[1] != texts[2]
+
+
+def beginning(file: Path) -> tuple[int, bytes]:
+    """The size, and the first bytes: some mutants have six gigabytes of zeros."""
+    with file.open("rb") as opened:
+        return file.stat().st_size, opened.read(1 << 16)
