@@ -156,6 +156,7 @@ def resume(config: TrainConfig, options: argparse.Namespace) -> int:
 
 def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
     """Check what can be checked without decoding images, show data and plan, and start nothing."""
+    from modules.config.schedules import own_scheduler_note
     from modules.training.data.dry_run import data_lines
     from modules.training.loop.checks import check_startable
     from modules.training.memory.model_setup import check_available
@@ -166,7 +167,7 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
         check_resume(config, options.resume)
     elif config.run_name is not None:
         check_run_name_free(Path(config.runs_dir), config.run_name)
-    notes = check_startable(config)
+    notes = [*check_startable(config), *filter(None, [own_scheduler_note(config)])]
     plan = LaunchPlan.from_config(
         config,
         config_path=absolute_config_path(options.config or config_of_resumed_run(options)),

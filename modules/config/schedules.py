@@ -29,6 +29,16 @@ def warmup_steps(config: TrainConfig, total_steps: int) -> int:
     return int(config.warmup_fraction * total_steps) if config.warmup_fraction else config.warmup_steps
 
 
+def own_scheduler_note(config: TrainConfig) -> str:
+    """A sentence on a scheduler that is none of Tandem's; empty without one."""
+    if config.scheduler != "custom":
+        return ""
+    arguments = f"({config.scheduler_arguments})" * bool(config.scheduler_arguments)
+    named = f"{config.scheduler_target.rpartition('.')[2]}{arguments}" if config.scheduler_target else "the program's"
+    warmed = "after the warm-up " * bool(config.warmup_steps or config.warmup_fraction)
+    return f"The learning rate {warmed}follows the scheduler {named}, step by step of the optimizer."
+
+
 def _constant(done: float, config: TrainConfig) -> float:
     return 1.0
 
@@ -58,4 +68,5 @@ SCHEDULES: dict[str, Schedule] = {
     "cosine": _cosine,
     "cosine_with_restarts": _cosine_with_restarts,
     "polynomial": _polynomial,
+    "custom": _constant,  # the class has its own factor, modules/training/optim/own_schedule.py
 }

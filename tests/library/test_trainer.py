@@ -31,6 +31,7 @@ from tests.library.trainer_programs import (
     absolute_error,
     adagrad,
     failing_loss,
+    halving,
     make_model,
     squared_error,
 )
@@ -314,6 +315,21 @@ def test_an_optimizer_of_ones_own_steps_as_it_does_in_torch(tmp_path: Path) -> N
         optimizer.zero_grad()
         squared_error(expected, batch).mean().backward()
         optimizer.step()
+    assert same(model, expected, rtol=1e-12)
+
+
+def test_a_scheduler_of_ones_own_is_stepped_as_in_torch(tmp_path: Path) -> None:
+    model, expected = make_model(), make_model()
+    everything: dict[str, Any] = {"batch_size": SAMPLES, "global_batch_size": SAMPLES, "max_grad_norm": None}
+    trainer(tmp_path, model, optimizer=adagrad, scheduler=halving, **everything).fit()
+    batch = torch.utils.data.default_collate([Sums()[index] for index in range(SAMPLES)])
+    optimizer = adagrad(list(expected[2].parameters()), 0.02)  # type: ignore[index]
+    scheduler = halving(optimizer)
+    for _ in range(4):
+        optimizer.zero_grad()
+        squared_error(expected, batch).mean().backward()
+        optimizer.step()
+        scheduler.step()
     assert same(model, expected, rtol=1e-12)
 
 

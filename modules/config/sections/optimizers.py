@@ -14,7 +14,7 @@ from modules.config.section import Section, broken_rules, setting
 Beta = Annotated[float, Field(ge=0, lt=1)]
 PositiveBeta = Annotated[float, Field(gt=0, lt=1)]
 
-_CLASS: Final = re.compile(r"(torch\.optim|pytorch_optimizer|bitsandbytes\.optim)(\.[A-Za-z]\w*)+")
+CLASS_NAME: Final = re.compile(r"(torch\.optim|pytorch_optimizer|bitsandbytes\.optim)(\.[A-Za-z]\w*)+")
 BETAS: Final = (
     "Decay rates of the running averages: first of the gradient (momentum), then of its square. Closer to 1 is "
     "smoother and slower to react."
@@ -383,7 +383,7 @@ class Custom(Optimizer):
 
     @model_validator(mode="after")
     def _class_and_arguments_are_known(self) -> Self:
-        if self.target and not _CLASS.fullmatch(self.target):
+        if self.target and not CLASS_NAME.fullmatch(self.target):
             fault = (
                 f"is {self.target!r}; give a class of torch.optim, pytorch_optimizer or bitsandbytes.optim, such as "
                 "torch.optim.Adagrad. One from elsewhere is returned by build_optimizer in a family's own file, or is "
