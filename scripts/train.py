@@ -22,6 +22,7 @@ prepare_program()
 
 from modules.config import TandemError, TrainConfig, resolve_config, save_config
 from modules.config.file_access import set_file_access
+from modules.config.io.presets import composition
 from modules.machine import visible_gpus
 from modules.run import BAD_CONFIG, LaunchPlan, RunFolder
 from modules.run.console import echo
@@ -177,6 +178,8 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
     memory = memory_lines(config, plan.world_size or 1)
     data, warnings = data_lines(config, check_available(config))
     lines = [f"Note: {note}" for note in notes] + [f"Warning: {warning}" for warning in warnings]
+    if options.config is not None and len(made_of := composition(options.config)) > 1:
+        lines.append(f"Composed of: {', '.join(map(str, made_of))}")
     echo("\n".join([*lines, *data, *memory, *preview(config, plan, hosts_of(options))]))
     return 0
 
