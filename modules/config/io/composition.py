@@ -32,25 +32,26 @@ def compose(file: Path, read: Callable[[Path], Data]) -> Data:
     Paths are relative to the file that names them, and end in the folder of `file` or below. Groups are merged, lists
     replaced, and another optimizer takes no settings of the former. Raises ConfigError for a circle or a wrong name.
     """
-    return _composed(file, read, Path(os.path.realpath(file.parent)), (), [])
+    return _composed(file, read, None, (), [])
 
 
 def _composed(
-    file: Path, read: Callable[[Path], Data], root: Path, above: tuple[Path, ...], counted: list[Path]
+    file: Path, read: Callable[[Path], Data], root: Path | None, above: tuple[Path, ...], counted: list[Path]
 ) -> Data:
-    place = Path(os.path.realpath(file))
-    if place in above:
-        circle = " -> ".join(each.name for each in (*above[above.index(place) :], place))
-        raise ConfigError(f"{printable(file)} includes itself: {circle}", "Take one of these lines away")
-    counted.append(place)
+    counted.append(file)
     if len(counted) > _MOST_FILES:
         raise ConfigError(
-            f"{printable(above[0])} is made of more than {_MOST_FILES} files", "Put some of them together"
+            f"{printable(counted[0])} is made of more than {_MOST_FILES} files", "Put some of them together"
         )
     data = read(file)
     own = {name: value for name, value in data.items() if name not in (INCLUDE, DEFAULTS)}
     if len(own) == len(data):
         return data
+    place = Path(os.path.realpath(file))
+    if place in above:
+        circle = " -> ".join(each.name for each in (*above[above.index(place) :], place))
+        raise ConfigError(f"{printable(file)} includes itself: {circle}", "Take one of these lines away")
+    root = root or place.parent
     found: Data = {}
     for part in _parts(file, data):
         if part.name == _SELF:
