@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.token = token_of(config, options, token)
             rank_env = launched_rank_env(os.environ, config.initial_port)
             check_rank(config, options, rank_env)
-            allow_code(config.family, trust=options.trust_code, may_ask=rank_env is None)
+            allow_code(config, trust=options.trust_code, may_ask=rank_env is None)
             if options.verify_parity:
                 from modules.training.studies.parity import verify_parity
 

@@ -51,7 +51,7 @@ def _composed(
     if place in above:
         circle = " -> ".join(each.name for each in (*above[above.index(place) :], place))
         raise ConfigError(f"{printable(file)} includes itself: {circle}", "Take one of these lines away")
-    root = root or place.parent
+    root = root or Path(os.path.realpath(file.parent))
     found: Data = {}
     for part in _parts(file, data):
         if part.name == _SELF:
@@ -68,19 +68,19 @@ def _parts(file: Path, data: Mapping[str, object]) -> Iterator[_Part]:
     """In the order in which each takes precedence over those before it."""
     included = data.get(INCLUDE) or []
     for name in included if isinstance(included, list) else [included]:
-        if not isinstance(name, str):
+        if not isinstance(name, str) or "\0" in name:
             raise _wrong(file, INCLUDE, name)
         yield _Part(name, setting=INCLUDE)
     entries = data.get(DEFAULTS) or []
     if not isinstance(entries, list):
         raise _wrong(file, DEFAULTS, entries)
     for entry in [*entries, *([] if _SELF in entries else [_SELF])]:
-        if isinstance(entry, str):
+        if isinstance(entry, str) and "\0" not in entry:
             yield _Part(entry)
         elif isinstance(entry, dict) and len(entry) == 1:
             [(group, names)] = entry.items()
             for name in names if isinstance(names, list) else [] if names is None else [names]:
-                if not isinstance(name, str) or " " in group:  # such as Hydra's `override hydra/launcher`
+                if not isinstance(name, str) or "\0" in name or " " in group:  # such as `override hydra/launcher`
                     raise _wrong(file, DEFAULTS, entry)
                 yield _Part(f"{group}/{name}", group if group in _GROUPS else "")
         else:

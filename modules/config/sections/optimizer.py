@@ -56,8 +56,9 @@ class OptimizerSettings(Section):
         "",
         title="Scheduler class",
         help="A scheduler of torch.optim.lr_scheduler or pytorch_optimizer, such as torch.optim.lr_scheduler.StepLR. "
-        "It counts optimizer steps, not epochs, and begins after the warm-up. Empty: what build_scheduler of the "
-        "family's own file returns, or the scheduler that a program gives to Trainer.",
+        "It counts optimizer steps, not epochs, and begins after the warm-up. One of another installed package runs "
+        "after you have allowed its code. Empty: what build_scheduler of the family's own file returns, or the "
+        "scheduler that a program gives to Trainer.",
         depends_on="scheduler=custom",
         resume="warn",
     )
@@ -196,9 +197,7 @@ def scheduler_rules(settings: OptimizerSettings) -> list[tuple[str, str]]:
     if settings.scheduler != "custom":
         return []
     if target and not CLASS_NAME.fullmatch(target):
-        fault = f"is {target!r}; give a class of torch.optim.lr_scheduler or pytorch_optimizer, such as {_STEP_LR}"
-        elsewhere = "One from elsewhere is returned by build_scheduler in a family's own file, or is given to Trainer"
-        return [("scheduler_target", f"{fault}. {elsewhere}")]
+        return [("scheduler_target", f"is {target!r}; give a class with its module, such as {_STEP_LR}")]
     if given and not target:
         return [("scheduler_arguments", f"is {arguments!r}, but scheduler_target names no class that takes it")]
     if reserved := given.keys() & {"optimizer", "last_epoch"}:
