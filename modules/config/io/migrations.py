@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 from pydantic import TypeAdapter, ValidationError
 
+from modules.config.aliases import FORMER_NAMES
 from modules.config.errors import ConfigError
 from modules.config.explain import format_value
 from modules.config.io.text_formats import Data
-from modules.config.names import FORMER_NAMES
 from modules.config.sections.optimizer import with_scheduler_settings
 from modules.config.train_config import VERSION
 
