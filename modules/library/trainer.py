@@ -41,6 +41,8 @@ _MEANT = {  # the Trainer's arguments, as other libraries name them
     "test_dataset": "test_data",
     **dict.fromkeys(("criterion", "loss_fn", "loss_function"), "loss"),
     **dict.fromkeys(("compute_metrics", "eval_metrics"), "metrics"),
+    "optimizer_fn": "optimizer",
+    **dict.fromkeys(("lr_scheduler", "scheduler_fn"), "scheduler"),
     **dict.fromkeys(("collate_fn", "data_collator"), "collate"),
 }
 ConfigSource: TypeAlias = "TrainConfig | Mapping[str, object] | str | Path | None"
