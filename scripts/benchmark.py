@@ -68,7 +68,7 @@ def measure(options: argparse.Namespace) -> int:
     flags = ["enable_multi_gpu=true"] if options.multi_gpu else []
     hosts = named_hosts(options.hosts)
     config = resolve_with_hosts(options.config, [*options.set, *flags], len(hosts))
-    allow_code(config.family, trust=options.trust_code)
+    allow_code(config, trust=options.trust_code)
     request = BenchmarkRequest(options.steps, options.warm_up)
     cases = cases_of(config, options.ranks, options.batch_sizes)
 

@@ -87,7 +87,7 @@ def classify(options: argparse.Namespace) -> int:
     if options.out is not None and Path(options.out).is_dir():
         raise ConfigError(f"--out: {options.out!r} is a folder; name a file.")
     config = classifier_config(Path(options.model))
-    allow_code(config.family, trust=options.trust_code)
+    allow_code(config, trust=options.trust_code, trains=False)
     family = load_classifier(config)
     sizes = config.resolution, type(family).size_step, config.aspect_ratio_bucketing
     predictions: list[Prediction] = []

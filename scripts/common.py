@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from types import TracebackType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from modules.config import TrainConfig
 
 MAX_LORA_SCALE = 100.0
 MOST_LORA_SCALES = 16
@@ -202,11 +205,16 @@ def add_measured_hosts(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def allow_code(family: str, *, trust: bool, may_ask: bool = True) -> None:
-    """Ask once, in a terminal, whether a family that is a Python file may run. Raises ConfigError if it may not."""
-    from modules.config.trusted_code import allow_family
+def allow_code(config: TrainConfig, *, trust: bool, may_ask: bool = True, trains: bool = True) -> None:
+    """Ask once, in a terminal, whether the Python files that a config names may run: a family's, and, if it `trains`,
+    those of its optimizer and scheduler. Raises ConfigError if they may not."""
+    from modules.config import trusted_code
 
-    allow_family(family, trust=trust, ask=ask_about_code if may_ask and is_interactive() else None)
+    ask = ask_about_code if may_ask and is_interactive() else None
+    if trains:
+        trusted_code.allow_code(config, trust=trust, ask=ask)
+    else:
+        trusted_code.allow_family(config.family, trust=trust, ask=ask)
 
 
 def is_interactive() -> bool:

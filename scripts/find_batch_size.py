@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         flags = ["enable_multi_gpu=true"] if options.multi_gpu else []
         hosts = named_hosts(options.hosts)
         config = resolve_with_hosts(options.config, [*options.set, *flags], len(hosts))
-        allow_code(config.family, trust=options.trust_code)
+        allow_code(config, trust=options.trust_code)
         request = SearchRequest(options.memory_target, options.memory_limit_gb)
         result = find_batch_size(config, request, echo, hosts)
         for line in ("", *result.lines(config)):

@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
         check_hosts(config, options, rank_env)
         if rank_env is not None:
             return as_rank(rank_env, config, options)
-        allow_code(config.family, trust=options.trust_code)
+        allow_code(config, trust=options.trust_code)
         with raise_on_stop_signals():
             report = start_preflight(
                 config,

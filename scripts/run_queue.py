@@ -136,7 +136,7 @@ def add_entry(options: argparse.Namespace) -> int:
     named = [] if options.run_name is None else [f"run_name={options.run_name}"]
     hosts = [host.name for host in named_hosts(options.hosts)]
     config = resolve_with_hosts(options.config, [*options.set, *named], len(hosts))
-    allow_code(config.family, trust=options.trust_code)  # nobody can be asked at night
+    allow_code(config, trust=options.trust_code)  # nobody can be asked at night
     queue = RunQueue(options.runs_dir or config.runs_dir)
     devices = None if options.devices is None else parse_devices(options.devices)
     entry = queue.add(config, devices, hosts=hosts, first=options.first)

@@ -177,7 +177,7 @@ def load(options: argparse.Namespace, events: SampleEvents, device_type: str) ->
     scales = lora_scales(options.lora, options.lora_scale, "--lora")
     saved_model, config = model_config(options)
     config = with_samples(with_base_model(config, options), options)
-    allow_code(config.family, trust=options.trust_code)
+    allow_code(config, trust=options.trust_code, trains=False)
     family_type = family_class(config.family)
     if not family_type.draws_samples:
         raise ConfigError(f"--model: {options.model!r} is a {config.family}, which generates no images.")

@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         set_file_access()
         config = config_of(options)
-        allow_code(config.family, trust=options.trust_code)
+        allow_code(config, trust=options.trust_code)
         request = request_of(options, config)
         jobs = plan_jobs(config, request)
         from modules.training.loop.checks import check_startable  # torch takes seconds to import, so this comes last

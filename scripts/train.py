@@ -22,6 +22,7 @@ prepare_program()
 
 from modules.config import TandemError, TrainConfig, resolve_config, save_config, total_steps
 from modules.config.file_access import set_file_access
+from modules.config.io.presets import composition
 from modules.machine import visible_gpus
 from modules.run import BAD_CONFIG, LaunchPlan, RunFolder
 from modules.run.console import echo
@@ -82,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.token = token_of(config, options, token)
             rank_env = launched_rank_env(os.environ, config.initial_port)
             check_rank(config, options, rank_env)
-            allow_code(config.family, trust=options.trust_code, may_ask=rank_env is None)
+            allow_code(config, trust=options.trust_code, may_ask=rank_env is None)
             if options.verify_parity:
                 from modules.training.studies.parity import verify_parity
 
@@ -156,7 +157,7 @@ def resume(config: TrainConfig, options: argparse.Namespace) -> int:
 
 def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
     """Check what can be checked without decoding images, show data and plan, and start nothing."""
-    from modules.config.schedules import long_warmup
+    from modules.config.schedules import long_warmup, own_scheduler_note
     from modules.data.loading.count_steps import steps_per_epoch
     from modules.training.data.dry_run import data_lines
     from modules.training.loop.checks import check_startable
@@ -168,7 +169,7 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
         check_resume(config, options.resume)
     elif config.run_name is not None:
         check_run_name_free(Path(config.runs_dir), config.run_name)
-    notes = check_startable(config)
+    notes = [*check_startable(config), *filter(None, [own_scheduler_note(config)])]
     plan = LaunchPlan.from_config(
         config,
         config_path=absolute_config_path(options.config or config_of_resumed_run(options)),
@@ -181,6 +182,8 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
         steps = total_steps(config, steps_per_epoch(config, plan.world_size or 1))
         warnings += filter(None, [long_warmup(config, steps)])
     lines = [f"Note: {note}" for note in notes] + [f"Warning: {warning}" for warning in warnings]
+    if options.config is not None and len(made_of := composition(options.config)) > 1:
+        lines.append(f"Composed of: {', '.join(map(str, made_of))}")
     echo("\n".join([*lines, *data, *memory, *preview(config, plan, hosts_of(options))]))
     return 0
 

@@ -14,10 +14,11 @@ from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import text, wrap_within
 from modules.config import TrainConfig, learning_rate_scale
-from modules.config.schedules import learning_rate_factor, warmup_steps
+from modules.config.schedules import learning_rate_factor, own_scheduler_note, warmup_steps
 
 SETTINGS: Final = (
     *("learning_rate", "scheduler", "warmup_steps", "warmup_fraction", "min_learning_rate_factor"),
+    *("scheduler_target", "scheduler_arguments"),
     *("scheduler_cycles", "scheduler_power", "optimizer", "global_batch_size", "lr_scaling"),
 )
 UNKNOWN_LENGTH: Final = 1000  # steps, while there are no images to count
@@ -55,6 +56,7 @@ class ScheduleCurve(tk.Frame):
         count = min(_POINTS, max(steps, 2))
         at = [round(number * (steps - 1) / (count - 1)) for number in range(count)]
         factors = [learning_rate_factor(step, steps, config) for step in at]
+        factors = [] if config.scheduler == "custom" else factors
         self.sketch.show(Curve(factors, "step 1", "", f"step {steps:,}", f"0 to {_short(highest)}"))
         said = describe(config, steps, highest, is_known or self.length.is_counting)
         if self.length.is_counting:
@@ -64,6 +66,8 @@ class ScheduleCurve(tk.Frame):
 
 def describe(config: TrainConfig, steps: int, highest: float, is_known: bool) -> str:
     """One sentence on the curve, and whether the number of steps is that of the run."""
+    if config.scheduler == "custom":
+        return f"{own_scheduler_note(config)} It is not drawn."
     warmup = warmup_steps(config, steps)
     cycles = f"{config.scheduler_cycles} times " if config.scheduler_cycles > 1 else ""
     shape = {

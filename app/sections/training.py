@@ -43,7 +43,7 @@ class Section(FormSection):
         Card(
             SCHEDULE,
             (
-                *("scheduler", "warmup_steps", "warmup_fraction"),
+                *("scheduler", "scheduler_target", "scheduler_arguments", "warmup_steps", "warmup_fraction"),
                 *("min_learning_rate_factor", "scheduler_cycles", "scheduler_power"),
             ),
             1,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from modules.config.names import FORMER_NAMES
-
+# Names that settings had in older files.
+FORMER_NAMES = {"lr": "learning_rate"}
 # Names and words of OneTrainer, kohya's sd-scripts, ai-toolkit, SimpleTuner, diffusers' and accelerate's scripts,
 # and PyTorch's own, after the title that the setting had up to 0.1.0 if that differs.
 ALIASES: Mapping[str, tuple[str, ...]] = {

@@ -131,6 +131,18 @@ def read_with_imports(path: Path) -> tuple[CodeFile, ...]:
     return tuple(found.values())
 
 
+def read_class(path: str, setting: str) -> tuple[CodeFile, ...]:
+    """The file of the class "package.module.Class" that a setting names, and then those of its packages, wherever one
+    of the folders of sys.path has them. Raises ConfigError if there is none."""
+    module = path.rpartition(".")[0]
+    folders = list(dict.fromkeys(os.path.abspath(each) for each in sys.path if isinstance(each, str)))
+    found = list(_find(module, folders, {}))
+    if not found:
+        advice = "Install its package in the environment of Tandem, or add its folder to PYTHONPATH"
+        raise ConfigError(f"{setting} is {path!r}, and there is no file of the module {module}", advice)
+    return tuple(read_code(Path(each)) for each in reversed(found))
+
+
 def file_on_disk(name: str) -> Path:
     """The file of this name, or the archive in which it is, as Python imports from a zip on sys.path."""
     path = Path(name)

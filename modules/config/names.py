@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from modules.config.aliases import ALIASES, FORMER_NAMES
 from modules.config.options import Option, generalise, options
 from modules.config.section import Section
 
-# Names that settings had in older files.
-FORMER_NAMES = {"lr": "learning_rate"}
 _LONGEST_NAME = 64  # comparing names takes the square of their length
 
 
@@ -25,7 +24,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 def nearest_path(model: type[Section], path: str, variant: str | None = None) -> str | None:
     """The path that an unknown one probably meant: the same name elsewhere, or in the same group the one whose title it
-    is (training_method for method) or a similar one."""
+    is (training_method for method), that other trainers call so (num_processes for world_size), or a similar one."""
     group, name = _split(path)
     inside = [
         option for option in options(model) if _fits(option, variant) and _split(option.path)[0] == generalise(group)
@@ -34,7 +33,9 @@ def nearest_path(model: type[Section], path: str, variant: str | None = None) ->
     if same and generalise(same[0].path) != generalise(path):
         return same[0].path.replace("*", "0")
     titled = [option.name for option in inside if _plain(option.title) == name]
-    name = next(iter(titled), None) or nearest(name, known_names(model, path, variant)) or ""
+    own = {option.path: option.name for option in inside}
+    called = [own[place] for place, names in ALIASES.items() if place in own and name in names]
+    name = next(iter(titled + called), None) or nearest(name, known_names(model, path, variant)) or ""
     return group + name if name else None
 
 

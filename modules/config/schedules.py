@@ -42,6 +42,16 @@ def long_warmup(config: TrainConfig, total_steps: int) -> str:
     )
 
 
+def own_scheduler_note(config: TrainConfig) -> str:
+    """A sentence on a scheduler that is none of Tandem's; empty without one."""
+    if config.scheduler != "custom":
+        return ""
+    arguments = f"({config.scheduler_arguments})" * bool(config.scheduler_arguments)
+    named = f"{config.scheduler_target.rpartition('.')[2]}{arguments}" if config.scheduler_target else "the program's"
+    warmed = "after the warm-up " * bool(config.warmup_steps or config.warmup_fraction)
+    return f"The learning rate {warmed}follows the scheduler {named}, step by step of the optimizer."
+
+
 def _constant(done: float, config: TrainConfig) -> float:
     return 1.0
 
@@ -71,4 +81,5 @@ SCHEDULES: dict[str, Schedule] = {
     "cosine": _cosine,
     "cosine_with_restarts": _cosine_with_restarts,
     "polynomial": _polynomial,
+    "custom": _constant,  # the class has its own factor, modules/training/optim/own_schedule.py
 }

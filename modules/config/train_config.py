@@ -21,7 +21,7 @@ from modules.config.sections.data import DataSettings
 from modules.config.sections.memory import MemorySettings
 from modules.config.sections.model import ModelSettings
 from modules.config.sections.multi_gpu import MultiGpuSettings
-from modules.config.sections.optimizer import OptimizerSettings, parse_learning_rate_factors
+from modules.config.sections.optimizer import OptimizerSettings, parse_learning_rate_factors, scheduler_rules
 from modules.config.sections.optimizers import OPTIMIZERS
 from modules.config.sections.output import OutputSettings
 from modules.config.sections.sampling import SamplingSettings
@@ -75,6 +75,7 @@ class TrainConfig(
         rules = [
             *_warmup_rules(self),
             *_factor_rules(self),
+            *scheduler_rules(self),
             *_average_rules(self),
             *_name_rules(self),
             *_address_rules(self),

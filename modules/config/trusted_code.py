@@ -16,7 +16,9 @@ from typing import Annotated
 from pydantic import Field
 
 from modules.config.errors import ConfigError
-from modules.config.imported_code import MOST_FILES, CodeFile, read_with_imports
+from modules.config.imported_code import MOST_FILES, CodeFile, read_class, read_with_imports
+from modules.config.sections.optimizers import KNOWN_CLASS, Custom
+from modules.config.train_config import TrainConfig
 from modules.files import FileFault, Record, printable, validate_record
 from modules.files.private import read_private_json, why_ignored, write_private_json
 from modules.files.user_folder import user_config_folder
@@ -65,8 +67,9 @@ def trust_code(files: Sequence[CodeFile]) -> None:
         write_private_json(_file(), [each.model_dump() for each in entries[-_MOST_REMEMBERED:]])
 
 
-def require_trusted(files: Sequence[CodeFile]) -> None:
-    """Raise CodeNotTrusted unless the content of a family's file and of those that it imports is allowed."""
+def require_trusted(files: Sequence[CodeFile], setting: str = "family") -> None:
+    """Raise CodeNotTrusted unless the content of a file that a setting names, and of those that it imports, is
+    allowed."""
     if is_trusted(files):
         return
     allowed = _allowed()
@@ -74,10 +77,26 @@ def require_trusted(files: Sequence[CodeFile]) -> None:
     others = " and others" * (len(new) > _SHOWN)
     imported = f" (which imports {', '.join(new[:_SHOWN])}{others})" * bool(new)
     raise CodeNotTrusted(
-        f"family is the Python file {str(files[0].path)!r}{imported}, which runs only after you have allowed it; it "
+        f"{setting} is the Python file {str(files[0].path)!r}{imported}, which runs only after you have allowed it; it "
         f"may do anything that you can do on this computer{why_ignored(_file())}",
-        "Read it; then start once with --trust_code, or allow it in the window",
+        f"Read it; then start once with --trust_code{', or allow it in the window' * (setting == 'family')}",
     )
+
+
+def allow_code(config: TrainConfig, *, trust: bool, ask: Callable[[str], bool] | None) -> None:
+    """Let the files that a config names run: its family's, and those of classes that are not torch's or
+    pytorch_optimizer's; as `allow_family` does."""
+    allow_family(config.family, trust=trust, ask=ask)
+    for setting, path in foreign_classes(config):
+        _allow(read_class(path, setting), setting, trust=trust, ask=ask)
+
+
+def foreign_classes(config: TrainConfig) -> list[tuple[str, str]]:
+    """(setting, "package.module.Class") of each class that is asked about before its module is imported."""
+    named = [("scheduler_target", config.scheduler_target if config.scheduler == "custom" else "")]
+    if isinstance(config.optimizer, Custom):
+        named.insert(0, ("optimizer.target", config.optimizer.target))
+    return [(setting, path) for setting, path in named if path and not KNOWN_CLASS.fullmatch(path)]
 
 
 def allow_family(family: str, *, trust: bool, ask: Callable[[str], bool] | None) -> None:
@@ -88,10 +107,13 @@ def allow_family(family: str, *, trust: bool, ask: Callable[[str], bool] | None)
     """
     if not family.endswith(".py"):
         return
-    files = read_with_imports(Path(family))
+    _allow(read_with_imports(Path(family)), "family", trust=trust, ask=ask)
+
+
+def _allow(files: Sequence[CodeFile], setting: str, *, trust: bool, ask: Callable[[str], bool] | None) -> None:
     if trust or (not is_trusted(files) and ask is not None and ask(describe_code(files))):
         trust_code(files)
-    require_trusted(files)
+    require_trusted(files, setting)
 
 
 def describe_code(files: Sequence[CodeFile]) -> str:

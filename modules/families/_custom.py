@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from modules.config import ConfigError, Section, TrainConfig, TrainingError
 from modules.config.code_errors import describe_code_error
@@ -70,6 +71,19 @@ class CustomFamily(Family):
 
         def build(parameters: Any, learning_rate: float) -> Optimizer:
             built: Optimizer = _called(code, "build_optimizer", _options(config, code), parameters, learning_rate)
+            return built
+
+        return build
+
+    @classmethod
+    def own_scheduler(cls, config: TrainConfig) -> Callable[[Optimizer], LRScheduler] | None:
+        """The user's `build_scheduler`."""
+        code = cls.code
+        if code.build_scheduler is None:
+            return None
+
+        def build(optimizer: Optimizer) -> LRScheduler:
+            built: LRScheduler = _called(code, "build_scheduler", _options(config, code), optimizer)
             return built
 
         return build

@@ -8,6 +8,7 @@ A file defines these functions, and may define a class `Options`, a `Section` wh
     metrics(model, batch) -> {name: a value for each sample [B], or their mean []}  (may be left out)
     collate(items)        -> a batch, any nesting of tensors                        (may be left out)
     build_optimizer(parameters, learning_rate) -> a torch.optim.Optimizer           (with optimizer: custom)
+    build_scheduler(optimizer) -> a torch.optim.lr_scheduler.LRScheduler            (with scheduler: custom)
 
 Each of them gets the options if it has a parameter of that name. docs/custom_models.md is the guide.
 """
@@ -24,6 +25,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from modules.config import ConfigError, Section, TrainingError
 from modules.data.batch import DataSets, MapDataset
@@ -37,6 +39,7 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {  # besides the options
     "metrics": ("model", "batch"),
     "collate": ("items",),
     "build_optimizer": ("parameters", "learning_rate"),
+    "build_scheduler": ("optimizer",),
 }
 _REQUIRED = ("build_model", "build_data", "loss")
 
@@ -56,6 +59,7 @@ class CustomCode:
     metrics: Callable[..., Mapping[str, Tensor]] | None = None
     collate: Callable[..., object] | None = None
     build_optimizer: Callable[..., Optimizer] | None = None
+    build_scheduler: Callable[..., LRScheduler] | None = None
     options: type[Section] = NoOptions
 
     def __post_init__(self) -> None:

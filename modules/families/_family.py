@@ -14,6 +14,7 @@ from PIL.Image import Image
 from pydantic import JsonValue, ValidationError
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from modules.config import ConfigError, Section, TrainConfig
 from modules.config.explain import explain
@@ -249,6 +250,11 @@ class Family(ABC):
     @classmethod
     def own_optimizer(cls, config: TrainConfig) -> Callable[[Any, float], Optimizer] | None:
         """What makes an optimizer of parameters or groups of them, and the learning rate; None: the config names it."""
+        return None
+
+    @classmethod
+    def own_scheduler(cls, config: TrainConfig) -> Callable[[Optimizer], LRScheduler] | None:
+        """What makes a scheduler of an optimizer, whose steps are those of the optimizer; None: the config names it."""
         return None
 
     def summarize(self, counts: Mapping[str, Tensor]) -> Metrics:

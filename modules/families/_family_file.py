@@ -62,6 +62,11 @@ def _load_again(path: str) -> LoadedFile:
 
 
 def _advice(path: Path, error: BaseException) -> str:
+    if isinstance(error, ImportError) and str(error.name).partition(".")[0] == "modules":
+        return (
+            "The file was written for another Tandem, whose names were different: what was `spec`, a PipelineSpec, is "
+            "now a record of facts (docs/architecture.md)."
+        )
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return ""
     missing = error.name.partition(".")[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from modules.config.errors import ConfigError
@@ -42,8 +43,8 @@ def read_toml(text: str) -> object:
 READERS: dict[str, tuple[str, Callable[[str], object]]] = {
     ".json": ("JSON", read_json),
     ".toml": ("TOML", read_toml),
-    ".yaml": ("YAML", read_yaml),
-    ".yml": ("YAML", read_yaml),
+    ".yaml": ("YAML", partial(read_yaml, tags=True)),
+    ".yml": ("YAML", partial(read_yaml, tags=True)),
 }
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from modules.config import ConfigError, DataError, Section
 from modules.data.batch import DataSets
@@ -26,6 +27,7 @@ from modules.library.unwrap import unwrapped
 
 Loss: TypeAlias = Callable[[nn.Module, Any], Tensor]
 BuildOptimizer: TypeAlias = Callable[[Any, float], Optimizer]  # of torch's parameter groups and the learning rate
+BuildScheduler: TypeAlias = Callable[[Optimizer], LRScheduler]
 Metrics: TypeAlias = Callable[[nn.Module, Any], Mapping[str, Tensor]]
 
 
@@ -38,6 +40,7 @@ class Task:
     loss: Loss
     metrics: Metrics | None = None
     optimizer: BuildOptimizer | None = None
+    scheduler: BuildScheduler | None = None
 
     def check(self) -> None:
         """Raise ConfigError or DataError for what the engine cannot train."""
@@ -77,6 +80,7 @@ class Task:
             "metrics": self.metrics,
             "collate": self.data.collate,
             "optimizer": self.optimizer,
+            "scheduler": self.scheduler,
         }
         for name, part in parts.items():
             _check_sendable(name, part)
@@ -91,6 +95,7 @@ class Task:
             metrics=self.metrics,
             collate=self.data.collate,
             build_optimizer=self.optimizer,
+            build_scheduler=self.scheduler,
         )
 
     def _build_model(self, options: Section) -> nn.Module:

@@ -20,7 +20,7 @@ from modules.data.batch import DataSets, MapDataset
 from modules.facts import PROGRAM
 from modules.library.fit_result import FitResult, load_trained, read_result
 from modules.library.processes import NoGroup, train_here, train_in_group, train_in_processes
-from modules.library.task import BuildOptimizer, Loss, Metrics, Task
+from modules.library.task import BuildOptimizer, BuildScheduler, Loss, Metrics, Task
 from modules.run import LaunchPlan, RunFolder
 from modules.run.batch_size.records import SearchRequest, SearchResult
 from modules.run.batch_size.start import search
@@ -41,6 +41,8 @@ _MEANT = {  # the Trainer's arguments, as other libraries name them
     "test_dataset": "test_data",
     **dict.fromkeys(("criterion", "loss_fn", "loss_function"), "loss"),
     **dict.fromkeys(("compute_metrics", "eval_metrics"), "metrics"),
+    "optimizer_fn": "optimizer",
+    **dict.fromkeys(("lr_scheduler", "scheduler_fn"), "scheduler"),
     **dict.fromkeys(("collate_fn", "data_collator"), "collate"),
 }
 ConfigSource: TypeAlias = "TrainConfig | Mapping[str, object] | str | Path | None"
@@ -53,7 +55,8 @@ class Trainer:
     of it. `metrics(model, batch)` returns values for each sample [B], or their means, by name; they are averaged over
     all validation samples of all ranks. Data sets are map-style, as torch.utils.data.Dataset; `collate` turns a list of
     their items into a batch (default: torch's default_collate). `optimizer` is the setting, or is called with torch's
-    parameter groups and the learning rate: torch.optim.Adagrad, or a function of yours.
+    parameter groups and the learning rate: torch.optim.Adagrad, or a function of yours. `scheduler` is the setting, or
+    is called with an optimizer: partial(StepLR, step_size=1000); its steps are those of the optimizer.
 
     `config` is a TrainConfig, a mapping of settings, the path of a YAML or JSON file, or the name of a preset; settings
     given as keywords come on top: Trainer(..., epochs=3, batch_size=64, learning_rate=1e-3). docs/settings.md lists
@@ -73,14 +76,18 @@ class Trainer:
         metrics: Metrics | None = None,
         collate: Callable[[list[object]], object] | None = None,
         optimizer: BuildOptimizer | Mapping[str, object] | str | None = None,
+        scheduler: BuildScheduler | Mapping[str, object] | str | None = None,
         config: ConfigSource = None,
         **settings: object,
     ) -> None:
         build_optimizer = optimizer if callable(optimizer) else None
         if optimizer is not None:
             settings["optimizer"] = "custom" if build_optimizer else optimizer
+        build_scheduler = scheduler if callable(scheduler) else None
+        if scheduler is not None:
+            settings["scheduler"] = "custom" if build_scheduler else scheduler
         data = DataSets(train_data, validation_data, test_data, collate)
-        self._task = Task(model, data, loss, metrics, build_optimizer)
+        self._task = Task(model, data, loss, metrics, build_optimizer, build_scheduler)
         self._task.check()
         self.config = trainer_config(config, settings, has_validation=validation_data is not None)
         self._folder: RunFolder | None = None

@@ -26,6 +26,9 @@ VALUES: dict[str, object] = {
     "optimizer.name": "lion",
     "optimizer.target": "torch.optim.Adagrad",
     "optimizer.arguments": "lr_decay = 0.1",
+    "scheduler": "cosine",
+    "scheduler_target": "torch.optim.lr_scheduler.StepLR",
+    "scheduler_arguments": "step_size = 9",
     "embedding_token": "<my-cat>",
     "learning_rate_factors": "head = 0.1",
     "lora_rank_pattern": "to_q = 8",
@@ -42,6 +45,8 @@ FIRST: dict[str, dict[str, object]] = {  # other settings that make a value vali
     "restore_best": {"validation_split": 0.25},
     "stochastic_rounding": {"precision": "bf16", "method": "fine_tune"},
     "block_offload": {"method": "lora"},
+    "scheduler_arguments": {"scheduler": "custom", "scheduler_target": "torch.optim.lr_scheduler.StepLR"},
+    "scheduler_target": {"scheduler": "custom"},
     "fused_backward": {"max_grad_norm": None},
 }
 

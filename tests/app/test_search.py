@@ -6,8 +6,7 @@ import pytest
 
 from app.shell.search import search
 from modules.config import TrainConfig, options
-from modules.config.aliases import ALIASES, aliases
-from modules.config.names import FORMER_NAMES
+from modules.config.aliases import ALIASES, FORMER_NAMES, aliases
 
 EVERY = [option for option in options(TrainConfig) if option.path not in ("version", "family_options")]
 

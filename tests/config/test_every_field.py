@@ -124,6 +124,8 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
     if data["warmup_steps"]:
         data["warmup_fraction"] = 0.0
     settle_memory(data)
+    data["scheduler_target"] = "torch.optim.lr_scheduler.StepLR"
+    data["scheduler_arguments"] = "step_size = 9"
     if data["optimizer"]["name"] == "custom":
         data["optimizer"].update(target="torch.optim.Adagrad", arguments="lr_decay = 0.1")
     if data["optimizer"]["name"] == "sgd" and data["optimizer"]["momentum"] == 0:
@@ -278,7 +280,8 @@ def outside(option: Option) -> list[object]:
 @pytest.mark.parametrize("option", ALL, ids=name_of)
 def test_wrong_values_get_one_sentence_with_what_is_allowed(option: Option) -> None:
     nothing = [] if option.optional else [None]
-    wrong = [each for each in WRONG[option.type] if option.path != "optimizer.arguments" or not isinstance(each, dict)]
+    takes_mapping = option.path in ("optimizer.arguments", "scheduler_arguments")
+    wrong = [each for each in WRONG[option.type] if not (takes_mapping and isinstance(each, dict))]
     for value in [*wrong, *outside(option), *nothing]:
         found = sentences(around(option, value))
         path = option.path.replace("*", "0")

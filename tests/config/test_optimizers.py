@@ -71,7 +71,7 @@ def test_adafactor_defaults_to_no_momentum() -> None:
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
-        ("os.system", "give a class of torch.optim, pytorch_optimizer or bitsandbytes.optim"),
+        ({"name": "custom", "target": "os"}, "give a class with its module"),
         ({"name": "custom", "target": "torch.optim.Adagrad", "arguments": "lr = 1"}, "set learning_rate"),
         (
             {"name": "custom", "target": "torch.optim.Adagrad", "arguments": "__import__('os')"},

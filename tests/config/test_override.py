@@ -86,6 +86,7 @@ def test_the_data_is_completed_and_not_modified() -> None:
         ("=3", "write name=value"),
         ("lerning_rate=1", "did you mean learning_rate?"),
         ("lr=1", "did you mean learning_rate?"),
+        ("num_processes=2", "did you mean world_size?"),
         ("concepts.0.pth=x", "did you mean concepts.0.path?"),
         ("optimizer.beta=1", "did you mean optimizer.betas?"),
         ("optimizer.momentum=1", "is not a setting of adamw; only of sgd"),

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from modules.config import ConfigError
+from modules.config import ConfigError, validate
 from modules.config.imported_code import CodeFile
-from modules.config.trusted_code import VARIABLE, CodeNotTrusted, allow_family, is_trusted, require_trusted, trust_code
+from modules.config.trusted_code import (
+    VARIABLE,
+    CodeNotTrusted,
+    allow_code,
+    allow_family,
+    foreign_classes,
+    is_trusted,
+    require_trusted,
+    trust_code,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -105,3 +116,32 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         (tmp_path / "folder.py").mkdir(exist_ok=True)
         with pytest.raises(ConfigError, match=fault):
             allow_family(str(tmp_path / name), trust=True, ask=None)
+
+
+def test_a_class_of_another_package_is_asked_about_before_it_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "their_steps"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "small.py").write_text(
+        "import os\nimport torch\n\nos.environ['THEIRS_RAN'] = '1'\n\n\nclass Small(torch.optim.SGD):\n    pass\n\n\n"
+        "class Halving(torch.optim.lr_scheduler.StepLR):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("THEIRS_RAN", raising=False)
+    given = {"optimizer": "their_steps.small.Small", "scheduler": "their_steps.small.Halving"}
+    config = validate({**given, "scheduler_arguments": "step_size = 2"}, "a test")
+    optimizers = importlib.import_module("modules.training.optim.optimizers")
+    for use in (partial(allow_code, config, trust=False, ask=None), partial(optimizers.check_optimizer, config, None)):
+        with pytest.raises(
+            CodeNotTrusted, match=r"optimizer\.target is the Python file '\S+small\.py' \(which imports"
+        ):
+            use()
+    assert "THEIRS_RAN" not in os.environ
+    asked: list[str] = []
+    allow_code(config, trust=False, ask=lambda described: not asked.append(described))
+    assert len(asked) == 1, "the scheduler is of the same file"
+    optimizers.check_optimizer(config, None)
+    importlib.import_module("modules.training.optim.own_schedule").check_scheduler(config, None, None)
+    assert not foreign_classes(validate({"optimizer": "torch.optim.Adagrad", "scheduler": "linear"}, "a test"))

@@ -192,3 +192,10 @@ def test_early_stopping_needs_validation_data(tmp_path: Path) -> None:
     code, run = train_alone(config)
     assert code == 2
     assert "early_stopping_patience is 2, but there is no validation data" in run.failure(0)
+
+
+def test_a_file_for_another_version_is_told_what_its_names_are_now(tmp_path: Path) -> None:
+    file = tmp_path / "older.py"
+    file.write_text("from modules.families._pipeline_spec import PipelineSpec\n")
+    with pytest.raises(ConfigError, match=r"written for another Tandem.*spec.*is now a record of facts"):
+        family_class(str(file))

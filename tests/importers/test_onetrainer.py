@@ -218,3 +218,22 @@ def test_lokr_and_oft(tmp_path: Path) -> None:
     assert (config.lora_algorithm, config.lora_rank, config.lokr_factor, config.lora_dropout) == ("lokr", 4, 8, 0)
     config = imported(tmp_path, LORA, peft_type="OFT_2", oft_block_size=64).config
     assert (config.lora_algorithm, config.oft_block_size) == ("oft", 64)
+
+
+def test_a_fork_with_our_names_keeps_its_settings_for_several_gpus(tmp_path: Path) -> None:
+    own: dict[str, object] = {
+        "enable_multi_gpu": True,
+        "distributed_backend": "gloo",
+        "world_size": 4,
+        "use_torchrun": False,
+        "distributed_data_loading": False,
+        "initial_port": "12399",
+        "node_rank": 1,
+        "num_nodes": 2,
+        "master_addr": "10.0.0.1",
+    }
+    file = tmp_path / "preset.json"
+    file.write_text(json.dumps({"training_method": "LORA", "base_model_name": "a/b", "multi_gpu": False, **own}))
+    found = import_file(file)
+    assert {**found.config.model_dump(include=set(own)), "initial_port": "12399"} == own
+    assert not {item.source for item in found.report.not_imported} & set(own)

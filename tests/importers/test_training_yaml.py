@@ -167,3 +167,47 @@ def test_early_stopping_that_is_off_is_off(tmp_path: Path) -> None:
 def test_other_files_are_not_taken_for_one(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match="no supported trainer has these settings"):
         imported(tmp_path, text)
+
+
+def test_tags_of_programs_are_names_and_arguments_in_groups_are_taken(tmp_path: Path) -> None:
+    text = """
+criterion: !pyobject __main__.compute_loss
+parallel: {world_size: 3, rank: null, master_addr: localhost, master_port: "12355", output_device: null}
+training:
+  path: out/run
+  num_epochs: 50
+  optimizer_type: !pyobject torch.optim.AdamW
+  optimizer_args: []
+  optimizer_kwargs: {lr: 0.001, weight_decay: 0.00005}
+  lr_scheduler_type: !!python/name:torch.optim.lr_scheduler.CosineAnnealingLR
+  lr_scheduler_kwargs: {eta_min: !number 0.0001}
+  num_workers: 4
+  pin_memory: true
+  drop_last: true
+  prefetch_factor: 3
+  checkpoint_at: 10
+data: {val_dir: images, train_dir: images}
+validation: {pin_memory: true, drop_last: false, validator: {device: cuda}}
+testing: {num_workers: 2, drop_last: true, tester: {device: cuda}}
+early_stopping: {type: DefaultEarlyStopping, args: [], kwargs: {patience: 5}}
+"""
+    (tmp_path / "images").mkdir()
+    found = imported(tmp_path, text)
+    config = found.config
+    assert (config.optimizer.name, config.optimizer.keywords()["weight_decay"]) == ("adamw", 5e-5)
+    assert (config.learning_rate, config.scheduler, config.min_learning_rate_factor) == (1e-3, "cosine", 0.1)
+    assert (config.loader_workers, config.pin_memory, config.drop_last, config.prefetch_factor) == (4, True, True, 3)
+    assert (config.backup_every, config.runs_dir) == (Interval(10, "epochs"), str(tmp_path / "out/run"))
+    assert (config.early_stopping_patience, config.world_size, config.initial_port) == (5, 3, 12355)
+    named = {source.partition(" ")[0] for source in reasons(found)}
+    assert named == {"criterion", "testing.num_workers", "testing.drop_last"}
+
+
+def test_another_class_of_torch_is_that_class_with_its_arguments(tmp_path: Path) -> None:
+    text = "data: {batch_size: 2}\ntraining: {optimizer: torch.optim.Adagrad}\noptimizer: {lr: 0.1, lr_decay: 0.01}"
+    found = imported(tmp_path, text)
+    optimizer = found.config.optimizer
+    assert (optimizer.class_path(), optimizer.keywords()) == ("torch.optim:Adagrad", {"lr_decay": 0.01})
+    assert found.config.learning_rate == 0.1
+    scheduler = imported(tmp_path, "data: {batch_size: 2}\ntraining: {scheduler: torch.optim.lr_scheduler.StepLR}")
+    assert "count optimizer steps, not epochs" in reasons(scheduler)["training.scheduler (line 2)"]

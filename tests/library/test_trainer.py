@@ -31,6 +31,7 @@ from tests.library.trainer_programs import (
     absolute_error,
     adagrad,
     failing_loss,
+    halving,
     make_model,
     squared_error,
 )
@@ -293,7 +294,9 @@ def test_the_batch_size_is_found_without_training(tmp_path: Path) -> None:
         searching.find_batch_size(2.0)
 
 
-@pytest.mark.parametrize(("name", "meant"), [("val_data", "validation_data"), ("collate_fn", "collate")])
+@pytest.mark.parametrize(
+    ("name", "meant"), [("val_data", "validation_data"), ("collate_fn", "collate"), ("scheduler_fn", "scheduler")]
+)
 def test_a_name_of_another_library_is_told_ours(tmp_path: Path, name: str, meant: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is no argument and no setting; did you mean {meant}"):
         trainer(tmp_path, make_model(), **{name: None})
@@ -314,6 +317,21 @@ def test_an_optimizer_of_ones_own_steps_as_it_does_in_torch(tmp_path: Path) -> N
         optimizer.zero_grad()
         squared_error(expected, batch).mean().backward()
         optimizer.step()
+    assert same(model, expected, rtol=1e-12)
+
+
+def test_a_scheduler_of_ones_own_is_stepped_as_in_torch(tmp_path: Path) -> None:
+    model, expected = make_model(), make_model()
+    everything: dict[str, Any] = {"batch_size": SAMPLES, "global_batch_size": SAMPLES, "max_grad_norm": None}
+    trainer(tmp_path, model, optimizer=adagrad, scheduler=halving, **everything).fit()
+    batch = torch.utils.data.default_collate([Sums()[index] for index in range(SAMPLES)])
+    optimizer = adagrad(list(expected[2].parameters()), 0.02)  # type: ignore[index]
+    scheduler = halving(optimizer)
+    for _ in range(4):
+        optimizer.zero_grad()
+        squared_error(expected, batch).mean().backward()
+        optimizer.step()
+        scheduler.step()
     assert same(model, expected, rtol=1e-12)
 
 

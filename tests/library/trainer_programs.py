@@ -94,3 +94,8 @@ def failing_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 def adagrad(parameters: Any, learning_rate: float) -> torch.optim.Optimizer:
     """An optimizer of the program's own."""
     return torch.optim.Adagrad(parameters, learning_rate, lr_decay=0.01)
+
+
+def halving(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.StepLR:
+    """A scheduler of the program's own."""
+    return torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)

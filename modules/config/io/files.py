@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 from modules import files
 from modules.config.all_faults import all_faults
 from modules.config.errors import ConfigError
+from modules.config.io.composition import compose
 from modules.config.io.migrations import ambiguous_settings, migrate
 from modules.config.io.text_formats import Data, read_json, read_yaml, write_json, write_yaml
 from modules.config.options import sections_of
@@ -53,8 +55,25 @@ def write_config_text(path: str | Path, text: str) -> None:
 
 
 def read_data(path: str | Path, warn: Callable[[str], object] = log.warning) -> Data:
-    """The settings in a file, migrated to the current version but not yet validated; raises ConfigError."""
-    shown, data = files.printable(path), parse(path, read_text(Path(path)))
+    """The settings in a file and in those that it includes, migrated to the current version but not yet validated;
+    raises ConfigError."""
+    return compose(Path(path), partial(_read_one, warn=warn))
+
+
+def config_files(path: str | Path) -> list[Path]:
+    """The files that a config is made of, each as often as it is read; raises ConfigError."""
+    found: list[Path] = []
+
+    def read(file: Path) -> Data:
+        found.append(file)
+        return _read_one(file, lambda sentence: None)
+
+    compose(Path(path), read)
+    return found
+
+
+def _read_one(path: Path, warn: Callable[[str], object]) -> Data:
+    shown, data = files.printable(path), parse(path, read_text(path))
     migrated = migrate(data, shown)
     for sentence in ambiguous_settings(data, shown):
         warn(sentence)

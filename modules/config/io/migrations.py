@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 
 from pydantic import TypeAdapter, ValidationError
 
+from modules.config.aliases import FORMER_NAMES
 from modules.config.errors import ConfigError
 from modules.config.explain import format_value
 from modules.config.io.text_formats import Data
-from modules.config.names import FORMER_NAMES
+from modules.config.sections.optimizer import with_scheduler_settings
 from modules.config.train_config import VERSION
 
 
@@ -19,7 +20,7 @@ def migrate(data: Data, source: str) -> Data:
     Raises ConfigError if the version is invalid or newer than this program.
     """
     if "version" not in data:
-        return {**_expand_names(data), "version": VERSION}
+        return {**with_scheduler_settings(_expand_names(data)), "version": VERSION}
     version = data["version"]
     if isinstance(version, bool) or not isinstance(version, int) or version < 0:
         raise ConfigError(
@@ -32,7 +33,7 @@ def migrate(data: Data, source: str) -> Data:
         )
     for step in range(version, VERSION):
         data = MIGRATIONS[step](data)
-    return {**data, "version": VERSION}
+    return {**with_scheduler_settings(data), "version": VERSION}
 
 
 def ambiguous_settings(data: Mapping[str, object], source: str) -> list[str]:

@@ -11,6 +11,7 @@ from modules.config.io.files import dump
 from modules.config.io.text_formats import Data, read_yaml
 from modules.config.names import known_names, nearest_path, optimizers_with
 from modules.config.options import Option, find_option
+from modules.config.sections.optimizer import with_scheduler_settings
 from modules.config.sections.optimizers import by_name
 from modules.config.train_config import TrainConfig
 
@@ -23,7 +24,7 @@ def override(data: Mapping[str, object], assignments: Iterable[str]) -> Data:
     Choosing another optimizer drops the settings of the previous one; it is applied first, so that the order of
     the assignments does not matter.
     """
-    result: Data = {**dump(TrainConfig()), **deepcopy(dict(data))}
+    result: Data = {**dump(TrainConfig()), **with_scheduler_settings(deepcopy(dict(data)))}
     if isinstance(result["optimizer"], str):
         result["optimizer"] = by_name(result["optimizer"])
     pairs = [_split(assignment) for assignment in assignments]

@@ -12,7 +12,7 @@ from pathlib import Path
 from modules import ROOT
 from modules.config.errors import ConfigError
 from modules.config.file_access import require_own
-from modules.config.io.files import READERS, load_config, read_data, save_config, validate
+from modules.config.io.files import READERS, config_files, load_config, read_data, save_config, validate
 from modules.config.io.override import override
 from modules.config.io.text_formats import Data
 from modules.config.names import nearest
@@ -44,6 +44,14 @@ def resolve_config(source: str | None = None, overrides: Iterable[str] = (), pre
     assignments = list(overrides)
     data = _read_source(source, presets)
     return validate(override(data, assignments) if assignments else data, source or "The settings", assignments)
+
+
+def composition(source: str, presets: Path = PRESETS) -> list[Path]:
+    """The files that a config or preset is made of; none for a Python file. Raises ConfigError."""
+    if Path(source).suffix == ".py":
+        return []
+    is_file = Path(source).suffix.lower() in READERS or os.path.exists(source)
+    return config_files(source if is_file else _file(source, presets))
 
 
 def preset_names(folder: Path = PRESETS) -> list[str]:

@@ -41,12 +41,16 @@ def read_json(text: str) -> object:
     return data
 
 
-def read_yaml(text: str) -> object:
-    """Parse YAML 1.2; only true and false are booleans, dates stay text. Raises ValueError naming the line."""
+def read_yaml(text: str, *, tags: bool = False) -> object:
+    """Parse YAML 1.2; only true and false are booleans, dates stay text. Raises ValueError naming the line.
+
+    With `tags`, values of types that are programs' own are read as what is written: `!pyobject a.b.C` is "a.b.C". No
+    object is made.
+    """
     if len(text) > LARGEST_YAML:
         raise ValueError(f"YAML of more than {LARGEST_YAML >> 10} KiB takes too long to read; write it as JSON")
     try:
-        data: object = yaml.load(text, Loader=_Loader)
+        data: object = yaml.load(text, Loader=_TagLoader if tags else _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         position = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -217,6 +221,21 @@ class _Loader(_Parser):
             if isinstance(key, yaml.ScalarNode):
                 seen.add(str(key.value))
         return super().construct_mapping(node, deep)
+
+
+def _untagged(loader: SafeConstructor, node: yaml.Node) -> object:
+    """A value as if it had no tag; `!!python/name:a.b.C`, whose value is in the tag, is "a.b.C"."""
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_sequence(node, deep=True)
+    if isinstance(node, yaml.MappingNode):
+        return loader.construct_mapping(node, deep=True)
+    return str(node.value) or node.tag.rpartition(":")[2]
+
+
+class _TagLoader(_Loader):
+    """Reads values with tags of programs as text, lists and groups."""
+
+    yaml_constructors = {**_Loader.yaml_constructors, None: _untagged}  # noqa: RUF012
 
 
 def _write_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, Literal
 
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
+from modules.config.keywords import keywords_text, parse_keywords
 from modules.config.patterns import parse_number_patterns
 from modules.config.section import Section, setting
-from modules.config.sections.optimizers import OPTIMIZERS, AdamW, AnyOptimizer, by_name
+from modules.config.sections.optimizers import CLASS_NAME, OPTIMIZERS, AdamW, AnyOptimizer, by_name
 
 MAX_FACTOR: Final = 10_000.0
+_SCHEDULER_KEYS: Final = {"name", "target", "arguments"}
+_STEP_LR: Final = "torch.optim.lr_scheduler.StepLR"
 _FACTOR_KEYS: Final = {"pattern", "factor"}
 
 
@@ -39,12 +43,31 @@ class OptimizerSettings(Section):
         le=10,
         resume="warn",
     )
-    scheduler: Literal["constant", "linear", "cosine", "cosine_with_restarts", "polynomial"] = setting(
+    scheduler: Literal["constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "custom"] = setting(
         "constant",
         title="Learning-rate schedule",
         help="How the learning rate changes over the run. constant: stays the same. linear: falls evenly. "
         "cosine: falls slowly at the start and at the end. cosine_with_restarts: falls and jumps back several times. "
-        "polynomial: falls along a curve of the power you choose.",
+        "polynomial: falls along a curve of the power you choose. custom: a scheduler class, or what your own file or "
+        "program builds.",
+        resume="warn",
+    )
+    scheduler_target: str = setting(
+        "",
+        title="Scheduler class",
+        help="A scheduler of torch.optim.lr_scheduler or pytorch_optimizer, such as torch.optim.lr_scheduler.StepLR. "
+        "It counts optimizer steps, not epochs, and begins after the warm-up. One of another installed package runs "
+        "after you have allowed its code. Empty: what build_scheduler of the family's own file returns, or the "
+        "scheduler that a program gives to Trainer.",
+        depends_on="scheduler=custom",
+        resume="warn",
+    )
+    scheduler_arguments: str = setting(
+        "",
+        title="Arguments of the scheduler",
+        help="NAME = VALUE, separated by commas, such as step_size = 1000, gamma = 0.5; numbers of steps are optimizer "
+        "steps. Empty: the defaults of the class.",
+        depends_on="scheduler=custom",
         resume="warn",
     )
     warmup_steps: int = setting(
@@ -119,6 +142,18 @@ class OptimizerSettings(Section):
         resume="warn",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _scheduler_in_short(cls, data: Any) -> Any:
+        """Accept `scheduler: torch.optim.lr_scheduler.StepLR` and {name, target, arguments}."""
+        return with_scheduler_settings(data) if isinstance(data, Mapping) else data
+
+    @field_validator("scheduler_arguments", mode="before")
+    @classmethod
+    def _arguments_as_text(cls, value: object) -> object:
+        """Accept a mapping."""
+        return keywords_text(value) if isinstance(value, dict) else value
+
     @field_validator("learning_rate_factors", mode="before")
     @classmethod
     def _factors_as_text(cls, value: object) -> object:
@@ -137,6 +172,37 @@ class OptimizerSettings(Section):
         if isinstance(value, dict) and "name" not in value:
             return {"name": AdamW().name, **value}
         return value
+
+
+def with_scheduler_settings(data: Mapping[str, Any]) -> dict[str, Any]:
+    """`data` with each setting of a scheduler by itself, which may be given as {name, target, arguments} or as the name
+    of a class."""
+    given = data.get("scheduler")
+    if isinstance(given, Mapping) and given.keys() <= _SCHEDULER_KEYS:
+        named = given.get("name", "custom" if given.get("target") else "constant")
+        inner = {f"scheduler_{name}": given[name] for name in ("target", "arguments") if name in given}
+        return {**data, "scheduler": named, **inner}
+    if isinstance(given, str) and "." in given:
+        return {**data, "scheduler": "custom", "scheduler_target": given}
+    return dict(data)
+
+
+def scheduler_rules(settings: OptimizerSettings) -> list[tuple[str, str]]:
+    """What is wrong with the class of a scheduler and its arguments: pairs of a setting and the rest of a sentence."""
+    target, arguments = settings.scheduler_target, settings.scheduler_arguments
+    try:
+        given = parse_keywords(arguments)
+    except ValueError as error:
+        return [("scheduler_arguments", f"is {arguments!r}, {error}")]
+    if settings.scheduler != "custom":
+        return []
+    if target and not CLASS_NAME.fullmatch(target):
+        return [("scheduler_target", f"is {target!r}; give a class with its module, such as {_STEP_LR}")]
+    if given and not target:
+        return [("scheduler_arguments", f"is {arguments!r}, but scheduler_target names no class that takes it")]
+    if reserved := given.keys() & {"optimizer", "last_epoch"}:
+        return [("scheduler_arguments", f"has {min(reserved)}, which Tandem gives itself; leave it out")]
+    return []
 
 
 def parse_learning_rate_factors(text: str) -> list[tuple[str, float]]:

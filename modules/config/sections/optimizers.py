@@ -14,7 +14,8 @@ from modules.config.section import Section, broken_rules, setting
 Beta = Annotated[float, Field(ge=0, lt=1)]
 PositiveBeta = Annotated[float, Field(gt=0, lt=1)]
 
-_CLASS: Final = re.compile(r"(torch\.optim|pytorch_optimizer|bitsandbytes\.optim)(\.[A-Za-z]\w*)+")
+CLASS_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
+KNOWN_CLASS: Final = re.compile(r"(torch\.optim|pytorch_optimizer|bitsandbytes\.optim)(\.[A-Za-z]\w*)+")
 BETAS: Final = (
     "Decay rates of the running averages: first of the gradient (momentum), then of its square. Closer to 1 is "
     "smoother and slower to react."
@@ -354,8 +355,9 @@ class Custom(Optimizer):
     target: str = setting(
         "",
         title="Class",
-        help="A class of torch.optim, pytorch_optimizer or bitsandbytes.optim, such as torch.optim.Adagrad. Empty: "
-        "what build_optimizer of the family's own file returns, or the optimizer that a program gives to Trainer.",
+        help="A class of torch.optim, pytorch_optimizer or bitsandbytes.optim, such as torch.optim.Adagrad. One of "
+        "another installed package runs after you have allowed its code. Empty: what build_optimizer of the family's "
+        "own file returns, or the optimizer that a program gives to Trainer.",
         resume="fixed",
     )
     arguments: str = setting(
@@ -383,12 +385,8 @@ class Custom(Optimizer):
 
     @model_validator(mode="after")
     def _class_and_arguments_are_known(self) -> Self:
-        if self.target and not _CLASS.fullmatch(self.target):
-            fault = (
-                f"is {self.target!r}; give a class of torch.optim, pytorch_optimizer or bitsandbytes.optim, such as "
-                "torch.optim.Adagrad. One from elsewhere is returned by build_optimizer in a family's own file, or is "
-                "given to Trainer"
-            )
+        if self.target and not CLASS_NAME.fullmatch(self.target):
+            fault = f"is {self.target!r}; give a class with its module, such as torch.optim.Adagrad"
             raise broken_rules([("target", fault)])
         try:
             given = self.keywords()

@@ -28,6 +28,7 @@ from modules.importers.readers import (
     non_empty_text,
     number,
     optional_number,
+    positive_integer,
     precision,
     resolution_side,
 )
@@ -107,6 +108,12 @@ def _backups(values: Values) -> list[Assignment]:
             why="OneTrainer keeps all backups, Tandem the newest: set backups_kept or backups_kept_every",
         )
     ]
+
+
+def _several_gpus(values: Values) -> list[Assignment]:
+    """OneTrainer's own switch, or that of forks with settings for several machines, which is as here."""
+    key = "multi_gpu" if values["enable_multi_gpu"] is None else "enable_multi_gpu"
+    return [Assignment("enable_multi_gpu", boolean(values[key]), keys=(key,))]
 
 
 def _recomputed(values: Values) -> list[Assignment]:
@@ -202,7 +209,15 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     CombinedRule({"rolling_backup": False, "rolling_backup_count": 3}, "backups_kept", _backups),
     Rule("output_model_destination", "run_name", "models/model.safetensors", _name, optional=True),
     Rule("tensorboard", "tensorboard", True, boolean),
-    Rule("multi_gpu", "enable_multi_gpu", False, boolean),
+    CombinedRule({"multi_gpu": False, "enable_multi_gpu": None}, "enable_multi_gpu", _several_gpus),
+    Rule("distributed_backend", "distributed_backend", None, non_empty_text, optional=True),
+    Rule("world_size", "world_size", None, positive_integer, optional=True),
+    Rule("use_torchrun", "use_torchrun", None, boolean, optional=True),
+    Rule("distributed_data_loading", "distributed_data_loading", None, boolean, optional=True),
+    Rule("initial_port", "initial_port", None, integer, optional=True),
+    Rule("node_rank", "node_rank", None, integer, optional=True),
+    Rule("num_nodes", "num_nodes", None, integer, optional=True),
+    Rule("master_addr", "master_addr", None, non_empty_text, optional=True),
     Rule("device_indexes", "device_ids", "", device_ids),
     OPTIMIZER_RULE,
 )  # fmt: skip

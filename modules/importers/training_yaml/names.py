@@ -31,6 +31,8 @@ _INNER_SECTIONS: Final = {
     ("model", "optimizer"): "optimizer",
     ("model", "scheduler"): "scheduler",
     ("model", "lr_scheduler"): "scheduler",
+    **{("training", f"{name}_kwargs"): "optimizer" for name in ("optimizer", "optim")},
+    **{("training", f"{name}_kwargs"): "scheduler" for name in ("scheduler", "lr_scheduler")},
     ("callbacks", "early_stopping"): "early_stopping",
     ("callbacks", "model_checkpoint"): "checkpoint",
 }
@@ -47,6 +49,8 @@ def canonical(data: Mapping[str, object], table: Table) -> Iterator[tuple[str, s
     """(the table's name, the name in the file, the value) of each setting, in the order of the file."""
     for written, value in _with_callbacks(flatten(data)):
         parts = [part for part in written.lower().split(".") if part not in _WRAPPERS]
+        if written.lower().rpartition(".")[2] in _WRAPPERS and not value:
+            continue  # no arguments
         parts[0:1] = [_SECTION_OF.get(part, part) for part in parts[0:1]] if len(parts) > 1 else parts[0:1]
         if isinstance(value, _OfCallback):
             parts, value = [value.section, parts[-1]], value.value

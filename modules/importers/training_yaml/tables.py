@@ -11,6 +11,7 @@ from modules.importers.training_yaml import values
 
 _LAUNCH = "Tandem starts its processes itself, and tells each which one it is"
 _TEST = "a concept of the kind test is measured at the end, on the weights that are saved"
+_ALL = "every image is measured, in the order of the folder"
 _CODE = "the model family decides; write a family of your own for another one (docs/custom_models.md)"
 _AUGMENT = (
     "set horizontal_flip and color_jitter of the concept, and family_options such as crop_padding and rand_augment"
@@ -33,6 +34,7 @@ _OTHER_NAMES: Mapping[str, Iterable[str]] = {
         "data.batch_size_per_gpu", "training.batch_size_per_gpu", "data.train.batch_size",
     ),
     "data.num_workers": ("num_workers", "data.workers", "training.num_workers", "data.n_workers"),
+    **{f"data.{name}": (name, f"training.{name}") for name in values.LOADER},
     "data.image_size": ("data.img_size", "data.input_size", "data.resolution", "data.size", "data.crop_size",
                         "model.image_size", "model.input_size"),
     "data.validation_split": ("data.val_split", "data.valid_split", "data.val_ratio", "validation.split"),
@@ -48,12 +50,14 @@ _OTHER_NAMES: Mapping[str, Iterable[str]] = {
     "training.learning_rate": ("learning_rate", "lr", "training.lr", "training.base_lr", "optimizer.lr",
                                "optimizer.learning_rate", "training.optimizer.lr", "training.optimizer.learning_rate"),
     "training.optimizer": ("optimizer", "optimizer.name", "optimizer.type", "training.optimizer.name",
-                           "training.optimizer.type"),
+                           "training.optimizer.type", "training.optimizer_type", "training.optim_type"),
+    "training.optimizer_args": ("optimizer.args",),
     **{
         f"optimizer.{name}": (f"training.{name}", f"training.optimizer.{name}") for name in values.OPTIMIZER
     },
     "training.scheduler": ("scheduler", "training.lr_scheduler", "scheduler.name", "scheduler.type",
-                           "training.scheduler.name", "training.scheduler.type"),
+                           "training.scheduler.name", "training.scheduler.type", "training.scheduler_type",
+                           "training.lr_scheduler_type"),
     "training.warmup_steps": ("scheduler.warmup_steps", "training.scheduler.warmup_steps"),
     "training.warmup_epochs": ("scheduler.warmup_epochs", "training.scheduler.warmup_epochs"),
     "training.min_lr": ("scheduler.min_lr", "scheduler.eta_min", "training.scheduler.min_lr",
@@ -99,12 +103,13 @@ _OTHER_NAMES: Mapping[str, Iterable[str]] = {
     "early_stopping.restore_best": ("early_stopping.restore_best_weights",),
     "checkpoint.dir": ("checkpoint.save_dir", "checkpoint.path", "checkpoint.output_dir", "checkpoint.dirpath",
                        "output_dir", "save_dir", "training.save_dir", "training.output_dir",
-                       "training.default_root_dir",
+                       "training.default_root_dir", "training.path", "training.output_path",
                        "experiment.output_dir",
                        "experiment.save_dir"),
     "checkpoint.save_every": (
         "checkpoint.interval", "checkpoint.save_interval", "checkpoint.every_n_epochs", "checkpoint.save_freq",
-        "checkpoint.frequency", "training.save_every", "training.save_period", "training.save_interval",
+        "checkpoint.frequency", "training.checkpoint_at", "training.checkpoint_every", "training.save_every",
+        "training.save_period", "training.save_interval",
     ),
     "checkpoint.save_every_steps": ("checkpoint.every_n_steps", "checkpoint.every_n_train_steps",
                                     "checkpoint.save_steps"),
@@ -223,6 +228,13 @@ TABLE = Table(
         Unsupported("parallel.timeout", "set step_timeout_s"),
         Unsupported("validation.enabled", "set validate_every", default=True),
         Unsupported("validation.batch_size data.val_batch_size testing.batch_size", "Tandem uses batch_size"),
+        Unsupported("validation.drop_last validation.shuffle testing.drop_last testing.shuffle", _ALL, default=False),
+        Unsupported("validation.pin_memory testing.pin_memory", "set pin_memory, for all loaders", default=True),
+        Unsupported("testing.num_workers", "the test has the loader of the validation"),
+        Unsupported(
+            "validation.validator.device testing.tester.device", "Tandem uses the device of the training",
+            default="cuda",
+        ),
         Unsupported("testing.enabled", _TEST, default=True),
         Unsupported("testing.*", _TEST),
         Unsupported("checkpoint.save_last", "the last backup is always kept", default=True),
@@ -234,6 +246,12 @@ TABLE = Table(
         Unsupported("logging.dir logging.log_dir logging.path", "the run's folder contains the log"),
         Unsupported("logging.*", common.MONITOR),
         Unsupported("wandb wandb.* logging.wandb.*", common.MONITOR),
+        Unsupported(
+            "early_stopping.type", "Tandem ends after early_stopping_patience validations without improvement",
+            default="DefaultEarlyStopping",
+        ),
+        Unsupported("training.optimizer_args", "give them by name, as optimizer_kwargs"),
+        Unsupported("parallel.output_device", _LAUNCH),
         Unsupported("early_stopping.verbose training.verbosity training.verbose", common.MONITOR),
     ),
     renamed={other: name for name, others in _OTHER_NAMES.items() for other in others},

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from modules.config.explain import format_value
+from modules.config.keywords import keywords_text
 from modules.config.run_names import sanitize_run_name
 from modules.importers import common
 from modules.importers.optimizers import argument_assignments, optimizer_assignments
@@ -30,13 +31,20 @@ from modules.importers.rules import (
 )
 
 FOLDERS = {"data.train_dir": "train", "data.val_dir": "validation", "data.test_dir": "test"}
-OPTIMIZER = ("weight_decay", "momentum", "nesterov", "betas", "eps", "fused", "foreach")
+OPTIMIZER = (
+    *("weight_decay", "momentum", "nesterov", "betas", "eps", "fused", "foreach", "amsgrad", "maximize", "dampening"),
+    *("lr_decay", "initial_accumulator_value", "rho", "alpha", "centered", "momentum_decay", "lambd", "t0"),
+)
+LOADER = ("pin_memory", "persistent_workers", "prefetch_factor", "drop_last", "shuffle")
+_OF_TORCH = {  # classes that Tandem has no optimizer of its own for
+    name.lower(): name for name in ("Adadelta", "Adagrad", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
+}
 OPTIMIZER_KEYS = dict.fromkeys(("training.optimizer", *(f"optimizer.{name}" for name in OPTIMIZER)))
 SMALL = "the residual network for small images has this name here"
 _SMALL_RESNET = re.compile(r"(?:cifar_?)?resnet_?(20|32|44|56|110)")
 _PRECISION_WORDS = {"16-mixed": "fp16", "bf16-mixed": "bf16", "32": "fp32", "16": "fp16", "32-true": "fp32"}
 
-schedule = choice(
+_schedule = choice(
     {
         **dict.fromkeys(("none", "constant", "constantlr"), "constant"),
         **dict.fromkeys(("linear", "linearlr"), "linear"),
@@ -45,7 +53,8 @@ schedule = choice(
                         "cosine_with_restarts"),
         **dict.fromkeys(("polynomial", "poly", "polynomiallr"), "polynomial"),
     },
-    "Tandem has constant, linear, cosine, cosine_with_restarts and polynomial; set scheduler",
+    "Tandem has constant, linear, cosine, cosine_with_restarts and polynomial; set scheduler: one of them, or a class "
+    "such as torch.optim.lr_scheduler.StepLR, whose scheduler_arguments count optimizer steps, not epochs",
 )  # fmt: skip
 backend = choice({"nccl": "nccl", "gloo": "gloo"}, "Tandem uses nccl or gloo; set distributed_backend")
 _MODES = choice(
@@ -61,6 +70,11 @@ _MODES = choice(
 )  # fmt: skip
 
 _DIRECTIONS = choice({"min": "min", "max": "max", "auto": "auto"}, "it is min or max; set early_stopping_mode")
+
+
+def schedule(value: object) -> object:
+    """The schedule of a name or of a class, with or without its module."""
+    return _schedule(str(value).rpartition(".")[2])
 
 
 def model(values: Values) -> list[Assignment]:
@@ -137,6 +151,12 @@ def optimizer(values: Values) -> list[Assignment]:
     given = {name: values[f"optimizer.{name}"] for name in OPTIMIZER if values[f"optimizer.{name}"] is not None}
     if values["training.optimizer"] in EMPTY_VALUES:
         return argument_assignments("adamw", given, "optimizer.")
+    name = str(values["training.optimizer"])
+    if (of_torch := _OF_TORCH.get(name.lower().removeprefix("torch.optim."))) is not None:
+        target = f"torch.optim.{of_torch}"
+        found = [Assignment("optimizer", {"name": "custom", "target": target}, keys=("training.optimizer",))]
+        keys = tuple(f"optimizer.{name}" for name in given)
+        return [*found, Assignment("optimizer.arguments", keywords_text(given), keys=keys)] if given else found
     return optimizer_assignments(values["training.optimizer"], given, "training.optimizer", "optimizer.")
 
 

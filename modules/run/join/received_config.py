@@ -8,7 +8,7 @@ from modules import __version__
 from modules.config import ConfigError, TrainConfig, override, validate
 from modules.config.io.migrations import migrate
 from modules.config.io.text_formats import Data
-from modules.config.trusted_code import allow_family
+from modules.config.trusted_code import allow_code
 from modules.files import printable
 from modules.machine import hostname
 from modules.run.join.allowed_paths import OWN_FOLDERS, Ask, check_paths, path_settings
@@ -90,4 +90,4 @@ def check_family(config: TrainConfig, join_line: JoinLine, welcome: Welcome, hos
             "Copy the family's file and those that it imports from there; if it is in another place here, use --set "
             "family=FILE",
         )
-    allow_family(config.family, trust=join_line.trust_code, ask=ask)
+    allow_code(config, trust=join_line.trust_code, ask=ask)

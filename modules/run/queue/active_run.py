@@ -14,7 +14,7 @@ import psutil
 
 from modules import ROOT
 from modules.config import save_config
-from modules.config.trusted_code import allow_family
+from modules.config.trusted_code import allow_code
 from modules.files import FileFault, read_json
 from modules.run.endings import ENDINGS
 from modules.run.exit_codes import FINISHED, INTERRUPTED, PAUSED, TERMINATED
@@ -70,7 +70,7 @@ class ActiveRun:
         a machine that is not in the list any more.
         """
         config = queue.load(entry)
-        allow_family(config.family, trust=False, ask=None)
+        allow_code(config, trust=False, ask=None)
         find_hosts(entry.hosts)
         folder = queue.run_folder(entry)
         if entry.started is None:

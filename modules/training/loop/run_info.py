@@ -10,7 +10,7 @@ from torch import nn
 
 from modules.checkpoint import StoredState
 from modules.config import TrainConfig, end_of_run
-from modules.config.schedules import learning_rate_factor, long_warmup
+from modules.config.schedules import learning_rate_factor, long_warmup, own_scheduler_note
 from modules.data.loading.progress import Progress
 from modules.distributed import ClusterInfo, RankGroup, cluster_lines, cluster_warnings, device_name
 from modules.machine import hostname
@@ -119,13 +119,14 @@ def summary(components: Components, world_size: int) -> list[str]:
         f"{components.config.precision}; effective batch {plan.global_batch_size}, "
         f"{components.total_steps:,} steps, {components.data.order.steps_per_epoch:,} per epoch."
     )
+    schedule = own_scheduler_note(components.config)
     end = end_of_run(components.config, components.data.order.steps_per_epoch)
     method = method_summary(components.family, components.config, weights)
     groups = (group.summary(plan.learning_rate) for group in components.groups)
     notes = components.family.base_model_notes(components.config)
     batch_norm = batch_norm_note(weights.model, components.config, components.device, world_size)
     last = (_idle_warning(components), weights.summary(), batch_norm, plan.explanation)
-    lines = (first, end, *notes, method, *groups, *last)
+    lines = (first, end, schedule, *notes, method, *groups, *last)
     return [line for line in lines if line]
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from modules.checkpoint import Rotation
-from modules.config import ConfigError, TrainConfig
+from modules.config import ConfigError, TrainConfig, total_steps
+from modules.config.schedules import warmup_steps
 from modules.distributed import RankGroup, SharedFolderGroups, Weights
 from modules.families._family import Family, SampleRequest
 from modules.monitoring import Report
@@ -26,6 +27,7 @@ from modules.training.methods.submodules import SubmoduleGroup, submodule_groups
 from modules.training.optim.ema import Ema, decay_for_batch
 from modules.training.optim.fused_backward import FusedBackward
 from modules.training.optim.optimizers import GuardedStep, build_optimizer
+from modules.training.optim.own_schedule import OwnSchedule, scheduler_of
 from modules.training.optim.parameter_groups import parameter_groups, without_decay
 from modules.training.optim.per_parameter_step import PerParameterStep, optimizer_weights
 from modules.training.optim.schedule_free import ScheduleFreeWeights
@@ -92,6 +94,7 @@ def build_components(
     family.offload_frozen()
     weights = parallelism.wrap_model(family)
     groups, guarded_step = _optimization(config, family, weights, precision, ranks.world_size)
+    steps = total_steps(config, data.order.steps_per_epoch)
     return Components(
         config=config,
         folder=folder,
@@ -103,6 +106,9 @@ def build_components(
         groups=groups,
         data=data,
         guarded_step=guarded_step,
+        schedule=_own_schedule(
+            config, family, guarded_step, [plan.learning_rate * each.learning_rate_factor for each in groups], steps
+        ),
         fused_backward=FusedBackward(guarded_step, weights) if config.fused_backward else None,
         ema=_average(config, weights, batch) if config.ema else None,
         schedule_free=ScheduleFreeWeights.of(guarded_step.optimizer, weights),
@@ -133,6 +139,18 @@ def _optimization(
     if config.stochastic_rounding or config.fused_backward:
         per_parameter = PerParameterStep(optimizer, weights.local, held, config.seed, weights.rows)
     return groups, GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm, per_parameter, world_size)
+
+
+def _own_schedule(
+    config: TrainConfig, family: Family, guarded_step: GuardedStep, learning_rates: list[float], steps: int
+) -> OwnSchedule | None:
+    """That of a scheduler which is none of Tandem's, checked over a run of `steps`. Raises ConfigError."""
+    build = scheduler_of(config, family.own_scheduler(config))
+    if build is None:
+        return None
+    schedule = OwnSchedule(build, guarded_step.optimizer, learning_rates, warmup_steps(config, steps))
+    schedule.check(steps)
+    return schedule
 
 
 def _average(config: TrainConfig, weights: Weights, global_batch_size: int) -> Ema:

@@ -26,6 +26,7 @@ from modules.training.methods.lora_from import check_lora_from
 from modules.training.methods.method import prepare
 from modules.training.methods.submodules import check_submodules
 from modules.training.optim.optimizers import check_optimizer
+from modules.training.optim.own_schedule import check_scheduler
 from modules.training.state.early_stopping import LOSS, keeps_best
 
 SWITCHES = ("enable_gradient_checkpointing", "activation_checkpointing_enable")  # diffusers' and transformers'
@@ -72,6 +73,7 @@ def check_available(config: TrainConfig) -> type[Family]:
     check_submodules(kind, config)
     check_lora_from(config)
     check_optimizer(config, kind.own_optimizer(config))
+    check_scheduler(config, kind.own_scheduler(config), kind.own_optimizer(config))
     return kind
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -20,6 +18,7 @@ from modules.config import ConfigError, ResumeError, TrainConfig
 from modules.distributed import HostCopy, Weights
 from modules.files import printable
 from modules.run.folder.error_help import explain_exception
+from modules.training.optim.named_class import named_class
 from modules.training.optim.per_parameter_step import PerParameterStep
 
 OwnOptimizer: TypeAlias = Callable[[Any, float], torch.optim.Optimizer]  # of parameters and learning rate
@@ -75,22 +74,11 @@ def build_optimizer(
 
 def _class_of(path: str) -> type[Any]:
     """The class at "module:Class". Raises ConfigError if it is no optimizer, or one that is not trained with here."""
-    module_name, name = path.split(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(f"optimizer.target: {module_name} cannot be imported: {error}") from error
-    kind = getattr(module, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
-        close = get_close_matches(name, dir(module), 1)
-        raise ConfigError(
-            f"optimizer.target: {module_name} has no optimizer {name}",
-            f"Did you mean {module_name}.{close[0]}?" if close else "See its documentation for their names",
-        )
+    kind = named_class(path.replace(":", "."), "optimizer.target", torch.optim.Optimizer, "optimizer")
     closure = inspect.signature(kind.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ConfigError(
-            f"optimizer.target: {name} calls the loss several times in a step, which Tandem does not do",
+            f"optimizer.target: {kind.__name__} calls the loss several times in a step, which Tandem does not do",
             "Choose one whose step() needs no closure",
         )
     return kind

@@ -19,6 +19,7 @@ from modules.training.methods.submodules import SubmoduleGroup
 from modules.training.optim.ema import Ema
 from modules.training.optim.fused_backward import FusedBackward
 from modules.training.optim.optimizers import GuardedStep, set_learning_rate
+from modules.training.optim.own_schedule import OwnSchedule
 from modules.training.optim.schedule_free import ScheduleFreeWeights
 from modules.training.state.plan import Plan
 
@@ -37,6 +38,7 @@ class Components:
     groups: list[SubmoduleGroup]  # of the optimizer, in its order
     data: Dataset
     guarded_step: GuardedStep
+    schedule: OwnSchedule | None  # of the learning rate, if it is none of Tandem's
     fused_backward: FusedBackward | None
     ema: Ema | None
     schedule_free: ScheduleFreeWeights | None  # of an optimizer that averages the weights
@@ -57,6 +59,8 @@ class Components:
 
     def set_learning_rate(self, step: int) -> float:
         """Set that of the step after `step` steps for every group; returns the run's."""
+        if self.schedule is not None:
+            return self.plan.learning_rate * self.schedule.apply(step)
         learning_rate = self.plan.learning_rate * learning_rate_factor(step, self.total_steps, self.config)
         factors = [group.learning_rate_factor for group in self.groups]
         set_learning_rate(self.guarded_step.optimizer, learning_rate, factors)

@@ -60,6 +60,13 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "custom": {
         "optimizer": {"name": "custom", "target": "torch.optim.NAdam", "arguments": "decoupled_weight_decay = true"},
+        "scheduler": {
+            "name": "custom",
+            "target": "torch.optim.lr_scheduler.CosineAnnealingWarmRestarts",
+            "arguments": "T_0 = 3",
+        },
+        "warmup_steps": 2,
+        "learning_rate_factors": "first = 0.5",
         "family_options": MOST,
     },
     "lion": {

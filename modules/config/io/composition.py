@@ -1,0 +1,129 @@
+"""Configs of several files: `include: base.yaml`, or a list `defaults:` as Hydra has it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from modules.config.errors import ConfigError
+from modules.config.explain import format_value
+from modules.config.io.text_formats import Data
+from modules.config.sections.optimizers import AdamW, by_name
+from modules.files import printable
+
+INCLUDE, DEFAULTS = "include", "defaults"
+_SELF: Final = "_self_"  # in `defaults`: where the file's own settings come
+_GROUPS: Final = ("optimizer", "family_options")  # settings with settings inside, which a folder may have files for
+_MOST_FILES: Final = 100
+_SUFFIXES: Final = (".yaml", ".yml", ".json")
+
+
+class _Part(NamedTuple):
+    name: str  # of a file, or _self_
+    group: str = ""  # the setting that its content is
+    setting: str = DEFAULTS  # that names it
+
+
+def compose(file: Path, read: Callable[[Path], Data]) -> Data:
+    """The settings of a file on top of those of the files that it names, in their order; `read` gives those of one.
+
+    Paths are relative to the file that names them, and end in the folder of `file` or below. Groups are merged, lists
+    replaced, and another optimizer takes no settings of the former. Raises ConfigError for a circle or a wrong name.
+    """
+    return _composed(file, read, None, (), [])
+
+
+def _composed(
+    file: Path, read: Callable[[Path], Data], root: Path | None, above: tuple[Path, ...], counted: list[Path]
+) -> Data:
+    counted.append(file)
+    if len(counted) > _MOST_FILES:
+        raise ConfigError(
+            f"{printable(counted[0])} is made of more than {_MOST_FILES} files", "Put some of them together"
+        )
+    data = read(file)
+    own = {name: value for name, value in data.items() if name not in (INCLUDE, DEFAULTS)}
+    if len(own) == len(data):
+        return data
+    place = Path(os.path.realpath(file))
+    if place in above:
+        circle = " -> ".join(each.name for each in (*above[above.index(place) :], place))
+        raise ConfigError(f"{printable(file)} includes itself: {circle}", "Take one of these lines away")
+    root = root or Path(os.path.realpath(file.parent))
+    found: Data = {}
+    for part in _parts(file, data):
+        if part.name == _SELF:
+            found = _merged(found, own)
+            continue
+        inner = _composed(_located(file, part, root), read, root, (*above, place), counted)
+        if part.group:
+            inner = {part.group: {name: value for name, value in inner.items() if name != "version"}}
+        found = _merged(found, inner)
+    return found
+
+
+def _parts(file: Path, data: Mapping[str, object]) -> Iterator[_Part]:
+    """In the order in which each takes precedence over those before it."""
+    included = data.get(INCLUDE) or []
+    for name in included if isinstance(included, list) else [included]:
+        if not isinstance(name, str) or "\0" in name:
+            raise _wrong(file, INCLUDE, name)
+        yield _Part(name, setting=INCLUDE)
+    entries = data.get(DEFAULTS) or []
+    if not isinstance(entries, list):
+        raise _wrong(file, DEFAULTS, entries)
+    for entry in [*entries, *([] if _SELF in entries else [_SELF])]:
+        if isinstance(entry, str) and "\0" not in entry:
+            yield _Part(entry)
+        elif isinstance(entry, dict) and len(entry) == 1:
+            [(group, names)] = entry.items()
+            for name in names if isinstance(names, list) else [] if names is None else [names]:
+                if not isinstance(name, str) or "\0" in name or " " in group:  # such as `override hydra/launcher`
+                    raise _wrong(file, DEFAULTS, entry)
+                yield _Part(f"{group}/{name}", group if group in _GROUPS else "")
+        else:
+            raise _wrong(file, DEFAULTS, entry)
+
+
+def _wrong(file: Path, setting: str, value: object) -> ConfigError:
+    example = "base.yaml" if setting == INCLUDE else "[base, optimizer: lion, _self_]"
+    return ConfigError(
+        f"{printable(file)}: {setting} has {format_value(value)}, which names no file",
+        f"Give files beside it, such as {setting}: {example}",
+    )
+
+
+def _located(file: Path, part: _Part, root: Path) -> Path:
+    """The file that a part means, with one of the endings of configs if it is written without."""
+    path = file.parent / part.name
+    names = [path] if path.suffix.lower() in _SUFFIXES else [Path(f"{path}{suffix}") for suffix in _SUFFIXES]
+    found = next((each for each in names if each.is_file()), names[0])
+    if os.path.isabs(part.name) or not Path(os.path.realpath(found)).is_relative_to(root):
+        raise ConfigError(
+            f"{printable(file)}: {part.setting} names {part.name!r}, which is not in {printable(root)}",
+            "Give a file in the folder of the config or below it",
+        )
+    if not found.is_file():
+        raise ConfigError(
+            f"{printable(file)}: {part.setting} names {part.name!r}, and there is no file {printable(found)}",
+            "Correct the name; it is relative to this file",
+        )
+    return found
+
+
+def _merged(below: Data, above: Mapping[str, object]) -> Data:
+    found = dict(below)
+    for name, given in above.items():
+        value = by_name(given) if name == "optimizer" and isinstance(given, str) else given
+        former = found.get(name)
+        is_same = isinstance(value, dict) and isinstance(former, dict) and _is_same_kind(former, value)
+        found[name] = _merged(former, value) if is_same else value  # type: ignore[arg-type]
+    return found
+
+
+def _is_same_kind(former: Mapping[str, object], value: Mapping[str, object]) -> bool:
+    """Whether settings go together: those of another optimizer do not, which is adamw without a name."""
+    name = former.get("name", AdamW().name)
+    return value.get("name", name) == name
