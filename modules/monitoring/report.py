@@ -182,12 +182,14 @@ class RunReport:
         self,
         name: str,
         loss: float,
+        deviation: float,
         step: int,
         metrics: Mapping[str, float] = MappingProxyType({}),
         by_class: Mapping[str, float] = MappingProxyType({}),
         confusion: Sequence[Sequence[int]] = (),
     ) -> None:
-        """The loss on held-out images with fixed noise and timesteps; `name` is "validation" or "test".
+        """The mean loss of held-out images with fixed noise and timesteps, and its standard deviation over them; `name`
+        is "validation" or "test".
 
         `metrics` are numbers such as the accuracy, from 0 to 1; `by_class` is the accuracy of each class; `confusion`
         counts the samples of each class (row) by prediction.
@@ -197,14 +199,14 @@ class RunReport:
         }
         if confusion:
             more["confusion"] = [list(row) for row in confusion]
-        self._events.write("validation", set=name, loss=loss, step=step, **more)
+        self._events.write("validation", set=name, loss=loss, deviation=deviation, step=step, **more)
         self._final.add_validation(name, loss, metrics)
         scalars = {f"{metric}/{name}": value for metric, value in metrics.items()}
         for viewer in self._viewers:
             viewer.add_scalars({f"loss/{name}": loss, **scalars}, step)
         shown = (f", {printable(each).replace('_', ' ')} {_shown(each, value)}" for each, value in metrics.items())
         listed = "".join(shown)
-        self.note(f"Step {step}: {name} loss {loss:.5g}{listed}.")
+        self.note(f"Step {step}: {name} loss {loss:.5g} ± {deviation:.2g}{listed}.")
         if by_class:
             lowest = sorted(by_class.items(), key=lambda item: item[1])[:_LOWEST_CLASSES]
             self.note(f"  lowest: {', '.join(f'{printable(name)} {value:.1%}' for name, value in lowest)}")

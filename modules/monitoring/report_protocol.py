@@ -53,6 +53,7 @@ class Report(Protocol):
         self,
         name: str,
         loss: float,
+        deviation: float,
         step: int,
         metrics: Mapping[str, float] = ...,
         by_class: Mapping[str, float] = ...,

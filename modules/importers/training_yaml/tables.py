@@ -32,6 +32,7 @@ _OTHER_NAMES: Mapping[str, Iterable[str]] = {
         "batch_size", "training.batch_size", "data.train_batch_size", "training.train_batch_size",
         "data.batch_size_per_gpu", "training.batch_size_per_gpu", "data.train.batch_size",
     ),
+    "validation.batch_size": ("data.val_batch_size",),
     "data.num_workers": ("num_workers", "data.workers", "training.num_workers", "data.n_workers"),
     "data.image_size": ("data.img_size", "data.input_size", "data.resolution", "data.size", "data.crop_size",
                         "model.image_size", "model.input_size"),
@@ -191,6 +192,8 @@ TABLE = Table(
         Rule("parallel.node_rank", "node_rank", None, integer, optional=True),
         Rule("parallel.master_addr", "master_addr", None, str, optional=True),
         Rule("parallel.master_port", "initial_port", None, integer, optional=True),
+        Rule("validation.batch_size", "validation_batch_size", None, integer, optional=True),
+        Rule("validation.num_workers", "validation_workers", None, integer, optional=True),
         common.interval("validate_every", {"validation.every": "epochs", "validation.every_steps": "steps"}),
         common.interval(
             "backup_every", {"checkpoint.save_every": "epochs", "checkpoint.save_every_steps": "steps"}
@@ -222,7 +225,7 @@ TABLE = Table(
         Unsupported("parallel.rank parallel.local_rank parallel.init_method parallel.dist_url", _LAUNCH),
         Unsupported("parallel.timeout", "set step_timeout_s"),
         Unsupported("validation.enabled", "set validate_every", default=True),
-        Unsupported("validation.batch_size data.val_batch_size testing.batch_size", "Tandem uses batch_size"),
+        Unsupported("testing.batch_size", "the test is measured like a validation: set validation_batch_size"),
         Unsupported("testing.enabled", _TEST, default=True),
         Unsupported("testing.*", _TEST),
         Unsupported("checkpoint.save_last", "the last backup is always kept", default=True),

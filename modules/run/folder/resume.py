@@ -92,13 +92,13 @@ def newest_run(runs_dir: Path, family: str | None = None) -> str:
             f"{other_owner(RunFolder(newest).config_file)}",
             f"To continue it all the same, name it: --run_name {newest.name}",
         )
-    newest = max(own, key=_last_activity).name
     same = [folder for folder in own if family in (None, _family(folder))]
     if not same:
+        newest = max(own, key=_last_activity)
         raise ResumeError(
-            f"resume: no run in {str(runs_dir)!r} trains {family!r}; the newest, {newest}, trains "
-            f"{_family(runs_dir / newest)!r}",
-            f"To continue it, omit --config, or name it: --run_name {newest}",
+            f"resume: no run in {str(runs_dir)!r} trains {family!r}; the newest, {newest.name}, trains "
+            f"{_family(newest)!r}",
+            f"To continue it, omit --config, or name it: --run_name {newest.name}",
         )
     return max(same, key=_last_activity).name
 
