@@ -43,7 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
         return tandem(["train", "--resume", options.resume, *given, *trust])
     given = settings(options)
     if not any(setting.startswith(("concepts", "family=")) for setting in given):
-        print("--data is missing: the folder with one folder of images for each class (--help says more).", file=sys.stderr)
+        print(
+            "--data is missing: a folder with one folder of images for each class (see --help).",
+            file=sys.stderr,
+        )
         return 2
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "config.json")

@@ -70,7 +70,9 @@ class Files:
         """Edit a copy of a preset; a demo's images are drawn first, if they are missing."""
         if lacks_images(name):
             self._state.say("Drawing the images of the demo…")
-            self._state.background.run(partial(draw_images, name), lambda drawn: self._open_preset(name), self._state.say)
+            self._state.background.run(
+                partial(draw_images, name), lambda drawn: self._open_preset(name), self._state.say
+            )
         else:
             self._open_preset(name)
 

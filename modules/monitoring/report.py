@@ -174,6 +174,10 @@ class RunReport:
             self._tensorboard.flush()
         self._events.write("backing_up", step=step)
 
+    def sync_events(self) -> None:
+        """Before a backup is written: the steps before it survive a loss of power. May be called from any thread."""
+        self._events.sync()
+
     def backup(self, folder: Path, step: int) -> None:
         """A backup is complete; may be called from any thread."""
         self._events.write("backup", path=str(folder.absolute()), step=step)

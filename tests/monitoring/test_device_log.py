@@ -92,8 +92,8 @@ def test_flops_of_a_cpu_are_no_part_of_the_last_line() -> None:
     log.add(1, {"rank": 1, "model_tflops": 2.0, "peak_percent": 40.0, "allocated_mib": 512.0})
     assert log.lines() == [
         "Rank 0 on average: RAM of the process 0.5 (max 0.5) GiB.",
-        "Rank 1 on average: model 2 (max 2) TFLOP/s, of the measured peak 40 (max 40)%, allocated by torch 0.5 (max 0.5) "
-        "GiB.",
+        "Rank 1 on average: model 2 (max 2) TFLOP/s, of the measured peak 40 (max 40)%, allocated by torch 0.5 "
+        "(max 0.5) GiB.",
     ]
 
 

@@ -63,9 +63,7 @@ def evaluate(context: ActionContext, name: str, steps: list[StepSamples]) -> dic
     return {**_report(context, name, mean, deviation, counts), LOSS: mean}
 
 
-def _report(
-    context: ActionContext, name: str, loss: float, deviation: float, counts: Counts
-) -> Mapping[str, float]:
+def _report(context: ActionContext, name: str, loss: float, deviation: float, counts: Counts) -> Mapping[str, float]:
     """Add the counts of all ranks on rank 0, and report what they say, which is returned; its images are saved as
     step-NNNNNN-SET-TITLE.png among the samples."""
     has_counts = context.ranks.all_reduce(float(len(counts))) > 0  # a rank without samples has none itself

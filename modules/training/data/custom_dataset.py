@@ -72,9 +72,7 @@ def prepare_custom_dataset(
         examples=None,
         order=order,
         loader=loader,
-        validation=item_steps(
-            validation, np.concatenate([held_out, _numbered(own_validation)]), config.seed, size
-        ),
+        validation=item_steps(validation, np.concatenate([held_out, _numbered(own_validation)]), config.seed, size),
         test=item_steps(test, _numbered(test), config.seed, size),
         unreadable=UnreadableImages(len(items), ranks, report, problems_file, []),
     )

@@ -49,7 +49,7 @@ def test_running_training_blocks_resume(tmp_path: Path) -> None:
 def test_the_newest_run_of_the_family_is_resumed(tmp_path: Path) -> None:
     shapes = RunFolder.create(TrainConfig(runs_dir=str(tmp_path), run_name="shapes", family="pixel_diffusion"))
     asked = TrainConfig(runs_dir=str(tmp_path), family="classifier")
-    with pytest.raises(ResumeError, match="no run in .* trains 'classifier'; the newest, shapes, trains 'pixel_diff"):
+    with pytest.raises(ResumeError, match=r"no run in .* trains 'classifier'; the newest, shapes, trains 'pixel_diff"):
         folder_to_resume(asked, "latest")
     pets = RunFolder.create(TrainConfig(runs_dir=str(tmp_path), run_name="pets", family="classifier"))
     os.utime(shapes.config_file, (2e9, 2e9))

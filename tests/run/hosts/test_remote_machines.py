@@ -105,7 +105,7 @@ def test_a_machine_joins_at_the_address_from_which_ssh_reaches_it(
     def joins_at(settings: str, **config: str) -> str:
         (tmp_path / "settings").write_text(settings)
         machines = RemoteMachines([BETA], tmp_path / "log", lambda _: None)
-        machines.start(TrainConfig(**config), "10.8.0.5:12356", TOKEN)
+        machines.start(TrainConfig.model_validate(config), "10.8.0.5:12356", TOKEN)
         machines.finish(60.0)
         (address,) = re.findall(r"--join [\"']*([^\s\"']+)", (tmp_path / "asked").read_text())
         return address
