@@ -92,7 +92,8 @@ def newest_run(runs_dir: Path, family: str | None = None) -> str:
             f"{other_owner(RunFolder(newest).config_file)}",
             f"To continue it all the same, name it: --run_name {newest.name}",
         )
-    same = [folder for folder in own if family in (None, _family(folder))]
+    # a family of the user's own may be given by another path than before
+    same = [folder for folder in own if family is None or Path(_family(folder)).name == Path(family).name]
     if not same:
         newest = max(own, key=_last_activity)
         raise ResumeError(

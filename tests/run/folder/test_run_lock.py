@@ -55,6 +55,8 @@ def test_the_newest_run_of_the_family_is_resumed(tmp_path: Path) -> None:
     os.utime(shapes.config_file, (2e9, 2e9))
     assert folder_to_resume(asked, "latest") == pets
     assert newest_run(tmp_path) == "shapes"
+    RunFolder.create(TrainConfig(runs_dir=str(tmp_path), run_name="own", family="examples/own.py"))
+    assert newest_run(tmp_path, "own.py") == "own"
 
 
 @pytest.mark.slow
