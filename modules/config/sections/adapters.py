@@ -48,7 +48,7 @@ class AdapterSettings(Section):
         help="Tensors of the LoRA file that Tandem cannot train, such as biases, are left out, and named at the start. "
         "Off: such a file is refused.",
         advanced=True,
-        depends_on="lora_from",
+        depends_on="method=lora & lora_from",
         resume="warn",
     )
     lora_algorithm: Literal["lora", "loha", "lokr", "oft"] = setting(
