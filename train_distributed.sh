@@ -16,7 +16,7 @@ The first start sets up .venv. Relative paths refer to the current folder.
   ./train_distributed.sh                              the demo on every GPU
   ./train_distributed.sh 2 my_run.yaml                two GPUs
   ./train_distributed.sh all demo --set epochs=2      override a setting of the config
-  ./train_distributed.sh --resume latest              continue the newest run from its newest backup
+  ./train_distributed.sh --resume latest              continue the newest run, whatever it trains, from its newest backup
 END
 }
 
@@ -42,20 +42,18 @@ all) ;;
 esac
 [ $# -eq 0 ] || shift
 
-config=demo
 case ${1:-} in
-'' | -*) ;;
-*)
-    config=$1
-    shift
+'' | -*)
+    case " $* " in
+    *' --resume'*) ;; # the config of that run
+    *) set -- --config demo "$@" ;;
+    esac
     ;;
+*) set -- --config "$@" ;;
 esac
 
 "$root/scripts/setup.sh" || exit
 python=$root/.venv/bin/python
-if [ "$config" = demo ]; then
-    "$python" "$root/scripts/make_demo_data.py" || exit
-fi
 # Without a GPU, training would use one process.
 if [ "$gpus" = all ] && ! has_gpu; then
     gpus=2
@@ -63,4 +61,4 @@ fi
 if [ "$gpus" != all ]; then
     set -- --set "world_size=$gpus" "$@"
 fi
-exec "$python" "$root/scripts/train.py" --multi_gpu --config "$config" "$@"
+exec "$python" "$root/scripts/train.py" --multi_gpu "$@"

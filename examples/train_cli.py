@@ -41,10 +41,17 @@ def main(arguments: list[str] | None = None) -> int:
     if options.resume is not None:  # the settings of that run, and those given now
         given = [part for setting in settings(options) for part in ("--set", setting)]
         return tandem(["train", "--resume", options.resume, *given, *trust])
+    given = settings(options)
+    if not any(setting.startswith(("concepts", "family=")) for setting in given):
+        print(
+            "--data is missing: a folder with one folder of images for each class (see --help).",
+            file=sys.stderr,
+        )
+        return 2
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "config.json")
         try:
-            save_config(resolve_config(None, ["family=classifier", *settings(options)]), file)
+            save_config(resolve_config(None, ["family=classifier", *given]), file)
         except TandemError as error:
             print(f"Training did not start: {error}", file=sys.stderr)
             return error.exit_code

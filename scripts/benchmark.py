@@ -19,6 +19,7 @@ from modules.run.benchmark.records import MOST_STEPS, BenchmarkRequest, Benchmar
 from modules.run.benchmark.start import BenchmarkStopped, cases_of, run_benchmark
 from modules.run.benchmark.tables import compared_lines, differences, result_lines
 from modules.run.console import echo, warn
+from modules.run.demo_images import draw_missing_images
 from modules.run.exit_codes import BAD_CONFIG, FAILED, FINISHED, INTERRUPTED
 from modules.run.hosts.host_list import named_hosts, resolve_with_hosts
 
@@ -69,6 +70,7 @@ def measure(options: argparse.Namespace) -> int:
     hosts = named_hosts(options.hosts)
     config = resolve_with_hosts(options.config, [*options.set, *flags], len(hosts))
     allow_code(config, trust=options.trust_code)
+    draw_missing_images(options.config, config)
     request = BenchmarkRequest(options.steps, options.warm_up)
     cases = cases_of(config, options.ranks, options.batch_sizes)
 

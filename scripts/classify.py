@@ -135,17 +135,22 @@ def classifier_config(given: Path) -> TrainConfig:
 
 
 def load_classifier(config: TrainConfig) -> Classifier:
-    """On the GPU if there is one, ready to classify. Raises ConfigError if it is another kind of model."""
+    """On the GPU if there is one, ready to classify.
+
+    Raises ConfigError if it is another kind of model, TrainingError if its weights are not finite.
+    """
     import torch
 
     from modules.families._by_name import family_class
     from modules.families.classifier import Classifier
+    from modules.training.step.finite_weights import check_weights
 
     kind = family_class(config.family)
     if not issubclass(kind, Classifier):
         raise ConfigError(f"The model is of the family {config.family!r}, which does not classify images.")
     family = kind.load(config)
     family.model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    check_weights(config, family, family.model)
     return family
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from modules.checkpoint.formats.file_types import FileType
 
 FORMATS = ("single_file", "diffusers", "kohya", "embedding", "dtype")
-SOME = 3  # tensors that are named
 EXAMPLES = """examples:
   a diffusers folder to a single file of half the size:
     python scripts/convert.py runs/cats/model cats.safetensors --to single_file --dtype fp16
@@ -169,13 +168,9 @@ def convert(source: Path, out: Path, options: argparse.Namespace) -> None:
 
 def tell_of_loras(files: Sequence[Path], left_out: Sequence[str] | None) -> None:
     """Print what was assumed of LoRA files, and which of their tensors were left out."""
-    from modules.checkpoint.formats import assumed_alpha
+    from modules.checkpoint.formats import assumed_alpha, left_out_sentence
 
-    notes = [assumed_alpha(file) for file in files]
-    if left_out:
-        more = ", ..." if len(left_out) > SOME else ""
-        count = f"{len(left_out)} tensors are" if len(left_out) > 1 else "One tensor is"
-        notes.append(f"{count} left out: {', '.join(left_out[:SOME])}{more}.")
+    notes = [*map(assumed_alpha, files), left_out_sentence(left_out or ())]
     for note in filter(None, notes):
         print(f"Note: {note}", file=sys.stderr)
 

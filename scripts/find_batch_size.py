@@ -18,6 +18,7 @@ from modules.config.io.batch_size_line import set_batch_size
 from modules.run.batch_size.records import SearchRequest
 from modules.run.batch_size.start import SearchEnded, find_batch_size
 from modules.run.console import echo
+from modules.run.demo_images import draw_missing_images
 from modules.run.exit_codes import BAD_CONFIG, FINISHED, INTERRUPTED
 from modules.run.hosts.host_list import named_hosts, resolve_with_hosts
 
@@ -33,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         hosts = named_hosts(options.hosts)
         config = resolve_with_hosts(options.config, [*options.set, *flags], len(hosts))
         allow_code(config, trust=options.trust_code)
+        draw_missing_images(options.config, config)
         request = SearchRequest(options.memory_target, options.memory_limit_gb)
         result = find_batch_size(config, request, echo, hosts)
         for line in ("", *result.lines(config)):

@@ -31,6 +31,7 @@ prepare_program()
 from modules.config import ConfigError, TandemError, TrainConfig
 from modules.config.file_access import set_file_access
 from modules.run.console import echo, warn
+from modules.run.demo_images import draw_missing_images
 from modules.run.exit_codes import BAD_CONFIG, INTERRUPTED
 from modules.run.hosts.host_list import named_hosts, resolve_with_hosts
 from modules.run.hosts.stop_from_stdin import stop_at_line_of_stdin
@@ -68,6 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
         if rank_env is not None:
             return as_rank(rank_env, config, options)
         allow_code(config, trust=options.trust_code)
+        draw_missing_images(options.config, config)
         with raise_on_stop_signals():
             report = start_preflight(
                 config,

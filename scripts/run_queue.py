@@ -20,6 +20,7 @@ from modules.config import ConfigError
 from modules.config.file_access import set_file_access
 from modules.files import printable
 from modules.run.console import echo
+from modules.run.demo_images import draw_missing_images
 from modules.run.exit_codes import FINISHED
 from modules.run.hosts.host_list import named_hosts, resolve_with_hosts
 from modules.run.queue.entries import MOST_ENTRIES, Entry, parse_devices
@@ -137,6 +138,7 @@ def add_entry(options: argparse.Namespace) -> int:
     hosts = [host.name for host in named_hosts(options.hosts)]
     config = resolve_with_hosts(options.config, [*options.set, *named], len(hosts))
     allow_code(config, trust=options.trust_code)  # nobody can be asked at night
+    draw_missing_images(options.config, config)
     queue = RunQueue(options.runs_dir or config.runs_dir)
     devices = None if options.devices is None else parse_devices(options.devices)
     entry = queue.add(config, devices, hosts=hosts, first=options.first)

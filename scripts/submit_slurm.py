@@ -19,6 +19,7 @@ from modules.config import ConfigError, TandemError, TrainConfig, preset_names, 
 from modules.config.file_access import set_file_access
 from modules.run import RunFolder
 from modules.run.console import echo
+from modules.run.demo_images import draw_missing_images
 from modules.run.folder.resume import LATEST, folder_to_resume
 from modules.run.folder.run_folder import not_writable_error
 from modules.run.slurm.layout import SlurmRequest, pluralize
@@ -33,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         set_file_access()
         config = config_of(options)
         allow_code(config, trust=options.trust_code)
+        draw_missing_images(options.config, config)
         request = request_of(options, config)
         jobs = plan_jobs(config, request)
         from modules.training.loop.checks import check_startable  # torch takes seconds to import, so this comes last

@@ -26,6 +26,7 @@ from modules.config.io.presets import composition
 from modules.machine import visible_gpus
 from modules.run import BAD_CONFIG, LaunchPlan, RunFolder
 from modules.run.console import echo
+from modules.run.demo_images import draw_missing_images
 from modules.run.exit_codes import INTERRUPTED
 from modules.run.folder.failures import record_start_failure
 from modules.run.folder.folder_guard import remove_unstarted_run
@@ -84,6 +85,8 @@ def main(arguments: list[str] | None = None) -> int:
             rank_env = launched_rank_env(os.environ, config.initial_port)
             check_rank(config, options, rank_env)
             allow_code(config, trust=options.trust_code, may_ask=rank_env is None)
+            if rank_env is None or rank_env.rank == 0:  # the others wait for the run folder
+                draw_missing_images(options.config, config)
             if options.verify_parity:
                 from modules.training.studies.parity import verify_parity
 

@@ -2,7 +2,7 @@
 $root = Split-Path -Parent $PSScriptRoot
 $python = Join-Path $root '.venv\Scripts\python.exe'
 $gpus = 'all'
-$config = 'demo'
+$config = @('--config', 'demo')
 $options = [System.Collections.ArrayList]@($args)
 
 if ($options.Count -gt 0 -and ("$($options[0])" -in '-h', '--help' -or -not "$($options[0])".StartsWith('-'))) {
@@ -20,16 +20,13 @@ if ($gpus -notmatch '^(all|[1-9][0-9]*)$') {
     exit 2
 }
 if ($options.Count -gt 0 -and -not "$($options[0])".StartsWith('-')) {
-    $config = $options[0]
+    $config = '--config', $options[0]
     $options.RemoveAt(0)
 }
+elseif ("$options" -match '(^| )--resume') { $config = @() } # the config of that run
 
 & (Join-Path $PSScriptRoot 'setup.ps1')
 if ($LASTEXITCODE -ne 0) { exit $LASTEXITCODE }
-if ($config -eq 'demo') {
-    & $python (Join-Path $PSScriptRoot 'make_demo_data.py')
-    if ($LASTEXITCODE -ne 0) { exit $LASTEXITCODE }
-}
 # Without a GPU, training would use one process.
 if ($gpus -eq 'all') {
     & $python -c 'import sys; from modules.machine import visible_gpus; sys.exit(not visible_gpus())'
@@ -37,5 +34,5 @@ if ($gpus -eq 'all') {
 }
 $processes = @()
 if ($gpus -ne 'all') { $processes = '--set', "world_size=$gpus" }
-& $python (Join-Path $PSScriptRoot 'train.py') --multi_gpu --config $config @processes @options
+& $python (Join-Path $PSScriptRoot 'train.py') --multi_gpu @processes @config @options
 exit $LASTEXITCODE

@@ -31,7 +31,10 @@ _KINDS: Final = {"train": "", "validation": "for validation", "test": "for testi
 
 # The settings that also apply to data sets that a family brings itself.
 _OF_OWN_DATA: Final = frozenset(
-    ("validation_split", "loader_workers", "prefetch_factor", "persistent_workers", "pin_memory", "drop_last")
+    (
+        *("validation_split", "validation_batch_size", "validation_workers"),
+        *("loader_workers", "prefetch_factor", "persistent_workers", "pin_memory", "drop_last"),
+    )
 )
 
 ALL_IMAGES: Final = "All images"
@@ -73,7 +76,10 @@ class Section(FormSection):
         Card("Cache", ("cache_dir", "cache_latents", "cache_only", "cache_batch_size"), 0),
         Card(
             "Data loading",
-            ("loader_workers", "prefetch_factor", "persistent_workers", "pin_memory", "drop_last"),
+            (
+                *("loader_workers", "prefetch_factor", "persistent_workers", "pin_memory", "drop_last"),
+                *("validation_batch_size", "validation_workers"),
+            ),
             0,
         ),
     )

@@ -21,6 +21,7 @@ from app.windows.faults import show_faults
 from modules.config import ConfigError, TrainConfig
 from modules.config.io.files import read_data
 from modules.files import printable
+from modules.run.demo_images import draw_images, is_demo, lacks_images
 
 ENDINGS = (".yaml", ".yml", ".json")
 CONTROL_NAME = "Cmd" if sys.platform == "darwin" else "Ctrl"
@@ -67,11 +68,23 @@ class Files:
         self.confirm_unsaved(partial(import_settings, self._window, self._state))
 
     def open_preset(self, name: str) -> None:
-        """Edit a copy of a preset."""
+        """Edit a copy of a preset; a demo's images are drawn first, if they are missing."""
+        if lacks_images(name):
+            self._state.say("Drawing the images of the demo…")
+            self._state.background.run(
+                partial(draw_images, name), lambda drawn: self._open_preset(name), self._state.say
+            )
+        else:
+            self._open_preset(name)
+
+    def _open_preset(self, name: str) -> None:
         try:
             self._state.draft.open_preset(name)
         except ConfigError as error:
             self._show_error("Cannot open this file", str(error))
+            return
+        if is_demo(name):
+            self._state.say("The demo is ready: press Train.")
 
     def show_open_menu(self, widget: tk.Misc) -> None:
         """Show the menu with Open and the recent files."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tkinter as tk
 from collections.abc import Callable
 
@@ -13,10 +11,6 @@ from app.widgets import icons, theme
 from app.widgets.buttons import Button, Style, frame, text
 from app.widgets.clickable import ClickableRow
 from app.windows.dialog import Dialog
-from modules import ROOT
-from modules.config import ConfigError
-
-DEMO_SCRIPT = ROOT / "scripts" / "make_demo_data.py"
 
 
 def show_welcome(parent: tk.Misc, state: AppState, files: Files, open_presets: Callable[[], object]) -> tk.Toplevel:
@@ -30,13 +24,8 @@ def show_welcome(parent: tk.Misc, state: AppState, files: Files, open_presets: C
     status = text(dialog.body, "F1 lists the keyboard shortcuts.", "small", colour=theme.MUTED)
 
     def demo() -> None:
-        status.configure(text="Generating the demo images…")
-        state.background.run(run_demo_script, lambda done: open_demo(), lambda why: status.configure(text=why))
-
-    def open_demo() -> None:
         dialog.close()
         files.open_preset("demo")
-        state.say("The demo is ready: press Train.")
 
     def presets() -> None:
         dialog.close()
@@ -80,13 +69,3 @@ def show_welcome(parent: tk.Misc, state: AppState, files: Files, open_presets: C
             dialog.window.after_idle(button.focus_set)
     status.pack(anchor="w", pady=(theme.px(12), 0))
     return dialog.show()
-
-
-def run_demo_script() -> None:
-    """Generate the demo data set, unless it exists. Raises ConfigError."""
-    done = subprocess.run(
-        [sys.executable, str(DEMO_SCRIPT)], capture_output=True, encoding="utf-8", errors="replace", check=False
-    )
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
-        raise ConfigError(lines[-1] if lines else "The demo images cannot be generated.")

@@ -267,6 +267,10 @@ def _connection_error(rank_env: RankEnv, everyone: tuple[Member, ...], backend: 
             f"{first.host} uses the network of its address {first.address}, but from {hostname()} it is reached at "
             f"{master}: start it with --set master_addr={master} (torchrun: --master_addr={master}).",
         )
+    machines = {member.host: member.other_interfaces for member in everyone if member.other_interfaces}
+    if len({member.machine_id for member in everyone}) > 1 and machines:
+        named = "; ".join(f"on {host}, {text}" for host, text in machines.items())
+        return GroupError(message, f"An interface is set that may not lead to the others: {named}. Unset it there.")
     set_names = {name: os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
     settings = ", ".join(f"{name} is {value or 'not set'}" for name, value in set_names.items())
     interface = network_interfaces(master).get("GLOO_SOCKET_IFNAME")

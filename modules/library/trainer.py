@@ -215,7 +215,7 @@ class Trainer:
         """Where loader processes import what they need, data that they cannot import is read in this process."""
         if (
             plan.mode in MULTI_PROCESS_MODES
-            or not config.loader_workers
+            or not (config.loader_workers or config.validation_workers)
             or multiprocessing.get_start_method() == "fork"
         ):
             return config
@@ -223,7 +223,7 @@ class Trainer:
             self._task.check_sendable()
         except ConfigError:
             echo("Note: loader_workers is 0, because new processes cannot import the data or the loss.")
-            return config.model_copy(update={"loader_workers": 0})
+            return config.model_copy(update={"loader_workers": 0, "validation_workers": None})
         return config
 
 

@@ -28,6 +28,11 @@ class Route:
         """Whether the route never leaves this machine."""
         return ipaddress.ip_address(self.address).is_loopback
 
+    @property
+    def is_link_local(self) -> bool:
+        """Whether the address means nothing without the name of an interface."""
+        return ipaddress.ip_address(self.address).is_link_local
+
 
 def route_to(host: str) -> Route | None:
     """The system's route to `host` (a name or an address); None if there is none. Sends no packets."""

@@ -100,9 +100,12 @@ def _missing_text(rank: int, missing: list[str]) -> str:
 
 def _line(rank: int, sums: Mapping[str, MetricSummary]) -> str:
     """Empty if the run was too short for a reading."""
+    # the cores of a CPU are shared with other processes, so neither figure says how well they are used
+    left_out = set() if "allocated_mib" in sums else {"model_tflops", PEAK_SHARE}
     shown = []
     for name, (title, unit, factor) in {**GPU_METRICS, **_OTHERS}.items():
-        if (each := sums.get(name)) is not None and each.maximum > 0:
-            mean, maximum = each.mean * factor, each.maximum * factor
-            shown.append(f"{title} {round(mean, 3):.3g} (max {round(maximum, 3):.3g}) {unit}".replace(" %", "%"))
+        if (each := sums.get(name)) is not None and name not in left_out:
+            mean, maximum = round(each.mean * factor, 3), round(each.maximum * factor, 3)
+            if maximum > 0:
+                shown.append(f"{title} {mean:.3g} (max {maximum:.3g}) {unit}".replace(" %", "%"))
     return f"Rank {rank} on average: {', '.join(shown)}." if shown else ""

@@ -174,6 +174,10 @@ class RunReport:
             self._tensorboard.flush()
         self._events.write("backing_up", step=step)
 
+    def sync_events(self) -> None:
+        """Before a backup is written: the steps before it survive a loss of power. May be called from any thread."""
+        self._events.sync()
+
     def backup(self, folder: Path, step: int) -> None:
         """A backup is complete; may be called from any thread."""
         self._events.write("backup", path=str(folder.absolute()), step=step)
@@ -182,12 +186,14 @@ class RunReport:
         self,
         name: str,
         loss: float,
+        deviation: float,
         step: int,
         metrics: Mapping[str, float] = MappingProxyType({}),
         by_class: Mapping[str, float] = MappingProxyType({}),
         confusion: Sequence[Sequence[int]] = (),
     ) -> None:
-        """The loss on held-out images with fixed noise and timesteps; `name` is "validation" or "test".
+        """The mean loss of held-out images with fixed noise and timesteps, and its standard deviation over them; `name`
+        is "validation" or "test".
 
         `metrics` are numbers such as the accuracy, from 0 to 1; `by_class` is the accuracy of each class; `confusion`
         counts the samples of each class (row) by prediction.
@@ -197,14 +203,14 @@ class RunReport:
         }
         if confusion:
             more["confusion"] = [list(row) for row in confusion]
-        self._events.write("validation", set=name, loss=loss, step=step, **more)
+        self._events.write("validation", set=name, loss=loss, deviation=deviation, step=step, **more)
         self._final.add_validation(name, loss, metrics)
         scalars = {f"{metric}/{name}": value for metric, value in metrics.items()}
         for viewer in self._viewers:
             viewer.add_scalars({f"loss/{name}": loss, **scalars}, step)
         shown = (f", {printable(each).replace('_', ' ')} {_shown(each, value)}" for each, value in metrics.items())
         listed = "".join(shown)
-        self.note(f"Step {step}: {name} loss {loss:.5g}{listed}.")
+        self.note(f"Step {step}: {name} loss {loss:.5g} ± {deviation:.2g}{listed}.")
         if by_class:
             lowest = sorted(by_class.items(), key=lambda item: item[1])[:_LOWEST_CLASSES]
             self.note(f"  lowest: {', '.join(f'{printable(name)} {value:.1%}' for name, value in lowest)}")

@@ -48,11 +48,13 @@ class Report(Protocol):
     def sample(self, file: Path, prompt: str, step: int) -> None: ...
     def drawing(self, file: Path, draw: Callable[[], Image.Image], title: str, step: int) -> None: ...
     def backing_up(self, step: int | None) -> None: ...
+    def sync_events(self) -> None: ...
     def backup(self, folder: Path, step: int) -> None: ...
     def validation(
         self,
         name: str,
         loss: float,
+        deviation: float,
         step: int,
         metrics: Mapping[str, float] = ...,
         by_class: Mapping[str, float] = ...,
@@ -76,5 +78,5 @@ class SilentReport:
     def _ignore(self, *arguments: Any, **options: Any) -> None:  # Any: subclasses narrow it
         """Report nothing."""
 
-    started = phase = data = step = ranks = sample = drawing = backing_up = backup = validation = _ignore
+    started = phase = data = step = ranks = sample = drawing = backing_up = sync_events = backup = validation = _ignore
     histograms = note = waiting = failed = finished = close = _ignore

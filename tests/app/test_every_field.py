@@ -36,6 +36,7 @@ VALUES: dict[str, object] = {
 }
 FIRST: dict[str, dict[str, object]] = {  # other settings that make a value valid
     "embedding_token": {"family": "my_family.py"},  # the built-in one has no textual inversion
+    "lora_from_skip_unread": {"method": "lora", "lora_from": "cats.safetensors"},
     "embedding_init": {"family": "my_family.py"},
     "embedding_vectors": {"family": "my_family.py"},
     "parts": {"family": "my_family.py"},  # the built-in one has no submodules

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from modules.distributed import launch_distributed, resolve_backend, shared_memo
 from modules.distributed.process_group import _connection_error
 from modules.distributed.rank_group import SingleProcess
 from modules.distributed.startup.member import Member
-from modules.machine import hostname
+from modules.machine import Route, hostname
 from modules.run.launch.rank_env import RankEnv
 from tests.distributed import process_group_programs
 from tests.ports import free_port
@@ -157,3 +158,15 @@ def test_the_machine_whose_address_is_of_another_network_is_the_one_that_is_name
     assert "start it with --set master_addr=10.77.0.1" in error.advice
     right = _connection_error(RankEnv(1, 0, 2, "10.8.0.5", 1), (alpha, beta), "gloo", failure)
     assert right.advice.startswith("Check that each machine uses the network interface")
+
+
+def test_a_wrong_interface_is_named_with_the_machine_where_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    route = Route("eth0", "10.77.0.2")
+    monkeypatch.setattr("modules.distributed.startup.member.route_to_master", lambda master: route)
+    there = RankEnv(1, 0, 2, "10.77.0.1", 1)
+    own = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=eth0"}
+    assert not Member.of_this_process(there, own).other_interfaces
+    wrong = Member.of_this_process(there, own | {"GLOO_SOCKET_IFNAME": "tun0"})
+    everyone = Member(0, 0, "alpha", 1, None, None, "a", "10.77.0.1"), replace(wrong, host="beta")
+    error = _connection_error(RankEnv(0, 0, 2, "10.77.0.1", 1), everyone, "gloo", RuntimeError("timed out"))
+    assert error.advice.endswith("on beta, GLOO_SOCKET_IFNAME is tun0, but eth0 leads to 10.77.0.1. Unset it there.")

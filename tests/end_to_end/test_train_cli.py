@@ -58,6 +58,11 @@ def test_two_ranks_and_a_resume(tmp_path: Path) -> None:
     assert imported & LEFT_OUT == set()
 
 
+def test_without_data_the_flag_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train_cli.main(["--epochs", "1"]) == 2
+    assert capsys.readouterr().err.startswith("--data is missing: ")
+
+
 def test_a_wrong_value_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert train_cli.main(["--data", "x", "--epochs", "-1"]) == 2
     assert capsys.readouterr().err.startswith("Training did not start: epochs is -1")

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from modules.config import load_preset
+from modules.config import load_preset, resolve_config
 from modules.families.classifier import Classifier
+from modules.run.demo_images import DRAWN, draw_missing_images, lacks_images
 from scripts.make_class_data import CLASSES, STAMP, main, make_class_data
 
 
@@ -36,6 +37,20 @@ def test_a_folder_of_the_user_is_left_alone(tmp_path: Path, capsys: pytest.Captu
     assert main([str(tmp_path)]) == 2
     assert "holds other files" in capsys.readouterr().err
     assert {each.name for each in tmp_path.iterdir()} == {"mine.txt", STAMP}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_demo_draws_its_images_where_they_are_missing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    draw_missing_images(name, resolve_config(name, ['concepts=[{"path": "mine"}]']))
+    assert not list(tmp_path.iterdir()), "somebody else's pictures"
+    assert lacks_images(name)
+    config = load_preset(name)
+    draw_missing_images(name, config)
+    assert not lacks_images(name)
+    assert all(next(Path(concept.path).rglob("*.png")) for concept in config.concepts)
 
 
 @pytest.mark.parametrize("name", ["cifar10", "classifier_demo"])

@@ -13,12 +13,13 @@ from typing import Any, cast
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from modules.config import ConfigError, TandemError, TrainConfig
 from modules.data.index.survey import survey
 from modules.families.classifier import Classifier
 from modules.training.loop.checks import startup_problems
+from modules.training.step.finite_weights import _not_finite
 from modules.training.studies.parity import loss_difference, weight_difference
 from scripts import classify
 from tests.classes import CLASSES, TINY_NETWORK, classifier_config, write_classes
@@ -334,6 +335,30 @@ def test_classify_names_what_cannot_be_read_and_classifies_the_rest(
     assert re.fullmatch(r"\S+/cat/002\.png: (apple|big bear|cat) \d+\.\d %\n", capsys.readouterr().out)
     assert classify.main([str(alone.folder.path), str(good), "--out", str(tmp_path / "none/x.csv")]) == 3
     assert "The result cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_classify_names_a_weight_that_is_not_finite(
+    alone: Run, held_out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(alone.folder.model_dir, tmp_path / "model")
+    (file,) = (tmp_path / "model").rglob("*.safetensors")
+    tensors = load_file(file)
+    name = next(iter(tensors))
+    tensors[name].view(-1)[0] = torch.nan
+    save_file(tensors, file)
+    assert classify.main([str(tmp_path / "model"), str(held_out / "cat/002.png")]) == 3
+    printed = capsys.readouterr()
+    assert f"The weights of the model are not finite (NaN or infinity) in {name!r}" in printed.err
+    assert not printed.out
+
+
+def test_statistics_of_a_batch_norm_that_are_not_finite_are_named() -> None:
+    norm = torch.nn.BatchNorm2d(2)
+    norm.register_buffer("mask", torch.tensor([-torch.inf]))
+    assert not list(_not_finite({"": norm}))
+    torch.nn.init.constant_(cast("torch.Tensor", norm.running_var), torch.nan)
+    assert list(_not_finite({"": norm})) == ["running_var"]
 
 
 @pytest.mark.parametrize(

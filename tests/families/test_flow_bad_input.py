@@ -147,7 +147,7 @@ def test_weights_that_are_not_finite_are_named(
     settings |= {"resolution": 64, "parts": [{"part": "transformer", "weights": "int8"}]}
     code, run = train_alone(tiny_config(tmp_path / "images", tmp_path, **settings))
     assert code == 3
-    sentence = f"not finite (NaN or infinity) in 'transformer.{name}', so no step can be computed"
+    sentence = f"not finite (NaN or infinity) in 'transformer.{name}', so nothing can be computed"
     assert sentence in run.failure(0)
     assert generate_images(["--model", str(folder), "--prompt", "x", "--out", str(tmp_path / "samples")]) != 0
     assert sentence in capsys.readouterr().err

@@ -22,7 +22,7 @@ def run(folder: Path, settings: Mapping[str, HyperParameter], losses: list[float
     report.started({}, 0, 3, 12)
     for step, loss in enumerate(losses, start=first):
         report.step(StepRecord(step, 0, 4 * step, loss, 1e-4, 1.0, 0.5), shown=True)
-        report.validation("validation", loss / 2, step, {"accuracy": 1 - loss})
+        report.validation("validation", loss / 2, 0.1, step, {"accuracy": 1 - loss})
     if reason == "failed":
         report.failed(Failure(0, "alpha", "program", "It broke."))
     else:

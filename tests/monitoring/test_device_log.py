@@ -73,7 +73,8 @@ def test_a_share_of_the_peak_above_100_percent_is_shown_nowhere() -> None:
     """The peak is measured at the start; a step that does more, of any rank at any time, shows that it is not known."""
     log, view = DeviceLog(), RunView()
     for share in (90.0, 117.0, 95.0):
-        rows = [{"rank": rank, "step_s": 1.0, "model_tflops": 2.0, "peak_percent": share + rank} for rank in range(2)]
+        figures = {"step_s": 1.0, "allocated_mib": 100.0, "model_tflops": 2.0}
+        rows = [{"rank": rank, **figures, "peak_percent": share + rank} for rank in range(2)]
         for rank, row in enumerate(rows):
             log.add(rank, row)
         view.apply([{"type": "ranks", "t": 1.0, "ranks": rows}])
@@ -83,6 +84,17 @@ def test_a_share_of_the_peak_above_100_percent_is_shown_nowhere() -> None:
     assert all("peak_percent" not in each.gauges for each in rank_stats(view))
     assert not [name for rank in view.rank_summaries for name in rank if name == "peak_percent"]
     assert "%" not in _cells(view)
+
+
+def test_flops_of_a_cpu_are_no_part_of_the_last_line() -> None:
+    log = DeviceLog()
+    log.add(0, {"rank": 0, "model_tflops": 2.0, "peak_percent": 0.14, "process_ram_mib": 512.0})
+    log.add(1, {"rank": 1, "model_tflops": 2.0, "peak_percent": 40.0, "allocated_mib": 512.0})
+    assert log.lines() == [
+        "Rank 0 on average: RAM of the process 0.5 (max 0.5) GiB.",
+        "Rank 1 on average: model 2 (max 2) TFLOP/s, of the measured peak 40 (max 40)%, allocated by torch 0.5 "
+        "(max 0.5) GiB.",
+    ]
 
 
 def _cells(view: RunView) -> str:
@@ -121,4 +133,4 @@ def test_a_disk_that_is_hardly_read_is_no_power_of_ten() -> None:
     log = DeviceLog()
     for value in (0.0, 9.62e-05):
         log.add(0, {"rank": 0, "disk_read_mb_s": value})
-    assert "e-05" not in log.lines()[0]
+    assert log.lines() == []

@@ -36,7 +36,7 @@ FIELDS = {
     "sample": {"file", "prompt", "step"},
     "backing_up": {"step"},
     "backup": {"path", "step"},
-    "validation": {"loss", "step", "set"},
+    "validation": {"loss", "deviation", "step", "set"},
     "warning": {"message"},
     "data": {"lines", "concepts"},
     "ranks_summary": {"ranks"},
@@ -159,12 +159,12 @@ def test_log_every_reduces_step_events_only(images: Path, tmp_path: Path) -> Non
 
 def test_a_small_validation_loss_keeps_its_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = RunReport(EventLog(tmp_path / "events.jsonl"), None)
-    report.validation("validation", 4.7584e-06, 3)
-    report.validation("validation", 0.0268, 4)
+    report.validation("validation", 4.7584e-06, 1.23e-07, 3)
+    report.validation("validation", 0.0268, 0.0104, 4)
     report.close()
     shown = "".join(capsys.readouterr())
-    assert "Step 3: validation loss 4.7584e-06." in shown
-    assert "Step 4: validation loss 0.0268." in shown
+    assert "Step 3: validation loss 4.7584e-06 ± 1.2e-07." in shown
+    assert "Step 4: validation loss 0.0268 ± 0.01." in shown
 
 
 def test_a_drawing_is_written_in_a_thread_and_its_event_in_order(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_drawing_is_written_in_a_thread_and_its_event_in_order(tmp_path: Path)
     def broken() -> Image.Image:
         raise ValueError("no ink")
 
-    report.validation("validation", 1.5, 7)
+    report.validation("validation", 1.5, 0.5, 7)
     report.drawing(tmp_path / "matrix.png", draw, "matrix (validation)", 7)
     report.drawing(tmp_path / "broken.png", broken, "broken (validation)", 7)
     report.backing_up(7)  # a later event, while nothing is drawn yet

@@ -111,7 +111,7 @@ def _reported(config: TrainConfig, folder: Path, steps: list[int], image: Path |
     for step in steps:
         report.step(StepRecord(step, 0, step, 0.5, 1e-4, 1.0, 0.1), shown=True)
     report.histograms(lambda: {"weights/last": Histogram(-1.0, 1.0, 0.0, 4.0, [0.0, 1.0], [3, 5])}, steps[-1])
-    report.validation("validation", 0.25, steps[-1])
+    report.validation("validation", 0.25, 0.1, steps[-1])
     if image is not None:
         report.sample(image, "a prompt", 2)
     report.finished("stopped", 0)

@@ -56,38 +56,44 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path / "a folder with spaces")
 
 
-DEMO_IMAGES = ["scripts/make_demo_data.py"]
-TRAIN = ["scripts/train.py", "--multi_gpu", "--config"]
+TRAIN = ["scripts/train.py", "--multi_gpu"]
+DEMO = ["--config", "demo"]
 
 
 def test_without_arguments_the_demo_on_every_gpu(checkout: Checkout) -> None:
-    assert checkout.started() == [DEMO_IMAGES, [*TRAIN, "demo"]]
+    assert checkout.started() == [[*TRAIN, *DEMO]]
 
 
 def test_without_a_gpu_two_processes(checkout: Checkout) -> None:
-    assert checkout.started(gpu=False) == [DEMO_IMAGES, [*TRAIN, "demo", "--set", "world_size=2"]]
+    assert checkout.started(gpu=False) == [[*TRAIN, "--set", "world_size=2", *DEMO]]
 
 
 def test_number_of_gpus(checkout: Checkout) -> None:
-    assert checkout.started("4") == [DEMO_IMAGES, [*TRAIN, "demo", "--set", "world_size=4"]]
+    assert checkout.started("4") == [[*TRAIN, "--set", "world_size=4", *DEMO]]
 
 
 def test_config_and_options_are_passed_on_as_they_are(checkout: Checkout) -> None:
     asked = ["my own.yaml", "--set", "run_name=a b", "--resume", "latest"]
-    assert checkout.started("all", *asked) == [[*TRAIN, *asked]]
+    assert checkout.started("all", *asked) == [[*TRAIN, "--config", *asked]]
 
 
 def test_options_without_a_config_belong_to_the_demo(checkout: Checkout) -> None:
-    assert checkout.started("all", "--set", "epochs=2")[-1] == [*TRAIN, "demo", "--set", "epochs=2"]
+    assert checkout.started("all", "--set", "epochs=2")[-1] == [*TRAIN, *DEMO, "--set", "epochs=2"]
 
 
-def test_options_alone_are_for_the_demo_on_every_gpu(checkout: Checkout) -> None:
-    assert checkout.started("--resume", "latest")[-1] == [*TRAIN, "demo", "--resume", "latest"]
+def test_options_alone_are_for_every_gpu(checkout: Checkout) -> None:
+    assert checkout.started("--set", "epochs=2") == [[*TRAIN, *DEMO, "--set", "epochs=2"]]
+
+
+def test_a_resumed_run_has_its_own_config(checkout: Checkout) -> None:
+    for asked in (["--resume", "latest"], ["--resume=latest"], ["--set", "epochs=2", "--resume", "latest"]):
+        assert checkout.started(*asked) == [[*TRAIN, *asked]]
+    assert checkout.started("all", "demo", "--resume", "latest") == [[*TRAIN, *DEMO, "--resume", "latest"]]
 
 
 def test_users_own_world_size_comes_last_and_counts(checkout: Checkout) -> None:
-    sets = ["--set", "world_size=2", "--set", "world_size=3"]
-    assert checkout.started("all", "demo", "--set", "world_size=3", gpu=False)[-1] == [*TRAIN, "demo", *sets]
+    sets = ["--set", "world_size=2", *DEMO, "--set", "world_size=3"]
+    assert checkout.started("all", "demo", "--set", "world_size=3", gpu=False)[-1] == [*TRAIN, *sets]
 
 
 @pytest.mark.parametrize("first", ["0", "two", "4x", "1.5", "my_run.yaml", ""])

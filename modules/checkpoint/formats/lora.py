@@ -39,6 +39,7 @@ from modules.checkpoint.formats.metadata import SDXL, original_implementation
 from modules.checkpoint.formats.safetensors_file import KOHYA_HASH_KEYS, SafetensorsFile, write_safetensors
 from modules.config import ConfigError
 
+_NAMED: Final = 3  # tensors that are left out
 _IN_FOLDERS: Final = ("pytorch_lora_weights.safetensors", "lora_kohya.safetensors", PEFT_FILE)
 _DTYPES: Final = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _SMALL_DTYPES: Final = (torch.float8_e4m3fn, torch.float8_e5m2)  # of some published files; read as fp32
@@ -165,6 +166,14 @@ def is_adapter(names: Collection[str]) -> bool:
     """Whether a file with tensors of these names is a LoRA, a LoHa, a LoKr or an OFT."""
     plain = [plain_name(name) for name in names]
     return bool(_lycoris_kind(plain)) or any(name.endswith(_MATRICES) for name in plain) or has_old_names(plain)
+
+
+def left_out_sentence(names: Sequence[str]) -> str:
+    """Which tensors of a LoRA were left out; empty if there are none."""
+    if not names:
+        return ""
+    count = f"{len(names)} tensors are" if len(names) > 1 else "One tensor is"
+    return f"{count} left out: {', '.join(names[:_NAMED])}{', ...' if len(names) > _NAMED else ''}."
 
 
 def assumed_alpha(path: Path) -> str:
@@ -295,7 +304,7 @@ def _check_complete(
         more = f" and {len(unknown) - 1} more tensors do" if len(unknown) > 1 else " does"
         raise ConfigError(
             f"{str(file)!r}: {unknown[0]!r}{more} not belong to a LoRA, LoHa, LoKr or OFT that Tandem reads.",
-            "scripts/convert.py with --skip_unread leaves them out, and says which.",
+            "scripts/convert.py --skip_unread, and training with lora_from_skip_unread, leave them out and say which.",
         )
     if left_out is not None:
         left_out += unknown

@@ -42,6 +42,15 @@ class AdapterSettings(Section):
         picks="file",
         resume="checked",
     )
+    lora_from_skip_unread: bool = setting(
+        False,
+        title="Leave out what cannot be continued",
+        help="Tensors of the LoRA file that Tandem cannot train, such as biases, are left out, and named at the start. "
+        "Off: such a file is refused.",
+        advanced=True,
+        depends_on="method=lora & lora_from",
+        resume="warn",
+    )
     lora_algorithm: Literal["lora", "loha", "lokr", "oft"] = setting(
         "lora",
         title="Adapter algorithm",

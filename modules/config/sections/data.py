@@ -161,6 +161,26 @@ class DataSettings(Section):
         advanced=True,
         resume="warn",
     )
+    validation_batch_size: int | None = setting(
+        None,
+        title="Validation batch size",
+        help="How many images one GPU measures at once, in validations and in the test at the end. More fit than in "
+        "training, because no gradients are needed; what is measured stays the same. Empty: as in training.",
+        unit="images",
+        advanced=True,
+        ge=1,
+        le=65_536,
+    )
+    validation_workers: int | None = setting(
+        None,
+        title="Validation loader workers",
+        help="How many worker processes per GPU prepare the batches of validations and of the test at the end. Empty: "
+        "as many as for training.",
+        unit="processes",
+        advanced=True,
+        ge=0,
+        le=256,
+    )
 
 
 def unsupported_resolution(resolution: object, family: str, step: int) -> list[tuple[str, str]]:

@@ -147,20 +147,25 @@ class Loader:
         mixes: bool = False,
         source: object = None,
     ) -> None:
+        training, validation = settings.loader_workers, settings.validation_workers
+        workers = [training, training if validation is None else validation]
         # why no processes load the data, although `settings` asks for some; or nothing
-        self.warning = worker_obstacle(settings.loader_workers) if settings.loader_workers else ""
+        self.warning = worker_obstacle(workers) if any(workers) else ""
         if self.warning:
-            settings = settings.model_copy(update={"loader_workers": 0})
+            workers = [0, 0]
         self._data, self._order = data, order
         self._split_step = split_step
         self._split_training_step = partial(split_step, mixes=True) if mixes else split_step
+        if settings.validation_batch_size is not None:
+            self._split_step = partial(split_step, batch_size=settings.validation_batch_size, min_micro_batches=1)
         self._keeps_workers = settings.persistent_workers
         # DataLoader asks for one more when it hands one out, which is copied before it hands out the next
-        slots = settings.loader_workers * settings.prefetch_factor + 1
-        self._sampler, self._validation_sampler = MicroBatchSampler(slots), MicroBatchSampler(slots)
+        samplers = [MicroBatchSampler(each * settings.prefetch_factor + 1) for each in workers]
+        self._sampler, self._validation_sampler = samplers
         # workers of a DataLoader start with its first batch
         self._training, self._validation = (
-            data_loader(settings, data, sampler, source) for sampler in (self._sampler, self._validation_sampler)
+            data_loader(settings.model_copy(update={"loader_workers": number}), data, sampler, source)
+            for number, sampler in zip(workers, samplers, strict=True)
         )
         self._next_validation: tuple[Sequence[StepSamples], Iterator[Batch]] | None = None
         self._kept_validation: tuple[Sequence[StepSamples], list[Batch]] | None = None

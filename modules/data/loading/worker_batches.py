@@ -69,15 +69,15 @@ class MicroBatchSampler(Sampler[tuple[int, MicroBatch]]):
         return zip(cycle(range(self.slots)), self.pending, strict=False)
 
 
-def worker_obstacle(workers: int) -> str:
-    """Why this process cannot start so many loader workers, or nothing.
+def worker_obstacle(workers: Sequence[int]) -> str:
+    """Why this process cannot start so many loader workers, for training and for validation, or nothing.
 
-    The queues between them need semaphores, which Linux keeps in /dev/shm, one page each: there must be room for those
-    of training and of validation.
+    The queues between them need semaphores, which Linux keeps in /dev/shm, one page each.
     """
     context, held = torch.multiprocessing.get_context(), list[object]()
     try:
-        held += (context.Lock() for _ in range(2 * (_SEMAPHORES + _SEMAPHORES_OF_A_WORKER * workers)))
+        number = sum(_SEMAPHORES + _SEMAPHORES_OF_A_WORKER * each for each in workers)
+        held += (context.Lock() for _ in range(number))
     except OSError as error:
         if error.errno not in _NO_SEMAPHORE:
             return ""  # such as too many open files, of which more than the loader would fail

@@ -27,6 +27,7 @@ class Member:
     local_world_size: int | None
     machine_id: str = ""  # ranks with the same one see each other's processes; host names may be ambiguous
     address: str = ""  # of the interface that leads to the others
+    other_interfaces: str = ""  # that the user has set there, such as "GLOO_SOCKET_IFNAME is tun0, but eth0 leads ..."
 
     @classmethod
     def of_this_process(cls, rank_env: RankEnv, environ: Mapping[str, str] = os.environ) -> Member:
@@ -43,7 +44,14 @@ class Member:
             int(local_world_size) if local_world_size.isdecimal() else None,
             machine_id(),
             "" if route is None else route.address,
+            "" if route is None else _other_interfaces(route.interface, rank_env.master_addr, environ),
         )
+
+
+def _other_interfaces(leading: str, master_addr: str, environ: Mapping[str, str]) -> str:
+    named = {name: environ.get(name, "") for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
+    others = [f"{name} is {value}" for name, value in named.items() if value.lstrip("=") not in ("", leading)]
+    return f"{' and '.join(others)}, but {leading} leads to {master_addr}" if others else ""
 
 
 def disambiguate_hosts(everyone: Sequence[Member]) -> list[Member]:

@@ -102,7 +102,11 @@ def _member(text: bytes, rank: int) -> Member:
 def _checked(member: Member, rank: int, what: str) -> Member:
     if member.rank != rank:
         raise StoreFault(f"{what} in the store is that of rank {member.rank}.")
-    return replace(member, host=printable(member.host, _MAX_HOST_CHARS))
+    return replace(
+        member,
+        host=printable(member.host, _MAX_HOST_CHARS),
+        other_interfaces=printable(member.other_interfaces, _MAX_HOST_CHARS),
+    )
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ _OTHER_NAMES: Mapping[str, Iterable[str]] = {
         "batch_size", "training.batch_size", "data.train_batch_size", "training.train_batch_size",
         "data.batch_size_per_gpu", "training.batch_size_per_gpu", "data.train.batch_size",
     ),
+    "validation.batch_size": ("data.val_batch_size",),
     "data.num_workers": ("num_workers", "data.workers", "training.num_workers", "data.n_workers"),
     **{f"data.{name}": (name, f"training.{name}") for name in values.LOADER},
     "data.image_size": ("data.img_size", "data.input_size", "data.resolution", "data.size", "data.crop_size",
@@ -196,6 +197,8 @@ TABLE = Table(
         Rule("parallel.node_rank", "node_rank", None, integer, optional=True),
         Rule("parallel.master_addr", "master_addr", None, str, optional=True),
         Rule("parallel.master_port", "initial_port", None, integer, optional=True),
+        Rule("validation.batch_size", "validation_batch_size", None, integer, optional=True),
+        Rule("validation.num_workers", "validation_workers", None, integer, optional=True),
         common.interval("validate_every", {"validation.every": "epochs", "validation.every_steps": "steps"}),
         common.interval(
             "backup_every", {"checkpoint.save_every": "epochs", "checkpoint.save_every_steps": "steps"}
@@ -227,7 +230,7 @@ TABLE = Table(
         Unsupported("parallel.rank parallel.local_rank parallel.init_method parallel.dist_url", _LAUNCH),
         Unsupported("parallel.timeout", "set step_timeout_s"),
         Unsupported("validation.enabled", "set validate_every", default=True),
-        Unsupported("validation.batch_size data.val_batch_size testing.batch_size", "Tandem uses batch_size"),
+        Unsupported("testing.batch_size", "the test is measured like a validation: set validation_batch_size"),
         Unsupported("validation.drop_last validation.shuffle testing.drop_last testing.shuffle", _ALL, default=False),
         Unsupported("validation.pin_memory testing.pin_memory", "set pin_memory, for all loaders", default=True),
         Unsupported("testing.num_workers", "the test has the loader of the validation"),

@@ -96,6 +96,17 @@ class EventLog:
             self._retry_at = 0.0
             self._write_pending()
 
+    def sync(self) -> None:
+        """Let what is written survive a loss of power. Waits for the disk; other threads may write meanwhile."""
+        with self._lock:
+            file = None if self._file is None else os.dup(self._file)
+        if file is not None:
+            try:
+                with suppress(OSError):
+                    os.fsync(file)
+            finally:
+                os.close(file)
+
     def close(self) -> None:
         """Write all pending events and close the file; may be called twice. A place without an event stays empty."""
         self._closing.set()

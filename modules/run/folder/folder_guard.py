@@ -54,11 +54,11 @@ class FolderGuard:
 def remove_unstarted_run(folder: RunFolder) -> None:
     """Remove the folder of an unnamed run rejected at startup, unless it holds more than logs already printed."""
     events = EventSummary.of_file(folder.events_file)
-    own = {folder.config_file, folder.events_file, folder.join_keys_file}
+    own = {folder.config_file, folder.events_file, folder.join_keys_file, folder.report_file}
     kept = [
         path
         for path in folder.path.rglob("*")
-        if path.is_file() and path not in own and not path.is_relative_to(folder.log_dir)
+        if path.is_file() and path not in own and not {folder.log_dir, folder.tensorboard_dir} & {*path.parents}
     ]
     if events.exit_code in (BAD_CONFIG, NO_DATA) and not events.has_started and not kept:
         shutil.rmtree(folder.path, ignore_errors=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from modules.config import ResumeError, TrainConfig
+from modules.config import ConfigError, ResumeError, TrainConfig
 from modules.config.file_access import other_owner
+from modules.config.io.files import read_data
 from modules.files import FileFault, read_bytes
 from modules.run.folder.links import refuse_links
 from modules.run.folder.run_folder import RunFolder, check_run_name_free
@@ -23,7 +24,7 @@ def folder_to_resume(config: TrainConfig, resume: str) -> RunFolder:
     Raises ResumeError or ConfigError if there is no such run or backup, or the run is still being trained.
     """
     if resume == LATEST:
-        name = config.run_name or newest_run(Path(config.runs_dir))
+        name = config.run_name or newest_run(Path(config.runs_dir), config.family)
         return _open_idle(config.runs_dir, name)
     backup = backup_at(resume)
     run = backup.resolve().parent.parent
@@ -72,8 +73,11 @@ def _open_idle(runs_dir: str | Path, name: str) -> RunFolder:
     return folder
 
 
-def newest_run(runs_dir: Path) -> str:
-    """The name of the run of this user that wrote events last. Raises ResumeError if there is none."""
+def newest_run(runs_dir: Path, family: str | None = None) -> str:
+    """The name of the run of this user, of any family or this one, that wrote events last.
+
+    Raises ResumeError if there is none.
+    """
     runs = [folder for folder in runs_dir.glob("*") if RunFolder(folder).config_file.is_file()]
     if not runs:
         raise ResumeError(
@@ -88,7 +92,24 @@ def newest_run(runs_dir: Path) -> str:
             f"{other_owner(RunFolder(newest).config_file)}",
             f"To continue it all the same, name it: --run_name {newest.name}",
         )
-    return max(own, key=_last_activity).name
+    # a family of the user's own may be given by another path than before
+    same = [folder for folder in own if family is None or Path(_family(folder)).name == Path(family).name]
+    if not same:
+        newest = max(own, key=_last_activity)
+        raise ResumeError(
+            f"resume: no run in {str(runs_dir)!r} trains {family!r}; the newest, {newest.name}, trains "
+            f"{_family(newest)!r}",
+            f"To continue it, omit --config, or name it: --run_name {newest.name}",
+        )
+    return max(same, key=_last_activity).name
+
+
+def _family(run: Path) -> str:
+    """Of the run's config; empty if it cannot be read."""
+    try:
+        return str(read_data(RunFolder(run).config_file).get("family", TrainConfig().family))
+    except ConfigError:
+        return ""
 
 
 def _last_activity(folder: Path) -> float:

@@ -9,7 +9,9 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from modules.config import ConfigError, TrainConfig, resolve_config
+from modules.config import ConfigError, TrainConfig, dump, resolve_config
+from modules.config.io.files import validate
+from modules.config.io.override import override
 from modules.files import FileFault, Record, printable, validate_record
 from modules.files.private import NotPrivate, make_private_folder, read_private_json, write_private_json
 from modules.files.user_folder import user_config_folder
@@ -93,7 +95,9 @@ def resolve_with_hosts(source: str | None, assignments: Sequence[str], hosts: in
     config = resolve_config(source, assignments)
     if hosts < config.num_nodes:
         return config
-    return resolve_config(source, [*assignments, f"num_nodes={1 + hosts}", "enable_multi_gpu=true"])
+    more = [f"num_nodes={1 + hosts}", "enable_multi_gpu=true"]
+    # not read a second time, which would repeat what is said of the file
+    return validate(override(dump(config), more), source or "The settings", more)
 
 
 def split_names(text: str) -> list[str]:

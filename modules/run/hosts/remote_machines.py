@@ -14,15 +14,24 @@ from typing import IO, Final
 
 from modules.config import ConfigError, DataError, TandemError, TrainConfig
 from modules.files import MASK, open_for_writing, printable, read_tail
-from modules.machine import hostname_variable
+from modules.machine import hostname_variable, is_loopback_name, route_to
 from modules.run.exit_codes import BAD_CONFIG, EXIT_CODES, NO_DATA
 from modules.run.folder.run_folder import RunFolder
 from modules.run.hosts.check import not_startable
 from modules.run.hosts.host import NAME, Host
 from modules.run.hosts.measuring import passed_on
-from modules.run.hosts.ssh_command import SSH_FAILED, HostError, last_lines, ssh_argv, ssh_environment, ssh_fault
+from modules.run.hosts.ssh_command import (
+    SSH_FAILED,
+    HostError,
+    last_lines,
+    ssh_argv,
+    ssh_environment,
+    ssh_fault,
+    target_address,
+)
 from modules.run.hosts.stop_from_stdin import STOP_LINE
 from modules.run.join.allowed_paths import paths_of_machine_0
+from modules.run.join.join_line import JoinLine, parse_address
 from modules.run.join.session import StopRequested, raise_on_stop_signals
 from modules.run.supervise.stop_requests import SAME_REQUEST_S
 
@@ -206,11 +215,16 @@ class RemoteMachines:
         return [host.name for host in self._hosts]
 
     def start(self, config: TrainConfig, address: str, token: str, resume: str = "") -> None:
-        """Start all of them, to join at `address`. Raises HostError, and OSError for a log that cannot be written."""
+        """Start all of them, to join at `address`, or with no master_addr of the user's, where ssh reaches them from.
+
+        Raises HostError, and OSError for a log that cannot be written.
+        """
         self._token = token
+        is_chosen = not is_loopback_name(config.master_addr)
         self._log_dir.mkdir(parents=True, exist_ok=True)
         for host in self._hosts:
-            arguments = join_arguments(config, host, address, resume, program=self._program)
+            at = address if is_chosen else _address_seen_from(host, address)
+            arguments = join_arguments(config, host, at, resume, program=self._program)
             argv = ssh_argv(host, arguments, {**passed_on(os.environ), **hostname_variable(host.name)})
             log = self._log_dir / _log_name(host.name)
             machine = RemoteMachine(host, argv, log, keeps_log=self._program[0] == TRAIN)
@@ -291,6 +305,14 @@ class RemoteMachines:
                 self._echo(f"Waiting for {', '.join(str(machine.host) for machine in running)} to end.")
             time.sleep(0.1)
         return True
+
+
+def _address_seen_from(host: Host, address: str) -> str:
+    """HOST:PORT with this machine's address in the network of `host`: that of the default route may be a VPN's."""
+    route = route_to(target) if (target := target_address(host)) else None
+    if route is None or route.is_loopback or route.is_link_local:
+        return address
+    return str(JoinLine(route.address, parse_address(address)[1], ""))
 
 
 class OutputFile:

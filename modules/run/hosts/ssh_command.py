@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -46,6 +47,22 @@ def ssh_argv(host: Host, arguments: Sequence[str], variables: Mapping[str, str] 
     options = [word for option in _OPTIONS for word in ("-o", option)]
     port = [] if host.port is None else ["-p", str(host.port)]
     return ["ssh", "-T", *options, *port, "--", host.target, _remote_command(host, arguments, variables or {})]
+
+
+def target_address(host: Host) -> str:
+    """The name or address that ssh connects to, as ~/.ssh/config says; empty where that is a proxy, or unknown."""
+    port = [] if host.port is None else ["-p", str(host.port)]
+    command = ["ssh", "-G", *port, "--", host.target]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, env=ssh_environment(), encoding="utf-8", timeout=CONNECT_TIMEOUT_S, check=True
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):  # the connection itself says why
+        return ""
+    settings = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+    if any(settings.get(proxy, "none") != "none" for proxy in ("proxyjump", "proxycommand")):
+        return ""
+    return settings.get("hostname", "")
 
 
 def _remote_command(host: Host, arguments: Sequence[str], variables: Mapping[str, str]) -> str:

@@ -113,7 +113,7 @@ def plan_layout(
 ) -> SlurmLayout:
     """Spread `processes`, requested by `option`, evenly over `nodes`, or over as few nodes as possible.
 
-    Raises ConfigError if they do not spread evenly.
+    Raises ConfigError if they do not spread evenly, or if --nodelist names more nodes than are needed.
     """
     size = request.gpus_per_node
     fewest = 1 if size is None else -(-processes // size)
@@ -122,7 +122,7 @@ def plan_layout(
     if nodes is None and size is None and len(named) > 1 and processes > 1:
         nodes = len(named)
     elif nodes is None and len(named) > fewest:
-        warnings.append(_excess_nodelist_warning(request, processes, fewest, named))
+        _check_nodelist(request, named)
         named = named[:fewest]
     count = fewest if nodes is None else nodes
     if nodes != request.nodes:
@@ -157,11 +157,17 @@ def _processes_per_node(request: SlurmRequest, processes: int, option: str, node
     return per_node
 
 
-def _excess_nodelist_warning(request: SlurmRequest, processes: int, fewest: int, named: list[str]) -> str:
-    return (
-        f"{_capacity(request, processes, fewest)}, but --nodelist names {len(named)} nodes, all of which Slurm would "
-        f"give the job: only {', '.join(named[:fewest])} is requested. Use --nodes {len(named)} to spread over all."
-    )
+def _check_nodelist(request: SlurmRequest, named: list[str]) -> None:
+    """Raise ConfigError if neither of the two jobs needs so many nodes: which of them is meant, only the user knows."""
+    most, size = max(request.gpus, request.cache_gpus or 0), request.gpus_per_node
+    needed = 1 if most == 1 else len(named) if size is None else -(-most // size)
+    if len(named) > needed:
+        raise ConfigError(
+            f"{_capacity(request, most, needed)}, but --nodelist names {len(named)} nodes, all of which Slurm would "
+            "give the job",
+            f"Name those that are meant, such as --nodelist {','.join(named[:needed])}"
+            + (f", or spread the processes over all with --nodes {len(named)}" if most > 1 else ""),
+        )
 
 
 def _excess_nodes_warning(request: SlurmRequest, processes: int, per_node: int, nodes: int, fewest: int) -> str:

@@ -37,14 +37,16 @@ def _compute(context: ActionContext) -> Generator[None, None, None]:
 
 
 def evaluate(context: ActionContext, name: str, steps: list[StepSamples]) -> dict[str, float] | None:
-    """The mean `loss` over the samples of `steps` on all ranks, weighted as in training; also reported as `name`.
+    """The mean `loss` over the samples of `steps` on all ranks, weighted as in training; also reported as `name`, with
+    its standard deviation over the samples.
 
     On rank 0, with the family's metrics. None, and a warning, if a single sample does not fit into a rank's memory.
     """
     counts: Counts = {}
     with inference_model(context.components), buffers_of_rank0(context):
-        loss_sum, own_samples = _local_sums(context, steps, counts)
-    loss, samples = context.ranks.all_reduce(loss_sum), context.ranks.all_reduce(own_samples)
+        own_sums = _local_sums(context, steps, counts)
+    own_samples = own_sums[-1]
+    loss, squares, samples = map(context.ranks.all_reduce, own_sums)
     if math.isnan(samples):
         failed = context.ranks.gather(f"{name} out of memory", "failed" if math.isnan(own_samples) else "")
         ranks = ", ".join(str(rank) for rank, text in enumerate(failed) if text)
@@ -56,10 +58,12 @@ def evaluate(context: ActionContext, name: str, steps: list[StepSamples]) -> dic
     if samples == 0:
         context.report.warning(f"Step {context.position.step}: no image of the {name} can be read, so it is left out.")
         return None
-    return {**_report(context, name, loss / samples, counts), LOSS: loss / samples}
+    mean = loss / samples
+    deviation = math.sqrt(max(0.0, squares / samples - mean**2))
+    return {**_report(context, name, mean, deviation, counts), LOSS: mean}
 
 
-def _report(context: ActionContext, name: str, loss: float, counts: Counts) -> Mapping[str, float]:
+def _report(context: ActionContext, name: str, loss: float, deviation: float, counts: Counts) -> Mapping[str, float]:
     """Add the counts of all ranks on rank 0, and report what they say, which is returned; its images are saved as
     step-NNNNNN-SET-TITLE.png among the samples."""
     has_counts = context.ranks.all_reduce(float(len(counts))) > 0  # a rank without samples has none itself
@@ -68,7 +72,9 @@ def _report(context: ActionContext, name: str, loss: float, counts: Counts) -> M
     for data in context.ranks.gather_bytes(f"{name} counts", own) if has_counts else []:
         _add(total, load(data))
     metrics = context.components.family.summarize(total) if total else Metrics({})
-    context.report.validation(name, loss, context.position.step, metrics.values, metrics.by_class, metrics.confusion)
+    context.report.validation(
+        name, loss, deviation, context.position.step, metrics.values, metrics.by_class, metrics.confusion
+    )
     step, folder = context.position.step, context.components.folder.samples_dir
     for title, draw in metrics.images.items():
         file = folder / f"step-{step:06d}-{name}-{title.replace(' ', '-')}.png"
@@ -82,16 +88,17 @@ def _add(total: Counts, more: Mapping[str, Tensor]) -> None:
 
 
 @torch.no_grad()
-def _local_sums(context: ActionContext, steps: list[StepSamples], counts: Counts) -> tuple[float, float]:
-    """This rank's weighted sum of losses and number of samples, which is NaN if not even one fits into memory; what
-    the family counts is added to `counts`.
+def _local_sums(context: ActionContext, steps: list[StepSamples], counts: Counts) -> tuple[float, float, float]:
+    """This rank's sums of weighted losses and of their squares, and number of samples, which is NaN if not even one
+    fits into memory; what the family counts is added to `counts`.
 
-    Both stay on the device until the end, so that it never waits for the host. A sample keeps its noise and timestep
+    They stay on the device until the end, so that it never waits for the host. A sample keeps its noise and timestep
     from one validation to the next, so the losses can be compared.
     """
     components = context.components
-    loss_sum, count = (torch.zeros((), dtype=torch.float64, device=components.device) for _ in range(2))
-    samples = components.config.batch_size
+    sums = torch.zeros(2, dtype=torch.float64, device=components.device)
+    count = torch.zeros((), dtype=torch.float64, device=components.device)
+    samples = components.config.validation_batch_size or components.config.batch_size
     family = components.family
     training = family.model.training
     family.model.eval()
@@ -100,24 +107,26 @@ def _local_sums(context: ActionContext, steps: list[StepSamples], counts: Counts
         batch = batch.to(components.device, components.precision.weights)
         part = None
         while samples and part is None:
-            part = _loss_sum(context, batch, samples, counts)
+            part = _loss_sums(context, batch, samples, counts)
             samples = samples // 2 if part is None else samples
-        loss_sum += 0.0 if part is None else part
+        sums += 0.0 if part is None else part
         count += (batch.weights > 0).sum() if samples else math.nan  # padding has the weight 0
     family.model.train(training)
-    total, number = HostCopy(loss_sum, count).read()
-    return total, number
+    losses, squares, number = HostCopy(*sums, count).read()
+    return losses, squares, number
 
 
-def _loss_sum(context: ActionContext, batch: Batch, samples: int, counts: Counts) -> Tensor | None:
-    """The weighted sum fp64 [] of the batch's losses, `samples` at a time; None if memory ran out."""
+def _loss_sums(context: ActionContext, batch: Batch, samples: int, counts: Counts) -> Tensor | None:
+    """The sums fp64 [2] of the batch's weighted losses and of their squares, `samples` at a time; None if memory ran
+    out."""
     components = context.components
     try:
-        total, counted = torch.zeros((), dtype=torch.float64, device=components.device), dict[str, Tensor]()
+        total, counted = torch.zeros(2, dtype=torch.float64, device=components.device), dict[str, Tensor]()
         for piece in batch.split(samples):
             with components.precision.autocast():
                 evaluation = components.family.evaluate(piece)
-            total += (evaluation.losses * piece.weights).sum()
+            losses = evaluation.losses * piece.weights
+            total += torch.stack([losses.sum(), losses.square().sum()])
             _add(counted, evaluation.counts)
         _add(counts, counted)
         return total

@@ -94,6 +94,7 @@ class BackupWriter:
         self._failed_step = step
         self._report.backing_up(step)
         try:
+            self._report.sync_events()
             self._report.backup(self._backups.write(state, config_json), step)
             self._failed_step = None
         finally:
@@ -196,6 +197,7 @@ class BackupWriter:
     def _try_to_write(self, job: _Job) -> str:
         """Why the backup could not be written; empty if it is complete."""
         try:
+            self._report.sync_events()
             folder = self._backups.write(job.state, job.config_json)
             if not self._is_abandoned:
                 self._report.backup(folder, job.step)

@@ -17,7 +17,7 @@ from modules.data.rng import hash_uint64, to_unit_interval
 from modules.distributed import RankGroup
 from modules.families._family import Family
 from modules.monitoring import Report
-from modules.training.data.dataset import Dataset
+from modules.training.data.dataset import Dataset, validation_step_size
 from modules.training.data.unreadable_images import UnreadableImages
 
 _SPLIT = 0x5EED
@@ -66,15 +66,14 @@ def prepare_custom_dataset(
         equal_counts=equal_micro_batches,
         source=family.source,
     )
+    size = validation_step_size(config, ranks, global_batch_size)
     return Dataset(
         index=None,
         examples=None,
         order=order,
         loader=loader,
-        validation=item_steps(
-            validation, np.concatenate([held_out, _numbered(own_validation)]), config.seed, global_batch_size
-        ),
-        test=item_steps(test, _numbered(test), config.seed, global_batch_size),
+        validation=item_steps(validation, np.concatenate([held_out, _numbered(own_validation)]), config.seed, size),
+        test=item_steps(test, _numbered(test), config.seed, size),
         unreadable=UnreadableImages(len(items), ranks, report, problems_file, []),
     )
 

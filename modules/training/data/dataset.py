@@ -112,12 +112,18 @@ def prepare_dataset(
         equal_counts=equal_micro_batches,
         source=family.source,
     )
+    size = validation_step_size(config, ranks, global_batch_size)
     validation, test = (
-        validation_steps(index, config.concepts, config.seed, examples.usable, global_batch_size, test=test)
+        validation_steps(index, config.concepts, config.seed, examples.usable, size, test=test)
         for test in (False, True)
     )
     unreadable = UnreadableImages(len(index), ranks, report, problems_file, problems)
     return Dataset(index, examples, order, loader, validation, test, unreadable)
+
+
+def validation_step_size(config: TrainConfig, ranks: RankGroup, global_batch_size: int) -> int:
+    """The samples of all ranks that are measured together: as in a step of training, unless validation has a size."""
+    return (config.validation_batch_size or 0) * ranks.world_size or global_batch_size
 
 
 def caches_images(kind: type[Family], config: TrainConfig) -> bool:

@@ -59,7 +59,7 @@ def read_lora_from(
     """
     assert config.lora_from is not None
     try:
-        weights = read_adapter(Path(config.lora_from), prefixes)
+        weights = read_adapter(Path(config.lora_from), prefixes, [] if config.lora_from_skip_unread else None)
     except ConfigError as error:
         raise ConfigError(f"lora_from: {error.message}", error.advice) from error
     _check_submodules(family, config, weights)

@@ -15,6 +15,7 @@ from modules.checkpoint import to_cpu
 from modules.checkpoint.formats import (
     assumed_alpha,
     check_kohya_names,
+    left_out_sentence,
     read_adapter,
     read_embedding,
     write_embedding,
@@ -64,7 +65,11 @@ def method_summary(family: Family, config: TrainConfig, weights: Weights) -> str
             text += f" (some: {'; '.join(some[:3])}{', ...' if len(some) > 3 else ''})"
         if config.lora_from is not None:
             text += f", continued from {config.lora_from}, which decides rank, alpha, layers and DoRA"
-            rest = f"{rest} {assumed_alpha(Path(config.lora_from))}".rstrip()
+            left_out: list[str] = []
+            if config.lora_from_skip_unread:
+                read_adapter(Path(config.lora_from), adapter_names(family), left_out)
+            notes = (assumed_alpha(Path(config.lora_from)), left_out_sentence(left_out))
+            rest = " ".join([rest, *filter(None, notes)])
         excess = _excess_rank(max(one.rank for one in sizes), max_useful_rank(family))
         return f"{text};{rest}{excess if config.lora_algorithm == 'lora' else ''}"
     if config.method == "embedding":

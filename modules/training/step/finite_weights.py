@@ -35,7 +35,7 @@ def check_weights(config: TrainConfig, family: Family, model: nn.Module) -> None
     more = f" and {len(found) - 1} other tensors" if len(found) > 1 else ""
     base = "" if config.base_model is None else f" base_model is {config.base_model!r}."
     raise TrainingError(
-        f"The weights of the model are not finite (NaN or infinity) in {found[0]!r}{more}, so no step can be "
+        f"The weights of the model are not finite (NaN or infinity) in {found[0]!r}{more}, so nothing can be "
         f"computed.{base}",
         _ADVICE,
     )
@@ -65,10 +65,13 @@ def _not_finite(networks: Mapping[str, nn.Module]) -> Iterator[str]:
             if own.is_floating_point() and not _is_finite(own):
                 plain = name.replace("_orig_mod.", "").replace(".base_layer", "")  # of torch.compile and peft
                 yield f"{network}.{plain}" if network else plain
+        for name, buffer in module.named_buffers():
+            is_number = buffer.is_floating_point() and buffer.element_size() > 1  # no fp8, whose scales show it
+            if is_number and bool(buffer.isnan().any()):  # infinity may belong to a mask
+                yield f"{network}.{name}" if network else name
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """No buffers: a mask may hold -inf."""
     yield from module.named_parameters()
     for name, layer in module.named_modules():
         if isinstance(layer, QuantizedLinear):  # whose scales show it

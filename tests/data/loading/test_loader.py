@@ -272,6 +272,20 @@ def test_a_validation_that_fits_into_memory_is_read_once(folder: Path, tmp_path:
     loader.close()
 
 
+def test_validation_has_a_batch_size_and_workers_of_its_own(folder: Path, tmp_path: Path) -> None:
+    given = {"validation_split": 0.5, "loader_workers": 2, "validation_workers": 0, "validation_batch_size": 5}
+    prepared = prepare(config := config_for(folder, cache=tmp_path / "c", **OPTIONS | given))
+    steps = validation_steps(prepared.index, config.concepts, config.seed, prepared.cached.usable, 5)
+    loader, others = prepared.loader(batch_size=2, min_micro_batches=2), set(active_children())
+    batches = iter(loader.validation(steps))
+    sizes = [len(next(batches).ids)]
+    assert not set(active_children()) - others
+    sizes += [len(batch.ids) for batch in batches]
+    assert max(sizes) > 2, sizes
+    assert max(len(batch.ids) for batch in loader.epoch(0)) <= 2
+    loader.close()
+
+
 def test_validations_keep_their_workers_until_the_loader_is_closed(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,9 +59,9 @@ def test_what_fails_while_a_new_process_reads_its_data_is_the_error(tmp_path: Pa
 
 
 def test_a_process_that_may_write_nothing_loads_by_itself() -> None:
-    assert worker_obstacle(2) == ""
+    assert worker_obstacle([2, 2]) == ""
     with full_disk():
-        assert "File too large" in worker_obstacle(2)
+        assert "File too large" in worker_obstacle([2, 2])
 
 
 @pytest.mark.slow
@@ -76,7 +76,7 @@ for options in ("size=64k", "ro", "size=4k", "nr_inodes=1", "size=8m"):
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", "/dev/shm"], check=True)
     if options == "size=64k":
         subprocess.run("dd if=/dev/zero of=/dev/shm/x bs=4k 2>/dev/null", shell=True)
-    print(worker_obstacle(2).partition("because of ")[2].partition(".")[0])
+    print(worker_obstacle([2, 2]).partition("because of ")[2].partition(".")[0])
 """
     done = subprocess.run(
         ["unshare", "-m", sys.executable, "-c", program],

@@ -65,7 +65,9 @@ def test_only_empty_rejected_runs_are_removed(tmp_path: Path) -> None:
         return folder
 
     refused, failed = ended("refused", 2), ended("failed", 3)
-    refused.join_keys_file.write_text("[]")
+    refused.tensorboard_dir.mkdir(exist_ok=True)
+    for file in (refused.join_keys_file, refused.report_file, refused.tensorboard_dir / "events.out.tfevents.1"):
+        file.touch()
     trained, listed = ended("trained", 4, "started"), ended("listed", 4)
     (listed.path / "problems.csv").write_text("a.png,broken")
     for folder in (refused, failed, trained, listed):

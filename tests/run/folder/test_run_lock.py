@@ -12,7 +12,7 @@ import pytest
 from modules import ROOT
 from modules.config import ResumeError, TrainConfig
 from modules.run import RunFolder
-from modules.run.folder.resume import folder_to_resume
+from modules.run.folder.resume import folder_to_resume, newest_run
 from modules.run.folder.run_lock import training_has_ended, training_lock
 from modules.run.supervise.supervisor import Supervisor
 
@@ -44,6 +44,19 @@ def test_running_training_blocks_resume(tmp_path: Path) -> None:
         holder.kill()  # like kill -9: nothing is cleaned up
         assert training_has_ended(folder, within_s=30)  # at once, or a moment later
     assert folder_to_resume(config, "latest") == folder
+
+
+def test_the_newest_run_of_the_family_is_resumed(tmp_path: Path) -> None:
+    shapes = RunFolder.create(TrainConfig(runs_dir=str(tmp_path), run_name="shapes", family="pixel_diffusion"))
+    asked = TrainConfig(runs_dir=str(tmp_path), family="classifier")
+    with pytest.raises(ResumeError, match=r"no run in .* trains 'classifier'; the newest, shapes, trains 'pixel_diff"):
+        folder_to_resume(asked, "latest")
+    pets = RunFolder.create(TrainConfig(runs_dir=str(tmp_path), run_name="pets", family="classifier"))
+    os.utime(shapes.config_file, (2e9, 2e9))
+    assert folder_to_resume(asked, "latest") == pets
+    assert newest_run(tmp_path) == "shapes"
+    RunFolder.create(TrainConfig(runs_dir=str(tmp_path), run_name="own", family="examples/own.py"))
+    assert newest_run(tmp_path, "own.py") == "own"
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from modules.config import ConfigError, TrainConfig
 from modules.run.hosts import host_list
 from modules.run.hosts.host import Host
-from modules.run.hosts.host_list import add_host, find_hosts, hosts_file, read_hosts, remove_host
+from modules.run.hosts.host_list import add_host, find_hosts, hosts_file, read_hosts, remove_host, resolve_with_hosts
 from modules.run.hosts.remote_machines import join_arguments
 from modules.run.hosts.ssh_command import ssh_argv
 from modules.run.join.join_token import generate_token
@@ -80,6 +80,13 @@ def test_what_a_host_may_not_be(field: str, value: object) -> None:
 
 
 @pytest.mark.slow
+def test_what_is_said_of_a_file_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "old.json").write_text('{"version": 1, "masked_training": true}')
+    config = resolve_with_hosts(str(tmp_path / "old.json"), ["resolution=256"], 1)
+    assert (config.num_nodes, config.enable_multi_gpu, config.resolution) == (2, True, 256)
+    assert len([each for each in caplog.messages if "does not give normalize_masked_area_loss" in each]) == 1
+
+
 def test_programs_that_change_the_list_at_once_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     add_host(Host.make("beta", "me@10.0.0.2", "~/tandem"))
     lock = hosts_file().with_suffix(".lock")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from modules.config import TrainConfig
+from modules.machine import Route
 from modules.run.folder.run_folder import RunFolder
 from modules.run.hosts.host import Host
 from modules.run.hosts.remote_machines import (
@@ -79,6 +83,38 @@ def test_what_a_machine_chooses_itself_is_not_allowed_to_it(tmp_path: Path) -> N
     assert [text for text in arguments if text.startswith("--allow")] == [f"--allow={tmp_path / 'more'}"]
     different = join_arguments(config, BETA.model_copy(update={"allow_differences": True}), "10.0.0.1:12356")
     assert "--allow_differences" in different
+
+
+SSH = """#!/bin/sh
+[ "$1" = -G ] || { printf '%s' "$*" > "$(dirname "$0")/asked"; exit; }
+cat "$(dirname "$0")/settings"
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell script stands in for ssh")
+def test_a_machine_joins_at_the_address_from_which_ssh_reaches_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at that of the default route, which may be a VPN's; what the user has set as master_addr stays."""
+    (tmp_path / "ssh").write_text(SSH)
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    routes = {"10.77.0.2": Route("eth0", "10.77.0.1"), "beta6": Route("eth0", "fd00::1"), "here": Route("lo", "::1")}
+    monkeypatch.setattr("modules.run.hosts.remote_machines.route_to", routes.get)
+
+    def joins_at(settings: str, **config: str) -> str:
+        (tmp_path / "settings").write_text(settings)
+        machines = RemoteMachines([BETA], tmp_path / "log", lambda _: None)
+        machines.start(TrainConfig.model_validate(config), "10.8.0.5:12356", TOKEN)
+        machines.finish(60.0)
+        (address,) = re.findall(r"--join [\"']*([^\s\"']+)", (tmp_path / "asked").read_text())
+        return address
+
+    assert joins_at("user me\nhostname 10.77.0.2\n") == "10.77.0.1:12356"
+    assert joins_at("hostname beta6\nproxyjump none\n") == "[fd00::1]:12356"
+    for stays in ("hostname here\n", "hostname unknown\n", "", "hostname 10.77.0.2\nproxyjump gate\n"):
+        assert joins_at(stays) == "10.8.0.5:12356"
+    assert joins_at("hostname 10.77.0.2\n", master_addr="10.8.0.5") == "10.8.0.5:12356"
 
 
 # Prints how many requests it got, and whether a supervisor there takes the second for another one.

@@ -79,7 +79,7 @@ class Fuzzer:
             check_run_name_free(runs, "a")
         check_resume(config, "latest")
         folder = folder_to_resume(config, "latest")
-        assert folder.name == (name or newest_run(runs))
+        assert folder.name == (name or newest_run(runs, config.family))
         load_config(folder.config_file)
         newest, damaged = Backups(folder.backup_dir, keep=1).newest_valid()
         if newest is None:

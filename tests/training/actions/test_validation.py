@@ -31,10 +31,12 @@ PAIR_JOBS: dict[str, dict[str, object]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["validated", "validated in pieces"])
 def test_two_ranks_validate_as_one_does(images: Path, tmp_path: Path, pair: dict[str, Run], name: str) -> None:
-    _, alone = train_alone(tiny_config(images, tmp_path, **VALIDATED))
-    one, two = ([event["loss"] for event in run.events("validation")] for run in (alone, pair[name]))
-    assert len(one) == 3
-    assert two == pytest.approx(one, rel=1e-9)
+    _, alone = train_alone(tiny_config(images, tmp_path, **VALIDATED, validation_batch_size=5))
+    for figure in ("loss", "deviation"):
+        one, two = ([event[figure] for event in run.events("validation")] for run in (alone, pair[name]))
+        assert len(one) == 3
+        assert 0 not in one
+        assert two == pytest.approx(one, rel=1e-9)
 
 
 @pytest.mark.slow

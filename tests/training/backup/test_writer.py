@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -284,11 +284,26 @@ def test_a_last_backup_that_failed_is_written_again_before_the_run_ends(
     assert run.events()[-1]["type"] == "finished"
 
 
-def test_the_events_of_a_step_precede_those_of_its_backup(images: Path, tmp_path: Path) -> None:
-    """Whoever resumes from the backup, after a kill, reports no step before it again."""
+def test_the_events_of_a_step_precede_those_of_its_backup(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever resumes from the backup, after a kill or a loss of power, reports no step before it again."""
+    synced: list[str] = []
+
+    def fsync(descriptor: int, fsync: Callable[[int], None] = os.fsync) -> None:
+        fsync(descriptor)
+        for file in tmp_path.rglob("events.jsonl"):
+            if os.path.samestat(os.fstat(descriptor), file.stat()):
+                synced.append(file.read_text())
+
+    monkeypatch.setattr(os, "fsync", fsync)
     _, run = train_alone(tiny_config(images, tmp_path, backup_every="3 steps", max_steps=7))
     order = [(event["type"], event["step"]) for event in run.events() if event["type"] in {"step", "backing_up"}]
     steps = [step for kind, step in order if kind == "step"]
     assert steps == list(range(1, 8))
     for backup in (3, 6):
         assert order[order.index(("backing_up", backup)) - 1] == ("step", backup)
+    for text, backup in zip(synced, (3, 6), strict=False):
+        assert f'"type":"step","step":{backup},' in text
+        assert f'"backup/step-{backup:06d}"' not in text, "before the backup"
+    assert len(synced) == len(run.events("backup")) >= 2

@@ -83,6 +83,18 @@ def test_a_resumed_run_ends_in_the_same_bits(images: Path, tmp_path: Path) -> No
         assert "resume: lora_from is" in refused.failure(0)
 
 
+def test_what_no_lora_holds_is_left_out_and_named_if_one_asks_for_it(tmp_path: Path) -> None:
+    file, _ = trained_file(tmp_path / "both")
+    more = tmp_path / "more.safetensors"
+    save_file({**load_file(file), "unet.first.norm_bias": torch.ones(2)}, more)
+    with pytest.raises(ConfigError, match=r"norm_bias.*does not belong to a LoRA.*") as error:
+        ready(**{**OTHER, "lora_from": str(more)})
+    assert "lora_from_skip_unread" in str(error.value)
+    family, config = ready(**{**OTHER, "lora_from": str(more), "lora_from_skip_unread": True})
+    summary = method_summary(family, config, train_a_little(family, config))
+    assert summary.endswith("One tensor is left out: unet.first.norm_bias.")
+
+
 def test_a_file_that_cannot_be_continued_is_refused(tmp_path: Path) -> None:
     file, _ = trained_file(tmp_path / "both")
     one, _ = trained_file(tmp_path / "one", parts=[{"part": "unet"}])

@@ -49,6 +49,7 @@ FREE_SECTIONS = {"Sampling", "Output", ""}
 FREE = {
     *("concepts.*.path", "concepts.*.name", "cache_dir", "cache_only", "cache_batch_size"),
     *("loader_workers", "pin_memory", "prefetch_factor", "persistent_workers"),
+    *("validation_batch_size", "validation_workers"),
     *("epochs", "max_steps", "max_minutes", "validate_every", "early_stopping_patience", "max_nonfinite_steps"),
     *("batch_size", "gradient_accumulation_steps"),  # the effective batch of the beginning is kept
     *("early_stopping_metric", "early_stopping_mode", "early_stopping_min_delta", "restore_best"),
