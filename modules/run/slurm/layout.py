@@ -113,16 +113,16 @@ def plan_layout(
 ) -> SlurmLayout:
     """Spread `processes`, requested by `option`, evenly over `nodes`, or over as few nodes as possible.
 
-    Raises ConfigError if they do not spread evenly, or if --nodelist names more nodes than are needed.
+    Raises ConfigError if they do not spread evenly.
     """
     size = request.gpus_per_node
     fewest = 1 if size is None else -(-processes // size)
     named = [] if request.nodelist is None else expand_nodes(request.nodelist)
-    warnings = []
+    warnings: list[str] = []
     if nodes is None and size is None and len(named) > 1 and processes > 1:
         nodes = len(named)
     elif nodes is None and len(named) > fewest:
-        _check_nodelist(request, named)
+        warnings += _excess_nodelist_warning(request, named)
         named = named[:fewest]
     count = fewest if nodes is None else nodes
     if nodes != request.nodes:
@@ -157,17 +157,17 @@ def _processes_per_node(request: SlurmRequest, processes: int, option: str, node
     return per_node
 
 
-def _check_nodelist(request: SlurmRequest, named: list[str]) -> None:
-    """Raise ConfigError if neither of the two jobs needs so many nodes: which of them is meant, only the user knows."""
+def _excess_nodelist_warning(request: SlurmRequest, named: list[str]) -> list[str]:
+    """None if the training or the caching needs all nodes that are named."""
     most, size = max(request.gpus, request.cache_gpus or 0), request.gpus_per_node
     needed = 1 if most == 1 else len(named) if size is None else -(-most // size)
-    if len(named) > needed:
-        raise ConfigError(
-            f"{_capacity(request, most, needed)}, but --nodelist names {len(named)} nodes, all of which Slurm would "
-            "give the job",
-            f"Name those that are meant, such as --nodelist {','.join(named[:needed])}"
-            + (f", or spread the processes over all with --nodes {len(named)}" if most > 1 else ""),
-        )
+    if len(named) <= needed:
+        return []
+    spread = f" Use --nodes {len(named)} to spread over all." if most > 1 else ""
+    return [
+        f"{_capacity(request, most, needed)}, but --nodelist names {len(named)} nodes, all of which Slurm would "
+        f"give the job: only {', '.join(named[:needed])} is requested.{spread}"
+    ]
 
 
 def _excess_nodes_warning(request: SlurmRequest, processes: int, per_node: int, nodes: int, fewest: int) -> str:
