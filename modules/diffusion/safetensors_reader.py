@@ -34,6 +34,8 @@ DTYPE_NAMES: Final[Mapping[torch.dtype, str]] = {
     torch.bool: "BOOL",
 }
 
+_MOST_DIMENSIONS: Final = 64  # with which torch calculates
+
 
 class SafetensorsFile:
     """A safetensors file open for reading, one tensor at a time."""
@@ -70,6 +72,8 @@ class SafetensorsFile:
                 f"{str(self.path)!r}: {name!r} has a number format that cannot be read.",
                 "Use a file in fp32, bf16 or fp16.",
             ) from error
+        if tensor.dim() > _MOST_DIMENSIONS:
+            raise ConfigError(f"{str(self.path)!r} is damaged: {name!r} has {tensor.dim()} dimensions.")
         return tensor
 
     def shape(self, name: str) -> tuple[int, ...]:

@@ -208,7 +208,7 @@ def _as_numbers(file: Path, name: str, tensor: Tensor) -> Tensor:
     """`tensor` in a dtype that torch calculates with. Raises ConfigError for those of which it only has the name."""
     if tensor.dtype in _SMALL_DTYPES:
         return tensor.float()
-    if tensor.is_floating_point() and tensor.dtype not in _DTYPES:
+    if tensor.is_complex() or (tensor.is_floating_point() and tensor.dtype not in _DTYPES):
         kind = str(tensor.dtype).removeprefix("torch.")
         raise ConfigError(
             f"{str(file)!r}: {name!r} has the number format {kind}, which Tandem does not read.",

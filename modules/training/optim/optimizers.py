@@ -63,12 +63,13 @@ def build_optimizer(
     kind, arguments = _class_of(config.optimizer.class_path()), config.optimizer.keywords()
     try:
         optimizer: torch.optim.Optimizer = kind(given, lr=config.learning_rate, **arguments)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # a class of somebody else can raise anything
         if config.optimizer.name != "custom":
             raise
+        takes = ", ".join(name for name in list(inspect.signature(kind).parameters)[1:] if name != "lr")
         raise ConfigError(
-            f"optimizer.arguments: {kind.__name__} refuses what it is given: {error}",
-            f"It takes {', '.join(list(inspect.signature(kind).parameters)[2:])}",
+            f"optimizer.arguments: {kind.__name__} refuses what it is given: {printable(error, 300)}",
+            f"It takes {takes}" if takes else "Choose another class",
         ) from error
     return _without_modes(optimizer) if config.optimizer.name == "custom" else optimizer
 
@@ -82,7 +83,12 @@ def _class_of(path: str) -> type[Any]:
         raise ConfigError(f"optimizer.target: {module_name} cannot be imported: {error}") from error
     kind = getattr(module, name, None)
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
-        close = get_close_matches(name, dir(module), 1)
+        known = [
+            each
+            for each, found in vars(module).items()
+            if isinstance(found, type) and issubclass(found, torch.optim.Optimizer)
+        ]
+        close = get_close_matches(name, known, 1)
         raise ConfigError(
             f"optimizer.target: {module_name} has no optimizer {name}",
             f"Did you mean {module_name}.{close[0]}?" if close else "See its documentation for their names",

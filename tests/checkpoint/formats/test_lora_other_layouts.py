@@ -317,6 +317,30 @@ def test_a_lycoris_file_that_does_not_fit_together_is_refused(
         read_adapter(tmp_path / "x.safetensors", SD)
 
 
+def test_a_tucker_decomposed_lokr_is_read(tmp_path: Path) -> None:
+    """A product of its factors that is no whole block of memory was an error of torch.kron's."""
+    core, out, inside, w1 = torch.randn(2, 2, 3, 3), torch.randn(2, 4), torch.randn(2, 5), torch.randn(3, 2)
+    tensors = {"lokr_w1": w1, "lokr_t2": core, "lokr_w2_a": out, "lokr_w2_b": inside}
+    save_file({f"{KOHYA}.{name}": tensor for name, tensor in tensors.items()}, tmp_path / "x.safetensors")
+    (one,) = read_adapter(tmp_path / "x.safetensors", SD)
+    inner = torch.einsum("abhw,ao,bi->oihw", core, out, inside)
+    assert (one.delta() - torch.kron(w1, inner.flatten(1))).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("alpha", "words"),
+    [(torch.tensor(1j), "number format complex64"), (torch.ones([1] * 65), "has 65 dimensions")],
+)
+def test_what_torch_does_not_calculate_with_is_refused(alpha: torch.Tensor, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.safetensors"
+    stem = f"{KOHYA}.lora_"
+    save_file(
+        {f"{stem}down.weight": torch.ones(1, 4), f"{stem}up.weight": torch.ones(3, 1), f"{KOHYA}.alpha": alpha}, file
+    )
+    with pytest.raises(ConfigError, match=words):
+        read_lora(file, SD)
+
+
 def test_a_small_file_cannot_ask_for_a_huge_product(tmp_path: Path) -> None:
     """The Kronecker product of two files of 1 MB would have 10^11 numbers; its shape is known before."""
     tensors = {f"{KOHYA}.{name}": torch.ones(600, 600) for name in ("lokr_w1", "lokr_w2")}
