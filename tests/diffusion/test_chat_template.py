@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -76,6 +77,7 @@ def test_lists_that_hold_one_another(end: str, monkeypatch: pytest.MonkeyPatch) 
         ("{{ cycler.__init__.__globals__ }}", "SecurityError: access to attribute"),
         (f"{{{{ {'(' * 5000}1{')' * 5000} }}}}", "RecursionError: maximum recursion depth exceeded"),
         ("{% if %}", "TemplateSyntaxError: Expected an expression"),
+        ("{{ '\\ud800' }}", "surrogates not allowed"),
     ],
 )
 def test_an_error_of_a_template_is_one_sentence(template: str, said: str) -> None:
@@ -146,3 +148,17 @@ def test_a_process_that_somebody_ended_is_started_again() -> None:
     process.kill()
     process.wait()
     assert rendered("y") == "y"
+
+
+def test_it_ends_with_this_process_though_a_forked_one_keeps_its_input_open() -> None:
+    assert rendered("x") == "x"
+    process = chat_template._process(os.getpid())
+    assert process.stdin is not None
+    kept = os.dup(process.stdin.fileno())  # as a loader worker has it
+    ending = threading.Thread(target=chat_template._end, args=(process, os.getpid()))
+    ending.start()
+    ending.join(5)
+    is_over = not ending.is_alive()
+    os.close(kept)
+    ending.join()
+    assert is_over

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from modules.checkpoint.formats import LoraWeights, merged_weight, read_adapter, read_lora, write_lora
+from modules.checkpoint.formats.conversion import convert_dtype
 from modules.checkpoint.formats.kohya_names import to_kohya
 from modules.config import ConfigError
 from tests.checkpoint.formats.adapted import ALL, ATTENTION, SD, SDXL, adapted, weights_in
@@ -297,6 +298,8 @@ def test_number_formats_that_cannot_be_read_are_explained(tmp_path: Path) -> Non
         file.write_bytes(len(text).to_bytes(8, "little") + text + b"\x3c" * (2 * size))
         with pytest.raises(ConfigError, match="number format"):
             read_lora(file, SD)
+        with pytest.raises(ConfigError, match="number format"):
+            convert_dtype(file, tmp_path / "out.safetensors", torch.float16)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +332,7 @@ def test_a_tucker_decomposed_lokr_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("alpha", "words"),
-    [(torch.tensor(1j), "number format complex64"), (torch.ones([1] * 65), "has 65 dimensions")],
+    [(torch.tensor(1j), "complex numbers"), (torch.ones([1] * 65), "has 65 dimensions")],
 )
 def test_what_torch_does_not_calculate_with_is_refused(alpha: torch.Tensor, words: str, tmp_path: Path) -> None:
     file = tmp_path / "x.safetensors"

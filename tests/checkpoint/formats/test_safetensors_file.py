@@ -51,6 +51,12 @@ def test_only_numbers_with_a_point_change_their_format(tmp_path: Path) -> None:
     }
 
 
+def test_a_file_of_a_hundred_thousand_tensors_is_refused(tmp_path: Path) -> None:
+    save_file(dict.fromkeys(map(str, range(100_001)), torch.zeros(0)), tmp_path / "x.safetensors")
+    with pytest.raises(ConfigError, match="100,001 tensors"):
+        SafetensorsFile(tmp_path / "x.safetensors")
+
+
 @pytest.mark.skipif(os.name == "nt", reason="making links needs a privilege there")
 def test_a_link_that_somebody_has_laid_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "private").write_text("mine")
