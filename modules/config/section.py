@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
@@ -33,7 +34,7 @@ class Section(BaseModel):
         assert info.field_name is not None
         field = cls.model_fields[info.field_name]
         _reject_endless_lists(value)
-        _reject_control_characters(value, field.json_schema_extra)
+        _reject_unusable_text(value, field.json_schema_extra)
         return _numbers(value, field.annotation)
 
 
@@ -102,10 +103,14 @@ def _reject_endless_lists(value: Any) -> None:
         raise ValueError(f"it has {len(value):,} items, and at most {MOST_ITEMS:,} are allowed")
 
 
-def _reject_control_characters(value: Any, extra: Any) -> None:
-    """No name, path or word has them; a shell script, a terminal or a log would obey them."""
-    is_long = isinstance(extra, dict) and extra.get("picks") == "long_text"
+def _reject_unusable_text(value: Any, extra: Any) -> None:
+    """No name, path or word has control characters; a shell script, a terminal or a log would obey them."""
+    picks = extra.get("picks") if isinstance(extra, dict) else None
+    is_long = picks == "long_text"
     for text in _texts(value):
+        parts = re.split(r"[/\\]", text) if picks in ("file", "folder") else []
+        if any(len(each.encode(errors="surrogatepass")) > 255 for each in parts) or (parts and len(text) > 4000):
+            raise ValueError("it is longer than the path of a file may be")
         found = control_character(text, lines=is_long or isinstance(value, dict))
         if found:
             raise ValueError(f"it contains the control character {found}, which is not allowed here")

@@ -143,4 +143,5 @@ def _process(pid: int) -> subprocess.Popen[str]:
 
 def _end(process: subprocess.Popen[str], pid: int) -> None:
     if pid == os.getpid():
-        process.communicate()  # it exits when its input ends
+        process.kill()  # a forked process, such as one that loads data, would keep its input open
+        process.communicate()

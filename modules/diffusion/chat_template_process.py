@@ -56,6 +56,7 @@ def _limit_memory() -> None:
 def _answer(template: str, variables: dict[str, Any]) -> dict[str, str]:
     try:
         text = _compiled(template).render(**variables)
+        text.encode()  # no tokenizer takes half a pair of surrogates
     except (MemoryError, OverflowError):
         return {}
     except Exception as error:  # noqa: BLE001  # a foreign program can raise anything

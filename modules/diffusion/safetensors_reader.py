@@ -34,6 +34,9 @@ DTYPE_NAMES: Final[Mapping[torch.dtype, str]] = {
     torch.bool: "BOOL",
 }
 
+_MOST_DIMENSIONS: Final = 64  # with which torch calculates
+_MOST_TENSORS: Final = 100_000  # models have thousands; every one of a file without data takes a millisecond to copy
+
 
 class SafetensorsFile:
     """A safetensors file open for reading, one tensor at a time."""
@@ -49,6 +52,8 @@ class SafetensorsFile:
         except (SafetensorError, ValueError) as error:
             raise ConfigError(f"{str(path)!r} is damaged or truncated.", "Copy or download it again.") from error
         self.names: list[str] = list(self._file.keys())
+        if len(self.names) > _MOST_TENSORS:
+            raise ConfigError(f"{str(path)!r} has {len(self.names):,} tensors; the most is {_MOST_TENSORS:,}.")
         self.metadata: dict[str, str] = self._file.metadata() or {}
 
     def __enter__(self) -> Self:
@@ -63,13 +68,15 @@ class SafetensorsFile:
 
     def read(self, name: str) -> Tensor:
         """Read one tensor to the CPU, as it is stored."""
-        try:
-            tensor: Tensor = self._file.get_tensor(name)
-        except SafetensorError as error:  # a dtype that safetensors has a name for and torch has not
+        stored = self._file.get_slice(name).get_dtype()
+        if stored not in DTYPE_NAMES.values():  # torch cannot calculate with it, if it knows it
             raise ConfigError(
-                f"{str(self.path)!r}: {name!r} has a number format that cannot be read.",
+                f"{str(self.path)!r}: {name!r} has the number format {stored}, which Tandem does not read.",
                 "Use a file in fp32, bf16 or fp16.",
-            ) from error
+            )
+        tensor: Tensor = self._file.get_tensor(name)
+        if tensor.dim() > _MOST_DIMENSIONS:
+            raise ConfigError(f"{str(self.path)!r} is damaged: {name!r} has {tensor.dim()} dimensions.")
         return tensor
 
     def shape(self, name: str) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ import os
 import site
 import sys
 from collections.abc import Sequence
+from importlib.abc import FileLoader
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -62,18 +63,20 @@ class _ImportGuard:
         if event != "exec" or not isinstance(arguments[0], CodeType):
             return
         code = arguments[0]
-        if code.co_filename.startswith("<") or not self._guards(code.co_filename):
-            return
         caller = sys._getframe(1).f_code.co_filename
         is_import = caller.startswith("<frozen ")
+        loader = sys._getframe(2).f_locals.get("self") if is_import else None
+        # compiled code says itself what its file is
+        file = str(loader.path) if isinstance(loader, FileLoader) else code.co_filename
+        if file.startswith("<") or not self._guards(file):
+            return
         if not is_import and not self._guards(caller):
             return  # such as torch.compile, which runs what it has generated
-        content = _require_allowed(code.co_filename)
-        loader = sys._getframe(2).f_locals.get("self") if is_import else None
+        content = _require_allowed(file)
         # the loaders of typeguard and others change what they compile
         if type(loader) is SourceFileLoader and code != compile(content, loader.path, "exec", dont_inherit=True):
             raise CodeNotTrusted(
-                f"family: what Python has kept of {code.co_filename!r} in __pycache__ is not what is in this file",
+                f"family: what Python has kept of {file!r} in __pycache__ is not what is in this file",
                 "Remove that folder",
             )
 

@@ -223,6 +223,12 @@ def test_lone_surrogates_are_refused(tmp_path: Path, text: str) -> None:
     assert re.search(r"control character \\ud[8f]", message(write(tmp_path, "c.json", data)))
 
 
+@pytest.mark.parametrize("path", ["/" + "a/" * 2500, "a" * 256, "ä" * 128])
+def test_a_path_that_no_file_can_have_is_refused(tmp_path: Path, path: str) -> None:
+    for data in ({"cache_dir": path}, {"concepts": [{"path": path}]}):
+        assert "longer than the path of a file" in message(write(tmp_path, "c.json", json.dumps(data)))
+
+
 def test_lone_surrogates_cannot_be_saved(tmp_path: Path) -> None:
     config = TrainConfig().model_copy(update={"family_options": {"text": ["\ud800"]}})
     with pytest.raises(ConfigError, match="lone surrogate"):

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -86,6 +87,7 @@ def test_a_process_that_cannot_limit_its_memory_is_ended() -> None:
         ("{{ cycler.__init__.__globals__ }}", "SecurityError: access to attribute"),
         (f"{{{{ {'(' * 5000}1{')' * 5000} }}}}", "RecursionError: maximum recursion depth exceeded"),
         ("{% if %}", "TemplateSyntaxError: Expected an expression"),
+        ("{{ '\\ud800' }}", "surrogates not allowed"),
     ],
 )
 def test_an_error_of_a_template_is_one_sentence(template: str, said: str) -> None:
@@ -156,3 +158,17 @@ def test_a_process_that_somebody_ended_is_started_again() -> None:
     process.kill()
     process.wait()
     assert rendered("y") == "y"
+
+
+def test_it_ends_with_this_process_though_a_forked_one_keeps_its_input_open() -> None:
+    assert rendered("x") == "x"
+    process = chat_template._process(os.getpid())
+    assert process.stdin is not None
+    kept = os.dup(process.stdin.fileno())  # as a loader worker has it
+    ending = threading.Thread(target=chat_template._end, args=(process, os.getpid()))
+    ending.start()
+    ending.join(5)
+    is_over = not ending.is_alive()
+    os.close(kept)
+    ending.join()
+    assert is_over

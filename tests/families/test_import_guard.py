@@ -100,6 +100,19 @@ def test_bytecode_of_other_source_is_refused(tmp_path: Path, mode: py_compile.Py
     assert not list(tmp_path.glob("*.ran"))
 
 
+def test_bytecode_that_names_another_file_as_its_own_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(BAD.replace("__file__", repr(str(tmp_path / "bad"))))
+    py_compile.compile(str(tmp_path / "bad.py"), str(tmp_path / "kept.pyc"), dfile="<frozen os>")
+    with pytest.raises(trusted_code.CodeNotTrusted, match=r"kept\.pyc"):
+        load(
+            tmp_path,
+            "import types; from importlib.machinery import SourcelessFileLoader\n"
+            "kept = SourcelessFileLoader('kept', __file__.replace('family.py', 'kept.pyc'))\n"
+            "kept.exec_module(types.ModuleType('kept'))",
+        )
+    assert not list(tmp_path.glob("*.ran"))
+
+
 def test_a_package_of_the_environment_is_not_replaced_by_a_file_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "this_is_not_installed.py").write_text(BAD)
     load(tmp_path, HERE)

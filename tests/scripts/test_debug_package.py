@@ -35,7 +35,10 @@ def run(tmp_path: Path) -> RunFolder:
         "C:\\Users\\anna\\x /home/anna/y\n/mnt/home/anna/z /root/w max_token: 77\n"
         f"password: {PASSWORD}\nsmb_password = {PASSWORD}\napi token = {PASSWORD}\nAuthorization: Basic {PASSWORD}=\n"
         f"sk-ant-api03-{PASSWORD * 3} AKIA{'A1B2' * 4} wandb: logged in with {'0a1b2c3d' * 5}\n"
-        f"train_distributed.sh --token_file /run/{PASSWORD}\n"
+        f"train_distributed.sh --token_file /run/{PASSWORD}\n--hub_password {PASSWORD}\nCookie: id={PASSWORD}\n"
+        f"secret_key='{PASSWORD}'\nmachine h login u password {PASSWORD}\nnpm_{PASSWORD * 3}\n"
+        f"eyJhbGciOiJI.eyJ{PASSWORD}.{PASSWORD}\n"
+        f"-----BEGIN RSA PRIVATE KEY-----\n{PASSWORD}\n-----END RSA PRIVATE KEY-----\n"
     )
     folder.join_line_file.write_text("TANDEM_JOIN_TOKEN=0123456789abcdef")
     (folder.log_dir / "rank-0.txt").write_text("line\n" * 100_000)
@@ -66,7 +69,7 @@ def test_package_is_listed_then_written_and_holds_nothing_private(run: RunFolder
     assert not any(name.endswith((".png", ".safetensors")) for name in texts)
     whole = "\n".join(texts.values())
     masked = (PASSWORD, "A1B2", "0a1b2c", "/root", "/mnt/home")
-    assert "log/console.txt (10)" in texts["about.txt"], "what was masked is said"
+    assert "log/console.txt (17)" in texts["about.txt"], "what was masked is said"
     assert "max_token: 77" in texts["log/console.txt"]
     for private in (
         SECRET,

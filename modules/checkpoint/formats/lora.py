@@ -41,7 +41,6 @@ from modules.config import ConfigError
 
 _NAMED: Final = 3  # tensors that are left out
 _IN_FOLDERS: Final = ("pytorch_lora_weights.safetensors", "lora_kohya.safetensors", PEFT_FILE)
-_DTYPES: Final = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _SMALL_DTYPES: Final = (torch.float8_e4m3fn, torch.float8_e5m2)  # of some published files; read as fp32
 _MATRICES: Final = (".lora_down.weight", ".lora_up.weight", ".lora_A.weight", ".lora_B.weight")
 _OF_TEXT_ENCODERS: Final = ("lora_te", "text_encoder", "bundle_emb.")
@@ -214,13 +213,12 @@ def _read_tensors(
 
 
 def _as_numbers(file: Path, name: str, tensor: Tensor) -> Tensor:
-    """`tensor` in a dtype that torch calculates with. Raises ConfigError for those of which it only has the name."""
+    """`tensor` in a dtype that torch calculates with. Raises ConfigError if it is complex."""
     if tensor.dtype in _SMALL_DTYPES:
         return tensor.float()
-    if tensor.is_floating_point() and tensor.dtype not in _DTYPES:
-        kind = str(tensor.dtype).removeprefix("torch.")
+    if tensor.is_complex():
         raise ConfigError(
-            f"{str(file)!r}: {name!r} has the number format {kind}, which Tandem does not read.",
+            f"{str(file)!r}: {name!r} has complex numbers, which no LoRA has.",
             "Use a LoRA in fp32, bf16, fp16 or fp8 (e4m3fn or e5m2).",
         )
     return tensor

@@ -72,7 +72,7 @@ class Factor:
         if self.core is None:
             return self.first.double() @ self.second.double()
         product = torch.einsum("ijkl,jr,ip->prkl", self.core.double(), self.second.double(), self.first.double())
-        return product.flatten(1)
+        return product.flatten(1).contiguous()  # torch.kron needs that
 
     def of_rows(self, rows: Rows) -> Factor:
         """These rows of the matrix."""

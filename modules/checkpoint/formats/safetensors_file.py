@@ -21,7 +21,7 @@ from torch import Tensor
 from modules.config import ConfigError
 from modules.diffusion.dtypes import DTYPES
 from modules.diffusion.safetensors_reader import DTYPE_NAMES, SafetensorsFile
-from modules.files import PARTIAL
+from modules.files import open_for_writing, replacing
 
 __all__ = [
     "HASH_KEY",
@@ -71,31 +71,23 @@ def write_safetensors(file: Path, tensors: Mapping[str, LazyTensor], metadata: M
     names = ordered_names(tensors)
     hashed = {name: empty for name, empty in _NO_HASHES.items() if name in metadata}
     header = safetensors_header(names, tensors, {"format": "pt", **metadata, **hashed})
-    partial = file.with_name(f"{PARTIAL}{file.name}")
     digest = hashlib.sha256()
     legacy = _LegacyHash(_kohya_header_length(names, tensors, metadata))
-    try:
-        with partial.open("wb") as out:
-            out.write(header)
-            for name in names:
-                data = tensor_bytes(name, tensors[name])
-                digest.update(data)
-                legacy.update(data)
-                out.write(data)
-            values = (f"0x{digest.hexdigest()}", digest.hexdigest(), legacy.hexdigest())
-            for name, value in zip(_NO_HASHES, values, strict=True):
-                if name in hashed:
-                    key = f'"{name}":"'.encode()  # within a text its quotes would be escaped
-                    out.seek(header.index(key) + len(key))
-                    out.write(value.encode())
-            out.flush()
-            os.fsync(out.fileno())
-        partial.replace(file)
-    except BaseException as error:
-        partial.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # disk full: name the file
-            raise OSError(error.errno, error.strerror, str(file)) from error
-        raise
+    with replacing(file) as partial, os.fdopen(open_for_writing(partial), "wb") as out:
+        out.write(header)
+        for name in names:
+            data = tensor_bytes(name, tensors[name])
+            digest.update(data)
+            legacy.update(data)
+            out.write(data)
+        values = (f"0x{digest.hexdigest()}", digest.hexdigest(), legacy.hexdigest())
+        for name, value in zip(_NO_HASHES, values, strict=True):
+            if name in hashed:
+                key = f'"{name}":"'.encode()  # within a text its quotes would be escaped
+                out.seek(header.index(key) + len(key))
+                out.write(value.encode())
+        out.flush()
+        os.fsync(out.fileno())
 
 
 def ordered_names(tensors: Mapping[str, LazyTensor]) -> list[str]:

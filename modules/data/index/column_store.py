@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from modules.files import FileFault, decode_json, file_size, open_regular
+from modules.files import FileFault, decode_json, file_size, open_for_writing, open_regular, replacing
 
 Column: TypeAlias = NDArray[np.generic]
 
@@ -27,15 +27,10 @@ def write_columns(path: Path, columns: Mapping[str, Column], header: str) -> Non
     if _has_content(path, data):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as partial, os.fdopen(open_for_writing(partial), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def map_columns(path: Path) -> tuple[dict[str, Column], str]:

@@ -58,7 +58,15 @@ _SECRETS: Final = (
         r"(?!\d+\b)[^\s'\",;&]{6,}"
     ),
     re.compile(r"(?i)(\bauthorization['\"]?\s{0,3}[:=]\s{0,3}['\"]?(?:\w{1,20}\s{1,3})?)[\w.~+/=-]{6,}"),
-    re.compile(r"(?i)(\b(?:wandb|password)\b[^\n]{0,60}?\b)[0-9a-f]{40}\b"),  # also in a .netrc
+    re.compile(r"(?i)(\b(?:wandb|password)\b[^\n]{0,60}?\b)[0-9a-f]{40}\b"),
+    re.compile(
+        r"(?i)(--[\w-]{0,40}(?:password|passphrase|secret)[ =]['\"]?|\blogin\s+\S+\s+password\s+)\S+"
+    ),  # a .netrc
+    re.compile(
+        r"(?i)(\b(?:set-)?cookie:\s|\b[\w-]{0,40}(?:secret|private)[_-]?key['\"]?\s{0,3}[:=]\s{0,3}['\"]?)[^\n'\"]+"
+    ),
+    re.compile(r"\b(xox[a-z]-|AIza|npm_|r8_|eyJ[\w-]{8,}\.(?=eyJ))[\w.-]{16,}"),  # Slack, Google, npm, Replicate, JWT
+    re.compile(r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)(?s:.)*?(?=-----END|\Z)"),
 )
 # What people write to be drawn, and their name; the start of a caption is a setting, too.
 _PRIVATE_NAMES: Final = frozenset(

@@ -10,6 +10,7 @@ from modules.config import ConfigError
 from modules.config.imported_code import read_class
 from modules.config.sections.optimizers import KNOWN_CLASS
 from modules.config.trusted_code import require_trusted
+from modules.files import printable
 
 
 def named_class(path: str, setting: str, kind: type, noun: str) -> type[Any]:
@@ -20,11 +21,12 @@ def named_class(path: str, setting: str, kind: type, noun: str) -> type[Any]:
         require_trusted(read_class(path, setting), setting)
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(f"{setting}: {module_name} cannot be imported: {error}") from error
+    except Exception as error:  # code of somebody else can raise anything
+        raise ConfigError(f"{setting}: {module_name} cannot be imported: {printable(error, 300)}") from error
     found = getattr(module, name, None)
     if not (isinstance(found, type) and issubclass(found, kind)):
-        close = get_close_matches(name, dir(module), 1)
+        known = [each for each, value in vars(module).items() if isinstance(value, type) and issubclass(value, kind)]
+        close = get_close_matches(name, known, 1)
         raise ConfigError(
             f"{setting}: {module_name} has no {noun} {name}",
             f"Did you mean {module_name}.{close[0]}?" if close else "See its documentation for their names",

@@ -62,12 +62,13 @@ def build_optimizer(
     kind, arguments = _class_of(config.optimizer.class_path()), config.optimizer.keywords()
     try:
         optimizer: torch.optim.Optimizer = kind(given, lr=config.learning_rate, **arguments)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # a class of somebody else can raise anything
         if config.optimizer.name != "custom":
             raise
+        takes = ", ".join(name for name in list(inspect.signature(kind).parameters)[1:] if name != "lr")
         raise ConfigError(
-            f"optimizer.arguments: {kind.__name__} refuses what it is given: {error}",
-            f"It takes {', '.join(list(inspect.signature(kind).parameters)[2:])}",
+            f"optimizer.arguments: {kind.__name__} refuses what it is given: {printable(error, 300)}",
+            f"It takes {takes}" if takes else "Choose another class",
         ) from error
     return _without_modes(optimizer) if config.optimizer.name == "custom" else optimizer
 

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from modules.checkpoint.formats import LoraWeights, merged_weight, read_adapter, read_lora, write_lora
+from modules.checkpoint.formats.conversion import convert_dtype
 from modules.checkpoint.formats.kohya_names import to_kohya
 from modules.config import ConfigError
 from tests.checkpoint.formats.adapted import ALL, ATTENTION, SD, SDXL, adapted, weights_in
@@ -297,6 +298,8 @@ def test_number_formats_that_cannot_be_read_are_explained(tmp_path: Path) -> Non
         file.write_bytes(len(text).to_bytes(8, "little") + text + b"\x3c" * (2 * size))
         with pytest.raises(ConfigError, match="number format"):
             read_lora(file, SD)
+        with pytest.raises(ConfigError, match="number format"):
+            convert_dtype(file, tmp_path / "out.safetensors", torch.float16)
 
 
 @pytest.mark.parametrize(
@@ -315,6 +318,30 @@ def test_a_lycoris_file_that_does_not_fit_together_is_refused(
     save_file({f"{KOHYA}.{name}": torch.ones(shape) for name, shape in tensors.items()}, tmp_path / "x.safetensors")
     with pytest.raises(ConfigError, match=words):
         read_adapter(tmp_path / "x.safetensors", SD)
+
+
+def test_a_tucker_decomposed_lokr_is_read(tmp_path: Path) -> None:
+    """A product of its factors that is no whole block of memory was an error of torch.kron's."""
+    core, out, inside, w1 = torch.randn(2, 2, 3, 3), torch.randn(2, 4), torch.randn(2, 5), torch.randn(3, 2)
+    tensors = {"lokr_w1": w1, "lokr_t2": core, "lokr_w2_a": out, "lokr_w2_b": inside}
+    save_file({f"{KOHYA}.{name}": tensor for name, tensor in tensors.items()}, tmp_path / "x.safetensors")
+    (one,) = read_adapter(tmp_path / "x.safetensors", SD)
+    inner = torch.einsum("abhw,ao,bi->oihw", core, out, inside)
+    assert (one.delta() - torch.kron(w1, inner.flatten(1))).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("alpha", "words"),
+    [(torch.tensor(1j), "complex numbers"), (torch.ones([1] * 65), "has 65 dimensions")],
+)
+def test_what_torch_does_not_calculate_with_is_refused(alpha: torch.Tensor, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.safetensors"
+    stem = f"{KOHYA}.lora_"
+    save_file(
+        {f"{stem}down.weight": torch.ones(1, 4), f"{stem}up.weight": torch.ones(3, 1), f"{KOHYA}.alpha": alpha}, file
+    )
+    with pytest.raises(ConfigError, match=words):
+        read_lora(file, SD)
 
 
 def test_a_small_file_cannot_ask_for_a_huge_product(tmp_path: Path) -> None:

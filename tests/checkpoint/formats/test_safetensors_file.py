@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,22 @@ def test_only_numbers_with_a_point_change_their_format(tmp_path: Path) -> None:
         "a": torch.float16,
         "b": torch.int64,
     }
+
+
+def test_a_file_of_a_hundred_thousand_tensors_is_refused(tmp_path: Path) -> None:
+    save_file(dict.fromkeys(map(str, range(100_001)), torch.zeros(0)), tmp_path / "x.safetensors")
+    with pytest.raises(ConfigError, match="100,001 tensors"):
+        SafetensorsFile(tmp_path / "x.safetensors")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="making links needs a privilege there")
+def test_a_link_that_somebody_has_laid_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "private").write_text("mine")
+    for name in (".partial-x", f".partial-{os.getpid()}-x"):
+        (tmp_path / name).symlink_to("private")
+    write_safetensors(tmp_path / "x", {"a": lazy_tensor(torch.ones(2))}, {})
+    assert (tmp_path / "private").read_text() == "mine"
+    assert not (tmp_path / "x").is_symlink()
 
 
 def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path: Path) -> None:
