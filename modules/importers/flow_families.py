@@ -11,7 +11,7 @@ from modules.facts import all_facts, known_model
 from modules.importers.flow_rules import ALL_RULES, OWN, PATH
 from modules.importers.memory import ENCODERS, QUANTIZED, swapped_blocks
 from modules.importers.report import ImportEntry
-from modules.importers.rules import ANY, is_default
+from modules.importers.rules import is_default
 from modules.importers.translation import Translation
 
 _SHARED_OPTIONS: Final = ("loss", "huber_delta", "offload_frozen", "vae_tiling", "latents")
@@ -80,7 +80,8 @@ def _are_defaults(entry: ImportEntry) -> bool:
     names = [re.split(r"[ ./]", name.removeprefix("--"))[-1] for name in entry.source.split(", ")]
     values = entry.value if isinstance(entry.value, list) and len(names) > 1 else [entry.value]
     defaults = {key.rpartition(".")[2]: value for rule in ALL_RULES for key, value in rule.keys.items()}
-    return all(is_default(value, defaults.get(name, ANY)) for name, value in zip(names, values, strict=False))
+    pairs = zip(names, values, strict=False)
+    return all(name in defaults and is_default(value, defaults[name]) for name, value in pairs)
 
 
 def _fit_parts(translation: Translation) -> None:
