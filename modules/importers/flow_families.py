@@ -39,6 +39,7 @@ def fit_to_family(translation: Translation) -> None:
     facts = all_facts().get(str(family))
     if facts is None or facts.network != "transformer":
         _drop_flow_options(translation)
+        _fit_compile(translation)
         return
     given = data.get("family_options")
     for name in list(given) if isinstance(given, dict) else []:
@@ -50,8 +51,7 @@ def fit_to_family(translation: Translation) -> None:
     _take_flow_options(translation)
     _fit_parts(translation)
     _fit_targets(translation)
-    if data.get("block_offload") and data.get("method") == "lora" and data.get("compile"):
-        translation.withdraw("compile", "blocks that are kept in host memory (block_offload) cannot be compiled")
+    _fit_compile(translation)
 
 
 def _take_flow_options(translation: Translation) -> None:
@@ -121,3 +121,9 @@ def _fit_targets(translation: Translation) -> None:
     targets = translation.data.get("lora_targets")
     if isinstance(targets, str) and (targets in UNET_PRESETS or _OF_UNET.search(targets)):
         translation.change("lora_targets", "blocks", "of the transformer, all linear layers of its blocks")
+
+
+def _fit_compile(translation: Translation) -> None:
+    data = translation.data
+    if data.get("block_offload") and data.get("method") == "lora" and data.get("compile"):
+        translation.withdraw("compile", "blocks that are kept in host memory (block_offload) cannot be compiled")
