@@ -157,3 +157,14 @@ def test_all_tags_are_shuffled(tmp_path: Path) -> None:
 def test_long_captions_are_chunked_there(tmp_path: Path) -> None:
     """models/sdxl.py, get_prompt_embeds splits captions into chunks, as many as there are."""
     assert "long_prompts" in changes(imported(tmp_path))["family"]
+
+
+@pytest.mark.parametrize("lr", ["", "lr = 1e-6"])
+def test_automagic_finds_its_rate(tmp_path: Path, lr: str) -> None:
+    """examples/qwen_image_24gb_vram.toml gives none; prodigy's is a factor, of 1e-4 it would learn nothing."""
+    text = RUN.format(model="", adapter=ADAPTER).replace("'adamw_optimi'", "'automagic'").replace("lr = 2e-5", lr)
+    (tmp_path / "a.toml").write_text(text.replace("'sdxl'", "'qwen_image'"), encoding="utf-8")
+    found = import_file(tmp_path / "a.toml")
+    assert (found.config.optimizer.name, found.config.learning_rate) == ("prodigy", 1.0)
+    assert found.config.lora_targets == "blocks"
+    assert "lora_targets" in {entry.target for entry in found.report.imported}, "as it is there"

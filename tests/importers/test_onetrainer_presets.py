@@ -228,7 +228,8 @@ _MAY_BE_LEFT: Final = {
     "concept_file_name", "sample_definition_file_name", "weight_dtype", "attention_mechanism", "compile",
     "layer_filter_preset", "layer_filter", "layer_filter_regex", "transformer.offload_fraction",
     "text_encoder.offload_fraction", "quantization.layer_filter", "quantization.layer_filter_preset",
-    "unmasked_probability", "unet.weight_dtype", "text_encoder.weight_dtype", "text_encoder_2.weight_dtype", "vae.weight_dtype",
+    "unmasked_probability", "unet.weight_dtype", "text_encoder.weight_dtype", "text_encoder_2.weight_dtype",
+    "vae.weight_dtype",
 }  # fmt: skip
 
 
