@@ -21,7 +21,7 @@ from modules.config import Interval
 from modules.importers import ImportResult, import_file
 
 COMMIT: Final = "23df3832e8f213d64c337e39f9365ba46e99fed0"
-TABLE: Final = Path(__file__).parent / "files/onetrainer_presets.txt"
+TABLE: Final = Path(__file__).parent / "files/presets_of_onetrainer.txt"
 TYPES: Final = {
     "f32": "FLOAT_32", "f16": "FLOAT_16", "b16": "BFLOAT_16", "f8": "FLOAT_8", "i8": "INT_W8A8", "n4": "NFLOAT_4",
 }  # fmt: skip
