@@ -46,8 +46,9 @@ def written(row: list[str]) -> dict[str, object]:
     epoch, epochs, steps = map(int, length.split("/"))
     data: dict[str, object] = {
         **SWITCHES[model], "learning_rate": rate, "lr_scheduler": schedule, "lr_warmup": float(warmup),
-        "epoch": epoch or None, "max_train_epochs": epochs or "", "max_train_steps": steps or "", "train_batch_size": int(batch),
-        "gradient_accumulation_steps": int(parts), "optimizer": optimizer, "mixed_precision": precision.strip("-"),
+        "epoch": epoch or None, "max_train_epochs": epochs or "", "max_train_steps": steps or "",
+        "train_batch_size": int(batch), "gradient_accumulation_steps": int(parts), "optimizer": optimizer,
+        "mixed_precision": precision.strip("-"),
         "max_resolution": size.strip("-"), "min_snr_gamma": float(gamma), "noise_offset": float(offset),
         "noise_offset_type": "Multires" if "multires" in more else "Original", "caption_dropout_rate": float(dropout),
         "gradient_checkpointing": "checkpointing" in more, "train_text_encoder": "text" in more.split(),

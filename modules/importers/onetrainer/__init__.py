@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from modules.facts import all_facts
 from modules.importers.dotted import flatten
 from modules.importers.flow_families import flow_family
 from modules.importers.onetrainer.data import CONCEPT_TABLE, SAMPLE_TABLE, SAMPLERS
 from modules.importers.onetrainer.model import MODEL_RULES, MODEL_UNSUPPORTED
 from modules.importers.onetrainer.optimizer import OPTIMIZER_REST
 from modules.importers.onetrainer.submodules import (
-    ENCODER_COUNTS,
     SUBMODULES,
-    TRAINED_ENCODERS,
     network_section,
     unsupported_submodule_settings,
 )
@@ -125,11 +124,11 @@ def _as_loaded(given: Mapping[str, object], translation: Translation) -> tuple[d
                 written_as[f"optimizer.{setting}"] = f"optimizer_defaults.{name}.{setting}"
     if isinstance(own, Mapping) and isinstance(defaults, Mapping) and len(defaults) == 1:
         del found["optimizer_defaults"]
-    if flow_family(model_type["model_type"]) in TRAINED_ENCODERS:  # on by default, and Tandem cannot
-        count = ENCODER_COUNTS.get(str(flow_family(model_type["model_type"])), 1)
-        if str(found.get("training_method")).upper() != "EMBEDDING":
-            for part in SUBMODULES[1 : 1 + count]:
-                found.setdefault(f"{part}.train", True)
+    facts = all_facts().get(flow_family(model_type["model_type"]) or "")
+    is_embedding = str(found.get("training_method")).upper() == "EMBEDDING"
+    if facts is not None and facts.onetrainer_trains_encoders and not is_embedding:  # by default, and Tandem cannot
+        for part in SUBMODULES[1 : 1 + facts.onetrainer_encoders]:
+            found.setdefault(f"{part}.train", True)
     cloud = found.get("cloud")
     if isinstance(cloud, Mapping) and cloud.get("enabled") is False:
         del found["cloud"]

@@ -12,16 +12,13 @@ from modules.importers.flow_rules import OWN, PATH, option, static_shift, timest
 from modules.importers.readers import boolean, number
 from modules.importers.rules import Assignment, CombinedRule, UnsupportedValueError, Values, is_default
 
-# OneTrainer, modules/modelSetup: Base*Setup.py of these families has no shift by resolution, or another than Tandem's.
-_UNSHIFTED: Final = ("chroma", "stable_diffusion_3")
-_SHIFTED_THERE: Final = ("z_image",)
-
 
 def _shift(values: Values) -> list[Assignment]:
     key, family = "dynamic_timestep_shifting", known_family(values["model_type"])
     is_dynamic = boolean(values[key])
-    if is_dynamic and family not in _UNSHIFTED:
-        why = "FLUX.1's shift by resolution there, one for all sizes here" if family in _SHIFTED_THERE else ""
+    kind = all_facts()[family].onetrainer_shift if family else "same"
+    if is_dynamic and kind != "none":
+        why = "another shift by resolution there, the model's own here" if kind == "other" else ""
         return [Assignment(f"{PATH}timestep_shift", "model", why, (key,))]
     found = static_shift(values["timestep_shift"], "timestep_shift")
     why = "OneTrainer does not shift this model by resolution either"

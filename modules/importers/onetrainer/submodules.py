@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from modules.facts import all_facts
 from modules.importers.flow_families import flow_family
 from modules.importers.memory import ENCODERS, QUANTIZED
 from modules.importers.onetrainer.values import RATE_USES, interval, interval_change, rate_factor
@@ -12,10 +13,6 @@ from modules.importers.rules import Assignment, CombinedRule, Unsupported, Value
 
 SUBMODULES = ("unet", "text_encoder", "text_encoder_2", "text_encoder_3")
 NETWORKS = ("unet", "transformer")  # of which a model has one
-# Text encoders of a flow-matching family, the last of which is the large one (modules/util/enum/ModelType.py); 1 if it
-# is not here. In those of TRAINED_ENCODERS OneTrainer trains them unless told otherwise (modules/modelSetup).
-ENCODER_COUNTS = {"flux": 2, "stable_diffusion_3": 3}
-TRAINED_ENCODERS = ("chroma", "flux", "qwen_image", "stable_diffusion_3")
 # The settings of each submodule, with the defaults of those that are trained by default.
 SUBMODULE_DEFAULTS: Mapping[str, object] = {
     "model_name": "",
@@ -78,7 +75,7 @@ def submodule_rule(index: int, part: str) -> CombinedRule:
         if part in NETWORKS:
             is_there = part == network_section(values)
         else:
-            count = ENCODER_COUNTS.get(family or "", 1 + ("XL" in str(kind).upper()))
+            count = all_facts()[family].onetrainer_encoders if family else 1 + ("XL" in str(kind).upper())
             is_there = part in SUBMODULES[1 : 1 + count]
             if is_there and family is not None:
                 return _read_frozen_encoder(values, part, family, is_large=part == SUBMODULES[count])
@@ -142,7 +139,7 @@ EMBEDDING_STOP_RULE = CombinedRule(
 def _read_frozen_encoder(values: Values, part: str, family: str, *, is_large: bool) -> list[Assignment]:
     """A text encoder of a flow-matching family, which Tandem does not train."""
     switch, key = f"{part}.train", f"{part}.weight_dtype"
-    if family in TRAINED_ENCODERS and boolean(values[switch]):
+    if all_facts()[family].onetrainer_trains_encoders and boolean(values[switch]):
         found = [Assignment("", why="Tandem trains the transformer only", keys=(switch,))]
     else:
         found = [Assignment("parts.0.part", "transformer", keys=(switch,))]
