@@ -118,6 +118,11 @@ class FamilyFacts:
     simple_tuner_layers: str = "attention"
     ai_toolkit_layers: str = "blocks"
     kohya_file: str = ""  # the setting for a file that only its scripts in sd-scripts ask for
+    # In OneTrainer (modules/util/enum/ModelType.py, modules/modelSetup): its text encoders, the last of which is the
+    # large one, whether they are trained unless switched off, and the shift by resolution: Tandem's, another, or none.
+    onetrainer_encoders: int = 1
+    onetrainer_trains_encoders: bool = False
+    onetrainer_shift: Literal["same", "other", "none"] = "same"
 
     @property
     def components(self) -> tuple[str, ...]:

@@ -30,6 +30,8 @@ FACTS = FamilyFacts(
         mlp_rows=4,
         is_rarer=True,
     ),
+    onetrainer_trains_encoders=True,
+    onetrainer_shift="none",
     architecture="chroma",
     architectures=("chroma",),
     code="https://huggingface.co/lodestones/Chroma1-HD",

@@ -84,6 +84,8 @@ FACTS = FamilyFacts(
         swapped="norm_out.linear",
         mlp_rows=4,
     ),
+    onetrainer_encoders=2,
+    onetrainer_trains_encoders=True,
     architecture="flux-1-dev",
     architectures=("flux-1",),
     variant=_variant,

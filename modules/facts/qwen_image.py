@@ -46,6 +46,7 @@ FACTS = FamilyFacts(
         "txt_norm.weight",
         keeps_other_names=True,
     ),
+    onetrainer_trains_encoders=True,
     architecture="qwen-image",
     architectures=("qwen-image",),
     code="https://github.com/QwenLM/Qwen-Image",

@@ -54,6 +54,7 @@ FACTS = FamilyFacts(
         "cap_embedder.1.weight",
         is_own=_is_own,
     ),
+    onetrainer_shift="other",
     architecture="z-image",
     architectures=("z-image",),
     code="https://github.com/Comfy-Org/ComfyUI",

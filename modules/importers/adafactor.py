@@ -24,7 +24,7 @@ RELATIVE_STEP: Final = "its relative_step replaces learning rate and schedule"
 WARMUP_INIT: Final = f"{RELATIVE_STEP}, and its warmup_init the warm-up"
 _REPLACED: Final = (
     *("learning_rate", "scheduler", "scheduler_cycles", "scheduler_power", "min_learning_rate_factor"),
-    "warmup_steps",
+    *("warmup_steps", "warmup_fraction"),
 )
 
 

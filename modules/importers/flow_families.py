@@ -11,7 +11,7 @@ from modules.facts import all_facts, known_model
 from modules.importers.flow_rules import ALL_RULES, OWN, PATH
 from modules.importers.memory import ENCODERS, QUANTIZED, swapped_blocks
 from modules.importers.report import ImportEntry
-from modules.importers.rules import ANY, is_default
+from modules.importers.rules import is_default
 from modules.importers.translation import Translation
 
 _SHARED_OPTIONS: Final = ("loss", "huber_delta", "offload_frozen", "vae_tiling", "latents")
@@ -39,6 +39,7 @@ def fit_to_family(translation: Translation) -> None:
     facts = all_facts().get(str(family))
     if facts is None or facts.network != "transformer":
         _drop_flow_options(translation)
+        _fit_compile(translation)
         return
     given = data.get("family_options")
     for name in list(given) if isinstance(given, dict) else []:
@@ -50,8 +51,7 @@ def fit_to_family(translation: Translation) -> None:
     _take_flow_options(translation)
     _fit_parts(translation)
     _fit_targets(translation)
-    if data.get("block_offload") and data.get("method") == "lora" and data.get("compile"):
-        translation.withdraw("compile", "blocks that are kept in host memory (block_offload) cannot be compiled")
+    _fit_compile(translation)
 
 
 def _take_flow_options(translation: Translation) -> None:
@@ -80,7 +80,8 @@ def _are_defaults(entry: ImportEntry) -> bool:
     names = [re.split(r"[ ./]", name.removeprefix("--"))[-1] for name in entry.source.split(", ")]
     values = entry.value if isinstance(entry.value, list) and len(names) > 1 else [entry.value]
     defaults = {key.rpartition(".")[2]: value for rule in ALL_RULES for key, value in rule.keys.items()}
-    return all(is_default(value, defaults.get(name, ANY)) for name, value in zip(names, values, strict=False))
+    pairs = zip(names, values, strict=False)
+    return all(name in defaults and is_default(value, defaults[name]) for name, value in pairs)
 
 
 def _fit_parts(translation: Translation) -> None:
@@ -120,3 +121,9 @@ def _fit_targets(translation: Translation) -> None:
     targets = translation.data.get("lora_targets")
     if isinstance(targets, str) and (targets in UNET_PRESETS or _OF_UNET.search(targets)):
         translation.change("lora_targets", "blocks", "of the transformer, all linear layers of its blocks")
+
+
+def _fit_compile(translation: Translation) -> None:
+    data = translation.data
+    if data.get("block_offload") and data.get("method") == "lora" and data.get("compile"):
+        translation.withdraw("compile", "blocks that are kept in host memory (block_offload) cannot be compiled")

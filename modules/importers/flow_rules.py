@@ -179,41 +179,10 @@ DIFFUSION_PIPE_RULES: Final = (
 )  # fmt: skip
 
 
-def _onetrainer_shift(values: Values) -> list[Assignment]:
-    if boolean(values["dynamic_timestep_shifting"]):
-        return [Assignment(f"{PATH}timestep_shift", "model", keys=("dynamic_timestep_shifting",))]
-    return static_shift(values["timestep_shift"], "timestep_shift")
-
-
-def _onetrainer_shape(values: Values) -> list[Assignment]:
-    """ModelSetupNoiseMixin.py, _get_timestep_discrete: sigmoid(normal(bias, 1 + weight)), and SD 3's mode."""
-    name = str(values["timestep_distribution"]).upper()
-    if name == "HEAVY_TAIL":
-        return [option("mode_scale", number(values["noising_weight"]), "noising_weight")]
-    if name != "LOGIT_NORMAL":
-        return []
-    return [
-        option("logit_mean", number(values["noising_bias"]), "noising_bias"),
-        option("logit_std", 1 + number(values["noising_weight"]), "noising_weight"),
-    ]
-
-
-ONETRAINER_RULES: Final = (
-    CombinedRule(
-        {"noising_weight": 0.0, "noising_bias": 0.0}, f"{OWN}logit_std, {OWN}logit_mean, {OWN}mode_scale",
-        _onetrainer_shape, "of the distributions logit_normal and heavy_tail", {"timestep_distribution": "UNIFORM"},
-    ),
-    timestep_rule(
-        {"timestep_shift": 1.0, "dynamic_timestep_shifting": False}, _onetrainer_shift,
-        "dynamic_timestep_shifting is the model's own shift by resolution",
-    ),
-    CombinedRule({"transformer.guidance_scale": 1.0}, f"{OWN}guidance", _guidance, "of models that have the input"),
-)  # fmt: skip
-
+# Of settings that are given although they are at the default; OneTrainer's are not translated then.
 ALL_RULES: Final = (
     *KOHYA_RULES,
     *AI_TOOLKIT_RULES,
     *SIMPLE_TUNER_RULES,
     *DIFFUSION_PIPE_RULES,
-    *ONETRAINER_RULES,
 )

@@ -19,7 +19,7 @@ _8_BIT = "its 8-bit state becomes 32-bit: the same updates, more memory"
 _LION_8_BIT = _8_BIT + "; lion_8bit keeps them, if you install bitsandbytes"
 _ADAMW_8_BIT = _8_BIT + "; flash_adamw keeps them, and adamw_8bit, if you install bitsandbytes"
 _PAGED = "its state stays on the GPU: the same updates, more memory"
-_FREE = "Tandem has no schedule-free optimizer; the closest one is used: choose a schedule"
+_FREE = "the closest one; it is not schedule-free, so choose a schedule"
 _SELF = "Tandem finds the step size with prodigy; leave the learning rate at 1"
 _ROUNDING = "weights are kept in fp32, so there is no rounding to correct"
 

@@ -157,3 +157,34 @@ def test_all_tags_are_shuffled(tmp_path: Path) -> None:
 def test_long_captions_are_chunked_there(tmp_path: Path) -> None:
     """models/sdxl.py, get_prompt_embeds splits captions into chunks, as many as there are."""
     assert "long_prompts" in changes(imported(tmp_path))["family"]
+
+
+@pytest.mark.parametrize("lr", ["", "lr = 1e-6"])
+def test_automagic_finds_its_rate(tmp_path: Path, lr: str) -> None:
+    """examples/qwen_image_24gb_vram.toml gives none; prodigy's is a factor, of 1e-4 it would learn nothing."""
+    text = RUN.format(model="", adapter=ADAPTER).replace("'adamw_optimi'", "'automagic'").replace("lr = 2e-5", lr)
+    (tmp_path / "a.toml").write_text(text.replace("'sdxl'", "'qwen_image'"), encoding="utf-8")
+    found = import_file(tmp_path / "a.toml")
+    assert (found.config.optimizer.name, found.config.learning_rate) == ("prodigy", 1.0)
+    assert found.config.lora_targets == "blocks"
+    assert "lora_targets" in {entry.target for entry in found.report.imported}, "as it is there"
+
+
+def test_the_shipped_config_of_a_model_that_is_here(tmp_path: Path) -> None:
+    """tdrussell/diffusion-pipe at 8f83dbf, examples/qwen_image_24gb_vram.toml; its others are of video models."""
+    text = RUN.format(model="transformer_dtype = 'float8'\ndiffusers_path = 'a/b'", adapter=ADAPTER)
+    for theirs, own in {
+        "_per_gpu = 2": "_per_gpu = 1\nblocks_to_swap = 8", "warmup_steps = 100": "gradient_clipping = 1",
+        "lr_scheduler = 'linear'": "", "'sdxl'": "'qwen_image'", "'adamw_optimi'": "'automagic'", "lr = 2e-5": "",
+        "checkpoint_path = '/models/sd_xl_base_1.0.safetensors'": "", "betas = [0.9, 0.99]": "", "eps = 1e-8": "",
+    }.items():  # fmt: skip
+        text = text.replace(theirs, own)
+    (tmp_path / "a.toml").write_text(text, encoding="utf-8")
+    config = import_file(tmp_path / "a.toml").config
+    assert (config.family, config.base_model, config.method) == ("qwen_image", "a/b", "lora")
+    assert (config.lora_rank, config.lora_alpha, config.lora_targets) == (32, 32, "blocks")
+    assert (config.batch_size, config.gradient_accumulation_steps, config.epochs) == (1, 4, 1000)
+    assert (config.warmup_steps, config.scheduler, config.max_grad_norm) == (0, "constant", 1.0)
+    assert (config.precision, config.gradient_checkpointing, config.block_offload) == ("bf16", True, 0.13)
+    assert [(part.part, part.weights) for part in config.parts] == [("transformer", "fp8")]
+    assert config.family_options == {"timestep_distribution": "logit_normal", "timestep_shift": "static", "shift": 1.0}

@@ -201,7 +201,8 @@ def test_onetrainer(model_type: str, family: str, tmp_path: Path) -> None:
     config = imported(tmp_path, "config.json", json.dumps(data))
     assert config.family == family
     assert config.family_options["timestep_distribution"] == "logit_normal"
-    assert config.family_options["timestep_shift"] == "model"
+    is_shifted = model_type not in ("CHROMA_1", "STABLE_DIFFUSION_35")  # by resolution, in its Base*Setup.py
+    assert config.family_options["timestep_shift"] == ("model" if is_shifted else "static")
 
 
 def test_layers_and_blocks_of_onetrainer(tmp_path: Path) -> None:
@@ -213,7 +214,7 @@ def test_layers_and_blocks_of_onetrainer(tmp_path: Path) -> None:
     config = imported(tmp_path, "a.json", json.dumps(data))
     assert (config.lora_targets, config.block_offload, config.compile) == ("attention_mlp", 0.6, False)
     config = imported(tmp_path, "b.json", json.dumps({**data, "layer_filter": "attention,feed_forward"}))
-    assert config.lora_targets == ".*attention.*,.*feed_forward.*", "each model has layers of its own"
+    assert config.lora_targets == "attention,feed_forward", "each model has layers of its own"
 
 
 def test_names_of_all_trainers() -> None:

@@ -402,3 +402,44 @@ def test_algorithms_of_lycoris_and_lora_plus(tmp_path: Path, text: str, expected
     found = (config.lora_algorithm, config.lokr_factor, config.lora_plus_ratio, config.lora_rank_stabilized)
     assert found == expected
     assert (config.lora_dropout, config.lora_weight_decompose) == (0, False), "only of plain LoRA"
+
+
+def gui(folder: Path, **given: object) -> ImportResult:
+    preset = {"LoRA_type": "Standard", "model_list": "custom", "max_resolution": "512,512", "sdxl": True, **given}
+    (folder / "gui.json").write_text(
+        json.dumps({"network_dim": 8, "text_encoder_lr": 1e-4, **preset}), encoding="utf-8"
+    )
+    return import_file(folder / "gui.json")
+
+
+def test_additional_parameters_of_the_gui_take_precedence(tmp_path: Path) -> None:
+    """kohya_gui/lora_gui.py puts them after --config_file, and read_config_from_file lets them override it."""
+    line = '--network_train_unet_only --max_grad_norm=0 --network_args "conv_dim=4" "conv_alpha=2" --log_prefix=a'
+    found = gui(tmp_path, additional_parameters=line, max_grad_norm=1)
+    assert [part.train for part in found.config.parts] == [True, False, False]
+    assert (found.config.max_grad_norm, found.config.lora_targets) == (None, "kohya_conv")
+    assert (found.config.lora_conv_rank, found.config.lora_conv_alpha) == (4, 2.0)
+    assert "additional_parameters --log_prefix" in {entry.source for entry in found.report.not_imported}
+    torch_schedule = '--lr_scheduler_type "CosineAnnealingLR" --lr_scheduler_args "T_max=30"'
+    found = gui(tmp_path, additional_parameters=torch_schedule, lr_scheduler="cosine")
+    assert found.config.scheduler == "constant"
+    assert {"lr_scheduler", "additional_parameters --lr_scheduler_type"} <= {
+        e.source for e in found.report.not_imported
+    }
+
+
+def test_a_lokr_of_any_rank_has_whole_factors(tmp_path: Path) -> None:
+    kind = {
+        "LoRA_type": "LyCORIS/LoKr",
+        "network_dim": 100_000,
+        "conv_dim": 100_000,
+        "factor": 6,
+        "LyCORIS_preset": "full",
+    }
+    config = gui(tmp_path, **kind).config
+    assert (config.lora_algorithm, config.lora_rank, config.lora_conv_rank, config.lokr_factor) == (
+        "lokr",
+        4096,
+        4096,
+        6,
+    )

@@ -9,12 +9,18 @@ modules/util/lr_scheduler_util.py.
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 from modules.config import Interval, TrainConfig
+from modules.config.sections.optimizers import Adafactor
 from modules.importers import ImportResult, import_file
+from modules.importers.report import ImportEntry
 
 LORA: dict[str, object] = {
     "training_method": "LORA", "model_type": "STABLE_DIFFUSION_XL_10_BASE", "base_model_name": "a/b", "concepts": [],
@@ -198,6 +204,216 @@ def test_the_report_begins_with_what_people_look_for(tmp_path: Path) -> None:
         assert [name for name in dict.fromkeys(heads) if name in ordered] == ordered
         first = [name for name in ordered if name in ("family", "method", "base_model")]
         assert heads[: len(first)] == first
+
+
+def sources(found: ImportResult) -> tuple[set[str], set[str]]:
+    """The settings that were imported, and those that were not."""
+    taken, left = (*found.report.imported, *found.report.changed), found.report.not_imported
+    return _names(taken), _names(left)
+
+
+def _names(entries: Iterable[ImportEntry]) -> set[str]:
+    return {name for entry in entries for name in entry.source.split(", ")}
+
+
+@pytest.mark.parametrize("model_type", ["STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE"])
+def test_an_embedding_has_a_stop_of_its_own(tmp_path: Path, model_type: str) -> None:
+    """modules/modelSetup/BaseModelSetup.py: stop_embedding_training_elapsed; that of text encoders is for adapters."""
+    kind: dict[str, object] = {**EMBEDDING, "model_type": model_type}
+    given = {"text_encoder": {"stop_training_after": 7, "learning_rate": 5e-5}}
+    found = imported(tmp_path, kind, **given)
+    assert set(stops(found.config).values()) == {Interval.never()}
+    assert all(part.learning_rate is None for part in found.config.parts), "modules/modelSetup/*EmbeddingSetup.py"
+    assert sources(found)[1] >= {"text_encoder.stop_training_after", "text_encoder.learning_rate"}
+    own = {"stop_training_after": 5, "stop_training_after_unit": "EPOCH"}
+    after = stops(imported(tmp_path, kind, embedding=own).config)
+    encoders = {name: each for name, each in after.items() if name != "unet"}
+    assert set(encoders.values()) == {Interval(5, "epochs")}
+    assert len(encoders) == (2 if "XL" in model_type else 1)
+
+
+ADAFACTOR = {"optimizer": {"optimizer": "ADAFACTOR"}, "train_dtype": "BFLOAT_16"}
+BF16 = {"model_type": "CHROMA_1", "training_method": "FINE_TUNE", "transformer": {"weight_dtype": "BFLOAT_16"}}
+
+
+def test_optimizer_settings_of_presets(tmp_path: Path) -> None:
+    """modules/ui/BaseTopBarView.py, change_optimizer: of a preset, those of optimizer_defaults count."""
+    own = {"optimizer": "ADAFACTOR", "fused_back_pass": True, "weight_decay": 0.02, "eps": 1e-30, "eps2": 0.001}
+    found = imported(tmp_path, LORA, **BF16, **ADAFACTOR, optimizer_defaults={"ADAFACTOR": own})
+    config = found.config
+    assert (config.fused_backward, config.stochastic_rounding, config.max_grad_norm) == (True, True, None)
+    assert config.optimizer == Adafactor(weight_decay=0.02)
+    assert "optimizer_defaults.ADAFACTOR.fused_back_pass" in sources(found)[0]
+    assert not [name for name in sources(found)[1] if name.startswith("optimizer")]
+    assert "clipped alone" in changes(found)["max_grad_norm"]
+    written = {"optimizer": {"optimizer": "ADAFACTOR", "weight_decay": 0.03}}
+    config = imported(tmp_path, LORA, **BF16, **ADAFACTOR | written, optimizer_defaults={"ADAFACTOR": own}).config
+    assert config.optimizer == Adafactor(weight_decay=0.03)
+    config = imported(tmp_path, LORA, **BF16, **ADAFACTOR, optimizer_defaults={"CAME": own}).config
+    assert (config.fused_backward, config.stochastic_rounding, config.max_grad_norm) == (False, True, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "rounds"),
+    [
+        ({"optimizer": "ADAFACTOR"}, True),
+        ({"optimizer": "ADAFACTOR", "stochastic_rounding": False}, False),
+        ({"optimizer": "ADAMW"}, False),
+        ({"optimizer": "ADAMW", "stochastic_rounding": True}, True),
+        ({"optimizer": "LION_ADV"}, True),
+        ({"optimizer": "LION", "stochastic_rounding": True}, False),  # which does not
+    ],
+)
+def test_rounding_is_on_by_default_in_some_optimizers(tmp_path: Path, given: dict[str, object], rounds: bool) -> None:
+    """modules/util/optimizer_util.py."""
+    found = imported(tmp_path, LORA, **BF16, train_dtype="BFLOAT_16", optimizer=given)
+    assert found.config.stochastic_rounding is rounds
+    assert ("transformer.weight_dtype" in sources(found)[1]) is not rounds
+
+
+@pytest.mark.parametrize(
+    ("given", "fraction"),
+    [
+        ({"transformer": {"offload_fraction": 0.6}}, 0.6),
+        ({"transformer": {"offload_fraction": 0.6, "gradient_checkpointing": False}}, 0.6),
+        ({"layer_offload_fraction": 0.4, "gradient_checkpointing": "CPU_OFFLOADED"}, 0.4),  # before version 11
+        ({"layer_offload_fraction": 0.4, "gradient_checkpointing": "ON"}, 0.0),
+        ({"model_type": "STABLE_DIFFUSION_15", "unet": {"offload_fraction": 0.6}}, 0.0),  # supports_offloading=False
+    ],
+)
+def test_layers_are_offloaded_by_their_fraction(tmp_path: Path, given: dict[str, object], fraction: float) -> None:
+    """modules/util/config/TrainConfig.py: offloading_enabled, __migration_10."""
+    found = imported(tmp_path, LORA, **{"model_type": "FLUX_2", **given})
+    assert found.config.block_offload == fraction
+    assert len([name for name in sources(found)[1] if "offload" in name]) == (fraction == 0)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "given", "targets"),
+    [
+        ("FLUX_2", {"layer_filter": "transformer_block"}, "transformer_block"),
+        ("FLUX_2", {"layer_filter": "ff.net, attn", "layer_filter_preset": "full"}, r"ff\.net,attn"),
+        ("Z_IMAGE", {"layer_filter": "^(?=.*attention)(?!.*refiner).*", "layer_filter_regex": True},
+         "^(?=.*attention)(?!.*refiner).*"),
+        ("FLUX_2", {"layer_filter_preset": "blocks"}, "blocks"),
+        ("STABLE_DIFFUSION_15", {"layer_filter": "attn1,attn2"}, "attn1|attn2|^text_encoder"),  # which are not filtered
+        ("STABLE_DIFFUSION_15", {"layer_filter": "attentions", "layer_filter_preset": "attn-mlp"}, "onetrainer"),
+        ("STABLE_DIFFUSION_15", {}, "all"),
+    ],
+)  # fmt: skip
+def test_layers(tmp_path: Path, model_type: str, given: dict[str, object], targets: str) -> None:
+    """modules/module/LoRAModule.py: only layer_filter counts, in the names of the network's linear layers and
+    convolutions; the window fills it in from the preset.
+    """
+    found = imported(tmp_path, LORA, model_type=model_type, **given)
+    assert found.config.lora_targets == targets
+    assert "lora_targets" not in changes(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "ours", "settings"),
+    [
+        ("PRODIGY_PLUS_SCHEDULE_FREE", "prodigy", {"betas": (0.9, 0.99), "weight_decay": 0.0}),
+        ("PRODIGY_ADV", "prodigy", {"betas": (0.9, 0.99)}),
+        ("ADAMW_ADV", "adamw", {"betas": (0.9, 0.99), "weight_decay": 0.0}),
+        ("LION_8BIT", "lion", {"betas": (0.9, 0.999)}),
+        ("CAME", "came", {"weight_decay": 0.01}),
+        ("MUON", "muon", {"weight_decay": 0.0}),
+        ("ADAMUON_ADV", "muon", {"weight_decay": 0.0}),
+        ("SGD_8BIT", "sgd", {"momentum": 0.0}),
+        ("SCHEDULE_FREE_ADAMW", "schedule_free_adamw", {"weight_decay": 0.01}),
+        ("DADAPT_LION", "prodigy", {}),
+        ("ADOPT", "pytorch_optimizer.ADOPT", {"betas": [0.9, 0.9999], "eps": 1e-6, "weight_decouple": False}),
+        ("ADAGRAD_8BIT", "torch.optim.Adagrad", {"eps": 1e-10, "lr_decay": 0}),
+        ("RMSPROP", "torch.optim.RMSprop", {"alpha": 0.99, "centered": False}),
+        ("TIGER", "pytorch_optimizer.Tiger", {"beta": 0.965, "weight_decay": 0.01}),
+        ("AdEMAMix", "pytorch_optimizer.AdEMAMix", {"betas": [0.9, 0.999, 0.9999], "alpha": 5}),
+        *((name, f"pytorch_optimizer.{ours}", {}) for name, ours in {
+            "AIDA": "Aida", "YOGI": "Yogi", "ADABELIEF": "AdaBelief", "LAMB": "Lamb", "LARS_8BIT": "LARS",
+            "ADOPT_ADV": "ADOPT", "SIGNSGD_ADV": "SignSGD",
+        }.items()),
+    ],
+)  # fmt: skip
+def test_optimizers_become_the_nearest(tmp_path: Path, name: str, ours: str, settings: dict[str, object]) -> None:
+    """modules/util/create.py, and the defaults of modules/util/optimizer_util.py."""
+    found = imported(tmp_path, LORA, optimizer={"optimizer": name})
+    optimizer = found.config.optimizer
+    if "." in ours:
+        assert (optimizer.name, optimizer.class_path()) == ("custom", ":".join(ours.rsplit(".", 1)))
+        module, kind = optimizer.class_path().split(":")
+        weight = torch.nn.Parameter(torch.ones(4, 4))
+        made = getattr(import_module(module), kind)([weight], lr=1e-3, **optimizer.keywords())
+        weight.grad = torch.full((4, 4), 0.5)
+        made.step()
+        made.step()  # ADOPT's first one only takes notice of the gradient
+        assert not torch.equal(weight, torch.ones(4, 4)), "it takes these arguments"
+    else:
+        assert optimizer.name == ours
+    for setting, value in settings.items():
+        assert (optimizer.keywords()[setting] if "." in ours else getattr(optimizer, setting)) == value
+    found = imported(tmp_path, LORA, optimizer={"optimizer": name, "weight_decay": 0.125})
+    assert "0.125" in str(found.config.optimizer)
+    assert not sources(found)[0] & sources(found)[1]
+
+
+def test_the_nearest_noise_levels(tmp_path: Path) -> None:
+    """ModelSetupNoiseMixin.py, _get_timestep_discrete: the spread of log(t / (1 - t)) is theirs."""
+    given = {"timestep_distribution": "INVERTED_PARABOLA", "noising_weight": 7.7}
+    options = imported(tmp_path, LORA, model_type="CHROMA_1", **given).config.family_options
+    shares = [2 - 7.7 * ((n + 0.5) / 1e4 - 0.5) ** 2 for n in range(10_000)]
+    squares = [math.log((n + 0.5) / (9_999.5 - n)) ** 2 for n in range(10_000)]
+    spread = math.sqrt(sum(map(math.prod, zip(shares, squares, strict=True))) / sum(shares))
+    assert (options["timestep_distribution"], options["logit_mean"]) == ("logit_normal", 0)
+    assert options["logit_std"] == pytest.approx(spread, abs=0.005)
+    options = imported(
+        tmp_path, LORA, model_type="CHROMA_1", timestep_distribution="BETA", noising_weight=3.0, noising_bias=1.0
+    ).config.family_options
+    assert options["logit_mean"] == pytest.approx(1.5, abs=0.01), "digamma(3) - digamma(1)"
+    found = imported(tmp_path, LORA, **given)  # the UNet's has no spread
+    assert found.config.family_options["timestep_distribution"] == "logit_normal"
+    assert "noising_weight" in sources(found)[1]
+
+
+def test_a_transformer_from_elsewhere(tmp_path: Path) -> None:
+    """It is what is trained, so it is the base model, with the rest of the other one."""
+    (tmp_path / "deturbo.safetensors").touch()
+    given = {"model_type": "Z_IMAGE", "transformer": {"model_name": "deturbo.safetensors"}}
+    config = imported(tmp_path, LORA, **given).config
+    assert config.base_model == str(tmp_path / "deturbo.safetensors")
+    assert config.family_options["layout"] == "a/b"
+    given["transformer"] = {"model_name": "https://example.org/t.safetensors"}
+    found = imported(tmp_path, LORA, **given)
+    assert (found.config.base_model, "download" in changes(found)["base_model"]) == (
+        "https://example.org/t.safetensors",
+        True,
+    )
+
+
+def test_settings_of_older_versions(tmp_path: Path) -> None:
+    """modules/util/config/TrainConfig.py, its migrations 8 to 10."""
+    prior = {"weight_dtype": "NFLOAT_4", "learning_rate": 2e-4}
+    found = imported(tmp_path, LORA, __version=8, model_type="FLUX_DEV_1", prior=prior, weight_dtype="BFLOAT_16")
+    assert [(part.part, part.weights, part.learning_rate) for part in found.config.parts] == [
+        ("transformer", "nf4", 2e-4)
+    ]
+    assert sources(found)[0] >= {"prior.weight_dtype", "prior.learning_rate"}
+    none = {"weight_dtype": "NONE"}
+    config = imported(tmp_path, LORA, __version=9, weight_dtype="BFLOAT_16", unet=none, train_dtype="BFLOAT_16").config
+    assert config.parts[0].weights == "bf16"
+    found = imported(tmp_path, LORA, weight_dtype="BFLOAT_16", unet={"weight_dtype": "FLOAT_16"})
+    assert "weight_dtype" in sources(found)[1]
+
+
+@pytest.mark.parametrize("model_type", ["CHROMA_1", "FLUX_DEV_1", "QWEN", "STABLE_DIFFUSION_3", "Z_IMAGE", "FLUX_2"])
+def test_text_encoders_that_it_trains_by_default_are_told(tmp_path: Path, model_type: str) -> None:
+    """modules/modelSetup: those of Z-Image and FLUX.2 are always frozen."""
+    found = imported(tmp_path, LORA, model_type=model_type)
+    assert ("text_encoder.train" in sources(found)[1]) is (model_type not in ("Z_IMAGE", "FLUX_2"))
+    off = {f"text_encoder{number}": {"train": False, "weight_dtype": "BFLOAT_16"} for number in ("", "_2", "_3")}
+    found = imported(tmp_path, LORA, model_type=model_type, train_dtype="BFLOAT_16", **off)
+    own = {"FLUX_DEV_1": 2, "STABLE_DIFFUSION_3": 3}.get(model_type, 1)
+    told = [name for name in sources(found)[1] if name.startswith("text_encoder")]
+    assert len(told) == 2 * (3 - own), "only those that the model has not"
 
 
 def test_quantised_weights_of_frozen_parts(tmp_path: Path) -> None:

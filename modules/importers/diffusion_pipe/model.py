@@ -56,9 +56,10 @@ def _method(values: Values) -> list[Assignment]:
     if not kind:
         return [Assignment("method", "fine_tune")]
     why = "" if kind == "lora" else common.LORA_INSTEAD
+    is_xl = str(values["model.type"]).lower() == "sdxl"
     found = [
         Assignment("method", "lora", why, ("adapter.type",)),
-        Assignment("lora_targets", TARGETS, keys=("adapter.type",)),
+        Assignment("lora_targets", TARGETS if is_xl else "blocks", keys=("adapter.type",)),
     ]
     if values["adapter.rank"] is not None:
         rank = integer(values["adapter.rank"])
@@ -101,7 +102,8 @@ _PRECISION = choice(
 MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
     CombinedRule(
         {"adapter.type": None, "adapter.rank": None}, "method, lora_rank, lora_alpha, lora_targets", _method,
-        "diffusion-pipe's alpha is the rank, and its LoRA is on all linear layers of blocks and text encoders",
+        "diffusion-pipe's alpha is the rank, and its LoRA is on all linear layers of blocks and SDXL's text encoders",
+        {"model.type": None},
     ),
     Rule("model.type", "family", None, _family, optional=True),
     CombinedRule(

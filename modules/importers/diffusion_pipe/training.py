@@ -46,6 +46,13 @@ def _optimizer(values: Values) -> list[Assignment]:
     return optimizer_assignments(name, given, "optimizer.type", "optimizer.", adafactor=IN_PYTORCH_OPTIMIZER)
 
 
+def _rate(values: Values) -> list[Assignment]:
+    if str(values["optimizer.type"]).lower() == "automagic":
+        return [Assignment("learning_rate", 1.0, "where automagic starts there; a factor of prodigy here, which is 1")]
+    rate = values["optimizer.lr"]
+    return [] if rate is None else [Assignment("learning_rate", positive_number(rate))]
+
+
 def _batch(value: object) -> object:
     sizes = [item[-1] if isinstance(item, list) and item else item for item in items(value)]
     if len(sizes) == 1:
@@ -73,7 +80,7 @@ _SCHEDULES = choice({"constant": "constant", "linear": "linear", "cosine": "cosi
 _PIPELINE = "Tandem has no pipeline parallelism: training_mode fully_sharded shards the model"
 TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     Rule("adapter.dropout", "lora_dropout", 0.0, optional_number, optional=True),
-    Rule("optimizer.lr", "learning_rate", None, positive_number, optional=True),
+    CombinedRule({"optimizer.lr": None}, "learning_rate", _rate, "1 for automagic", {"optimizer.type": "adamw"}),
     CombinedRule(
         {"optimizer.type": "adamw", **{f"optimizer.{name}": None for name in OPTIMIZER_KEYS}}, "optimizer",
         _optimizer, common.PLAIN_OPTIMIZER,

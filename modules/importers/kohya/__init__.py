@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from modules.importers.kohya.data import ARGUMENT_NAMES, DATA_NAMES, DATASET_TABLE, SUBSET_TABLE, KohyaData
-from modules.importers.kohya.gui import GUI_NAMES, GUI_ONLY, is_saved_by_gui, passed_on
+from modules.importers.kohya.gui import GUI_NAMES, GUI_ONLY, is_saved_by_gui, passed_on, split_parameters
 from modules.importers.kohya.model import MODEL_RULES, MODEL_UNSUPPORTED
 from modules.importers.kohya.prompts import PROMPT_TABLE, prompts_of
 from modules.importers.kohya.training import TRAINING_RULES, TRAINING_UNSUPPORTED
@@ -50,15 +50,16 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
     given = _merge_groups({name: value for name, value in data.items() if not has_sets or name not in inside})
     is_gui = is_saved_by_gui(set(given))
     given = {name: value for name, value in given.items() if not isinstance(value, str) or value.strip()}
+    written_as: dict[str, str] = {}
     if is_gui:
         translation.trainer = "kohya_ss"
-        given = passed_on(given, translation)
+        given, written_as = split_parameters(passed_on(given, translation))
     arguments = {ARGUMENT_NAMES.get(name, name): value for name, value in given.items() if name in DATA_NAMES}
     names = {ARGUMENT_NAMES[name]: name for name in given if name in ARGUMENT_NAMES}
     main = {name: value for name, value in given.items() if name not in DATA_NAMES and name not in FILES}
     if set(given) & (set(TABLE.keys()) | {"train_data_dir"}):
         renamed = GUI_NAMES if is_gui else {}
-        translation.apply(Table(TABLE.rules, TABLE.unsupported, renamed), main)
+        translation.apply(Table(TABLE.rules, TABLE.unsupported, renamed), main, written_as=written_as)
         translation.put("lr_scaling", "none")  # accelerate does not scale the learning rate
     sets = KohyaData(translation, arguments, names)
     if has_sets:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 
+from modules.importers.optimizers import parse_arguments
 from modules.importers.readers import boolean
 from modules.importers.rules import UnsupportedValueError
 from modules.importers.translation import Translation
@@ -39,6 +41,33 @@ def passed_on(given: Mapping[str, object], translation: Translation) -> dict[str
         translation.skip(name, given[name], why)
     always = {"enable_bucket": True} if _FINE_TUNE_TAB & set(given) else {}  # without a field of its own
     return {**{name: value for name, value in given.items() if name not in reasons}, **always}
+
+
+def split_parameters(given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, str]]:
+    """The settings with those of additional_parameters, a command line that takes precedence over the fields, and how
+    these are shown.
+    """
+    try:
+        words = shlex.split(str(given.get("additional_parameters") or ""))
+    except ValueError:  # a quotation without an end
+        words = []
+    if not words or not words[0].startswith("--"):
+        return dict(given), {}
+    found: dict[str, object] = {}
+    for name, *values in _arguments(words):
+        found[name] = values or True
+        if len(values) == 1:
+            found |= parse_arguments([f"{name}={values[0]}"])  # numbers are not text
+    rest = {name: value for name, value in given.items() if name != "additional_parameters"}
+    return {**rest, **found}, {name: f"additional_parameters --{name}" for name in found}
+
+
+def _arguments(words: Sequence[str]) -> Iterator[list[str]]:
+    """A name, with = or a space before its values."""
+    starts = [index for index, word in enumerate(words) if word.startswith("--")]
+    for start, end in zip(starts, [*starts[1:], len(words)], strict=True):
+        name, equals, value = words[start].removeprefix("--").partition("=")
+        yield [name, *([value] if equals else []), *words[start + 1 : end]]
 
 
 def _unused(given: Mapping[str, object]) -> list[tuple[str, str]]:

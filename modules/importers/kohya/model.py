@@ -5,7 +5,7 @@ from __future__ import annotations
 from modules.importers import common
 from modules.importers.flow_rules import KOHYA_RULES
 from modules.importers.kohya.family import FAMILY_KEYS, FILES, METHOD_KEYS, XL_ONLY, family, find_method, is_xl
-from modules.importers.kohya.trained import dropout, submodules, targets
+from modules.importers.kohya.trained import MOST_RANK, dropout, rank, submodules, targets
 from modules.importers.readers import boolean, integer, number, optional_number, prediction_type
 from modules.importers.rules import (
     EMPTY_VALUES,
@@ -72,7 +72,10 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
         "sd-scripts has a script for each model; if the file does not say, it is guessed from the model's name",
         {**METHOD_KEYS, **XL_ONLY, **FILES},
     ),
-    Rule("network_dim", "lora_rank", 4, integer),
+    CombinedRule(
+        {"network_dim": 4}, "lora_rank", rank, f"of a LoKr at most {MOST_RANK}, where both factors are whole as well",
+        {**METHOD_KEYS, "network_args": None},
+    ),
     CombinedRule({"network_alpha": 1.0}, "lora_alpha", _alpha, "0 means the rank", {"network_dim": 4}),
     CombinedRule(
         {"network_dropout": 0.0}, "lora_dropout", dropout, "of the inputs; kohya drops the first matrix's outputs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from modules.importers import common
@@ -15,6 +16,7 @@ from modules.importers.rules import EMPTY_VALUES, Assignment, Values
 LYCORIS_PRESETS = {"full": "all", "full-lin": "all_linear", "attn-mlp": "kohya", "attn-only": "attention"}
 
 OTHERS = ("loha", "lokr")
+MOST_RANK = 4096  # of Tandem's adapters
 _PLUS = ("loraplus_lr_ratio", "loraplus_unet_lr_ratio")
 
 
@@ -36,6 +38,13 @@ def targets(values: Values) -> list[Assignment]:
     if rest:
         found.append(Assignment("", why=f"Tandem's LoRA has no {rest}", keys=("network_args",)))
     return found
+
+
+def rank(values: Values) -> list[Assignment]:
+    """Above half of a layer's side both factors of a LoKr are whole, here and in LyCORIS (lycoris/modules/lokr.py)."""
+    found = integer(values["network_dim"])
+    is_lokr = algorithm(values, _arguments(values)) == "lokr"
+    return [Assignment("lora_rank", min(found, MOST_RANK) if is_lokr else found)]
 
 
 def dropout(values: Values) -> list[Assignment]:
@@ -91,17 +100,20 @@ def _lycoris_targets(arguments: Mapping[str, object], values: Values) -> list[As
         why = "Tandem has no such preset; all layers are adapted: set lora_targets"
         return [Assignment("lora_targets", "all", why, keys)]
     why = "Tandem also adapts the image size's embedding and the text projection" if is_xl(values) else ""
+    most = MOST_RANK if algorithm(values, arguments) == "lokr" else math.inf
     found = [Assignment("lora_targets", LYCORIS_PRESETS[preset], why if preset == "full" else "", keys)]
-    return found + (_convolutions(arguments, None) if preset == "full" else [])
+    return found + (_convolutions(arguments, None, most) if preset == "full" else [])
 
 
-def _convolutions(arguments: Mapping[str, object], default_alpha: float | None) -> list[Assignment]:
+def _convolutions(
+    arguments: Mapping[str, object], default_alpha: float | None, most: float = math.inf
+) -> list[Assignment]:
     """The rank and alpha of convolutions of 3x3, if they are given."""
     rank, alpha = optional_number(arguments.get("conv_dim")), optional_number(arguments.get("conv_alpha"))
     alpha = default_alpha if alpha is None else alpha
     found = []
     if rank:
-        found.append(Assignment("lora_conv_rank", integer(rank), keys=("conv_dim", "network_args")))
+        found.append(Assignment("lora_conv_rank", min(integer(rank), most), keys=("conv_dim", "network_args")))
     if alpha is not None:
         found.append(Assignment("lora_conv_alpha", alpha, keys=("conv_alpha", "network_args")))
     return found

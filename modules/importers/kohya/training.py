@@ -61,6 +61,8 @@ def _length(values: Values) -> list[Assignment]:
 
 
 def _schedule(values: Values) -> list[Assignment]:
+    if values["lr_scheduler_type"] not in EMPTY_VALUES:  # library/train_util.py, get_scheduler_fix
+        raise UnsupportedValueError("lr_scheduler_type, a class of PyTorch, takes its place; set scheduler")
     name = str(values["lr_scheduler"]).lower()
     target = SCHEDULES.get(name)
     if target is None:
@@ -162,7 +164,7 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
         },
         "scheduler, scheduler_cycles, scheduler_power, min_learning_rate_factor", _schedule,
         "lr_scheduler_min_lr_ratio is of cosine_with_min_lr; kohya's GUI takes one cycle for each epoch by default",
-        {"epoch": None},
+        {"epoch": None, "lr_scheduler_type": None},
     ),
     CombinedRule(
         {"lr_warmup_steps": 0, "lr_warmup": 0}, "warmup_steps, warmup_fraction", _warmup,

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from modules.facts import all_facts
 from modules.importers.dotted import flatten
+from modules.importers.flow_families import flow_family
 from modules.importers.onetrainer.data import CONCEPT_TABLE, SAMPLE_TABLE, SAMPLERS
 from modules.importers.onetrainer.model import MODEL_RULES, MODEL_UNSUPPORTED
-from modules.importers.onetrainer.submodules import SUBMODULES, unsupported_submodule_settings
+from modules.importers.onetrainer.optimizer import OPTIMIZER_REST
+from modules.importers.onetrainer.submodules import (
+    SUBMODULES,
+    network_section,
+    unsupported_submodule_settings,
+)
 from modules.importers.onetrainer.training import TRAINING_RULES, TRAINING_UNSUPPORTED
 from modules.importers.readers import is_path, is_text
 from modules.importers.report import ImportEntry
-from modules.importers.rules import Table, Unsupported
+from modules.importers.rules import Table, Unsupported, is_default
 from modules.importers.translation import Translation
 
 TRAINER = "OneTrainer"
@@ -76,29 +83,86 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
     for index, sample in enumerate(samples):  # first, because the interval of samples matters only if there are any
         _sample(index, sample, translation)
     translation.put("lr_scaling", "none")
-    translation.apply(TABLE, _complete_old_settings({name: value for name, value in rest.items() if name not in files}))
+    settings, written_as = _as_loaded({name: value for name, value in rest.items() if name not in files}, translation)
+    translation.apply(TABLE, settings, written_as=written_as)
     for index, concept in enumerate(concepts):
         _concept(index, concept, translation)
 
 
-def _complete_old_settings(given: Mapping[str, object]) -> dict[str, object]:
-    """Fill in settings of old files, which have one weight_dtype for all submodules and stop them by epochs only."""
-    found = flatten(given, {"cloud", "secrets", "optimizer_defaults", "quantization", "optimizer.muon_adam_config"})
+def _as_loaded(given: Mapping[str, object], translation: Translation) -> tuple[dict[str, object], dict[str, str]]:
+    """The settings as OneTrainer has them once it has loaded the file, but those at their defaults, and the names that
+    some of them have in the file (migrations of modules/util/config/TrainConfig.py, modules/util/optimizer_util.py).
+    """
+    found = flatten(given, {"cloud", "secrets", "optimizer_defaults", "optimizer.muon_adam_config"})
+    written_as: dict[str, str] = {}
+
+    def take(name: str, source: str) -> None:
+        if source in found and name not in found:
+            found[name] = found[source]
+            written_as[name] = source
+
+    model_type = {"model_type": found.get("model_type", "STABLE_DIFFUSION_15")}
+    version = found.get("__version")
+    if network_section(model_type) == "transformer":
+        take("transformer.gradient_checkpointing", "gradient_checkpointing")
+        found.pop("gradient_checkpointing", None)
+        if isinstance(version, int) and version < 9:
+            for source in [name for name in found if name.startswith("prior.")]:
+                take(f"transformer.{source.removeprefix('prior.')}", source)
+                del found[source]
+    _take_weight_dtype(found, take, translation)
     for part in SUBMODULES:
-        for name in (f"{part}_weight_dtype", f"{part}.weight_dtype"):
-            if found.get(name) == "NONE":
-                del found[name]
-        if (
-            "weight_dtype" in found
-            and part != "unet"
-            and not {f"{part}_weight_dtype", f"{part}.weight_dtype"} & set(found)
-        ):
-            found[f"{part}.weight_dtype"] = found["weight_dtype"]
         if f"train_{part}_epochs" in found:
             found.setdefault(f"{part}.stop_training_after_unit", "EPOCH")
-    if {"unet_weight_dtype", "unet.weight_dtype"} & set(found):
-        found.pop("weight_dtype", None)
-    return found
+    name = str(found.get("optimizer.optimizer", found.get("optimizer", "ADAMW")))
+    defaults = given.get("optimizer_defaults")
+    own = defaults.get(name) if isinstance(defaults, Mapping) else None
+    if isinstance(own, Mapping) and not isinstance(given.get("optimizer"), str):  # a preset has its settings only there
+        for setting, value in own.items():
+            if f"optimizer.{setting}" not in found:
+                found[f"optimizer.{setting}"] = value
+                written_as[f"optimizer.{setting}"] = f"optimizer_defaults.{name}.{setting}"
+    if isinstance(own, Mapping) and isinstance(defaults, Mapping) and len(defaults) == 1:
+        del found["optimizer_defaults"]
+    facts = all_facts().get(flow_family(model_type["model_type"]) or "")
+    is_embedding = str(found.get("training_method")).upper() == "EMBEDDING"
+    if facts is not None and facts.onetrainer_trains_encoders and not is_embedding:  # by default, and Tandem cannot
+        for part in SUBMODULES[1 : 1 + facts.onetrainer_encoders]:
+            found.setdefault(f"{part}.train", True)
+    cloud = found.get("cloud")
+    if isinstance(cloud, Mapping) and cloud.get("enabled") is False:
+        del found["cloud"]
+    known = TABLE.keys()
+    kept = {source: value for source, value in found.items() if not _is_at_default(source, value, known)}
+    return kept, written_as
+
+
+def _is_at_default(source: str, value: object, known: Mapping[str, object]) -> bool:
+    name = OLD_NAMES.get(source, source)
+    group, _, setting = name.partition(".")
+    if group == "optimizer":  # with a default of its own for each optimizer
+        return setting in OPTIMIZER_REST and value in OPTIMIZER_REST[setting]
+    is_told = group in SUBMODULES and setting == "train"
+    return name in known and not is_told and is_default(value, known[name])
+
+
+def _take_weight_dtype(found: dict[str, object], take: Callable[[str, str], None], translation: Translation) -> None:
+    """One data type for all submodules, in files before version 10, is that of submodules that have none."""
+    parts = ("transformer", *SUBMODULES)
+    has_sections = any(name.partition(".")[0] in parts for name in found if "." in name)
+    is_used = False
+    for part in parts:
+        own = next((name for name in (f"{part}_weight_dtype", f"{part}.weight_dtype") if name in found), "")
+        if own and found[own] == "NONE":
+            del found[own]
+        elif own or has_sections:
+            continue
+        if part != "transformer" or has_sections:
+            take(f"{part}.weight_dtype", "weight_dtype")
+            is_used = True
+    value = found.pop("weight_dtype", None)
+    if value is not None and not is_used:
+        translation.skip("weight_dtype", value, "OneTrainer does not read it either: each submodule has its own")
 
 
 def _items(name: str, data: Mapping[str, object], translation: Translation) -> list[Mapping[str, object]]:

@@ -6,8 +6,14 @@ import re
 
 from modules.importers import common
 from modules.importers.flow_families import flow_family
-from modules.importers.flow_rules import ONETRAINER_RULES, distribution
-from modules.importers.onetrainer.submodules import SUBMODULES, submodule_rule
+from modules.importers.flow_rules import distribution
+from modules.importers.onetrainer.noise import FITTED, NOISE_RULES
+from modules.importers.onetrainer.submodules import (
+    EMBEDDING_STOP_RULE,
+    SUBMODULES,
+    network_section,
+    submodule_rule,
+)
 from modules.importers.readers import (
     boolean,
     choice,
@@ -19,9 +25,11 @@ from modules.importers.readers import (
     text,
 )
 from modules.importers.rules import (
+    ANY,
     Assignment,
     ChangedValue,
     CombinedRule,
+    PathValue,
     Rule,
     Unsupported,
     UnsupportedValueError,
@@ -44,22 +52,38 @@ def _family(value: object) -> object:
     return flow_family(name) or ChangedValue(name.lower() or "unknown", common.NO_FAMILY)
 
 
+def _base_model(values: Values) -> list[Assignment]:
+    """The model; OneTrainer can take its transformer from elsewhere."""
+    name, file = values["base_model_name"], text(values["transformer.model_name"]).strip()
+    if not file or network_section(values) != "transformer":
+        return [Assignment("base_model", model_path(name), keys=("base_model_name",))]
+    is_address = file.startswith(("http://", "https://"))
+    why = "download that file, and set base_model to it" if is_address else ""
+    return [
+        Assignment("base_model", file if is_address else PathValue(file, "model"), why, ("transformer.model_name",)),
+        Assignment("flow_options.layout", name, keys=("base_model_name",)),
+    ]
+
+
 def _targets(values: Values) -> list[Assignment]:
-    """Which layers get adapters."""
+    """Which layers get adapters; OneTrainer's window fills in the patterns of a preset, and only those count."""
     preset, pattern = text(values["layer_filter_preset"]).lower(), text(values["layer_filter"]).strip()
     keys = ("layer_filter_preset", "layer_filter", "layer_filter_regex")
     if str(values["training_method"]).upper() != "LORA":
         filtered = preset != "full" or bool(pattern)
         return [Assignment("", why="layers can be chosen for LoRA only", keys=keys)] if filtered else []
-    presets = OF_TRANSFORMERS if flow_family(values["model_type"]) else TARGETS
-    if preset in presets and not (presets is OF_TRANSFORMERS and pattern):  # each model has patterns of its own
-        return [Assignment("lora_targets", presets[preset], keys=keys[:1])]
+    is_unet = network_section(values) == "unet"
+    presets = TARGETS if is_unet else OF_TRANSFORMERS
     if not pattern:
-        raise UnsupportedValueError("Tandem has no such preset; set lora_targets")
-    parts = [part.strip() for part in pattern.split(",") if part.strip()]
-    patterns = parts if boolean(values["layer_filter_regex"]) else [re.escape(part) for part in parts]
-    why = "written as regular expressions on the names of diffusers' modules; check that they match"
-    return [Assignment("lora_targets", ",".join(f".*{item}.*" for item in patterns), why, keys)]
+        if preset not in presets:
+            raise UnsupportedValueError("Tandem has no such preset; set lora_targets")
+        return [Assignment("lora_targets", presets[preset], keys=keys[:1])]
+    if is_unet and pattern == "attentions":  # of attn-mlp there
+        return [Assignment("lora_targets", TARGETS["attn-mlp"], keys=keys)]
+    is_regex = boolean(values["layer_filter_regex"])
+    parts = [part if is_regex else re.escape(part) for part in map(str.strip, pattern.split(",")) if part]
+    # one pattern, because each must match a layer, and text encoders may be frozen
+    return [Assignment("lora_targets", "|".join([*parts, "^text_encoder"]) if is_unet else ",".join(parts), keys=keys)]
 
 
 def _prediction(values: Values) -> list[Assignment]:
@@ -108,17 +132,18 @@ def _loss_weight(values: Values) -> list[Assignment]:
 
 
 def _timesteps(values: Values) -> list[Assignment]:
-    name = str(values["timestep_distribution"]).upper()
-    if name == "HEAVY_TAIL":
-        return [distribution("mode", "timestep_distribution")]
-    if name not in ("UNIFORM", "LOGIT_NORMAL"):
-        raise UnsupportedValueError(
-            "Tandem has uniform, logit_normal and heavy_tail (mode); set family_options.timestep_distribution"
-        )
-    flow = distribution(name.lower(), "timestep_distribution")
-    if name == "UNIFORM":
-        return [flow]
-    return [Assignment("family_options.timestep_distribution", name.lower(), keys=("timestep_distribution",)), flow]
+    name, key = str(values["timestep_distribution"]).upper(), "timestep_distribution"
+    usual = {"UNIFORM": "uniform", "LOGIT_NORMAL": "logit_normal", "HEAVY_TAIL": "mode"}
+    is_unet = network_section(values) == "unet"
+    if is_unet and name == "UNIFORM":
+        return []
+    if name in usual and not (is_unet and name == "HEAVY_TAIL"):
+        target, why = usual[name], ""
+    elif name in (*usual, *FITTED):
+        target, why = "logit_normal", f"the nearest to {name.lower()} that Tandem has"
+    else:
+        raise UnsupportedValueError("Tandem has uniform, logit_normal and mode; set timestep_distribution")
+    return [Assignment(f"family_options.{key}", target, why, (key,)) if is_unet else distribution(target, key, why=why)]
 
 
 def _layouts(values: Values) -> list[Assignment]:
@@ -166,12 +191,16 @@ def _algorithm(values: Values) -> list[Assignment]:
     return chosen
 
 
+QUANTIZED_LAYERS = "where weights are quantised, Tandem quantises all linear layers under an adapter"
 _NO_LORA = "Tandem's LoKr and OFT have no such setting"
 
 MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
     Rule("model_type", "family", "STABLE_DIFFUSION_15", _family),
     Rule("training_method", "method", "FINE_TUNE", METHODS),
-    Rule("base_model_name", "base_model", "stable-diffusion-v1-5/stable-diffusion-v1-5", model_path),
+    CombinedRule(
+        {"base_model_name": "stable-diffusion-v1-5/stable-diffusion-v1-5", "transformer.model_name": ""},
+        "base_model, family_options.layout", _base_model, uses={"model_type": "STABLE_DIFFUSION_15"},
+    ),
     CombinedRule(
         {
             "peft_type": "LORA", "lora_rank": 16, "lokr_dim": 16, "lokr_decompose_factor": -1, "oft_block_size": 32,
@@ -187,6 +216,7 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
     ),
     *(submodule_rule(index, part) for index, part in enumerate(SUBMODULES)),
     submodule_rule(0, "transformer"),
+    EMBEDDING_STOP_RULE,
     Rule("embedding.placeholder", "embedding_token", "<embedding>", non_empty_text),
     Rule("embedding.initial_embedding_text", "embedding_init", "*", text),
     Rule("embedding.token_count", "embedding_vectors", 1, integer),
@@ -200,7 +230,11 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
     Rule("offset_noise_weight", "family_options.offset_noise", 0.0, number, optional=True),
     Rule("min_noising_strength", "family_options.min_timestep", 0.0, number, optional=True),
     Rule("max_noising_strength", "family_options.max_timestep", 1.0, number, optional=True),
-    CombinedRule({"timestep_distribution": "UNIFORM"}, "family_options.timestep_distribution", _timesteps),
+    CombinedRule(
+        {"timestep_distribution": "UNIFORM"}, "family_options.timestep_distribution", _timesteps,
+        "others than uniform, logit_normal and heavy_tail become the nearest logit_normal",
+        {"model_type": "STABLE_DIFFUSION_15"},
+    ),
     CombinedRule(
         {"mse_strength": 1.0, "mae_strength": 0.0, "log_cosh_strength": 0.0, "huber_strength": 0.0, "huber_delta": 1.0},
         "family_options.loss", _loss, "losses are not mixed: MSE or Huber is used, whichever has the larger weight",
@@ -210,7 +244,7 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
         "debiased weights of v-prediction differ",
         {"force_v_prediction": False, "force_epsilon_prediction": False, "model_type": "STABLE_DIFFUSION_15"},
     ),
-    *ONETRAINER_RULES,
+    *NOISE_RULES,
     Rule("text_encoder_layer_skip", "family_options.clip_skip", 0, integer, optional=True),
     Rule("output_dtype", "save_dtype", "FLOAT_32", save_dtype),
     CombinedRule(
@@ -233,11 +267,9 @@ MODEL_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("preserve_embedding_norm", "Tandem does not constrain the vectors"),
     Unsupported("embedding_weight_dtype", "embeddings are always trained in fp32", default="FLOAT_32"),
     Unsupported("additional_embeddings", "one embedding is trained at a time", is_group=True),
-    Unsupported("embedding.uuid", "an internal name of OneTrainer"),
+    Unsupported("embedding.uuid", "an internal name of OneTrainer", default=ANY),
     Unsupported("embedding.model_name", "training cannot start from an embedding; use --resume"),
     Unsupported("embedding.train", "set by method", default=True),
-    Unsupported("embedding.stop_training_after", "set epochs"),
-    Unsupported("embedding.stop_training_after_unit", "set epochs", default="NEVER"),
     Unsupported("embedding.is_output_embedding", "Tandem trains input embeddings"),
     Unsupported("text_encoder_2_layer_skip", "both text encoders share clip_skip", default=0),
     Unsupported("text_encoder_?_layer_skip", "no model family of Tandem has this text encoder", default=0),
@@ -249,7 +281,11 @@ MODEL_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("vb_loss_strength", "for PixArt only", default=1.0),
     Unsupported("loss_scaler", "change learning_rate instead", default="NONE"),
     Unsupported("force_circular_padding", "Tandem does not train tileable textures"),
-    Unsupported("quantization", common.NO_QUANTISATION, is_group=True),
+    Unsupported("quantization.layer_filter_preset", QUANTIZED_LAYERS, default="full"),
+    Unsupported("quantization.layer_filter quantization.layer_filter_regex", QUANTIZED_LAYERS),
+    Unsupported("quantization.svd_dtype", "Tandem quantises without SVDQuant", default="NONE"),
+    Unsupported("quantization.svd_rank", "Tandem quantises without SVDQuant", default=16),
+    Unsupported("quantization.cache_dir", "Tandem quantises when it loads a model"),
     Unsupported("extra_model_name", "Tandem's families need no second model"),
     Unsupported("custom_conditioning_image", "Tandem does not support conditioning images"),
 )

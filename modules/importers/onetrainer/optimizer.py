@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from modules.config.keywords import keywords_text
 from modules.importers import common
 from modules.importers.optimizers import optimizer_assignments
 from modules.importers.readers import integer, number
@@ -18,28 +23,136 @@ SCHEDULES = {
     "rex": ("linear", "Tandem has no REX schedule; linear also decays to the end"),
     "adafactor": ("constant", "it follows Adafactor's own learning rate, which is constant without relative_step"),
 }
-# Optimizer settings that an optimizer of Tandem also has; None means the optimizer's default.
+# Settings of OneTrainer's optimizers that those here have as well; None means the optimizer's default.
 OPTIMIZER_KEYS = {
     "beta1": None, "beta2": None, "beta3": None, "eps": None, "weight_decay": None, "momentum": None,
     "nesterov": False, "fused": False, "clip_threshold": None, "decay_rate": None, "scale_parameter": False,
     "relative_step": False, "warmup_init": False, "d0": None, "d_coef": None, "use_bias_correction": False,
-    "bias_correction": False, "safeguard_warmup": False, "decouple": False,
+    "bias_correction": False, "safeguard_warmup": False, "decouple": False, "alpha": None, "centered": False,
+    "lr_decay": None, "initial_accumulator_value": None, "initial_accumulator": None, "decoupled_decay": False,
+    "fixed_decay": False, "cautious": False, "rectify": False, "k": None, "xi": None, "r": None, "adanorm": False,
+    "dampening": None,
 }  # fmt: skip
-# The rest of its ~100 fields belong to optimizers that Tandem does not have; these are on by default.
-OPTIMIZER_ON = (
-    "weight_decay_by_lr", "split_groups", "split_groups_mean", "factored", "factored_fp32",
-    "use_stableadamw", "d_limiter", "use_schedulefree", "rms_rescaling",
-)  # fmt: skip
+# The rest of its ~100 fields belong to single optimizers that Tandem does not have; these are their defaults
+# (modules/util/optimizer_util.py), which a saved file contains.
+OPTIMIZER_REST: Mapping[str, tuple[object, ...]] = {
+    "eps": (1e-30,), "eps2": (1e-3, 1e-16), "growth_rate": ("inf", math.inf), "slice_p": (11,), "optim_bits": (32, 8),
+    "min_8bit_size": (4096, 16384), "quant_block_size": (2048,), "percentile_clipping": (100,),
+    "max_unorm": (1.0, 0.02), "adam_w_mode": (True,), "degenerated_to_sgd": (True,), "n_sma_threshold": (5,),
+    "weight_lr_power": (2.0,), "log_every": (0,), "prodigy_steps": (0,), "schedulefree_c": (0.0,),
+    "beta3_ema": (0.9999,), "alpha_grad": (100.0,), "ns_steps": (5,), "ortho_rank": (128,), "beta2_normuon": (0.95,),
+    "auto_kappa_p": (True,), "normuon_variant": (True,), "MuonWithAuxAdam": (True,), "muon_adam_lr": (3e-4, 1e-6),
+    "orthogonal_gradient": (False, "disabled"), "state_precision": ("auto",), "centered_wd_mode": ("full",),
+    **dict.fromkeys(
+        (
+            "weight_decay_by_lr", "split_groups", "split_groups_mean", "factored", "factored_fp32", "use_stableadamw",
+            "d_limiter", "use_schedulefree", "rms_rescaling",
+        ),
+        (True, False),
+    ),
+}  # fmt: skip
+# Defaults there of optimizers that Tandem has, where they differ from those here.
+_DEFAULTS: Mapping[str, Mapping[str, object]] = {
+    "ADAMW_ADV": {"beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0},
+    **{name: {"beta1": 0.9, "beta2": 0.99} for name in ("PRODIGY_ADV", "PRODIGY_PLUS_SCHEDULE_FREE")},
+    "LION_8BIT": {"beta1": 0.9, "beta2": 0.999},
+    **{name: {"weight_decay": 0.01} for name in ("CAME", "CAME_8BIT")},
+    **{name: {"weight_decay": 0.0} for name in ("MUON", "MUON_ADV", "ADAMUON_ADV")},
+    "SGD_8BIT": {"momentum": 0.0},
+    "SCHEDULE_FREE_SGD": {"momentum": 0.0, "weight_decay": 0.01},
+}
+# Optimizers that are a class of PyTorch or pytorch_optimizer: OneTrainer's own class, or one that calculates the same
+# but for what is said. Each with its defaults there (modules/util/create.py).
+_ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
+_DECAY = {"decoupled_decay": True, "fixed_decay": False}
+_OTHER_CLASSES: Mapping[str, tuple[str, Mapping[str, object], str]] = {
+    "ADAGRAD": (
+        "torch.optim.Adagrad", {"lr_decay": 0, "weight_decay": 0, "initial_accumulator_value": 0, "eps": 1e-10}, "",
+    ),
+    "RMSPROP": (
+        "torch.optim.RMSprop", {"alpha": 0.99, "eps": 1e-8, "weight_decay": 0, "momentum": 0, "centered": False}, "",
+    ),
+    "ADOPT": (
+        "pytorch_optimizer.ADOPT", {**_ADAM, "beta2": 0.9999, "eps": 1e-6, **_DECAY, "decoupled_decay": False}, "",
+    ),
+    "AIDA": (
+        "pytorch_optimizer.Aida", {**_ADAM, "k": 2, "xi": 1e-20, **_DECAY, "decoupled_decay": False, "rectify": False},
+        "",
+    ),
+    "YOGI": ("pytorch_optimizer.Yogi", {**_ADAM, "eps": 1e-3, "initial_accumulator": 1e-6, **_DECAY}, ""),
+    "TIGER": ("pytorch_optimizer.Tiger", {"beta1": 0.965, "weight_decay": 0.01, **_DECAY}, ""),
+    "ADABELIEF": (
+        "pytorch_optimizer.AdaBelief", {**_ADAM, "eps": 1e-16, **_DECAY, "rectify": True},
+        "timm's class there, with small differences in rounding and rectification",
+    ),
+    "ADEMAMIX": (
+        "pytorch_optimizer.AdEMAMix",
+        {**_ADAM, "beta3": 0.9999, "alpha": 5, "weight_decay": 0.01, "decoupled_decay": True},
+        "bitsandbytes' class there",
+    ),
+    "LAMB": (
+        "pytorch_optimizer.Lamb", _ADAM, "bitsandbytes' class there, which limits the size of updates (max_unorm)",
+    ),
+    "LARS": (
+        "pytorch_optimizer.LARS", {"momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False},
+        "bitsandbytes' class there, which limits the size of updates (max_unorm)",
+    ),
+    "ADOPT_ADV": (
+        "pytorch_optimizer.ADOPT", {**_ADAM, "beta2": 0.9999, "eps": 1e-6, "decoupled_decay": True},
+        "its extensions are not supported",
+    ),
+    "SIGNSGD_ADV": (
+        "pytorch_optimizer.SignSGD", {"momentum": 0.95, "weight_decay": 0.0}, "its extensions are not supported",
+    ),
+}  # fmt: skip
+_ARGUMENT_NAMES = {"decoupled_decay": "weight_decouple"}
+_MUON = {
+    "MUON": "Tandem's takes AdamW's rates: set learning_rate to that of muon_adam_lr, or near it",
+    "MUON_ADV": "its extensions are not supported",
+    "ADAMUON_ADV": "its extensions are not supported",
+}
 _OTHER_OPTIMIZER = "for an optimizer that Tandem does not have"
 
 
 def _optimizer(values: Values) -> list[Assignment]:
-    given = {name: values[f"optimizer.{name}"] for name in OPTIMIZER_KEYS}
-    switched_off = [name for name, default in OPTIMIZER_KEYS.items() if default is False and given[name] is False]
-    name = str(values["optimizer.optimizer"])
-    if "adafactor" not in name.lower():
-        given |= dict.fromkeys(switched_off)
-    return optimizer_assignments(name, given, "optimizer.optimizer", "optimizer.")
+    key = "optimizer.optimizer"
+    name = str(values[key]).upper()
+    given = {each: values[f"optimizer.{each}"] for each in OPTIMIZER_KEYS}
+    known = _OTHER_CLASSES.get(name.removesuffix("_8BIT"))
+    if known is not None:
+        return _other_class(name, given, *known)
+    given = {each: None if value is False and OPTIMIZER_KEYS[each] is False else value for each, value in given.items()}
+    own = _DEFAULTS.get(name, {})
+    filled = {each: own.get(each) if value is None else value for each, value in given.items()}
+    if filled["beta1"] is None and filled["beta2"] is not None:
+        filled["beta1"] = 0.9
+    found = optimizer_assignments("muon" if name in _MUON else name, filled, key, "optimizer.")
+    if name in _MUON:
+        found[0] = replace(found[0], why=_MUON[name])
+    of_name = {f"optimizer.{each}" for each, value in given.items() if value is None}
+    return [replace(each, keys=(key,)) if each.keys and set(each.keys) <= of_name else each for each in found]
+
+
+def _other_class(
+    name: str, given: Mapping[str, object], target: str, defaults: Mapping[str, object], why: str
+) -> list[Assignment]:
+    """One of a class that Tandem takes with its arguments."""
+    key = "optimizer.optimizer"
+    chosen = {each: default if given[each] is None else given[each] for each, default in defaults.items()}
+    betas = [chosen.pop(each) for each in ("beta1", "beta2", "beta3") if each in chosen]
+    found = {_ARGUMENT_NAMES.get(each, each): value for each, value in chosen.items()}
+    if betas:
+        found |= {"betas": betas} if len(betas) > 1 else {"beta": betas[0]}
+    if name.endswith("_8BIT"):
+        why = "; ".join(filter(None, (why, "its 8-bit state becomes 32-bit")))
+    arguments = tuple(f"optimizer.{each}" for each in defaults)
+    rest = [each for each, value in given.items() if each not in defaults and value not in (None, False)]
+    return [
+        Assignment("optimizer.name", "custom", why, (key,)),
+        Assignment("optimizer.target", target, keys=(key,)),
+        Assignment("optimizer.arguments", keywords_text(found), keys=(key, *arguments)),
+        *(Assignment("", why=f"{target} has no such setting", keys=(f"optimizer.{each}",)) for each in rest),
+    ]
 
 
 def _schedule(values: Values) -> list[Assignment]:
@@ -69,10 +182,6 @@ OPTIMIZER_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("custom_learning_rate_scheduler", "Tandem has no custom schedules"),
     Unsupported("scheduler_params", "Tandem has no custom schedules", is_group=True),
     Unsupported("optimizer_defaults", "settings of optimizers that are not in use", is_group=True),
-    Unsupported(" ".join(f"optimizer.{name}" for name in OPTIMIZER_ON), _OTHER_OPTIMIZER, default=True),
     Unsupported("optimizer.muon_adam_config", _OTHER_OPTIMIZER, is_group=True),
-    Unsupported("optimizer.orthogonal_gradient", _OTHER_OPTIMIZER, default="disabled"),
-    Unsupported("optimizer.state_precision", _OTHER_OPTIMIZER, default="auto"),
-    Unsupported("optimizer.centered_wd_mode", _OTHER_OPTIMIZER, default="full"),
     Unsupported("optimizer.*", _OTHER_OPTIMIZER),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modules.importers import common
-from modules.importers.memory import fused_rule
 from modules.importers.onetrainer.optimizer import OPTIMIZER_RULE, OPTIMIZER_UNSUPPORTED, SCHEDULE_RULE
 from modules.importers.onetrainer.submodules import (
     OTHER_MEMORY,
@@ -22,6 +21,7 @@ from modules.importers.onetrainer.values import (
     warmup,
 )
 from modules.importers.readers import (
+    PRECISIONS,
     boolean,
     device_ids,
     integer,
@@ -117,30 +117,57 @@ def _several_gpus(values: Values) -> list[Assignment]:
 
 
 def _recomputed(values: Values) -> list[Assignment]:
-    found, key = _checkpointing_of(values)
-    word = str(found).upper().removeprefix("GRADIENTCHECKPOINTINGMETHOD.")
+    key = f"{network_section(values)}.gradient_checkpointing"
+    word = str(values[key]).upper().removeprefix("GRADIENTCHECKPOINTINGMETHOD.")
     if word == "CPU_OFFLOADED":
         why = "activations are recomputed, not offloaded to RAM"
         return [Assignment("gradient_checkpointing", True, why, (key,))]
-    is_on = word == "ON" or boolean(found if word != "OFF" else False)
+    is_on = word == "ON" or boolean(values[key] if word != "OFF" else False)
     return [Assignment("gradient_checkpointing", is_on, keys=(key,))]
 
 
-def _checkpointing_of(values: Values) -> tuple[object, str]:
-    """That of the network that is trained, and its key; older files have one for all, which is the UNet's here."""
-    own = f"{network_section(values)}.gradient_checkpointing"
-    key = "unet.gradient_checkpointing" if values[own] is None else own
-    return values[key], key
-
-
 def _offload(values: Values) -> list[Assignment]:
-    """Only with activation checkpointing of the kind CPU_OFFLOADED (LayerOffloadConductor.py)."""
-    keys = ["layer_offload_fraction"]
-    if network_section(values) == "transformer":
-        keys.insert(0, "transformer.offload_fraction")
-    key = next((key for key in keys if number(values[key])), "")
-    is_offloaded = str(_checkpointing_of(values)[0]).upper().endswith("CPU_OFFLOADED")
-    return [Assignment("block_offload", number(values[key]), keys=(key,))] if key and is_offloaded else []
+    """Of each submodule; before version 11 of its files of all, and only with checkpointing CPU_OFFLOADED."""
+    part = network_section(values)
+    own, old = f"{part}.offload_fraction", "layer_offload_fraction"
+    is_old = str(values[f"{part}.gradient_checkpointing"]).upper().endswith("CPU_OFFLOADED")
+    key = own if number(values[own]) else old if number(values[old]) and is_old else ""
+    if not key:
+        return []
+    if part == "unet":  # modules/modelSetup/BaseStableDiffusionSetup.py
+        return [Assignment("", why="OneTrainer does not offload a UNet either", keys=(key,))]
+    return [Assignment("block_offload", number(values[key]), keys=(key,))]
+
+
+# modules/util/enum/Optimizer.py, supports_fused_back_pass, and whether Tandem's does, too.
+_FUSED = {
+    **dict.fromkeys(("ADAFACTOR", "CAME", "CAME_8BIT", "ADAM", "ADAMW", "ADAMW_ADV", "LION_ADV", "MUON_ADV"), True),
+    **dict.fromkeys(("ADOPT_ADV", "PRODIGY_PLUS_SCHEDULE_FREE", "PRODIGY_ADV", "ADAMUON_ADV", "SIGNSGD_ADV"), False),
+}
+_FUSED_USES: Mapping[str, object] = {
+    "optimizer.optimizer": "ADAMW", "train_dtype": "FLOAT_16", "gradient_accumulation_steps": 1, "multi_gpu": False,
+}  # fmt: skip
+
+
+def _fused(values: Values) -> list[Assignment]:
+    is_used = boolean(values["optimizer.fused_back_pass"]) and str(values["optimizer.optimizer"]).upper() in _FUSED
+    return [Assignment("fused_backward", True)] if is_used else []
+
+
+def _clipping(values: Values) -> list[Assignment]:
+    """With a fused back pass of each tensor's gradient alone (modules/trainer/GenericTrainer.py)."""
+    limit = optional_number(values["clip_grad_norm"])
+    is_fused = (
+        bool(_fused(values))
+        and _FUSED[str(values["optimizer.optimizer"]).upper()]
+        and PRECISIONS.get(str(values["train_dtype"]).lower()) != "fp16"
+        and number(values["gradient_accumulation_steps"]) <= 1
+        and not boolean(values["multi_gpu"])
+    )
+    if limit is None or not is_fused:
+        return [Assignment("max_grad_norm", limit, keys=("clip_grad_norm",))]
+    why = "with fused_back_pass each tensor's gradient is clipped alone there, with fused_backward none is here"
+    return [Assignment("max_grad_norm", None, why, ("clip_grad_norm",))]
 
 
 def _rounding(values: Values) -> list[Assignment]:
@@ -153,7 +180,7 @@ def _name(value: object) -> object:
 
 
 _CHECKPOINTING: Mapping[str, object] = {
-    "unet.gradient_checkpointing": True, "transformer.gradient_checkpointing": None,
+    "unet.gradient_checkpointing": True, "transformer.gradient_checkpointing": True,
 }  # fmt: skip
 _MODEL_TYPE: Mapping[str, object] = {"model_type": "STABLE_DIFFUSION_15"}
 TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
@@ -172,15 +199,19 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
         "OneTrainer averages every few steps, Tandem at every step: the decay is converted",
     ),
     Rule("train_dtype", "precision", "FLOAT_16", precision),
-    Rule("clip_grad_norm", "max_grad_norm", 1.0, optional_number),
+    CombinedRule(
+        {"clip_grad_norm": 1.0}, "max_grad_norm", _clipping, "none with a fused back pass",
+        {**_FUSED_USES, "optimizer.fused_back_pass": False},
+    ),
     CombinedRule(_CHECKPOINTING, "gradient_checkpointing", _recomputed, uses=_MODEL_TYPE),
     CombinedRule(
-        {"layer_offload_fraction": 0.0, "transformer.offload_fraction": 0.0}, "block_offload", _offload,
-        "with gradient_checkpointing CPU_OFFLOADED", {**_CHECKPOINTING, **_MODEL_TYPE},
+        {"layer_offload_fraction": 0.0, "transformer.offload_fraction": 0.0, "unet.offload_fraction": 0.0},
+        "block_offload", _offload, "layer_offload_fraction with gradient_checkpointing CPU_OFFLOADED",
+        {**_CHECKPOINTING, **_MODEL_TYPE},
     ),
-    fused_rule("optimizer.fused_back_pass"),
+    CombinedRule({"optimizer.fused_back_pass": False}, "fused_backward", _fused, uses=_FUSED_USES),
     CombinedRule(
-        {"optimizer.stochastic_rounding": True}, "stochastic_rounding", _rounding,
+        {"optimizer.stochastic_rounding": None}, "stochastic_rounding", _rounding,
         "for weights in BFLOAT_16 that are fine-tuned", ROUNDING_USES,
     ),
     Rule("compile", "compile", False, boolean),
@@ -226,8 +257,10 @@ _LAUNCH = "Tandem reduces gradients differently; see the Multi-GPU settings"
 _SAVE = "Tandem writes the model at the end, and when you press Save or put a file named save into commands"
 
 TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
-    Unsupported("__version optimizer.__version", "the version of OneTrainer's file format", default=ANY),
+    Unsupported("__version *.__version", "the version of OneTrainer's file format", default=ANY),
     *OPTIMIZER_UNSUPPORTED,
+    Unsupported("huggingface_cache_dir", "set HF_HOME in the environment"),
+    Unsupported("offline_mode", "set HF_HUB_OFFLINE=1 in the environment"),
     Unsupported("workspace_dir", "all files of a run are in its folder in runs_dir", default="workspace/run"),
     Unsupported("cache_dir", "Tandem has its own cache: set cache_dir for another disk", default="workspace-cache/run"),
     Unsupported("debug_mode", "see the run's log"),
