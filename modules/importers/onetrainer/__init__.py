@@ -142,7 +142,7 @@ def _is_at_default(source: str, value: object, known: Mapping[str, object]) -> b
     group, _, setting = name.partition(".")
     if group == "optimizer":  # with a default of its own for each optimizer
         return setting in OPTIMIZER_REST and value in OPTIMIZER_REST[setting]
-    is_told = group in SUBMODULES and setting == "train"
+    is_told = (group in SUBMODULES and setting == "train") or (value is False and known.get(name, False) is None)
     return name in known and not is_told and is_default(value, known[name])
 
 
