@@ -158,7 +158,7 @@ def test_what_cannot_be_encoded_is_not_cached(z_image: Path) -> None:
     config = TrainConfig.model_validate({"family": "z_image", "base_model": str(z_image)})
     assert encode_finite(config, family, [example(0)], 1)
     family.components.vae.encoder.conv_in.bias.data[0] = float("nan")
-    with pytest.raises(TrainingError, match=r"not finite .* in 'vae.encoder.conv_in.bias', so no step"):
+    with pytest.raises(TrainingError, match=r"not finite .* in 'vae.encoder.conv_in.bias', so nothing"):
         encode_finite(config, family, [example(0)], 1)
 
 
