@@ -449,4 +449,5 @@ def test_quoted_optimizer_arguments(tmp_path: Path) -> None:
     """kohya_gui/lora_gui.py removes the quotes: str(optimizer_args).replace('"', "").split()."""
     given = {"optimizer": "AdamW", "optimizer_args": '"weight_decay=0.1" "betas=0.9,0.98"'}
     optimizer = dump(imported(tmp_path, {**GUI_LORA, **given}).config)["optimizer"]
-    assert isinstance(optimizer, dict) and (optimizer["weight_decay"], optimizer["betas"]) == (0.1, [0.9, 0.98])
+    assert isinstance(optimizer, dict)
+    assert (optimizer["weight_decay"], optimizer["betas"]) == (0.1, [0.9, 0.98])
