@@ -107,8 +107,14 @@ def argument_assignments(optimizer: str, given: Mapping[str, object], prefix: st
 
 
 def parse_arguments(arguments_text: object) -> dict[str, object]:
-    """Parse "name=value" arguments from a list or a text separated by spaces; raises UnsupportedValueError."""
-    parts = arguments_text if isinstance(arguments_text, list) else re.split(r"\s+(?=\w+\s*=)", str(arguments_text))
+    """Parse "name=value" arguments from a list or a text separated by spaces; raises UnsupportedValueError.
+
+    Quotes in a text are removed, as kohya's GUI does (kohya_gui/lora_gui.py).
+    """
+    if isinstance(arguments_text, list):
+        parts = arguments_text
+    else:
+        parts = re.split(r"\s+(?=\w+\s*=)", str(arguments_text).replace('"', ""))
     found: dict[str, object] = {}
     for part in filter(None, (str(part).strip() for part in parts)):
         name, equals, value = part.partition("=")

@@ -128,8 +128,18 @@ def test_a_warm_up_below_one_step_is_no_share_of_the_run(tmp_path: Path) -> None
 
 def test_restarts_need_a_period(tmp_path: Path) -> None:
     """CosineAnnealingWarmRestarts with T_0 = total_iters, the number of steps: it never restarts."""
-    config = imported(tmp_path, {"lr_scheduler": "cosine_with_restarts"}).config
-    assert (config.scheduler, config.scheduler_cycles) == ("cosine_with_restarts", 1)
+    for given in ({}, {"lr_scheduler_params": {"T_0": 250}}):  # which total_iters replaces
+        found = imported(tmp_path, {"lr_scheduler": "cosine_with_restarts", **given})
+        assert (found.config.scheduler, found.config.scheduler_cycles) == ("cosine_with_restarts", 1)
+        assert bool(given) == ("train.lr_scheduler_params" in reasons(found))
+
+
+def test_weights_of_a_dataset_and_the_average(tmp_path: Path) -> None:
+    """toolkit/ema.py: use_num_updates is off, so the decay is constant."""
+    dataset = {"folder_path": str(tmp_path), "network_weight": 0.8, "loss_multiplier": 0.5}
+    found = imported(tmp_path, {"ema_config": {"use_ema": True, "ema_decay": 0.99}}, datasets=[dataset])
+    assert (found.config.concepts[0].loss_weight, found.config.ema_decay) == (0.4, 0.99)
+    assert "from the first step" in reasons(found)["train.ema_config.ema_decay"]
 
 
 def test_schedules_that_mean_something_else(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.config import TrainConfig
+from modules.config import TrainConfig, dump
 from modules.importers import ImportResult, import_file
 
 # As its LoRA tab saves settings, or presets without the fields of a user.
@@ -443,3 +443,11 @@ def test_a_lokr_of_any_rank_has_whole_factors(tmp_path: Path) -> None:
         4096,
         6,
     )
+
+
+def test_quoted_optimizer_arguments(tmp_path: Path) -> None:
+    """kohya_gui/lora_gui.py removes the quotes: str(optimizer_args).replace('"', "").split()."""
+    given = {"optimizer": "AdamW", "optimizer_args": '"weight_decay=0.1" "betas=0.9,0.98"'}
+    optimizer = dump(imported(tmp_path, {**GUI_LORA, **given}).config)["optimizer"]
+    assert isinstance(optimizer, dict)
+    assert (optimizer["weight_decay"], optimizer["betas"]) == (0.1, [0.9, 0.98])

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from modules.config import Interval, TrainConfig
+from modules.config import Interval, TrainConfig, dump
 from modules.config.sections.optimizers import Adafactor
 from modules.importers import ImportResult, import_file
 from modules.importers.report import ImportEntry
@@ -453,3 +453,15 @@ def test_a_fork_with_our_names_keeps_its_settings_for_several_gpus(tmp_path: Pat
     found = import_file(file)
     assert {**found.config.model_dump(include=set(own)), "initial_port": "12399"} == own
     assert not {item.source for item in found.report.not_imported} & set(own)
+
+
+@pytest.mark.parametrize(("first", "second", "skipped", "named"), [(1, 1, 1, False), (1, 0, 1, True), (0, 1, 0, True)])
+def test_layers_skipped_by_each_text_encoder(
+    tmp_path: Path, first: int, second: int, skipped: int, named: bool
+) -> None:
+    """dataLoader/StableDiffusionXLBaseDataLoader.py: each has its own; Tandem has one for both."""
+    found = imported(tmp_path, LORA, text_encoder_layer_skip=first, text_encoder_2_layer_skip=second)
+    options = dump(found.config)["family_options"]
+    assert isinstance(options, dict)
+    assert options.get("clip_skip", 0) == skipped
+    assert named == any("layer_skip" in e.source for e in (*found.report.changed, *found.report.not_imported))

@@ -238,6 +238,10 @@ def test_datasets_have_a_resolution_and_a_crop(tmp_path: Path) -> None:
     found = imported(tmp_path, backends=[{**backend, "crop": True, "crop_aspect": "preserve"}, small])
     assert (found.config.resolution, found.config.aspect_ratio_bucketing) == (1024, True)
     assert "data_backend_config.1.resolution" in reasons(found)
+    found = imported(tmp_path, backends=[small, {**small, "crop": False}])
+    assert "aspect_ratio_bucketing" in reasons(found)["data_backend_config.1.crop"]
+    found = imported(tmp_path, backends=[{**small, "resolution_type": "pixel", "crop": False}])
+    assert "shorter side" in reasons(found)["data_backend_config.0.resolution"]
 
 
 def test_an_average_that_is_updated_every_few_steps(tmp_path: Path) -> None:

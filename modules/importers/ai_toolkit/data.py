@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from modules.importers import common
 from modules.importers.readers import boolean, data_path, integer, items, number, text
-from modules.importers.rules import ANY, EMPTY_VALUES, ChangedValue, Rule, Table, Unsupported, UnsupportedValueError
+from modules.importers.rules import (
+    ANY,
+    EMPTY_VALUES,
+    Assignment,
+    ChangedValue,
+    CombinedRule,
+    Rule,
+    Table,
+    Unsupported,
+    UnsupportedValueError,
+    Values,
+)
 
+_NETWORK_WEIGHT = "with a network_weight the loss is weighted, not the LoRA"
 _DATA = "not supported; prepare the images beforehand"
 
 
@@ -26,14 +38,19 @@ def _caption_extension(value: object) -> object:
     return extension
 
 
+def _weight(values: Values) -> list[Assignment]:
+    weight = number(values["network_weight"])
+    why = _NETWORK_WEIGHT if weight != 1 else ""
+    return [Assignment("loss_weight", weight * number(values["loss_multiplier"]), why)]
+
+
 DATASET_TABLE = Table(
     rules=(
         Rule("folder_path", "path", None, data_path),
         Rule("num_repeats", "repeats", 1, integer),
         Rule("caption_ext", "caption_extension", ".txt", _caption_extension),
         Rule("is_reg", "prior", False, boolean, "an epoch shows as many of them as of all other images", optional=True),
-        Rule("network_weight", "loss_weight", 1.0, number, "the loss is weighted, not the LoRA"),
-        Rule("loss_multiplier", "loss_weight", 1.0, number, optional=True),
+        CombinedRule({"network_weight": 1.0, "loss_multiplier": 1.0}, "loss_weight", _weight, _NETWORK_WEIGHT),
         Rule("shuffle_tokens", "tag_shuffle", False, boolean),
         Rule("token_dropout_rate", "tag_dropout", 0.0, number),
         Rule("keep_tokens", "keep_tags", 0, integer),

@@ -76,10 +76,9 @@ def _schedule(values: Values) -> list[Assignment]:
             raise UnsupportedValueError(_LINEAR)
         found.append(Assignment("min_learning_rate_factor", floor, keys=(_PARAMS,)))
     elif name == "cosine_with_restarts":
-        count = integer(values["train.steps"])
-        period = integer(rest.pop("T_0", count))
-        why = "as many cycles of equal length as fit" if count % max(period, 1) else ""
-        found.append(Assignment("scheduler_cycles", max(1, round(count / max(period, 1))), why, (_PARAMS,)))
+        period = rest.pop("T_0", None)
+        why = "" if period in (None, values["train.steps"]) else "ai-toolkit replaces T_0 by steps: it never restarts"
+        found.append(Assignment("scheduler_cycles", 1, why, (_PARAMS,)))
     elif name not in ("constant", "constant_with_warmup", "cosine"):
         raise UnsupportedValueError(common.NO_SCHEDULE if name == "step" else _NO_SCHEDULE)
     if name in ("cosine", "constant_with_warmup"):

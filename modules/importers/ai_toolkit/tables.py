@@ -53,6 +53,7 @@ _FLAGS = dict.fromkeys(
     ),
     False,
 )
+_CONSTANT_DECAY = "it is this from the first step there, and rises to it as (1 + step) / (10 + step) here"
 
 
 def _family(values: Values) -> list[Assignment]:
@@ -242,7 +243,7 @@ PROCESS_TABLE = Table(
         Rule("train.gradient_checkpointing", "gradient_checkpointing", True, boolean),
         *SCHEDULE_RULES,
         Rule("train.ema_config.use_ema", "ema", False, boolean),
-        Rule("train.ema_config.ema_decay", "ema_decay", 0.999, number),
+        Rule("train.ema_config.ema_decay", "ema_decay", 0.999, number, _CONSTANT_DECAY),
         Rule("train.dtype", "precision", "fp32", precision),
         Rule("train.max_grad_norm", "max_grad_norm", 1.0, optional_number),
         Rule("train.noise_offset", "family_options.offset_noise", 0.0, number, optional=True),

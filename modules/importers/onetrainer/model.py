@@ -92,6 +92,17 @@ def _prediction(values: Values) -> list[Assignment]:
     return [Assignment("family_options.prediction_type", name)] if name != "auto" else []
 
 
+def _clip_skip(values: Values) -> list[Assignment]:
+    first, second = (integer(values[f"text_encoder{name}_layer_skip"]) for name in ("", "_2"))
+    if "XL" not in str(values["model_type"]).upper() or first == second:
+        return [Assignment("family_options.clip_skip", first)] if first else []
+    keys = ("text_encoder_layer_skip", "text_encoder_2_layer_skip")
+    why = f"OneTrainer skips {first} of text_encoder and {second} of text_encoder_2, Tandem as many of both"
+    if not first:
+        return [Assignment("", why="both text encoders share clip_skip", keys=keys[1:])]
+    return [Assignment("family_options.clip_skip", first, why, keys)]
+
+
 def _predicts_v(values: Values) -> bool:
     """Whether the model predicts v, as far as the settings say."""
     if boolean(values["force_v_prediction"]) or boolean(values["force_epsilon_prediction"]):
@@ -245,7 +256,10 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
         {"force_v_prediction": False, "force_epsilon_prediction": False, "model_type": "STABLE_DIFFUSION_15"},
     ),
     *NOISE_RULES,
-    Rule("text_encoder_layer_skip", "family_options.clip_skip", 0, integer, optional=True),
+    CombinedRule(
+        {"text_encoder_layer_skip": 0, "text_encoder_2_layer_skip": 0}, "family_options.clip_skip", _clip_skip,
+        "of all text encoders here", {"model_type": "STABLE_DIFFUSION_15"},
+    ),
     Rule("output_dtype", "save_dtype", "FLOAT_32", save_dtype),
     CombinedRule(
         {"output_model_format": "SAFETENSORS"}, "lora_layouts, save_single_file", _layouts,
@@ -271,7 +285,6 @@ MODEL_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("embedding.model_name", "training cannot start from an embedding; use --resume"),
     Unsupported("embedding.train", "set by method", default=True),
     Unsupported("embedding.is_output_embedding", "Tandem trains input embeddings"),
-    Unsupported("text_encoder_2_layer_skip", "both text encoders share clip_skip", default=0),
     Unsupported("text_encoder_?_layer_skip", "no model family of Tandem has this text encoder", default=0),
     Unsupported("text_encoder_sequence_length", "for models with a T5 or LLM text encoder", default=512),
     Unsupported("text_encoder_2_sequence_length", "for models with a T5 or LLM text encoder", default=77),

@@ -13,6 +13,7 @@ from modules.importers.translation import Translation
 
 TRAINER = "SimpleTuner"
 TABLES = {"settings": TABLE, "each local dataset of images": BACKEND_TABLE}
+_SHORTER_SIDE = "the shorter side there, here the side of a square with as many pixels"
 
 
 def recognises(data: object) -> bool:
@@ -47,8 +48,12 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
         translation.skip(written.get(model, model), None, "the file has no base model: set base_model")
     if _is_square(first):
         translation.add(ImportEntry(f"{prefix}crop", True, "aspect_ratio_bucketing", False))
+    elif str(given.get("resolution_type")).lower() == "pixel" and "resolution" in translation.data:
+        translation.change("resolution", translation.data["resolution"], _SHORTER_SIDE)
     for prefix, backend in backends.items():
         own = {name: value for name, value in backend.items() if not _is_shared(name, backend, first)}
+        if _is_square(first) and not own.get("crop", False) and not _is_square(backend):
+            translation.skip(f"{prefix}crop", False, "all concepts share aspect_ratio_bucketing: the first one is used")
         translation.apply(BACKEND_TABLE, own, prefix, f"concepts.{translation.count('concepts')}.")
 
 
