@@ -44,12 +44,14 @@ def long_warmup(config: TrainConfig, total_steps: int) -> str:
 
 def own_scheduler_note(config: TrainConfig) -> str:
     """A sentence on a scheduler that is none of Tandem's; empty without one."""
-    if config.scheduler != "custom":
-        return ""
     arguments = f"({config.scheduler_arguments})" * bool(config.scheduler_arguments)
-    named = f"{config.scheduler_target.rpartition('.')[2]}{arguments}" if config.scheduler_target else "the program's"
+    if config.scheduler != "custom":
+        unused = "scheduler_target" if config.scheduler_target else "scheduler_arguments" if arguments else ""
+        return f"{unused} has no effect: scheduler is {config.scheduler}." if unused else ""
+    class_name = config.scheduler_target.rpartition(".")[2]
+    named = f"the scheduler {class_name}{arguments}" if class_name else "a scheduler of the family's or program's own"
     warmed = "after the warm-up " * bool(config.warmup_steps or config.warmup_fraction)
-    return f"The learning rate {warmed}follows the scheduler {named}, step by step of the optimizer."
+    return f"The learning rate {warmed}follows {named}, step by step of the optimizer."
 
 
 def _constant(done: float, config: TrainConfig) -> float:

@@ -11,6 +11,8 @@ from typing import TypeAlias
 
 import torch.distributed as dist
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from modules.config import ConfigError, ResumeError, TrainConfig, dump, save_config, validate
 from modules.config.io.files import READERS, read_data
@@ -80,6 +82,12 @@ class Trainer:
         config: ConfigSource = None,
         **settings: object,
     ) -> None:
+        for name, made in (("optimizer", optimizer), ("scheduler", scheduler)):
+            if isinstance(made, Optimizer | LRScheduler):
+                raise ConfigError(
+                    f"{name} is a {type(made).__name__} that exists already; each process makes its own",
+                    f"Give the class with its arguments: functools.partial({type(made).__name__}, ...)",
+                )
         build_optimizer = optimizer if callable(optimizer) else None
         if optimizer is not None:
             settings["optimizer"] = "custom" if build_optimizer else optimizer

@@ -60,6 +60,17 @@ def test_what_is_unknown_or_wrong_is_listed_with_its_line(tmp_path: Path) -> Non
     assert len(found) == 7
 
 
+def test_what_stands_in_other_files_or_settings_is_told(tmp_path: Path) -> None:
+    text = (
+        "defaults: [model: resnet]\nexperiment: {name: '${optim.lr}'}\ndata: {batch_size: 4}\ntraining: {epochs: 2}\n"
+    )
+    found = imported(tmp_path, text)
+    told = reasons(found)
+    assert any(name.startswith("defaults") and "made of others" in why for name, why in told.items())
+    assert told["experiment.name (line 2)"] == "it stands for another setting: give the file with its values"
+    assert (found.config.batch_size, found.config.run_name) == (4, None)
+
+
 def test_an_invalid_value_is_named_with_its_line(tmp_path: Path) -> None:
     found = imported(tmp_path, "training:\n  epochs: -3\n  lr: fast\ndata:\n  batch_size: 0\n")
     why = reasons(found)

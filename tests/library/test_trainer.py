@@ -302,6 +302,14 @@ def test_a_name_of_another_library_is_told_ours(tmp_path: Path, name: str, meant
         trainer(tmp_path, make_model(), **{name: None})
 
 
+def test_an_optimizer_or_scheduler_that_exists_already_is_told_from_a_class(tmp_path: Path) -> None:
+    made = torch.optim.SGD(make_model().parameters(), lr=0.1)
+    with pytest.raises(ConfigError, match=r"optimizer is a SGD that exists already.*functools\.partial\(SGD"):
+        trainer(tmp_path, make_model(), optimizer=made)
+    with pytest.raises(ConfigError, match="scheduler is a StepLR that exists already"):
+        trainer(tmp_path, make_model(), scheduler=torch.optim.lr_scheduler.StepLR(made, 3))
+
+
 def test_an_optimizer_of_ones_own_steps_as_it_does_in_torch(tmp_path: Path) -> None:
     model, expected = make_model(), make_model()
     everything: dict[str, Any] = {

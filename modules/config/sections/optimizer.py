@@ -176,8 +176,10 @@ class OptimizerSettings(Section):
 
 def with_scheduler_settings(data: Mapping[str, Any]) -> dict[str, Any]:
     """`data` with each setting of a scheduler by itself, which may be given as {name, target, arguments} or as the name
-    of a class."""
+    of a class. A class or arguments alone mean a custom one."""
     given = data.get("scheduler")
+    if given is None and (data.get("scheduler_target") or data.get("scheduler_arguments")):
+        return {**data, "scheduler": "custom"}
     if isinstance(given, Mapping) and given.keys() <= _SCHEDULER_KEYS:
         named = given.get("name", "custom" if given.get("target") else "constant")
         inner = {f"scheduler_{name}": given[name] for name in ("target", "arguments") if name in given}

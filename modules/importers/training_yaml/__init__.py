@@ -30,7 +30,9 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
     values: dict[str, object] = {}
     written_as: dict[str, str] = {}
     for name, written, value in canonical(data, TABLE):
-        if name in values:
+        if isinstance(value, str) and "${" in value:
+            translation.skip(written, value, "it stands for another setting: give the file with its values")
+        elif name in values:
             translation.skip(written, value, f"{written_as[name]} takes precedence")
         else:
             values[name], written_as[name] = value, written

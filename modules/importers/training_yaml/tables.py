@@ -210,6 +210,7 @@ TABLE = Table(
         Rule("experiment.name", "run_name", None, values.run_name, optional=True),
     ),
     unsupported=(
+        Unsupported("defaults defaults.*", "the file is made of others, which are not read: give the composed one"),
         Unsupported("data.shuffle", "Tandem shuffles every epoch, from the seed", default=True),
         Unsupported(
             "data.name data.dataset data.type data.class_path data._target_",

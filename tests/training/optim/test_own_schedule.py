@@ -129,3 +129,13 @@ def test_a_name_alone_is_a_class() -> None:
         "optimizer."
     )
     assert validate({"scheduler": {"name": "linear"}}, "a test").scheduler == "linear"
+
+
+def test_neither_a_class_nor_arguments_are_ignored_in_silence() -> None:
+    target = {"scheduler_target": "torch.optim.lr_scheduler.LinearLR"}
+    assert validate(target, "a test").scheduler == "custom"
+    assert own_scheduler_note(validate({"scheduler": "cosine", **target}, "a test")) == (
+        "scheduler_target has no effect: scheduler is cosine."
+    )
+    with pytest.raises(ConfigError, match="scheduler_target names no class that takes it"):
+        validate({"scheduler_arguments": {"step_size": 3}}, "a test")
