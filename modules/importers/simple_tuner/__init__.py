@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from modules.importers.readers import is_path
 from modules.importers.report import ImportEntry
-from modules.importers.simple_tuner.data import BACKEND_TABLE
+from modules.importers.simple_tuner.data import BACKEND_TABLE, CROP_STYLE
 from modules.importers.simple_tuner.settings import TABLE
 from modules.importers.simple_tuner.unsupported import hold_other_training, hold_pairs
 from modules.importers.translation import Translation
@@ -54,6 +54,8 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
         own = {name: value for name, value in backend.items() if not _is_shared(name, backend, first)}
         if _is_square(first) and not own.get("crop", False) and not _is_square(backend):
             translation.skip(f"{prefix}crop", False, "all concepts share aspect_ratio_bucketing: the first one is used")
+        if backend.get("crop") is True and "crop_style" not in backend:
+            translation.skip(f"{prefix}crop_style", "random", f"its default: {CROP_STYLE}")
         translation.apply(BACKEND_TABLE, own, prefix, f"concepts.{translation.count('concepts')}.")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from modules.importers import common
 from modules.importers.readers import (
     boolean,
@@ -19,6 +21,8 @@ from modules.importers.rules import (
     Values,
 )
 from modules.importers.simple_tuner.unsupported import IMAGES
+
+CROP_STYLE: Final = "Tandem crops around the centre: set crop_jitter to shift the crop"
 
 
 def _captions(values: Values) -> list[Assignment]:
@@ -62,7 +66,7 @@ BACKEND_TABLE = Table(
         Unsupported("type", "Tandem reads local folders", default="local"),
         Unsupported("dataset_type", "Tandem's concepts are images", default="image"),
         Unsupported("cache_dir*", "Tandem has its own cache: set cache_dir for another disk"),
-        Unsupported("crop_style", "set crop_jitter to shift the crop", default="center"),
+        Unsupported("crop_style", CROP_STYLE, default="center"),
         Unsupported("crop*", "Tandem groups images by aspect ratio; crop_jitter shifts the crop"),
         Unsupported("resolution*", "all concepts share one resolution"),
         Unsupported("*image_size target_downsample_size", IMAGES),
