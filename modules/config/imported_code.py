@@ -133,13 +133,19 @@ def read_with_imports(path: Path) -> tuple[CodeFile, ...]:
 
 def read_class(path: str, setting: str) -> tuple[CodeFile, ...]:
     """The file of the class "package.module.Class" that a setting names, and then those of its packages, wherever one
-    of the folders of sys.path has them. Raises ConfigError if there is none."""
+    of the folders of sys.path has them. Raises ConfigError if there is none, or one that is not the environment's: what
+    that imports, and its bytecode, nobody would have been asked about."""
     module = path.rpartition(".")[0]
     folders = list(dict.fromkeys(os.path.abspath(each) for each in sys.path if isinstance(each, str)))
     found = list(_find(module, folders, {}))
     if not found:
         advice = "Install its package in the environment of Tandem, or add its folder to PYTHONPATH"
         raise ConfigError(f"{setting} is {path!r}, and there is no file of the module {module}", advice)
+    if outside := [each for each in found if not is_of_environment(each)]:
+        raise ConfigError(
+            f"{setting} is {path!r}, and {outside[0]!r} is of no package that is installed or that PYTHONPATH names",
+            "Install it, or build what you need in the family's own file",
+        )
     return tuple(read_code(Path(each)) for each in reversed(found))
 
 

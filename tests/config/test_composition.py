@@ -59,6 +59,11 @@ def test_what_is_saved_is_composed(folder: Path) -> None:
     ("text", "fault"),
     [
         ("include: a.yaml", "a.yaml -> b.yaml -> a.yaml"),
+        ("include: false", "include has false, which names no file"),
+        ("defaults: [{1: base}]", "which names no file"),
+        ("defaults: [_self_, _self_]", "which names no file"),
+        (f"include: {'x' * 300}", "which names no file"),
+        ("include: //server/share/x.yaml", "which is not in"),
         ("include: here.yaml", "here.yaml -> here.yaml"),
         ("include: none.yaml", "there is no file"),
         ("include: ../secret.yaml", "which is not in"),

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from modules.config import ConfigError, validate
+from modules import ROOT
+from modules.config import ConfigError, imported_code, validate
 from modules.config.imported_code import CodeFile
 from modules.config.trusted_code import (
     VARIABLE,
@@ -129,6 +130,7 @@ def test_a_class_of_another_package_is_asked_about_before_it_is_imported(
         "class Halving(torch.optim.lr_scheduler.StepLR):\n    pass\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(imported_code, "_AT_START", (str(tmp_path),))  # as PYTHONPATH does
     monkeypatch.delenv("THEIRS_RAN", raising=False)
     given = {"optimizer": "their_steps.small.Small", "scheduler": "their_steps.small.Halving"}
     config = validate({**given, "scheduler_arguments": "step_size = 2"}, "a test")
@@ -145,3 +147,11 @@ def test_a_class_of_another_package_is_asked_about_before_it_is_imported(
     optimizers.check_optimizer(config, None)
     importlib.import_module("modules.training.optim.own_schedule").check_scheduler(config, None, None)
     assert not foreign_classes(validate({"optimizer": "torch.optim.Adagrad", "scheduler": "linear"}, "a test"))
+
+
+def test_a_class_in_a_folder_of_tandem_is_of_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a foreign run's, whose bytecode and imports nobody would be asked about; scripts add ROOT to sys.path."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    config = validate({"optimizer": "tests.tiny_family.TinyFamily"}, "a test")
+    with pytest.raises(ConfigError, match=r"optimizer\.target is .*tests/\S+py' is of no package that is installed"):
+        allow_code(config, trust=True, ask=None)

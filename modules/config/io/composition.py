@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeGuard
 
 from modules.config.errors import ConfigError
 from modules.config.explain import format_value
@@ -17,6 +17,7 @@ INCLUDE, DEFAULTS = "include", "defaults"
 _SELF: Final = "_self_"  # in `defaults`: where the file's own settings come
 _GROUPS: Final = ("optimizer", "family_options")  # settings with settings inside, which a folder may have files for
 _MOST_FILES: Final = 100
+_LONGEST: Final = 200  # bytes of a name, to which an ending is added
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
@@ -66,25 +67,30 @@ def _composed(
 
 def _parts(file: Path, data: Mapping[str, object]) -> Iterator[_Part]:
     """In the order in which each takes precedence over those before it."""
-    included = data.get(INCLUDE) or []
+    included = data.get(INCLUDE, [])
     for name in included if isinstance(included, list) else [included]:
-        if not isinstance(name, str) or "\0" in name:
+        if not _is_name(name):
             raise _wrong(file, INCLUDE, name)
         yield _Part(name, setting=INCLUDE)
-    entries = data.get(DEFAULTS) or []
-    if not isinstance(entries, list):
+    entries = data.get(DEFAULTS, [])
+    if not isinstance(entries, list) or entries.count(_SELF) > 1:
         raise _wrong(file, DEFAULTS, entries)
     for entry in [*entries, *([] if _SELF in entries else [_SELF])]:
-        if isinstance(entry, str) and "\0" not in entry:
+        if _is_name(entry):
             yield _Part(entry)
         elif isinstance(entry, dict) and len(entry) == 1:
             [(group, names)] = entry.items()
             for name in names if isinstance(names, list) else [] if names is None else [names]:
-                if not isinstance(name, str) or "\0" in name or " " in group:  # such as `override hydra/launcher`
+                if not (_is_name(group) and _is_name(name)) or " " in group:  # such as `override hydra/launcher`
                     raise _wrong(file, DEFAULTS, entry)
                 yield _Part(f"{group}/{name}", group if group in _GROUPS else "")
         else:
             raise _wrong(file, DEFAULTS, entry)
+
+
+def _is_name(value: object) -> TypeGuard[str]:
+    """Whether it is a text that a file can have as its name."""
+    return isinstance(value, str) and bool(value) and value.isprintable() and len(value.encode()) <= _LONGEST
 
 
 def _wrong(file: Path, setting: str, value: object) -> ConfigError:
@@ -97,14 +103,17 @@ def _wrong(file: Path, setting: str, value: object) -> ConfigError:
 
 def _located(file: Path, part: _Part, root: Path) -> Path:
     """The file that a part means, with one of the endings of configs if it is written without."""
+    outside = ConfigError(
+        f"{printable(file)}: {part.setting} names {part.name!r}, which is not in {printable(root)}",
+        "Give a file in the folder of the config or below it",
+    )
+    if Path(part.name).is_absolute() or part.name[0] in "/\\":
+        raise outside  # before it is looked for, which on Windows asks another computer for //its/files
     path = file.parent / part.name
     names = [path] if path.suffix.lower() in _SUFFIXES else [Path(f"{path}{suffix}") for suffix in _SUFFIXES]
     found = next((each for each in names if each.is_file()), names[0])
-    if os.path.isabs(part.name) or not Path(os.path.realpath(found)).is_relative_to(root):
-        raise ConfigError(
-            f"{printable(file)}: {part.setting} names {part.name!r}, which is not in {printable(root)}",
-            "Give a file in the folder of the config or below it",
-        )
+    if not Path(os.path.realpath(found)).is_relative_to(root):
+        raise outside
     if not found.is_file():
         raise ConfigError(
             f"{printable(file)}: {part.setting} names {part.name!r}, and there is no file {printable(found)}",

@@ -21,7 +21,7 @@ def named_class(path: str, setting: str, kind: type, noun: str) -> type[Any]:
         require_trusted(read_class(path, setting), setting)
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # code of somebody else can raise anything
+    except (Exception, SystemExit) as error:  # code of somebody else can raise anything
         raise ConfigError(f"{setting}: {module_name} cannot be imported: {printable(error, 300)}") from error
     found = getattr(module, name, None)
     if not (isinstance(found, type) and issubclass(found, kind)):
