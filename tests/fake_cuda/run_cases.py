@@ -6,6 +6,7 @@ Prints a line of JSON for each, a `Result`.
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import json
 import os
@@ -104,6 +105,7 @@ def run_case(name: str, place: Path, gpu: Gpu) -> Result:
     torch.set_num_threads(1)
     os.environ[trusted_code.VARIABLE] = "any"  # the family files of the tests
     result = Result(name)
+    gc.collect()  # pinned memory of the run before is released by a wait, which is none of this run's
     started = time.process_time()
     gpu.watch.findings.clear()
     case = Case.named(name)
