@@ -47,6 +47,27 @@ def test_defaults_as_hydra_has_them(folder: Path) -> None:
     assert load_config(folder / "hydra.yaml").epochs == 7
 
 
+def test_another_class_takes_no_arguments_of_the_former(folder: Path) -> None:
+    """By whichever spelling it is named; the same class is given those that are left out."""
+    (folder / "base.yaml").write_text(
+        "optimizer: {name: custom, target: torch.optim.SGD, arguments: {momentum: 0.9, weight_decay: 0.1}}\n"
+        "scheduler: torch.optim.lr_scheduler.StepLR\nscheduler_arguments: {step_size: 7, gamma: 0.5}\n"
+    )
+    for text, expected in {
+        "optimizer: torch.optim.Adagrad\nscheduler: torch.optim.lr_scheduler.ExponentialLR": ("", "custom", ""),
+        "optimizer: {target: torch.optim.Adagrad}\nscheduler: cosine": ("", "cosine", ""),
+        "optimizer: torch.optim.SGD\nscheduler_arguments: {gamma: 0.2}": (
+            "momentum = 0.9, weight_decay = 0.1",
+            "custom",
+            "step_size = 7, gamma = 0.2",
+        ),
+    }.items():
+        (folder / "own.yaml").write_text(f"include: base.yaml\n{text}\n")
+        config = load_config(folder / "own.yaml")
+        arguments = getattr(config.optimizer, "arguments", None)
+        assert (arguments, config.scheduler, config.scheduler_arguments) == expected, text
+
+
 def test_what_is_saved_is_composed(folder: Path) -> None:
     config = load_config(folder / "own.yaml")
     save_config(config, folder / "saved.yaml")
