@@ -273,7 +273,8 @@ def test_other_folders_are_listed_and_removed(driven: Driven, page: RunsPage, ho
 
     def answer() -> None:
         chooser = dialogs(driven)[-1]
-        path = next(each for each in widgets(chooser) if each.winfo_class() == "Entry" and each.winfo_viewable())
+        path = next(each for each in widgets(chooser) if each.winfo_class() == "Entry" and "/" in each.get())
+        driven.until(path.winfo_viewable, "the path")
         driven.click(path)
         driven.until(lambda: driven.window.focus_get() == path, "the keyboard in the path")
         driven.press("ctrl+a")
