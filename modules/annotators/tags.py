@@ -29,7 +29,7 @@ _PIP: Final = "Install it: .venv/bin/python -m pip install onnxruntime (with an 
 _CSV_LIMIT: Final = 64 << 20  # bytes
 _MOST_SIDE: Final = 2048  # pixels; published taggers have 448
 _MOST_AT_ONCE: Final = 64  # images, for which memory is taken even if there is one; published taggers take any number
-_MOST_SECONDS: Final = 120  # for an image; the largest published tagger takes ten on two slow cores
+_MOST_SECONDS: Final = 120  # for an image, which published taggers are made to tag in seconds
 # faces, in which an underscore is no blank
 _FACES: Final = frozenset(
     [

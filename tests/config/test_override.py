@@ -121,3 +121,23 @@ def test_settings_inside_broken_data_are_explained() -> None:
 def test_non_decimal_digits_are_no_list_index() -> None:
     with pytest.raises(ConfigError):
         override({}, ["concepts.\u00b2.path=x"])
+
+
+@pytest.mark.parametrize(
+    ("assignments", "expected"),
+    [
+        (
+            ["scheduler=torch.optim.lr_scheduler.ExponentialLR"],
+            ("custom", "torch.optim.lr_scheduler.ExponentialLR", ""),
+        ),
+        (["scheduler=cosine"], ("cosine", "", "")),
+        (["scheduler_arguments=step_size = 5"], ("custom", "torch.optim.lr_scheduler.StepLR", "step_size = 5")),
+        (["scheduler=torch.optim.lr_scheduler.StepLR"], ("custom", "torch.optim.lr_scheduler.StepLR", "step_size = 7")),
+    ],
+)
+def test_another_scheduler_takes_no_arguments_of_the_former(assignments: list[str], expected: tuple[str, ...]) -> None:
+    given = {"scheduler": "torch.optim.lr_scheduler.StepLR", "scheduler_arguments": {"step_size": 7}}
+    config = validate(override(given, assignments), "a test")
+    assert (config.scheduler, config.scheduler_target, config.scheduler_arguments) == expected
+    named = override({"scheduler": "cosine"}, ["scheduler_target=torch.optim.lr_scheduler.StepLR"])
+    assert validate(named, "a test").scheduler == "custom"

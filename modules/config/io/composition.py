@@ -10,14 +10,13 @@ from typing import Final, NamedTuple, TypeGuard
 from modules.config.errors import ConfigError
 from modules.config.explain import format_value
 from modules.config.io.text_formats import Data
-from modules.config.sections.optimizer import with_scheduler_settings
+from modules.config.sections.optimizer import SCHEDULER, is_another_scheduler
 from modules.config.sections.optimizers import AdamW, by_name
 from modules.files import printable
 
 INCLUDE, DEFAULTS = "include", "defaults"
 _SELF: Final = "_self_"  # in `defaults`: where the file's own settings come
 _GROUPS: Final = ("optimizer", "family_options")  # settings with settings inside, which a folder may have files for
-_SCHEDULER: Final = ("scheduler", "scheduler_target", "scheduler_arguments")
 _MOST_FILES: Final = 100
 _LONGEST: Final = 200  # bytes of a name, to which an ending is added
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
@@ -127,8 +126,8 @@ def _located(file: Path, part: _Part, root: Path) -> Path:
 
 def _merged(below: Data, above: Mapping[str, object]) -> Data:
     found = dict(below)
-    if _names_another_scheduler(below, above):
-        found = {name: value for name, value in below.items() if name not in _SCHEDULER}
+    if is_another_scheduler(below, above):
+        found = {name: value for name, value in below.items() if name not in SCHEDULER}
     for name, given in above.items():
         value = by_name(given) if name == "optimizer" and isinstance(given, str) else given
         if name == "optimizer" and isinstance(value, dict) and "target" in value:
@@ -143,10 +142,3 @@ def _is_same_kind(former: Mapping[str, object], value: Mapping[str, object]) -> 
     """Whether settings go together: those of another optimizer or class do not. Without a name it is adamw."""
     name, target = former.get("name", AdamW().name), former.get("target")
     return value.get("name", name) == name and value.get("target", target) == target
-
-
-def _names_another_scheduler(below: Mapping[str, object], above: Mapping[str, object]) -> bool:
-    if not above.keys() & {"scheduler", "scheduler_target"}:
-        return False
-    former, value = with_scheduler_settings(below), with_scheduler_settings(above)
-    return any(value.get(name, former.get(name)) != former.get(name) for name in ("scheduler", "scheduler_target"))

@@ -11,7 +11,7 @@ from modules.config.io.files import dump
 from modules.config.io.text_formats import Data, read_yaml
 from modules.config.names import known_names, nearest_path, optimizers_with
 from modules.config.options import Option, find_option
-from modules.config.sections.optimizer import with_scheduler_settings
+from modules.config.sections.optimizer import SCHEDULER, is_another_scheduler, with_scheduler_settings
 from modules.config.sections.optimizers import by_name
 from modules.config.train_config import TrainConfig
 
@@ -21,13 +21,16 @@ FREE_GROUP = "family_options"
 def override(data: Mapping[str, object], assignments: Iterable[str]) -> Data:
     """Apply each "path=value" to the data, completed with the defaults; raises ConfigError.
 
-    Choosing another optimizer drops the settings of the previous one; it is applied first, so that the order of
-    the assignments does not matter.
+    Choosing another optimizer or scheduler drops the settings of the previous one; it is applied first, so that the
+    order of the assignments does not matter.
     """
     result: Data = {**dump(TrainConfig()), **with_scheduler_settings(deepcopy(dict(data)))}
     if isinstance(result["optimizer"], str):
         result["optimizer"] = by_name(result["optimizer"])
     pairs = [_split(assignment) for assignment in assignments]
+    scheduler = {path: text for path, text in pairs if path in SCHEDULER}
+    if is_another_scheduler(result, scheduler):
+        result |= {**dict.fromkeys(SCHEDULER, ""), "scheduler": with_scheduler_settings(scheduler)["scheduler"]}
     for path, text in sorted(pairs, key=lambda pair: not _chooses_optimizer(pair[0])):
         _assign(result, path, text)
     return result

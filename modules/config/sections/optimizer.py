@@ -13,6 +13,7 @@ from modules.config.section import Section, setting
 from modules.config.sections.optimizers import CLASS_NAME, OPTIMIZERS, AdamW, AnyOptimizer, by_name
 
 MAX_FACTOR: Final = 10_000.0
+SCHEDULER: Final = ("scheduler", "scheduler_target", "scheduler_arguments")  # settings of one that go together
 _SCHEDULER_KEYS: Final = {"name", "target", "arguments"}
 _STEP_LR: Final = "torch.optim.lr_scheduler.StepLR"
 _FACTOR_KEYS: Final = {"pattern", "factor"}
@@ -187,6 +188,13 @@ def with_scheduler_settings(data: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(given, str) and "." in given:
         return {**data, "scheduler": "custom", "scheduler_target": given}
     return dict(data)
+
+
+def is_another_scheduler(former: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Whether `given` names another one than `former`, whose arguments it then does not take."""
+    naming = {name: given[name] for name in SCHEDULER[:2] if name in given}
+    before, now = with_scheduler_settings(former), with_scheduler_settings(naming)
+    return any(name in now and now[name] != before.get(name) for name in SCHEDULER[:2])
 
 
 def scheduler_rules(settings: OptimizerSettings) -> list[tuple[str, str]]:

@@ -6,13 +6,14 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
 from modules import ROOT
 from modules.config import ConfigError, TrainConfig
+from modules.files import printable
 from modules.machine import (
     Gpu,
     cpu_count,
@@ -97,6 +98,7 @@ class LaunchPlan:
         is_elsewhere = config.num_nodes > 1 and config.node_rank == 0 and not is_own_address(master_addr)
         machine_reasons = (
             *address_reasons,
+            *(_unused_variables(environment, master_addr, port) if is_group else ()),
             *((_other_address(master_addr),) if is_elsewhere else ()),
             *_unknown_world_size(placement.process_counts),
             *((_ELASTIC,) if _restarts_machines(config) and config.node_rank == 0 else ()),
@@ -326,6 +328,16 @@ def choose_address(config: TrainConfig) -> tuple[str, tuple[str, ...]]:
     connect = f"the other machines will connect to {own[0]}{others}"
     is_set = config.master_addr != TrainConfig.model_fields["master_addr"].default
     return own[0], (f"{useless}: {connect}" if is_set else f"{connect}; set master_addr to change that",)
+
+
+def _unused_variables(environment: Mapping[str, str], master_addr: str, port: int) -> Iterator[str]:
+    """What is set for torchrun or a program that starts no processes itself."""
+    for name, used, setting in (("MASTER_ADDR", master_addr, "master_addr"), ("MASTER_PORT", port, "initial_port")):
+        if environment.get(name, "") not in ("", str(used)):
+            yield (
+                f"{name}={printable(environment[name])} in the environment has no effect, since Tandem starts the "
+                f"processes; {setting} is {used}"
+            )
 
 
 def _other_address(master_addr: str) -> str:

@@ -90,6 +90,14 @@ def test_each_node_gets_its_own_command() -> None:
     assert made.reasons == ()
 
 
+def test_variables_for_other_launchers_are_named() -> None:
+    given = {"MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "29500"}
+    said = plan(2, environment=given, **MULTI, initial_port=(port := free_port())).reasons
+    assert [each.partition(" in the ")[0] for each in said] == ["MASTER_ADDR=10.0.0.9", "MASTER_PORT=29500"]
+    assert said[1].endswith(f"initial_port is {port}")
+    assert not plan(1, environment=given).reasons, "one process has no address"
+
+
 def test_machines_with_different_counts() -> None:
     made = plan(4, num_nodes=3, processes_per_node=[1, 2, 4], master_addr="10.0.0.5", **MULTI)
     assert (made.world_size, made.processes_here) == (7, 1)
