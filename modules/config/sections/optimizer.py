@@ -60,6 +60,7 @@ class OptimizerSettings(Section):
         "It counts optimizer steps, not epochs, and begins after the warm-up. One of another installed package runs "
         "after you have allowed its code. Empty: what build_scheduler of the family's own file returns, or the "
         "scheduler that a program gives to Trainer.",
+        advanced=True,
         depends_on="scheduler=custom",
         resume="warn",
     )
@@ -68,6 +69,7 @@ class OptimizerSettings(Section):
         title="Arguments of the scheduler",
         help="NAME = VALUE, separated by commas, such as step_size = 1000, gamma = 0.5; numbers of steps are optimizer "
         "steps. Empty: the defaults of the class.",
+        advanced=True,
         depends_on="scheduler=custom",
         resume="warn",
     )
