@@ -134,7 +134,9 @@ class GenericTrainer:
                     checkpoint, self.components, self.early_stopping, self.progress, self.report
                 )
             self.previous = self.progress
-            self.sync = MetricSync(self.components, self.metrics, self.memory, ranks, self.report, self.progress)
+            self.sync = MetricSync(
+                self.components, self.metrics, self.memory, ranks, self.report, self.progress, self.requests
+            )
         run_info.announce(self.components, self.progress, ranks, self.report)
 
     def check_stop(self) -> None:
@@ -234,7 +236,7 @@ class GenericTrainer:
 
     def after_step(self) -> Outcome | None:
         """Sync with the other ranks now and then, run the actions that are due, and say whether the run ends here."""
-        requested = self.sync.exchange(self.requests.poll()) if self.metrics.sync_is_due else {}
+        requested = self.sync.exchange() if self.metrics.sync_is_due else {}
         unreadable = self.components.data.unreadable
         if unreadable.too_many:
             requested = {**requested, BACKUP.name: 1.0}

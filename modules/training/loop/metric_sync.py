@@ -12,6 +12,7 @@ from modules.monitoring import Report
 from modules.training.backup.writer import BackupWriter
 from modules.training.loop import run_info
 from modules.training.state.components import Components
+from modules.training.state.requests import ControlRequests
 from modules.training.step.finite_weights import check_weights
 from modules.training.step.memory_guard import MemoryGuard
 from modules.training.step.metrics import StepMetrics
@@ -30,9 +31,11 @@ class MetricSync:
         ranks: RankGroup,
         report: Report,
         progress: Progress,
+        requests: ControlRequests,
     ) -> None:
         """`progress` is where training starts or goes on."""
         config = components.config
+        self._requests = requests
         self._components, self._metrics, self._memory = components, metrics, memory
         self._ranks, self._report = ranks, report
         # no method of this object: a cycle would keep the group's connections open after a failure
@@ -42,15 +45,15 @@ class MetricSync:
         self._log_timer = TimeTrigger({"log": config.log_every})
         self._logged = progress
 
-    def exchange(self, requests: Mapping[str, float], *, flush: bool = False) -> Mapping[str, float]:
-        """Send requests and metrics to the other ranks; report what all ranks sent at the previous sync.
+    def exchange(self, *, flush: bool = False) -> Mapping[str, float]:
+        """Send this rank's requests and metrics to the others; report what all ranks sent at the previous sync.
 
         Returns the sums over the ranks, in which a request is positive if any rank made it. The newest step may still
         be computing on the device and waits for the next sync, unless `flush`.
         """
         unreadable = self._components.data.unreadable
         own = {
-            **requests,
+            **self._requests.poll(),
             **self._metrics.take_group(flush=flush),
             **self._memory.metrics(),
             **unreadable.metrics(),
@@ -79,7 +82,7 @@ class MetricSync:
         Returns the requests of all ranks: `requested` and those that were still on their way.
         """
         while self._metrics.pending:
-            sums = self.exchange({}, flush=True)
+            sums = self.exchange(flush=True)
             requested = {name: value + requested.get(name, 0.0) for name, value in sums.items()}
         return requested
 

@@ -217,3 +217,12 @@ def test_a_stop_during_sampling_leaves_out_the_remaining_samples(images: Path, t
     train_alone(tiny_config(images, tmp_path, samples=[], max_steps=steps, **place), "latest")
     _, whole = train_alone(tiny_config(images, tmp_path, run_name="whole", max_steps=steps, **steady))
     assert same_state(run.state, whole.state)
+
+
+def test_a_stop_is_seen_however_often_backups_are_written(images: Path, tmp_path: Path) -> None:
+    """A backup reads the metrics before they are due, so that they are never due; a request comes along with them."""
+    often = {"backup_every": "2 steps", "sample_every": "60 steps", "max_steps": 200}
+    samples = [{"prompt": "stop on rank 0", "width": 16, "height": 16}]
+    code, run = train_alone(tiny_config(images, tmp_path, samples=samples, scheduler="constant", **often))
+    assert code == exit_codes.TERMINATED
+    assert run.state.position.step < 100
