@@ -175,7 +175,7 @@ class RunEdits:
         preferences.last_run = moved_path(preferences.last_run, old, new)
         if state.draft.file is not None:
             state.draft.file = Path(moved_path(str(state.draft.file), old, new))
-        for path in ("base_model", "family_options.layout", "lora_from"):
+        for path in ("base_model", "family_options.layout", "lora_from", "training_adapter"):
             value = state.draft.get(path)
             if isinstance(value, str) and (moved := moved_path(value, old, new)) != value:
                 state.draft.set(path, moved)

@@ -52,7 +52,7 @@ class Section(FormSection):
                 *("lora_algorithm", "lora_rank", "lora_alpha", "lora_dropout", "lora_targets"),
                 *("lora_conv_rank", "lora_conv_alpha", "lora_rank_pattern", "lora_alpha_pattern"),
                 *("lora_rank_stabilized", "lora_weight_decompose", "lora_plus_ratio"),
-                *("lokr_factor", "oft_block_size", "lora_from", "lora_from_skip_unread"),
+                *("lokr_factor", "oft_block_size", "lora_from", "lora_from_skip_unread", "training_adapter"),
             ),
             1,
         ),

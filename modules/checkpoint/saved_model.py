@@ -87,7 +87,8 @@ def _adapter(config: TrainConfig) -> dict[str, object]:
     return {
         **adapters,
         "parts": parts,
-        "lora_from": None,  # what it started from is not needed to apply it
+        "lora_from": None,  # neither is needed to apply it
+        "training_adapter": None,
         "method": config.method,
         "base_model": base and _whole_path(base),
         "seed": config.seed,

@@ -121,6 +121,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "network_weights", "dim_from_weights", "lora_model_name", "init_lora", "init_from_existing", "resume LoRA",
         "pretrained_lora_path",
     ),
+    "training_adapter": ("assistant_lora_path", "assistant_lora", "training_adapter_path", "de-distillation"),
     "lora_algorithm": (
         "algo", "peft_type", "network.type", "LoRA_type", "network_module", "LyCORIS", "LoHa", "LoKr",
         "OFT",

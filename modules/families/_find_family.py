@@ -40,13 +40,15 @@ def find_family(model: str) -> str:
 
 
 def distillation_notes(config: TrainConfig) -> list[str]:
-    """That training takes away what a model was distilled for, and which one to train; empty for others."""
+    """That training takes away what a model was distilled for, and what to do; empty for others, and with an adapter
+    that prevents it."""
     known = known_model(config.base_model or "")
-    if known is None or not known.trained_instead:
+    if known is None or not known.trained_instead or config.training_adapter is not None:
         return []
     return [
         f"base_model: {config.base_model} was distilled to generate in few steps, which training gradually undoes. "
-        f"Train {known.trained_instead} instead: its LoRAs work with both (docs/models.md)."
+        f"Train {known.trained_instead} instead: its LoRAs work with both; or set training_adapter to an adapter that "
+        "was made for it (docs/models.md)."
     ]
 
 

@@ -337,7 +337,10 @@ def test_addresses_of_models(tmp_path: Path, address: str, base_model: str | Non
 @pytest.mark.parametrize(
     ("process", "named"),
     [
-        ({"model": {"name_or_path": "a/b", "arch": "zimage:turbo", "assistant_lora_path": "c/d"}}, "--merge"),
+        (
+            {"network": None, "model": {"name_or_path": "a/b", "arch": "zimage:turbo", "assistant_lora_path": "c/d"}},
+            "--merge",
+        ),
         ({"type": "slider"}, "a slider"),
         ({"type": "concept_slider"}, "a slider"),
         ({"type": "concept_replacer"}, "something else"),

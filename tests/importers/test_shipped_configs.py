@@ -224,7 +224,9 @@ AI_TOOLKIT_ROWS: Final[dict[str, tuple[dict[str, Any], Given]]] = {
     "train_lora_flux_24gb, modal_train_lora_flux_24gb": ({}, {}),
     "train_lora_flux_schnell_24gb, modal_train_lora_flux_schnell_24gb": (
         {"model": {"name_or_path": "black-forest-labs/FLUX.1-schnell",
-                   "assistant_lora_path": "ostris/FLUX.1-schnell-training-adapter"}}, HELD,
+                   "assistant_lora_path": "ostris/FLUX.1-schnell-training-adapter"}},
+        {"base_model": "black-forest-labs/FLUX.1-schnell",
+         "training_adapter": "ostris/FLUX.1-schnell-training-adapter"},
     ),
     "train_lora_flex_24gb": (
         {"model": {"name_or_path": "ostris/Flex.1-alpha"}}, {"base_model": "ostris/Flex.1-alpha"},
@@ -289,7 +291,8 @@ AI_TOOLKIT_ROWS: Final[dict[str, tuple[dict[str, Any], Given]]] = {
     "window: flux2_klein_9b": (window("flux2_klein_9b", "a/b", "weighted"), does("flux2", "a/b", **WEIGHTED)),
     "window: krea2": (window("krea2", "a/b", "linear"), does("krea2", "a/b", **WEIGHTED)),
     "window: krea2:turbo": (
-        window("krea2:turbo", "a/b", "linear", assistant_lora_path="c/d"), does("krea2", None, **WEIGHTED),
+        window("krea2:turbo", "a/b", "linear", assistant_lora_path="c/d"),
+        does("krea2", "a/b", **WEIGHTED, training_adapter="c/d"),
     ),
     "window: krea2:o_edit": (window("krea2:o_edit", "a/b", "linear"), does("krea2", None, **WEIGHTED)),
     "window: zimage, zimage:deturbo": (
@@ -298,7 +301,7 @@ AI_TOOLKIT_ROWS: Final[dict[str, tuple[dict[str, Any], Given]]] = {
     ),
     "window: zimage:turbo": (
         window("zimage:turbo", "a/b", "weighted", assistant_lora_path="c/d"),
-        does("z_image", None, **WEIGHTED, lora_targets=r"(^|\.)layers\.\d+\."),
+        does("z_image", "a/b", **WEIGHTED, training_adapter="c/d", lora_targets=r"(^|\.)layers\.\d+\."),
     ),
     **{
         f"window: {arch}": (

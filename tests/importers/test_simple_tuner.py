@@ -318,8 +318,8 @@ def test_huber_losses_have_a_schedule_there(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"model_family": "z-image"}, "--merge"),  # its default flavour has a training adapter
-        ({"model_family": "flux", "model_flavour": "schnell"}, "--merge"),
+        ({"model_family": "z-image"}, "set training_adapter"),  # its default flavour has one
+        ({"model_family": "flux", "model_flavour": "schnell"}, "set training_adapter"),
         ({"model_family": "flux", "model_flavour": "kontext"}, "pairs of images"),
         ({"controlnet": True}, "a ControlNet"),
         ({"slider_lora_target": True}, "a slider"),
@@ -332,6 +332,13 @@ def test_what_is_no_ordinary_lora_does_not_start(tmp_path: Path, given: dict[str
     (problem,) = found.report.problems
     assert named in problem
     assert named in found.with_problems(["no images"]).report.lines()[3]
+
+
+def test_a_training_adapter_is_taken_unless_it_is_switched_off(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"model_family": "z-image", "assistant_lora_path": "a/b.safetensors"}
+    found = imported(tmp_path, **given)
+    assert (found.config.training_adapter, found.report.problems) == ("a/b.safetensors", ())
+    assert imported(tmp_path, **given, disable_assistant_lora=True).config.training_adapter is None
 
 
 def test_images_as_a_condition_are_told(tmp_path: Path) -> None:

@@ -51,6 +51,17 @@ class AdapterSettings(Section):
         depends_on="method=lora & lora_from",
         resume="warn",
     )
+    training_adapter: str | None = setting(
+        None,
+        title="Training adapter",
+        help="A LoRA file that the model has while it trains, and not in samples, validations and the saved file. With "
+        "an adapter that was made for it, a model that was distilled to generate in few steps (Turbo, schnell) stays "
+        "so. Empty: none.",
+        advanced=True,
+        depends_on="method=lora",
+        picks="file",
+        resume="checked",
+    )
     lora_algorithm: Literal["lora", "loha", "lokr", "oft"] = setting(
         "lora",
         title="Adapter algorithm",

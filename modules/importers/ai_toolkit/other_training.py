@@ -33,5 +33,5 @@ def other_training(process: Mapping[str, object]) -> Iterator[str]:
     more = model.get("model_kwargs")
     if "edit" in str(model.get("arch")).partition(":")[2] or (isinstance(more, Mapping) and more.get("edit")):
         yield "model.arch: ai-toolkit trains on pairs of images, which Tandem does not"
-    if adapter_path := model.get("assistant_lora_path"):
+    if (adapter_path := model.get("assistant_lora_path")) and not process.get("network"):
         yield f"model.assistant_lora_path {adapter_path}: ai-toolkit trains with it; {common.MERGE_FIRST}"

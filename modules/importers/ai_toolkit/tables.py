@@ -218,6 +218,7 @@ PROCESS_TABLE = Table(
         CombinedRule(_MODEL_KEYS, "family", _family),
         *AI_TOOLKIT_RULES,
         Rule("model.name_or_path", "base_model", None, model_path, optional=True),
+        Rule("model.assistant_lora_path", "training_adapter", None, model_path, optional=True),
         base_weights_rule(
             {"model.quantize": False, "model.qtype": "qfloat8"}, _base_weights,
             {**{f"network.{name}": None for name in NETWORK_NAMES}, **_MODEL_KEYS}, ONE_SCALE,
@@ -286,7 +287,6 @@ PROCESS_TABLE = Table(
         Unsupported("model.dtype", "parts sets the precision of frozen weights", default="float16"),
         Unsupported("model.use_text_encoder_?", "all text encoders are used", default=True),
         Unsupported("model.vae_path", "put the autoencoder into a diffusers folder"),
-        Unsupported("model.assistant_lora_path", common.MERGE_FIRST),
         Unsupported("model.layer_offloading_text_encoder_percent", "set family_options.text_encoder_weights"),
         Unsupported("model.only_if_contains model.ignore_if_contains", "the whole transformer is trained or adapted"),
         Unsupported("model.*", "Tandem does not quantise or unload weights this way"),

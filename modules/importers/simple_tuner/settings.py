@@ -333,6 +333,7 @@ TABLE = Table(
             {"pretrained_model_name_or_path": None, "model_flavour": None}, "base_model", _base_model,
             "without one SimpleTuner has a base model for SDXL", {"model_family": None},
         ),
+        Rule("assistant_lora_path", "training_adapter", None, model_path, optional=True),
         Rule("use_dora", "lora_weight_decompose", False, boolean, optional=True),
         Rule("prediction_type", "family_options.prediction_type", None, _PREDICTIONS, optional=True),
         Rule("rescale_betas_zero_snr", "family_options.zero_terminal_snr", False, boolean, optional=True),

@@ -100,8 +100,12 @@ def hold_other_training(given: Mapping[str, object], translation: Translation) -
         translation.hold(f"model_flavour {flavour}: {_PAIRS}")
     facts = all_facts()[family] if family else None
     is_assisted = facts and (flavour or next(iter(facts.simple_tuner), "")) in facts.simple_tuner_assisted
-    if (is_assisted or given.get("assistant_lora_path")) and not given.get("disable_assistant_lora"):
-        translation.hold(f"SimpleTuner trains the distilled model with an adapter; {common.MERGE_FIRST}")
+    if given.get("disable_assistant_lora"):
+        translation.withdraw("training_adapter", "disable_assistant_lora is true")
+    elif is_assisted and "training_adapter" not in translation.data:
+        translation.hold(
+            "SimpleTuner trains the distilled model with an adapter of its own; set training_adapter to it"
+        )
 
 
 def hold_pairs(datasets: object, translation: Translation) -> None:

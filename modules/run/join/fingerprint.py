@@ -74,11 +74,12 @@ def family_identity(config: TrainConfig) -> str:
 
 
 def family_listing(config: TrainConfig) -> Listing:
-    """The family (`family_identity`), the LoRA that training continues, and the files of the base model."""
+    """The family (`family_identity`), the LoRA that training starts from or has, and the files of the base model."""
     found = {"family": family_identity(config)}
-    if config.lora_from is not None:
-        lora = Path(config.lora_from)
-        found["lora_from"] = _model_file(lora) if lora.is_file() else lora.name
+    for setting in ("lora_from", "training_adapter"):
+        if (given := getattr(config, setting)) is not None:
+            lora = Path(given)
+            found[setting] = _model_file(lora) if lora.is_file() else lora.name
     if config.base_model is not None:
         base = Path(config.base_model)
         if base.is_dir():

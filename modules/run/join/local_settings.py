@@ -24,6 +24,7 @@ LOCAL_SETTINGS: Final = (
     "pin_memory",
     "prefetch_factor",
     "runs_dir",
+    "training_adapter",
 )
 # Set by machine 0 for all machines, overriding a machine's own config file.
 _SET_BY_MACHINE_0: Final = ("initial_port", "master_addr", "processes_per_node", "run_name", "world_size")

@@ -25,6 +25,7 @@ from modules.training.methods.lora_files import has_kohya_names, has_lycoris_nam
 from modules.training.methods.lora_from import check_lora_from
 from modules.training.methods.method import prepare
 from modules.training.methods.submodules import check_submodules
+from modules.training.methods.training_adapter import check_training_adapter
 from modules.training.optim.optimizers import check_optimizer
 from modules.training.optim.own_schedule import check_scheduler
 from modules.training.state.early_stopping import LOSS, keeps_best
@@ -72,6 +73,7 @@ def check_available(config: TrainConfig) -> type[Family]:
     _check_metric(kind, config)
     check_submodules(kind, config)
     check_lora_from(config)
+    check_training_adapter(config)
     check_optimizer(config, kind.own_optimizer(config))
     check_scheduler(config, kind.own_scheduler(config), kind.own_optimizer(config))
     return kind

@@ -28,6 +28,7 @@ from modules.training.device.precision import weights_dtype
 from modules.training.memory.block_offload import BlockOffload, offloaded_blocks
 from modules.training.methods.lora import make_contiguous
 from modules.training.methods.submodules import submodule_of
+from modules.training.methods.training_adapter import TrainingAdapter
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _CPU: Final = torch.device("cpu")
@@ -101,7 +102,7 @@ class _Dtypes:
 
     def of_module(self, module: nn.Module, part: str) -> torch.dtype:
         """Of a module's own weights and buffers."""
-        if not isinstance(module, LAYERS):
+        if not isinstance(module, (*LAYERS, TrainingAdapter)):
             return self.trained
         if any(weight.requires_grad for weight in _whole_weights(module)):
             return self.trained_layers

@@ -37,6 +37,7 @@ from modules.training.methods.lora import (
 from modules.training.methods.lora_files import LORA_FILES, layouts
 from modules.training.methods.submodules import freeze_others
 from modules.training.methods.textual_inversion import add_embedding, load_embedding, trained_vectors
+from modules.training.methods.training_adapter import add_training_adapter
 
 
 def prepare(family: Family, config: TrainConfig) -> None:
@@ -70,6 +71,8 @@ def method_summary(family: Family, config: TrainConfig, weights: Weights) -> str
                 read_adapter(Path(config.lora_from), adapter_names(family), left_out)
             notes = (assumed_alpha(Path(config.lora_from)), left_out_sentence(left_out))
             rest = " ".join([rest, *filter(None, notes)])
+        if config.training_adapter is not None:
+            rest += f" {config.training_adapter} is part of the model while it trains."
         excess = _excess_rank(max(one.rank for one in sizes), max_useful_rank(family))
         return f"{text};{rest}{excess if config.lora_algorithm == 'lora' else ''}"
     if config.method == "embedding":
@@ -131,6 +134,8 @@ def _train_all(family: Family, config: TrainConfig) -> None:
 
 def _add_lora(family: Family, config: TrainConfig) -> None:
     add_lora(family, config)
+    if config.training_adapter is not None:
+        add_training_adapter(family, Path(config.training_adapter), adapter_names(family))
     if "kohya" in layouts(family, config):
         adapters = lora_weights(family, dict(family.model.named_parameters()))
         architecture = family.modelspec().get("architecture", "")

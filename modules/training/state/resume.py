@@ -20,9 +20,10 @@ from modules.families._family import Family, read_options
 from modules.training.methods.lora import adapter_names
 from modules.training.methods.lora_from import read_lora_from, structure_digest
 from modules.training.methods.submodules import trained_names
+from modules.training.methods.training_adapter import adapter_digest, read_training_adapter
 from modules.training.state.plan import InitialModel
 
-LORA_FROM, CLASSES = "lora_from", "classes"  # among the digests of an InitialModel
+LORA_FROM, CLASSES, ADAPTER = "lora_from", "classes", "training_adapter"  # among the digests of an InitialModel
 PREDICTION = "prediction type"
 HASHED_NUMBERS = 64  # of each tensor
 
@@ -65,6 +66,9 @@ def check_initial_model(family: Family, config: TrainConfig, previous: InitialMo
         digests[PREDICTION] = f"{PREDICTION}:{predicted}"  # which a base model's scheduler says, not its weights
     if config.lora_from is not None:
         digests[LORA_FROM] = structure_digest(read_lora_from(family, config, adapter_names(family)))
+    if config.training_adapter is not None:
+        adapter = read_training_adapter(family, Path(config.training_adapter), adapter_names(family))
+        digests[ADAPTER] = adapter_digest(adapter.items())
     if family.classes:
         digests[CLASSES] = hashlib.sha256("\0".join(family.classes).encode()).hexdigest()
     if previous.digests and previous.digests.get(CLASSES) != digests.get(CLASSES):
@@ -79,6 +83,11 @@ def check_initial_model(family: Family, config: TrainConfig, previous: InitialMo
             f"resume: lora_from is {config.lora_from!r}, whose layers, ranks and alphas are not those that this run "
             "started with.",
             "Give the file that it started from, wherever it is now, or start a new run under another run_name.",
+        )
+    if previous.digests and previous.digests.get(ADAPTER) != digests.get(ADAPTER):
+        raise ResumeError(
+            f"resume: training_adapter is {config.training_adapter!r}, which is not what this run started with.",
+            "Give the file that it started with, wherever it is now, or start a new run under another run_name.",
         )
     other = [
         name

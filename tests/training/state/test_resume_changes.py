@@ -43,6 +43,7 @@ FIXED = {
 CHECKED = {
     *("family", "base_model", "family_options", "parts", "parts.*.part", "parts.*.train", "global_batch_size"),
     "lora_from",
+    "training_adapter",
 }
 # These do not change what is learned: devices, length, logging, sampling, saving.
 FREE_SECTIONS = {"Sampling", "Output", ""}
