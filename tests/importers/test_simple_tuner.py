@@ -337,7 +337,7 @@ def test_what_is_no_ordinary_lora_does_not_start(tmp_path: Path, given: dict[str
 def test_a_training_adapter_is_taken_unless_it_is_switched_off(tmp_path: Path) -> None:
     given: dict[str, Any] = {"model_family": "z-image", "assistant_lora_path": "a/b.safetensors"}
     found = imported(tmp_path, **given)
-    assert (found.config.training_adapter, found.report.problems) == ("a/b.safetensors", ())
+    assert (found.config.training_adapter, found.report.problems) == (str(tmp_path / "a/b.safetensors"), ())
     assert imported(tmp_path, **given, disable_assistant_lora=True).config.training_adapter is None
 
 
