@@ -18,7 +18,7 @@ from modules.distributed.health import flight_recorder
 from modules.distributed.health.diagnosis import IDLE_AFTER_S, RankSnapshot
 from modules.distributed.startup.member import Member
 
-_LIBRARIES = tuple({str(Path(path).resolve()) for path in sysconfig.get_paths().values()})
+_LIBRARIES = tuple({form for path in sysconfig.get_paths().values() for form in (path, str(Path(path).resolve()))})
 _COMPONENTS = {
     "/torch/utils/data/": "the loader (waiting for its worker processes)",
     "/modules/data/loading/loader.py": "the loader",
