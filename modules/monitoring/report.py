@@ -182,6 +182,10 @@ class RunReport:
         """A backup is complete; may be called from any thread."""
         self._events.write("backup", path=str(folder.absolute()), step=step)
 
+    def saved_model(self, folder: Path, step: int) -> None:
+        """The model of `step` is saved in a folder of its own."""
+        self._events.write("saved_model", path=str(folder.absolute()), step=step)
+
     def validation(
         self,
         name: str,

@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path, PurePath
 from typing import Final
 
@@ -54,7 +53,7 @@ class ModelExport:
     run: RunMetadata
 
 
-def _compute(context: ActionContext) -> Generator[ModelExport, None, None]:
+def export_model(context: ActionContext) -> Generator[ModelExport, None, None]:
     """The averaged weights, if EMA is on, stay in the model until the export is written; shards are gathered before."""
     parts = context.components
     with inference_model(parts):
@@ -65,30 +64,33 @@ def _compute(context: ActionContext) -> Generator[ModelExport, None, None]:
 
 def _write(context: ActionContext, model: ModelExport) -> None:
     parts, step = context.components, context.position.step
+
+    def save(folder: RunFolder) -> list[Path]:
+        return write_model(model, parts.config, folder.model_dir, folder.model_file)
+
     try:
-        written = _save(context, model, parts.folder)
+        written = save(parts.folder)
     except OSError as error:
         if not context.training_continues:  # the finished model, of which there is no later one
-            save_elsewhere(error, parts.config, parts.folder, _largest_size(parts), partial(_save, context, model))
+            save_elsewhere(error, parts.config, parts.folder, _largest_size(parts), save)
         raise
     context.report.note(f"Step {step}: the model is saved in {' and '.join(map(str, written))}.")
 
 
-def _save(context: ActionContext, model: ModelExport, folder: RunFolder) -> list[Path]:
-    """Write the model into `folder`. Returns where it is."""
-    config, step = context.components.config, context.position.step
+def write_model(model: ModelExport, config: TrainConfig, folder: Path, file: Path) -> list[Path]:
+    """Write the model into `folder` and, with `save_single_file`, as `file`. Returns where it is. Raises OSError."""
     dtype = DTYPES[config.save_dtype]
 
     def export(target: Path) -> None:
         model.export(target)
         convert_folder_dtype(target, dtype)
 
-    written = [folder.model_dir]
+    written = [folder]
     try:
-        save_model(export, folder.model_dir, config, step, file_metadata(config, model.run, "diffusers"))
+        save_model(export, folder, config, model.run.step, file_metadata(config, model.run, "diffusers"))
         if config.save_single_file and config.method == "fine_tune":
-            written.append(folder.model_file)
-            write_single_file(folder.model_dir, written[-1], dtype, file_metadata(config, model.run, "original"))
+            written.append(file)
+            write_single_file(folder, file, dtype, file_metadata(config, model.run, "original"))
     except ConfigError as error:  # numbers that save_dtype cannot hold: as any file that cannot be written
         raise OSError(errno.ERANGE, f"save_dtype is {config.save_dtype!r}: {error}", str(written[-1])) from error
     except SafetensorError as error:  # of its own save_file, with the system's number in its text
@@ -189,7 +191,7 @@ SAVE = Action(
     "save",
     every=None,
     can_be_requested=True,
-    compute=_compute,
+    compute=export_model,
     write=_write,
     phase="saving",
 )
