@@ -269,7 +269,7 @@ TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("lr_scheduler_timescale", "Tandem has no such schedule"),
     Unsupported("save_n_epoch_ratio", "set save_every"),
     Unsupported("save_last_n_*_state", "set backups_kept, a number of backups", default=0),
-    Unsupported("save_state*", "Tandem's backups, which always hold all of it, have their own interval: set backup_every"),
+    Unsupported("save_state*", "set backup_every: Tandem's backups always contain everything needed to resume"),
     Unsupported("use_safetensors", "Tandem always writes safetensors"),
     Unsupported("resume initial_epoch initial_step skip_until_initial_step", "use --resume"),
     Unsupported("resume_from_huggingface", common.UPLOAD),

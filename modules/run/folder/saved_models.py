@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from modules.files import is_link
-from modules.run.folder.run_folder import RunFolder
+from modules.run.folder.run_folder import SAVES_FOLDER_NAME, RunFolder
 
 MODEL_INFO: Final = "tandem.json"  # in the folder of every saved model
 _NAME: Final = re.compile(r"step-(\d{6,16})")
@@ -32,6 +32,14 @@ def saved_models(run: RunFolder) -> list[SavedModel]:
     steps = sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
     found = [SavedModel(step, run.saved_dir(step), run.saved_file(step)) for step in steps]
     return [each for each in found if not is_link(each.folder) and (each.folder / MODEL_INFO).is_file()]
+
+
+def saved_step(path: Path) -> int | None:
+    """The step whose saved model `path` is, or is a file in; None if it is no such folder or file."""
+    for folder in (path.absolute(), path.absolute().parent):
+        if folder.parent.name == SAVES_FOLDER_NAME and (match := _NAME.fullmatch(folder.name)):
+            return int(match[1])
+    return None
 
 
 def outdated_models(run: RunFolder, keep: int, step: int) -> list[SavedModel]:
