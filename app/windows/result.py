@@ -122,7 +122,8 @@ class ResultWindow:
         text(first, row.title, "strong").pack(side="left")
         text(first, ", ".join(facts), "small", colour=theme.MUTED).pack(side="left", padx=theme.px(10))
         name = row.path.relative_to(self._folder.path)
-        text(line, f"{name}   →   {row.opens}", "small", colour=theme.MUTED, wrap=_WIDTH - 130).pack(anchor="w")
+        width = _WIDTH - (130 if row.step is None else 260)  # beside the buttons, and a sample
+        text(line, f"{name}   →   {row.opens}", "small", colour=theme.MUTED, wrap=width).pack(anchor="w")
 
     def _open(self, path: Path) -> None:
         if path.suffix == ".html" and os.path.isfile(path):
