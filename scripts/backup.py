@@ -173,10 +173,11 @@ def export(options: argparse.Namespace, run: RunFolder) -> int:
     backup = given_backup(options, run)
     if fault := misplaced(backup):
         raise ResumeError(fault)
-    config, step = load_config(backup / "config.json"), read_progress(backup).step
+    config = load_config(backup / "config.json")
     if options.base_model is not None:
         config = config.model_copy(update={"base_model": options.base_model})
-    allow_code(config, trust=options.trust_code, trains=False)
+    allow_code(config, trust=options.trust_code)
+    step = read_progress(backup).step
     out = run.saved_dir(step) if options.out is None else Path(options.out)
     file = run.saved_file(step) if options.out is None else out.with_name(f"{out.name}.safetensors")
     taken = next((each for each in (out, file) if os.path.lexists(each)), None)

@@ -12,6 +12,7 @@ from modules.run import RunFolder
 from modules.run.folder.run_folder import run_of_model
 from modules.run.folder.saved_models import saved_models
 from modules.training.worker import run_worker
+from scripts.sample_lora import LoraFile
 from tests.pair_jobs import ADAPTERS, SHARDED_ADAPTERS
 from tests.runs import Run, same_state, same_tensors, tiny_config, train_alone
 
@@ -55,6 +56,7 @@ def test_each_is_what_the_run_saves_if_it_ends_there(images: Path, tmp_path: Pat
     assert same_tensors(load_file(along / file), load_file(finished / file))
     assert read_model_config(along).base_model == str(along)
     assert run_of_model(along / file) == run_of_model(along) == saving.folder
+    assert str(LoraFile(along / file, 0.5, ())) == f"x/step 4/{file}:0.5", "above the images of several steps"
     assert [(event["step"], event["path"]) for event in saving.events("saved_model")] == [
         (step, str(saving.folder.saved_dir(step))) for step in (2, 4, 6)
     ]
@@ -107,6 +109,16 @@ def test_one_that_cannot_be_written_is_a_warning_and_the_run_the_same(
     assert str(run.folder.saves_dir) in run.warnings
     assert "Training continues" in run.warnings
     assert same_state(run.state, saving.state)
+
+
+def test_a_link_in_the_place_of_the_folder_is_not_followed(images: Path, tmp_path: Path) -> None:
+    config = tiny_config(images, tmp_path, save_every="3 steps", max_steps=4)
+    run = Run(RunFolder.create(config))
+    (tmp_path / "elsewhere").mkdir()
+    run.folder.saves_dir.symlink_to(tmp_path / "elsewhere")
+    assert run_worker(config, run.folder) in (0, 2)
+    assert not [*(tmp_path / "elsewhere").iterdir()]
+    assert saved_models(run.folder) == []
 
 
 def test_the_single_file_of_a_step_goes_with_it(images: Path, tmp_path: Path) -> None:
