@@ -1,4 +1,4 @@
-"""See, check, restore and remove the backups of a run: `python scripts/backup.py list runs/NAME`."""
+"""See, check, restore, export and remove the backups of a run: `python scripts/backup.py list runs/NAME`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_version, exit_code_of, is_interactive, prepare_program
+from scripts.common import add_trust_code, add_version, allow_code, exit_code_of, is_interactive, prepare_program
 
 prepare_program()
 
-from modules.config import ConfigError, TandemError
+from modules.config import ConfigError, ResumeError, TandemError
 from modules.config.file_access import set_file_access
 from modules.files import is_link, printable
 from modules.run import RunFolder
 from modules.run.console import echo, warn
 from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED
 from modules.run.folder.backup_list import BackupInfo, Rotation, list_backups, misplaced
-from modules.run.folder.backup_manifest import find_damage
+from modules.run.folder.backup_manifest import find_damage, read_progress
 from modules.run.folder.links import refuse_links
 from modules.run.folder.run_lock import check_not_training, supervisor_lock
 
@@ -39,8 +39,9 @@ EXAMPLES = """examples:
     python scripts/backup.py restore runs/cats /media/usb/cats/backup/step-000500
   remove all but the two newest and those of each 1,000 steps:
     python scripts/backup.py prune runs/cats --keep 2 --every 1000
-  the model of a backup, such as the last one of a run that was stopped:
-    python scripts/train.py --resume runs/cats/backup/step-000500 --run_name cats-500 --set max_steps=500
+  the model or LoRA of a backup, in runs/cats/saves/step-000500, or elsewhere:
+    python scripts/backup.py export runs/cats 500
+    python scripts/backup.py export runs/cats /media/usb/cats/backup/step-000500 --out cats-500
 
 exit codes: 0 done and undamaged, 2 a mistake in the command or no such run, 3 a backup is damaged or cannot be written
 """
@@ -58,21 +59,23 @@ def do(options: argparse.Namespace) -> int:
     run = open_run(options.run)
     if options.action in ("list", "verify"):
         return {"list": show, "verify": verify}[options.action](options, run)
+    if options.action == "export" and options.out is not None:
+        return export(options, run)
     with supervisor_lock(run):  # nobody continues the run meanwhile
         check_not_training(run)
-        return {"restore": restore, "prune": prune}[options.action](options, run)
+        return {"restore": restore, "prune": prune, "export": export}[options.action](options, run)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(
-        description="See, check, restore and remove the backups of a run.",
+        description="See, check, restore, export and remove the backups of a run.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add_version(top)
-    actions = top.add_subparsers(dest="action", required=True, metavar="list|verify|restore|prune")
+    actions = top.add_subparsers(dest="action", required=True, metavar="list|verify|restore|export|prune")
 
     def add(name: str, text: str) -> argparse.ArgumentParser:
         action = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
@@ -88,6 +91,16 @@ def parser() -> argparse.ArgumentParser:
     going_back.add_argument(
         "backup", metavar="STEP|FOLDER", help="the step of a backup of the run, or a copy elsewhere"
     )
+    exporting = add(
+        "export", "write the model or LoRA of a backup, as the run would have saved it then; needs no images"
+    )
+    exporting.add_argument("backup", metavar="STEP|FOLDER", help="the step of a backup of the run, or a copy elsewhere")
+    exporting.add_argument(
+        "--out", metavar="FOLDER", help="a new folder for it (default: saves/step-NNNNNN of the run, which has ended)"
+    )
+    exporting.add_argument("--base_model", help="the base model, if it was moved")
+    exporting.add_argument("--overwrite", action="store_true", help="replace a model that is there")
+    add_trust_code(exporting)
     removing = add("prune", "remove old backups; the newest undamaged one always stays")
     removing.add_argument("--keep", type=int, metavar="N", help="keep the N newest (default: backups_kept of the run)")
     removing.add_argument("--every", type=int, default=0, metavar="STEPS", help="keep those of each so many steps, too")
@@ -147,12 +160,31 @@ def restore(options: argparse.Namespace, run: RunFolder) -> int:
     """`restore`."""
     from modules.checkpoint.manage_backups import go_back_to
 
-    given = options.backup
-    source = backup_of_step(run, int(given)) if given.isdecimal() else Path(given)
-    if not source.is_dir():
-        raise ConfigError(f"There is no backup at {given!r}", "Give the number of its step, or its folder")
-    folder = go_back_to(run.backup_dir, source)
+    folder = go_back_to(run.backup_dir, given_backup(options, run))
     echo(f"The run continues from {folder}: scripts/train.py --resume latest --run_name {run.name}")
+    return FINISHED
+
+
+def export(options: argparse.Namespace, run: RunFolder) -> int:
+    """`export`."""
+    from modules.config import load_config
+    from modules.training.loop.export_backup import export_backup
+
+    backup = given_backup(options, run)
+    if fault := misplaced(backup):
+        raise ResumeError(fault)
+    config = load_config(backup / "config.json")
+    if options.base_model is not None:
+        config = config.model_copy(update={"base_model": options.base_model})
+    allow_code(config, trust=options.trust_code)
+    step = read_progress(backup).step
+    out = run.saved_dir(step) if options.out is None else Path(options.out)
+    file = run.saved_file(step) if options.out is None else out.with_name(f"{out.name}.safetensors")
+    taken = next((each for each in (out, file) if os.path.lexists(each)), None)
+    if taken is not None and not options.overwrite:
+        raise ConfigError(f"{printable(taken)} exists", "Give another --out, or --overwrite to replace what was saved")
+    written = export_backup(backup, config, run.name, out, file)
+    echo(f"The model of step {step} is saved in {' and '.join(map(str, written))}.")
     return FINISHED
 
 
@@ -191,6 +223,15 @@ def prune(options: argparse.Namespace, run: RunFolder) -> int:
 def backups_of(run: RunFolder) -> list[BackupInfo]:
     """The newest first."""
     return list_backups(run.backup_dir)
+
+
+def given_backup(options: argparse.Namespace, run: RunFolder) -> Path:
+    """The folder of the backup that was given by its step or folder. Raises ConfigError if there is none."""
+    given: str = options.backup
+    source = backup_of_step(run, int(given)) if given.isdecimal() else Path(given)
+    if not source.is_dir():
+        raise ConfigError(f"There is no backup at {given!r}", "Give the number of its step, or its folder")
+    return source
 
 
 def backup_of_step(run: RunFolder, step: int) -> Path:

@@ -19,6 +19,7 @@ from modules.facts import FamilyFacts, all_facts, family_names, known_model
 from modules.families._family import Family, trained_submodules
 from modules.families._find_family import find_family
 from modules.run.folder.run_folder import run_of_model
+from modules.run.folder.saved_models import saved_step
 from modules.training.memory.move_model import frozen_dtype
 from modules.training.methods.lora import adapter_names, layer_name, merge_lora
 
@@ -36,8 +37,9 @@ class LoraFile:
 
     def __str__(self) -> str:
         """The name and the strength, without the folder; a run's LoRA has the run's name, too."""
-        run = run_of_model(self.file)
-        return f"{run.name + '/' if run else ''}{self.file.name}:{self.scale:g}"
+        run, step = run_of_model(self.file), saved_step(self.file)
+        origin = "" if run is None else f"{run.name}/" if step is None else f"{run.name}/step {step}/"
+        return f"{origin}{self.file.name}:{self.scale:g}"
 
     def merge_into(self, family: Family, dtype: torch.dtype = torch.float32) -> None:
         """Change the weights of `family.model`; for `dtype` see `merge_lora`.

@@ -12,9 +12,10 @@ from modules.config import ConfigError, TrainConfig, load_config
 from modules.files import expand_home
 from modules.run import RunFolder
 from modules.run.folder.run_folder import newest_first, run_of_model
+from modules.run.folder.saved_models import MODEL_INFO, saved_models, saved_step
 
 MAX_RUNS: Final = 30  # listed
-_SAVED_INFO: Final = "tandem.json"  # in a folder that Tandem has saved
+MAX_STEPS: Final = 5  # of each run
 _LORA_FILES: Final = ("pytorch_lora_weights.safetensors", "lora_kohya.safetensors")
 
 
@@ -52,27 +53,31 @@ class RunModel:
 
 
 def has_model(folder: RunFolder) -> bool:
-    """Whether the run has saved a model."""
-    return (folder.model_dir / _SAVED_INFO).is_file()
+    """Whether the run has saved a model, besides those of earlier steps."""
+    return (folder.model_dir / MODEL_INFO).is_file()
 
 
-def read_run_model(folder: RunFolder) -> RunModel:
-    """What the run has saved. Raises ConfigError if its config is damaged or there is no model."""
-    if not has_model(folder):
-        raise ConfigError(f"The run {folder.name} has not saved a model yet.", "Press Save while it is training.")
+def read_run_model(folder: RunFolder, step: int | None = None) -> RunModel:
+    """What the run has saved: at a step, or last. Raises ConfigError if its config is damaged or there is no model."""
+    if step is None and not has_model(folder) and (saved := saved_models(folder)):
+        step = saved[-1].step
+    place = folder.model_dir if step is None else folder.saved_dir(step)
+    if not (place / MODEL_INFO).is_file():
+        when = "yet" if step is None else f"at step {step:,}, or has removed it"
+        raise ConfigError(f"The run {folder.name} has not saved a model {when}.", "Press Save while it is training.")
     config = load_config(folder.config_file)
-    model, lora = str(folder.model_dir), ""
+    model, lora, name = str(place), "", folder.name if step is None else f"{folder.name}, step {step:,}"
     if config.method == "lora" and config.base_model:
-        files = [folder.model_dir / name for name in _LORA_FILES]
+        files = [place / each for each in _LORA_FILES]
         lora = str(next((file for file in files if file.is_file()), ""))
     if lora:
         model = _base_of(config)
     sample = next((each for each in config.samples if each.enabled), None)
     token = config.embedding_token if config.method == "embedding" else ""
     if sample is None:
-        return RunModel(folder.name, model, lora, token, prompt=token)
+        return RunModel(name, model, lora, token, prompt=token)
     return RunModel(
-        folder.name,
+        name,
         model,
         lora,
         token,
@@ -88,23 +93,41 @@ def read_run_model(folder: RunFolder) -> RunModel:
 
 def inspect_model(name: str) -> BaseModelInfo:
     """As the Model section does, but with models that Tandem has saved."""
-    if os.path.isfile(expand_home(name) / _SAVED_INFO):
-        run = run_of_model(expand_home(name))
-        return BaseModelInfo(f"The model of the run {run.name}." if run else "A model saved by Tandem.")
+    if os.path.isfile(expand_home(name) / MODEL_INFO):
+        origin = _origin(expand_home(name))
+        return BaseModelInfo(f"The model of the {origin}." if origin else "A model saved by Tandem.")
     info = inspect_base_model(name)
     return BaseModelInfo(info.description.replace("when training starts", "at the first use"), info.error)
 
 
 def inspect_lora(name: str) -> BaseModelInfo:
     """Which run a LoRA file is from: all of them have the same name."""
-    run = run_of_model(expand_home(name))
-    return BaseModelInfo(f"From the run {run.name}." if run else "")
+    origin = _origin(expand_home(name))
+    return BaseModelInfo(f"From the {origin}." if origin else "")
 
 
-def finished_runs(runs_dir: Path) -> list[RunFolder]:
-    """The runs in a folder that have saved a model, newest first."""
-    found = newest_first(runs_dir, lambda run: run.model_dir.stat().st_mtime if has_model(run) else None)
-    return [RunFolder(run.path.absolute()) for run in found[:MAX_RUNS]]
+def _origin(path: Path) -> str:
+    """The run whose model, or file of a model, a path is, and its step; empty if it is of no run."""
+    run, step = run_of_model(path), saved_step(path)
+    return "" if run is None else f"run {run.name}" if step is None else f"run {run.name}, step {step:,}"
+
+
+def models_of_runs(runs_dir: Path) -> list[tuple[RunFolder, int | None]]:
+    """What the runs in a folder have saved, the newest run first: each its last model (None), and those of its newest
+    earlier steps."""
+    found: list[tuple[RunFolder, int | None]] = []
+    for run in newest_first(runs_dir, _saved_at)[:MAX_RUNS]:
+        folder = RunFolder(run.path.absolute())
+        found += [(folder, None)] if has_model(folder) else []
+        found += [(folder, each.step) for each in saved_models(folder)[: -MAX_STEPS - 1 : -1]]
+    return found
+
+
+def _saved_at(run: RunFolder) -> float | None:
+    """When the run has saved its newest model; None if it has none. Raises OSError."""
+    places = [run.model_dir] if has_model(run) else []
+    places += [each.folder for each in saved_models(run)]
+    return max((place.stat().st_mtime for place in places), default=None)
 
 
 def _base_of(config: TrainConfig) -> str:

@@ -11,10 +11,10 @@ from typing import Final
 
 from modules.files import FileFault, read_json
 from modules.run import RunFolder
+from modules.run.folder.saved_models import MODEL_INFO, saved_models
 
 _MAX_BACKUPS: Final = 4  # listed one by one
 _MAX_FILES: Final = 20_000  # counted in a folder
-_INFO: Final = "tandem.json"
 _INDEX: Final = "model_index.json"
 _STEP: Final = re.compile(r"step-(\d{1,15})")
 _OF_LORA: Final = {
@@ -34,18 +34,24 @@ _OWN_PIPELINES: Final = ("PixelDiffusionPipeline",)
 
 @dataclass(frozen=True)
 class Written:
-    """A file or folder of a run, what it is, and what opens it; `size` in bytes."""
+    """A file or folder of a run, what it is, and what opens it; `size` in bytes.
+
+    A model of an earlier step has that `step`, and a `sample` of it if there is one.
+    """
 
     path: Path
     title: str
     opens: str
     size: int
     is_model: bool = False
+    step: int | None = None
+    sample: Path | None = None
 
 
 def what_was_written(folder: RunFolder) -> list[Written]:
     """What is in a run folder for its user, the model first. Takes milliseconds, on a slow disk longer."""
-    return [*_models(folder), *_results(folder), *_backups(folder)]
+    models = _models(folder.model_dir, folder.model_file)
+    return [*models, *_saves(folder), *_results(folder), *_backups(folder)]
 
 
 def format_size(size: int) -> str:
@@ -56,12 +62,11 @@ def format_size(size: int) -> str:
     return f"{size} bytes"
 
 
-def _models(folder: RunFolder) -> Iterator[Written]:
-    single = folder.model_file
-    model = folder.model_dir
+def _models(model: Path, single: Path) -> Iterator[Written]:
+    """The files of the model in a folder, and the same as a single file."""
     if single.is_file():
         yield Written(single, "Model as a single file", _SINGLE_FILE, _size(single), is_model=True)
-    if not (model / _INFO).is_file():
+    if not (model / MODEL_INFO).is_file():
         return
     if (model / _INDEX).is_file():
         opens = _OWN if _text(model / _INDEX, "_class_name") in _OWN_PIPELINES else _DIFFUSERS
@@ -76,8 +81,28 @@ def _models(folder: RunFolder) -> Iterator[Written]:
         elif method == "embedding":
             yield Written(file, "Embedding", _EMBEDDING, _size(file), is_model=True)
     if method not in ("lora", "embedding") or not files:
-        opens = _CLASSIFIER if _text(model / _INFO, "family") == "classifier" else _OWN
+        opens = _CLASSIFIER if _text(model / MODEL_INFO, "family") == "classifier" else _OWN
         yield Written(model, "Model", opens, _size(model), is_model=True)
+
+
+def _saves(folder: RunFolder) -> Iterator[Written]:
+    """The models of earlier steps, the newest first."""
+    for saved in saved_models(folder)[::-1]:
+        files = [*_models(saved.folder, saved.file)]
+        if not files:
+            continue
+        title = "LoRA" if files[-1].title.startswith("LoRA") else files[-1].title
+        opens = "; ".join(dict.fromkeys(each.opens for each in files))
+        samples = sorted(folder.samples_dir.glob(f"step-{saved.step:06d}-[0-9]*.png"))
+        size = _size(saved.folder) + _size(saved.file)
+        yield Written(
+            saved.folder,
+            f"{title} of step {saved.step:,}",
+            opens,
+            size,
+            step=saved.step,
+            sample=next(iter(samples), None),
+        )
 
 
 def _results(folder: RunFolder) -> Iterator[Written]:
@@ -132,7 +157,7 @@ def _size_of(files: list[Path]) -> int:
 
 
 def _method(model: Path) -> str:
-    return _text(model / _INFO, "adapter", "method")
+    return _text(model / MODEL_INFO, "adapter", "method")
 
 
 def _text(file: Path, *names: str) -> str:

@@ -15,7 +15,7 @@ from app.generate.form import WIDTH, GenerateForm
 from app.generate.history import History
 from app.generate.job import GenerateJob, JobStatus, Tone
 from app.generate.results import Results, read_folder
-from app.generate.run_models import finished_runs, read_run_model
+from app.generate.run_models import models_of_runs, read_run_model
 from app.generate.settings import check
 from app.open_path import show_folder
 from app.sections import SECTIONS
@@ -95,11 +95,12 @@ class Section(tk.Frame):
         self.after_cancel(self._poll_job)
         super().destroy()
 
-    def use_run(self, folder: RunFolder, sample: Mapping[str, object] | None = None) -> None:
-        """Fill in what a run has saved, and the prompt and numbers of `sample`; an error is shown in its place."""
+    def use_run(self, folder: RunFolder, sample: Mapping[str, object] | None = None, step: int | None = None) -> None:
+        """Fill in what a run has saved, at a step or last, and the prompt and numbers of `sample`; an error is shown in
+        its place."""
         self.form.repeat(sample or {})
         try:
-            found = read_run_model(folder)
+            found = read_run_model(folder, step)
         except TandemError as error:
             self._say(JobStatus(str(error), "bad"))
             return
@@ -250,12 +251,13 @@ class Section(tk.Frame):
 
     def _list_runs(self, widget: tk.Misc) -> None:
         runs_dir = self.state.runs_dir
-        self.state.background.run(lambda: finished_runs(runs_dir), partial(self._show_runs, widget, runs_dir))
+        self.state.background.run(lambda: models_of_runs(runs_dir), partial(self._show_runs, widget, runs_dir))
 
-    def _show_runs(self, widget: tk.Misc, runs_dir: Path, runs: list[RunFolder]) -> None:
+    def _show_runs(self, widget: tk.Misc, runs_dir: Path, models: list[tuple[RunFolder, int | None]]) -> None:
         menu = popup_menu(self)
-        for folder in runs:
-            menu.add_command(label=folder.name, command=partial(self.use_run, folder))
-        if not runs:
+        for folder, step in models:
+            label = folder.name if step is None else f"{folder.name}, step {step:,}"
+            menu.add_command(label=label, command=partial(self.use_run, folder, step=step))
+        if not models:
             menu.add_command(label=f"No run in the folder “{runs_dir}” has saved a model yet", state="disabled")
         menu.open_below(widget)

@@ -100,11 +100,16 @@ class Views:
         if self._state.run is not None:
             ResultWindow(self._root, self._state, self._state.run.folder).show()
 
-    def generate(self, folder: RunFolder | None = None, fields: Mapping[str, object] | None = None) -> None:
-        """The page Generate with the model of a run, by default the followed one, and these of its fields."""
+    def generate(
+        self,
+        folder: RunFolder | None = None,
+        fields: Mapping[str, object] | None = None,
+        step: int | None = None,
+    ) -> None:
+        """The page Generate with a model of a run, by default the last of the followed one, and these of its fields."""
         page, run = self._page("generate"), self._state.run
         if (chosen := folder or (run and run.folder)) is not None:
-            page.use_run(chosen, fields or {})
+            page.use_run(chosen, fields or {}, step)
 
     def problems(self) -> None:
         """The problems of the images."""

@@ -4,7 +4,7 @@ from modules.checkpoint.backup_files import StoredState, TrainingState, not_resu
 from modules.checkpoint.backups import Backups, part_files, to_cpu, write_part, write_texts
 from modules.checkpoint.best_weights import BEST_FILES, BestValidation, BestWeights, best_sha256, read_best
 from modules.checkpoint.optimizer_state import OptimizerState, pack_optimizer, unpack_optimizer
-from modules.checkpoint.saved_model import read_model_config, save_model
+from modules.checkpoint.saved_model import read_model_config, remove_model, save_model
 from modules.checkpoint.stored_tensors import Shard, ShardRows, StoredTensor
 from modules.run.folder.backup_list import Rotation, misplaced
 from modules.run.folder.backup_manifest import (
@@ -50,6 +50,7 @@ __all__ = [
     "read_best",
     "read_manifest",
     "read_model_config",
+    "remove_model",
     "save_model",
     "to_cpu",
     "trust_checksums",

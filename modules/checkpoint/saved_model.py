@@ -18,8 +18,7 @@ from modules.config import ConfigError, TrainConfig
 from modules.config.explain import explain
 from modules.config.sections.adapters import AdapterSettings
 from modules.files import PARTIAL, REPLACED_MODEL, FileFault, put_back_replaced, read_json, remove_tree
-
-INFO_FILE = "tandem.json"
+from modules.run.folder.saved_models import MODEL_INFO
 
 
 def save_model(
@@ -50,9 +49,9 @@ def save_model(
             "step": step,
             "adapter": _adapter(config),
             "metadata": dict(metadata),
-            "files": [*files_in(partial), INFO_FILE],
+            "files": [*files_in(partial), MODEL_INFO],
         }
-        (partial / INFO_FILE).write_text(json.dumps(info, indent=2), "utf-8")
+        (partial / MODEL_INFO).write_text(json.dumps(info, indent=2), "utf-8")
         keep_foreign_files(folder, partial, _written_files(folder))
         sync_all_to_disk(partial)
         if os.path.lexists(folder):
@@ -67,10 +66,23 @@ def save_model(
     remove_tree(replaced)
 
 
+def remove_model(folder: Path) -> None:
+    """Remove the files that `save_model` wrote into `folder`, and the folder unless somebody's own are left in it.
+
+    Raises OSError. tandem.json is the last to go: what is left of a removal that failed can be removed again.
+    """
+    written = {*(_written_files(folder) or ()), MODEL_INFO}
+    for name in sorted(written.intersection(files_in(folder)), key=MODEL_INFO.__eq__):  # links are not followed
+        (folder / name).unlink()
+    for each in sorted([folder, *(path for path in folder.rglob("*") if path.is_dir())], reverse=True):
+        if not any(each.iterdir()):
+            each.rmdir()
+
+
 def _written_files(folder: Path) -> list[str] | None:
     """The files that Tandem has written into a model's folder; None if it does not say."""
     try:
-        info: Any = read_json(folder / INFO_FILE)
+        info: Any = read_json(folder / MODEL_INFO)
         files = info["files"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -111,12 +123,12 @@ def _whole_path(name: str) -> str:
 
 def read_model_config(folder: Path) -> TrainConfig:
     """The config that loads the model in `folder`. Raises ConfigError if Tandem did not write it."""
-    info_file = folder / INFO_FILE
+    info_file = folder / MODEL_INFO
     if not folder.is_dir():
         raise ConfigError(f"model: there is no folder {str(folder)!r}; give a model folder like runs/NAME/model.")
     if not info_file.is_file():
         raise ConfigError(
-            f"model: {str(folder)!r} has no {INFO_FILE}; give a model folder that Tandem wrote, like runs/NAME/model."
+            f"model: {str(folder)!r} has no {MODEL_INFO}; give a model folder that Tandem wrote, like runs/NAME/model."
         )
     try:
         info: Any = read_json(info_file)

@@ -182,6 +182,10 @@ class RunReport:
         """A backup is complete; may be called from any thread."""
         self._events.write("backup", path=str(folder.absolute()), step=step)
 
+    def saved_model(self, folder: Path, step: int) -> None:
+        """The model of `step` is saved in a folder of its own; the loss is the mean of the steps before."""
+        self._events.write("saved_model", path=str(folder.absolute()), step=step, loss=self._final.mean_loss)
+
     def validation(
         self,
         name: str,
@@ -318,9 +322,14 @@ class FinalMetrics:
             best = f"final/best_{name}_loss"
             self._validations[best] = min(loss, self._validations.get(best, math.inf))
 
+    @property
+    def mean_loss(self) -> float | None:
+        """Of the last steps; None before the first one."""
+        return math.fsum(self._losses) / len(self._losses) if self._losses else None
+
     def scalars(self, samples_per_s: float) -> dict[str, float]:
         """By tag; empty before the first step."""
-        if not self._losses:
+        mean = self.mean_loss
+        if mean is None:
             return {}
-        mean = math.fsum(self._losses) / len(self._losses)
         return {"final/loss": mean, **self._validations, "final/samples_per_s": samples_per_s}

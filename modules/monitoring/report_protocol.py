@@ -50,6 +50,7 @@ class Report(Protocol):
     def backing_up(self, step: int | None) -> None: ...
     def sync_events(self) -> None: ...
     def backup(self, folder: Path, step: int) -> None: ...
+    def saved_model(self, folder: Path, step: int) -> None: ...
     def validation(
         self,
         name: str,
@@ -78,5 +79,5 @@ class SilentReport:
     def _ignore(self, *arguments: Any, **options: Any) -> None:  # Any: subclasses narrow it
         """Report nothing."""
 
-    started = phase = data = step = ranks = sample = drawing = backing_up = sync_events = backup = validation = _ignore
-    histograms = note = waiting = failed = finished = close = _ignore
+    started = phase = data = step = ranks = sample = drawing = backing_up = sync_events = backup = _ignore
+    saved_model = validation = histograms = note = waiting = failed = finished = close = _ignore

@@ -120,6 +120,8 @@ SEPARATE = {
     "runs_dir": "backups and samples are on rank 0's machine only",
     "cache_dir": "each machine encodes all images itself",
 }
-FULL = "Free space on that disk, lower backups_kept, or move {setting} to another disk."
+FULL = (
+    "Free space on that disk, lower backups_kept (and saves_kept, with save_every), or move {setting} to another disk."
+)
 NOT_WRITABLE = "Grant yourself write permission there, or set {setting} to a writable folder."
 SLOW = "Slow disk: a backup of 10 GB takes {minutes:.0f} min. Move {setting} to a faster one."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from PIL.PngImagePlugin import PngInfo
 from app.generate.history import History, history_file
 from app.generate.job import GenerateJob
 from app.generate.results import blocks_of, read_folder, reusable
+from app.generate.run_models import models_of_runs, read_run_model
 from app.generate.settings import (
     GENERATES_NOTHING,
     MOST_STRENGTHS,
@@ -26,12 +28,15 @@ from app.generate.settings import (
 )
 from app.monitor.tile_lines import lines_of
 from app.monitor.tiles import read_settings
+from app.runs.written import what_was_written
+from app.widgets.button import Button
 from app.widgets.inputs import Menu
+from app.windows.result import ResultWindow
 from modules.facts import family_names
 from modules.families._by_name import family_class
 from scripts.common import MOST_LORA_SCALES
 from tests.app.driver import Driver, write
-from tests.app.fake_runs import active, make_fake_run
+from tests.app.fake_runs import active, make_fake_run, write_sample
 from tests.families.tiny_pipelines import tiny_sd
 
 
@@ -195,6 +200,40 @@ def test_the_model_of_a_run_says_which(driver: Driver, page: Any, home: Path) ->
     fill(page, lora="", model=folder.model_dir)
     driver.wait(lambda: "The model of the run cats." in driver.text(page.form), "the run's name")
     assert "From the run" not in driver.text(page.form)
+
+
+def test_models_of_earlier_steps_are_listed_and_one_click_from_generate(
+    driver: Driver, page: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the run has not saved its last one yet."""
+    folder = make_fake_run(home / "runs" / "dogs", steps=3, samples=[{"prompt": "a red disc", "seed": 77}])
+    for step in (500, 1000):
+        folder.saved_dir(step).mkdir(parents=True)
+        (folder.saved_dir(step) / "tandem.json").write_text("{}")
+        write_sample(folder.samples_dir / f"step-{step:06d}-00.png", "a red disc", step)
+        (folder.samples_dir / f"step-{step:06d}-grid.png").touch()
+    event = {"t": time.time(), "type": "saved_model", "path": "x", "step": 500, "loss": 0.0125}
+    with folder.events_file.open("a") as file:
+        file.write(f"{json.dumps(event)}\n")
+    listed = [(run.name, step) for run, step in models_of_runs(home / "runs")]
+    assert [each for each in listed if each[0] == "dogs"] == [("dogs", 1000), ("dogs", 500)]
+    assert read_run_model(folder).name == "dogs, step 1,000"
+    rows = [row for row in what_was_written(folder) if row.step is not None]
+    assert [(row.title, row.step) for row in rows] == [("Model of step 1,000", 1000), ("Model of step 500", 500)]
+    assert rows[1].sample == folder.samples_dir / "step-000500-00.png"
+    monkeypatch.setattr("app.windows.result.can_generate", lambda folder: True)  # it is of a family of the tests
+    shown = ResultWindow(driver.window, driver.window.state_, folder)
+    window = shown.show()
+    driver.wait(lambda: "Model of step 500" in driver.text(window), "the list")
+    assert "loss 0.0125" in driver.text(window)
+    assert len(shown._pictures) == 2
+    rows_shown = [each for each in shown._scroll.inside.winfo_children() if "Model of step 500" in driver.text(each)]
+    (generate,) = (
+        each for each in rows_shown[0].winfo_children() if isinstance(each, Button) and each.cget("text") == "Generate"
+    )
+    generate.invoke()
+    assert page.form.values()["model"] == str(folder.saved_dir(500))
+    driver.wait(lambda: "The model of the run dogs, step 500." in driver.text(page.form), "the run's name")
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.generate.run_models import finished_runs
+from app.generate.run_models import models_of_runs
 from app.monitor.log_reader import _log_files
 from app.monitor.recent_runs import _about, loss_outline, read_recent
 from app.monitor.run_edits import moved_path
@@ -113,7 +113,7 @@ def test_a_run_that_may_not_be_read_hides_no_other_one(tmp_path: Path) -> None:
         locked.path.chmod(0)
         try:
             assert {run.name for run in RunList().scan(tmp_path)} == {"a", "c"}
-            assert {run.name for run in finished_runs(tmp_path)} == {"a", "c"}
+            assert {run.name for run, _ in models_of_runs(tmp_path)} == {"a", "c"}
             assert active_runs(tmp_path) == [tmp_path / "c"]
             assert list(resources_in_use(tmp_path, set())) == ["c"]
             assert _log_files(locked) == []

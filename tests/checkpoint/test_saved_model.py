@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.checkpoint import read_model_config, save_model
+from modules.checkpoint import read_model_config, remove_model, save_model
 from modules.checkpoint.foreign_files import files_in
 from modules.config import ConfigError, TrainConfig
 
@@ -69,6 +69,28 @@ def test_a_folder_that_does_not_say_what_was_written_keeps_what_the_new_model_la
     save_model(write, tmp_path / "model", CONFIG, step=7)
     assert files_in(tmp_path / "model") == ["notes/mine", "tandem.json", "weights"]
     assert (tmp_path / "model" / "weights").read_text() == "new"
+
+
+def test_removing_a_model_leaves_the_files_of_others_and_follows_no_name_out_of_it(tmp_path: Path) -> None:
+    def write_two(folder: Path) -> None:
+        (folder / "unet").mkdir()
+        (folder / "unet" / "weights").touch()
+        (folder / "weights").touch()
+
+    for name in ("alone", "shared"):
+        save_model(write_two, tmp_path / name, CONFIG, step=7)
+    (tmp_path / "weights").touch()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "weights").touch()
+    (tmp_path / "shared" / "link").symlink_to(tmp_path / "other")
+    info = tmp_path / "shared" / "tandem.json"
+    listed = ["../weights", str(tmp_path / "weights"), "link/weights", "unet/weights", "weights"]
+    info.write_text(json.dumps({"files": listed}))
+    for name in ("alone", "shared"):
+        remove_model(tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "shared", "weights"]
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == ["link"]
+    assert (tmp_path / "other" / "weights").exists()
 
 
 def test_where_saving_fails_the_old_model_stays(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from modules import ROOT
 from modules.config import TrainConfig, save_config, trusted_code
 from modules.families._by_name import family_class
 from modules.run.exit_codes import NO_DATA
+from scripts import backup as export
 from scripts import preflight, sample, submit_slurm, train
 
 
@@ -61,6 +62,7 @@ def test_no_program_runs_it(hostile: tuple[Path, Path], capsys: pytest.CaptureFi
         (train.main, ["--config", str(config), "--verify_parity"]),
         (train.main, ["--resume", "latest", "--set", f"runs_dir={folder / 'runs'}"]),
         (train.main, ["--resume", str(backup)]),
+        (export.main, ["export", str(run), "1"]),
         (preflight.main, ["--config", str(config)]),
         (submit_slurm.main, ["--config", str(config), "--gpus", "1", "--cpu", "--dry_run"]),
         (sample.main, ["--model", str(folder / "model"), "--prompt", "x"]),

@@ -75,7 +75,7 @@ def test_defaults_of_a_job(tmp_path: Path) -> None:
     config = imported(tmp_path).config
     assert (config.max_steps, config.batch_size, config.precision, config.max_grad_norm) == (1000, 1, "fp32", 1.0)
     assert (config.ema, config.save_dtype, config.scheduler, config.lr_scaling) == (False, "fp16", "constant", "none")
-    assert (config.backup_every, config.backups_kept) == (Interval(1000, "steps"), 5)
+    assert (config.save_every, config.saves_kept) == (Interval(1000, "steps"), 5)
     assert config.gradient_checkpointing
     found = imported(tmp_path, {"min_snr_gamma": 5.0, "noise_offset": 0.03, "ema_config": {"use_ema": True}}).config
     assert (found.ema, found.ema_decay) == (True, 0.999)
@@ -161,10 +161,10 @@ def test_accumulation_of_the_older_kind_counts_batches_as_steps(tmp_path: Path) 
     shared = {"sample": {"sample_every": 400, "prompts": ["a cat"]}, "save": {"save_every": 200}}
     config = imported(tmp_path, {"steps": 2000, "gradient_accumulation": 4}, **shared).config
     assert (config.gradient_accumulation_steps, config.max_steps) == (4, 2000)
-    assert (config.sample_every, config.backup_every) == (Interval(400, "steps"), Interval(200, "steps"))
+    assert (config.sample_every, config.save_every) == (Interval(400, "steps"), Interval(200, "steps"))
     found = imported(tmp_path, {"steps": 2000, "gradient_accumulation_steps": 4}, **shared)
     assert (found.config.gradient_accumulation_steps, found.config.max_steps) == (4, 500)
-    assert (found.config.sample_every, found.config.backup_every) == (Interval(100, "steps"), Interval(50, "steps"))
+    assert (found.config.sample_every, found.config.save_every) == (Interval(100, "steps"), Interval(50, "steps"))
     assert "batches" in reasons(found)["sample.sample_every"]
 
 
@@ -239,7 +239,7 @@ def test_a_usual_file(ai_toolkit: Path) -> None:
     config = found.config
     assert (config.family, config.method, config.run_name) == ("stable_diffusion_xl", "lora", "my_first_lora_v1")
     assert (config.max_steps, config.learning_rate, config.precision) == (2000, 1e-4, "bf16")
-    assert (config.ema, config.ema_decay, config.backups_kept) == (True, 0.99, 4)
+    assert (config.ema, config.ema_decay, config.saves_kept) == (True, 0.99, 4)
     assert (config.lora_rank, config.lora_alpha) == (16, 8.0)
     (concept,) = config.concepts
     assert (concept.path, concept.prompt_prefix) == (str(ai_toolkit.parent / "pictures"), "p3r5on ")

@@ -57,6 +57,7 @@ def test_lora(tmp_path: Path) -> None:
     assert (config.epochs, config.batch_size, config.gradient_accumulation_steps) == (1000, 2, 4)
     assert (config.max_grad_norm, config.gradient_checkpointing, config.save_dtype) == (1, True, "bf16")
     assert (config.resolution, config.aspect_ratio_bucketing, config.lr_scaling) == (1024, True, "none")
+    assert str(config.save_every) == "2 epochs"
     assert (config.concepts[0].path, config.concepts[0].repeats) == (str(tmp_path / "pictures"), 5)
     assert not [line for line in found.report.not_imported if "dropout" in line.source]
 

@@ -84,7 +84,7 @@ def test_unsupported_onetrainer_settings_are_reported(onetrainer: Path) -> None:
     found = import_file(onetrainer)
     assert not_imported(found) >= {
         "unet.offload_fraction", "attention_mechanism", "unmasked_probability",
-        "save_every", "save_every_unit", "workspace_dir", "cache_dir", "optimizer.block_wise", "optimizer_defaults",
+        "workspace_dir", "cache_dir", "optimizer.block_wise", "optimizer_defaults",
         "concepts.0.image.enable_random_rotate", "concepts.0.seed", "concepts.2", "samples.0.random_seed", "secrets",
     }  # fmt: skip
     assert "8-bit" in entry(found, "optimizer.optimizer").why
@@ -132,7 +132,7 @@ def test_sd_scripts(kohya: Path) -> None:
     assert dump(config)["optimizer"] == {
         "name": "adamw", "betas": [0.9, 0.99], "eps": 1e-8, "weight_decay": 0.1, "fused": True, "foreach": True,
     }  # fmt: skip
-    assert (config.sample_every, config.backup_every) == (Interval(100, "steps"), Interval(1, "epochs"))
+    assert (config.sample_every, config.save_every) == (Interval(100, "steps"), Interval(1, "epochs"))
     assert (config.runs_dir, config.run_name) == (str(kohya.parent / "output"), "cat")
 
     cat, dog, reg = config.concepts

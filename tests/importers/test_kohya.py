@@ -99,6 +99,22 @@ def test_latents_are_cached_as_the_file_says(tmp_path: Path, settings: dict[str,
     assert imported(tmp_path, {**GUI_LORA, **settings}).config.cache_latents is expected
 
 
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"save_every_n_epochs": 1, "save_last_n_epochs": 3}, 3),
+        ({"save_every_n_epochs": 1, "save_last_n_steps": 900}, 0),
+        ({"save_every_n_epochs": 0, "save_every_n_steps": 300, "save_last_n_steps": 700}, 3),  # 600, 900 and 1,200
+        ({"save_every_n_epochs": 0, "save_every_n_steps": 300}, 0),
+    ],
+)
+def test_as_many_models_are_kept_as_kohya_leaves(tmp_path: Path, settings: dict[str, int], kept: int) -> None:
+    config = imported(tmp_path, {**GUI_LORA, **settings}).config
+    assert str(config.save_every) == ("1 epoch" if settings["save_every_n_epochs"] else "300 steps")
+    assert config.saves_kept == kept
+    assert str(config.backup_every) == "30 minutes"
+
+
 def test_a_report_has_no_line_about_what_is_not_set(tmp_path: Path) -> None:
     found = imported(tmp_path, GUI_LORA)
     why = reasons(found)

@@ -176,8 +176,8 @@ AI_TOOLKIT_DOES: Final[Given] = {
     "family_options.timestep_shift": "static", "family_options.shift": 1.0, "learning_rate": 1e-4,
     "scheduler": "constant", "warmup_steps": 0, "max_steps": 2000, "batch_size": 1, "gradient_accumulation_steps": 1,
     "gradient_checkpointing": True, "optimizer.name": "adamw", "optimizer.eps": 1e-6, "optimizer.weight_decay": 0.01,
-    "max_grad_norm": 1.0, "precision": "bf16", "ema": True, "ema_decay": 0.99, "backup_every": "250 steps",
-    "backups_kept": 4, "save_dtype": "fp16", "lr_scaling": "none",
+    "max_grad_norm": 1.0, "precision": "bf16", "ema": True, "ema_decay": 0.99, "save_every": "250 steps",
+    "saves_kept": 4, "save_dtype": "fp16", "lr_scaling": "none",
 }  # fmt: skip
 OWN_SHIFT: Final[Given] = {
     "family_options.timestep_distribution": "uniform", "family_options.timestep_shift": None,
@@ -192,7 +192,7 @@ DOES_LUMINA: Final[Given] = {
     "family": "lumina2", "base_model": "Alpha-VLLM/Lumina-Image-2.0", "parts.0.weights": None, **OWN_SHIFT,
 }  # fmt: skip
 SAVE: Final[Given] = {"dtype": "bf16", "max_step_saves_to_keep": 2}
-DOES_SAVE: Final[Given] = {"save_dtype": "bf16", "backups_kept": 2}
+DOES_SAVE: Final[Given] = {"save_dtype": "bf16", "saves_kept": 2}
 SD_1: Final[Given] = {"is_flux": None, "quantize": None}
 CIVITAI: Final[Given] = {"name_or_path": "https://civitai.com/models/128453?modelVersionId=142465"}
 
@@ -273,8 +273,8 @@ AI_TOOLKIT_ROWS: Final[dict[str, tuple[dict[str, Any], Given]]] = {
                                                                                     "max_step_saves_to_keep": 5},
          "train": {"optimizer": "adamw", "lr": 5e-5, "steps": 3000, "batch_size": 4, "ema_config": None}},
         {"family": "stable_diffusion", "method": "embedding", "embedding_vectors": 12, "base_model": None,
-         "max_steps": 3000, "batch_size": 4, "ema": False, "ema_decay": None, "backup_every": "100 steps",
-         "backups_kept": 5, "learning_rate": 5e-5, "lora_rank": None, "lora_alpha": None, "lora_targets": None,
+         "max_steps": 3000, "batch_size": 4, "ema": False, "ema_decay": None, "save_every": "100 steps",
+         "saves_kept": 5, "learning_rate": 5e-5, "lora_rank": None, "lora_alpha": None, "lora_targets": None,
          "parts.0.weights": None,
          "family_options.text_encoder_weights": None, **NO_FLOW, "family_options.timestep_distribution": None},
     ),

@@ -32,7 +32,8 @@ def folder_with(path: Path, *events: tuple[str, dict[str, object]]) -> RunFolder
 
 def test_a_run_leaves_its_report(images: Path, tmp_path: Path) -> None:
     samples = {"samples": [{"prompt": "a red disc", "width": 16, "height": 16}], "sample_every": "3 steps"}
-    code, run = train_alone(tiny_config(images, tmp_path, max_steps=6, learning_rate=0.0125, **samples))
+    config = tiny_config(images, tmp_path, max_steps=6, learning_rate=0.0125, save_every="4 steps", **samples)
+    code, run = train_alone(config)
     assert code == 0
     page = run.folder.report_file.read_text("utf-8")
     assert "Finished: all steps are done and the model is saved." in page
@@ -41,6 +42,8 @@ def test_a_run_leaves_its_report(images: Path, tmp_path: Path) -> None:
     assert "41 images" in page, "the summary of the data"
     assert page.count("data:image/png;base64,") == 2, "two samples, inside the page"
     assert page.count("<svg") >= 4, "curves"
+    (saved,) = run.events("saved_model")
+    assert f'<td class="number">4</td><td class="number">{saved["loss"]:.4g}</td><td>saves/step-000004</td>' in page
     assert re.search(r"<dt>torch</dt><dd>2\.", page), "versions"
     assert "Rank 0: " in page
     assert "Waiting for data" in page, "what the device was measured at"

@@ -33,13 +33,15 @@ from tests.torture.records import print_record
 from tests.torture.shim import Faults
 
 ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE)
-INSIDE = ("backup", "log", "samples", "tensorboard", "model")
+INSIDE = ("backup", "log", "samples", "tensorboard", "saves", "model")
 PLACES = ("runs", "runs", "cache", *(f"runs/x/{name}" for name in INSIDE))
 SLOW = (5, 50, 1000)  # ms for each call, and for every 50th
 IMAGES = 9
 SETTINGS: dict[str, object] = {
     "max_steps": 5,
     "backup_every": "2 steps",
+    "save_every": "2 steps",
+    "saves_kept": 1,
     "sample_every": "3 steps",
     "samples": [{"prompt": "a disc", "width": 16, "height": 16, "steps": 1}],
     "validation_split": 0.2,

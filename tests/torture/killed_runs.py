@@ -42,6 +42,8 @@ SETTINGS: dict[str, object] = {
     "max_steps": 12,
     "backup_every": "2 steps",
     "backups_kept": 2,
+    "save_every": "2 steps",
+    "saves_kept": 1,
     "sample_every": "5 steps",
     "samples": [{"prompt": "a disc", "width": 16, "height": 16, "steps": 1}],
     "validation_split": 0.2,

@@ -37,11 +37,12 @@ from modules.checkpoint.formats.single_file import (
     write_diffusers_folder,
     write_single_file,
 )
-from modules.checkpoint.saved_model import INFO_FILE, fault_of_info
+from modules.checkpoint.saved_model import fault_of_info
 from modules.config import ConfigError
 from modules.diffusion.dtypes import DTYPES
 from modules.facts import whole_models
 from modules.files import read_json
+from modules.run.folder.saved_models import MODEL_INFO
 
 _PIXELS_PER_LATENT: Final = 8  # along each side
 _FORMAT_KEYS: Final = frozenset({"format", ADAPTER_METADATA, *KOHYA_HASH_KEYS})
@@ -60,7 +61,7 @@ def folder_to_single_file(source: Path, out: Path, dtype: torch.dtype | None) ->
     metadata = {
         **_modelspec(architecture, "", out, latent * _PIXELS_PER_LATENT if isinstance(latent, int) else 0),
         "modelspec.prediction_type": "flow" if is_flow else "v" if velocity else "epsilon",
-        **_saved_metadata(source / INFO_FILE),
+        **_saved_metadata(source / MODEL_INFO),
         "modelspec.implementation": original_implementation(architecture),
         HASH_KEY: "",
     }

@@ -64,7 +64,7 @@ class RunMetadata:
     total_steps: int
     total_epochs: int  # begun by the last step
     world_size: int
-    images: int
+    images: int  # 0 if they are not known
     folders: Sequence[ImageFolder]
     started_at: float = 0.0  # of the session, in seconds since 1970; 0 if unknown
     buckets: Sequence[BucketCount] = ()
@@ -137,7 +137,7 @@ def _kohya_metadata(config: TrainConfig, run: RunMetadata) -> dict[str, str]:
         "enable_bucket": config.aspect_ratio_bucketing,
         "caption_dropout_rate": config.caption_dropout,
         "max_grad_norm": config.max_grad_norm,
-        "num_train_images": run.images,
+        "num_train_images": run.images or "",
     }
     if run.started_at:
         values["training_started_at"] = run.started_at

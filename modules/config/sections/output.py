@@ -66,6 +66,21 @@ class OutputSettings(Section):
         le=36_500,
         advanced=True,
     )
+    save_every: Interval = setting(
+        Interval.never(),
+        title="Save the model every",
+        help="How often to save the model or LoRA as it is then, beside the one that is saved at the end: in the run's "
+        "folder saves, named after the step. They are for use and comparison; a run resumes from its backups.",
+    )
+    saves_kept: int = setting(
+        0,
+        title="Saved models kept",
+        help="Older ones of these models are deleted once a new one is complete. 0: all are kept.",
+        unit="models",
+        ge=0,
+        le=10_000,
+        depends_on="save_every",
+    )
     tensorboard: bool = setting(
         True,
         title="TensorBoard logs",

@@ -125,6 +125,6 @@ SCHEDULE_RULES: tuple[Rule | CombinedRule, ...] = (
         "min_learning_rate_factor", _schedule, "linear rises there, and is imported only if it falls",
         {"train.lr": 1e-6, "train.steps": 1000, **ACCUMULATION},
     ),
-    _interval("save.save_every", "backup_every", 1000, "ai-toolkit saves models, Tandem backups"),
+    _interval("save.save_every", "save_every", 1000, "ai-toolkit resumes from what it saves, Tandem from backups"),
     _interval("sample.sample_every", "sample_every", 100),
 )  # fmt: skip

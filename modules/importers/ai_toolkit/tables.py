@@ -256,7 +256,7 @@ PROCESS_TABLE = Table(
         Rule("train.max_denoising_steps", "family_options.max_timestep", 999, _fraction, optional=True),
         Rule("train.loss_type", "family_options.loss", "mse", _LOSSES, optional=True),
         Rule("training_folder", "runs_dir", None, output_path, optional=True),
-        Rule("save.max_step_saves_to_keep", "backups_kept", 5, integer, "ai-toolkit saves models, Tandem backups"),
+        Rule("save.max_step_saves_to_keep", "saves_kept", 5, integer),
         Rule("save.dtype", "save_dtype", "float16", save_dtype),
     ),
     unsupported=(

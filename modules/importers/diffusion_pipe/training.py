@@ -13,6 +13,7 @@ from modules.importers.readers import (
     choice,
     integer,
     items,
+    number,
     optional_number,
     output_path,
     positive_number,
@@ -79,7 +80,7 @@ def _base_weights(values: Values) -> str | None:
 _SCHEDULES = choice({"constant": "constant", "linear": "linear", "cosine": "cosine"}, "set scheduler")
 _PIPELINE = "Tandem has no pipeline parallelism: training_mode fully_sharded shards the model"
 TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
-    Rule("adapter.dropout", "lora_dropout", 0.0, optional_number, optional=True),
+    Rule("adapter.dropout", "lora_dropout", 0.0, number, optional=True),
     CombinedRule({"optimizer.lr": None}, "learning_rate", _rate, "1 for automagic", {"optimizer.type": "adamw"}),
     CombinedRule(
         {"optimizer.type": "adamw", **{f"optimizer.{name}": None for name in OPTIMIZER_KEYS}}, "optimizer",
@@ -104,6 +105,7 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     common.interval(
         "backup_every", {"checkpoint_every_n_minutes": "minutes", "checkpoint_every_n_epochs": "epochs"}
     ),
+    common.interval("save_every", {"save_every_n_epochs": "epochs", "save_every_n_steps": "steps"}),
 )  # fmt: skip
 UNSUPPORTED = (
     Unsupported("pipeline_stages", _PIPELINE, default=1),
@@ -115,10 +117,6 @@ UNSUPPORTED = (
     Unsupported("eval_*", "set validate_every"),
     Unsupported("image_*", common.IMAGES_ONLY),
     Unsupported("video_clip_mode", common.IMAGES_ONLY, default="single_beginning"),
-    Unsupported(
-        "save_every_n_*",
-        "Tandem writes the model at the end, and when you press Save or put a file named save into commands",
-    ),
     Unsupported("upload_hf_from_epoch huggingface_repo", common.UPLOAD),
     Unsupported("map_num_proc", "every GPU encodes its share of the images"),
     Unsupported("steps_per_print", "set log_every", default=1),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
+from modules.config.interval import Unit
 from modules.importers import common
 from modules.importers.adafactor import IN_TRANSFORMERS
 from modules.importers.kohya.family import METHOD_KEYS, method
@@ -149,8 +153,18 @@ def _rounding(values: Values) -> list[Assignment]:
     return [Assignment("stochastic_rounding", True, ROUNDED)]
 
 
-_SAVES = "kohya saves models, Tandem backups from which a run can resume"
-_KEPT = f"{_SAVES}; without save_last_n_* kohya keeps all, Tandem the newest backups_kept"
+def _kept(values: Values) -> list[Assignment]:
+    """As get_remove_epoch_no and get_remove_step_no of library/train_util.py."""
+    every_epochs, last_epochs = (optional_number(values[f"save_{key}_epochs"]) or 0 for key in ("every_n", "last_n"))
+    every_steps, last_steps = (optional_number(values[f"save_{key}_steps"]) or 0 for key in ("every_n", "last_n"))
+    if every_epochs > 0 and last_epochs > 0:
+        return [Assignment("saves_kept", integer(last_epochs), keys=("save_last_n_epochs",))]
+    if every_steps > 0 and last_steps > 0 and not every_epochs:
+        return [Assignment("saves_kept", int(last_steps // every_steps) + 1, keys=("save_last_n_steps",))]
+    return []
+
+
+_SAVE_EVERY: Final[Mapping[str, Unit]] = {"save_every_n_epochs": "epochs", "save_every_n_steps": "steps"}
 TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     Rule("learning_rate", "learning_rate", 2e-6, positive_number),
     CombinedRule(
@@ -197,8 +211,11 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     Rule("vae_batch_size", "cache_batch_size", 1, positive_integer, optional=True),
     common.interval("sample_every", {"sample_every_n_epochs": "epochs", "sample_every_n_steps": "steps"}),
     Rule("sample_sampler", "family_options.sample_scheduler", "ddim", choice(SAMPLERS, "choose another sampler")),
-    common.interval("backup_every", {"save_every_n_epochs": "epochs", "save_every_n_steps": "steps"}, _KEPT),
-    Rule("save_last_n_epochs", "backups_kept", None, positive_integer, _SAVES, optional=True),
+    common.interval("save_every", _SAVE_EVERY),
+    CombinedRule(
+        {"save_last_n_epochs": None, "save_last_n_steps": None}, "saves_kept", _kept,
+        "how many models are among the last so many epochs or steps", dict.fromkeys(_SAVE_EVERY),
+    ),
     Rule("save_precision", "save_dtype", None, save_dtype, optional=True),
     CombinedRule({"save_model_as": None}, "lora_layouts, save_single_file", _layouts, "no pickles", METHOD_KEYS),
     Rule("output_dir", "runs_dir", None, output_path, "every run gets its own folder in it", optional=True),
@@ -250,9 +267,9 @@ TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("lr_scheduler_type lr_scheduler_args", "Tandem has no custom schedules"),
     Unsupported("lr_decay_steps", "the learning rate decays over the whole run", default=0),
     Unsupported("lr_scheduler_timescale", "Tandem has no such schedule"),
-    Unsupported("save_n_epoch_ratio", "set backup_every"),
-    Unsupported("save_last_n_*", "set backups_kept, a number of backups", default=0),
-    Unsupported("save_state*", "Tandem's backups always contain everything needed to resume"),
+    Unsupported("save_n_epoch_ratio", "set save_every"),
+    Unsupported("save_last_n_*_state", "set backups_kept, a number of backups", default=0),
+    Unsupported("save_state*", "set backup_every: Tandem's backups always contain everything needed to resume"),
     Unsupported("use_safetensors", "Tandem always writes safetensors"),
     Unsupported("resume initial_epoch initial_step skip_until_initial_step", "use --resume"),
     Unsupported("resume_from_huggingface", common.UPLOAD),

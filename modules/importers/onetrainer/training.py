@@ -237,6 +237,7 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     ),
     _every("sample_every", "sample_after", 10, "MINUTE"),
     _every("backup_every", "backup_after", 30, "MINUTE"),
+    _every("save_every", "save_every", 0, "NEVER"),
     CombinedRule({"rolling_backup": False, "rolling_backup_count": 3}, "backups_kept", _backups),
     Rule("output_model_destination", "run_name", "models/model.safetensors", _name, optional=True),
     Rule("tensorboard", "tensorboard", True, boolean),
@@ -254,7 +255,6 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
 )  # fmt: skip
 
 _LAUNCH = "Tandem reduces gradients differently; see the Multi-GPU settings"
-_SAVE = "Tandem writes the model at the end, and when you press Save or put a file named save into commands"
 
 TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("__version *.__version", "the version of OneTrainer's file format", default=ANY),
@@ -295,8 +295,7 @@ TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("samples_to_tensorboard", "tensorboard also writes them", default=True),
     Unsupported("non_ema_sampling", "samples use the EMA if there is one", default=True),
     Unsupported("backup_before_save", "backups have their own interval", default=True),
-    Unsupported("save_every save_skip_first", _SAVE, default=0),
-    Unsupported("save_every_unit", _SAVE, default="NEVER"),
+    Unsupported("save_skip_first", "the first model is saved after the first interval", default=0),
     Unsupported("save_filename_prefix", "run_name names the run"),
     Unsupported(
         "secrets", "enter tokens where the libraries expect them, such as HF_TOKEN", is_group=True, secret=True,

@@ -123,6 +123,7 @@ def _steps_only(config: TrainConfig, request: BenchmarkRequest) -> TrainConfig:
             "max_steps": request.warm_up + request.steps,
             "log_every": Interval(1, "steps"),
             "backup_every": never,
+            "save_every": never,
             "sample_every": never,
             "validate_every": never,
             "early_stopping_patience": None,

@@ -11,7 +11,7 @@ from modules.files import find_link, is_link, printable
 
 # Backups and models are written to new folders and replaced by renaming: links in them are never followed. wandb
 # made links to its newest files, and writes to a new folder at each start.
-_NOT_FOLLOWED: Final = ("backup", "model", "wandb")
+_NOT_FOLLOWED: Final = ("backup", "model", "saves", "wandb")
 _OF_RUNS: Final = ("events.jsonl", "log", "backup", "commands", "samples")
 
 

@@ -15,6 +15,7 @@ from modules.run.folder.links import refuse_links
 
 CONFIG_FILE_NAME: Final = "config.json"
 MODEL_FOLDER_NAME: Final = "model"
+SAVES_FOLDER_NAME: Final = "saves"
 _MOST_WITHOUT_TRAINING: Final = 4 << 20  # bytes of events; a start that ends before its first step writes a few lines
 
 
@@ -87,6 +88,19 @@ class RunFolder:
     def model_file(self) -> Path:
         """The trained model as a single file, with `save_single_file`."""
         return self.path / f"{self.name}.safetensors"
+
+    @property
+    def saves_dir(self) -> Path:
+        """Models of earlier steps, one folder per step (`save_every`)."""
+        return self.path / SAVES_FOLDER_NAME
+
+    def saved_dir(self, step: int) -> Path:
+        """The model of one step."""
+        return self.saves_dir / f"step-{step:06d}"
+
+    def saved_file(self, step: int) -> Path:
+        """The model of one step as a single file, with `save_single_file`."""
+        return self.saves_dir / f"{self.name}-step-{step:06d}.safetensors"
 
     @property
     def tensorboard_dir(self) -> Path:
@@ -281,8 +295,9 @@ def newest_first(runs_dir: Path, changed: Callable[[RunFolder], float | None]) -
 
 
 def run_of_model(path: Path) -> RunFolder | None:
-    """The run whose model folder `path` is, or is a file in; None if it is of no run."""
+    """The run whose model folder `path` is, or is a file in, also that of a step; None if it is of no run."""
     for folder in (path.absolute(), path.absolute().parent):
-        if folder.name == MODEL_FOLDER_NAME and (folder.parent / CONFIG_FILE_NAME).is_file():
-            return RunFolder(folder.parent)
+        model = folder.parent if folder.parent.name == SAVES_FOLDER_NAME else folder
+        if model.name in (MODEL_FOLDER_NAME, SAVES_FOLDER_NAME) and (model.parent / CONFIG_FILE_NAME).is_file():
+            return RunFolder(model.parent)
     return None

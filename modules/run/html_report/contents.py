@@ -24,6 +24,7 @@ from modules.run.endings import ENDINGS
 from modules.run.folder.event_reader import EventReader
 from modules.run.folder.links import refuse_links
 from modules.run.folder.run_folder import RunFolder
+from modules.run.folder.saved_models import saved_models
 from modules.run.format_duration import format_duration
 from modules.run.html_report.svg import Line, plot
 from modules.run.view.event_records import RunInfo, SampleFile
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _DASH: Final = "-"
 _LONGEST_S: Final = 1e10  # an events file may say anything
 _MOST_RANKS: Final = 64  # rows of the table of devices
+_MOST_MODELS: Final = 200  # of earlier steps
 _MOST_TEXT: Final = 200_000  # characters of the settings
 _CHUNK_BYTES: Final = 64 << 10
 _NAMES: Final[Mapping[str, str]] = {
@@ -102,6 +104,7 @@ class Contents:
     facts: list[tuple[str, str]]
     plots: list[Plot]
     samples: list[PromptRow]
+    saved_models: list[tuple[str, str, str]]  # step, loss and folder of those that are there
     warnings: list[tuple[str, str]]  # when, and what
     data: list[str]
     devices: list[DeviceRow]
@@ -128,6 +131,7 @@ def read_contents(folder: RunFolder) -> Contents:
         facts=_facts(view, info),
         plots=_plots(view),
         samples=sample_rows(view.samples, folder),
+        saved_models=_saved_models(view, folder),
         warnings=[(_clock(each.time), printable(each.text, lines=True)) for each in view.warnings],
         data=[printable(line) for line in view.data],
         devices=_devices(view, info),
@@ -193,6 +197,15 @@ def _plots(view: RunView) -> list[Plot]:
         if lines:
             plots.append(Plot(title, [line.label for line in lines], plot(lines)))
     return plots
+
+
+def _saved_models(view: RunView, folder: RunFolder) -> list[tuple[str, str, str]]:
+    found = []
+    for saved in saved_models(folder)[-_MOST_MODELS:]:
+        loss = view.saved_models.get(saved.step)
+        place = saved.folder.relative_to(folder.path).as_posix()
+        found.append((f"{saved.step:,}", _DASH if loss is None else f"{loss:.4g}", place))
+    return found
 
 
 def _devices(view: RunView, info: RunInfo) -> list[DeviceRow]:

@@ -98,6 +98,9 @@ class RunView:
         self.samples: deque[SampleFile] = deque(maxlen=MAX_SAMPLES)
         self.samples_count = 0
         self.backup_step: int | None = None
+        self.saved_models: dict[
+            int, float | None
+        ] = {}  # the mean loss before each that was saved along the way, by step
         self.data: tuple[str, ...] = ()  # lines about the data set
         self.backing_up: int | None = None  # the step of a backup that is being written
         self.warnings: deque[Message] = deque(maxlen=MAX_MESSAGES)
@@ -113,6 +116,7 @@ class RunView:
             "sample": self._sample,
             "backing_up": self._backing_up,
             "backup": self._backup,
+            "saved_model": self._saved_model,
             "validation": self._validation,
             "warning": self._warning,
             "joining": self._joining,
@@ -230,6 +234,12 @@ class RunView:
         step = parse_int(event.get("step"))
         if step is not None:
             self.backup_step, self.ended["backup"] = step, time
+
+    def _saved_model(self, event: Event, time: float) -> None:
+        self._set_time(time)
+        step = parse_int(event.get("step"))
+        if step is not None and (step in self.saved_models or len(self.saved_models) < MAX_SAMPLES):
+            self.saved_models[step] = parse_float(event.get("loss"))
 
     def _validation(self, event: Event, time: float) -> None:
         self._set_time(time)

@@ -1,6 +1,6 @@
 """What happens between steps: one table, in the order in which actions that are due at the same step run.
 
-To add one, write a file like those of the six here and give it a row in the table; its interval is a setting.
+To add one, write a file like those of the seven here and give it a row in the table; its interval is a setting.
 `modules/run` repeats the names of the actions that can be requested, because it must not import torch; a test compares.
 """
 
@@ -11,9 +11,10 @@ from modules.training.actions.custom_sample import CUSTOM_SAMPLE
 from modules.training.actions.runner import ActionRunner, due_actions
 from modules.training.actions.sample import SAMPLE
 from modules.training.actions.save import SAVE
+from modules.training.actions.save_along import SAVE_ALONG
 from modules.training.actions.validate import VALIDATE, evaluate
 
-ACTIONS: tuple[Action, ...] = (VALIDATE, KEEP_BEST, SAMPLE, CUSTOM_SAMPLE, BACKUP, SAVE)
+ACTIONS: tuple[Action, ...] = (VALIDATE, KEEP_BEST, SAMPLE, CUSTOM_SAMPLE, BACKUP, SAVE_ALONG, SAVE)
 
 __all__ = [
     "ACTIONS",
@@ -22,6 +23,7 @@ __all__ = [
     "KEEP_BEST",
     "SAMPLE",
     "SAVE",
+    "SAVE_ALONG",
     "VALIDATE",
     "Action",
     "ActionContext",

@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path, PurePath
 from typing import Final
 
@@ -28,9 +27,10 @@ from modules.checkpoint.formats import (
     file_metadata,
     write_single_file,
 )
-from modules.config import ConfigError, TrainConfig, TrainingError
+from modules.config import ConfigError, TrainConfig, TrainingError, total_steps
 from modules.data.index.index import Index
 from modules.diffusion.dtypes import DTYPES
+from modules.families._family import Family
 from modules.files import write_fault
 from modules.run import RunFolder
 from modules.training.actions.action import Action, ActionContext, inference_model
@@ -54,41 +54,47 @@ class ModelExport:
     run: RunMetadata
 
 
-def _compute(context: ActionContext) -> Generator[ModelExport, None, None]:
+def export_model(context: ActionContext) -> Generator[ModelExport, None, None]:
     """The averaged weights, if EMA is on, stay in the model until the export is written; shards are gathered before."""
-    parts = context.components
+    parts, config = context.components, context.components.config
     with inference_model(parts):
-        run = _run_metadata(parts, context.position)
-        metadata = file_metadata(parts.config, run, "diffusers")
-        yield ModelExport(export_of(parts.family, parts.weights, parts.config, metadata), run)
+        order, index = parts.data.order, parts.data.index
+        run = run_metadata(
+            parts.family, config, context.position, parts.folder.name, order.steps_per_epoch, index, parts.started_at
+        )
+        metadata = file_metadata(config, run, "diffusers")
+        yield ModelExport(export_of(parts.family, parts.weights, config, metadata), run)
 
 
 def _write(context: ActionContext, model: ModelExport) -> None:
     parts, step = context.components, context.position.step
+
+    def save(folder: RunFolder) -> list[Path]:
+        return write_model(model, parts.config, folder.model_dir, folder.model_file)
+
     try:
-        written = _save(context, model, parts.folder)
+        written = save(parts.folder)
     except OSError as error:
         if not context.training_continues:  # the finished model, of which there is no later one
-            save_elsewhere(error, parts.config, parts.folder, _largest_size(parts), partial(_save, context, model))
+            save_elsewhere(error, parts.config, parts.folder, _largest_size(parts), save)
         raise
     context.report.note(f"Step {step}: the model is saved in {' and '.join(map(str, written))}.")
 
 
-def _save(context: ActionContext, model: ModelExport, folder: RunFolder) -> list[Path]:
-    """Write the model into `folder`. Returns where it is."""
-    config, step = context.components.config, context.position.step
+def write_model(model: ModelExport, config: TrainConfig, folder: Path, file: Path) -> list[Path]:
+    """Write the model into `folder` and, with `save_single_file`, as `file`. Returns where it is. Raises OSError."""
     dtype = DTYPES[config.save_dtype]
 
     def export(target: Path) -> None:
         model.export(target)
         convert_folder_dtype(target, dtype)
 
-    written = [folder.model_dir]
+    written = [folder]
     try:
-        save_model(export, folder.model_dir, config, step, file_metadata(config, model.run, "diffusers"))
+        save_model(export, folder, config, model.run.step, file_metadata(config, model.run, "diffusers"))
         if config.save_single_file and config.method == "fine_tune":
-            written.append(folder.model_file)
-            write_single_file(folder.model_dir, written[-1], dtype, file_metadata(config, model.run, "original"))
+            written.append(file)
+            write_single_file(folder, file, dtype, file_metadata(config, model.run, "original"))
     except ConfigError as error:  # numbers that save_dtype cannot hold: as any file that cannot be written
         raise OSError(errno.ERANGE, f"save_dtype is {config.save_dtype!r}: {error}", str(written[-1])) from error
     except SafetensorError as error:  # of its own save_file, with the system's number in its text
@@ -107,54 +113,59 @@ def _largest_size(parts: Components) -> int:
     return 2 * count * max(4, DTYPES[parts.config.save_dtype].itemsize)
 
 
-def _run_metadata(parts: Components, position: Position) -> RunMetadata:
-    """What the files say of the run at this position. Tags are counted only if metadata_dataset is on."""
+def run_metadata(
+    family: Family,
+    config: TrainConfig,
+    position: Position,
+    run_name: str,
+    steps_per_epoch: int,
+    index: Index | None = None,
+    started_at: float = 0.0,
+) -> RunMetadata:
+    """What the files say of a run at this position; without its `index` nothing of its images."""
+    steps = total_steps(config, steps_per_epoch)
     return RunMetadata(
-        run_name=parts.folder.name,
-        modelspec=parts.family.modelspec(),
+        run_name=run_name,
+        modelspec=family.modelspec(),
         date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         step=position.step,
         epoch=position.epoch,
-        total_steps=parts.total_steps,
+        total_steps=steps,
         # as train_network.py of kohya's sd-scripts counts ss_num_epochs from max_train_steps
-        total_epochs=math.ceil(parts.total_steps / parts.data.order.steps_per_epoch),
+        total_epochs=math.ceil(steps / steps_per_epoch),
         world_size=position.world_size,
-        images=0 if parts.data.index is None else len(parts.data.index),
-        folders=_folders(parts),
-        started_at=parts.started_at,
-        buckets=_buckets(parts),
-        aspect_error=_aspect_error(parts.data.index),
-        lora=lora_size(parts.family) if parts.config.method == "lora" else None,
-        best=_best(parts, position),
+        images=0 if index is None else len(index),
+        folders=[] if index is None else _folders(index, config),
+        started_at=started_at,
+        buckets=[] if index is None else _buckets(index, config),
+        aspect_error=0.0 if index is None else _aspect_error(index),
+        lora=lora_size(family) if config.method == "lora" else None,
+        best=_best(config, position),
     )
 
 
-def _best(parts: Components, position: Position) -> dict[str, str]:
+def _best(config: TrainConfig, position: Position) -> dict[str, str]:
     """The metric that makes these weights the best so far; empty if they are others."""
     if position.best_validation is None or position.best_step != position.step:
         return {}
-    return {"metric": parts.config.early_stopping_metric, "value": repr(position.best_validation)}
+    return {"metric": config.early_stopping_metric, "value": repr(position.best_validation)}
 
 
-def _buckets(parts: Components) -> list[BucketCount]:
+def _buckets(index: Index, config: TrainConfig) -> list[BucketCount]:
     """How many training images each bucket has, with the repeats of their concepts."""
-    index, counts = parts.data.index, defaultdict[int, float](float)
-    if index is None:
-        return []
+    counts = defaultdict[int, float](float)
     for concept, bucket in zip(
         *(column[~index.validation].tolist() for column in (index.concept, index.bucket)), strict=True
     ):
-        counts[bucket] += parts.config.concepts[concept].repeats
+        counts[bucket] += config.concepts[concept].repeats
     return [
         BucketCount(index.buckets[bucket].width, index.buckets[bucket].height, round(count))
         for bucket, count in sorted(counts.items())
     ]
 
 
-def _aspect_error(index: Index | None) -> float:
+def _aspect_error(index: Index) -> float:
     """The mean difference of width / height between training images and their buckets."""
-    if index is None:
-        return 0.0
     used = ~index.validation
     if not used.any():
         return 0.0
@@ -162,10 +173,8 @@ def _aspect_error(index: Index | None) -> float:
     return float(np.abs(aspects - index.width[used] / index.height[used]).mean())
 
 
-def _folders(parts: Components) -> list[ImageFolder]:
-    index, config = parts.data.index, parts.config
-    if index is None:
-        return []
+def _folders(index: Index, config: TrainConfig) -> list[ImageFolder]:
+    """Tags are counted only if metadata_dataset is on."""
     counts = Counter(int(concept) for concept in index.concept)
     tags: dict[int, Counter[str]] = {number: Counter() for number in range(len(config.concepts))}
     for row, number in enumerate(index.concept if config.metadata_dataset else ()):
@@ -189,7 +198,7 @@ SAVE = Action(
     "save",
     every=None,
     can_be_requested=True,
-    compute=_compute,
+    compute=export_model,
     write=_write,
     phase="saving",
 )

@@ -7,8 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 from modules.distributed import Weights
+
+
+def averaged(y: Tensor, z: Tensor, beta1: float) -> Tensor:
+    """x, from y = (1 - beta1) z + beta1 x; all of one shape."""
+    return torch.lerp(y, z, 1 - 1 / beta1)
 
 
 class ScheduleFreeWeights:
@@ -36,7 +42,7 @@ class ScheduleFreeWeights:
         for name, weight in own.items():
             y, state = weight.detach(), self._optimizer.state.get(weight, {})
             # without a step yet y is x
-            average[name] = torch.lerp(y, state["z"], 1 - 1 / betas[id(weight)]) if "z" in state else y.clone()
+            average[name] = averaged(y, state["z"], betas[id(weight)]) if "z" in state else y.clone()
         self._weights.swap(own, average)
         try:
             yield

@@ -23,7 +23,7 @@ from tests.checkpoint.states import state_at
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
 PLACES = (
-    "backup", "samples", "log", "commands", "model", "tensorboard", "received", "config.json", "events.jsonl",
+    "backup", "samples", "log", "commands", "model", "saves", "tensorboard", "received", "config.json", "events.jsonl",
     "join_keys.json", "machine-1.json", ".partial-model", "x.safetensors", "log/rank-0.txt", "commands/.stop-1",
     "samples/step-000001-00.png", "received/0123456789abcdef", "tensorboard/old/events",
 )  # fmt: skip

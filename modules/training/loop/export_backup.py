@@ -1,0 +1,83 @@
+"""The model of a backup as files for other programs, without training and, but for classes, without images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from modules.checkpoint import StoredState, open_backup
+from modules.checkpoint.formats import file_metadata
+from modules.config import ResumeError, TrainConfig
+from modules.distributed import RankGroup, Weights, single_process
+from modules.distributed.weights import FullTensor
+from modules.families._family import Family
+from modules.monitoring.report_protocol import SilentReport
+from modules.training.actions.save import ModelExport, run_metadata, write_model
+from modules.training.data.dataset import resolve_data
+from modules.training.device.precision import Precision, weights_dtype
+from modules.training.loop.setup import fetch_base_model
+from modules.training.memory.model_setup import check_available, load_family, prepare_model
+from modules.training.methods.method import export_of, prepare
+from modules.training.optim.schedule_free import averaged
+from modules.training.state.plan import InitialModel
+from modules.training.state.resume import check_initial_model
+
+
+def export_backup(backup: Path, config: TrainConfig, run_name: str, folder: Path, file: Path) -> list[Path]:
+    """Write what a run with `config` would have saved at the step of its `backup`: into `folder` and, with
+    `save_single_file`, as `file`. Computes on the CPU. Returns what is written.
+
+    Raises TandemError if the backup is damaged or of another base model, OSError if it cannot be written.
+    """
+    state = open_backup(backup)
+    position = state.position
+    with single_process(()) as ranks:
+        ranks.device = torch.device("cpu")
+        family = _load(config, state, ranks)
+        weights = Weights(family.model)
+        if config.method != "fine_tune":  # what is added has the dtype of the base model's file
+            for weight in weights.local.values():
+                weight.data = weight.data.to(weights_dtype(config.precision))
+        try:
+            weights.load_full(_saved_weights(state))
+        except (KeyError, ValueError) as error:
+            raise ResumeError(f"{backup} holds another model ({error}).", "Use the config of its run") from None
+        steps_per_epoch = -(-position.epoch_size // position.global_batch_size)
+        run = run_metadata(family, config, position, run_name, steps_per_epoch)
+        export = export_of(family, weights, config, file_metadata(config, run, "diffusers"))
+        return write_model(ModelExport(export, run), config, folder, file)
+
+
+def _load(config: TrainConfig, state: StoredState, ranks: RankGroup) -> Family:
+    """The family with the model that the run began with, prepared for the weights of its backup."""
+    kind, report = check_available(config), SilentReport()
+    fetch_base_model(kind, config, ranks, report, _go_on)
+    family = load_family(resolve_data(config, kind, ranks, report, _go_on) if kind.learns_classes else config)
+    base_model = state.config.get("base_model")
+    check_initial_model(
+        family, config, InitialModel(None if base_model is None else str(base_model), state.position.base)
+    )
+    if config.method == "fine_tune":
+        prepare_model(family, config, Precision(config.precision, ranks.device), ranks)
+    else:
+        prepare(family, config)
+    return family
+
+
+def _saved_weights(state: StoredState) -> Mapping[str, FullTensor]:
+    """The weights and buffers that a run saves: averaged ones, if it has them."""
+    optimizer, weights = state.optimizer, state.weights
+    if optimizer.class_name == "ScheduleFreeAdamW":
+        beta1 = cast("list[float]", optimizer.groups[0]["betas"])[0]
+        z = {name: optimizer.tensors[f"{name}/z"] for name in weights if f"{name}/z" in optimizer.tensors}
+        found: dict[str, Tensor] = {name: averaged(weights[name][...], each[...], beta1) for name, each in z.items()}
+        return {**weights, **found}
+    return {**weights, **(state.ema or {})}
+
+
+def _go_on() -> None:
+    """Nobody asks this program to stop."""
