@@ -11,7 +11,15 @@ from modules.files.display import (
     visible,
 )
 from modules.files.links import expand_home, find_link, is_link, whole_path
-from modules.files.partial import PARTIAL, REPLACED, REPLACED_MODEL, put_back_replaced, remove_partial, replacing
+from modules.files.partial import (
+    PARTIAL,
+    REPLACED,
+    REPLACED_MODEL,
+    check_replaceable,
+    put_back_replaced,
+    remove_partial,
+    replacing,
+)
 from modules.files.reading import (
     MAX_DEPTH,
     FileFault,
@@ -37,6 +45,7 @@ __all__ = [
     "REPLACED_MODEL",
     "FileFault",
     "Record",
+    "check_replaceable",
     "control_character",
     "decode_json",
     "encodable",
