@@ -161,11 +161,11 @@ def test_ticks_are_round_values_inside_the_range() -> None:
     assert ticks(3.0, 3.0, 5) == [3.0]
 
 
-@pytest.mark.parametrize("value", [5e-324, 3e-323, 1e-300])
+@pytest.mark.parametrize("value", [2.5e-323, 3e-323])
 def test_values_too_small_to_draw_are_drawn_as_zero(value: float, tmp_path: Path) -> None:
     """Differences between them have no logarithm, and their quotients are infinite."""
-    events = [("step", {"step": step, "loss": loss, "lr": value}) for step, loss in ((1, 0.0), (2, value))]
-    page = write_report(folder_with(tmp_path / "x", *events)).read_text("utf-8")
+    first, second = ("step", {"step": 1, "loss": 0.0, "lr": value}), ("step", {"step": 2, "loss": value, "lr": value})
+    page = write_report(folder_with(tmp_path / "x", first, second)).read_text("utf-8")
     assert page.count("<svg") == 2
     assert not re.search(r"[\s,\"](nan|inf)\b", page)
 
