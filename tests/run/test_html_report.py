@@ -164,8 +164,12 @@ def test_ticks_are_round_values_inside_the_range() -> None:
 @pytest.mark.parametrize("value", [2.5e-323, 3e-323])
 def test_values_too_small_to_draw_are_drawn_as_zero(value: float, tmp_path: Path) -> None:
     """Differences between them have no logarithm, and their quotients are infinite."""
-    first, second = ("step", {"step": 1, "loss": 0.0, "lr": value}), ("step", {"step": 2, "loss": value, "lr": value})
-    page = write_report(folder_with(tmp_path / "x", first, second)).read_text("utf-8")
+    folder = folder_with(
+        tmp_path / "x",
+        ("step", {"step": 1, "loss": 0.0, "lr": value}),
+        ("step", {"step": 2, "loss": value, "lr": value}),
+    )
+    page = write_report(folder).read_text("utf-8")
     assert page.count("<svg") == 2
     assert not re.search(r"[\s,\"](nan|inf)\b", page)
 
