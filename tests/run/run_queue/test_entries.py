@@ -352,6 +352,19 @@ def test_a_run_that_somebody_stops_is_no_failure(
     assert numbers(queue) == [1]
 
 
+def test_a_run_folder_that_cannot_be_used_fails_its_entry_alone(tmp_path: Path) -> None:
+    queue = RunQueue(tmp_path / "runs")
+    for name in ("one", "two"):
+        entry = queue.add(config_in(tmp_path, run_name=name))
+        queue.edit(lambda found, entry=entry: found.with_entry(entry.changed(started=1.0)))  # type: ignore[misc]
+        folder = queue.run_folder(entry).path
+        folder.mkdir()
+        (folder / "commands").touch()
+    assert QueueRunner(queue, print).run() == 3
+    assert [entry.state for entry in queue.read().entries] == ["failed", "failed"]
+    assert "commands: File exists" in queue.read().entry(1).reason
+
+
 def _entry(**changes: object) -> dict[str, object]:
     return {"number": 1, "name": "x", "devices": None, "state": "waiting", "added": 1.0, **changes}
 
