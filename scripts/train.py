@@ -31,7 +31,7 @@ from modules.run.exit_codes import INTERRUPTED
 from modules.run.folder.failures import record_start_failure
 from modules.run.folder.folder_guard import remove_unstarted_run
 from modules.run.folder.resume import check_resume, folder_to_resume, former_config
-from modules.run.folder.run_folder import check_run_name_free
+from modules.run.folder.run_folder import check_run_name_free, not_writable_error
 from modules.run.folder.run_lock import check_not_training, supervisor_lock
 from modules.run.hosts.measuring import own_place
 from modules.run.hosts.stop_from_stdin import stop_at_line_of_stdin
@@ -142,7 +142,11 @@ def resume(config: TrainConfig, options: argparse.Namespace) -> int:
     with supervisor_lock(folder):  # before the config changes: another start may be about to read it
         previous = former_config(folder)
         save_config(config, folder.config_file)
-        folder.resume_config_file.unlink(missing_ok=True)
+        try:
+            folder.resume_config_file.unlink(missing_ok=True)
+        except OSError as error:  # such as a folder of that name
+            folder.config_file.write_bytes(previous)
+            raise not_writable_error(folder.path, error) from error
         echo(f"Run folder: {folder.path}")
         code = start_run(
             config,

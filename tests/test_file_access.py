@@ -49,7 +49,6 @@ ALLOWED = {
     "modules/run/debug_package/contents.py": (["zipfile.ZipFile"], f"a new file, {OWN}"),
     "modules/run/folder/failures.py": (["open"], "opened for reading and writing, a pipe raises"),
     "modules/run/folder/folder_guard.py": (["shutil.rmtree"], "of a folder that is no link"),
-    "modules/run/folder/run_lock.py": (["open"], "opened for reading and writing, a pipe raises"),
     "modules/run/join/join_line.py": (["os.open"], "a new file"),
     "modules/run/join/same_run.py": (["os.open"], "a new file"),
     "modules/run/preflight_report/start.py": (["open"], OWN),

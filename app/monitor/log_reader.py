@@ -19,6 +19,9 @@ Level = Literal["info", "warning", "error"]
 MAX_LINES: Final = 50_000
 _INITIAL_BYTES: Final = 2 << 20
 _MAX_READ_BYTES: Final = 1 << 20
+_ALL_BYTES: Final = 32 << 20  # of all files at once, though at least _LEAST_BYTES of each
+_LEAST_BYTES: Final = 64 << 10
+_BYTES_PER_LINE: Final = 64  # of shorter ones the last are kept: time, rank and level of one take half of that
 _MAX_LINE_LENGTH: Final = 2000
 _POLL_S: Final = 0.4
 _MAX_FILES: Final = 600
@@ -98,9 +101,11 @@ class LogReader:
         """Read new lines from all logs."""
         is_first = not self._files
         new: list[LogLine] = []
-        for source, path in _log_files(self._folder):
+        found = _log_files(self._folder)
+        share = max(_LEAST_BYTES, _ALL_BYTES // max(1, len(found)))
+        for source, path in found:
             tail = self._files.setdefault(source, _Tail(path, source))
-            new.extend(tail.read())
+            new.extend(tail.read(share))
             self.skipped_bytes += tail.take_skipped()
         ready = self._in_order(self._matched(new), is_first=is_first)
         with self.lock:
@@ -158,13 +163,13 @@ class _Tail:
         skipped, self._skipped = self._skipped, 0
         return skipped
 
-    def read(self) -> list[LogLine]:
+    def read(self, most_bytes: int) -> list[LogLine]:
         """Lines appended since the last call; only the last ones if there are too many."""
         try:
             with open_regular(self._path) as file:
                 status = os.fstat(file.fileno())
                 size = status.st_size
-                limit = _INITIAL_BYTES if self._offset is None else _MAX_READ_BYTES
+                limit = min(most_bytes, _INITIAL_BYTES if self._offset is None else _MAX_READ_BYTES)
                 start = self._offset or 0
                 if size < start:  # truncated
                     start, self._partial = 0, b""
@@ -179,8 +184,8 @@ class _Tail:
         if self._source.startswith(HOST):  # whose lines have no times
             self._stamp = time.strftime(_CLOCK, time.localtime(status.st_mtime))
         complete, end, rest = data.rpartition(b"\n")
-        self._partial = rest[-_MAX_READ_BYTES:]
-        return [self._line(line) for line in complete.splitlines()] if end else []
+        self._partial = rest[-_LEAST_BYTES:]
+        return [self._line(line) for line in complete.splitlines()[-(limit // _BYTES_PER_LINE) :]] if end else []
 
     def _line(self, raw: bytes) -> LogLine:
         # A line rewritten with \r shows only its last state.
@@ -222,5 +227,5 @@ def _log_files(folder: RunFolder) -> list[tuple[str, Path]]:
     return [
         *((name, path) for name, path in found if os.path.exists(path)),
         *((str(rank), path) for rank, path in ranks[:_MAX_FILES]),
-        *((f"{HOST}{name}", host_log(folder, name)) for name in hosts_of_former_run(folder)),
+        *((f"{HOST}{name}", host_log(folder, name)) for name in hosts_of_former_run(folder)[:_MAX_FILES]),
     ]

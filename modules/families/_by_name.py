@@ -11,6 +11,7 @@ from modules.facts import PROGRAM, family_names
 from modules.families._custom import family_of_file
 from modules.families._family import Family
 from modules.families._family_file import LoadedFile, load_python_file
+from modules.files import printable
 
 # Members of Family that had other names in older versions, so that files written for those get a sentence.
 _RENAMED = {
@@ -69,6 +70,7 @@ def _built_in_module(name: str) -> ModuleType:
         )
     if name not in family_names():
         raise ConfigError(
-            f"family is {name!r}; use one of {', '.join(family_names())}, or the path of a .py file of your own."
+            f"family is {printable(name, 200)!r}; use one of {', '.join(family_names())}, or the path of a .py file of "
+            "your own."
         )
     return importlib.import_module(f"modules.families.{name}")

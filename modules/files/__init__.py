@@ -11,11 +11,21 @@ from modules.files.display import (
     visible,
 )
 from modules.files.links import expand_home, find_link, is_link, whole_path
-from modules.files.partial import PARTIAL, REPLACED, REPLACED_MODEL, put_back_replaced, remove_partial, replacing
+from modules.files.partial import (
+    PARTIAL,
+    REPLACED,
+    REPLACED_MODEL,
+    check_replaceable,
+    put_back_replaced,
+    remove_partial,
+    replacing,
+)
 from modules.files.reading import (
+    MAX_DEPTH,
     FileFault,
     decode_json,
     file_size,
+    is_deeper_than,
     is_plain_name,
     open_regular,
     read_bytes,
@@ -29,17 +39,20 @@ from modules.files.writing import open_for_writing, remove_tree, write_fault
 
 __all__ = [
     "MASK",
+    "MAX_DEPTH",
     "PARTIAL",
     "REPLACED",
     "REPLACED_MODEL",
     "FileFault",
     "Record",
+    "check_replaceable",
     "control_character",
     "decode_json",
     "encodable",
     "expand_home",
     "file_size",
     "find_link",
+    "is_deeper_than",
     "is_link",
     "is_plain_name",
     "is_secret_name",

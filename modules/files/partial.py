@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
@@ -26,8 +28,10 @@ _PIDS: Final = 1 << 31  # what is more, such as a date with a time, is none
 def replacing(file: Path) -> Iterator[Path]:
     """The name of a file to write, which becomes `file`, in place of an older one, at the end of the block.
 
-    If the block fails, the older one stays. An OSError of writing names `file`, which was asked for.
+    If the block fails, the older one stays. An OSError of writing names `file`, which was asked for. Raises OSError for
+    what `check_replaceable` refuses.
     """
+    check_replaceable(file)
     partial = file.parent / f"{PARTIAL}{os.getpid()}-{_short(file.name)}"  # a folder such as / has no name
     try:
         partial.unlink(missing_ok=True)  # in a container, a program that was killed may have had the same PID
@@ -40,6 +44,17 @@ def replacing(file: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def check_replaceable(file: Path) -> None:
+    """Raise OSError for a device, a pipe or a socket: root's file would take the place of /dev/null, for all programs.
+
+    So would it of the link /dev/stdout, even if that leads to a file.
+    """
+    with suppress(FileNotFoundError, NotADirectoryError):
+        mode = os.stat(file).st_mode
+        if os.path.abspath(file.parent) == "/dev" or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise OSError(errno.EINVAL, "is no file, so no file can take its place", str(file))
 
 
 def _short(name: str) -> str:

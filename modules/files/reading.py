@@ -122,9 +122,24 @@ def decode_json(text: str | bytes, *, max_depth: int = MAX_DEPTH, only_finite: b
         raise
     except ValueError:
         raise FileFault("has a number of too many digits") from None
-    if _deeper_than(data, max_depth):
+    if is_deeper_than(data, max_depth):
         raise FileFault("is nested too deeply")
     return data
+
+
+def is_deeper_than(data: object, limit: int) -> bool:
+    """Whether lists and groups are inside each other more than `limit` times."""
+    level = [data] if isinstance(data, (dict, list)) else []
+    for _ in range(limit):
+        level = [
+            item
+            for parent in level
+            for item in (parent.values() if isinstance(parent, dict) else cast("list[object]", parent))
+            if isinstance(item, (dict, list))
+        ]
+        if not level:
+            return False
+    return bool(level)
 
 
 def is_plain_name(name: object) -> bool:
@@ -137,20 +152,6 @@ def _require_regular(mode: int) -> None:
         return
     kind = next((words for is_kind, words in _KINDS if is_kind(mode)), "something else")
     raise FileFault(f"is {kind}, not a file")
-
-
-def _deeper_than(data: object, limit: int) -> bool:
-    level = [data] if isinstance(data, (dict, list)) else []
-    for _ in range(limit):
-        level = [
-            item
-            for parent in level
-            for item in (parent.values() if isinstance(parent, dict) else cast("list[object]", parent))
-            if isinstance(item, (dict, list))
-        ]
-        if not level:
-            return False
-    return bool(level)
 
 
 def _finite(text: str) -> float:

@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def open_for_writing(path: str | Path, *, append: bool = False) -> int:
-    """The descriptor of a regular file, created if missing and emptied unless `append`; readable as well.
+def open_for_writing(path: str | Path, *, append: bool = False, create: bool = True) -> int:
+    """The descriptor of a regular file, by default created if missing, emptied unless `append`; readable as well.
 
     Raises OSError, also for a link to another file and for what is no file, such as a named pipe.
     """
-    flags = os.O_RDWR | os.O_CREAT | (os.O_APPEND if append else 0)
+    flags = os.O_RDWR | (os.O_CREAT if create else 0) | (os.O_APPEND if append else 0)
     for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):  # as far as the system has them
         flags |= getattr(os, name, 0)
     try:

@@ -171,6 +171,15 @@ def test_metrics_of_validations_are_kept_by_name() -> None:
     assert list(view.eval_metrics["accuracy"].curve().means) == [0.5]
 
 
+def test_metrics_of_ranks_are_kept_by_name_up_to_a_number() -> None:
+    view = RunView()
+    for number in range(9):
+        row = {f"{number}-{each}" + 5000 * "x": 1.0 for each in range(40)}
+        view.apply([{"type": "ranks", "step": number, "ranks": [row]}])
+    assert len(view.rank_summaries[0]) == 40
+    assert {len(name) for name in view.rank_summaries[0]} == {100}
+
+
 def test_a_backup_in_the_background_is_shown_until_it_is_complete() -> None:
     view, training = RunView(), {"type": "phase", "phase": "training", "t": 5.0}
     titles, shown = [], []

@@ -70,6 +70,14 @@ def test_late_lines_of_another_rank_come_in_order(reader: LogReader, folder: Run
     assert [line.rpartition(" ")[2] for line in shown(reader)[before:]] == ["six", "seven", "eight", "nine"]
 
 
+@pytest.mark.parametrize("line", [b"\n", b"x" * 100], ids=["empty lines", "no line end"])
+def test_a_log_of_any_kind_takes_little_memory(line: bytes, reader: LogReader, folder: RunFolder) -> None:
+    (folder.log_dir / "rank-2.txt").write_bytes(line * ((2 << 20) // len(line)))
+    reader.poll()
+    assert len(reader.lines) < 40_000
+    assert len(reader._files["2"]._partial) <= 64 << 10
+
+
 def test_a_resumed_run_and_its_machines_stand_in_time_order(reader: LogReader, folder: RunFolder) -> None:
     """The console is that of the last start; what a machine over ssh prints stands where it has ended."""
     starts = f"{STAMP}0 A=1 python train.py\n{STAMP}5 A=1 python train.py --resume latest\nof torch\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.config import save_config
+from modules.config import TrainConfig, save_config
 from modules.run import RunFolder
 from modules.run.start import start_run
 from scripts import preflight, sample, train
@@ -50,6 +50,18 @@ def test_a_wrong_field_names_it(images: Path, tmp_path: Path, capsys: pytest.Cap
     code, message = run_train(capsys, *argv, "--set", "batch_size=-1")
     assert code == 2
     assert "batch_size" in message
+
+
+def test_a_folder_in_place_of_a_file_of_the_run_to_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = TrainConfig(family="demo", device="cpu", runs_dir=str(tmp_path), run_name="x")
+    folder = RunFolder.create(config)
+    folder.resume_config_file.mkdir()
+    before = folder.config_file.read_bytes()
+    argv = ["--set", f"runs_dir={tmp_path}", "--run_name", "x", "--resume", "latest"]
+    code, message = run_train(capsys, *argv, "--set", "max_steps=7")
+    assert code == 2
+    assert f"{folder.resume_config_file}: Is a directory" in message
+    assert folder.config_file.read_bytes() == before
 
 
 def test_a_run_name_with_slashes_is_refused(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

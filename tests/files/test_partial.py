@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from modules.files import put_back_replaced, remove_partial, replacing
+from modules.files import check_replaceable, put_back_replaced, remove_partial, replacing
 
 
 def test_only_complete_things_stay(tmp_path: Path) -> None:
@@ -48,6 +49,22 @@ def test_a_file_is_replaced_where_a_killed_program_had_the_same_pid(tmp_path: Pa
     with replacing(tmp_path / "notes.txt") as partial:
         partial.write_text("mine")
     assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {"theirs": "theirs", "notes.txt": "mine"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither")
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path) -> None:
+    """`--output /dev/null` of root would make a file of it, into which all programs write from then on."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    for file in (pipe, link):
+        with pytest.raises(OSError, match="is no file"), replacing(file) as partial:
+            partial.write_text("x")
+    assert (pipe.is_fifo(), link.is_symlink()) == (True, True)
+    assert sorted(tmp_path.iterdir()) == [link, pipe]
+    for name in ("null", "stdout"):
+        with pytest.raises(OSError, match="is no file"):
+            check_replaceable(Path("/dev") / name)
 
 
 def test_a_file_with_the_longest_name_can_be_replaced(tmp_path: Path) -> None:

@@ -164,6 +164,27 @@ def test_ticks_are_round_values_inside_the_range() -> None:
     assert ticks(3.0, 3.0, 5) == [3.0]
 
 
+@pytest.mark.parametrize("value", [2.5e-323, 3e-323])
+def test_values_too_small_to_draw_are_drawn_as_zero(value: float, tmp_path: Path) -> None:
+    """Differences between them have no logarithm, and their quotients are infinite."""
+    folder = folder_with(
+        tmp_path / "x",
+        ("step", {"step": 1, "loss": 0.0, "lr": value}),
+        ("step", {"step": 2, "loss": value, "lr": value}),
+    )
+    page = write_report(folder).read_text("utf-8")
+    assert page.count("<svg") == 2
+    assert not re.search(r"[\s,\"](nan|inf)\b", page)
+
+
+def test_a_damaged_run_cannot_make_a_table_of_any_width(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    metrics = {f"m{number}": 1.0 for number in range(1001)}
+    folder = folder_with(tmp_path / "x", ("validation", {"step": 2, "metrics": metrics}))
+    assert main([str(folder.path), "--csv", str(tmp_path / "x.csv")]) == 2
+    assert f"{folder.events_file} has validations with more than 1000 different metrics" in capfd.readouterr().err
+    assert not (tmp_path / "x.csv").exists()
+
+
 def test_numbers_are_written_for_other_programs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     measured = {"set": "validation", "step": 2, "loss": 0.25, "metrics": {"accuracy": 0.75}}
     folder = folder_with(

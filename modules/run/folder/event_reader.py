@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from modules.files import FileFault, open_regular
+from modules.files import MAX_DEPTH, FileFault, is_deeper_than, open_regular
 from modules.run.folder.events import Event
 
 _CHUNK_BYTES = 4 << 20
@@ -103,11 +103,14 @@ def event_time(event: Event) -> float:
 
 
 def parse_events(data: bytes) -> Iterator[Event]:
-    """The events in complete lines; lines that are not events are skipped."""
+    """The events in complete lines; lines that are not events, or too deeply nested for one, are skipped."""
     for line in data.splitlines():
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(event, dict) and isinstance(event.get("type"), str):
+        if not isinstance(event, dict) or not isinstance(event.get("type"), str):
+            continue
+        may_be_deep = line.count(b"{") + line.count(b"[") > MAX_DEPTH  # looking at each would take as long as parsing
+        if not may_be_deep or not is_deeper_than(event, MAX_DEPTH):
             yield event

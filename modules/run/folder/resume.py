@@ -60,11 +60,14 @@ def backup_at(resume: str) -> Path:
 
 
 def former_config(folder: RunFolder) -> bytes:
-    """The content of the run's config, to restore if a new one is refused. Raises ResumeError, or OSError."""
+    """The content of the run's config, to restore if a new one is refused. Raises ResumeError."""
     try:
         return read_bytes(folder.config_file)
     except FileFault as fault:
         raise ResumeError(f"resume: {str(folder.config_file)!r} {fault}.", "Resume another run.") from None
+    except OSError as error:
+        what = f"resume: {str(folder.config_file)!r} cannot be read: {error.strerror or error}."
+        raise ResumeError(what, "Resume another run.") from error
 
 
 def _open_idle(runs_dir: str | Path, name: str) -> RunFolder:

@@ -93,7 +93,7 @@ def check_not_training(folder: RunFolder) -> None:
 def is_training(folder: RunFolder) -> bool:
     """Whether another process trains in the folder; False on a file system without locks."""
     try:
-        file = _lock_file(folder).open("r+b")
+        file = _open(_lock_file(folder), create=False)
     except OSError:
         return False
     with file:
@@ -127,8 +127,8 @@ def _lock_file(folder: RunFolder) -> Path:
     return folder.log_dir / "training.lock"
 
 
-def _open(path: Path) -> IO[bytes]:
-    return os.fdopen(open_for_writing(path, append=True), "ab")
+def _open(path: Path, *, create: bool = True) -> IO[bytes]:
+    return os.fdopen(open_for_writing(path, append=True, create=create), "ab")
 
 
 def _lock_with_retries(file: IO[bytes]) -> None:

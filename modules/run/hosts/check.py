@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 from collections import Counter
@@ -16,6 +17,7 @@ from modules.run.hosts.ssh_command import SSH_FAILED, HostError, last_lines, ssh
 from modules.run.join.fingerprint import compare_packages
 
 _TIMEOUT_S: Final = 60.0  # a first import of Python's packages from a slow disk
+_REST_WITHIN_S: Final = 2.0  # of what it has printed, once ssh has ended
 _MOST_OUTPUT: Final = 64 << 10  # bytes
 _SCRIPT: Final = "scripts/hosts.py"
 _LOOK_THERE: Final = "Log in there with ssh, and run .venv/bin/python scripts/hosts.py describe in Tandem's folder"
@@ -114,30 +116,36 @@ def run_there(host: Host, arguments: Sequence[str]) -> tuple[int, str]:
         )
     except OSError as error:
         raise not_startable(error) from error
-    is_late = threading.Event()
-
-    def end() -> None:
-        is_late.set()
+    output = bytearray()
+    reader = threading.Thread(target=_read, args=(process, output), name="output", daemon=True)
+    reader.start()
+    try:
+        code = process.wait(_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
         process.kill()
-
-    timer = threading.Timer(_TIMEOUT_S, end)
-    timer.start()
-    with process:
-        assert process.stdout is not None
-        output = process.stdout.read(_MOST_OUTPUT)  # more is not waited for
-        if is_endless := len(output) == _MOST_OUTPUT:
-            process.kill()
-        code = process.wait()
-        timer.cancel()
-    if is_endless:
+        process.wait()
+        raise HostError(
+            f"{host} has not answered within {_TIMEOUT_S:.0f} s", "Try again, or look at that machine"
+        ) from None
+    reader.join(_REST_WITHIN_S)  # no longer: a ProxyCommand that outlives ssh keeps the pipe open
+    text = output.decode(errors="replace")
+    if len(output) == _MOST_OUTPUT:
         raise HostError(
             f"{host} prints more than {_MOST_OUTPUT >> 10} KiB before Tandem answers, the last of it: "
-            f"{last_lines(output.decode(errors='replace'), 1)}",
+            f"{last_lines(text, 1)}",
             "Look at what its shell runs at a login, such as ~/.bashrc",
         )
-    if is_late.is_set():
-        raise HostError(f"{host} has not answered within {_TIMEOUT_S:.0f} s", "Try again, or look at that machine")
-    return code, output.decode(errors="replace")
+    return code, text
+
+
+def _read(process: subprocess.Popen[bytes], output: bytearray) -> None:
+    """Add what a process prints to `output`; once it is too much, end the process."""
+    assert process.stdout is not None
+    with process.stdout as pipe:
+        while len(output) < _MOST_OUTPUT and (data := os.read(pipe.fileno(), _MOST_OUTPUT - len(output))):
+            output.extend(data)
+    if len(output) == _MOST_OUTPUT:
+        process.kill()
 
 
 def not_startable(error: OSError) -> HostError:

@@ -15,7 +15,7 @@ WIDTH: Final = 640
 HEIGHT: Final = 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 10, 10, 26  # margins, in units of the drawing
 _MOST_POINTS: Final = 300  # of a line; more cannot be told apart at this width
-_LARGEST: Final = 1e100  # of a value; sums of larger ones could overflow
+_LARGEST: Final = 1e100  # of a value; sums of larger ones could overflow, and quotients of ones below 1 / _LARGEST
 _OUTLIERS: Final = 0.01  # the share of the highest values that may lie above the plot
 
 
@@ -78,7 +78,7 @@ def _reduced(curve: Curve) -> _Points:
     size = -(-len(curve) // _MOST_POINTS)
     starts = range(0, len(curve), size)
     lows, highs, means = (
-        [[min(max(value, -_LARGEST), _LARGEST) for value in column[start : start + size]] for start in starts]
+        [[_drawable(value) for value in column[start : start + size]] for start in starts]
         for column in (curve.lows, curve.highs, curve.means)
     )
     return _Points(
@@ -87,6 +87,10 @@ def _reduced(curve: Curve) -> _Points:
         [max(each) for each in highs],
         [math.fsum(each) / len(each) for each in means],
     )
+
+
+def _drawable(value: float) -> float:
+    return 0.0 if abs(value) < 1 / _LARGEST else min(max(value, -_LARGEST), _LARGEST)
 
 
 def _value_range(drawn: Sequence[_Points], spread: Sequence[bool]) -> tuple[float, float]:

@@ -269,17 +269,19 @@ class JoinServer:
 
         Returns a note to print.
         """
-        sent_missing = ""
+        sent_missing, said = "", set[str]()
         while self._outcome is None:
             if self._start_message is not None and self._attempt > attempt:
-                attempt = self._attempt
+                attempt, said = self._attempt, set()
                 session.send("start", **self._start_message)
             elif self._start_message is None and (missing := self._members.missing()) != sent_missing:
                 sent_missing = missing
                 session.send("status", missing=missing)
             message = session.receive(0.2)
-            if message is None:
+            if message is None or message["type"] in said:
                 continue
+            if message["type"] in ("stopping", "asking"):  # one sentence of each is enough
+                said.add(message["type"])
             if message["type"] == "failure":
                 self._record(failure_of(message, self._ranks(number), self.names[number]))
             elif message["type"] == "finished":

@@ -23,7 +23,7 @@ from modules.run.folder.event_reader import EventReader, event_time
 from modules.run.folder.event_summary import EventSummary
 from modules.run.folder.failures import read_start_failure, root_cause
 from modules.run.folder.pidfile import find_launcher
-from modules.run.folder.run_folder import RunFolder, check_run_name_free
+from modules.run.folder.run_folder import RunFolder, check_run_name_free, not_writable_error
 from modules.run.folder.run_lock import is_training
 from modules.run.hosts.host_list import find_hosts
 from modules.run.hosts.remote_machines import hosts_of_former_run
@@ -79,7 +79,10 @@ class ActiveRun:
         # Before the folder exists, so that a queue that is killed now knows the folder as its own.
         queue.edit(lambda found: found.with_entry(mark))
         if folder.path.is_dir():
-            folder.make_directories()
+            try:
+                folder.make_directories()
+            except OSError as error:
+                raise not_writable_error(folder.path, error) from error
             save_config(config, folder.config_file)
         else:
             create_run(config)

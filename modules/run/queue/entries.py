@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from modules.config import ConfigError
 from modules.config.run_names import sanitize_run_name
@@ -109,6 +109,12 @@ class Queue(Record):
         if len({entry.number for entry in entries}) < len(entries):
             raise ValueError("two entries have the same number")
         return entries
+
+    @model_validator(mode="after")
+    def _next_number_is_free(self) -> Self:
+        if any(entry.number >= self.next_number for entry in self.entries):
+            raise ValueError("next_number is not above those of all entries")
+        return self
 
     def entry(self, number: int) -> Entry:
         """The entry of this number. Raises ConfigError."""

@@ -87,6 +87,8 @@ class RunQueue:
         try:
             with _EDITING:
                 return self._edit(change)
+        except FileFault as fault:
+            raise fault_of(self._file, fault) from None
         except OSError as error:
             raise not_writable_error(self.path, error) from error
 

@@ -10,8 +10,10 @@ from pathlib import PurePath
 from typing import Final
 
 from modules.files import encodable
+from modules.run.view.rank_summary import MOST_METRICS
 
 _MAX_TEXT_LENGTH: Final = 4000
+_MAX_NAME_LENGTH: Final = 100
 LEAST_FIGURE: Final = 1e-9
 MAX_FIGURE: Final = 1e12  # of what a rank has measured: others are no measurements
 
@@ -153,14 +155,15 @@ def parse_texts(value: object) -> dict[str, str]:
 
 
 def parse_rank(row: object) -> dict[str, float | str]:
-    """The numbers and texts of one rank, at most 40; empty for anything but a dict; without impossible numbers."""
+    """The numbers and texts of one rank, at most MOST_METRICS; empty for anything but a dict; without impossible
+    numbers."""
     if not isinstance(row, dict):
         return {}
     fields: dict[str, float | str] = {}
-    for name, value in list(row.items())[:40]:
-        real = parse_float(value)
+    for given, value in list(row.items())[:MOST_METRICS]:
+        name, real = parse_text(given)[:_MAX_NAME_LENGTH], parse_float(value)
         if real is not None and abs(real) < MAX_FIGURE:
-            fields[str(name)] = real if abs(real) >= LEAST_FIGURE else 0.0
+            fields[name] = real if abs(real) >= LEAST_FIGURE else 0.0
         elif isinstance(value, str):
-            fields[str(name)] = parse_text(value)
+            fields[name] = parse_text(value)
     return fields

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TextIO, TypeAlias
 
+from modules.config import ConfigError
 from modules.files import open_for_writing, printable, replacing
 from modules.run.folder.event_reader import EventReader
 from modules.run.folder.events import Event
@@ -19,10 +20,11 @@ WriteRow: TypeAlias = Callable[[Sequence[object] | None], object]  # None at the
 STEP_COLUMNS: Final = ("epoch", "samples_seen", "loss", "lr", "grad_norm", "samples_per_s")
 COLUMNS: Final = ("time", "step", *STEP_COLUMNS, "validation_loss", "test_loss")
 _SETS: Final = ("validation", "test")
+_MOST_METRICS: Final = 1000  # each is a column of every row
 
 
 def save_numbers(folder: RunFolder, file: Path, *, as_json: bool) -> int:
-    """`write_numbers` to a file, which replaces an older one only when it is complete. Raises OSError."""
+    """`write_numbers` to a file, which replaces an older one only when it is complete. Raises OSError, ConfigError."""
     with (
         replacing(file) as partial,
         os.fdopen(open_for_writing(partial), "w", newline="", encoding="utf-8") as target,
@@ -35,7 +37,7 @@ def write_numbers(folder: RunFolder, target: TextIO, *, as_json: bool) -> int:
     as CSV, or as a JSON list of objects without what a row lacks.
 
     Steps that a resumed run repeats are there twice, in the order of `time`, in seconds since 1970. Memory does not
-    grow with the number of rows. Returns that number. Raises OSError.
+    grow with the number of rows. Returns that number. Raises OSError, and ConfigError for too many metrics.
     """
     metrics = _metrics_of(folder)
     columns = [*COLUMNS, *(f"{part}_{printable(name)}" for name in metrics for part in _SETS)]
@@ -82,6 +84,12 @@ def _metrics_of(folder: RunFolder) -> list[str]:
             measured = event.get("metrics")
             if event.get("type") == "validation" and isinstance(measured, dict):
                 names |= dict.fromkeys(map(str, measured))
+                if len(names) > _MOST_METRICS:
+                    raise ConfigError(
+                        f"{printable(folder.events_file)} has validations with more than {_MOST_METRICS} different "
+                        "metrics, each a column of a table",
+                        "No run of Tandem measures so many; is the file damaged?",
+                    )
     return list(names)
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 PEAK_SHARE: Final = "peak_percent"  # of the FLOPs that the device was measured to do at most
 _MOST_STEPS: Final = 10**6  # of a report: the run folder may hold any number
+MOST_METRICS: Final = 40  # of a rank
 _STEP_TIME_ENDING: Final = "_s"
 _RATE_ENDING: Final = ("_per_s", "_mb_s")
 
@@ -34,7 +35,9 @@ class MetricSummary:
 
 
 def add_reading(summaries: dict[str, MetricSummary], name: str, value: float, steps: int) -> None:
-    """Add a metric of a report that covers so many steps."""
+    """Add a metric of a report that covers so many steps, unless a rank has more metrics than any run reports."""
+    if name not in summaries and len(summaries) >= MOST_METRICS:
+        return
     is_step_time = name.endswith(_STEP_TIME_ENDING) and not name.endswith(_RATE_ENDING)
     summaries.setdefault(name, MetricSummary()).add(value, min(max(1, steps), _MOST_STEPS) if is_step_time else 1)
 

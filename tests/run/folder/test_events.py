@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from modules.run import EventLog, EventReader, read_events
+from modules.run.folder.event_reader import parse_events
 
 ROOT = Path(__file__).parents[3]
 
@@ -191,6 +192,13 @@ def test_reader_skips_invalid_lines(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.write(b'ep","step":3}\n')
     assert [event["step"] for event in reader.new()] == [3]
+
+
+def test_events_nested_too_deeply_for_their_readers_are_none() -> None:
+    deep = {depth: b'{"type":"step","a":' + b"[" * depth + b"]" * depth + b"}\n" for depth in (9, 63, 64, 900)}
+    assert len(list(parse_events(b"".join(deep.values())))) == 2
+    wide = b'{"type":"ranks","ranks":[' + b",".join([b'{"rank":1}'] * 100) + b"]}\n"
+    assert len(list(parse_events(wide))) == 1
 
 
 def test_reader_detects_a_replaced_file(tmp_path: Path) -> None:

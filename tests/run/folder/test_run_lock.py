@@ -13,7 +13,7 @@ from modules import ROOT
 from modules.config import ResumeError, TrainConfig
 from modules.run import RunFolder
 from modules.run.folder.resume import folder_to_resume, newest_run
-from modules.run.folder.run_lock import training_has_ended, training_lock
+from modules.run.folder.run_lock import file_lock, is_training, training_has_ended, training_lock
 from modules.run.supervise.supervisor import Supervisor
 
 HOLDER = """
@@ -96,3 +96,16 @@ def test_half_written_files_of_a_killed_run_are_removed(tmp_path: Path) -> None:
     with training_lock(folder):
         assert not of_dead.exists()
         assert of_living.exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a process of Windows releases only what it has locked itself")
+def test_a_link_in_a_foreign_run_releases_no_lock_of_this_process(tmp_path: Path) -> None:
+    """A process loses its lock of a file once it closes the file, by whatever name it has opened it."""
+    folder, own = RunFolder(tmp_path / "x"), tmp_path / "runner.lock"
+    folder.make_directories()
+    (folder.log_dir / "training.lock").symlink_to(own)
+    lock = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'a'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    with file_lock(own) as is_mine:
+        assert (is_mine, is_training(folder)) == (True, False)
+        other = subprocess.run([sys.executable, "-S", "-c", lock, str(own)], capture_output=True, text=True)
+    assert "BlockingIOError" in other.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import socket
 import subprocess
@@ -182,6 +183,22 @@ def test_an_endless_answer_is_cut(server: SshServer, tmp_path: Path) -> None:
     (tmp_path / "python").write_text("#!/bin/sh\nexec yes\n")
     with pytest.raises(HostError, match=r"prints more than 64 KiB before Tandem answers.*~/\.bashrc"):
         run_there(changed(talker, port=server.port), [])
+
+
+@pytest.mark.slow
+def test_what_outlives_ssh_is_not_waited_for(server: SshServer, host: Host, tmp_path: Path) -> None:
+    """Such as the child of a ProxyCommand, which keeps the output of ssh open."""
+    proxy = tmp_path / "proxy"
+    proxy.write_text(f"#!/bin/sh\n(sleep 9; : > {tmp_path}/ended) >&2 &\necho no network >&2\nexit 1\n")
+    proxy.chmod(0o755)
+    own = tmp_path / "ssh"
+    own.write_text(f'#!/bin/sh\nexec {server.place}/bin/ssh -o ProxyCommand={proxy} "$@"\n')
+    own.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PATH", f"{tmp_path}{os.pathsep}{server.path}")
+        code, said = run_there(host, [])
+    assert (code, "no network" in said) == (255, True)
+    assert not (tmp_path / "ended").exists()
 
 
 def test_a_title_before_the_answer() -> None:

@@ -184,7 +184,9 @@ def test_a_machine_reports_failures_of_its_own_ranks_only(images: Path) -> None:
         harness.server.wait(20)
         harness.server.start([1, 2], 5555)
         session.expect("start")
-        session.send("stopping", by="Ctrl-C\x1b[2J", reason="a reason of its own")
+        for _ in range(3):
+            session.send("stopping", by="Ctrl-C\x1b[2J", reason="a reason of its own")
+            session.send("asking")
         session.send("failure", rank=2, **failure)
         session.send("failure", rank=0, **failure)
         harness.wait_for("violates the protocol", "a failure of rank 0, which is not its own")
@@ -193,6 +195,7 @@ def test_a_machine_reports_failures_of_its_own_ranks_only(images: Path) -> None:
     ((stop, reason),) = stops
     assert stop.startswith("beta (127.0.0.1) was stopped by Ctrl-C\\x1b[2J there, so the whole run stops")
     assert reason == "terminated"
+    assert sum("asks its user for permission" in line for line in harness.said) == 1, "it cannot fill the log"
     own, lost = recorded
     assert (own.rank, own.host, own.message) == (2, "beta", "m\\x1b[2J"), "the host is the one that it joined as"
     assert (lost.rank, lost.kind, lost.host) == (1, "machine_lost", "beta")

@@ -337,7 +337,7 @@ def test_a_run_that_somebody_stops_is_no_failure(
 ) -> None:
     queue = RunQueue(tmp_path)
     entry = Entry(number=1, name="x", devices=None, added=1.0, started=100.0, state="running")
-    queue.edit(lambda found: found.replaced([entry]))
+    queue.edit(lambda found: found.model_copy(update={"entries": [entry], "next_number": 2}))
     folder = queue.run_folder(entry)
     folder.make_directories()
     event = {"t": 101.0, "type": "finished", "reason": reason, "exit_code": code}
@@ -350,6 +350,19 @@ def test_a_run_that_somebody_stops_is_no_failure(
     assert "exit code" not in said
     queue.retry(1)
     assert numbers(queue) == [1]
+
+
+def test_a_run_folder_that_cannot_be_used_fails_its_entry_alone(tmp_path: Path) -> None:
+    queue = RunQueue(tmp_path / "runs")
+    for name in ("one", "two"):
+        entry = queue.add(config_in(tmp_path, run_name=name))
+        queue.edit(lambda found, entry=entry: found.with_entry(entry.changed(started=1.0)))  # type: ignore[misc]
+        folder = queue.run_folder(entry).path
+        folder.mkdir()
+        (folder / "commands").touch()
+    assert QueueRunner(queue, print).run() == 3
+    assert [entry.state for entry in queue.read().entries] == ["failed", "failed"]
+    assert "commands: File exists" in queue.read().entry(1).reason
 
 
 def _entry(**changes: object) -> dict[str, object]:
@@ -367,6 +380,7 @@ def _entry(**changes: object) -> dict[str, object]:
         ([_entry(hosts=["-oProxyCommand=x"])], "no valid name of a machine"),
         ([_entry(added=1e300)], "added"),
         ([_entry(), _entry()], "two entries have the same number"),
+        ([_entry(number=5000)], "next_number is not above those of all entries"),
         ([_entry(number=n) for n in range(1, 2100)], "entries"),
         ("x", "entries"),
     ],
@@ -385,6 +399,13 @@ def test_a_file_from_elsewhere(entries: object, fault: str, tmp_path: Path, caps
         assert fault in said
         assert "Traceback" not in said
     assert file.read_bytes() == before, "nothing is lost"
+
+
+def test_a_queue_whose_numbers_are_used_up(tmp_path: Path) -> None:
+    queue = RunQueue(tmp_path / "runs")
+    queue.edit(lambda found: found.model_copy(update={"next_number": 2**31 - 1}))
+    with pytest.raises(ConfigError, match=r"queue\.json is wrong in 'next_number'.*Nothing was changed"):
+        queue.add(config_in(tmp_path))
 
 
 def test_an_entry_is_named_by_its_number_or_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
