@@ -103,7 +103,7 @@ class FlowTransformer(DiffusionFamily):
         self._text_pipeline: Any = None  # the text encoders, while they are needed
         self.denoising_loss = DenoisingLoss(FlowMatching(options.loss_weighting), options.loss, options.huber_delta)
         self.masked = config.masked_training
-        self.caption_dropout = config.caption_dropout
+        self.drops_captions = config.drops_captions
         self.mask_weights = (config.unmasked_weight, config.normalize_masked_area_loss)
         self.freeze_unused(components.transformer)
         self.model = TransformerModel(components.transformer)
@@ -239,7 +239,7 @@ class FlowTransformer(DiffusionFamily):
 
     @cached_property
     def sample_transform(self) -> FlowSampleTransform:  # type: ignore[override]  # encoded when it is first needed
-        empty = self.encodes_captions and self.caption_dropout > 0
+        empty = self.encodes_captions and self.drops_captions
         return FlowSampleTransform(
             options=self.options,
             space=self.space,

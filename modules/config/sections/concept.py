@@ -132,6 +132,24 @@ class Concept(Section):
         "that should follow it.",
         resume="warn",
     )
+    caption_dropout: float | None = setting(
+        None,
+        title="Caption dropout of this concept",
+        help="Probability of training on an image of this folder without its caption. Empty: as set for all images.",
+        empty="as set for all images",
+        advanced=True,
+        ge=0,
+        le=1,
+        resume="warn",
+    )
+    wildcards: bool = setting(
+        False,
+        title="Choices in captions",
+        help="Of {a red|a blue|no} in a caption, one is drawn each time; validation uses the first. {{ and }} are "
+        "braces. Texts are then encoded in every step, not cached.",
+        advanced=True,
+        resume="warn",
+    )
     tag_shuffle: bool = setting(
         False,
         title="Shuffle tags",
@@ -157,6 +175,15 @@ class Concept(Section):
         le=1000,
         resume="warn",
     )
+    keep_separator: str = setting(
+        "",
+        title="Keep tags before",
+        help="In captions with this text, such as |||, the tags before it keep their place instead of the first ones, "
+        "and so do those after a second one. The text itself is left out. Empty: none.",
+        empty="none",
+        advanced=True,
+        resume="warn",
+    )
     tag_dropout: float = setting(
         0.0,
         title="Tag dropout",
@@ -165,6 +192,25 @@ class Concept(Section):
         advanced=True,
         ge=0,
         le=1,
+        resume="warn",
+    )
+    kept_tags: str = setting(
+        "",
+        title="Tags never dropped",
+        help="Tags that tag dropout spares wherever they are, with the tag separator between them, in any case.",
+        empty="none",
+        depends_on="tag_dropout",
+        advanced=True,
+        resume="warn",
+    )
+    dropped_tags: str = setting(
+        "",
+        title="Only tags dropped",
+        help="Tag dropout drops these tags alone, with the tag separator between them; with the probability 1 it "
+        "always leaves them out. Empty: it drops any.",
+        empty="any",
+        depends_on="tag_dropout",
+        advanced=True,
         resume="warn",
     )
     horizontal_flip: bool = setting(

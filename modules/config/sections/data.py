@@ -182,6 +182,11 @@ class DataSettings(Section):
         le=256,
     )
 
+    @property
+    def drops_captions(self) -> bool:
+        """Whether some sample may be trained on without its caption."""
+        return self.caption_dropout > 0 or any(each.enabled and each.caption_dropout for each in self.concepts)
+
 
 def unsupported_resolution(resolution: object, family: str, step: int) -> list[tuple[str, str]]:
     """For a resolution that is not a multiple of the family's `step`: the field and the rest of the sentence."""

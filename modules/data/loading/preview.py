@@ -20,8 +20,8 @@ from torch import Tensor
 from modules.config import Concept, ConfigError, TandemError, TrainConfig, effective_batch, validate
 from modules.data.batch import Example
 from modules.data.cache.crops import Crop, compute_crops, count_views, split_view
+from modules.data.captions import augment_caption
 from modules.data.index.build import build_index
-from modules.data.loading.loader import augment_caption
 from modules.data.loading.on_the_fly import OnTheFlyExamples, UnreadableImage
 from modules.data.loading.order import Order, make_order
 from modules.data.rng import SampleRng

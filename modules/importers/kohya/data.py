@@ -87,7 +87,7 @@ def subset_table(has_captions: bool) -> Table:
                 "caption_source, caption_extension, prompt_prefix", captions,
                 "class_tokens are the caption of images without a caption file",
             ),
-            Rule("enable_wildcard", "caption_lines", False, lines),
+            CombinedRule({"enable_wildcard": False}, "caption_lines, wildcards", lines),
             Rule("shuffle_caption", "tag_shuffle", False, boolean),
             Rule("caption_separator", "tag_delimiter", ",", separator),
             CombinedRule(
@@ -97,12 +97,12 @@ def subset_table(has_captions: bool) -> Table:
                     "caption_tag_dropout_rate": 0.0,
                 },
             ),
+            Rule("keep_tokens_separator", "keep_separator", "", text, optional=True),
             Rule("caption_tag_dropout_rate", "tag_dropout", 0.0, number),
             Rule("flip_aug", "horizontal_flip", False, boolean),
             Rule("random_crop", "crop_jitter", False, boolean),
         ),
         unsupported=(
-            Unsupported("keep_tokens_separator", "set keep_tags to their number"),
             Unsupported("secondary_separator", "Tandem has one tag_delimiter"),
             Unsupported("caption_suffix", "Tandem has prompt_prefix only"),
             Unsupported("caption_dropout_every_n_epochs", "caption_dropout drops them at random", default=0),

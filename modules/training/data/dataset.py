@@ -17,6 +17,7 @@ from modules.config import ConfigError, TrainConfig
 from modules.data.archives.cifar import is_archive, unpack, unpacked_concept
 from modules.data.cache.cache import Cache
 from modules.data.cache.encode_batches import EncodeBatches, encode_batch_size
+from modules.data.captions import plain_caption
 from modules.data.index.build import build_index
 from modules.data.index.index import Index, index_path, load_index
 from modules.data.index.problems import Problem, write_problems
@@ -293,8 +294,8 @@ def _report_dataset(
     report.data(summary.lines(), [asdict(concept) for concept in summary.concepts[:_CONCEPTS_IN_EVENT]])
     for warning in missing_data(config, index) if ranks.rank == 0 else ():
         report.warning(warning)
-    prefixes = [config.concepts[number].prompt_prefix for number in index.concept]
-    captions = [prefix + caption for row, prefix in enumerate(prefixes) for caption in index.captions(row)]
+    concepts = [config.concepts[number] for number in index.concept]
+    captions = [plain_caption(caption, each) for row, each in enumerate(concepts) for caption in index.captions(row)]
     for warning in family.prompt_warnings(captions):
         report.warning(warning)
     if config.method == "embedding" and not any(config.embedding_token in caption for caption in captions):
