@@ -58,7 +58,7 @@ def _captions(config: TrainConfig, index: Index) -> Iterator[str]:
             others.append(f"the folder {folder} beside it (give the concept the folder that holds both)")
         if others:
             example = printable(index.captions(int(rows[0]))[0], 100)
-            parquet = " Parquet is not read: Tandem does without pyarrow; write metadata.jsonl." * (".parquet" in found)
+            parquet = " metadata.parquet is read, with pyarrow; other .parquet files are not." * (".parquet" in found)
             yield (
                 f"No image in {printable(root, 200)} has a caption, so the file names are the captions, such as "
                 f"{example!r}; not used: {', '.join(others)}.{parquet} docs/data.md lists what is read; "

@@ -12,7 +12,7 @@ from modules.config.section import Section, broken_rules, setting
 # The files in a concept's folder that Tandem reads.
 _JPEG: Final = (".jpg", ".jpeg", ".jfif", ".jpe", ".pjpeg", ".pjp", ".jpg_large")  # as browsers name them, too
 IMAGE_SUFFIXES: Final = frozenset({*_JPEG, ".png", ".webp", ".bmp"})
-METADATA_SUFFIXES: Final = frozenset({".csv", ".jsonl"})
+METADATA_SUFFIXES: Final = frozenset({".csv", ".jsonl", ".parquet"})
 CaptionLines: TypeAlias = Literal["random", "first", "whole"]
 _SUFFIX: Final = re.compile(r"(\.[\w+-]+)+")
 
@@ -89,9 +89,9 @@ class Concept(Section):
         title="Caption source",
         titles={"auto": "Automatic", "txt": ".txt file"},
         help="txt: a text file next to each image with the same name. file_name or folder_name: that name is the "
-        "caption. metadata: files with captions of many images, such as metadata.jsonl, metadata.csv or captions.txt, "
-        "or records (NAME.json). label: their column `label` or `class`, for image classifiers. none: no captions. "
-        "auto: the first of an image's entry in metadata.jsonl or metadata.csv, its text file, its record and its "
+        "caption. metadata: files with captions of many images, such as metadata.jsonl, .csv or .parquet or "
+        "captions.txt, or records (NAME.json). label: their column `label` or `class`, for image classifiers. none: no "
+        "captions. auto: the first of an image's entry in a metadata file, its text file, its record and its "
         "entry in another list; the file name only if the folder has none of these. With auto, image classifiers take "
         "the label, or without metadata the folder's name.",
         resume="warn",

@@ -9,6 +9,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -22,7 +23,7 @@ from modules.data.index.problems import Problem
 from modules.files import FileFault, open_regular, whole_path
 from modules.files.images import SIGNATURE_BYTES, has_image_signature
 
-METADATA_NAMES = ("metadata.csv", "metadata.jsonl")  # if both name an image, the later one wins
+METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # if several name an image, the last one wins
 LIST_NAMES: Final = frozenset(
     {"metadata.json", "metadata.tsv", *(f"captions{each}" for each in (".csv", ".json", ".jsonl", ".tsv", ".txt"))}
 )
@@ -166,6 +167,11 @@ def _scan_folder(
             images.append((name, stem))
         elif _is_folder(entry):
             _add_folder(scan, entry, prefix + name, subfolders)
+        elif name == METADATA_NAMES[-1] and find_spec("pyarrow") is None:
+            scan.problems.append(
+                Problem(entry.path, "not read: it needs pyarrow: .venv/bin/python -m pip install pyarrow")
+            )
+            scan.other_files[suffix] += 1
         elif name in METADATA_NAMES:
             scan.metadata.append((prefix + name, _stamp(entry)))
             scan.other_files[suffix] += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,31 @@ class Found:
             self.index.relative_path(row): Path(self.index.mask(row, "-masklabel.png")).relative_to(root).as_posix()
             for row in rows
         }
+
+
+def test_metadata_in_parquet(folder: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    import pyarrow
+
+    columns = {"file_name": ["a.png", "gone.png"], "note": ["x", "y"], "image": [b"\xff", b"\0"]}
+    parquet.write_table(pyarrow.table({**columns, "text": ["a cat", "a dog"]}), folder / "metadata.parquet")
+    found = Found(folder)
+    assert found.captions == {"a.png": ("a cat",), "b.png": ("",)}
+    assert "1 from metadata.parquet" in found.text
+    assert any("1 entry names no image" in each for each in found.warnings)
+    assert Found(folder, caption_column="note").captions["a.png"] == ("x",)
+    parquet.write_table(pyarrow.table(columns), folder / "metadata.parquet")
+    assert any("it lacks one of the columns text, caption" in each.what for each in Found(folder).index.problems())
+    (folder / "metadata.parquet").write_bytes(b"PAR1 and no more")
+    assert any("cannot be read as parquet" in each.what for each in Found(folder).index.problems())
+
+
+@pytest.mark.skipif(find_spec("pyarrow") is not None, reason="pyarrow is installed")
+def test_parquet_without_pyarrow_is_named(folder: Path) -> None:
+    (folder / "metadata.parquet").write_bytes(b"PAR1")
+    found = Found(folder)
+    assert any("pip install pyarrow" in each.what for each in found.index.problems())
+    assert any("metadata.parquet is read, with pyarrow" in each for each in found.warnings)
 
 
 def summarized(index: Index, config: Any) -> ConceptSummary:
