@@ -50,7 +50,10 @@ class Section(FormSection):
     item_cards = (
         Card(
             "This concept",
-            ("path", "name", "enabled", "kind", "repeats", "prior", "loss_weight", "include_subfolders"),
+            (
+                *("path", "name", "enabled", "kind", "repeats", "prior", "loss_weight"),
+                *("include_subfolders", "folder_repeats"),
+            ),
             1,
         ),
         Card(

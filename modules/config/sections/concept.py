@@ -84,6 +84,15 @@ class Concept(Section):
         help="Also use the images in subfolders of this folder.",
         resume="warn",
     )
+    folder_repeats: bool = setting(
+        True,
+        title="Repeats from folder names",
+        help="If all images are in subfolders named as kohya's scripts want them, such as 10_sks dog, each comes 10 "
+        "times per epoch, times the repeats above, and sks dog is its caption where the subfolder has no texts.",
+        depends_on="include_subfolders",
+        advanced=True,
+        resume="warn",
+    )
     caption_source: Literal["auto", "txt", "file_name", "folder_name", "metadata", "label", "none"] = setting(
         "auto",
         title="Caption source",

@@ -144,7 +144,7 @@ def _buckets(parts: Components) -> list[BucketCount]:
     for concept, bucket in zip(
         *(column[~index.validation].tolist() for column in (index.concept, index.bucket)), strict=True
     ):
-        counts[bucket] += parts.config.concepts[concept].repeats
+        counts[bucket] += parts.data.concepts[concept].repeats
     return [
         BucketCount(index.buckets[bucket].width, index.buckets[bucket].height, round(count))
         for bucket, count in sorted(counts.items())
@@ -163,21 +163,21 @@ def _aspect_error(index: Index | None) -> float:
 
 
 def _folders(parts: Components) -> list[ImageFolder]:
-    index, config = parts.data.index, parts.config
+    index, concepts = parts.data.index, parts.data.concepts
     if index is None:
         return []
     counts = Counter(int(concept) for concept in index.concept)
-    tags: dict[int, Counter[str]] = {number: Counter() for number in range(len(config.concepts))}
-    for row, number in enumerate(index.concept if config.metadata_dataset else ()):
-        delimiter = config.concepts[int(number)].tag_delimiter
+    tags: dict[int, Counter[str]] = {number: Counter() for number in range(len(concepts))}
+    for row, number in enumerate(index.concept if parts.config.metadata_dataset else ()):
+        delimiter = concepts[int(number)].tag_delimiter
         for caption in index.captions(row):
             tags[int(number)].update(tag.strip() for tag in caption.split(delimiter) if tag.strip())
     return [
         ImageFolder(
             name=PurePath(root).name,
             images=counts[number],
-            repeats=config.concepts[number].repeats,
-            prior=config.concepts[number].prior,
+            repeats=concepts[number].repeats,
+            prior=concepts[number].prior,
             tags=dict(tags[number].most_common()),
         )
         for number, root in enumerate(index.header.roots)

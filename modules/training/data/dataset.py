@@ -13,12 +13,13 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from modules.config import ConfigError, TrainConfig
+from modules.config import Concept, ConfigError, TrainConfig
 from modules.data.archives.cifar import is_archive, unpack, unpacked_concept
 from modules.data.cache.cache import Cache
 from modules.data.cache.encode_batches import EncodeBatches, encode_batch_size
 from modules.data.captions import plain_caption
 from modules.data.index.build import build_index
+from modules.data.index.expand import expand_concepts
 from modules.data.index.index import Index, index_path, load_index
 from modules.data.index.problems import Problem, write_problems
 from modules.data.index.scan import concept_root
@@ -56,6 +57,7 @@ class Dataset:
 
     index: Index | None  # of the images; None, as `examples`, for a family that brings its own data sets
     examples: Examples | None
+    concepts: tuple[Concept, ...]  # as the index counts them
     order: Order
     loader: Loader
     validation: list[StepSamples]
@@ -119,7 +121,7 @@ def prepare_dataset(
         for test in (False, True)
     )
     unreadable = UnreadableImages(len(index), ranks, report, problems_file, problems)
-    return Dataset(index, examples, order, loader, validation, test, unreadable)
+    return Dataset(index, examples, config.concepts, order, loader, validation, test, unreadable)
 
 
 def validation_step_size(config: TrainConfig, ranks: RankGroup, global_batch_size: int) -> int:
@@ -170,7 +172,8 @@ def cache_fingerprint(family: Family, precision: Precision) -> str:
 def resolve_data(
     config: TrainConfig, kind: type[Family], ranks: RankGroup, report: Report, check_stop: Callable[[], None]
 ) -> TrainConfig:
-    """What the family and its data are prepared with: archives are unpacked, and classes are found if it learns them.
+    """What the family and its data are prepared with: archives are unpacked, folders of kohya's become concepts, and
+    classes are found if it learns them.
 
     Called by every rank. Raises DataError if an archive is damaged, or not each image has one class.
     """
@@ -179,7 +182,7 @@ def resolve_data(
     progress = ProgressReport(report, check_stop)
     config = _unpack_archives(config, ranks, progress)
     if not kind.learns_classes:
-        return config
+        return expand_concepts(config)
     config = label_concepts(config)
     groups = ranks.shared_folder_groups("cache_dir", Path(config.cache_dir))
     return with_classes(config, update_index(config, kind, groups, ranks, progress))
