@@ -94,6 +94,8 @@ class ConceptSummary:
                 f"{count_of(found.conditioning, 'conditioning image')}, such as {found.conditioning_example}: not "
                 "trained on, and no masks; a folder called masks would hold masks"
             )
+        if found.lost_masks:
+            yield f"{count_of(found.lost_masks, 'mask')} of no image, such as {found.lost_mask_example}"
         if found.orphans:
             yield f"{count_of(found.orphans, 'text')} of no image, such as {found.orphan_example}"
         if self.passed_over:

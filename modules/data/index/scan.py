@@ -62,6 +62,7 @@ class FolderScan:
     other_files: Counter[str] = field(default_factory=Counter)  # suffix -> number of files that are not images
     masks: int = 0
     mask_example: str = ""
+    lost_masks: list[str] = field(default_factory=list)  # relative paths of masks whose image is missing
 
     @property
     def stamps(self) -> NDArray[np.int64]:
@@ -152,6 +153,7 @@ def _scan_folder(
     subfolders: list[tuple[str, str, os.stat_result]] = []
     images: list[tuple[str, str]] = []  # name, and the name without its suffix
     texts: list[str] = []
+    masks: list[str] = []  # by their suffix
     mask_suffix = concept.mask_suffix
     text_suffixes = {
         ".txt",
@@ -177,6 +179,7 @@ def _scan_folder(
             scan.other_files[suffix] += 1
         elif name.endswith(mask_suffix):
             scan.add_mask(prefix + name)
+            masks.append(name)
         elif (not suffix or _IMAGE_AND_MORE.match(suffix)) and _is_image(entry.path):
             images.append((name, stem or name))
         else:
@@ -193,6 +196,8 @@ def _scan_folder(
         images = [each for each in images if each[0] not in names]
         for name in sorted(names):
             scan.add_mask(prefix + name)
+    stems = {stem for _, stem in images}
+    scan.lost_masks += [prefix + name for name in masks if name.removesuffix(mask_suffix) not in stems]
     captions = _captions_of(scan, prefix, images, texts, found)
     for name, stem in images:
         mask = (found.get(stem + mask_suffix) or beside.get(stem)) if with_masks else None
@@ -259,20 +264,27 @@ def _with_lower_suffix(name: str) -> str:
 
 
 def _pair_masks(scan: FolderScan, with_masks: bool) -> None:
-    """Images in folders such as masks/ that have the name of another image are its masks, and no images themselves."""
+    """Images in folders such as masks/ that have the name of another image are its masks, and no images themselves;
+    with masks, those in folders such as conditioning/, too, as kohya's scripts have it."""
     rows = {row: path for row, path in enumerate(map(os.fsdecode, scan.paths)) if _in_folder(path, _MASKS_AND_MORE)}
     if not rows:
         return
     images = _by_pair(path for row, path in enumerate(map(os.fsdecode, scan.paths)) if row not in rows)
     numbers = {path: row for row, path in enumerate(scan.paths)}
     stamps, dropped = scan.stamps, set[int]()
-    for row, path in rows.items():
-        owners = images.get(_pair(path), [])
+    owned = {row: images[_pair(path)] for row, path in rows.items() if _pair(path) in images}
+    holds_masks = any(_in_folder(rows[row], MASK_FOLDERS) for row in owned)
+    # Masks first: a conditioning image counts as one only where there is no other.
+    for row, path in sorted(rows.items(), key=lambda each: _in_folder(each[1], CONDITIONING_FOLDERS)):
+        owners = owned.get(row, [])
+        if not owners and holds_masks and _in_folder(path, MASK_FOLDERS):
+            scan.lost_masks.append(path)
+            dropped.add(row)
         dropped.update([row] if owners else [])
-        if owners and _in_folder(path, CONDITIONING_FOLDERS):
+        if owners and _in_folder(path, CONDITIONING_FOLDERS) and not with_masks:
             scan.conditioning.append(path)
             continue
-        if owners:
+        if owners or row in dropped:
             scan.add_mask(path)
         for owner in owners if with_masks else ():
             number = numbers[os.fsencode(owner)]

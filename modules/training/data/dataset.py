@@ -26,7 +26,7 @@ from modules.data.index.scan import concept_root
 from modules.data.loading.loader import Examples, Loader, make_loader
 from modules.data.loading.on_the_fly import OnTheFlyExamples, file_hashes
 from modules.data.loading.order import Order, StepSamples, make_order, validation_steps
-from modules.data.missing import missing_data
+from modules.data.missing import check_not_empty, missing_data
 from modules.data.summary import summarize_dataset
 from modules.distributed import RankGroup, SharedFolderGroups
 from modules.families._family import Family
@@ -89,6 +89,7 @@ def prepare_dataset(
     report_unshared_cache(groups, ranks, report)
 
     index = update_index(config, type(family), groups, ranks, progress)
+    check_not_empty(config, index)
     check_sizes(config, family.longest_side(), index)
     precision.benchmark_convolutions(len(index.buckets))
     examples: Examples
