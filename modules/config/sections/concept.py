@@ -11,7 +11,8 @@ from modules.config.section import Section, broken_rules, setting
 
 # The files in a concept's folder that Tandem reads.
 _JPEG: Final = (".jpg", ".jpeg", ".jfif", ".jpe", ".pjpeg", ".pjp", ".jpg_large")  # as browsers name them, too
-IMAGE_SUFFIXES: Final = frozenset({*_JPEG, ".png", ".webp", ".bmp"})
+_BY_PLUGINS: Final = (".heic", ".heif", ".hif", ".jxl")  # of Pillow: modules/files/images.py
+IMAGE_SUFFIXES: Final = frozenset({*_JPEG, ".png", ".webp", ".bmp", ".avif", ".tif", ".tiff", *_BY_PLUGINS})
 METADATA_SUFFIXES: Final = frozenset({".csv", ".jsonl", ".parquet"})
 CaptionLines: TypeAlias = Literal["random", "first", "whole"]
 _SUFFIX: Final = re.compile(r"(\.[\w+-]+)+")

@@ -34,7 +34,9 @@ _CAPTION_FOLDERS: Final = frozenset({"caption", "captions", "text", "texts", "tx
 _IMAGE_FOLDERS: Final = frozenset({"image", "images", "img", "imgs"})
 _MASKS_AND_MORE: Final = MASK_FOLDERS | CONDITIONING_FOLDERS
 _PAIRED_FOLDERS: Final = _MASKS_AND_MORE | _CAPTION_FOLDERS | _IMAGE_FOLDERS
-_IMAGE_AND_MORE: Final = re.compile(r"\.(jpe?g|png|webp|bmp)[^a-z0-9.]")  # as in URLs: .jpg?width=1024, .jpg!d
+_IMAGE_AND_MORE: Final = re.compile(
+    r"\.(jpe?g|png|webp|bmp|avif|tiff?|hei[cf]|jxl)[^a-z0-9.]"
+)  # as in URLs: .jpg?width=1024, .jpg!d
 _NEIGHBOURS = 1000  # images that a metadata file may lie beside, if it is a link
 Stamp: TypeAlias = tuple[int, int]  # size in bytes, mtime in ns
 NO_FILE: Stamp = (-1, -1)

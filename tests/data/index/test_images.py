@@ -6,6 +6,7 @@ import io
 import os
 import struct
 import zlib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageCms, UnidentifiedImageError
 
 from modules.config import Concept
 from modules.data.cache.crops import Crop, compute_crops, count_views, crop_example, split_view
@@ -21,13 +22,104 @@ from modules.data.index.buckets import Bucket, assign_buckets, make_buckets
 from modules.data.index.images import IMAGE_ERRORS, decode_image, decode_mask, describe_image_error, read_image_size
 from modules.data.summary import DatasetSummary
 from modules.files import FileFault
-from modules.files.images import small_rgb
+from modules.files.images import SIGNATURE_BYTES, has_image_signature, small_rgb
 
 
 def encoded(image: Image.Image, suffix: str = "PNG", **options: object) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, suffix, **options)
     return buffer.getvalue()
+
+
+PLUGINS = {"HEIF": "pillow_heif", "JXL": "pillow_jxl"}
+
+
+def need_plugin(image_format: str) -> None:
+    if image_format in PLUGINS:
+        plugin = pytest.importorskip(PLUGINS[image_format], reason="the extra `images` is not installed")
+        if image_format == "HEIF":
+            plugin.register_heif_opener()
+
+
+HEADS = {"HEIF": b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "JXL": b"\0\0\0\x0cJXL \r\n\x87\n"}
+
+
+@pytest.mark.parametrize("image_format", PLUGINS)
+def test_a_plugin_that_is_missing_is_named(image_format: str) -> None:
+    if find_spec(PLUGINS[image_format]):
+        pytest.skip("it is installed")
+    with pytest.raises(FileFault, match=f"is {image_format}, which needs .*pip install pillow-"):
+        decode_image(HEADS[image_format], (4, 4), (4, 4))
+
+
+@pytest.mark.parametrize("image_format", ["PNG", "JPEG", "WEBP", "BMP", "AVIF", "TIFF", "HEIF", "JXL"])
+def test_formats_are_known_by_their_content(image_format: str) -> None:
+    need_plugin(image_format)
+    data = encoded(Image.new("RGB", (16, 16), (200, 100, 50)), image_format)
+    assert has_image_signature(data[:SIGNATURE_BYTES])
+    colour = decode_image(data, (16, 16), (16, 16)).getpixel((8, 8))
+    assert np.abs(np.array(colour) - (200, 100, 50)).max() <= 8
+
+
+def test_what_is_no_picture_of_colours_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileFault, match="floating point"):
+        decode_image(encoded(Image.new("F", (4, 4)), "TIFF"), (4, 4), (4, 4))
+    with pytest.raises(FileFault, match=r"raw photo \(DNG\)"):
+        decode_image(encoded(Image.new("RGB", (4, 4)), "TIFF", tiffinfo={50706: b"\1\4\0\0"}), (4, 4), (4, 4))
+    broken = encoded(Image.new("RGB", (16, 16)), "AVIF")[:-9]
+    with pytest.raises(IMAGE_ERRORS):
+        decode_image(broken, (16, 16), (16, 16))
+
+
+ADOBE_COLORANTS = {b"rXYZ": (0.60974, 0.31111, 0.01947), b"gXYZ": (0.20528, 0.62567, 0.06087)}  # at D50
+ADOBE_COLORANTS[b"bXYZ"] = (0.14919, 0.06322, 0.74457)
+
+
+def adobe_rgb() -> tuple[bytes, Any]:
+    """Little CMS' sRGB profile with the primaries of Adobe RGB (1998); the matrix from its linear values to sRGB's."""
+    profile = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    theirs, ours = [], []
+    for name, colorant in ADOBE_COLORANTS.items():
+        entry = profile.index(name, 128)  # the table of tags: name, offset, size
+        start = struct.unpack_from(">I", profile, entry + 4)[0] + 8
+        ours.append(np.array(struct.unpack_from(">3i", profile, start)) / 65536)
+        theirs.append(np.array(colorant))
+        struct.pack_into(">3i", profile, start, *(round(each * 65536) for each in colorant))
+    text = "sRGB".encode("utf-16-be")
+    return bytes(profile).replace(text, "aRGB".encode("utf-16-be")), np.linalg.solve(
+        np.array(ours).T, np.array(theirs).T
+    )
+
+
+def linear(values: Any) -> Any:
+    return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+
+
+@pytest.mark.parametrize("image_format", ["PNG", "JPEG", "WEBP", "TIFF", "AVIF"])
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P"])
+def test_colour_profiles_become_srgb(image_format: str, mode: str) -> None:
+    if (image_format, mode) in {("JPEG", "RGBA"), ("JPEG", "P"), ("WEBP", "P"), ("AVIF", "P")}:
+        pytest.skip("there are none")
+    profile, matrix = adobe_rgb()
+    given = np.array([120, 200, 90])
+    image = Image.new("RGB", (16, 16), tuple(given.tolist())).convert(mode, palette=Image.Palette.ADAPTIVE)
+    options: dict[str, Any] = {"lossless": True} if image_format == "WEBP" else {}
+    found = decode_image(encoded(image, image_format, icc_profile=profile, **options), (16, 16), (8, 8)).getpixel(
+        (8, 8)
+    )
+    shown = linear(np.array(found) / 255)
+    assert np.abs(shown - (matrix @ linear(given / 255))).max() < 0.03
+    assert found[0] < given[0] - 20, "as the same numbers are a stronger green in Adobe RGB"  # type: ignore[index]
+    plain = decode_image(encoded(image, image_format, **options), (16, 16), (8, 8)).getpixel((8, 8))
+    assert np.abs(np.array(plain) - given).max() <= 8
+
+
+@pytest.mark.parametrize("profile", [b"no profile", b"\0" * 200, adobe_rgb()[0][:300]])
+def test_damaged_profiles_and_those_of_other_colours_are_ignored(profile: bytes) -> None:
+    red = encoded(Image.new("RGB", (4, 4), (200, 10, 10)), icc_profile=profile)
+    assert decode_image(red, (4, 4), (4, 4)).getpixel((0, 0)) == (200, 10, 10)
+    inks = encoded(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "JPEG", icc_profile=adobe_rgb()[0])
+    assert np.abs(np.array(decode_image(inks, (8, 8), (8, 8)).getpixel((4, 4))) - (255, 0, 0)).max() <= 3
 
 
 def test_every_mode_becomes_rgb_on_white() -> None:
@@ -46,7 +138,7 @@ def test_every_mode_becomes_rgb_on_white() -> None:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("suffix", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("suffix", ["JPEG", "PNG", "WEBP", "AVIF", "TIFF", "HEIF", "JXL"])
 def test_exif_orientation_is_applied(orientation: int, suffix: str, tmp_path: Path) -> None:
     upright = Image.new("RGB", (64, 32), "white")
     upright.paste((200, 0, 0), (0, 0, 32, 16))  # the upper left quarter is red
@@ -56,7 +148,8 @@ def test_exif_orientation_is_applied(orientation: int, suffix: str, tmp_path: Pa
         image = image.transpose(Image.Transpose(turn))
     exif = Image.Exif()
     exif[0x0112] = orientation
-    data = encoded(image, suffix, exif=exif)
+    need_plugin(suffix)
+    data = encoded(image, suffix, exif=exif.tobytes())
     (tmp_path / "x").write_bytes(data)
     assert read_image_size(str(tmp_path / "x")) == (64, 32)
     shown: Any = decode_image(data, (64, 32), (32, 16))
