@@ -52,7 +52,7 @@ class Section(FormSection):
             "This concept",
             (
                 *("path", "name", "enabled", "kind", "repeats", "prior", "loss_weight"),
-                *("include_subfolders", "folder_repeats"),
+                *("include_subfolders", "folder_repeats", "resolutions", "min_size"),
             ),
             1,
         ),
@@ -72,7 +72,14 @@ class Section(FormSection):
         Card("Augmentation", ("horizontal_flip", "crop_jitter", "color_jitter", "image_variations", "mask_suffix"), 1),
     )
     cards = (
-        Card(ALL_IMAGES, ("resolution", "aspect_ratio_bucketing", "validation_split", "caption_dropout"), 0),
+        Card(
+            ALL_IMAGES,
+            (
+                *("resolution", "aspect_ratio_bucketing", "no_upscale", "bucket_step", "largest_aspect"),
+                *("validation_split", "caption_dropout"),
+            ),
+            0,
+        ),
         Card("Masks", ("masked_training", "unmasked_weight", "normalize_masked_area_loss"), 0),
         Card("Cache", ("cache_dir", "cache_latents", "cache_only", "cache_batch_size"), 0),
         Card(

@@ -35,7 +35,7 @@ def missing_data(config: TrainConfig, index: Index) -> list[str]:
         *_captions(config, index),
         *(warning for summary in summaries for warning in caption_warnings(summary)),
         *_held_out(config, index),
-        *_seen_twice(index),
+        *_seen_twice(config, index),
         *(list(_same_files(index)) or _similar_files(index)),
     ]
 
@@ -89,7 +89,7 @@ def _held_out(config: TrainConfig, index: Index) -> Iterator[str]:
         )
 
 
-def _seen_twice(index: Index) -> Iterator[str]:
+def _seen_twice(config: TrainConfig, index: Index) -> Iterator[str]:
     """Images that two concepts share, because one's folder is or lies in that of the other."""
     real = [str(Path(root).resolve()) if root else "" for root in index.header.roots]
     pairs = [
@@ -97,6 +97,7 @@ def _seen_twice(index: Index) -> Iterator[str]:
         for number, one in enumerate(real)
         for other, another in enumerate(real)
         if number != other and one and another and Path(one).is_relative_to(another)
+        if one != another or config.concepts[number].resolutions == config.concepts[other].resolutions
     ]
     uses: dict[str, list[bool]] = {}  # of each place: whether it is held out, once for each concept
     for row in np.flatnonzero(np.isin(index.concept, sorted(set[int]().union(*pairs)))).tolist():

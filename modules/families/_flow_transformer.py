@@ -141,10 +141,10 @@ class FlowTransformer(DiffusionFamily):
         model: Any = cls.meta_model(config)
         with damage_refused(f"base_model: transformer/config.json of {config.base_model!r} cannot be used"):
             longest = None if model is None else cls.covered_side(model.transformer.config)
-        if longest is not None and config.resolution > longest:
+        if longest is not None and config.largest_resolution > longest:
             raise ConfigError(
-                f"resolution is {config.resolution}, but the positions of {config.base_model!r} cover {longest} pixels "
-                "along a side.",
+                f"resolution is {config.largest_resolution}, but the positions of {config.base_model!r} cover "
+                f"{longest} pixels along a side.",
                 f"Use at most {longest}, and less for images that are not square.",
             )
         if base.transformer is not None and model is not None:

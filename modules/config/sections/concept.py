@@ -94,6 +94,25 @@ class Concept(Section):
         advanced=True,
         resume="warn",
     )
+    resolutions: str = setting(
+        "",
+        title="Resolution of this concept",
+        help="The size that images of this folder are scaled to, instead of the one for all. With several, separated "
+        "by spaces, an epoch shows each image at each of them. Empty: as set for all images.",
+        empty="as set for all images",
+        advanced=True,
+        resume="warn",
+    )
+    min_size: int = setting(
+        0,
+        title="Smallest side",
+        help="Images with a shorter side than this are left out, and listed. 0: none.",
+        unit="pixels",
+        advanced=True,
+        ge=0,
+        le=8192,
+        resume="warn",
+    )
     caption_source: Literal["auto", "txt", "file_name", "folder_name", "metadata", "label", "none"] = setting(
         "auto",
         title="Caption source",
@@ -271,6 +290,18 @@ class Concept(Section):
     def caption_extensions(self) -> tuple[str, ...]:
         """The extensions of caption files, each with its dot, in order of preference."""
         return tuple(self.caption_extension.split())
+
+    @property
+    def resolution_list(self) -> tuple[int, ...]:
+        """The resolutions of its own, in pixels."""
+        return tuple(map(int, self.resolutions.split()))
+
+    @model_validator(mode="after")
+    def _check_resolutions(self) -> Self:
+        if not all(each.isascii() and each.isdigit() and 8 <= int(each) <= 8192 for each in self.resolutions.split()):
+            sentence = "give whole numbers from 8 to 8192, separated by spaces, for example 512 768"
+            raise broken_rules([("resolutions", f"is {self.resolutions!r}; {sentence}")])
+        return self
 
     @model_validator(mode="after")
     def _check_extensions(self) -> Self:

@@ -1,4 +1,5 @@
-"""Concepts that stand for several: a folder of kohya's folders `10_words`, whose images come 10 times per epoch."""
+"""Concepts that stand for several: a folder of kohya's folders `10_words`, whose images come 10 times per epoch, and
+one with several resolutions."""
 
 from __future__ import annotations
 
@@ -25,6 +26,17 @@ def expand_concepts(config: TrainConfig) -> TrainConfig:
 
 
 def parts(concept: Concept) -> tuple[Concept, ...]:
+    """The concept, or one for each of its folders and resolutions."""
+    if len(concept.resolution_list) < 2:
+        return _folders(concept)
+    sizes = [(each, {"resolutions": str(size)}) for size in concept.resolution_list for each in _folders(concept)]
+    return tuple(
+        each.model_copy(update={**changes, "name": f"{each.name or each.path} at {changes['resolutions']}"})
+        for each, changes in sizes
+    )
+
+
+def _folders(concept: Concept) -> tuple[Concept, ...]:
     """The concept, or one for each folder `10_words` if its folder holds images in such folders alone.
 
     Images without any text beside them get the words as their caption, as in kohya's sd-scripts.

@@ -236,7 +236,7 @@ def _fill_cache(
 ) -> Examples:
     """The ranks that share a cache folder (all of them, or only the first) encode what is missing from it."""
     cache = Cache(Path(config.cache_dir), fingerprint, index, config, family.encodes_captions)
-    size = encode_batch_size(config.cache_batch_size, config.resolution, family.device.type)
+    size = encode_batch_size(config.cache_batch_size, config.largest_resolution, family.device.type)
     batches: list[EncodeBatches] = []
 
     def find_missing() -> None:

@@ -16,9 +16,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageCms, UnidentifiedImageError
 
-from modules.config import Concept
+from modules.config import Concept, TrainConfig
 from modules.data.cache.crops import Crop, compute_crops, count_views, crop_example, split_view
-from modules.data.index.buckets import Bucket, assign_buckets, make_buckets
+from modules.data.index.buckets import Bucket, assign_buckets, bucket_images, make_buckets
 from modules.data.index.images import IMAGE_ERRORS, decode_image, decode_mask, describe_image_error, read_image_size
 from modules.data.summary import DatasetSummary
 from modules.files import FileFault
@@ -350,3 +350,35 @@ def test_an_empty_file_is_told_as_such(tmp_path: Path) -> None:
 def test_one_is_no_plural() -> None:
     summary = DatasetSummary(1, 0, {"64x64": 1}, 1, 1, 1, 1)
     assert summary.lines()[0] == "1 image, 1 problem (see problems.txt)"
+
+
+def test_sizes_of_images_that_are_not_enlarged() -> None:
+    sizes = np.array([(640, 480), (100, 80), (37, 500), (5, 5), (900, 100)], dtype=np.int32)  # width, height
+    concept = np.zeros(len(sizes), dtype=np.int32)
+
+    def found(**settings: object) -> list[str]:
+        config = TrainConfig.model_validate({"resolution": 256, "concepts": [{"path": "x"}], **settings})
+        buckets, numbers = bucket_images(config, 8, concept, sizes[:, 0], sizes[:, 1])
+        assert list(buckets) == sorted(set(buckets), key=lambda each: (each.width / each.height, each.width))
+        return [str(buckets[number]) for number in numbers]
+
+    assert found() == ["296x224", "288x232", "128x512", "256x256", "512x128"]
+    assert found(no_upscale=True) == ["296x224", "96x80", "32x144", "8x8", "400x96"]
+    assert found(no_upscale=True, aspect_ratio_bucketing=False) == ["256x256", "80x80", "32x32", "8x8", "96x96"]
+    assert found(bucket_step=64) == ["320x192", "256x256", "128x512", "256x256", "512x128"]
+    assert found(largest_aspect=1.5, bucket_step=12) == ["288x216", "288x240", "216x312", "264x264", "312x216"]
+
+
+def test_every_concept_has_the_buckets_of_its_resolution() -> None:
+    concepts = [
+        {"path": "a"},
+        {"path": "b", "resolutions": "128"},
+        {"path": "c", "enabled": False, "resolutions": "999"},
+    ]
+    config = TrainConfig.model_validate({"resolution": 256, "concepts": concepts})
+    side = np.array([300, 300, 300], dtype=np.int32)
+    buckets, numbers = bucket_images(config, 8, np.array([0, 1, 0], dtype=np.int32), side, side)
+    assert [str(buckets[number]) for number in numbers] == ["256x256", "128x128", "256x256"]
+    assert config.largest_resolution == 256
+    alone = config.model_copy(update={"concepts": ()})
+    assert bucket_images(alone, 8, np.zeros(3, dtype=np.int32), side, side)[0] == make_buckets(256, 8, True)

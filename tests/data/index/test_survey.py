@@ -10,9 +10,11 @@ from typing import cast
 
 import pytest
 
+from modules.data.index.build import build_index
 from modules.data.index.expand import expand_concepts
 from modules.data.index.survey import survey
 from modules.data.loading.count_steps import steps_per_epoch
+from modules.data.missing import missing_data
 from tests.data.helpers import config_for, write_image
 
 
@@ -129,3 +131,22 @@ def test_invalid_config_prints_one_sentence(text: str) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("survey: ")
     assert "Traceback" not in done.stderr
+
+
+def test_images_at_several_resolutions(folder: Path, tmp_path: Path) -> None:
+    config = config_for(folder, cache=tmp_path, resolutions="32 64", min_size=10, name="cats")
+    records = list(survey(config))
+    (piece,) = of_type(records, "pictures")
+    assert [(row[0], row[3]) for row in cast("list[list[object]]", piece["rows"])] == [
+        *(("a.png", "32x32"), ("b.png", "48x24"), ("copy.png", "32x32"))
+    ]
+    (concept,) = of_type(records, "concept")
+    lines = cast("list[str]", concept["summary"])
+    assert (lines[0], lines[2].partition(",")[0]) == ("cats at 32: 3 images", "cats at 64: 3 images")
+    assert of_type(records, "buckets")[0]["buckets"] == [["32x32", 2], ["64x64", 2], ["88x48", 1], ["48x24", 1]]
+    problems = [str(each["what"]) for each in of_type(records, "problem")]
+    assert "skipped: 8x8 is smaller than min_size (10)" in problems
+    index = build_index(expand_concepts(config), 1, 8, tmp_path)
+    assert [str(index.buckets[each]) for each in index.bucket] == ["32x32", "48x24", "32x32", "64x64", "88x48", "64x64"]
+    assert not [each for each in missing_data(expand_concepts(config), index) if "two concepts" in each]
+    assert len(build_index(config_for(folder, cache=tmp_path), 1, 8, tmp_path)) == 4, "another index"
