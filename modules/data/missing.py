@@ -14,6 +14,7 @@ import numpy as np
 
 from modules.config import ConfigError, TrainConfig
 from modules.data.index.concept_summary import caption_warnings, count_of, summarize_concepts
+from modules.data.index.expand import KOHYA_FOLDER, reads_repeats
 from modules.data.index.images import suppress_pillow_warnings
 from modules.data.index.index import Index
 from modules.data.index.near_duplicates import hashed_image, similar_groups
@@ -22,6 +23,7 @@ from modules.files import FileFault, printable, read_bytes
 _CAPTION_SUFFIXES: Final = (".caption", ".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".tags")
 _CAPTION_FOLDERS: Final = ("captions", "caption", "text", "texts")
 _MOST_READ: Final = 500  # files of equal size
+_MOST_LOOKED_AT: Final = 10_000  # paths of a concept
 _LARGEST_READ: Final = 64 << 20  # bytes of each
 _MOST_PIXELS: Final = 256 << 20  # of all images, if they are decoded to compare them: a few seconds
 _DISTANCE: Final = 4  # of 64 bits, by which images differ that are scaled or saved anew
@@ -34,6 +36,7 @@ def missing_data(config: TrainConfig, index: Index) -> list[str]:
     return [
         *_captions(config, index),
         *(warning for summary in summaries for warning in caption_warnings(summary)),
+        *_numbered_folders(config, index),
         *_held_out(config, index),
         *_seen_twice(config, index),
         *(list(_same_files(index)) or _similar_files(index)),
@@ -77,6 +80,20 @@ def _captions(config: TrainConfig, index: Index) -> Iterator[str]:
                 f"No image in {printable(root, 200)} has a caption, so the file names are the captions, such as "
                 f"{example!r}; not used: {', '.join(others)}.{parquet} docs/data.md lists what is read; "
                 "caption_source=file_name says that the names are meant."
+            )
+
+
+def _numbered_folders(config: TrainConfig, index: Index) -> Iterator[str]:
+    """Concepts with some of kohya's folders, whose numbers do not count because there are other images, too."""
+    for number, concept in enumerate(config.concepts):
+        first, last = np.searchsorted(index.concept, [number, number + 1]).tolist()
+        paths = map(os.fsdecode, index.paths.unpack(first, min(last, first + _MOST_LOOKED_AT)))
+        folders = (folder for path in paths for folder in path.split("/")[:-1] if KOHYA_FOLDER.fullmatch(folder))
+        if reads_repeats(concept) and (folder := next(folders, None)):
+            yield (
+                f"{printable(index.header.roots[number], 200)} has folders such as {printable(folder, 100)}, as "
+                "kohya's scripts name them for repeats. They count only where all images of a concept are in such folders: give "
+                "it the folder that holds them alone. folder_repeats=false says that they mean nothing."
             )
 
 

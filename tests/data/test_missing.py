@@ -108,6 +108,15 @@ def test_images_that_look_alike_on_both_sides(tmp_path: Path, folder: Path, monk
     assert said(tmp_path, *concepts)[0] == []
 
 
+def test_numbered_folders_beside_other_images(tmp_path: Path, folder: Path) -> None:
+    (folder / "30_cat").mkdir()
+    Image.new("RGB", (64, 64)).save(folder / "30_cat/a.png")
+    (sentence,) = said(tmp_path, {"path": str(folder)})[0]
+    assert "has folders such as 30_cat" in sentence
+    for other in ({"folder_repeats": False}, {"caption_source": "folder_name"}):
+        assert said(tmp_path, {"path": str(folder), **other})[0] == []
+
+
 def test_jpegs_as_browsers_name_them_are_read(tmp_path: Path, folder: Path) -> None:
     for suffix in ("jfif", "jpe", "JFIF", "jpg_large"):
         Image.new("RGB", (64, 64)).save(folder / f"of {suffix}.{suffix}", "JPEG")

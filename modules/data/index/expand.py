@@ -13,7 +13,7 @@ from modules.config import Concept, TrainConfig
 from modules.config.sections.concept import IMAGE_SUFFIXES, METADATA_SUFFIXES
 from modules.data.index.scan import concept_root
 
-_FOLDER: Final = re.compile(r"([1-9]\d{0,2})_(.+)", re.DOTALL)  # 2023_holiday is no number of repeats
+KOHYA_FOLDER: Final = re.compile(r"([1-9]\d{0,2})_(.+)", re.DOTALL)  # 2023_holiday is no number of repeats
 _CLASSES: Final = ("label", "folder_name")  # captions that need the whole folder, or its name
 _TEXTS: Final = frozenset({".txt", ".caption", ".json", ".tsv", *METADATA_SUFFIXES})
 
@@ -41,14 +41,19 @@ def _folders(concept: Concept) -> tuple[Concept, ...]:
 
     Images without any text beside them get the words as their caption, as in kohya's sd-scripts.
     """
-    if not concept.folder_repeats or not concept.include_subfolders or concept.caption_source in _CLASSES:
+    if not reads_repeats(concept):
         return (concept,)
     root = concept_root(concept)
-    found = [(name, _FOLDER.fullmatch(name)) for name in _folders_with_images(root)]
+    found = [(name, KOHYA_FOLDER.fullmatch(name)) for name in _folders_with_images(root)]
     numbered = [(name, match) for name, match in found if match is not None]
     if not numbered or len(numbered) < len(found):
         return (concept,)
     return tuple(_part(concept, os.path.join(root, name), int(match[1]), match[2]) for name, match in numbered)
+
+
+def reads_repeats(concept: Concept) -> bool:
+    """Whether numbers in the names of its folders may count."""
+    return concept.folder_repeats and concept.include_subfolders and concept.caption_source not in _CLASSES
 
 
 def _part(concept: Concept, folder: str, repeats: int, words: str) -> Concept:

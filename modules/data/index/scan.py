@@ -27,7 +27,7 @@ METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # if se
 LIST_NAMES: Final = frozenset(
     {"metadata.json", "metadata.tsv", *(f"captions{each}" for each in (".csv", ".json", ".jsonl", ".tsv", ".txt"))}
 )
-MASK_ENDS: Final = ("-masklabel", "_masklabel", "-mask", "_mask")
+MASK_ENDS: Final = ("-masklabel", "_masklabel", "-mask", "_mask", "-masks", "_masks")
 MASK_FOLDERS: Final = frozenset({"mask", "masks"})
 CONDITIONING_FOLDERS: Final = frozenset({"conditioning", "conditioning_data", "conditioning_images", "control"})
 _CAPTION_FOLDERS: Final = frozenset({"caption", "captions", "text", "texts", "txt"})

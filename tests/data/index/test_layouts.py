@@ -220,6 +220,7 @@ def test_bytes_that_are_no_text_have_no_encoding() -> None:
     "masks",
     [
         {"a.png": "a_mask.png", "b.png": "b-masklabel.jpg"},
+        {"a.png": "a_masks.tif", "b.png": "b-masks.png"},
         {"a.png": "a-mask.png", "b.png": "b_masklabel.PNG"},
         {"a.png": "mask/a.png", "b.png": "masks/b.jpg"},
     ],
