@@ -92,8 +92,8 @@ def _numbered_folders(config: TrainConfig, index: Index) -> Iterator[str]:
         if reads_repeats(concept) and (folder := next(folders, None)):
             yield (
                 f"{printable(index.header.roots[number], 200)} has folders such as {printable(folder, 100)}, as "
-                "kohya's scripts name them for repeats. They count only where all images of a concept are in such folders: give "
-                "it the folder that holds them alone. folder_repeats=false says that they mean nothing."
+                "kohya's scripts name them for repeats. They count only where all images of a concept are in such "
+                "folders: give it the folder that holds them alone. folder_repeats=false says that they mean nothing."
             )
 
 

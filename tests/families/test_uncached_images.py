@@ -28,7 +28,12 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_losses_are_those_of_a_cached_run(
-    family: str, base: str, options: dict[str, object], images: Path, tmp_path: Path, request: pytest.FixtureRequest
+    family: str,
+    base: str,
+    options: dict[str, object],
+    masked_images: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     settings: dict[str, object] = {
         "family": family, "base_model": str(request.getfixturevalue(base)), "family_options": options, "resolution": 64,
@@ -36,7 +41,7 @@ def test_losses_are_those_of_a_cached_run(
     }  # fmt: skip
     losses = []
     for cached in (True, False):
-        config = tiny_config(images, tmp_path, **settings, cache_latents=cached, run_name=f"cached-{cached}")
+        config = tiny_config(masked_images, tmp_path, **settings, cache_latents=cached, run_name=f"cached-{cached}")
         code, run = train_alone(config)
         assert code == 0, run.failure(0)
         losses.append(run.losses)
