@@ -70,8 +70,14 @@ class FamilyDeclaration:
         items = listed if isinstance(listed, list) else []
         named = [item.get("part") if isinstance(item, dict) else None for item in items]
         wrong = [each for each in unknown_submodules(named, self.name, self.parts) if named[int(each[0].split(".")[1])]]
-        side = int(resolution) if isinstance(resolution, str) and resolution.isdecimal() else resolution
-        wrong += unsupported_resolution(side, family_about(self.name).title, self.size_step)
+        concepts = data.get("concepts")
+        sides = {"resolution": [str(resolution)]}
+        for number, concept in enumerate(concepts if isinstance(concepts, list) else []):
+            own = concept.get("resolutions") if isinstance(concept, dict) else None
+            sides[f"concepts.{number}.resolutions"] = str(own or "").split()
+        for field, some in sides.items():
+            for side in (int(each) for each in some if each.isdecimal()):
+                wrong += unsupported_resolution(side, family_about(self.name).title, self.size_step, field)
         return [Fault(path, f"{path} {sentence}.") for path, sentence in wrong]
 
 

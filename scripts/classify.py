@@ -6,6 +6,7 @@ import argparse
 import csv
 import io
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -89,7 +90,8 @@ def classify(options: argparse.Namespace) -> int:
     config = classifier_config(Path(options.model))
     allow_code(config, trust=options.trust_code, trains=False)
     family = load_classifier(config)
-    sizes = config.resolution, type(family).size_step, config.aspect_ratio_bucketing
+    step = math.lcm(type(family).size_step, config.bucket_step or 1)
+    sizes = config.resolution, step, config.aspect_ratio_bucketing, config.largest_aspect
     predictions: list[Prediction] = []
     remaining = iter(files)
     while chunk := list(islice(remaining, options.batch_size)):

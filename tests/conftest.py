@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import shutil
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -152,6 +153,18 @@ def no_rank_env() -> Iterator[None]:
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """41 captioned images of four aspect ratios: 41 is a prime, so every batch size leaves a remainder."""
     return draw_images(tmp_path_factory.mktemp("images"), IMAGES)
+
+
+@pytest.fixture
+def masked_images(images: Path, tmp_path: Path) -> Path:
+    """A copy of `images` in which every third has a mask, white at the left."""
+    folder = Path(shutil.copytree(images, tmp_path / "masked images"))
+    for file in sorted(folder.glob("*.png"))[::3]:
+        with Image.open(file) as image:
+            mask = Image.new("L", image.size)
+        mask.paste(255, (0, 0, mask.width // 2, mask.height))
+        mask.save(folder / f"{file.stem}-masklabel.png")
+    return folder
 
 
 def draw_images(folder: Path, count: int) -> Path:

@@ -16,7 +16,10 @@ from modules.config.captions import CaptionState
 from modules.files import expand_home
 
 # The settings that determine the result of a survey.
-SURVEY_SETTINGS = ("concepts", "resolution", "aspect_ratio_bucketing", "masked_training", "validation_split", "seed")
+SURVEY_SETTINGS = (
+    *("concepts", "resolution", "aspect_ratio_bucketing", "no_upscale", "bucket_step", "largest_aspect"),
+    *("masked_training", "validation_split", "seed"),
+)
 _COUNTED: Final = {
     "broken": "unreadable",
     "caption": "without a caption",

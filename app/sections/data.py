@@ -50,7 +50,10 @@ class Section(FormSection):
     item_cards = (
         Card(
             "This concept",
-            ("path", "name", "enabled", "kind", "repeats", "prior", "loss_weight", "include_subfolders"),
+            (
+                *("path", "name", "enabled", "kind", "repeats", "prior", "loss_weight"),
+                *("include_subfolders", "folder_repeats", "resolutions", "min_size"),
+            ),
             1,
         ),
         Card(
@@ -60,18 +63,23 @@ class Section(FormSection):
                 "caption_lines",
                 "caption_extension",
                 "caption_column",
-                "prompt_prefix",
-                "tag_shuffle",
-                "tag_delimiter",
-                "keep_tags",
-                "tag_dropout",
+                *("prompt_prefix", "caption_dropout", "wildcards"),
+                *("tag_shuffle", "tag_delimiter", "keep_tags", "keep_separator"),
+                *("tag_dropout", "kept_tags", "dropped_tags"),
             ),
             1,
         ),
         Card("Augmentation", ("horizontal_flip", "crop_jitter", "color_jitter", "image_variations", "mask_suffix"), 1),
     )
     cards = (
-        Card(ALL_IMAGES, ("resolution", "aspect_ratio_bucketing", "validation_split", "caption_dropout"), 0),
+        Card(
+            ALL_IMAGES,
+            (
+                *("resolution", "aspect_ratio_bucketing", "no_upscale", "bucket_step", "largest_aspect"),
+                *("validation_split", "caption_dropout"),
+            ),
+            0,
+        ),
         Card("Masks", ("masked_training", "unmasked_weight", "normalize_masked_area_loss"), 0),
         Card("Cache", ("cache_dir", "cache_latents", "cache_only", "cache_batch_size"), 0),
         Card(

@@ -6,43 +6,60 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from modules.config import TrainConfig
+from modules.config import ConfigError, TrainConfig
 from modules.data.index.concept_summary import caption_warnings, count_of, summarize_concepts
+from modules.data.index.expand import KOHYA_FOLDER, reads_repeats
+from modules.data.index.images import suppress_pillow_warnings
 from modules.data.index.index import Index
+from modules.data.index.near_duplicates import hashed_image, similar_groups
 from modules.files import FileFault, printable, read_bytes
 
 _CAPTION_SUFFIXES: Final = (".caption", ".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".tags")
 _CAPTION_FOLDERS: Final = ("captions", "caption", "text", "texts")
 _MOST_READ: Final = 500  # files of equal size
+_MOST_LOOKED_AT: Final = 10_000  # paths of a concept
 _LARGEST_READ: Final = 64 << 20  # bytes of each
+_MOST_PIXELS: Final = 256 << 20  # of all images, if they are decoded to compare them: a few seconds
+_DISTANCE: Final = 4  # of 64 bits, by which images differ that are scaled or saved anew
+_THREADS: Final = 4
 
 
 def missing_data(config: TrainConfig, index: Index) -> list[str]:
     """A sentence for each."""
     summaries = summarize_concepts(config.concepts, index, uses_masks=config.masked_training)
     return [
-        *_masks(config, index),
         *_captions(config, index),
         *(warning for summary in summaries for warning in caption_warnings(summary)),
+        *_numbered_folders(config, index),
         *_held_out(config, index),
-        *_seen_twice(index),
-        *_same_files(index),
+        *_seen_twice(config, index),
+        *(list(_same_files(index)) or _similar_files(index)),
     ]
 
 
-def _masks(config: TrainConfig, index: Index) -> Iterator[str]:
-    if not config.masked_training or (index.mask_file[:, 0] >= 0).any():
-        return
-    suffixes = ", ".join(sorted({f"NAME{concept.mask_suffix}" for concept in config.concepts}))
-    yield (
-        f"masked_training is on, but none of the {len(index):,} images has a mask: {suffixes} or NAME_mask.png beside "
-        "it, or NAME.png in a folder masks. All are trained whole. Rename the masks, or set the concept's mask_suffix."
-    )
+def check_not_empty(config: TrainConfig, index: Index) -> None:
+    """Raises ConfigError if no image at all has what a setting needs."""
+    if config.masked_training and not (index.mask_file[:, 0] >= 0).any():
+        suffixes = ", ".join(sorted({f"NAME{concept.mask_suffix}" for concept in config.concepts}))
+        raise ConfigError(
+            f"masked_training is on, but none of the {len(index):,} images has a mask: {suffixes} or NAME_mask.png "
+            "beside it, or NAME.png in a folder masks.",
+            "Rename the masks, set the concept's mask_suffix, or switch masked_training off.",
+        )
+    is_test = np.array([concept.kind == "test" for concept in config.concepts])[index.concept]
+    if config.validate_every and not (index.validation & ~is_test).any():
+        split = f": validation_split {config.validation_split:g} of these is none" if config.validation_split else ""
+        raise ConfigError(
+            f"validate_every is {config.validate_every}, but none of the {len(index):,} images is held out{split}.",
+            f"{'Raise' if split else 'Set'} validation_split, add a concept of kind validation, or set validate_every "
+            "to never.",
+        )
 
 
 def _captions(config: TrainConfig, index: Index) -> Iterator[str]:
@@ -58,7 +75,7 @@ def _captions(config: TrainConfig, index: Index) -> Iterator[str]:
             others.append(f"the folder {folder} beside it (give the concept the folder that holds both)")
         if others:
             example = printable(index.captions(int(rows[0]))[0], 100)
-            parquet = " Parquet is not read: Tandem does without pyarrow; write metadata.jsonl." * (".parquet" in found)
+            parquet = " metadata.parquet is read, with pyarrow; other .parquet files are not." * (".parquet" in found)
             yield (
                 f"No image in {printable(root, 200)} has a caption, so the file names are the captions, such as "
                 f"{example!r}; not used: {', '.join(others)}.{parquet} docs/data.md lists what is read; "
@@ -66,20 +83,30 @@ def _captions(config: TrainConfig, index: Index) -> Iterator[str]:
             )
 
 
+def _numbered_folders(config: TrainConfig, index: Index) -> Iterator[str]:
+    """Concepts with some of kohya's folders, whose numbers do not count because there are other images, too."""
+    for number, concept in enumerate(config.concepts):
+        first, last = np.searchsorted(index.concept, [number, number + 1]).tolist()
+        paths = map(os.fsdecode, index.paths.unpack(first, min(last, first + _MOST_LOOKED_AT)))
+        folders = (folder for path in paths for folder in path.split("/")[:-1] if KOHYA_FOLDER.fullmatch(folder))
+        if reads_repeats(concept) and (folder := next(folders, None)):
+            yield (
+                f"{printable(index.header.roots[number], 200)} has folders such as {printable(folder, 100)}, as "
+                "kohya's scripts name them for repeats. They count only where all images of a concept are in such "
+                "folders: give it the folder that holds them alone. folder_repeats=false says that they mean nothing."
+            )
+
+
 def _held_out(config: TrainConfig, index: Index) -> Iterator[str]:
     trained = np.array([concept.kind == "train" for concept in config.concepts])[index.concept]
-    splits = config.validation_split > 0 and not index.validation[trained].any()
-    effect = "" if index.validation.any() or not config.validate_every else " No image is validated on."
-    if splits:
+    if config.validation_split > 0 and not index.validation[trained].any():
         yield (
             f"validation_split {config.validation_split:g} holds out none of {int(trained.sum()):,} images: each is "
-            f"drawn by itself.{effect} Raise it, or add a concept of kind validation."
+            "drawn by itself. Raise it, or add a concept of kind validation."
         )
-    elif effect:
-        yield "validate_every: no image is held out. Set validation_split, or add a concept of kind validation."
 
 
-def _seen_twice(index: Index) -> Iterator[str]:
+def _seen_twice(config: TrainConfig, index: Index) -> Iterator[str]:
     """Images that two concepts share, because one's folder is or lies in that of the other."""
     real = [str(Path(root).resolve()) if root else "" for root in index.header.roots]
     pairs = [
@@ -87,6 +114,7 @@ def _seen_twice(index: Index) -> Iterator[str]:
         for number, one in enumerate(real)
         for other, another in enumerate(real)
         if number != other and one and another and Path(one).is_relative_to(another)
+        if one != another or config.concepts[number].resolutions == config.concepts[other].resolutions
     ]
     uses: dict[str, list[bool]] = {}  # of each place: whether it is held out, once for each concept
     for row in np.flatnonzero(np.isin(index.concept, sorted(set[int]().union(*pairs)))).tolist():
@@ -134,3 +162,25 @@ def _same_files(index: Index) -> Iterator[str]:
             f"{count_of(len(pairs), 'image')} held out {'is' if len(pairs) == 1 else 'are'} also among those that are "
             f"trained on, as another file with the same bytes{looked}, such as {one} and {other}."
         )
+
+
+def _similar_files(index: Index) -> Iterator[str]:
+    """Images on both sides that look nearly the same; only where looking at all of them is cheap."""
+    pixels = index.width.astype(np.int64) * index.height
+    if not index.validation.any() or int(pixels.sum()) > _MOST_PIXELS:
+        return
+    with suppress_pillow_warnings(), ThreadPoolExecutor(_THREADS) as pool:
+        found = list(zip(range(len(index)), pool.map(hashed_image, index.files()), strict=True))
+    found = [(row, image) for row, image in found if image is not None and image.hash]  # 0: it has one colour
+    rows, images = [row for row, _ in found], [image for _, image in found if image is not None]
+    pairs = [
+        (held_out[0], kept[0])
+        for group in similar_groups(images, _DISTANCE)
+        if (held_out := [rows[each] for each in group if index.validation[rows[each]]])
+        and (kept := [rows[each] for each in group if not index.validation[rows[each]]])
+        and Path(index.file(held_out[0])).resolve() != Path(index.file(kept[0])).resolve()
+    ]
+    if pairs:
+        one, other = (printable(index.file(row), 200) for row in pairs[0])
+        look = "image held out looks" if len(pairs) == 1 else "images held out look"
+        yield f"{len(pairs):,} {look} nearly like one that is trained on, such as {one} and {other}."

@@ -13,7 +13,7 @@ from modules.diffusion.text_encoders import Layer, PromptEncoding, TextEncoder
 
 def has_fixed_captions(config: TrainConfig) -> bool:
     """Whether an image's captions are the same in every epoch, so that their embeddings can be cached."""
-    return not any(c.enabled and (c.tag_shuffle or c.tag_dropout > 0) for c in config.concepts)
+    return not any(c.enabled and (c.tag_shuffle or c.tag_dropout > 0 or c.wildcards) for c in config.concepts)
 
 
 def resolve_prediction_type(scheduler: Mapping[str, Any], options: DiffusionOptions) -> Prediction:

@@ -103,7 +103,7 @@ class FlowTransformer(DiffusionFamily):
         self._text_pipeline: Any = None  # the text encoders, while they are needed
         self.denoising_loss = DenoisingLoss(FlowMatching(options.loss_weighting), options.loss, options.huber_delta)
         self.masked = config.masked_training
-        self.caption_dropout = config.caption_dropout
+        self.drops_captions = config.drops_captions
         self.mask_weights = (config.unmasked_weight, config.normalize_masked_area_loss)
         self.freeze_unused(components.transformer)
         self.model = TransformerModel(components.transformer)
@@ -141,10 +141,10 @@ class FlowTransformer(DiffusionFamily):
         model: Any = cls.meta_model(config)
         with damage_refused(f"base_model: transformer/config.json of {config.base_model!r} cannot be used"):
             longest = None if model is None else cls.covered_side(model.transformer.config)
-        if longest is not None and config.resolution > longest:
+        if longest is not None and config.largest_resolution > longest:
             raise ConfigError(
-                f"resolution is {config.resolution}, but the positions of {config.base_model!r} cover {longest} pixels "
-                "along a side.",
+                f"resolution is {config.largest_resolution}, but the positions of {config.base_model!r} cover "
+                f"{longest} pixels along a side.",
                 f"Use at most {longest}, and less for images that are not square.",
             )
         if base.transformer is not None and model is not None:
@@ -239,7 +239,7 @@ class FlowTransformer(DiffusionFamily):
 
     @cached_property
     def sample_transform(self) -> FlowSampleTransform:  # type: ignore[override]  # encoded when it is first needed
-        empty = self.encodes_captions and self.caption_dropout > 0
+        empty = self.encodes_captions and self.drops_captions
         return FlowSampleTransform(
             options=self.options,
             space=self.space,

@@ -353,7 +353,7 @@ class LatentDiffusion(DiffusionFamily):
             latent_channels=components.latent_shape(self.size_step, self.size_step)[1],
             pixels_per_latent=self._pixels_per_latent(),
         )
-        if not (self.cached_encoders and config.caption_dropout > 0):
+        if not (self.cached_encoders and config.drops_captions):
             return transform
         self.sample_transform = transform
         return replace(transform, empty_caption=self._encode_captions([""], 1)[""])

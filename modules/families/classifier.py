@@ -168,7 +168,7 @@ def _check_settings(config: TrainConfig) -> None:
                 f"{name} is {json.dumps(value)}, which an image classifier has no use for; switch it off."
             )
     for number, concept in enumerate(config.concepts):
-        for name in ("prompt_prefix", "tag_shuffle", "tag_dropout"):
+        for name in ("prompt_prefix", "wildcards", "tag_shuffle", "tag_dropout", "caption_dropout"):
             if concept.enabled and (value := getattr(concept, name)):
                 raise ConfigError(
                     f"concepts.{number}.{name} is {json.dumps(value)}, but a classifier's captions are the names of "

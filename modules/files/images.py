@@ -6,6 +6,7 @@ picture's name says nothing; and a file of a megabyte can stand for gigabytes of
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import struct
 import threading
@@ -18,10 +19,17 @@ from typing import BinaryIO, cast
 from PIL import Image
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
+from PIL.TiffImagePlugin import TiffImageFile
 
 from modules.files.reading import FileFault, open_regular
 
-IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
+IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "AVIF", "TIFF")
+_PLUGINS = {"HEIF": ("pillow_heif", "pillow-heif"), "JXL": ("pillow_jxl", "pillow-jxl-plugin")}  # module, package
+_HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
+_AVIF_BRANDS = (b"avif", b"avis")
+_TIFF_STARTS = (b"II*\0", b"MM\0*")
+_JXL_STARTS = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
+_DNG_VERSION_TAG = 50706
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PNG_END = b"IEND"
 _PNG_PIXELS = (b"IDAT", b"fdAT")  # fdAT: of the further images of an animation
@@ -30,7 +38,7 @@ _JPEG_END = b"\xff\xd9"
 _JPEG_SCAN = b"\xff\xda"
 _BMP_INFO_HEADER = 40  # bytes; smaller ones are OS/2's
 _HEAD_BYTES = 34
-SIGNATURE_BYTES = 12
+SIGNATURE_BYTES = 64
 _TAILS = (1 << 10, 64 << 10)  # bytes: where an end is, and where it is before appended data
 _BYTES_PER_PIXEL = 8  # decoded and converted: Pillow keeps 4 bytes a pixel for RGB, too
 _BYTES_PER_WEBP_PIXEL = 16  # libwebp's decoder of animations has two images of its own
@@ -89,22 +97,51 @@ def open_image(source: str | Path | bytes) -> Iterator[Image.Image]:
     The file is open only inside: given a name, Pillow may map it into memory, where truncating it kills the process.
     """
     with io.BytesIO(source) if isinstance(source, bytes) else open_regular(source) as opened:
-        start = opened.read(len(_PNG_SIGNATURE))
+        start = opened.read(SIGNATURE_BYTES)
         if start.startswith(_JPEG_START):
             _first_scan(opened)
-        elif start == _PNG_SIGNATURE:
+        elif start.startswith(_PNG_SIGNATURE):
             any(kind in _PNG_PIXELS for kind, _, _ in _png_chunks(opened))  # as far as Pillow reads now
+        plugin = _plugin_format(start)
+        if plugin:
+            _load_plugin(plugin)
         opened.seek(0)
-        with Image.open(opened, formats=IMAGE_FORMATS) as image:
-            if max(image.size) > _MOST_A_SIDE:
-                raise FileFault(f"has a side of {max(image.size)} pixels; the most is {_MOST_A_SIDE}")
-            yield image
+        try:
+            with Image.open(opened, formats=(plugin,) if plugin else IMAGE_FORMATS) as image:
+                if max(image.size) > _MOST_A_SIDE:
+                    raise FileFault(f"has a side of {max(image.size)} pixels; the most is {_MOST_A_SIDE}")
+                if isinstance(image, TiffImageFile) and _DNG_VERSION_TAG in image.tag_v2:
+                    raise FileFault("is a raw photo (DNG); convert it to PNG, JPEG or TIFF")
+                yield image
+        except RuntimeError as error:  # of the readers of AVIF, HEIF and JXL
+            raise FileFault(f"cannot be decoded: {error}") from None
 
 
 def has_image_signature(head: bytes) -> bool:
-    """Whether a file that begins with these SIGNATURE_BYTES is a PNG, JPEG, WebP or BMP."""
+    """Whether a file that begins with these SIGNATURE_BYTES is of a format that Tandem reads."""
     is_bmp = head.startswith(b"BM") and head[6:10] == bytes(4)  # reserved
-    return is_bmp or head.startswith((_PNG_SIGNATURE, _JPEG_START)) or (head[:4] == b"RIFF" and head[8:] == b"WEBP")
+    is_webp = head[:4] == b"RIFF" and head[8:12] == b"WEBP"
+    known = head.startswith((_PNG_SIGNATURE, _JPEG_START, *_TIFF_STARTS))
+    is_avif = head[4:8] == b"ftyp" and head[8:12] in _AVIF_BRANDS
+    return is_bmp or is_webp or known or is_avif or bool(_plugin_format(head))
+
+
+def _plugin_format(head: bytes) -> str:
+    """HEIF or JXL, by the beginning of the file; an AVIF may have a brand of HEIF's before its own."""
+    if head.startswith(_JXL_STARTS):
+        return "JXL"
+    is_heif = head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS
+    return "HEIF" if is_heif and not any(brand in head[16:] for brand in _AVIF_BRANDS) else ""
+
+
+def _load_plugin(image_format: str) -> None:
+    """Raises FileFault if Pillow has no reader of the format."""
+    module, package = _PLUGINS[image_format]
+    if importlib.util.find_spec(module) is None:
+        raise FileFault(f"is {image_format}, which needs {package}: .venv/bin/python -m pip install {package}")
+    loaded = importlib.import_module(module)
+    if image_format == "HEIF" and image_format not in Image.OPEN:
+        loaded.register_heif_opener()
 
 
 def memory_to_decode(image: Image.Image) -> AbstractContextManager[None]:
@@ -125,7 +162,7 @@ def upright_rgb(image: Image.Image, least: tuple[int, int] | None = None) -> Ima
     Raises what Pillow raises.
     """
     orientation = _orientation(image)
-    if least is not None:
+    if least is not None and isinstance(image, JpegImageFile):  # a HEIF would take its thumbnail
         image.draft(None, least[::-1] if orientation >= 5 else least)
     _check_pieces(image)
     with memory_to_decode(image):
@@ -161,7 +198,7 @@ def check_png(data: bytes) -> None:
 
 
 def is_truncated(path: str | Path) -> bool:
-    """Whether a PNG, JPEG, WebP or BMP ends before its end. Raises OSError or FileFault.
+    """Whether a PNG, JPEG, WebP or BMP ends before its end; others show it when decoded. Raises OSError or FileFault.
 
     Of a whole file little more than the two ends is read, unless a program has appended data of its own to a JPEG.
     A PNG and a JPEG have a mark of their end, a WebP and a BMP say how long they are (RIFF; BITMAPINFOHEADER).
@@ -265,18 +302,49 @@ def _printable_type(chunk_type: bytes) -> str:
 def _orientation(image: Image.Image) -> int:
     # PNG's getexif() would decode the whole image to look for a late EXIF chunk. Reading sizes and decoding both use
     # the header's alone, so they always agree.
-    if image.format == "PNG" and "exif" not in image.info:
-        return 1
+    if image.format == "TIFF" or (image.format == "PNG" and "exif" not in image.info):
+        return 1  # Pillow turns a TIFF itself
     orientation = image.getexif().get(_ORIENTATION_TAG, 1)
     return orientation if isinstance(orientation, int) and orientation in _TRANSPOSES else 1
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "F":
+        raise FileFault("has pixels of floating point; save it with 8 or 16 bits")
     if image.mode.startswith("I"):
         return _in_strips(image, _from_16_bit)
+    to_srgb = _profile_transform(image)
     if image.has_transparency_data:
-        return _in_strips(image, _on_white)
-    return image.convert("RGB")
+        return _in_strips(image, lambda strip: to_srgb(_on_white(strip)))
+    return image.convert("RGB") if to_srgb is _unchanged else _in_strips(image, to_srgb)
+
+
+def _unchanged(strip: Image.Image) -> Image.Image:
+    return strip
+
+
+def _profile_transform(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
+    """What makes sRGB of a part of the image: `_unchanged` if it has no colour profile that says something else.
+
+    Profiles that are damaged, or of other colours than the image's, are ignored, as browsers do.
+    """
+    data = image.info.get("icc_profile")
+    if not isinstance(data, bytes) or not data:
+        return _unchanged
+    from PIL import ImageCms  # which most images do without
+
+    try:
+        profile = ImageCms.ImageCmsProfile(io.BytesIO(data))
+        mode = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK"}.get(profile.profile.xcolor_space.strip(), "")
+        is_srgb = "sRGB" in (profile.profile.profile_description or "")
+        if is_srgb or not mode or (mode == "CMYK") != (image.mode == "CMYK"):
+            return _unchanged
+        if mode == "L" and image.mode not in ("L", "LA", "1"):
+            return _unchanged
+        transform = ImageCms.buildTransform(profile, ImageCms.createProfile("sRGB"), mode, "RGB")
+    except (ImageCms.PyCMSError, OSError, ValueError):
+        return _unchanged
+    return lambda strip: transform.apply(strip.convert(mode))
 
 
 def _in_strips(image: Image.Image, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:

@@ -125,7 +125,7 @@ def _copied(concept: Concept, target: Path, count: int) -> Concept:
 def _encode(config: TrainConfig, family: Family, index: Index, seconds: float) -> tuple[Examples, float]:
     """Fill the small cache for about `seconds`; returns its contents and the images encoded per second."""
     cache = Cache(Path(config.cache_dir), family.fingerprint(), index, config, family.encodes_captions)
-    size = encode_batch_size(config.cache_batch_size, config.resolution, family.device.type)
+    size = encode_batch_size(config.cache_batch_size, config.largest_resolution, family.device.type)
     started, done, rows = time.perf_counter(), 0, cache.missing()
     chunk = max(_CHUNK, size)
     while done < len(rows) and time.perf_counter() - started < seconds:

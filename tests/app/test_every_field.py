@@ -18,6 +18,7 @@ ALL = [
 VALUES: dict[str, object] = {
     "family": "my_family.py",
     "concepts.*.caption_extension": ".caption",
+    "concepts.*.resolutions": "512 768",
     "resolution": 640,  # a multiple of the family's size step
     "device_ids": [0, 1],
     "run_name": "my-run",

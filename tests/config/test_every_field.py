@@ -109,6 +109,7 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
             data["training_mode"] = "distributed"
     for number, concept in enumerate(data["concepts"]):
         concept["caption_extension"] = f".txt .caption{number}"
+        concept["resolutions"] = f"512 {number + 600}"
     for place, part in enumerate(data["parts"]):
         part.update(part=f"part {place}", train=True, weights="run", stop_after="3 epochs")
     data["learning_rate_factors"] = "head = 0.1"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from modules.config import TrainConfig
+from modules.config import ConfigError, TrainConfig
 from modules.data.index.build import build_index
 from modules.data.index.index import Index
-from modules.data.missing import missing_data
+from modules.data.missing import check_not_empty, missing_data
 
 
 @pytest.fixture
@@ -27,6 +27,7 @@ def folder(tmp_path: Path) -> Path:
 def said(tmp_path: Path, *concepts: dict[str, Any], **settings: object) -> tuple[list[str], Index]:
     config = TrainConfig.model_validate({"concepts": concepts, "resolution": 64, **settings})
     index = build_index(config, 42, 8, tmp_path / "cache")
+    check_not_empty(config, index)
     return missing_data(config, index), index
 
 
@@ -34,7 +35,7 @@ def said(tmp_path: Path, *concepts: dict[str, Any], **settings: object) -> tuple
     ("file", "named"),
     [
         ("DSC_0.tags", "1 .tags"),
-        ("train.parquet", "1 .parquet. Parquet is not read: Tandem does without pyarrow; write metadata.jsonl"),
+        ("train.parquet", "1 .parquet. metadata.parquet is read, with pyarrow; other .parquet files are not"),
         ("DSC_0.json", "1 .json"),
         ("metadata.json", "1 .json"),
         ("../captions/DSC_0.txt", "the folder captions beside it (give the concept the folder that holds both)"),
@@ -52,17 +53,23 @@ def test_captions_that_are_not_read(tmp_path: Path, folder: Path, file: str, nam
 
 
 def test_masks_that_are_not_found(tmp_path: Path, folder: Path) -> None:
-    (sentence,) = said(tmp_path, {"path": str(folder)}, masked_training=True)[0]
-    assert "none of the 6 images has a mask: NAME-masklabel.png or NAME_mask.png beside it" in sentence
+    with pytest.raises(
+        ConfigError, match=r"none of the 6 images has a mask: NAME-masklabel.png or NAME_mask.png beside"
+    ):
+        said(tmp_path, {"path": str(folder)}, masked_training=True)
     Image.new("L", (64, 64)).save(folder / "DSC_0-masklabel.png")
     assert said(tmp_path, {"path": str(folder)}, masked_training=True)[0] == []
 
 
 def test_nothing_is_held_out(tmp_path: Path, folder: Path) -> None:
-    few = said(tmp_path, {"path": str(folder)}, validation_split=0.01, validate_every="1 epoch")[0]
-    assert len(few) == 1
-    assert few[0].startswith("validation_split 0.01 holds out none of 6 images: each is drawn by itself. No image is")
-    assert "no image is held out" in said(tmp_path, {"path": str(folder)}, validate_every="1 epoch")[0][0]
+    few: dict[str, Any] = {"path": str(folder)}
+    (sentence,) = said(tmp_path, few, validation_split=0.01)[0]
+    assert sentence.startswith("validation_split 0.01 holds out none of 6 images")
+    Image.new("RGB", (64, 64)).save(tmp_path / "test.png")
+    test = {"path": str(tmp_path), "include_subfolders": False, "kind": "test"}
+    for concepts, settings in (([few], {"validation_split": 0.01}), ([few], {}), ([few, test], {})):
+        with pytest.raises(ConfigError, match=r"validate_every is 1 epoch, but none of the [67] images is held out"):
+            said(tmp_path, *concepts, validate_every="1 epoch", **settings)
 
 
 def test_images_that_are_trained_on_and_held_out(tmp_path: Path, folder: Path) -> None:
@@ -86,6 +93,28 @@ def test_files_with_the_same_bytes_on_both_sides(tmp_path: Path, folder: Path) -
     (sentence,) = said(tmp_path, *concepts, validate_every="1 epoch")[0]
     assert sentence.startswith("1 image held out is also among those that are trained on, as another file with the")
     assert sentence.endswith(f"{tmp_path / 'another/copy.png'} and {folder / 'noise.png'}.")
+
+
+def test_images_that_look_alike_on_both_sides(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photo = Image.effect_mandelbrot((96, 96), (-2, -1.5, 1, 1.5), 50)
+    photo.save(folder / "photo.png")
+    (tmp_path / "another").mkdir()
+    photo.resize((64, 64)).save(tmp_path / "another" / "smaller.jpg", quality=60)
+    concepts: list[dict[str, Any]] = [{"path": str(folder)}, {"path": str(tmp_path / "another"), "kind": "validation"}]
+    (sentence,) = said(tmp_path, *concepts)[0]
+    assert sentence.startswith("1 image held out looks nearly like one that is trained on, such as")
+    assert sentence.endswith(f"{tmp_path / 'another/smaller.jpg'} and {folder / 'photo.png'}.")
+    monkeypatch.setattr("modules.data.missing._MOST_PIXELS", 10_000)
+    assert said(tmp_path, *concepts)[0] == []
+
+
+def test_numbered_folders_beside_other_images(tmp_path: Path, folder: Path) -> None:
+    (folder / "30_cat").mkdir()
+    Image.new("RGB", (64, 64)).save(folder / "30_cat/a.png")
+    (sentence,) = said(tmp_path, {"path": str(folder)})[0]
+    assert "has folders such as 30_cat" in sentence
+    for other in ({"folder_repeats": False}, {"caption_source": "folder_name"}):
+        assert said(tmp_path, {"path": str(folder), **other})[0] == []
 
 
 def test_jpegs_as_browsers_name_them_are_read(tmp_path: Path, folder: Path) -> None:

@@ -329,7 +329,7 @@ def test_classify_names_what_cannot_be_read_and_classifies_the_rest(
     assert list(found) == ["a.png", "b.png", "c.png", "wide.jpg"]
     assert sum(each["probability"] for each in found["b.png"]["classes"]) == pytest.approx(1, abs=1e-4)
     assert {each["class"] for each in found["wide.jpg"]["classes"]} == set(CLASSES)
-    assert found["c.png"]["error"] == "not a PNG, JPEG, WebP or BMP image, despite its name"
+    assert found["c.png"]["error"] == "no image of a format that Tandem reads, despite its name"
     assert len(printed.err.splitlines()) == 2
     assert classify.main([str(alone.folder.model_dir), str(good)]) == 0
     assert re.fullmatch(r"\S+/cat/002\.png: (apple|big bear|cat) \d+\.\d %\n", capsys.readouterr().out)

@@ -41,7 +41,7 @@ def kohya(folder: Path, subset: str) -> Path:
 
 
 def onetrainer(folder: Path, subset: str) -> Path:
-    concept = {"path": "images", "text": {"prompt_source": "sample"}}
+    concept = {"path": "images", "text": {"prompt_source": "sample", **json.loads(subset or "{}")}}
     settings = {"training_method": "LORA", "model_type": "STABLE_DIFFUSION_15", "base_model_name": "a/b"}
     return _json(folder / "one.json", {**settings, "concepts": [concept], "samples": []})
 
@@ -102,7 +102,21 @@ def test_captions_in_json_are_refused(tmp_path: Path) -> None:
     assert "write captions as .txt" in "\n".join(found.report.lines())
 
 
-def test_wildcards_within_a_line_are_reported(tmp_path: Path) -> None:
+def test_choices_and_kept_tags_of_kohya(tmp_path: Path) -> None:
     write_image(tmp_path / "images/cat.png")
-    found = import_file(kohya(tmp_path, "enable_wildcard = true"))
-    assert any("{a|b}" in entry.why for entry in found.report.changed)
+    given = "enable_wildcard = true\nkeep_tokens_separator = '|||'"
+    (concept,) = import_file(kohya(tmp_path, given)).config.concepts
+    assert (concept.wildcards, concept.caption_lines, concept.keep_separator) == (True, "random", "|||")
+
+
+@pytest.mark.parametrize(
+    ("mode", "tags", "kept", "dropped"),
+    [("WHITELIST", "cat, dog", "cat, dog", ""), ("BLACKLIST", "blurry", "", "blurry"), ("WHITELIST", "a.csv", "", "")],
+)
+def test_special_tags_of_onetrainer(tmp_path: Path, mode: str, tags: str, kept: str, dropped: str) -> None:
+    write_image(tmp_path / "images/cat.png")
+    special = f'"tag_dropout_special_tags_mode": "{mode}", "tag_dropout_special_tags": "{tags}"'
+    text = '"tag_dropout_enable": true, "tag_dropout_mode": "RANDOM", "tag_dropout_probability": 0.5'
+    found = import_file(onetrainer(tmp_path, f"{{{text}, {special}}}"))
+    assert (found.config.concepts[0].kept_tags, found.config.concepts[0].dropped_tags) == (kept, dropped)
+    assert any("kept_tags" in each.why for each in found.report.not_imported) == tags.endswith(".csv")

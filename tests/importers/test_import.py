@@ -167,7 +167,7 @@ def test_sd_scripts_adapters_and_family_options(kohya: Path) -> None:
 
 def test_unsupported_sd_scripts_settings_are_reported(kohya: Path) -> None:
     found = import_file(kohya)
-    assert not_imported(found) >= {"xformers", "bucket_no_upscale", "logging_dir", "wandb_api_key"}
+    assert not_imported(found) >= {"xformers", "logging_dir", "wandb_api_key"}
     assert "clip_skip" in not_imported(found), "kohya's scripts ignore it for SDXL"
     assert "guessed" in entry(found, "pretrained_model_name_or_path", "family").why
     assert found.config.warmup_fraction == 0.05

@@ -121,7 +121,7 @@ def test_a_report_has_no_line_about_what_is_not_set(tmp_path: Path) -> None:
     for item in (*found.report.imported, *found.report.changed, *found.report.not_imported):
         assert len(set(item.source.split(", "))) == len(item.source.split(", ")), item
     assert set(why) == {
-        "bucket_no_upscale", "shuffle_caption", "conv_dim", "conv_alpha", "sdxl_no_half_vae",
+        "shuffle_caption", "conv_dim", "conv_alpha", "sdxl_no_half_vae",
         "xformers", "max_bucket_reso", "caption_extension",
     }  # fmt: skip
     assert not [line for line in why.values() if "does not know" in line or "invalid" in line]

@@ -11,8 +11,9 @@ from modules.config.section import Section, broken_rules, setting
 
 # The files in a concept's folder that Tandem reads.
 _JPEG: Final = (".jpg", ".jpeg", ".jfif", ".jpe", ".pjpeg", ".pjp", ".jpg_large")  # as browsers name them, too
-IMAGE_SUFFIXES: Final = frozenset({*_JPEG, ".png", ".webp", ".bmp"})
-METADATA_SUFFIXES: Final = frozenset({".csv", ".jsonl"})
+_BY_PLUGINS: Final = (".heic", ".heif", ".hif", ".jxl")  # of Pillow: modules/files/images.py
+IMAGE_SUFFIXES: Final = frozenset({*_JPEG, ".png", ".webp", ".bmp", ".avif", ".tif", ".tiff", *_BY_PLUGINS})
+METADATA_SUFFIXES: Final = frozenset({".csv", ".jsonl", ".parquet"})
 CaptionLines: TypeAlias = Literal["random", "first", "whole"]
 _SUFFIX: Final = re.compile(r"(\.[\w+-]+)+")
 
@@ -84,14 +85,42 @@ class Concept(Section):
         help="Also use the images in subfolders of this folder.",
         resume="warn",
     )
+    folder_repeats: bool = setting(
+        True,
+        title="Repeats from folder names",
+        help="If all images are in subfolders named as kohya's scripts want them, such as 10_sks dog, each comes 10 "
+        "times per epoch, times the repeats above, and sks dog is its caption where the subfolder has no texts.",
+        depends_on="include_subfolders",
+        advanced=True,
+        resume="warn",
+    )
+    resolutions: str = setting(
+        "",
+        title="Resolution of this concept",
+        help="The size that images of this folder are scaled to, instead of the one for all. With several, separated "
+        "by spaces, an epoch shows each image at each of them. Empty: as set for all images.",
+        empty="as set for all images",
+        advanced=True,
+        resume="warn",
+    )
+    min_size: int = setting(
+        0,
+        title="Smallest side",
+        help="Images with a shorter side than this are left out, and listed. 0: none.",
+        unit="pixels",
+        advanced=True,
+        ge=0,
+        le=8192,
+        resume="warn",
+    )
     caption_source: Literal["auto", "txt", "file_name", "folder_name", "metadata", "label", "none"] = setting(
         "auto",
         title="Caption source",
         titles={"auto": "Automatic", "txt": ".txt file"},
         help="txt: a text file next to each image with the same name. file_name or folder_name: that name is the "
-        "caption. metadata: files with captions of many images, such as metadata.jsonl, metadata.csv or captions.txt, "
-        "or records (NAME.json). label: their column `label` or `class`, for image classifiers. none: no captions. "
-        "auto: the first of an image's entry in metadata.jsonl or metadata.csv, its text file, its record and its "
+        "caption. metadata: files with captions of many images, such as metadata.jsonl, .csv or .parquet or "
+        "captions.txt, or records (NAME.json). label: their column `label` or `class`, for image classifiers. none: no "
+        "captions. auto: the first of an image's entry in a metadata file, its text file, its record and its "
         "entry in another list; the file name only if the folder has none of these. With auto, image classifiers take "
         "the label, or without metadata the folder's name.",
         resume="warn",
@@ -132,6 +161,24 @@ class Concept(Section):
         "that should follow it.",
         resume="warn",
     )
+    caption_dropout: float | None = setting(
+        None,
+        title="Caption dropout of this concept",
+        help="Probability of training on an image of this folder without its caption. Empty: as set for all images.",
+        empty="as set for all images",
+        advanced=True,
+        ge=0,
+        le=1,
+        resume="warn",
+    )
+    wildcards: bool = setting(
+        False,
+        title="Choices in captions",
+        help="Of {a red|a blue|no} in a caption, one is drawn each time; validation uses the first. {{ and }} are "
+        "braces. Texts are then encoded in every step, not cached.",
+        advanced=True,
+        resume="warn",
+    )
     tag_shuffle: bool = setting(
         False,
         title="Shuffle tags",
@@ -157,6 +204,15 @@ class Concept(Section):
         le=1000,
         resume="warn",
     )
+    keep_separator: str = setting(
+        "",
+        title="Keep tags before",
+        help="In captions with this text, such as |||, the tags before it keep their place instead of the first ones, "
+        "and so do those after a second one. The text itself is left out. Empty: none.",
+        empty="none",
+        advanced=True,
+        resume="warn",
+    )
     tag_dropout: float = setting(
         0.0,
         title="Tag dropout",
@@ -165,6 +221,25 @@ class Concept(Section):
         advanced=True,
         ge=0,
         le=1,
+        resume="warn",
+    )
+    kept_tags: str = setting(
+        "",
+        title="Tags never dropped",
+        help="Tags that tag dropout spares wherever they are, with the tag separator between them, in any case.",
+        empty="none",
+        depends_on="tag_dropout",
+        advanced=True,
+        resume="warn",
+    )
+    dropped_tags: str = setting(
+        "",
+        title="Only tags dropped",
+        help="Tag dropout drops these tags alone, with the tag separator between them; with the probability 1 it "
+        "always leaves them out. Empty: it drops any.",
+        empty="any",
+        depends_on="tag_dropout",
+        advanced=True,
         resume="warn",
     )
     horizontal_flip: bool = setting(
@@ -215,6 +290,18 @@ class Concept(Section):
     def caption_extensions(self) -> tuple[str, ...]:
         """The extensions of caption files, each with its dot, in order of preference."""
         return tuple(self.caption_extension.split())
+
+    @property
+    def resolution_list(self) -> tuple[int, ...]:
+        """The resolutions of its own, in pixels."""
+        return tuple(map(int, self.resolutions.split()))
+
+    @model_validator(mode="after")
+    def _check_resolutions(self) -> Self:
+        if not all(each.isascii() and each.isdigit() and 8 <= int(each) <= 8192 for each in self.resolutions.split()):
+            sentence = "give whole numbers from 8 to 8192, separated by spaces, for example 512 768"
+            raise broken_rules([("resolutions", f"is {self.resolutions!r}; {sentence}")])
+        return self
 
     @model_validator(mode="after")
     def _check_extensions(self) -> Self:

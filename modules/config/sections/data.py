@@ -36,6 +36,36 @@ class DataSettings(Section):
         "cropped. Off: every image is cropped to a square.",
         resume="warn",
     )
+    no_upscale: bool = setting(
+        False,
+        title="Never enlarge images",
+        help="Trains images that are smaller than the resolution at their own size, in steps, instead of enlarging "
+        "them. Small images of many sizes make small batches.",
+        resume="warn",
+    )
+    bucket_step: int | None = setting(
+        None,
+        title="Step of sizes",
+        help="The sides of the sizes that images are trained at are multiples of this, and of what the model needs. "
+        "More makes fewer different sizes. Empty: what the model needs.",
+        unit="pixels",
+        empty="what the model needs",
+        advanced=True,
+        ge=1,
+        le=1024,
+        resume="warn",
+    )
+    largest_aspect: float = setting(
+        4.0,
+        title="Largest aspect ratio",
+        help="Images are trained in shapes of up to this ratio of the long to the short side; longer ones are cropped "
+        "to it.",
+        depends_on="aspect_ratio_bucketing",
+        advanced=True,
+        ge=1,
+        le=4,
+        resume="warn",
+    )
     cache_dir: str = setting(
         "cache",
         title="Cache folder",
@@ -182,10 +212,27 @@ class DataSettings(Section):
         le=256,
     )
 
+    def resolution_of(self, concept: Concept) -> int:
+        """What the concept's images are scaled to, or the first of several."""
+        return next(iter(concept.resolution_list), self.resolution)
 
-def unsupported_resolution(resolution: object, family: str, step: int) -> list[tuple[str, str]]:
+    @property
+    def largest_resolution(self) -> int:
+        """The most that any image is scaled to."""
+        used = [each.resolution_list or (self.resolution,) for each in self.concepts if each.enabled]
+        return max((size for sizes in used for size in sizes), default=self.resolution)
+
+    @property
+    def drops_captions(self) -> bool:
+        """Whether some sample may be trained on without its caption."""
+        return self.caption_dropout > 0 or any(each.enabled and each.caption_dropout for each in self.concepts)
+
+
+def unsupported_resolution(
+    resolution: object, family: str, step: int, field: str = "resolution"
+) -> list[tuple[str, str]]:
     """For a resolution that is not a multiple of the family's `step`: the field and the rest of the sentence."""
     if not isinstance(resolution, int) or resolution % step == 0:
         return []
     nearest = max(step, round(resolution / step) * step)
-    return [("resolution", f"is {resolution}; {family} needs a multiple of {step}, for example {nearest}")]
+    return [(field, f"is {resolution}; {family} needs a multiple of {step}, for example {nearest}")]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from modules.config import Concept
 from modules.data.cache.crops import Crop, compute_crops, count_views, split_view
+from modules.data.captions import plain_caption
 from modules.data.index.captions import pack_captions
 from modules.data.index.index import Index
 
@@ -51,8 +52,8 @@ class ViewKeys:
 
     def captions(self, row: int) -> tuple[str, ...]:
         """The row's captions with their prefix, before tags are shuffled or dropped."""
-        prefix = self._concepts[self._index.concept[row]].prompt_prefix
-        return tuple(prefix + caption for caption in self._index.captions(row))
+        concept = self._concepts[self._index.concept[row]]
+        return tuple(plain_caption(caption, concept) for caption in self._index.captions(row))
 
     def stamps(self, row: int) -> tuple[int, ...]:
         """Size and mtime_ns of the image and of its mask: while they are unchanged, a bad file is still bad."""

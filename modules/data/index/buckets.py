@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from modules.config.sections.data import DataSettings
+
 # The aspect ratios of cameras and screens, so that most photographs fit one exactly. Few on purpose: with a bucket
 # per multiple of 8, a small dataset would split into batches of one.
 _WIDE_ASPECTS = (5 / 4, 4 / 3, 3 / 2, 16 / 9, 2.0, 5 / 2, 3.0, 4.0)
@@ -25,14 +27,48 @@ class Bucket:
         return f"{self.width}x{self.height}"
 
 
-def make_buckets(resolution: int, size_step: int, bucketing: bool) -> tuple[Bucket, ...]:
-    """Buckets of about resolution² pixels from 1:4 (tall) to 4:1 (wide), both sides multiples of `size_step` pixels.
+def make_buckets(resolution: int, size_step: int, bucketing: bool, largest_aspect: float = 4.0) -> tuple[Bucket, ...]:
+    """Buckets of about resolution² pixels from 1:`largest_aspect` (tall) to `largest_aspect`:1 (wide), both sides
+    multiples of `size_step` pixels.
 
     Sorted by width / height; a single square without `bucketing`.
     """
-    aspects = (1.0, *_WIDE_ASPECTS, *(1 / aspect for aspect in _WIDE_ASPECTS)) if bucketing else (1.0,)
-    sizes = {_size(resolution, size_step, aspect) for aspect in aspects}
-    return tuple(sorted(sizes, key=lambda bucket: (bucket.width / bucket.height, bucket.width)))
+    wide = [aspect for aspect in _WIDE_ASPECTS if bucketing and aspect <= largest_aspect]
+    return _sorted({_size(resolution, size_step, aspect) for aspect in (1.0, *wide, *(1 / each for each in wide))})
+
+
+def bucket_images(
+    settings: DataSettings,
+    size_step: int,
+    concept: NDArray[np.int32],
+    width: NDArray[np.int32],
+    height: NDArray[np.int32],
+) -> tuple[tuple[Bucket, ...], NDArray[np.int32]]:
+    """The buckets of a data set, and int32 [n]: which of them each image is in; the arrays are [n], sizes in pixels.
+
+    Each concept has the buckets of its resolution; with `no_upscale`, an image that is smaller than its bucket has one
+    of its own size, down to the step.
+    """
+    step, longest = math.lcm(size_step, settings.bucket_step or 1), settings.largest_aspect
+    resolutions = np.array([settings.resolution_of(each) for each in settings.concepts] or [settings.resolution])
+    sizes = np.zeros((len(concept), 2), dtype=np.int64)  # height, width
+    found = set[Bucket]()
+    for resolution in sorted(set(resolutions.tolist())):
+        buckets = make_buckets(resolution, step, settings.aspect_ratio_bucketing, longest)
+        rows = np.flatnonzero(resolutions[concept] == resolution)
+        numbers = assign_buckets(buckets, width[rows], height[rows])
+        sizes[rows] = np.array([(each.height, each.width) for each in buckets])[numbers]
+        found.update(buckets)
+    if settings.no_upscale:
+        own = np.stack([height, width], axis=1).astype(np.int64)
+        small = (own < sizes).any(axis=1)
+        most = own.min(axis=1, keepdims=True) * (longest if settings.aspect_ratio_bucketing else 1)
+        sizes[small] = np.maximum(step, np.minimum(own, most).astype(np.int64) // step * step)[small]
+        found.update(Bucket(*size) for size in np.unique(sizes[small], axis=0).tolist())
+    buckets = _sorted(found)
+    keys = np.array([each.height << 32 | each.width for each in buckets])
+    order = np.argsort(keys)
+    return buckets, order[np.searchsorted(keys[order], sizes[:, 0] << 32 | sizes[:, 1])].astype(np.int32)
 
 
 def assign_buckets(
@@ -44,6 +80,10 @@ def assign_buckets(
     # must find the same buckets.
     borders = np.sqrt(aspects[:-1] * aspects[1:])
     return np.searchsorted(borders, width / np.maximum(height, 1)).astype(np.int32)
+
+
+def _sorted(buckets: set[Bucket]) -> tuple[Bucket, ...]:
+    return tuple(sorted(buckets, key=lambda bucket: (bucket.width / bucket.height, bucket.width)))
 
 
 def _size(resolution: int, size_step: int, aspect: float) -> Bucket:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from modules.config import ConfigError, DataError, TandemError
 from modules.config.sections.concept import IMAGE_SUFFIXES
 from modules.config.sections.data import DataSettings
-from modules.data.index.buckets import Bucket, assign_buckets, make_buckets
+from modules.data.index.buckets import bucket_images
 from modules.data.index.column_store import Column, StringColumn, write_columns
 from modules.data.index.concept_rows import ConceptRows, index_concept
 from modules.data.index.findings import Findings
@@ -56,8 +56,10 @@ def _index_columns(
         before = sum(len(scans[other].paths) for other in concepts)
         counted = partial(_count_all, progress, before, total)
         concepts[n] = index_concept(n, scan, settings.concepts[n], previous, counted)
-    buckets = make_buckets(settings.resolution, size_step, settings.aspect_ratio_bucketing)
-    columns = _with_settings(_joined(list(concepts.values())), settings, seed, buckets)
+    joined = _joined(list(concepts.values()))
+    number, width, height = (joined[name].astype(np.int32) for name in ("concept", "width", "height"))
+    buckets, bucket = bucket_images(settings, size_step, number, width, height)
+    columns = _with_settings(joined, settings, seed) | {"bucket": bucket}
     header = IndexHeader(
         roots=tuple(scans[n].root if n in scans else "" for n in range(len(settings.concepts))),
         origins=tuple(concepts[n].origin if n in concepts else "" for n in range(len(settings.concepts))),
@@ -116,14 +118,11 @@ def _joined(concepts: list[ConceptRows]) -> dict[str, Column]:
     return columns
 
 
-def _with_settings(
-    columns: dict[str, Column], settings: DataSettings, seed: int, buckets: tuple[Bucket, ...]
-) -> dict[str, Column]:
-    """Add the columns that follow from settings: bucket, and validation (true for every image not trained on)."""
-    bucket = assign_buckets(buckets, columns["width"].astype(np.int32), columns["height"].astype(np.int32))
+def _with_settings(columns: dict[str, Column], settings: DataSettings, seed: int) -> dict[str, Column]:
+    """Add the column validation, true for every image not trained on."""
     held_out = np.array([concept.kind != "train" for concept in settings.concepts])
     in_split = in_validation_split(columns["path_hash"].astype(np.uint64), seed, settings.validation_split)
-    return columns | {"bucket": bucket, "validation": held_out[columns["concept"].astype(np.int64)] | in_split}
+    return columns | {"validation": held_out[columns["concept"].astype(np.int64)] | in_split}
 
 
 def _previous_index(path: Path) -> Index | None:

@@ -1,4 +1,4 @@
-"""Files with the captions of many images: metadata.jsonl and metadata.csv, kohya's metadata.json, lists like
+"""Files with the captions of many images: metadata.jsonl, .csv and .parquet, kohya's metadata.json, lists like
 captions.txt, and the records of single images (NAME.json)."""
 
 from __future__ import annotations
@@ -61,9 +61,11 @@ def read_entries(
     """
     path, name = Path(root, relative), posixpath.basename(relative).lower()
     try:
-        text, encoding = _read(path)
-        if name.endswith((".csv", ".tsv")):
-            records: list[Record] = _table(text)
+        text, encoding = ("", "") if name.endswith(".parquet") else _read(path)
+        if name.endswith(".parquet"):
+            records = _parquet(read_bytes(path, _MAX_BYTES), {*FILE_KEYS, *keys, column})
+        elif name.endswith((".csv", ".tsv")):
+            records = _table(text)
         elif name.endswith(".jsonl"):
             records = _json_lines(text, path, problems)
         elif name.endswith(".json"):
@@ -155,6 +157,20 @@ def _table(text: str) -> list[Record]:
 
 def _cells(line: str, separator: str) -> list[str]:
     return [cell.strip(' "') for cell in line.split(separator)]
+
+
+def _parquet(data: bytes, wanted: set[str]) -> list[Record]:
+    """The rows, with the wanted columns alone: others may hold images."""
+    from pyarrow import ArrowException
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        file = ParquetFile(io.BytesIO(data))
+        names = file.schema_arrow.names
+        rows: list[Record] = file.read(columns=[each for each in names if each in wanted]).to_pylist()
+    except ArrowException as error:
+        raise FileFault(f"cannot be read as parquet: {error}") from None
+    return [{**dict.fromkeys(names), **row} for row in rows[:1]] + rows[1:]  # a message names all columns
 
 
 def _json_lines(text: str, path: Path, problems: list[Problem]) -> list[Record]:

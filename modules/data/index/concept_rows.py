@@ -153,6 +153,9 @@ class _RowBuilder:
         for done, (row, size) in enumerate(_map(pool, changed, lambda row: _try_size(self._file(row))), start=1):
             sizes[row] = self._size_or_reject(row, size)
             progress(len(self.paths) - len(changed) + done, len(self.paths))
+        for row in np.flatnonzero((sizes.min(axis=1, initial=1 << 30) < self.concept.min_size) & self.usable).tolist():
+            size = f"{sizes[row, 0]}x{sizes[row, 1]}"
+            self._size_or_reject(row, f"skipped: {size} is smaller than min_size ({self.concept.min_size})")
         return sizes
 
     def _mask_sizes(self, mask: RowIndices, sizes: NDArray[np.int32], pool: ThreadPoolExecutor) -> NDArray[np.int32]:

@@ -46,6 +46,7 @@ class ConceptSummary:
     passed_over: dict[str, int]  # suffix -> files that are neither images nor captions
     findings: Findings
     uses_masks: bool
+    repeats: float = 1.0
 
     def lines(self) -> list[str]:
         """As text; the first line names the concept."""
@@ -53,6 +54,8 @@ class ConceptSummary:
 
     def _images(self) -> str:
         found = [count_of(self.images, "image")]
+        if self.repeats != 1:
+            found.append(f"each {self.repeats:g} times per epoch")
         if self.held_out:
             found.append(f"{self.held_out:,} held out")
         if self.uses_masks:
@@ -69,7 +72,8 @@ class ConceptSummary:
         found = self.findings.captions
         places = [f"{count:,} from {place}" for place, count in self.captions.items() if count]
         places += [f"{self.without_caption:,} without"] if self.without_caption else []
-        example = f", such as {self.caption!r} ({self.caption_of})" if self.caption else ""
+        of = f" ({self.caption_of})" if self.caption_of else ""
+        example = f", such as {self.caption!r}{of}" if self.caption else ""
         if places:
             yield f"captions: {', '.join(places)}{example}"
         if found.alike:
@@ -90,6 +94,8 @@ class ConceptSummary:
                 f"{count_of(found.conditioning, 'conditioning image')}, such as {found.conditioning_example}: not "
                 "trained on, and no masks; a folder called masks would hold masks"
             )
+        if found.lost_masks:
+            yield f"{count_of(found.lost_masks, 'mask')} of no image, such as {found.lost_mask_example}"
         if found.orphans:
             yield f"{count_of(found.orphans, 'text')} of no image, such as {found.orphan_example}"
         if self.passed_over:
@@ -126,6 +132,8 @@ def summarize_concept(
     with_caption = np.flatnonzero(is_used & (place > 0))
     first = int(with_caption[0]) if len(with_caption) else -1
     masks = cast("NDArray[np.int64]", columns["mask_file"])[:, 0] >= 0
+    prefix = concept.prompt_prefix if concept.caption_source == "none" else ""
+    places = _places(concept, np.bincount(place[is_used], minlength=len(CaptionPlace)).tolist(), findings)
 
     def name(row: int) -> str:
         return printable(text_of(row)[0], _SHOWN) if row >= 0 else ""
@@ -135,9 +143,9 @@ def summarize_concept(
         name=printable(concept.name or concept.path, 2 * _SHOWN),
         images=len(width),
         held_out=int(columns["validation"].sum()),
-        captions=_places(concept, np.bincount(place[is_used], minlength=len(CaptionPlace)).tolist(), findings),
+        captions={"the caption prefix": len(width)} if prefix else places,
         without_caption=0 if concept.caption_source == "none" else int((~is_used).sum()),
-        caption=printable(text_of(first)[1], _SHOWN) if first >= 0 else "",
+        caption=printable(text_of(first)[1] if first >= 0 else prefix, _SHOWN),
         caption_of=name(first),
         masked=int(masks.sum()),
         small=int((scale > 1).sum()),
@@ -149,6 +157,7 @@ def summarize_concept(
         passed_over=_passed_over(concept, other_files),
         findings=findings,
         uses_masks=uses_masks,
+        repeats=concept.repeats,
     )
 
 

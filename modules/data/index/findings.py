@@ -39,6 +39,8 @@ class Findings:
     mask_example: str = ""
     conditioning: int = 0
     conditioning_example: str = ""
+    lost_masks: int = 0  # masks of no image
+    lost_mask_example: str = ""
     orphans: int = 0  # texts that belong to no image
     orphan_example: str = ""
 
@@ -52,10 +54,12 @@ class Findings:
             encoding=encoding,
             caption_files=dict(files.most_common()),
             lists=tuple(dict.fromkeys(posixpath.basename(each) for each, _ in (*scan.metadata, *scan.lists))),
-            masks=scan.masks,
+            masks=scan.masks - len(scan.lost_masks),
             mask_example=printable(scan.mask_example, _SHOWN),
             conditioning=len(scan.conditioning),
             conditioning_example=printable(scan.conditioning[0], _SHOWN) if scan.conditioning else "",
+            lost_masks=len(scan.lost_masks),
+            lost_mask_example=printable(scan.lost_masks[0], _SHOWN) if scan.lost_masks else "",
             orphans=len(orphans),
             orphan_example=printable(orphans[0], _SHOWN) if orphans else "",
         )

@@ -15,7 +15,7 @@ from modules.files.images import check_png, is_truncated, is_turned, open_image,
 
 # Images that Tandem does not read: reported, so that nobody wonders why they are missing.
 UNSUPPORTED_SUFFIXES = frozenset(
-    {".gif", ".tif", ".tiff", ".avif", ".heic", ".heif", ".jxl", ".jp2", ".svg", ".psd", ".ico", ".tga"}
+    {".gif", ".jp2", ".svg", ".psd", ".ico", ".tga", ".exr", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf"}
 )
 # What Pillow's plugins raise on damaged files, found by fuzzing (tests/data/index/test_images.py).
 IMAGE_ERRORS = (
@@ -81,7 +81,7 @@ def describe_image_error(error: BaseException) -> str:
     if isinstance(error, Image.DecompressionBombError):
         return "skipped: huge, more than 179 million pixels; scale it down"
     if isinstance(error, UnidentifiedImageError):
-        return "skipped: not a PNG, JPEG, WebP or BMP image, despite its name"
+        return "skipped: no image of a format that Tandem reads, despite its name"
     if isinstance(error, FileFault):
         return f"skipped: it {error}"
     if isinstance(error, OSError) and error.errno is not None:

@@ -143,12 +143,16 @@ def index_path(settings: DataSettings, seed: int, size_step: int, cache_dir: Pat
         [
             *(concept_root(c), c.enabled, c.kind, c.include_subfolders, c.caption_source, c.mask_suffix),
             *(c.caption_lines, *c.caption_extensions, *([[c.caption_column]] if c.caption_column else [])),
+            *([["sizes", c.resolutions, c.min_size]] if c.resolutions or c.min_size else []),
         ]
         for c in settings.concepts
     ]
     sizes = [settings.resolution, settings.aspect_ratio_bucketing, size_step]
+    more = [settings.no_upscale, settings.bucket_step, settings.largest_aspect]
     split = [settings.validation_split, seed, settings.masked_training]
-    digest = hashlib.sha256(json.dumps([FORMAT, concepts, sizes, split]).encode()).hexdigest()
+    digest = hashlib.sha256(
+        json.dumps([FORMAT, concepts, sizes, split, *([] if more == [False, None, 4.0] else [more])]).encode()
+    ).hexdigest()
     return cache_dir / f"index-{digest[:16]}.safetensors"
 
 

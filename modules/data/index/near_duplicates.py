@@ -69,17 +69,49 @@ def near_duplicates(
     files = [f"{scan.root}/{path.decode(errors='surrogateescape')}" for path in scan.paths]
     images = list[HashedImage]()
     with suppress_pillow_warnings(), ThreadPoolExecutor(_THREADS) as pool:
-        for done, image in enumerate(pool.map(_hashed, files), start=1):
+        for done, image in enumerate(pool.map(hashed_image, files), start=1):
             progress(done, len(files))
             if image is not None:
                 images.append(image)
-    hashes = np.array([image.hash for image in images], dtype=np.uint64)
-    colours = np.array([image.colours for image in images], dtype=np.int16)
-    groups = [[images[number] for number in group] for group in _grouped(hashes, colours, distance)]
+    groups = [[images[number] for number in group] for group in similar_groups(images, distance)]
     for group in groups:
         group.sort(key=lambda image: (-image.size[0] * image.size[1], -image.bytes, image.file))
     others = sum(problem.what.startswith("skipped") for problem in scan.problems)  # such as GIF
     return groups, len(files) - len(images) + others
+
+
+def hashed_image(file: str) -> HashedImage | None:
+    """None for a file that cannot be read: the Data section lists those."""
+    try:
+        size, size_of_file = read_image_size(file), Path(file).stat().st_size
+        with open_image(file) as image:
+            rgb = upright_rgb(image, (16 * _SIDE, 16 * _SIDE))  # a JPEG is decoded at an eighth of its size
+        return HashedImage(file, size, size_of_file, difference_hash(rgb), cell_colours(rgb))
+    except IMAGE_ERRORS:
+        return None
+
+
+def similar_groups(images: Sequence[HashedImage], distance: int) -> Iterator[list[int]]:
+    """Positions of the members of each connected group of images that look alike, in order."""
+    hashes = np.array([image.hash for image in images], dtype=np.uint64)
+    colours = np.array([image.colours for image in images], dtype=np.int16)
+    parent = np.arange(len(hashes))
+
+    def root(number: int) -> int:
+        while parent[number] != number:
+            parent[number] = parent[parent[number]]
+            number = int(parent[number])
+        return number
+
+    for first in range(0, len(hashes), _ROWS):
+        differing = np.bitwise_count(hashes[first : first + _ROWS, None] ^ hashes[None, :])
+        for row, column in zip(*np.nonzero(differing <= distance), strict=True):
+            if first + row < column and np.abs(colours[first + row] - colours[column]).max() <= _MOST_COLOUR_DIFFERENCE:
+                parent[root(int(column))] = root(first + int(row))
+    members: dict[int, list[int]] = {}
+    for number in range(len(hashes)):
+        members.setdefault(root(number), []).append(number)
+    yield from (group for group in members.values() if len(group) > 1)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -103,38 +135,6 @@ def main(arguments: Sequence[str]) -> int:
     shown = [[{"file": each.file, "size": each.size, "bytes": each.bytes} for each in group] for group in groups]
     print(json.dumps({"groups": shown, "unreadable": unreadable}))
     return 0
-
-
-def _hashed(file: str) -> HashedImage | None:
-    """None for a file that cannot be read: the Data section lists those."""
-    try:
-        size, size_of_file = read_image_size(file), Path(file).stat().st_size
-        with open_image(file) as image:
-            rgb = upright_rgb(image, (16 * _SIDE, 16 * _SIDE))  # a JPEG is decoded at an eighth of its size
-        return HashedImage(file, size, size_of_file, difference_hash(rgb), cell_colours(rgb))
-    except IMAGE_ERRORS:
-        return None
-
-
-def _grouped(hashes: NDArray[np.uint64], colours: NDArray[np.int16], distance: int) -> Iterator[list[int]]:
-    """Positions of the members of each connected group, in order."""
-    parent = np.arange(len(hashes))
-
-    def root(number: int) -> int:
-        while parent[number] != number:
-            parent[number] = parent[parent[number]]
-            number = int(parent[number])
-        return number
-
-    for first in range(0, len(hashes), _ROWS):
-        differing = np.bitwise_count(hashes[first : first + _ROWS, None] ^ hashes[None, :])
-        for row, column in zip(*np.nonzero(differing <= distance), strict=True):
-            if first + row < column and np.abs(colours[first + row] - colours[column]).max() <= _MOST_COLOUR_DIFFERENCE:
-                parent[root(int(column))] = root(first + int(row))
-    members: dict[int, list[int]] = {}
-    for number in range(len(hashes)):
-        members.setdefault(root(number), []).append(number)
-    yield from (group for group in members.values() if len(group) > 1)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -22,18 +23,20 @@ from modules.data.index.problems import Problem
 from modules.files import FileFault, open_regular, whole_path
 from modules.files.images import SIGNATURE_BYTES, has_image_signature
 
-METADATA_NAMES = ("metadata.csv", "metadata.jsonl")  # if both name an image, the later one wins
+METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # if several name an image, the last one wins
 LIST_NAMES: Final = frozenset(
     {"metadata.json", "metadata.tsv", *(f"captions{each}" for each in (".csv", ".json", ".jsonl", ".tsv", ".txt"))}
 )
-MASK_ENDS: Final = ("-masklabel", "_masklabel", "-mask", "_mask")
+MASK_ENDS: Final = ("-masklabel", "_masklabel", "-mask", "_mask", "-masks", "_masks")
 MASK_FOLDERS: Final = frozenset({"mask", "masks"})
 CONDITIONING_FOLDERS: Final = frozenset({"conditioning", "conditioning_data", "conditioning_images", "control"})
 _CAPTION_FOLDERS: Final = frozenset({"caption", "captions", "text", "texts", "txt"})
 _IMAGE_FOLDERS: Final = frozenset({"image", "images", "img", "imgs"})
 _MASKS_AND_MORE: Final = MASK_FOLDERS | CONDITIONING_FOLDERS
 _PAIRED_FOLDERS: Final = _MASKS_AND_MORE | _CAPTION_FOLDERS | _IMAGE_FOLDERS
-_IMAGE_AND_MORE: Final = re.compile(r"\.(jpe?g|png|webp|bmp)[^a-z0-9.]")  # as in URLs: .jpg?width=1024, .jpg!d
+_IMAGE_AND_MORE: Final = re.compile(
+    r"\.(jpe?g|png|webp|bmp|avif|tiff?|hei[cf]|jxl)[^a-z0-9.]"
+)  # as in URLs: .jpg?width=1024, .jpg!d
 _NEIGHBOURS = 1000  # images that a metadata file may lie beside, if it is a link
 Stamp: TypeAlias = tuple[int, int]  # size in bytes, mtime in ns
 NO_FILE: Stamp = (-1, -1)
@@ -61,6 +64,7 @@ class FolderScan:
     other_files: Counter[str] = field(default_factory=Counter)  # suffix -> number of files that are not images
     masks: int = 0
     mask_example: str = ""
+    lost_masks: list[str] = field(default_factory=list)  # relative paths of masks whose image is missing
 
     @property
     def stamps(self) -> NDArray[np.int64]:
@@ -151,6 +155,7 @@ def _scan_folder(
     subfolders: list[tuple[str, str, os.stat_result]] = []
     images: list[tuple[str, str]] = []  # name, and the name without its suffix
     texts: list[str] = []
+    masks: list[str] = []  # by their suffix
     mask_suffix = concept.mask_suffix
     text_suffixes = {
         ".txt",
@@ -166,11 +171,17 @@ def _scan_folder(
             images.append((name, stem))
         elif _is_folder(entry):
             _add_folder(scan, entry, prefix + name, subfolders)
+        elif name == METADATA_NAMES[-1] and find_spec("pyarrow") is None:
+            scan.problems.append(
+                Problem(entry.path, "not read: it needs pyarrow: .venv/bin/python -m pip install pyarrow")
+            )
+            scan.other_files[suffix] += 1
         elif name in METADATA_NAMES:
             scan.metadata.append((prefix + name, _stamp(entry)))
             scan.other_files[suffix] += 1
         elif name.endswith(mask_suffix):
             scan.add_mask(prefix + name)
+            masks.append(name)
         elif (not suffix or _IMAGE_AND_MORE.match(suffix)) and _is_image(entry.path):
             images.append((name, stem or name))
         else:
@@ -187,6 +198,8 @@ def _scan_folder(
         images = [each for each in images if each[0] not in names]
         for name in sorted(names):
             scan.add_mask(prefix + name)
+    stems = {stem for _, stem in images}
+    scan.lost_masks += [prefix + name for name in masks if name.removesuffix(mask_suffix) not in stems]
     captions = _captions_of(scan, prefix, images, texts, found)
     for name, stem in images:
         mask = (found.get(stem + mask_suffix) or beside.get(stem)) if with_masks else None
@@ -253,20 +266,27 @@ def _with_lower_suffix(name: str) -> str:
 
 
 def _pair_masks(scan: FolderScan, with_masks: bool) -> None:
-    """Images in folders such as masks/ that have the name of another image are its masks, and no images themselves."""
+    """Images in folders such as masks/ that have the name of another image are its masks, and no images themselves;
+    with masks, those in folders such as conditioning/, too, as kohya's scripts have it."""
     rows = {row: path for row, path in enumerate(map(os.fsdecode, scan.paths)) if _in_folder(path, _MASKS_AND_MORE)}
     if not rows:
         return
     images = _by_pair(path for row, path in enumerate(map(os.fsdecode, scan.paths)) if row not in rows)
     numbers = {path: row for row, path in enumerate(scan.paths)}
     stamps, dropped = scan.stamps, set[int]()
-    for row, path in rows.items():
-        owners = images.get(_pair(path), [])
+    owned = {row: images[_pair(path)] for row, path in rows.items() if _pair(path) in images}
+    holds_masks = any(_in_folder(rows[row], MASK_FOLDERS) for row in owned)
+    # Masks first: a conditioning image counts as one only where there is no other.
+    for row, path in sorted(rows.items(), key=lambda each: _in_folder(each[1], CONDITIONING_FOLDERS)):
+        owners = owned.get(row, [])
+        if not owners and holds_masks and _in_folder(path, MASK_FOLDERS):
+            scan.lost_masks.append(path)
+            dropped.add(row)
         dropped.update([row] if owners else [])
-        if owners and _in_folder(path, CONDITIONING_FOLDERS):
+        if owners and _in_folder(path, CONDITIONING_FOLDERS) and not with_masks:
             scan.conditioning.append(path)
             continue
-        if owners:
+        if owners or row in dropped:
             scan.add_mask(path)
         for owner in owners if with_masks else ():
             number = numbers[os.fsencode(owner)]

@@ -10,22 +10,24 @@ import hashlib
 import json
 import os
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modules.config import Concept, DataError, TandemError, TrainConfig, validate
 from modules.config.captions import CaptionState
 from modules.data.archives.cifar import is_archive, unpacked_concept
-from modules.data.index.buckets import Bucket, assign_buckets, make_buckets
+from modules.data.index.buckets import Bucket, bucket_images
 from modules.data.index.build import in_validation_split
 from modules.data.index.captions import unpack_captions
 from modules.data.index.concept_rows import ConceptRows, index_concept
 from modules.data.index.concept_summary import ConceptSummary, caption_warnings, summarize_concept
+from modules.data.index.expand import parts
 from modules.data.index.index import no_progress
-from modules.data.index.scan import scan_concept
+from modules.data.index.scan import concept_root, scan_concept
 from modules.files import FileFault, decode_json, open_regular, read_text
 
 Record = dict[str, object]
@@ -40,8 +42,7 @@ def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
 
     A folder that cannot be read gives a `concept` with an `error`; nothing is raised.
     """
-    buckets = make_buckets(settings.resolution, size_step, settings.aspect_ratio_bucketing)
-    counts = np.zeros(len(buckets), dtype=np.int64)
+    counts = Counter[Bucket]()
     for number, concept in enumerate(settings.concepts):
         if is_archive(concept.path):
             unpacked = unpacked_concept(concept, Path(settings.cache_dir))
@@ -51,29 +52,40 @@ def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
                 continue
             concept = unpacked
         try:
-            scan = scan_concept(concept, settings.masked_training)
+            scans = [(part, scan_concept(part, settings.masked_training)) for part in parts(concept)]
         except DataError as error:
             yield {"type": "concept", "concept": number, "pictures": 0, "error": error.message}
             continue
-        rows = index_concept(number, scan, concept, None, no_progress)
-        width, height = (rows.columns[name].astype(np.int32) for name in ("width", "height"))
-        bucket = assign_buckets(buckets, width, height)
-        if concept.enabled and concept.kind == "train":
-            counts += np.bincount(bucket, minlength=len(buckets))
-        problems = list(_problems(rows, scan.root, settings.resolution))
-        summary = _summary(settings, concept, rows, scan.other_files, buckets)
-        yield from _image_records(rows, [str(each) for each in buckets], bucket.tolist())
-        yield from ({"type": "problem", "concept": number, **problem} for problem in problems)
+        root, images, faults, others, lines = concept_root(concept), 0, 0, Counter[str](), list[str]()
+        roots = set[str]()
+        for part, scan in scans:
+            rows = index_concept(number, scan, part, None, no_progress)
+            width, height = (rows.columns[name].astype(np.int32) for name in ("width", "height"))
+            alone = settings.model_copy(update={"concepts": (part,)})
+            buckets, bucket = bucket_images(alone, size_step, np.zeros(len(width), dtype=np.int32), width, height)
+            if concept.enabled and concept.kind == "train":
+                counts.update(buckets[each] for each in bucket.tolist())
+            summary = _summary(settings, part, rows, scan.other_files, buckets, bucket)
+            lines += [*summary.lines(), *caption_warnings(summary)]
+            if scan.root in roots:  # at another resolution
+                continue
+            roots.add(scan.root)
+            problems = list(_problems(rows, scan.root, settings.resolution_of(part)))
+            below = os.path.relpath(scan.root, root).replace(os.sep, "/") + "/"
+            yield from _image_records(rows, below.removeprefix("./"), [str(each) for each in buckets], bucket.tolist())
+            yield from ({"type": "problem", "concept": number, **problem} for problem in problems)
+            images, faults, others = images + len(rows.paths), faults + len(problems), others + scan.other_files
         yield {
             "type": "concept",
             "concept": number,
-            "root": scan.root,
-            "pictures": len(rows.paths),
-            "other_files": dict(scan.other_files),
-            "problems": len(problems),
-            "summary": [*summary.lines(), *caption_warnings(summary)],
+            "root": root,
+            "pictures": images,
+            "other_files": dict(others),
+            "problems": faults,
+            "summary": lines,
         }
-    yield {"type": "buckets", "buckets": [[str(b), n] for b, n in zip(buckets, counts.tolist(), strict=True) if n]}
+    by_shape = sorted(counts, key=lambda bucket: (bucket.width / bucket.height, bucket.width))
+    yield {"type": "buckets", "buckets": [[str(each), counts[each]] for each in by_shape]}
 
 
 def _summary(
@@ -82,10 +94,10 @@ def _summary(
     rows: ConceptRows,
     other_files: Mapping[str, int],
     buckets: tuple[Bucket, ...],
+    bucket: NDArray[np.int32],
 ) -> ConceptSummary:
     """The summary that a run gives of the concept."""
     columns = rows.columns
-    bucket = assign_buckets(buckets, columns["width"].astype(np.int32), columns["height"].astype(np.int32))
     in_split = in_validation_split(columns["path_hash"].astype(np.uint64), settings.seed, settings.validation_split)
     return summarize_concept(
         rows.number,
@@ -119,12 +131,12 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _image_records(rows: ConceptRows, buckets: list[str], bucket: list[int]) -> Iterator[Record]:
+def _image_records(rows: ConceptRows, below: str, buckets: list[str], bucket: list[int]) -> Iterator[Record]:
     """Records of rows [path below the folder, width, height, bucket, captions separated by newlines, CaptionState]."""
     columns = rows.columns
     listed = [
         [
-            os.fsdecode(path),
+            below + os.fsdecode(path),
             width,
             height,
             buckets[number],

@@ -19,6 +19,7 @@ import numpy as np
 from modules.config import ConfigError, TandemError, TrainConfig, effective_batch, end_of_run, total_steps, validate
 from modules.data.index.build import in_validation_split, newest_index
 from modules.data.index.concept_rows import usable_images
+from modules.data.index.expand import expand_concepts
 from modules.data.index.scan import scan_concept
 from modules.data.loading.order import Order, TrainingRows, balanced_repeats
 from modules.data.rng import hash_bytes
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def steps_per_epoch(config: TrainConfig, world_size: int) -> int:
     """Optimizer steps of an epoch on `world_size` processes. Raises DataError if a folder cannot be listed."""
+    config = expand_concepts(config)
     numbers, kept, known = [], [], newest_index(Path(config.cache_dir))
     for number, concept in enumerate(config.concepts):
         if concept.enabled and concept.kind == "train":

@@ -3,7 +3,6 @@ its seed."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,6 +19,7 @@ from modules.config import Concept
 from modules.config.sections.data import DataSettings
 from modules.data.batch import Batch, MicroBatch, SampleMixing, SampleTransform, stack_samples
 from modules.data.cache.reader import MEMORY_BYTES
+from modules.data.captions import augment_caption, plain_caption
 from modules.data.index.index import Index
 from modules.data.index.problems import Problem
 from modules.data.loading.micro_batches import micro_batches
@@ -128,7 +128,7 @@ class MicroBatchDataset(MicroBatchReader):
             problems[row] = unreadable.problem
             example = unreadable.blank
         if rng is None:
-            caption = concept.prompt_prefix + captions[0]
+            caption = plain_caption(captions[0], concept)
         else:
             caption = augment_caption(captions, concept, self._caption_dropout, rng)
         generator.manual_seed(seed)
@@ -300,28 +300,3 @@ def make_loader(
         equal_counts=equal_counts,
     )
     return Loader(settings, data, order, split_step, mixes=mixing is not None, source=source)
-
-
-def augment_caption(captions: tuple[str, ...], concept: Concept, dropout: float, rng: SampleRng) -> str:
-    """Choose one caption; drop it ("") with probability `dropout`, else shuffle and drop its tags and add the prefix.
-
-    The random numbers are taken in a fixed order.
-    """
-    chosen = captions[rng.integer(len(captions))]
-    if rng.uniform() < dropout:
-        return ""
-    if concept.tag_shuffle or concept.tag_dropout > 0:
-        chosen = _augment_tags(chosen, concept, rng)
-    return concept.prompt_prefix + chosen
-
-
-def _augment_tags(caption: str, concept: Concept, rng: SampleRng) -> str:
-    pieces = re.split(rf"(\s*{re.escape(concept.tag_delimiter)}\s*)", caption.strip())
-    tags, between = pieces[::2], pieces[1::2]
-    kept, others = tags[: concept.keep_tags], tags[concept.keep_tags :]
-    if concept.tag_shuffle:
-        others = [others[n] for n in rng.permutation(len(others))]
-    if concept.tag_dropout > 0:
-        others = [tag for tag in others if rng.uniform() >= concept.tag_dropout]
-    tags = kept + others
-    return "".join(chain.from_iterable(zip(tags, [*between[: len(tags) - 1], ""], strict=True)))

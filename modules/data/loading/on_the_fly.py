@@ -17,6 +17,7 @@ from modules.config import Concept, DataError
 from modules.config.sections.data import DataSettings
 from modules.data.batch import ExampleTransform
 from modules.data.cache.crops import Crop, compute_crops, crop_example
+from modules.data.captions import plain_caption
 from modules.data.index.images import (
     IMAGE_ERRORS,
     decode_image,
@@ -84,7 +85,7 @@ class OnTheFlyExamples:
         mask: Image.Image | None,
         rng: SampleRng | None,
     ) -> dict[str, Tensor]:
-        captions = tuple(concept.prompt_prefix + caption for caption in self._index.captions(row))
+        captions = tuple(plain_caption(caption, concept) for caption in self._index.captions(row))
         original = int(self._index.height[row]), int(self._index.width[row])
         example = crop_example(image, mask, self._masked, captions, original, crop)
         if rng is not None and concept.color_jitter > 0:

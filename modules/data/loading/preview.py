@@ -20,8 +20,9 @@ from torch import Tensor
 from modules.config import Concept, ConfigError, TandemError, TrainConfig, effective_batch, validate
 from modules.data.batch import Example
 from modules.data.cache.crops import Crop, compute_crops, count_views, split_view
+from modules.data.captions import augment_caption
 from modules.data.index.build import build_index
-from modules.data.loading.loader import augment_caption
+from modules.data.index.expand import expand_concepts
 from modules.data.loading.on_the_fly import OnTheFlyExamples, UnreadableImage
 from modules.data.loading.order import Order, make_order
 from modules.data.rng import SampleRng
@@ -74,6 +75,7 @@ def previews(
     config: TrainConfig, folder: Path, size_step: int, epoch: int, count: int, *, cached: bool
 ) -> Iterator[Preview]:
     """The first samples of an epoch, as one process would draw them. Raises DataError without a usable image."""
+    config = expand_concepts(config)
     index = build_index(config, config.seed, size_step, folder)
     pixels = _Pixels()
     kind = _CachedViews if cached else OnTheFlyExamples

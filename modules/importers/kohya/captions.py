@@ -11,11 +11,11 @@ def extension(values: Values) -> str:
     return f".{str(values.get('caption_extension') or 'caption').strip().lstrip('.')}"
 
 
-def lines(enable_wildcard: object) -> object:
+def lines(values: Values) -> list[Assignment]:
     """Without wildcards sd-scripts takes the first line of a caption file (train_util.py, read_caption)."""
-    if boolean(enable_wildcard):
-        return ChangedValue("random", "one line is drawn each time; {a|b} within a line is read literally")
-    return "first"
+    if boolean(values["enable_wildcard"]):
+        return [Assignment("caption_lines", "random"), Assignment("wildcards", True)]
+    return [Assignment("caption_lines", "first")]
 
 
 def separator(value: object) -> object:

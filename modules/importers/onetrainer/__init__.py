@@ -192,7 +192,9 @@ def _concept(index: int, concept: Mapping[str, object], translation: Translation
     if not is_path(concept.get("path")):
         translation.skip(f"{prefix[:-1]}", concept, "it has no folder")
         return
-    translation.apply(CONCEPT_TABLE, concept, prefix, f"concepts.{translation.count('concepts')}.")
+    target = f"concepts.{translation.count('concepts')}."
+    translation.apply(CONCEPT_TABLE, concept, prefix, target)
+    translation.put(f"{target}folder_repeats", False)  # only kohya's scripts read numbers in folder names
 
 
 def _sample(index: int, sample: Mapping[str, object], translation: Translation) -> None:

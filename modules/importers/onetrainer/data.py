@@ -53,6 +53,15 @@ def _captions(values: Values) -> list[Assignment]:
     return [Assignment("caption_source", target, keys=("text.prompt_source",))]
 
 
+def _resolutions(values: Values) -> list[Assignment]:
+    if not boolean(values["image.enable_resolution_override"]):
+        return []
+    sides = text(values["image.resolution_override"]).replace(",", " ").split()
+    if not all(side.isdecimal() for side in sides):
+        raise UnsupportedValueError("Tandem has shapes of its own for each resolution; give the sides of squares")
+    return [Assignment("resolutions", " ".join(sides))]
+
+
 def _tag_dropout(values: Values) -> list[Assignment]:
     if not boolean(values["text.tag_dropout_enable"]):
         return []
@@ -61,8 +70,18 @@ def _tag_dropout(values: Values) -> list[Assignment]:
         raise UnsupportedValueError("it drops all tags at once; caption_dropout does that for all concepts")
     why = "tags at the end are not dropped more often" if "WEIGHTED" in mode else ""
     keys = ("text.tag_dropout_enable", "text.tag_dropout_mode", "text.tag_dropout_probability")
-    return [Assignment("tag_dropout", number(values["text.tag_dropout_probability"]), why, keys)]
+    found = [Assignment("tag_dropout", number(values["text.tag_dropout_probability"]), why, keys)]
+    special = str(values["text.tag_dropout_special_tags_mode"]).upper()
+    if special != "NONE":  # mgds, DropTags: a list of tags, or a file with one
+        listed, tags = (_SPECIAL, f"{_SPECIAL}_mode"), text(values[_SPECIAL])
+        if boolean(values[f"{_SPECIAL}_regex"]) or tags.lower().endswith((".txt", ".csv")):
+            found.append(Assignment("", why="give the tags themselves in kept_tags or dropped_tags", keys=listed))
+        else:
+            found.append(Assignment("kept_tags" if special == "WHITELIST" else "dropped_tags", tags, keys=listed))
+    return found
 
+
+_SPECIAL = "text.tag_dropout_special_tags"
 
 CONCEPT_TABLE = Table(
     rules=(
@@ -74,6 +93,10 @@ CONCEPT_TABLE = Table(
         Rule("image_variations", "image_variations", 1, integer),
         CombinedRule({"balancing": 1.0, "balancing_strategy": "REPEATS"}, "repeats", _repeats),
         Rule("loss_weight", "loss_weight", 1.0, number),
+        CombinedRule(
+            {"image.enable_resolution_override": False, "image.resolution_override": "512"},
+            "resolutions", _resolutions,
+        ),
         Rule("image.enable_crop_jitter", "crop_jitter", True, boolean),
         Rule("image.enable_random_flip", "horizontal_flip", True, boolean),
         CombinedRule({"text.prompt_source": "sample", "text.prompt_path": ""}, "caption_source", _captions),
@@ -81,8 +104,11 @@ CONCEPT_TABLE = Table(
         Rule("text.tag_delimiter", "tag_delimiter", ",", text),
         Rule("text.keep_tags_count", "keep_tags", 1, integer),
         CombinedRule(
-            {"text.tag_dropout_enable": False, "text.tag_dropout_mode": "FULL", "text.tag_dropout_probability": 0.0},
-            "tag_dropout", _tag_dropout,
+            {
+                "text.tag_dropout_enable": False, "text.tag_dropout_mode": "FULL", "text.tag_dropout_probability": 0.0,
+                _SPECIAL: "", f"{_SPECIAL}_mode": "NONE", f"{_SPECIAL}_regex": False,
+            },
+            "tag_dropout, kept_tags, dropped_tags", _tag_dropout,
         ),
     ),
     unsupported=(
@@ -96,18 +122,8 @@ CONCEPT_TABLE = Table(
             "image.*brightness* image.*contrast* image.*saturation* image.*hue*",
             "Tandem has no colour augmentation; augment the images beforehand", default=0.0,
         ),
-        Unsupported("image.enable_resolution_override", "all concepts share one resolution"),
-        Unsupported("image.resolution_override", "all concepts share one resolution", default="512"),
         Unsupported(
             "image.enable_random_circular_mask_shrink image.enable_random_mask_rotate_crop", "masks are not augmented",
-        ),
-        Unsupported(
-            "text.tag_dropout_special_tags_mode", "the first keep_tags are never dropped; the others are treated alike",
-            default="NONE",
-        ),
-        Unsupported(
-            "text.tag_dropout_special_tags text.tag_dropout_special_tags_regex",
-            "the first keep_tags are never dropped; the others are treated alike",
         ),
         Unsupported("text.caps_randomize_enable text.caps_randomize_lowercase", "captions are used as written"),
         Unsupported(

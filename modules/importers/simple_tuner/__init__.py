@@ -56,7 +56,9 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
             translation.skip(f"{prefix}crop", False, "all concepts share aspect_ratio_bucketing: the first one is used")
         if backend.get("crop") is True and "crop_style" not in backend:
             translation.skip(f"{prefix}crop_style", "random", f"its default: {CROP_STYLE}")
-        translation.apply(BACKEND_TABLE, own, prefix, f"concepts.{translation.count('concepts')}.")
+        target = f"concepts.{translation.count('concepts')}."
+        translation.apply(BACKEND_TABLE, own, prefix, target)
+        translation.put(f"{target}folder_repeats", False)  # only kohya's scripts read numbers in folder names
 
 
 def _example(name: object, translation: Translation) -> object:

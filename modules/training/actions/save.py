@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ from modules.checkpoint.formats import (
     file_metadata,
     write_single_file,
 )
-from modules.config import ConfigError, TrainConfig, TrainingError, total_steps
+from modules.config import Concept, ConfigError, TrainConfig, TrainingError, total_steps
 from modules.data.index.index import Index
 from modules.diffusion.dtypes import DTYPES
 from modules.families._family import Family
@@ -58,9 +58,16 @@ def export_model(context: ActionContext) -> Generator[ModelExport, None, None]:
     """The averaged weights, if EMA is on, stay in the model until the export is written; shards are gathered before."""
     parts, config = context.components, context.components.config
     with inference_model(parts):
-        order, index = parts.data.order, parts.data.index
+        data = parts.data
         run = run_metadata(
-            parts.family, config, context.position, parts.folder.name, order.steps_per_epoch, index, parts.started_at
+            parts.family,
+            config,
+            context.position,
+            parts.folder.name,
+            data.order.steps_per_epoch,
+            data.index,
+            data.concepts,
+            parts.started_at,
         )
         metadata = file_metadata(config, run, "diffusers")
         yield ModelExport(export_of(parts.family, parts.weights, config, metadata), run)
@@ -120,9 +127,11 @@ def run_metadata(
     run_name: str,
     steps_per_epoch: int,
     index: Index | None = None,
+    concepts: Sequence[Concept] = (),
     started_at: float = 0.0,
 ) -> RunMetadata:
-    """What the files say of a run at this position; without its `index` nothing of its images."""
+    """What the files say of a run at this position; without its `index`, whose columns name `concepts`, nothing of its
+    images. Tags are counted only if metadata_dataset is on."""
     steps = total_steps(config, steps_per_epoch)
     return RunMetadata(
         run_name=run_name,
@@ -135,9 +144,9 @@ def run_metadata(
         total_epochs=math.ceil(steps / steps_per_epoch),
         world_size=position.world_size,
         images=0 if index is None else len(index),
-        folders=[] if index is None else _folders(index, config),
+        folders=[] if index is None else _folders(index, concepts, with_tags=config.metadata_dataset),
         started_at=started_at,
-        buckets=[] if index is None else _buckets(index, config),
+        buckets=[] if index is None else _buckets(index, concepts),
         aspect_error=0.0 if index is None else _aspect_error(index),
         lora=lora_size(family) if config.method == "lora" else None,
         best=_best(config, position),
@@ -151,13 +160,13 @@ def _best(config: TrainConfig, position: Position) -> dict[str, str]:
     return {"metric": config.early_stopping_metric, "value": repr(position.best_validation)}
 
 
-def _buckets(index: Index, config: TrainConfig) -> list[BucketCount]:
+def _buckets(index: Index, concepts: Sequence[Concept]) -> list[BucketCount]:
     """How many training images each bucket has, with the repeats of their concepts."""
     counts = defaultdict[int, float](float)
     for concept, bucket in zip(
         *(column[~index.validation].tolist() for column in (index.concept, index.bucket)), strict=True
     ):
-        counts[bucket] += config.concepts[concept].repeats
+        counts[bucket] += concepts[concept].repeats
     return [
         BucketCount(index.buckets[bucket].width, index.buckets[bucket].height, round(count))
         for bucket, count in sorted(counts.items())
@@ -173,20 +182,19 @@ def _aspect_error(index: Index) -> float:
     return float(np.abs(aspects - index.width[used] / index.height[used]).mean())
 
 
-def _folders(index: Index, config: TrainConfig) -> list[ImageFolder]:
-    """Tags are counted only if metadata_dataset is on."""
+def _folders(index: Index, concepts: Sequence[Concept], *, with_tags: bool) -> list[ImageFolder]:
     counts = Counter(int(concept) for concept in index.concept)
-    tags: dict[int, Counter[str]] = {number: Counter() for number in range(len(config.concepts))}
-    for row, number in enumerate(index.concept if config.metadata_dataset else ()):
-        delimiter = config.concepts[int(number)].tag_delimiter
+    tags: dict[int, Counter[str]] = {number: Counter() for number in range(len(concepts))}
+    for row, number in enumerate(index.concept if with_tags else ()):
+        delimiter = concepts[int(number)].tag_delimiter
         for caption in index.captions(row):
             tags[int(number)].update(tag.strip() for tag in caption.split(delimiter) if tag.strip())
     return [
         ImageFolder(
             name=PurePath(root).name,
             images=counts[number],
-            repeats=config.concepts[number].repeats,
-            prior=config.concepts[number].prior,
+            repeats=concepts[number].repeats,
+            prior=concepts[number].prior,
             tags=dict(tags[number].most_common()),
         )
         for number, root in enumerate(index.header.roots)

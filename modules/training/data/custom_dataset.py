@@ -70,6 +70,7 @@ def prepare_custom_dataset(
     return Dataset(
         index=None,
         examples=None,
+        concepts=(),
         order=order,
         loader=loader,
         validation=item_steps(validation, np.concatenate([held_out, _numbered(own_validation)]), config.seed, size),

@@ -13,18 +13,20 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from modules.config import ConfigError, TrainConfig
+from modules.config import Concept, ConfigError, TrainConfig
 from modules.data.archives.cifar import is_archive, unpack, unpacked_concept
 from modules.data.cache.cache import Cache
 from modules.data.cache.encode_batches import EncodeBatches, encode_batch_size
+from modules.data.captions import plain_caption
 from modules.data.index.build import build_index
+from modules.data.index.expand import expand_concepts
 from modules.data.index.index import Index, index_path, load_index
 from modules.data.index.problems import Problem, write_problems
 from modules.data.index.scan import concept_root
 from modules.data.loading.loader import Examples, Loader, make_loader
 from modules.data.loading.on_the_fly import OnTheFlyExamples, file_hashes
 from modules.data.loading.order import Order, StepSamples, make_order, validation_steps
-from modules.data.missing import missing_data
+from modules.data.missing import check_not_empty, missing_data
 from modules.data.summary import summarize_dataset
 from modules.distributed import RankGroup, SharedFolderGroups
 from modules.families._family import Family
@@ -55,6 +57,7 @@ class Dataset:
 
     index: Index | None  # of the images; None, as `examples`, for a family that brings its own data sets
     examples: Examples | None
+    concepts: tuple[Concept, ...]  # as the index counts them
     order: Order
     loader: Loader
     validation: list[StepSamples]
@@ -86,6 +89,7 @@ def prepare_dataset(
     report_unshared_cache(groups, ranks, report)
 
     index = update_index(config, type(family), groups, ranks, progress)
+    check_not_empty(config, index)
     check_sizes(config, family.longest_side(), index)
     precision.benchmark_convolutions(len(index.buckets))
     examples: Examples
@@ -118,7 +122,7 @@ def prepare_dataset(
         for test in (False, True)
     )
     unreadable = UnreadableImages(len(index), ranks, report, problems_file, problems)
-    return Dataset(index, examples, order, loader, validation, test, unreadable)
+    return Dataset(index, examples, config.concepts, order, loader, validation, test, unreadable)
 
 
 def validation_step_size(config: TrainConfig, ranks: RankGroup, global_batch_size: int) -> int:
@@ -169,7 +173,8 @@ def cache_fingerprint(family: Family, precision: Precision) -> str:
 def resolve_data(
     config: TrainConfig, kind: type[Family], ranks: RankGroup, report: Report, check_stop: Callable[[], None]
 ) -> TrainConfig:
-    """What the family and its data are prepared with: archives are unpacked, and classes are found if it learns them.
+    """What the family and its data are prepared with: archives are unpacked, folders of kohya's become concepts, and
+    classes are found if it learns them.
 
     Called by every rank. Raises DataError if an archive is damaged, or not each image has one class.
     """
@@ -178,7 +183,7 @@ def resolve_data(
     progress = ProgressReport(report, check_stop)
     config = _unpack_archives(config, ranks, progress)
     if not kind.learns_classes:
-        return config
+        return expand_concepts(config)
     config = label_concepts(config)
     groups = ranks.shared_folder_groups("cache_dir", Path(config.cache_dir))
     return with_classes(config, update_index(config, kind, groups, ranks, progress))
@@ -231,7 +236,7 @@ def _fill_cache(
 ) -> Examples:
     """The ranks that share a cache folder (all of them, or only the first) encode what is missing from it."""
     cache = Cache(Path(config.cache_dir), fingerprint, index, config, family.encodes_captions)
-    size = encode_batch_size(config.cache_batch_size, config.resolution, family.device.type)
+    size = encode_batch_size(config.cache_batch_size, config.largest_resolution, family.device.type)
     batches: list[EncodeBatches] = []
 
     def find_missing() -> None:
@@ -293,8 +298,8 @@ def _report_dataset(
     report.data(summary.lines(), [asdict(concept) for concept in summary.concepts[:_CONCEPTS_IN_EVENT]])
     for warning in missing_data(config, index) if ranks.rank == 0 else ():
         report.warning(warning)
-    prefixes = [config.concepts[number].prompt_prefix for number in index.concept]
-    captions = [prefix + caption for row, prefix in enumerate(prefixes) for caption in index.captions(row)]
+    concepts = [config.concepts[number] for number in index.concept]
+    captions = [plain_caption(caption, each) for row, each in enumerate(concepts) for caption in index.captions(row)]
     for warning in family.prompt_warnings(captions):
         report.warning(warning)
     if config.method == "embedding" and not any(config.embedding_token in caption for caption in captions):

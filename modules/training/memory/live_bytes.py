@@ -60,7 +60,7 @@ def encoding_activations(kind: type[Family], config: TrainConfig) -> dict[str, i
     Of one image, because more are encoded at once only if they fit. Text encoders work before and after it, and take
     less. Raises ConfigError as set-up does.
     """
-    side = config.resolution
+    side = config.largest_resolution
     with FakeTensorMode(allow_non_fake_inputs=True):
         encode = kind.meta_encoder(config) if config.cache_latents else None
         if encode is None:

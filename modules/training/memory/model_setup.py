@@ -67,7 +67,15 @@ def check_available(config: TrainConfig) -> type[Family]:
             f"lora_layouts is 'diffusers', but diffusers reads no {NAMES[config.lora_algorithm]} (lora_algorithm); use "
             "kohya or both, which then mean the layout of LyCORIS."
         )
-    for path, sentence in unsupported_resolution(config.resolution, config.family, kind.size_step):
+    sides = {"resolution": [config.resolution]}
+    sides |= {f"concepts.{n}.resolutions": list(each.resolution_list) for n, each in enumerate(config.concepts)}
+    wrong = [
+        each
+        for field, some in sides.items()
+        for side in some
+        for each in unsupported_resolution(side, config.family, kind.size_step, field)
+    ]
+    for path, sentence in wrong:
         raise ConfigError(f"{path} {sentence}.")
     _check_image_cache(kind, config)
     _check_metric(kind, config)

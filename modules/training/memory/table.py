@@ -122,7 +122,7 @@ def memory_table(
             rounding = _rounding(family.model, shards)
         peak = _activations(kind, family, config) if activations else None
     if peak is not None:
-        size = f"{config.resolution} x {config.resolution}"
+        size = f"{config.largest_resolution} x {config.largest_resolution}"
         rows.append(MemoryRow(f"activations of {config.batch_size} x {size} pixels", "device", peak, "training", False))
     if config.fsdp_cpu_offload and shards > 1:
         kept = ("activations", "gathered")
@@ -284,7 +284,7 @@ def _drop_gradient(weight: Tensor) -> None:
 
 def _forward(kind: type[Family], family: Family, config: TrainConfig, samples: int) -> Tensor | None:
     with Precision(config.precision, torch.device("cpu")).autocast():
-        size = (config.resolution, config.resolution)
+        size = (config.largest_resolution, config.largest_resolution)
         return kind.meta_loss(config, family.model, size, samples)
 
 

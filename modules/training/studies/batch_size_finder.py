@@ -74,7 +74,7 @@ def _samples_by_bucket(trainer: GenericTrainer) -> NDArray[np.int64]:
     data = trainer.components.data
     if data.index is None:
         return np.array([data.order.samples_per_epoch])
-    repeats = np.array([max(1.0, concept.repeats) for concept in trainer.config.concepts])
+    repeats = np.array([max(1.0, concept.repeats) for concept in data.concepts])
     rows = np.flatnonzero(~data.index.validation)
     weights = repeats[data.index.concept[rows]]
     counts = np.bincount(data.index.bucket[rows], weights=weights, minlength=len(data.index.buckets))

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from modules.config import Concept
+from modules.config import Concept, TrainConfig
 from modules.data.cache.keys import ViewKeys
+from modules.data.captions import augment_caption, plain_caption
 from modules.data.index.caption_lists import one_line
-from modules.data.loading.loader import augment_caption
 from modules.data.rng import SampleRng
 from tests.data.helpers import config_for, index_of, write_image
 
@@ -184,6 +184,49 @@ def test_captions_are_chosen_evenly_and_dropped() -> None:
     assert augmented[""] / 4000 == pytest.approx(0.25, abs=0.03)
     assert augmented["p a"] / augmented["p b"] == pytest.approx(1, abs=0.12)
     assert augment_caption(("a, b",), Concept(path="x"), 0.0, SampleRng(1)) == "a, b"
+
+
+def drawn(caption: str, **settings: object) -> set[str]:
+    concept = Concept.model_validate({"path": "x", "prompt_prefix": "p ", **settings})
+    return {augment_caption((caption,), concept, 0.0, SampleRng(seed)) for seed in range(200)}
+
+
+def test_choices_are_drawn() -> None:
+    caption = "a {red|blue|} {{hat}} {cat}"
+    assert drawn(caption, wildcards=True) == {"p a red {hat} cat", "p a blue {hat} cat", "p a  {hat} cat"}
+    assert drawn(caption) == {f"p {caption}"}
+    concept = Concept(path="x", prompt_prefix="p ", wildcards=True)
+    assert plain_caption(caption, concept) == "p a red {hat} cat", "validation has the first"
+
+
+@pytest.mark.parametrize(
+    ("caption", "settings", "expected"),
+    [
+        ("k, a, b", {"tag_shuffle": True}, {"k, a, b", "k, b, a"}),
+        ("k, l, ||| a, b", {"tag_shuffle": True}, {"k, l, a, b", "k, l, b, a"}),
+        ("k ||| a, b ||| z, y", {"tag_shuffle": True}, {"k, a, b, z, y", "k, b, a, z, y"}),
+        ("k ||| a, b ||| z, y", {"tag_dropout": 1}, {"k, z, y"}),
+        ("||| a, b", {}, {"a, b"}),
+        ("a, k", {"tag_dropout": 1, "keep_tags": 0}, {""}),
+        ("a, K, b", {"tag_dropout": 1, "keep_tags": 0, "kept_tags": "k, c"}, {"K"}),
+        ("a, blurry, b", {"tag_dropout": 1, "keep_tags": 0, "dropped_tags": "Blurry"}, {"a, b"}),
+    ],
+)
+def test_tags_are_kept_and_dropped(caption: str, settings: dict[str, object], expected: set[str]) -> None:
+    assert drawn(caption, keep_separator="|||", prompt_prefix="", **settings) == expected
+
+
+def test_a_concept_drops_captions_as_it_says() -> None:
+    for own, default, expected in ((None, 1.0, ""), (0.0, 1.0, "a"), (1.0, 0.0, "")):
+        concept = Concept(path="x", caption_dropout=own)
+        assert augment_caption(("a",), concept, default, SampleRng(1)) == expected
+    on = TrainConfig(concepts=(Concept(path="x", caption_dropout=0.5),))
+    off = TrainConfig(concepts=(Concept(path="x", caption_dropout=0.5, enabled=False),))
+    assert (on.drops_captions, off.drops_captions, TrainConfig(caption_dropout=0.1).drops_captions) == (
+        True,
+        False,
+        True,
+    )
 
 
 LINES = "a cat, grey\n\n  a second caption \r\nthird\n"

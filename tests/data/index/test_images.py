@@ -6,6 +6,7 @@ import io
 import os
 import struct
 import zlib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,112 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageCms, UnidentifiedImageError
 
-from modules.config import Concept
+from modules.config import Concept, TrainConfig
 from modules.data.cache.crops import Crop, compute_crops, count_views, crop_example, split_view
-from modules.data.index.buckets import Bucket, assign_buckets, make_buckets
+from modules.data.index.buckets import Bucket, assign_buckets, bucket_images, make_buckets
 from modules.data.index.images import IMAGE_ERRORS, decode_image, decode_mask, describe_image_error, read_image_size
 from modules.data.summary import DatasetSummary
 from modules.files import FileFault
-from modules.files.images import small_rgb
+from modules.files.images import SIGNATURE_BYTES, has_image_signature, small_rgb
 
 
 def encoded(image: Image.Image, suffix: str = "PNG", **options: object) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, suffix, **options)
     return buffer.getvalue()
+
+
+PLUGINS = {"HEIF": "pillow_heif", "JXL": "pillow_jxl"}
+
+
+def need_plugin(image_format: str) -> None:
+    if image_format in PLUGINS:
+        plugin = pytest.importorskip(PLUGINS[image_format], reason="the extra `images` is not installed")
+        if image_format == "HEIF":
+            plugin.register_heif_opener()
+
+
+HEADS = {"HEIF": b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "JXL": b"\0\0\0\x0cJXL \r\n\x87\n"}
+
+
+@pytest.mark.parametrize("image_format", PLUGINS)
+def test_a_plugin_that_is_missing_is_named(image_format: str) -> None:
+    if find_spec(PLUGINS[image_format]):
+        pytest.skip("it is installed")
+    with pytest.raises(FileFault, match=f"is {image_format}, which needs .*pip install pillow-"):
+        decode_image(HEADS[image_format], (4, 4), (4, 4))
+
+
+@pytest.mark.parametrize("image_format", ["PNG", "JPEG", "WEBP", "BMP", "AVIF", "TIFF", "HEIF", "JXL"])
+def test_formats_are_known_by_their_content(image_format: str) -> None:
+    need_plugin(image_format)
+    data = encoded(Image.new("RGB", (16, 16), (200, 100, 50)), image_format)
+    assert has_image_signature(data[:SIGNATURE_BYTES])
+    colour = decode_image(data, (16, 16), (16, 16)).getpixel((8, 8))
+    assert np.abs(np.array(colour) - (200, 100, 50)).max() <= 8
+
+
+def test_what_is_no_picture_of_colours_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileFault, match="floating point"):
+        decode_image(encoded(Image.new("F", (4, 4)), "TIFF"), (4, 4), (4, 4))
+    with pytest.raises(FileFault, match=r"raw photo \(DNG\)"):
+        decode_image(encoded(Image.new("RGB", (4, 4)), "TIFF", tiffinfo={50706: b"\1\4\0\0"}), (4, 4), (4, 4))
+    broken = encoded(Image.new("RGB", (16, 16)), "AVIF")[:-9]
+    with pytest.raises(IMAGE_ERRORS):
+        decode_image(broken, (16, 16), (16, 16))
+
+
+ADOBE_COLORANTS = {b"rXYZ": (0.60974, 0.31111, 0.01947), b"gXYZ": (0.20528, 0.62567, 0.06087)}  # at D50
+ADOBE_COLORANTS[b"bXYZ"] = (0.14919, 0.06322, 0.74457)
+
+
+def adobe_rgb() -> tuple[bytes, Any]:
+    """Little CMS' sRGB profile with the primaries of Adobe RGB (1998); the matrix from its linear values to sRGB's."""
+    profile = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    theirs, ours = [], []
+    for name, colorant in ADOBE_COLORANTS.items():
+        entry = profile.index(name, 128)  # the table of tags: name, offset, size
+        start = struct.unpack_from(">I", profile, entry + 4)[0] + 8
+        ours.append(np.array(struct.unpack_from(">3i", profile, start)) / 65536)
+        theirs.append(np.array(colorant))
+        struct.pack_into(">3i", profile, start, *(round(each * 65536) for each in colorant))
+    text = "sRGB".encode("utf-16-be")
+    return bytes(profile).replace(text, "aRGB".encode("utf-16-be")), np.linalg.solve(
+        np.array(ours).T, np.array(theirs).T
+    )
+
+
+def linear(values: Any) -> Any:
+    return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+
+
+@pytest.mark.parametrize("image_format", ["PNG", "JPEG", "WEBP", "TIFF", "AVIF"])
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P"])
+def test_colour_profiles_become_srgb(image_format: str, mode: str) -> None:
+    if (image_format, mode) in {("JPEG", "RGBA"), ("JPEG", "P"), ("WEBP", "P"), ("AVIF", "P")}:
+        pytest.skip("there are none")
+    profile, matrix = adobe_rgb()
+    given = np.array([120, 200, 90])
+    image = Image.new("RGB", (16, 16), tuple(given.tolist())).convert(mode, palette=Image.Palette.ADAPTIVE)
+    options: dict[str, Any] = {"lossless": True} if image_format == "WEBP" else {}
+    found = decode_image(encoded(image, image_format, icc_profile=profile, **options), (16, 16), (8, 8)).getpixel(
+        (8, 8)
+    )
+    shown = linear(np.array(found) / 255)
+    assert np.abs(shown - (matrix @ linear(given / 255))).max() < 0.03
+    assert found[0] < given[0] - 20, "as the same numbers are a stronger green in Adobe RGB"  # type: ignore[index]
+    plain = decode_image(encoded(image, image_format, **options), (16, 16), (8, 8)).getpixel((8, 8))
+    assert np.abs(np.array(plain) - given).max() <= 8
+
+
+@pytest.mark.parametrize("profile", [b"no profile", b"\0" * 200, adobe_rgb()[0][:300]])
+def test_damaged_profiles_and_those_of_other_colours_are_ignored(profile: bytes) -> None:
+    red = encoded(Image.new("RGB", (4, 4), (200, 10, 10)), icc_profile=profile)
+    assert decode_image(red, (4, 4), (4, 4)).getpixel((0, 0)) == (200, 10, 10)
+    inks = encoded(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "JPEG", icc_profile=adobe_rgb()[0])
+    assert np.abs(np.array(decode_image(inks, (8, 8), (8, 8)).getpixel((4, 4))) - (255, 0, 0)).max() <= 3
 
 
 def test_every_mode_becomes_rgb_on_white() -> None:
@@ -46,7 +138,7 @@ def test_every_mode_becomes_rgb_on_white() -> None:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("suffix", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("suffix", ["JPEG", "PNG", "WEBP", "AVIF", "TIFF", "HEIF", "JXL"])
 def test_exif_orientation_is_applied(orientation: int, suffix: str, tmp_path: Path) -> None:
     upright = Image.new("RGB", (64, 32), "white")
     upright.paste((200, 0, 0), (0, 0, 32, 16))  # the upper left quarter is red
@@ -56,7 +148,8 @@ def test_exif_orientation_is_applied(orientation: int, suffix: str, tmp_path: Pa
         image = image.transpose(Image.Transpose(turn))
     exif = Image.Exif()
     exif[0x0112] = orientation
-    data = encoded(image, suffix, exif=exif)
+    need_plugin(suffix)
+    data = encoded(image, suffix, exif=exif.tobytes())
     (tmp_path / "x").write_bytes(data)
     assert read_image_size(str(tmp_path / "x")) == (64, 32)
     shown: Any = decode_image(data, (64, 32), (32, 16))
@@ -257,3 +350,35 @@ def test_an_empty_file_is_told_as_such(tmp_path: Path) -> None:
 def test_one_is_no_plural() -> None:
     summary = DatasetSummary(1, 0, {"64x64": 1}, 1, 1, 1, 1)
     assert summary.lines()[0] == "1 image, 1 problem (see problems.txt)"
+
+
+def test_sizes_of_images_that_are_not_enlarged() -> None:
+    sizes = np.array([(640, 480), (100, 80), (37, 500), (5, 5), (900, 100)], dtype=np.int32)  # width, height
+    concept = np.zeros(len(sizes), dtype=np.int32)
+
+    def found(**settings: object) -> list[str]:
+        config = TrainConfig.model_validate({"resolution": 256, "concepts": [{"path": "x"}], **settings})
+        buckets, numbers = bucket_images(config, 8, concept, sizes[:, 0], sizes[:, 1])
+        assert list(buckets) == sorted(set(buckets), key=lambda each: (each.width / each.height, each.width))
+        return [str(buckets[number]) for number in numbers]
+
+    assert found() == ["296x224", "288x232", "128x512", "256x256", "512x128"]
+    assert found(no_upscale=True) == ["296x224", "96x80", "32x144", "8x8", "400x96"]
+    assert found(no_upscale=True, aspect_ratio_bucketing=False) == ["256x256", "80x80", "32x32", "8x8", "96x96"]
+    assert found(bucket_step=64) == ["320x192", "256x256", "128x512", "256x256", "512x128"]
+    assert found(largest_aspect=1.5, bucket_step=12) == ["288x216", "288x240", "216x312", "264x264", "312x216"]
+
+
+def test_every_concept_has_the_buckets_of_its_resolution() -> None:
+    concepts = [
+        {"path": "a"},
+        {"path": "b", "resolutions": "128"},
+        {"path": "c", "enabled": False, "resolutions": "999"},
+    ]
+    config = TrainConfig.model_validate({"resolution": 256, "concepts": concepts})
+    side = np.array([300, 300, 300], dtype=np.int32)
+    buckets, numbers = bucket_images(config, 8, np.array([0, 1, 0], dtype=np.int32), side, side)
+    assert [str(buckets[number]) for number in numbers] == ["256x256", "128x128", "256x256"]
+    assert config.largest_resolution == 256
+    alone = config.model_copy(update={"concepts": ()})
+    assert bucket_images(alone, 8, np.zeros(3, dtype=np.int32), side, side)[0] == make_buckets(256, 8, True)

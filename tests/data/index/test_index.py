@@ -93,10 +93,10 @@ def test_bad_files_are_reported_and_others_used(tmp_path: Path) -> None:
     assert names(index) == ["good.png"]
     assert set(found) == {"text.png", "empty.jpg", "short.png", "anim.gif", "huge.png"}
     assert "huge" in found["huge.png"]
-    assert "not a PNG" in found["text.png"]
+    assert "no image of a format" in found["text.png"]
     write_problems(index.problems(), tmp_path / "problems.txt")
     assert len((tmp_path / "problems.txt").read_text("utf-8").splitlines()) == 5
-    assert "text.png: skipped: not a PNG" in (tmp_path / "problems.txt").read_text()
+    assert "text.png: skipped: no image of a format" in (tmp_path / "problems.txt").read_text()
     again = index_of(config_for(folder, cache=tmp_path / "c"), tmp_path / "c")
     assert problems_by_name(again) == found
 
@@ -150,7 +150,7 @@ def test_exif_rotation_swaps_width_and_height(tmp_path: Path) -> None:
         (lambda folder: folder.write_text(""), "is a file"),
         (lambda folder: folder.mkdir(), "0 files seen"),
         (lambda folder: (folder.mkdir(), (folder / "a.gif").write_text("")), r"1 x \.gif"),
-        (lambda folder: (folder.mkdir(), (folder / "a.png").write_text("hi")), "not a PNG"),
+        (lambda folder: (folder.mkdir(), (folder / "a.png").write_text("hi")), "no image of a format"),
     ],
 )
 def test_nothing_to_train_on_raises_one_sentence(tmp_path: Path, prepare: Any, words: str) -> None:

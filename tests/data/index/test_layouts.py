@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,31 @@ class Found:
             self.index.relative_path(row): Path(self.index.mask(row, "-masklabel.png")).relative_to(root).as_posix()
             for row in rows
         }
+
+
+def test_metadata_in_parquet(folder: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    import pyarrow
+
+    columns = {"file_name": ["a.png", "gone.png"], "note": ["x", "y"], "image": [b"\xff", b"\0"]}
+    parquet.write_table(pyarrow.table({**columns, "text": ["a cat", "a dog"]}), folder / "metadata.parquet")
+    found = Found(folder)
+    assert found.captions == {"a.png": ("a cat",), "b.png": ("",)}
+    assert "1 from metadata.parquet" in found.text
+    assert any("1 entry names no image" in each for each in found.warnings)
+    assert Found(folder, caption_column="note").captions["a.png"] == ("x",)
+    parquet.write_table(pyarrow.table(columns), folder / "metadata.parquet")
+    assert any("it lacks one of the columns text, caption" in each.what for each in Found(folder).index.problems())
+    (folder / "metadata.parquet").write_bytes(b"PAR1 and no more")
+    assert any("cannot be read as parquet" in each.what for each in Found(folder).index.problems())
+
+
+@pytest.mark.skipif(find_spec("pyarrow") is not None, reason="pyarrow is installed")
+def test_parquet_without_pyarrow_is_named(folder: Path) -> None:
+    (folder / "metadata.parquet").write_bytes(b"PAR1")
+    found = Found(folder)
+    assert any("pip install pyarrow" in each.what for each in found.index.problems())
+    assert any("metadata.parquet is read, with pyarrow" in each for each in found.warnings)
 
 
 def summarized(index: Index, config: Any) -> ConceptSummary:
@@ -194,6 +220,7 @@ def test_bytes_that_are_no_text_have_no_encoding() -> None:
     "masks",
     [
         {"a.png": "a_mask.png", "b.png": "b-masklabel.jpg"},
+        {"a.png": "a_masks.tif", "b.png": "b-masks.png"},
         {"a.png": "a-mask.png", "b.png": "b_masklabel.PNG"},
         {"a.png": "mask/a.png", "b.png": "masks/b.jpg"},
     ],
@@ -205,8 +232,12 @@ def test_masks_are_masks_and_no_images(folder: Path, masks: dict[str, str]) -> N
     write_image(folder / "mask/other.png")  # neither
     found = Found(folder, masked_training=True)
     assert found.masks() == masks
-    assert sorted(found.captions) == ["a.png", "b.png", "mask/other.png", "party_mask.png"]
-    assert "4 images, 2 with a mask" in found.text
+    images = ["a.png", "b.png", "mask/other.png", "party_mask.png"]
+    if "mask/a.png" in masks.values():  # then the folder holds masks
+        images.remove("mask/other.png")
+        assert "1 mask of no image, such as mask/other.png" in found.text
+    assert sorted(found.captions) == images
+    assert f"{len(images)} images, 2 with a mask" in found.text
     unused = Found(folder)
     assert sorted(unused.captions) == sorted(found.captions)
     assert "2 masks, such as" in unused.text
@@ -223,7 +254,10 @@ def test_a_mask_elsewhere_that_leads_out_of_the_folder_skips_its_image(folder: P
 
 def test_conditioning_images_are_not_trained_on(folder: Path) -> None:
     write_image(folder / "conditioning/a.png")
-    found = Found(folder, masked_training=True)
+    write_image(folder / "gone-masklabel.png")
+    assert Found(folder, masked_training=True).masks() == {"a.png": "conditioning/a.png"}, "as in kohya's scripts"
+    found = Found(folder)
+    assert "1 mask of no image, such as gone-masklabel.png" in found.text
     assert sorted(found.captions) == ["a.png", "b.png"]
     assert not found.masks()
     assert "1 conditioning image, such as conditioning/a.png: not trained on, and no masks" in found.text

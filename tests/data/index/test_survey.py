@@ -6,10 +6,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from modules.data.index.build import build_index
+from modules.data.index.expand import expand_concepts
 from modules.data.index.survey import survey
+from modules.data.loading.count_steps import steps_per_epoch
+from modules.data.missing import missing_data
 from tests.data.helpers import config_for, write_image
 
 
@@ -39,6 +44,49 @@ def test_images_have_size_bucket_and_captions(folder: Path, tmp_path: Path) -> N
         ["dot.png", 8, 8, "32x32", "a cat called dot\nanother caption", "found"],
     ]
     assert of_type(records, "buckets") == [{"type": "buckets", "buckets": [["32x32", 3], ["48x24", 1]]}]
+
+
+def kohya_folders(root: Path) -> Path:
+    for number, name in enumerate(("10_sks dog/a", "10_sks dog/b", "2_cats/more/c")):
+        write_image(root / f"{name}.png", 40, 40, seed=number)
+    (root / "2_cats/more/c.txt").write_text("a cat")
+    return root
+
+
+def test_folders_of_kohya_are_concepts(tmp_path: Path) -> None:
+    config = config_for(kohya_folders(tmp_path / "set"), cache=tmp_path, repeats=3, prompt_prefix="p ")
+    records = list(survey(config))
+    rows = [row for piece in of_type(records, "pictures") for row in cast("list[list[object]]", piece["rows"])]
+    assert [row[0] for row in rows] == ["10_sks dog/a.png", "10_sks dog/b.png", "2_cats/more/c.png"]
+    (concept,) = of_type(records, "concept")
+    assert concept["root"] == str(tmp_path / "set")
+    assert concept["summary"] == [
+        "set/10_sks dog: 2 images, each 30 times per epoch",
+        "  captions: 2 from the caption prefix, such as 'p sks dog'",
+        "set/2_cats: 1 image, each 6 times per epoch",
+        "  captions: 1 from NAME.txt, such as 'a cat' (more/c.png)",
+    ]
+    assert steps_per_epoch(config.model_copy(update={"batch_size": 1}), 1) == 66
+
+
+@pytest.mark.parametrize(
+    ("settings", "more"),
+    [
+        ({"folder_repeats": False}, ""),
+        ({"include_subfolders": False}, "d.png"),
+        ({"caption_source": "folder_name"}, ""),
+        ({}, "d.png"),
+        ({}, "2023_holiday/d.png"),
+        ({}, "masks/10_d.png"),
+        ({"family": "classifier"}, ""),
+    ],
+)
+def test_other_folders_are_no_concepts(tmp_path: Path, settings: dict[str, object], more: str) -> None:
+    kohya_folders(tmp_path / "set")
+    if more:
+        write_image(tmp_path / "set" / more)
+    config = config_for(tmp_path / "set", cache=tmp_path, **settings)
+    assert expand_concepts(config) == config
 
 
 def test_each_kind_of_problem_names_its_file(folder: Path, tmp_path: Path) -> None:
@@ -83,3 +131,22 @@ def test_invalid_config_prints_one_sentence(text: str) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("survey: ")
     assert "Traceback" not in done.stderr
+
+
+def test_images_at_several_resolutions(folder: Path, tmp_path: Path) -> None:
+    config = config_for(folder, cache=tmp_path, resolutions="32 64", min_size=10, name="cats")
+    records = list(survey(config))
+    (piece,) = of_type(records, "pictures")
+    assert [(row[0], row[3]) for row in cast("list[list[object]]", piece["rows"])] == [
+        *(("a.png", "32x32"), ("b.png", "48x24"), ("copy.png", "32x32"))
+    ]
+    (concept,) = of_type(records, "concept")
+    lines = cast("list[str]", concept["summary"])
+    assert (lines[0], lines[2].partition(",")[0]) == ("cats at 32: 3 images", "cats at 64: 3 images")
+    assert of_type(records, "buckets")[0]["buckets"] == [["32x32", 2], ["64x64", 2], ["88x48", 1], ["48x24", 1]]
+    problems = [str(each["what"]) for each in of_type(records, "problem")]
+    assert "skipped: 8x8 is smaller than min_size (10)" in problems
+    index = build_index(expand_concepts(config), 1, 8, tmp_path)
+    assert [str(index.buckets[each]) for each in index.bucket] == ["32x32", "48x24", "32x32", "64x64", "88x48", "64x64"]
+    assert not [each for each in missing_data(expand_concepts(config), index) if "two concepts" in each]
+    assert len(build_index(config_for(folder, cache=tmp_path), 1, 8, tmp_path)) == 4, "another index"

@@ -25,8 +25,8 @@ AUGMENTED = {"crop_jitter": True, "horizontal_flip": True, "color_jitter": 0.2}
 
 
 @pytest.mark.slow
-def test_a_resumed_run_decodes_and_augments_as_before(images: Path, tmp_path: Path) -> None:
-    config = tiny_config(images, tmp_path, **FRESH, concepts=[{"path": str(images), **AUGMENTED}])
+def test_a_resumed_run_decodes_and_augments_as_before(masked_images: Path, tmp_path: Path) -> None:
+    config = tiny_config(masked_images, tmp_path, **FRESH, concepts=[{"path": str(masked_images), **AUGMENTED}])
     code, whole = train_alone(config)
     assert code == 0, whole.failure(0)
     assert not list((tmp_path / "cache").glob("rank-*"))

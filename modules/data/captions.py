@@ -1,0 +1,80 @@
+"""The caption that a sample is trained with: which of its image's, of `{a|b}` which words, and which tags in what
+order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import chain, zip_longest
+from typing import Final
+
+from modules.config import Concept
+from modules.data.rng import SampleRng
+
+# As in kohya's sd-scripts (train_util.py, process_caption): {{ and }} are braces, and choices are not nested.
+_CHOICE: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
+
+
+def plain_caption(caption: str, concept: Concept) -> str:
+    """A caption without chance, as it is cached and validated with: the first of each choice, all tags in order."""
+    if concept.wildcards:
+        caption = _with_choices(caption, lambda choices: choices[0])
+    return concept.prompt_prefix + _kept_tags(caption, concept)[0]
+
+
+def augment_caption(captions: tuple[str, ...], concept: Concept, dropout: float, rng: SampleRng) -> str:
+    """Choose one caption; drop it ("") with the concept's `caption_dropout`, else `dropout`; or make the choices in it,
+    shuffle and drop its tags and add the prefix.
+
+    The random numbers are taken in a fixed order.
+    """
+    chosen = captions[rng.integer(len(captions))]
+    if rng.uniform() < (dropout if concept.caption_dropout is None else concept.caption_dropout):
+        return ""
+    if concept.wildcards:
+        chosen = _with_choices(chosen, lambda choices: choices[rng.integer(len(choices))])
+    chosen, first, last = _kept_tags(chosen, concept)
+    if concept.tag_shuffle or concept.tag_dropout > 0:
+        chosen = _augment_tags(chosen, first, last, concept, rng)
+    return concept.prompt_prefix + chosen
+
+
+def _with_choices(caption: str, choose: Callable[[list[str]], str]) -> str:
+    def replace(found: re.Match[str]) -> str:
+        return found[0][0] if found[1] is None else choose(found[1].split("|"))
+
+    return _CHOICE.sub(replace, caption)
+
+
+def _kept_tags(caption: str, concept: Concept) -> tuple[str, int, int]:
+    """The caption without `keep_separator`, and how many tags at its start and end keep their place."""
+    separator, delimiter = concept.keep_separator, concept.tag_delimiter
+    if not separator or separator not in caption:
+        return caption, concept.keep_tags, 0
+    parts = [part.strip().removeprefix(delimiter).removesuffix(delimiter).strip() for part in caption.split(separator)]
+    counts = [part.count(delimiter) + 1 if part else 0 for part in parts]
+    between = delimiter if delimiter.isspace() else f"{delimiter} "
+    return between.join(filter(None, parts)), counts[0], sum(counts[2:])
+
+
+def _augment_tags(caption: str, first: int, last: int, concept: Concept, rng: SampleRng) -> str:
+    """The caption with its tags shuffled and dropped, but for so many at its start and end."""
+    pieces = re.split(rf"(\s*{re.escape(concept.tag_delimiter)}\s*)", caption.strip())
+    tags, between = pieces[::2], pieces[1::2]
+    end = max(first, len(tags) - last)
+    others = tags[first:end]
+    if concept.tag_shuffle:
+        others = [others[n] for n in rng.permutation(len(others))]
+    if concept.tag_dropout > 0:
+        others = [tag for tag in others if rng.uniform() >= concept.tag_dropout or not _may_drop(tag, concept)]
+    tags = tags[:first] + others + tags[end:]
+    return "".join(chain.from_iterable(zip_longest(tags, between[: max(0, len(tags) - 1)], fillvalue="")))
+
+
+def _may_drop(tag: str, concept: Concept) -> bool:
+    only = _listed(concept.dropped_tags, concept)
+    return tag.lower() not in _listed(concept.kept_tags, concept) and (not only or tag.lower() in only)
+
+
+def _listed(tags: str, concept: Concept) -> set[str]:
+    return {tag for each in tags.lower().split(concept.tag_delimiter.lower()) if (tag := each.strip())}
