@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from modules.checkpoint.formats import write_single_file
 from modules.config import ConfigError, TrainConfig
 from modules.families._by_name import family_class
+from modules.families._find_family import check_family
 from modules.training.memory.model_setup import check_available
 from tests.families.diffusion_checks import REQUEST, load
 
@@ -176,6 +177,14 @@ def test_placeholder_token_in_vocabulary_or_with_a_long_init(sd_folder: Path) ->
     assert family.prompt_warnings(["a <c>"]) == []
     family.add_placeholder_token("<d>", 2, "red blue disc")
     assert "is 3 tokens, but embedding_vectors is 2" in family.prompt_warnings([])[0]
+
+
+def test_a_family_of_ones_own_trains_the_hub_models_of_the_one_it_derives_from() -> None:
+    name = "black-forest-labs/FLUX.1-dev"
+    config = TrainConfig(family="mine.py", base_model=name)
+    check_family(config, family_class("flux").facts.pipelines)
+    with pytest.raises(ConfigError, match=rf"'{name}' is FLUX\.1.*, which the family 'mine\.py' does not train"):
+        check_family(config, family_class("chroma").facts.pipelines)
 
 
 def test_unknown_prediction_type(sd_folder: Path, tmp_path: Path) -> None:
