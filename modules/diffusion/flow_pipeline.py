@@ -19,6 +19,7 @@ from modules.diffusion import base_model_files
 from modules.diffusion.chat_template import limit_template_
 from modules.diffusion.component_files import copy_with_weights, load_network, load_part, scheduler_config
 from modules.diffusion.encoder_weights import move_encoder, quantize_encoder_
+from modules.diffusion.finite import ADVICE, names_not_finite
 from modules.diffusion.fitting_weights import described_network
 from modules.diffusion.hub.files import INDEX
 from modules.diffusion.library_errors import damage_refused
@@ -61,6 +62,12 @@ class FlowComponents:
             encoder = self._load_encoder(name, dtype).requires_grad_(False).eval()
             quantize_encoder_(encoder, weights, device)
             found[name] = move_encoder(encoder, device)
+            if (damaged := next(names_not_finite(found[name]), None)) is not None:
+                raise ConfigError(
+                    f"base_model: the weights of {name} of the model in {str(self.folder)!r} are not finite (NaN or "
+                    f"infinity) in {damaged!r}.",
+                    ADVICE,
+                )
         return found
 
     def _load_encoder(self, name: str, dtype: torch.dtype) -> Any:
