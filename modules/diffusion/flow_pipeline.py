@@ -31,6 +31,7 @@ from modules.diffusion.quantized_networks import (
     quantized_layers,
 )
 from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.diffusion.samplers import build_scheduler
 from modules.diffusion.stored_dtype import SAFETENSORS_HALF, dtype_of
 from modules.diffusion.transformer_files.base import FlowBase, base_of_file
 from modules.diffusion.transformer_files.loading import load_transformer_file
@@ -88,7 +89,8 @@ class FlowComponents:
     def pipeline(self, **components: Any) -> Any:
         """The diffusers pipeline with these components, the tokenizers and a new scheduler; None for all others."""
         given = dict.fromkeys(self.facts.components)
-        given |= {**self.tokenizers, "scheduler": self.classes["scheduler"].from_config(self.scheduler), **components}
+        scheduler = build_scheduler(self.classes["scheduler"], self.scheduler)
+        given |= {**self.tokenizers, "scheduler": scheduler, **components}
         kind = self.pipeline_class
         options = set(kind._get_signature_keys(kind)[1]) - set(kind._optional_components)
         settings = {name: value for name, value in self.index.items() if name in options}  # such as is_distilled

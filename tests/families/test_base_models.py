@@ -247,7 +247,7 @@ def test_folder_written_by_older_versions(sd_folder: Path, tmp_path: Path) -> No
     assert loaded.sample(REQUEST).tobytes() == plain.sample(REQUEST).tobytes()
 
 
-def test_loading_logs_nothing_of_the_libraries(sd_folder: Path) -> None:
+def test_loading_and_saving_log_nothing_of_the_libraries(sd_folder: Path, tmp_path: Path) -> None:
     """What reaches the loggers of diffusers and transformers stands on people's terminals."""
     said: list[str] = []
     handler = logging.Handler()
@@ -256,7 +256,11 @@ def test_loading_logs_nothing_of_the_libraries(sd_folder: Path) -> None:
     try:
         for logger in loggers:
             logger.addHandler(handler)
-        load("stable_diffusion", sd_folder, parts=[{"part": "unet"}, {"part": "text_encoder", "train": False}])
+        folder = shutil.copytree(sd_folder, tmp_path / "model")
+        file = folder / "scheduler" / "scheduler_config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "of_another_version": 3}))
+        family = load("stable_diffusion", folder, parts=[{"part": "unet"}, {"part": "text_encoder", "train": False}])
+        family.export(family.model.state_dict(), tmp_path / "saved")
     finally:
         for logger in loggers:
             logger.removeHandler(handler)
