@@ -12,7 +12,14 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from modules.annotators.annotator import MOST_PIXELS_A_SIDE
-from modules.annotators.model_folder import MODEL_FILES, PROCESSOR_FILES, loading, moved, require_stored_model
+from modules.annotators.model_folder import (
+    MODEL_FILES,
+    PROCESSOR_FILES,
+    loading,
+    moved,
+    require_finite,
+    require_stored_model,
+)
 from modules.annotators.processor import check_image_sizes, load_processor
 from modules.config import ConfigError
 from modules.diffusion.chat_template import limited_template
@@ -43,6 +50,7 @@ class Captioner:
                 folder, dtype=dtype, use_safetensors=True, local_files_only=True
             )
             self._model.eval().to(device)
+        require_finite(name, self._model)
         if not hasattr(self._processor, "image_processor") or not hasattr(self._processor, "tokenizer"):
             raise ConfigError(f"--model: {name!r} has no processor of images and text.", "Choose another model.")
         check_image_sizes(self._processor.image_processor, name)

@@ -15,7 +15,14 @@ import torch.nn.functional as F
 from PIL import Image
 from transformers import CLIPSegConfig, CLIPSegForImageSegmentation, CLIPSegProcessor
 
-from modules.annotators.model_folder import MODEL_FILES, PROCESSOR_FILES, loading, moved, require_stored_model
+from modules.annotators.model_folder import (
+    MODEL_FILES,
+    PROCESSOR_FILES,
+    loading,
+    moved,
+    require_finite,
+    require_stored_model,
+)
 from modules.annotators.processor import check_image_sizes
 from modules.diffusion.quiet_libraries import quiet_libraries
 
@@ -75,6 +82,7 @@ class Masker:
                 folder, dtype=dtype, use_safetensors=True, local_files_only=True
             )
             self._model.eval().to(device)
+        require_finite(name, self._model)
         check_image_sizes(self._processor.image_processor, name)
 
     @torch.inference_mode()

@@ -13,6 +13,7 @@ from huggingface_hub.utils._validators import validate_repo_id
 
 from modules.config import ConfigError, TandemError
 from modules.diffusion.base_model_files import REPO_ID, check_small_files, read_shapes
+from modules.diffusion.finite import ADVICE, names_not_finite
 from modules.diffusion.fitting_weights import require_stored
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.hub.one_model import (
@@ -116,6 +117,13 @@ def require_stored_model(name: str, folder: Path, build: Callable[[], torch.nn.M
     files = {each.name for each in folder.iterdir() if each.is_file()}
     weights = [folder / each for each in model_weights(name, files)]
     require_stored(f"--model: {name!r}", weights, build)
+
+
+def require_finite(name: str, model: torch.nn.Module) -> None:
+    """Raises ConfigError if a weight of the model `name` is not finite: what it says would mean nothing."""
+    damaged = next(names_not_finite(model), None)
+    if damaged is not None:
+        raise ConfigError(f"--model: the weights of {name!r} are not finite (NaN or infinity) in {damaged!r}.", ADVICE)
 
 
 def _hub_model(name: str, kind: OneModelKind, types: Collection[str]) -> HubModel:

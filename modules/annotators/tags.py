@@ -123,10 +123,16 @@ class Tagger:
             )
 
     def __call__(self, images: Sequence[Image.Image]) -> list[str]:
-        """The tags of each image, separated by commas."""
+        """The tags of each image, separated by commas. Raises ConfigError for a model that gives no numbers."""
         batch = np.stack([prepared(image, self._side) for image in images])
         size = self._batch or len(batch)
         rows = np.concatenate([self._probabilities(batch[at : at + size], size) for at in range(0, len(batch), size)])
+        if not np.isfinite(rows).all():
+            raise ConfigError(
+                f"--model: {self._name!r} gives probabilities that are not finite (NaN or infinity): its weights are "
+                "damaged.",
+                "Copy or download it again, or choose another model.",
+            )
         return [", ".join(self._choice.tags(self._known, row)) for row in rows.astype(np.float32)]
 
     def _probabilities(self, images: NDArray[np.float32], size: int) -> NDArray[Any]:

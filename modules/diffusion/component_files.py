@@ -25,6 +25,7 @@ from modules.diffusion.fitting_weights import (
 )
 from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.quantized_networks import require_plain
+from modules.diffusion.samplers import build_scheduler
 from modules.files import printable, read_json
 
 
@@ -78,7 +79,7 @@ def scheduler_config(folder: Path, option: str) -> dict[str, Any]:
         if not (isinstance(kind, type) and issubclass(kind, diffusers.SchedulerMixin)):
             name = printable(repr(config.get("_class_name")), 80)
             raise ConfigError(f"{label} names the class {name}, which is no scheduler of diffusers.", DAMAGED)
-        kind.from_config(config)
+        build_scheduler(kind, config)
     return config
 
 

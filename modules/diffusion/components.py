@@ -24,6 +24,7 @@ from modules.diffusion.fitting_weights import require_stored_component
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.library_errors import damage_refused, first_line
 from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.diffusion.samplers import build_scheduler
 from modules.diffusion.stored_dtype import dtype_of
 from modules.diffusion.text_encoders import TextEncoder, pool_at_end_token
 from modules.facts import FamilyFacts
@@ -134,7 +135,7 @@ def save_pipeline(components: Components, facts: FamilyFacts, trained: Mapping[s
         "vae": components.vae,
         **components.encoders,
         **{facts.encoders[encoder]: tokenizer for encoder, tokenizer in components.tokenizers.items()},
-        "scheduler": getattr(diffusers, scheduler_class).from_config(components.scheduler),
+        "scheduler": build_scheduler(getattr(diffusers, scheduler_class), components.scheduler),
         **trained,
     }
     with quiet_libraries():

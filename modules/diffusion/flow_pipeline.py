@@ -19,6 +19,7 @@ from modules.diffusion import base_model_files
 from modules.diffusion.chat_template import limit_template_
 from modules.diffusion.component_files import copy_with_weights, load_network, load_part, scheduler_config
 from modules.diffusion.encoder_weights import move_encoder, quantize_encoder_
+from modules.diffusion.finite import ADVICE, names_not_finite
 from modules.diffusion.fitting_weights import described_network
 from modules.diffusion.hub.files import INDEX
 from modules.diffusion.library_errors import damage_refused
@@ -30,6 +31,7 @@ from modules.diffusion.quantized_networks import (
     quantized_layers,
 )
 from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.diffusion.samplers import build_scheduler
 from modules.diffusion.stored_dtype import SAFETENSORS_HALF, dtype_of
 from modules.diffusion.transformer_files.base import FlowBase, base_of_file
 from modules.diffusion.transformer_files.loading import load_transformer_file
@@ -61,6 +63,12 @@ class FlowComponents:
             encoder = self._load_encoder(name, dtype).requires_grad_(False).eval()
             quantize_encoder_(encoder, weights, device)
             found[name] = move_encoder(encoder, device)
+            if (damaged := next(names_not_finite(found[name]), None)) is not None:
+                raise ConfigError(
+                    f"base_model: the weights of {name} of the model in {str(self.folder)!r} are not finite (NaN or "
+                    f"infinity) in {damaged!r}.",
+                    ADVICE,
+                )
         return found
 
     def _load_encoder(self, name: str, dtype: torch.dtype) -> Any:
@@ -81,7 +89,8 @@ class FlowComponents:
     def pipeline(self, **components: Any) -> Any:
         """The diffusers pipeline with these components, the tokenizers and a new scheduler; None for all others."""
         given = dict.fromkeys(self.facts.components)
-        given |= {**self.tokenizers, "scheduler": self.classes["scheduler"].from_config(self.scheduler), **components}
+        scheduler = build_scheduler(self.classes["scheduler"], self.scheduler)
+        given |= {**self.tokenizers, "scheduler": scheduler, **components}
         kind = self.pipeline_class
         options = set(kind._get_signature_keys(kind)[1]) - set(kind._optional_components)
         settings = {name: value for name, value in self.index.items() if name in options}  # such as is_distilled

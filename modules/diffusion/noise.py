@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from modules.diffusion.samplers import build_scheduler
+
 
 def alphas_cumprod(scheduler: Mapping[str, Any], zero_terminal_snr: bool) -> Tensor:
     """alpha_bar_t, fp32 [T], of the noise schedule in a diffusers scheduler's config.
@@ -21,7 +23,7 @@ def alphas_cumprod(scheduler: Mapping[str, Any], zero_terminal_snr: bool) -> Ten
     from diffusers.schedulers.scheduling_ddpm import DDPMScheduler  # loader workers start without diffusers
 
     rescaled = zero_terminal_snr or bool(scheduler.get("rescale_betas_zero_snr", False))
-    schedule: Tensor = DDPMScheduler.from_config(dict(scheduler), rescale_betas_zero_snr=rescaled).alphas_cumprod
+    schedule: Tensor = build_scheduler(DDPMScheduler, scheduler, rescale_betas_zero_snr=rescaled).alphas_cumprod
     return schedule
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from modules.config import ConfigError
 from modules.diffusion.base_model_files import header_is_huge
+from modules.diffusion.finite import ADVICE, is_finite
 from modules.diffusion.hub.files import GGUF, PICKLES
 from modules.files import open_regular
 
@@ -67,7 +68,16 @@ class SafetensorsFile:
         self._file.__exit__(None, None, None)
 
     def read(self, name: str) -> Tensor:
-        """Read one tensor to the CPU, as it is stored."""
+        """As `map`. Raises ConfigError if not all its numbers are finite; of masks, infinity is no fault."""
+        tensor = self.map(name)
+        if not is_finite(tensor) and ("mask" not in name or bool(tensor.isnan().any())):
+            raise ConfigError(
+                f"{str(self.path)!r} is damaged: {name!r} contains values that are no finite numbers.", ADVICE
+            )
+        return tensor
+
+    def map(self, name: str) -> Tensor:
+        """One tensor on the CPU, as it is stored, mapped into memory: nothing is read of it yet."""
         stored = self._file.get_slice(name).get_dtype()
         if stored not in DTYPE_NAMES.values():  # torch cannot calculate with it, if it knows it
             raise ConfigError(

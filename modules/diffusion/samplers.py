@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from modules.config import ConfigError
+from modules.diffusion.quiet_libraries import quiet_libraries
 
 Sampler = Literal[
     "model",
@@ -66,6 +67,13 @@ def make_scheduler(name: Sampler, config: Mapping[str, Any], overrides: Mapping[
     class_name, arguments, parameters = _scheduler_class(name, config)
     accepted = {key: value for key, value in {**config, **arguments, **overrides}.items() if key in parameters}
     return getattr(diffusers, class_name).from_config(accepted)
+
+
+def build_scheduler(kind: Any, config: Mapping[str, Any], **arguments: object) -> Any:
+    """A scheduler of the class `kind` of diffusers with a model's config; keys that the class does not know have no
+    effect, of which diffusers would log a line each time."""
+    with quiet_libraries():
+        return kind.from_config(dict(config), **arguments)
 
 
 def _scheduler_class(name: Sampler, config: Mapping[str, Any]) -> tuple[str, dict[str, object], Mapping[str, object]]:

@@ -55,7 +55,7 @@ def distillation_notes(config: TrainConfig) -> list[str]:
 def check_family(config: TrainConfig, pipelines: Collection[str]) -> None:
     """Raises ConfigError if the base model is a folder or file of another pipeline than these, which another family
     trains."""
-    _check_known_model(config)
+    _check_known_model(config, pipelines)
     if config.base_model is None:
         return
     base = Path(config.base_model)
@@ -89,10 +89,12 @@ def _check_family_of_file(config: TrainConfig, file: str, pipelines: Collection[
         )
 
 
-def _check_known_model(config: TrainConfig) -> None:
+def _check_known_model(config: TrainConfig, pipelines: Collection[str]) -> None:
     """Raises ConfigError if the base model is the hub name of a model that another family trains."""
     known = known_model(config.base_model or "")
-    if known is not None and known.family != config.family and not Path(str(config.base_model)).exists():
+    if known is None or set(all_facts()[known.family].pipelines) & set(pipelines):
+        return
+    if not Path(str(config.base_model)).exists():
         title = family_about(known.family).title
         raise ConfigError(
             f"base_model: {config.base_model!r} is {title}, which the family {config.family!r} does not train.",

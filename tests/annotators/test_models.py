@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import (
     BlipForConditionalGeneration,
     BlipImageProcessorPil,
@@ -203,10 +204,15 @@ def test_tagger(tmp_path: Path) -> None:
         "miss red, red dress, o_o",
         "blue sky",
     ]
+    onnx = pytest.importorskip("onnx")
+    damaged = onnx.load(folder / "model.onnx")
+    damaged.graph.initializer[2].CopyFrom(onnx.helper.make_tensor("bias", 1, [len(TAGS)], [math.nan] * len(TAGS)))
+    onnx.save(damaged, folder / "model.onnx")
+    with pytest.raises(ConfigError, match=r"'tiny' gives probabilities that are not finite"):
+        Tagger(folder, TagChoice(), on_gpu=False, name="tiny")(IMAGES)
     tagger._input = "none"  # errors of onnxruntime are none of Python's
     with pytest.raises(RuntimeError, match="none"):
         tagger(IMAGES)
-    onnx = pytest.importorskip("onnx")
     model = onnx.load(folder / "model.onnx")
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1 << 31  # 6 TB, if it were filled up
     (tmp_path / "many").mkdir()
@@ -317,6 +323,19 @@ def test_models_that_are_refused(tmp_path: Path, blip: Path) -> None:
     model_folder(str(tmp_path), "transformers", caption.MODEL_TYPES)
     assert "there is no folder" in refusal(tmp_path / "nowhere")
     assert load_file(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("kind", ["blip", "clipseg"])
+def test_weights_that_are_not_finite_are_named(kind: str, blip: Path, clipseg: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(blip if kind == "blip" else clipseg, tmp_path / "model"))
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if name.endswith("fc1.weight"))
+    weights[name][0, 0] = torch.nan
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ConfigError, match=rf"not finite \(NaN or infinity\) in '.*{re.escape(name[-20:])}'"):
+        captioner(folder) if kind == "blip" else Masker(
+            folder, CPU, torch.float32, prompts=["x"], shape=MaskShape(), name="tiny"
+        )
 
 
 def test_files_of_one_model(tmp_path: Path) -> None:

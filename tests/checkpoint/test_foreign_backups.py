@@ -9,6 +9,7 @@ import shutil
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -171,6 +172,17 @@ def test_an_average_that_does_not_fit_is_refused(shape: tuple[int, ...] | None) 
         state.ema["0.weight"] = torch.zeros(shape)
     with pytest.raises(ResumeError, match="does not fit this config"):
         restore_state(state, parts)
+
+
+@pytest.mark.parametrize(("kind", "said"), [("weights", "weights"), ("ema", r"averaged weights \(EMA\)")])
+def test_weights_of_a_backup_that_are_not_finite_are_named(kind: str, said: str) -> None:
+    parts = components(TrainConfig.model_validate({"family": "pixel_diffusion", "ema": True}))
+    state = capture_state(parts, state_at(1).position)
+    tensors = {name: tensor.clone() for name, tensor in getattr(state, kind).items()}
+    tensors["0.weight"].view(-1)[0] = torch.nan
+    changed: dict[str, Any] = {kind: tensors}
+    with pytest.raises(ResumeError, match=rf"the {said} of the backup are not finite .* in '0\.weight'.*earlier"):
+        restore_state(replace(state, **changed), parts)
 
 
 @pytest.mark.parametrize("value", [True, 3, "x", [3], [{"part": 3}]])

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from modules.checkpoint.formats import write_single_file
 from modules.config import ConfigError, TrainConfig
 from modules.families._by_name import family_class
+from modules.families._find_family import check_family
 from modules.training.memory.model_setup import check_available
 from tests.families.diffusion_checks import REQUEST, load
 
@@ -178,6 +179,14 @@ def test_placeholder_token_in_vocabulary_or_with_a_long_init(sd_folder: Path) ->
     assert "is 3 tokens, but embedding_vectors is 2" in family.prompt_warnings([])[0]
 
 
+def test_a_family_of_ones_own_trains_the_hub_models_of_the_one_it_derives_from() -> None:
+    name = "black-forest-labs/FLUX.1-dev"
+    config = TrainConfig(family="mine.py", base_model=name)
+    check_family(config, family_class("flux").facts.pipelines)
+    with pytest.raises(ConfigError, match=rf"'{name}' is FLUX\.1.*, which the family 'mine\.py' does not train"):
+        check_family(config, family_class("chroma").facts.pipelines)
+
+
 def test_unknown_prediction_type(sd_folder: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sd_folder, tmp_path / "model")
     file = folder / "scheduler" / "scheduler_config.json"
@@ -238,7 +247,7 @@ def test_folder_written_by_older_versions(sd_folder: Path, tmp_path: Path) -> No
     assert loaded.sample(REQUEST).tobytes() == plain.sample(REQUEST).tobytes()
 
 
-def test_loading_logs_nothing_of_the_libraries(sd_folder: Path) -> None:
+def test_loading_and_saving_log_nothing_of_the_libraries(sd_folder: Path, tmp_path: Path) -> None:
     """What reaches the loggers of diffusers and transformers stands on people's terminals."""
     said: list[str] = []
     handler = logging.Handler()
@@ -247,7 +256,11 @@ def test_loading_logs_nothing_of_the_libraries(sd_folder: Path) -> None:
     try:
         for logger in loggers:
             logger.addHandler(handler)
-        load("stable_diffusion", sd_folder, parts=[{"part": "unet"}, {"part": "text_encoder", "train": False}])
+        folder = shutil.copytree(sd_folder, tmp_path / "model")
+        file = folder / "scheduler" / "scheduler_config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "of_another_version": 3}))
+        family = load("stable_diffusion", folder, parts=[{"part": "unet"}, {"part": "text_encoder", "train": False}])
+        family.export(family.model.state_dict(), tmp_path / "saved")
     finally:
         for logger in loggers:
             logger.removeHandler(handler)

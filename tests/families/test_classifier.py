@@ -19,7 +19,6 @@ from modules.config import ConfigError, TandemError, TrainConfig
 from modules.data.index.survey import survey
 from modules.families.classifier import Classifier
 from modules.training.loop.checks import startup_problems
-from modules.training.step.finite_weights import _not_finite
 from modules.training.studies.parity import loss_difference, weight_difference
 from scripts import classify
 from tests.classes import CLASSES, TINY_NETWORK, classifier_config, write_classes
@@ -351,14 +350,6 @@ def test_classify_names_a_weight_that_is_not_finite(
     printed = capsys.readouterr()
     assert f"The weights of the model are not finite (NaN or infinity) in {name!r}" in printed.err
     assert not printed.out
-
-
-def test_statistics_of_a_batch_norm_that_are_not_finite_are_named() -> None:
-    norm = torch.nn.BatchNorm2d(2)
-    norm.register_buffer("mask", torch.tensor([-torch.inf]))
-    assert not list(_not_finite({"": norm}))
-    torch.nn.init.constant_(cast("torch.Tensor", norm.running_var), torch.nan)
-    assert list(_not_finite({"": norm})) == ["running_var"]
 
 
 @pytest.mark.parametrize(

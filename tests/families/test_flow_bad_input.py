@@ -162,6 +162,16 @@ def test_what_cannot_be_encoded_is_not_cached(z_image: Path) -> None:
         encode_finite(config, family, [example(0)], 1)
 
 
+def test_a_text_encoder_that_is_not_finite_is_named_before_it_reads_captions(z_image: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(z_image, tmp_path / "model")
+    (file,) = (folder / "text_encoder").glob("*.safetensors")
+    tensors = load_file(file)
+    tensors["embed_tokens.weight"][0, 0] = torch.nan  # of a token that no caption has
+    save_file(tensors, file, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"weights of text_encoder of .* not finite .* in 'embed_tokens\.weight'"):
+        load("z_image", folder).encode(example(0))
+
+
 @pytest.mark.parametrize(
     ("name", "original"), [("Tongyi-MAI/Z-Image-Turbo@main", "Tongyi-MAI/Z-Image"), ("Tongyi-MAI/Z-Image", None)]
 )

@@ -205,9 +205,7 @@ def _read_tensors(
     check_base_unchanged(file, settings)
     _check_shapes(file, tensors)
     for name, tensor in tensors.items():
-        if name.endswith((".alpha", ".scaled_oft")):
-            continue
-        if not (tensor.is_floating_point() and bool(tensor.isfinite().all())):
+        if not name.endswith((".alpha", ".scaled_oft")) and not tensor.is_floating_point():
             raise ConfigError(f"{str(file)!r} is damaged: {name!r} contains values that are no finite numbers.")
     return tensors, settings
 

@@ -86,8 +86,9 @@ def read_diffusers(
         prefix = prefixes[submodule][0]
         module = stem.removeprefix(f"{prefix}.")
         vector = f"{stem}.lora_magnitude_vector"
-        magnitude = tensors.get(vector, tensors.get(f"{vector}.weight"))
-        used |= {name, f"{stem}.lora_B.weight", vector, f"{vector}.weight", f"{stem}.alpha"}
+        scale = f"{stem}.dora_scale"  # of ai-toolkit
+        magnitude = next((tensors[each] for each in (vector, f"{vector}.weight", scale) if each in tensors), None)
+        used |= {name, f"{stem}.lora_B.weight", vector, f"{vector}.weight", scale, f"{stem}.alpha"}
         found.append(
             LoraWeights(
                 submodule=submodule,

@@ -1,7 +1,8 @@
 """Names of tensors in other LoRA layouts, translated to those of diffusers' current one.
 
-- with the slot for an adapter's name that peft's modules have: `....lora_A.default.weight`; with LyCORIS' own prefix,
-  `lycoris_down_blocks_0_...`; with Stability AI's names after `diffusion_model.`, as OneTrainer writes for ComfyUI.
+- with the slot for an adapter's name that peft's modules have: `....lora_A.default.weight`.
+- layers of a UNet, whatever is before their names and whichever matrices follow: LyCORIS' `lycoris_down_blocks_0_...`,
+  OneTrainer's `diffusion_model.input_blocks.1.1...` for ComfyUI.
 - diffusers' example scripts before peft: `unet....attn1.processor.to_q_lora.up.weight`, later
   `....to_q.lora.up.weight`, in text encoders `....q_proj.lora_linear_layer.up.weight`
   (huggingface/diffusers, utils/state_dict_utils.py: UNET_TO_DIFFUSERS, DIFFUSERS_OLD_TO_PEFT).
@@ -25,10 +26,20 @@ _SLOT: Final = re.compile(
     r"\.(lora_[AB]|lora_magnitude_vector|oft_R)\.(?!weight$)[^.]+(\.weight)$"
     r"|\.(lora_magnitude_vector|(?:hada|lokr)_[wt][12](?:_[ab])?)\.(?!weight$)[^.]+$"
 )
-_STABILITY: Final = re.compile(
-    r"(?:model\.)?diffusion_model\.((?:input_blocks|middle_block|output_blocks|time_embed|label_emb|out)\..+?)"
+_STABILITY: Final = (
+    r"(?:(?:input|output)_blocks|middle_block)[._].+?|time_embed[._][02]|label_emb[._]0[._][02]|out[._]2"
+)
+_DIFFUSERS: Final = r"(?:(?:down|up)_blocks|mid_block|(?:time|add)_embedding)[._].+?|conv_in|conv_out"
+_UNET: Final = re.compile(
+    rf"(lora_unet__?|lycoris_|unet\.|(?:model\.)?diffusion_model\.|)(?:({_STABILITY})|({_DIFFUSERS}))"
     r"\.((?:lora_|hada_|lokr_|oft_|alpha$|dora_scale$).*)"
 )
+_KOHYA: Final = {
+    "lora_A.weight": "lora_down.weight",
+    "lora_B.weight": "lora_up.weight",
+    **dict.fromkeys(("lora_magnitude_vector.weight", "lora_magnitude_vector"), "dora_scale"),
+}
+_PEFT: Final = {"lora_down.weight": "lora_A.weight", "lora_up.weight": "lora_B.weight"}
 PEFT_CONFIG: Final = "adapter_config.json"
 PEFT_FILE: Final = "adapter_model.safetensors"
 _OLD_MATRIX: Final = re.compile(r"(.+?)(?:_lora|\.lora|\.lora_linear_layer)\.(down|up)\.weight")
@@ -47,10 +58,12 @@ def plain_name(name: str) -> str:
     """The tensor's name as files of kohya's scripts, diffusers and peft have it."""
     name = _SLOT.sub(lambda slot: f".{slot[1] or slot[3]}{slot[2] or ''}", name)
     if name.endswith(".magnitude"):  # of ai-toolkit's DoRA
-        return f"{name.removesuffix('.magnitude')}.dora_scale"
-    if (layer := _STABILITY.fullmatch(name)) is not None:
-        end = layer[2].replace("lora_A.", "lora_down.").replace("lora_B.", "lora_up.")
-        return f"lora_unet_{layer[1].replace('.', '_')}.{end}"
+        name = f"{name.removesuffix('.magnitude')}.dora_scale"
+    if (found := _UNET.fullmatch(name)) is not None:
+        container, stability, layer, end = found.groups()
+        if stability or container.endswith("_"):
+            return f"lora_unet_{(stability or layer).replace('.', '_')}.{_KOHYA.get(end, end)}"
+        return f"unet.{layer}.{_PEFT.get(end, end)}"
     own = next((prefix for prefix in ("lycoris_", "oft_unet_") if name.startswith(prefix)), "")  # oft.py of sd-scripts
     return f"lora_unet_{name.removeprefix(own)}" if own else name
 
@@ -83,8 +96,12 @@ def _present_name(name: str, prefixes: AdapterPrefixes, first: str) -> str:
 def translate_peft_names(file: Path, names: Iterable[str], prefixes: AdapterPrefixes) -> dict[str, str]:
     """Each name -> its name in diffusers' layout, with the prefix of its submodule. Raises ConfigError."""
     translated = {}
+    is_unet = any(prefix == "unet" for prefix, _ in prefixes.values())
     for name in names:
         inner = name.removeprefix(PEFT_PREFIX)
+        if is_unet and plain_name(inner) != inner:
+            translated[name] = plain_name(inner)
+            continue
         known = any(inner.startswith(f"{prefix}.") for prefix, _ in prefixes.values())
         translated[name] = inner if known else f"{_peft_submodule(file, inner, prefixes)}.{inner}"
     return translated

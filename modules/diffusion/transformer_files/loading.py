@@ -35,7 +35,7 @@ def load_transformer_file(file: Path, kind: Any, folder: Path) -> Any:
     with _of_base_model(), SafetensorsFile(file) as source:
         found = _tensors_of(source, transformer, str(folder))
         tensors = {
-            name: to_diffusers(original, source.read(original.name), shape) for name, (original, shape) in found.items()
+            name: to_diffusers(original, source.map(original.name), shape) for name, (original, shape) in found.items()
         }
     transformer.load_state_dict(in_usable_formats(tensors, kind), assign=True)
     return transformer.eval()

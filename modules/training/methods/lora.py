@@ -84,15 +84,15 @@ def add_lora(family: Family, config: TrainConfig) -> None:
     start = {} if config.lora_from is None else read_lora_from(family, config, adapter_names(family))
     sizes = {name: LayerSize(one.rank, one.alpha) for name, one in start.items()}
     dora = any(one.magnitude is not None for one in start.values()) if start else config.lora_weight_decompose
-    add_layers(family.model, config, sizes or target_sizes(family.model, family.submodules, config), dora=dora)
+    add_layers(family.model, config, sizes or target_sizes(family.model, family, config), dora=dora)
     for name, one in start.items():
         load_layer(family.model.get_submodule(name), one)
 
 
-def target_sizes(model: nn.Module, submodules: Sequence[str], config: TrainConfig) -> dict[str, LayerSize]:
+def target_sizes(model: nn.Module, family: Family | type[Family], config: TrainConfig) -> dict[str, LayerSize]:
     """Rank and alpha of each layer that the config chooses. Raises ConfigError as `lora_targets`, also for patterns."""
     found: dict[str, LayerSize] = {}
-    layers = lora_targets(model, submodules, config)
+    layers = lora_targets(model, family, config)
     ranks = _by_layer("lora_rank_pattern", parse_rank_pattern(config.lora_rank_pattern), layers)
     alphas = _by_layer("lora_alpha_pattern", parse_alpha_pattern(config.lora_alpha_pattern), layers)
     for name in layers:
@@ -135,14 +135,15 @@ def check_lora_targets(family: type[Family], config: TrainConfig) -> None:
     model = family.meta_model(config)
     if model is not None:
         freeze_untrained(model, family.submodules, config)
-        target_sizes(model, family.submodules, config)
+        target_sizes(model, family, config)
 
 
-def lora_targets(model: nn.Module, submodules: Sequence[str], config: TrainConfig) -> list[str]:
-    """The names of the layers of `model` that `lora_targets` matches.
+def lora_targets(model: nn.Module, family: Family | type[Family], config: TrainConfig) -> list[str]:
+    """The names of the layers of `model`, the family's, that `lora_targets` matches.
 
-    Raises ConfigError if a trained one of its `submodules`, or a pattern, has none, or for a UNet's preset without one.
+    Raises ConfigError if a trained submodule, or a pattern, has none, or for a UNet's preset without one.
     """
+    submodules = family.submodules
     if config.lora_targets in UNET_PRESETS and submodules and "unet" not in submodules:
         raise ConfigError(
             f"lora_targets is {config.lora_targets!r}, which names layers of Stable Diffusion's UNet; the family "
@@ -150,7 +151,7 @@ def lora_targets(model: nn.Module, submodules: Sequence[str], config: TrainConfi
             "Use attention_mlp or blocks.",
         )
     able = {name: layer for name, layer in model.named_modules() if _can_be_adapted(layer, config.lora_algorithm)}
-    patterns, kinds = _patterns(config.lora_targets)
+    patterns, kinds = _patterns(config.lora_targets, family.facts.feed_forward)
     chosen: list[str] = []
     for pattern in patterns:
         found = [name for name, layer in able.items() if isinstance(layer, kinds) and re.search(pattern, name)]
@@ -236,11 +237,12 @@ def merge_lora(
             weight.data = merged
 
 
-def _patterns(targets: str) -> tuple[Sequence[str], tuple[type[nn.Module], ...]]:
-    """Patterns for layer names, and the classes of layers that they may match."""
+def _patterns(targets: str, feed_forward: str) -> tuple[Sequence[str], tuple[type[nn.Module], ...]]:
+    """Patterns for layer names, and the classes of layers that they may match; `feed_forward` is the family's own."""
     if targets in _PRESETS:
         pattern, kinds = _PRESETS[targets]
-        return [pattern], kinds
+        own = rf"|(^|\.)({feed_forward})$" if feed_forward and targets == "attention_mlp" else ""
+        return [pattern + own], kinds
     return target_patterns(targets), _ALL
 
 

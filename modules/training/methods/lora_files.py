@@ -42,7 +42,7 @@ def expected_file_limits(kind: type[Family], config: TrainConfig) -> list[str]:
     if model is None:
         return []
     freeze_untrained(model, kind.submodules, config)
-    sizes = target_sizes(model, kind.submodules, config)
+    sizes = target_sizes(model, kind, config)
     return _limits(kind, config, sizes, dora=config.lora_weight_decompose)
 
 

@@ -9,11 +9,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from torch import Tensor
 
 from modules.checkpoint.formats import (
     AdapterWeights,
+    LohaWeights,
+    LokrWeights,
+    LoraWeights,
+    OftWeights,
     OutputOftWeights,
     PartWeights,
     adapter_algorithm,
@@ -27,6 +32,12 @@ from modules.families._family import Family
 from modules.training.methods.adapter_layers import ADAPTABLE, NAMES
 from modules.training.methods.submodules import trained_names
 
+_KINDS: Final[Mapping[str, type[AdapterWeights]]] = {
+    "lora": LoraWeights,
+    "loha": LohaWeights,
+    "lokr": LokrWeights,
+    "oft": OftWeights,
+}
 ANOTHER_FILE = "Give a LoRA for this base model, or leave lora_from empty to start a new one."
 
 
@@ -81,6 +92,12 @@ def read_lora_from(
             raise ConfigError(
                 f"lora_from: {config.lora_from!r} has a LoKr for a layer that is several in diffusers, among them "
                 f"{name!r}, and the rows of that one are no LoKr, so Tandem cannot train it.",
+                "Merge it into the base model (scripts/convert.py BASE OUT --merge LORA), and train a new one on that.",
+            )
+        if not isinstance(one, _KINDS[config.lora_algorithm]):
+            raise ConfigError(
+                f"lora_from: {config.lora_from!r} is a {NAMES[config.lora_algorithm]} in some layers and another kind "
+                f"of adapter in others, such as {name!r}; Tandem trains one kind.",
                 "Merge it into the base model (scripts/convert.py BASE OUT --merge LORA), and train a new one on that.",
             )
         if not fits(one, weight.shape):

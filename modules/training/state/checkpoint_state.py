@@ -20,6 +20,7 @@ from modules.checkpoint import (
 )
 from modules.config import ResumeError, TrainConfig, effective_batch
 from modules.data.loading.progress import Progress
+from modules.diffusion.finite import is_finite
 from modules.distributed import Weights
 from modules.training.state.components import Components
 from modules.training.state.early_stopping import EarlyStopping
@@ -112,7 +113,7 @@ def capture_part(components: Components, position: Position, rank: int, world_si
 def restore_state(state: TrainingState | StoredState, components: Components) -> None:
     """Load `state` into live objects, one tensor after the other; of a sharded model only the rows of this rank.
 
-    Raises ResumeError if it belongs to another model or optimizer.
+    Raises ResumeError if it belongs to another model or optimizer, or if its weights are not finite.
     """
     weights, ema, scaler = components.weights, components.ema, components.precision.scaler
     missing = weights.local.keys() - state.weights.keys()
@@ -137,6 +138,12 @@ def restore_state(state: TrainingState | StoredState, components: Components) ->
             f"resume: the backup does not fit this config ({str(error).splitlines()[-1].strip()}); "
             "use the optimizer, the family options and, for a LoRA, the rank that the run started with."
         ) from error
+    for kind, tensors in (("weights", weights.local), ("averaged weights (EMA)", {} if ema is None else ema.average)):
+        if damaged := next((name for name, tensor in tensors.items() if not is_finite(tensor)), None):
+            raise ResumeError(
+                f"resume: the {kind} of the backup are not finite (NaN or infinity) in {damaged!r}.",
+                "Go on from an earlier backup.",
+            )
     if scaler.is_enabled() and state.scaler:
         scaler.load_state_dict(dict(state.scaler))
 

@@ -6,22 +6,14 @@ would read all of its file before the first step, which otherwise stays mapped i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor, nn
 
 from modules.config import TrainConfig, TrainingError
 from modules.data.batch import Example
-from modules.diffusion.quantized import QuantizedLinear
-from modules.distributed import is_sharded
+from modules.diffusion.finite import ADVICE, is_finite, names_not_finite
 from modules.families._family import Family
-
-_PIECE: Final = 1 << 24  # numbers that are looked at together
-_ADVICE: Final = (
-    "Copy or download the model again, or use one in another number format: in fp16 large weights overflow."
-)
 
 
 def check_weights(config: TrainConfig, family: Family, model: nn.Module) -> None:
@@ -29,7 +21,8 @@ def check_weights(config: TrainConfig, family: Family, model: nn.Module) -> None
 
     Of sharded weights each rank looks at its own part.
     """
-    found = list(_not_finite({"": model, **family.encoders}))
+    networks = {"": model, **{f"{name}.": encoder for name, encoder in family.encoders.items()}}
+    found = [f"{prefix}{name}" for prefix, network in networks.items() for name in names_not_finite(network)]
     if not found:
         return
     more = f" and {len(found) - 1} other tensors" if len(found) > 1 else ""
@@ -37,7 +30,7 @@ def check_weights(config: TrainConfig, family: Family, model: nn.Module) -> None
     raise TrainingError(
         f"The weights of the model are not finite (NaN or infinity) in {found[0]!r}{more}, so nothing can be "
         f"computed.{base}",
-        _ADVICE,
+        ADVICE,
     )
 
 
@@ -47,37 +40,12 @@ def encode_finite(
     """What `family.encode_batch` returns. Raises TrainingError if frozen networks made numbers that are not finite,
     which would be cached and spoil each step that has one of these images."""
     encoded = family.encode_batch(examples, size)
-    names = {n for one in encoded for n, tensor in one.items() if tensor.is_floating_point() and not _is_finite(tensor)}
+    names = {n for one in encoded for n, tensor in one.items() if not is_finite(tensor)}
     if names and family.encoders:
         check_weights(config, family, family.model)
         raise TrainingError(
             f"The model's frozen networks turn images or captions into numbers that are not finite "
             f"({', '.join(sorted(names))}).",
-            f"The autoencoder or a text encoder is damaged, or overflows. {_ADVICE}",
+            f"The autoencoder or a text encoder is damaged, or overflows. {ADVICE}",
         )
     return encoded
-
-
-def _not_finite(networks: Mapping[str, nn.Module]) -> Iterator[str]:
-    for network, module in networks.items():
-        for name, tensor in _tensors(module):
-            own = cast("Any", tensor).to_local() if is_sharded(tensor) else tensor
-            if own.is_floating_point() and not _is_finite(own):
-                plain = name.replace("_orig_mod.", "").replace(".base_layer", "")  # of torch.compile and peft
-                yield f"{network}.{plain}" if network else plain
-        for name, buffer in module.named_buffers():
-            is_number = buffer.is_floating_point() and buffer.element_size() > 1  # no fp8, whose scales show it
-            if is_number and bool(buffer.isnan().any()):  # infinity may belong to a mask
-                yield f"{network}.{name}" if network else name
-
-
-def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters()
-    for name, layer in module.named_modules():
-        if isinstance(layer, QuantizedLinear):  # whose scales show it
-            yield f"{name}.weight", layer._bits if layer._scales is None else layer._scales
-
-
-@torch.no_grad()
-def _is_finite(tensor: Tensor) -> bool:
-    return all(bool(piece.isfinite().all()) for piece in tensor.reshape(-1).split(_PIECE))

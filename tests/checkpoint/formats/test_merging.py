@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,35 @@ def test_numbers_that_do_not_fit_into_fp16_are_refused(
     assert convert(out, tmp_path / "half.safetensors", "--to", "dtype", "--dtype", "fp16") == 2
     assert weight in capsys.readouterr().err
     assert convert(out, tmp_path / "half.safetensors", "--to", "dtype", "--dtype", "bf16") == 0
+
+
+@pytest.mark.parametrize("component", ["unet", "vae", "text_encoder"])
+def test_a_model_whose_numbers_are_not_finite_is_not_converted(
+    sd: Path, component: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = Path(shutil.copytree(sd, tmp_path / "damaged"))
+    (file,) = (damaged / component).glob("*.safetensors")
+    tensors = load_file(file)
+    name = next(name for name in tensors if name.endswith(".weight"))
+    tensors[name].view(-1)[-1] = torch.inf
+    save_file(tensors, file, {"format": "pt"})
+    lora, single = tmp_path / "lora.safetensors", tmp_path / "single.safetensors"
+    pair = {"unet.conv_in.lora_A.weight": torch.ones(1, 4, 3, 3), "unet.conv_in.lora_B.weight": torch.ones(8, 1, 1, 1)}
+    save_file(pair, lora)
+    save_file(tensors, single)
+    tasks: list[list[object]] = [
+        [damaged, tmp_path / "out.safetensors", "--to", "single_file"],
+        [damaged, tmp_path / "out", "--merge", lora],
+        [single, tmp_path / "out.safetensors", "--to", "dtype", "--dtype", "bf16"],
+    ]
+    if component != "vae":  # of which no LoRA changes anything
+        tasks += [[sd, tmp_path / "out.safetensors", "--extract", damaged, "--rank", 1]]
+    for arguments in tasks:
+        assert convert(*arguments) == 2
+        where = single if arguments[0] == single else file
+        assert f"{str(where)!r} is damaged: {name!r} contains values that are no" in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+        assert not (tmp_path / "out.safetensors").exists()
 
 
 def test_a_null_character_in_a_path_is_a_sentence(sd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

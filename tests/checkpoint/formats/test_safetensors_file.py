@@ -149,3 +149,13 @@ def test_kohyas_hashes_are_those_of_its_scripts(size: int, tmp_path: Path) -> No
     assert found["sshs_model_hash"] == hashlib.sha256(data).hexdigest()
     assert found["sshs_legacy_hash"] == hashlib.sha256(own[0x100000:0x110000]).hexdigest()[:8]
     assert {name: found[name] for name in metadata} == metadata
+
+
+def test_numbers_that_are_not_finite_are_refused_when_they_are_read(tmp_path: Path) -> None:
+    damaged = torch.tensor([1.0, torch.nan])
+    save_file({"w": damaged, "attn_mask": torch.tensor([-torch.inf])}, tmp_path / "x.safetensors")
+    with SafetensorsFile(tmp_path / "x.safetensors") as file:
+        assert file.map("w").isnan().any()
+        assert file.read("attn_mask").isinf().all()
+        with pytest.raises(ConfigError, match=r"x\.safetensors' is damaged: 'w' contains values that are no finite"):
+            file.read("w")

@@ -79,6 +79,15 @@ def test_training_files_and_continuing(case: str, tmp_path: Path) -> None:
     train_a_little(again, config)
 
 
+def test_a_file_of_several_kinds_is_not_continued(tmp_path: Path) -> None:
+    """Such as LyCORIS' name_algo_map makes."""
+    file = tmp_path / "both.safetensors"
+    pair = {f"lora_unet_to_k.lora_{half}.weight": torch.eye(6) for half in ("down", "up")}
+    save_file({"lora_unet_to_q.lokr_w1": torch.ones(1, 1), "lora_unet_to_q.lokr_w2": torch.eye(6), **pair}, file)
+    with pytest.raises(ConfigError, match=r"is a LoKr in some layers and another kind .* such as 'unet\.to_k'"):
+        ready(**{**settings_of("lokr"), "parts": BOTH[:1], "lora_from": str(file)})
+
+
 def test_first_values_follow_from_the_seed_and_the_name_alone() -> None:
     def first(**more: object) -> dict[str, Tensor]:
         return {

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from modules.config import ConfigError, TrainConfig, explain
 from modules.data.loading.progress import Progress
 from modules.distributed import Weights
+from modules.facts import FamilyFacts
 from modules.families.z_image import ZImage
 from modules.training.device.precision import Precision
-from modules.training.methods.lora import max_useful_rank
+from modules.training.memory.model_setup import load_family
+from modules.training.methods.lora import lora_targets, max_useful_rank
 from modules.training.methods.lora_files import has_kohya_names, layouts
 from modules.training.methods.method import method_summary
 from modules.training.methods.submodules import submodule_groups
@@ -76,6 +78,19 @@ def test_targets_by_preset_and_by_pattern(wanted: str, found: set[str]) -> None:
     parts = BOTH[:1] if wanted == "attention" else BOTH
     family, _ = ready(**{**LORA, "lora_targets": wanted, "parts": parts})
     assert {name.partition(".lora_")[0] for name in Weights(family.model).local} == found
+
+
+def test_a_familys_own_facts_name_its_feed_forward_layers() -> None:
+    family, config = ready(**{**LORA, "lora_targets": "attention_mlp", "parts": BOTH[:1]})
+    model = load_family(config).model
+    usual = set(lora_targets(model, family, config))
+
+    class Own(type(family)):  # type: ignore[misc]
+        facts = FamilyFacts("My model: an example.", feed_forward="ff|second")
+
+    assert set(lora_targets(model, Own, config)) - usual == {"unet.ff"}, "linear layers only"
+    without = config.model_copy(update={"lora_targets": "attention"})
+    assert set(lora_targets(model, Own, without)) == {"unet.to_q", "unet.to_k", "unet.to_v"}
 
 
 def test_a_submodule_without_layers_and_an_excess_rank() -> None:

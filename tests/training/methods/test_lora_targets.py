@@ -92,7 +92,7 @@ def model_of(family: type[LatentDiffusion]) -> LatentDiffusion:
 def chosen(family: type[LatentDiffusion], targets: str) -> list[str]:
     parts = [{"part": part} for part in family.submodules]
     settings = {"family": "stable_diffusion", "method": "lora", "lora_targets": targets, "parts": parts}
-    return lora_targets(model_of(family).model, family.submodules, TrainConfig.model_validate(settings))
+    return lora_targets(model_of(family).model, family, TrainConfig.model_validate(settings))
 
 
 def count(names: list[str]) -> list[int]:

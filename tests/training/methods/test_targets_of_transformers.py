@@ -16,6 +16,7 @@ from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.distributed import Weights
 from modules.families._by_name import family_class
 from modules.families._flow_transformer import TransformerModel
+from modules.families.flux import Flux
 from modules.training.methods.lora import lora_targets
 from modules.training.methods.lora_files import expected_file_limits
 from modules.training.methods.method import export_of, prepare
@@ -92,7 +93,7 @@ def _chosen(model: TransformerModel, targets: str) -> set[str]:
     config = TrainConfig.model_validate(
         {"family": "flux", "concepts": [{"path": "x"}], "method": "lora", "lora_targets": targets}
     )
-    return set(lora_targets(model, ("transformer",), config))
+    return set(lora_targets(model, Flux, config))
 
 
 def _last(name: str, known: set[str]) -> str:
