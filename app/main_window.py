@@ -161,13 +161,13 @@ class MainWindow(ctk.CTk):
         return self.files.save()
 
     def open_files(self) -> None:
-        self.files.show_open_menu(self.header.open)
+        self.files.show_open_menu(self.header.overflow.place_of(self.header.open))
 
     def open_presets(self) -> None:
-        self.files.show_presets_menu(self.header.presets)
+        self.files.show_presets_menu(self.header.overflow.place_of(self.header.presets))
 
     def open_save_menu(self) -> None:
-        self.files.show_save_menu(self.header.save_more)
+        self.files.show_save_menu(self.header.overflow.place_of(self.header.save_more))
 
     def next_fault(self, by: int) -> None:
         """Jump to the next or previous error."""
@@ -233,14 +233,13 @@ class MainWindow(ctk.CTk):
         add_tooltip(self._mode_button, lambda: f"Theme: {self.preferences.mode}")
         add_tooltip(self._scale_button, lambda: f"Size: {self.preferences.scale} %")
         add_tooltip(self._help_button, "Keyboard shortcuts (F1)")
+        below = {self._scale_button: "Size", self._mode_button: "Theme", self._help_button: "Keyboard shortcuts"}
+        self.sidebar.set_below(below)  # the first of them is the way back to a smaller size
         self._label_bottom()
 
     def _label_bottom(self) -> None:
         icon = {"system": "system", "light": "sun", "dark": "moon"}[self.preferences.mode]
         self._mode_button.configure(icon=icon, icon_color=theme.MUTED)
-        for button in (self._mode_button, self._scale_button, self._help_button):
-            button.pack_forget()
-            button.pack(side="top" if self._is_narrow() else "left", padx=2, pady=2)
 
     def _section(self, name: str) -> Any:
         if name not in self.sections:
@@ -273,10 +272,6 @@ class MainWindow(ctk.CTk):
 
     def _fit(self, width: int) -> None:
         self.sidebar.narrow(width < theme.px(NARROW_BELOW))
-        self._label_bottom()
-
-    def _is_narrow(self) -> bool:
-        return bool(self.winfo_width() < theme.px(NARROW_BELOW))
 
     def _open_scales(self) -> None:
         from app.widgets.buttons import popup_menu

@@ -27,7 +27,8 @@ FLASH_MS = 1600
 def control_width(card_width: int) -> int:
     """Width of a card's control column in pixels; wide cards give it more, so that paths are seen whole."""
     room = card_width - theme.px(WIDEST_TITLES + AROUND)
-    return min(max(theme.px(CONTROL_WIDTH), room), theme.px(WIDEST_CONTROL))
+    least = min(theme.px(CONTROL_WIDTH), card_width - theme.px(NARROWEST_TITLE + 24 + AROUND))
+    return min(max(least, room), theme.px(WIDEST_CONTROL))
 
 
 def titles_width(card_width: int) -> int:

@@ -174,6 +174,8 @@ class Section(tk.Frame):
         self._empty_title = text(self._empty, "", "large", colour=theme.MUTED, bg=theme.WINDOW)
         self._empty_title.pack()
         self._empty_help = text(self._empty, "", colour=theme.FAINT, bg=theme.WINDOW)
+        self._empty_help.configure(justify="center")
+        wrap_within(self._empty_help, self._holder)
         self._empty_help.pack(pady=theme.px(6))
         self.recent = RecentRuns(self._empty, self.state)
 
