@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from app.form.setting_text import with_titles
 from app.gc import TkThreadCollector
 from app.preferences import Preferences
 from app.runs.actions import RunActions
@@ -303,7 +304,7 @@ class MainWindow(ctk.CTk):
     def _report_bug(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         """Report a bug in a callback: one line in the run bar, the traceback on the terminal. The window continues."""
         if isinstance(error, TandemError):
-            self.run_bar.show_message(str(error))
+            self.run_bar.show_message(with_titles(str(error)))
         elif isinstance(error, OSError):  # a full disk, a folder that may not be read
             self.run_bar.show_message(f"{error.strerror or error}: {error.filename or 'a file'}")
         else:

@@ -175,8 +175,9 @@ class Field:
         else:
             note = (self._note_text, self._note_colour)
         if note != self._note:
-            if bool(self._note[0] and self._note[1] is theme.BAD) != bool(fault):
-                self.mark(bool(fault))
+            was_wrong, is_wrong = (bool(text) and colour is theme.BAD for text, colour in (self._note, note))
+            if was_wrong != is_wrong:
+                self.mark(is_wrong)
             self._note = note
             theme.paint(self.message, fg=note[1])
             self.message.configure(text=note[0])

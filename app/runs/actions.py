@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from app.form.setting_text import with_titles
+from app.form.setting_text import setting_named, with_titles
 from app.runs.ask_existing import (
     Answer,
     ExistingRun,
@@ -209,13 +209,13 @@ class RunActions:
 
     def _not_started(self, message: str, title: str = "Training did not start") -> None:
         self._unmark_starting()
-        said = with_titles(message)
+        said, path = with_titles(message), setting_named(message)
         ask(
             self._owner,
             title,
             f"{said[:1].upper()}{said[1:]}",
-            (Choice("", "Close", style="accent"),),
-            lambda answer: None,
+            (*((Choice("show", "Show setting"),) if path else ()), Choice("", "Close", style="accent")),
+            lambda answer: self._state.jump_to(path) if answer else None,
         )
 
     def sample(self) -> None:

@@ -151,7 +151,19 @@ def test_an_idle_section_does_not_plan_again_and_again(section: Section, shared_
 
 def test_impossible_settings_are_reported(section: Section, shared_driver: Driver) -> None:
     shared_driver.set("device_ids", [7])
-    shared_driver.wait(lambda: "device_ids names GPU 7" in shared_driver.text(section), "why not")
+    shared_driver.wait(lambda: "names GPU 7" in shared_driver.text(section), "why not")
+    assert "device_ids" not in shared_driver.text(section)
+    field = section.find("device_ids")
+    assert field is not None
+    assert field.message.cget("text").startswith("“GPU indices” names GPU 7")
+    assert field.control._invalid, "the field itself is marked"
+    shared_driver.set("device_ids", "")
+    shared_driver.wait(lambda: not field.control._invalid, "the end of the mark")
+    shared_driver.window.run_bar.actions._not_started("device_ids names GPU 7: no GPU is visible")
+    shared_driver.settle()
+    assert "“GPU indices” names GPU 7" in shared_driver.text(shared_driver.dialogs()[0])
+    shared_driver.click_button("Show setting")
+    assert shared_driver.window.state_.jump_target == "device_ids"
 
 
 def test_links_are_coloured_by_speed(shared_driver: Driver, section: Section) -> None:
