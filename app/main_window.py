@@ -84,7 +84,7 @@ class MainWindow(ctk.CTk):
         scroll_to_focus(self)
         self.unbind("<Configure>")  # of customtkinter, which only needs it to scale the window
         bind_own(self, "<Configure>", self._resized)
-        bind_own(self, "<FocusIn>", self.files.look_outside)
+        bind_own(self, "<FocusIn>", self._look_outside)
         self.protocol("WM_DELETE_WINDOW", self.close)
         self.state_.subscribe("jump", self._jump)
         self.state_.subscribe("draft", self._update_title)
@@ -259,6 +259,12 @@ class MainWindow(ctk.CTk):
         name = "model" if path.startswith("family_options") else section_of(path)
         self.show_section(name)
         self.sections[name].jump_to(path)
+
+    def _look_outside(self) -> None:
+        """Another program may have changed what is shown."""
+        self.files.look_outside()
+        if look := getattr(self.sections.get(self.section), "look_outside", None):
+            look()
 
     def _jump_to_change(self, path: str | None) -> None:
         """After undo or redo, show the setting that changed."""

@@ -14,7 +14,7 @@ INVALID_SETTINGS: Final = "Some settings are not valid yet."
 
 
 class Summary(NamedTuple):
-    """`fault` says why the plan is impossible, `setting` what is at fault; `backend` is used in place of the chosen one."""
+    """`fault` says why the plan is impossible, `setting` what is at fault; `backend` is what is used."""
 
     sentence: str
     fault: str = ""

@@ -145,7 +145,7 @@ class RunButtons(tk.Frame):
         if join_prompt is not None:
             self.clipboard_clear()
             self.clipboard_append(join_prompt.line)
-            self._say("Copied. Run it in Tandem's folder on each of the other machines.")
+            self._say("Copied. Run it in Tandem's folder on each of the other machines. Monitor says what they ask.")
 
     def _has_changed(self, name: str, value: bool) -> bool:
         if self._shown.get(name) is value:

@@ -138,6 +138,8 @@ class Segments(UnscaledPadding, tk.Canvas):
     def relabel(self, value: str, text: str) -> None:
         """Show other words for a label, such as with a count."""
         self.buttons[value].configure(text=text)
+        if self._room:
+            self.fit(self._room)
 
     def _button(self, value: str) -> Button:
         height, radius = theme.CONTROL_HEIGHT - 2 * _EDGE, theme.RADIUS - _EDGE

@@ -195,7 +195,7 @@ def test_commands_for_two_machines_work_when_pasted(
     shared_driver.draft.file = place / "it's mine.yaml"
     assert shared_driver.window.files.save()
     opened.generate()
-    shared_driver.wait(lambda: len(opened.commands) == 5, "the commands")
+    shared_driver.wait(lambda: len(opened.commands) == 6, "the commands")
     shared_driver.settle()
     first, join, *_, batch = opened.commands
     assert "--nodes 2" in batch.text
@@ -222,7 +222,7 @@ def with_free_port(config: TrainConfig) -> TrainConfig:
     return config.model_copy(update={"initial_port": free_port()})
 
 
-def shell(command: str, place: Path, images: Path) -> subprocess.Popen[str]:
+def shell(command: str, place: Path, images: Path, **variables: str) -> subprocess.Popen[str]:
     """The join line as pasted on the other machine, with its own run and cache folders."""
     root = Path(__file__).resolve().parents[2]
     own = f"--set runs_dir='{place}/other runs' --set cache_dir='{place}/other cache'"
@@ -231,7 +231,7 @@ def shell(command: str, place: Path, images: Path) -> subprocess.Popen[str]:
     allowed = os.pathsep.join((str(images), str(root / "tests")))
     return subprocess.Popen(
         ["sh", "-c", line],
-        env=environment(PATH=path, TANDEM_ALLOW=allowed),
+        env=environment(**{"PATH": path, "TANDEM_ALLOW": allowed, **variables}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -327,14 +327,14 @@ def test_launch_commands_are_seen_whole_and_scroll(
             driver.type_over(driver.beside(window, "Rendezvous port"), str(join_port - 1))
             driver.wait(lambda: "those of the run that trains now" in driver.text(window), "whose port it is")
             driver.click_button("Generate launch commands")
-            driver.wait(lambda: len(commands_in(window)) == 5, "the commands")
+            driver.wait(lambda: len(commands_in(window)) == 6, "the commands")
             assert "Saved to" not in driver.text(window), "nothing was changed"
             assert f":{join_port}\n" in commands_in(window)[1].get("1.0", "end"), "of the run after this one"
             assert driver.window.state_.run is not None
             driver.window.state_.run.detach()
             driver.window.state_.run = None
     driver.click_button("Generate launch commands")
-    driver.wait(lambda: len(commands_in(window)) == 5, "the commands")
+    driver.wait(lambda: len(commands_in(window)) == 6, "the commands")
     driver.settle()
     blocks = commands_in(window)
     assert "--nodes 2" in blocks[-1].get("1.0", "end")
@@ -520,7 +520,11 @@ def test_train_on_two_machines_with_the_copied_join_line(
     assert line == card.line.content
     assert token in line, "as the launch commands showed"
     assert window.state_.next_join_token.show() not in line, "the next run has another"
-    joined = shell(line, place, images)
+    driver.wait(lambda: card.allowing is not None, "what the other machine will ask")
+    assert f"--allow {images}" in driver.text(card.allowing)
+    assert "Folder, concept 1 (concepts.0.path)" in driver.text(card.allowing)
+    assert card.allowing.content.startswith(line)
+    joined = shell(card.allowing.content, place, images, TANDEM_ALLOW="")
     try:
         driver.wait(lambda: window.state_.run and window.state_.run.status().kind == "finished", "the end")
         assert joined.wait(timeout=200) == 0
