@@ -32,6 +32,7 @@ from app.toolkit import ctk
 from app.widgets import theme
 from app.widgets.appearance import follow_system
 from app.widgets.buttons import Button, add_tooltip
+from app.widgets.curtain import Curtain
 from app.widgets.own_events import bind_own
 from app.widgets.scroll import scroll_by_wheel, scroll_to_focus
 from app.widgets.tooltip import Tooltip
@@ -43,6 +44,7 @@ from modules.config import TandemError
 
 SMALLEST = (720, 480)
 SWITCH_S = 0.001  # how long a background thread may hold up the window; Python's default is 0.005
+_WELCOME_MS = 50
 NARROW_BELOW = 900  # unscaled pixels of the window's width
 MODES: tuple[theme.Mode, ...] = ("system", "light", "dark")
 
@@ -91,6 +93,7 @@ class MainWindow(ctk.CTk):
         self.state_.subscribe("invalid", lambda: show_faults(self, self.state_, "Training cannot start yet."))
         self._collector.start(self)
         self._open_initial(config_file)
+        self._curtain = Curtain(self, theme.WINDOW)
         self._prepare_sections()
 
     def show_section(self, name: str) -> None:
@@ -212,9 +215,16 @@ class MainWindow(ctk.CTk):
             self._session.follow()
         self.show_section(self.preferences.section if self.preferences.section in SECTIONS else "model")
         if not self.preferences.welcomed and config_file is None and self._run_folder is None:
-            self.after(50, lambda: show_welcome(self, self.state_, self.files, self.open_presets))
+            self.after(_WELCOME_MS, self._welcome)
         self._update_title()
         self.after_idle(self.actions.attach, self._run_folder)
+
+    def _welcome(self) -> None:
+        """Once the page behind it is complete, whose drawing would delay its texts."""
+        if self._curtain.winfo_exists() or self.state_.slices.is_busy:
+            self.after(_WELCOME_MS, self._welcome)
+        else:
+            show_welcome(self, self.state_, self.files, self.open_presets)
 
     def _build(self) -> None:
         self.grid_columnconfigure(1, weight=1)
