@@ -21,6 +21,7 @@ from app.runs.ask_existing import (
     read_existing,
 )
 from app.runs.control import RunControl, active_runs, create_run, launch
+from app.runs.outside_watch import OutsideWatch
 from app.runs.request_watch import ASKED
 from app.runs.start_check import StartCheck
 from app.runs.status import STOPPING, Status
@@ -45,6 +46,7 @@ class RunActions:
         self._owner = owner
         self._state = state
         self._starting = False
+        self._outside = OutsideWatch(state, self.follow)
         self._check = StartCheck(owner, state, self._unmark_starting)
 
     def follow(self, path: Path, process: subprocess.Popen[bytes] | None = None) -> None:
@@ -54,6 +56,11 @@ class RunActions:
         self._state.run = RunControl(path, process)
         self._state.preferences.last_run = str(path)
         self._state.notify("run")
+
+    def look_outside(self) -> None:
+        """Now and then: follow or offer a run that was started elsewhere."""
+        if not self._starting:
+            self._outside.refresh()
 
     def attach(self, named: Path | None) -> None:
         """When the window opens: follow the named run, else an active one, else the last one."""
