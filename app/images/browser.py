@@ -128,8 +128,8 @@ class ImageBrowser(tk.Frame):
 
     def _fit_filter(self, width: int) -> None:
         """The field gives way to the others, down to half of its usual width; then the count is left out."""
-        room = width - theme.px(3 * theme.UNIT) - self.kind.winfo_reqwidth()
-        room = (room - self._buttons.fit(room - theme.px(_FILTER / 2))) / theme.scale()
+        beside = width - theme.px(3 * theme.UNIT) - self.kind.winfo_reqwidth()
+        room = (beside - self._buttons.fit(beside - theme.px(_FILTER / 2))) / theme.scale()
         count = self._count.winfo_reqwidth() / theme.scale()
         if room - count < _FILTER / 2:
             self._count.pack_forget()

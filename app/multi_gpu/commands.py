@@ -98,10 +98,13 @@ def without_questions(line: str, asked: Mapping[str, str]) -> list[Command]:
     return [
         Command(
             "The same without questions there",
-            "The other machine needs these files at the same paths, or its own (--set NAME=PATH), and uses none before "
-            "somebody has allowed it, which it asks in its terminal. This line allows them.",
+            "The other machine needs these files, and uses none before somebody has allowed it, which it asks in its "
+            "terminal. This line allows them.",
             allowing(line, asked),
-            tuple((f"--allow {path}", f"{setting_title(name)} ({name})") for path, name in asked.items()),
+            (
+                *((f"--allow {path}", f"{setting_title(name)} ({name})") for path, name in asked.items()),
+                ("--set NAME=PATH", "in place of it, for one that is at another path there"),
+            ),
         )
     ]
 

@@ -92,8 +92,8 @@ class Overflow:
     def _open(self) -> None:
         menu = PopupMenu(self.more)
         for button in self.hidden:
-            state = "normal" if button.cget("state") == "normal" else "disabled"
-            menu.add_command(self._words[button] or button.cget("text"), button.invoke, state, icon=button.cget("icon"))
+            words, icon = self._words[button] or button.cget("text"), button.cget("icon")
+            menu.add_command(words, button.invoke, button.cget("state"), icon=icon)
         menu.add_separator()
         for words, action in self._also():
             menu.add_command(words, action)

@@ -18,12 +18,13 @@ from typing import Any
 
 import pytest
 
+from app.form.text_fields import TextField
 from app.multi_gpu.gpu_list import GpuList, GpuReading
 from app.multi_gpu.link_matrix import LinkMatrix
 from app.multi_gpu.plan_summary import describe
 from app.runs.control import create_run
 from app.sections.multi_gpu import Section
-from app.widgets.buttons import Button
+from app.widgets.buttons import Button, Entry
 from app.widgets.scroll import Scroll, enclosing
 from app.windows.batch_size import BatchSizeWindow
 from app.windows.multi_node import MultiNodeWindow
@@ -134,7 +135,7 @@ def test_checkboxes_select_gpus_and_keep_the_last(
 )
 def test_summary_of_processes_batch_and_learning_rate(settings: dict[str, object], expected: str) -> None:
     given = {"enable_multi_gpu": True, "batch_size": 2, "learning_rate": 1e-4, **settings}
-    sentence, fault, backend = describe(TrainConfig.model_validate(given), [])
+    sentence, fault, backend, _ = describe(TrainConfig.model_validate(given), [])
     assert fault == ""
     assert backend.startswith("Gloo is used here: NCCL "), "what becomes of nccl on this machine"
     assert expected in sentence
@@ -154,7 +155,8 @@ def test_impossible_settings_are_reported(section: Section, shared_driver: Drive
     shared_driver.wait(lambda: "names GPU 7" in shared_driver.text(section), "why not")
     assert "device_ids" not in shared_driver.text(section)
     field = section.find("device_ids")
-    assert field is not None
+    assert isinstance(field, TextField)
+    assert isinstance(field.control, Entry)
     assert field.message.cget("text").startswith("“GPU indices” names GPU 7")
     assert field.control._invalid, "the field itself is marked"
     shared_driver.set("device_ids", "")
