@@ -17,6 +17,7 @@ from app.widgets.tooltip import Tooltip
 WIDTH = 184
 NARROW = 60
 TALL = 480  # unscaled pixels of height from which the name and tall entries fit
+TALL_NARROW = 590  # where the buttons below them stand one above the other
 ENTRY_HEIGHT = 36
 LOW_ENTRY_HEIGHT = 30
 BOTTOM_PAD, BESIDE_BUTTON = 10, 2  # unscaled pixels around the buttons below the entries
@@ -42,6 +43,7 @@ class Sidebar(tk.Frame):
         self.bottom = frame(self, theme.SIDEBAR)
         self.bottom.pack(side="bottom", fill="x", padx=theme.px(10), pady=theme.px(BOTTOM_PAD))
         self._below: dict[Button, str] = {}
+        self._shown_below: tuple[list[Button], str] = ([], "")
         words = {entry: SECTIONS[name][0] for name, entry in self.entries.items()}
         self.overflow = Overflow(self, words, theme.SIDEBAR, also=self._hidden_below, height=LOW_ENTRY_HEIGHT)
         self.bind("<Configure>", lambda event: self._fit(event.height))
@@ -106,7 +108,7 @@ class Sidebar(tk.Frame):
         """In a low window, hide the name and draw the entries closer together; what does not fit goes into a menu."""
         if height <= 1 or not self._selected:
             return  # until they are known
-        tall = height >= theme.px(TALL)
+        tall = height >= theme.px(TALL_NARROW if self._narrow else TALL)
         if tall != self._tall:
             self._tall = tall
             if tall:
@@ -120,10 +122,13 @@ class Sidebar(tk.Frame):
         above = theme.px(8) + (self._brand.winfo_reqheight() + theme.px(24) if tall else 0)
         entries = sum(entry.winfo_reqheight() + 2 * theme.px(2) * tall for entry in self.entries.values())
         all_below = not self._narrow or above + entries + self._height_below(len(self._below)) <= height
-        for place, button in enumerate(self._below):
-            button.pack_forget()
-            if all_below or not place:
-                button.pack(side="top" if self._narrow else "left", padx=BESIDE_BUTTON, pady=BESIDE_BUTTON)
+        shown_below, side = list(self._below)[: None if all_below else 1], "top" if self._narrow else "left"
+        if (shown_below, side) != self._shown_below:
+            self._shown_below = shown_below, side
+            for button in self._below:
+                button.pack_forget()
+            for button in shown_below:
+                button.pack(side=side, padx=BESIDE_BUTTON, pady=BESIDE_BUTTON)
         rows = len(self._below) if all_below and self._narrow else 1
         room = height - above - self._height_below(rows)
         self.overflow.fit(room, self.entries[self._selected], menu=not all_below)
