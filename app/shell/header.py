@@ -16,7 +16,8 @@ from app.widgets.ellipsis import truncate
 HEIGHT = 56
 WIDE_FROM = 980
 NAMES_FROM = 690
-NAMES_WIDTH = {True: 176, False: 140}
+NAMES_WIDTH = {True: 176, False: 140}  # whether the header is wide
+SEARCH_WIDTH = {True: 220, False: 120}
 LEVEL_FROM = 480  # below that, it is in the menu
 
 
@@ -112,7 +113,7 @@ class Header(tk.Frame):
             self._wide = wide
             for button, label in self._labels:
                 button.configure(text=label if wide else "")
-            self.search.set_width(220 if wide else 120)
+            self.search.set_width(SEARCH_WIDTH[wide])
             self._names.configure(width=theme.px(NAMES_WIDTH[wide]), height=theme.px(36))
         room = width >= theme.px(NAMES_FROM)  # otherwise only the window title shows what is open
         if room != bool(self._names.winfo_manager()):
@@ -128,9 +129,9 @@ class Header(tk.Frame):
                 self.level.pack(side="right", padx=(8, 24), before=self.search)
             else:
                 self.level.pack_forget()
-        at_right = sum(each.winfo_reqwidth() + 2 * theme.px(16) for each in (self.level, self.search)[not has_level :])
-        names = theme.px(NAMES_WIDTH[self._wide] + 40) if room else 0
-        self.overflow.fit(width - at_right - names, menu=not has_level)
+        beside = theme.px(SEARCH_WIDTH[self._wide] + 16) + has_level * (self.level.full_width + theme.px(32))
+        beside += theme.px(NAMES_WIDTH[self._wide] + 40) if room else 0
+        self.overflow.fit(width - beside, menu=not has_level)
 
     def _set(self, label: tk.Label, content: str) -> None:
         if label.cget("text") != content:

@@ -130,6 +130,11 @@ class Segments(UnscaledPadding, tk.Canvas):
             if self._room:
                 self.fit(self._room)
 
+    @property
+    def full_width(self) -> int:
+        """Of all labels, in pixels, also before it is laid out."""
+        return sum(button.winfo_reqwidth() + 2 * theme.px(_EDGE) for button in self.buttons.values())
+
     def fit(self, room: int) -> int:
         """Take at most so many pixels: labels that do not fit go into a menu; returns the pixels that are used."""
         self._room = room

@@ -214,6 +214,8 @@ def test_what_does_not_fit_at_200_percent_is_in_a_menu(shared_driver: Driver, si
         shared_driver.click_really(window._scale_button)
         shared_driver.press("Home", "Return")
         assert window.preferences.scale == 100
+        shared_driver.settle()
+        assert window.header.overflow.hidden == window.sidebar.overflow.hidden == [], "all of it fits at 100 %"
     finally:
         window.set_scale(100)
         window.tk.call("wm", "geometry", ".", "1280x800+0+0")
