@@ -26,6 +26,7 @@ from modules.config import (
 )
 from modules.config.io.edited_files import save_edited
 from modules.config.io.files import read_data
+from modules.config.io.presets import preset_summary
 from modules.config.io.text_formats import Data
 from modules.run.folder.links import refuse_linked_config
 
@@ -43,6 +44,7 @@ class Draft:
         self.family: FamilyDeclaration | None = None
         self.file: Path | None = None
         self.preset = ""
+        self._preset_title = ""
         self.origin = ""  # what settings without a file come from
         self.data: Data = dump(TrainConfig())
         self.merged_data: Data = self.data  # plus the defaults of family options, which files omit
@@ -59,7 +61,8 @@ class Draft:
     @property
     def title(self) -> str:
         """The name as the window shows it."""
-        return self.name or self.origin or "New settings"
+        title = "" if self.file else self._preset_title
+        return title or self.name or self.origin or "New settings"
 
     @property
     def is_dirty(self) -> bool:
@@ -210,6 +213,7 @@ class Draft:
         self._history = EditHistory()
         self._other_optimizers = {}
         self.file, self.preset, self.origin, self.data = file, preset, origin, data
+        self._preset_title = preset_summary(preset).title if preset else ""
         self._text = "" if file is None else text_of(file)
         self._check()
         self._saved = self._as_saved()

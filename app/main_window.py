@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from app.form.setting_text import with_titles
 from app.gc import TkThreadCollector
 from app.preferences import Preferences
 from app.runs.actions import RunActions
@@ -31,6 +32,7 @@ from app.toolkit import ctk
 from app.widgets import theme
 from app.widgets.appearance import follow_system
 from app.widgets.buttons import Button, add_tooltip
+from app.widgets.curtain import Curtain
 from app.widgets.own_events import bind_own
 from app.widgets.scroll import scroll_by_wheel, scroll_to_focus
 from app.widgets.tooltip import Tooltip
@@ -42,6 +44,7 @@ from modules.config import TandemError
 
 SMALLEST = (720, 480)
 SWITCH_S = 0.001  # how long a background thread may hold up the window; Python's default is 0.005
+_WELCOME_MS = 50
 NARROW_BELOW = 900  # unscaled pixels of the window's width
 MODES: tuple[theme.Mode, ...] = ("system", "light", "dark")
 
@@ -83,13 +86,14 @@ class MainWindow(ctk.CTk):
         scroll_to_focus(self)
         self.unbind("<Configure>")  # of customtkinter, which only needs it to scale the window
         bind_own(self, "<Configure>", self._resized)
-        bind_own(self, "<FocusIn>", self.files.look_outside)
+        bind_own(self, "<FocusIn>", self._look_outside)
         self.protocol("WM_DELETE_WINDOW", self.close)
         self.state_.subscribe("jump", self._jump)
         self.state_.subscribe("draft", self._update_title)
         self.state_.subscribe("invalid", lambda: show_faults(self, self.state_, "Training cannot start yet."))
         self._collector.start(self)
         self._open_initial(config_file)
+        self._curtain = Curtain(self, theme.WINDOW)
         self._prepare_sections()
 
     def show_section(self, name: str) -> None:
@@ -161,13 +165,13 @@ class MainWindow(ctk.CTk):
         return self.files.save()
 
     def open_files(self) -> None:
-        self.files.show_open_menu(self.header.open)
+        self.files.show_open_menu(self.header.overflow.place_of(self.header.open))
 
     def open_presets(self) -> None:
-        self.files.show_presets_menu(self.header.presets)
+        self.files.show_presets_menu(self.header.overflow.place_of(self.header.presets))
 
     def open_save_menu(self) -> None:
-        self.files.show_save_menu(self.header.save_more)
+        self.files.show_save_menu(self.header.overflow.place_of(self.header.save_more))
 
     def next_fault(self, by: int) -> None:
         """Jump to the next or previous error."""
@@ -211,9 +215,16 @@ class MainWindow(ctk.CTk):
             self._session.follow()
         self.show_section(self.preferences.section if self.preferences.section in SECTIONS else "model")
         if not self.preferences.welcomed and config_file is None and self._run_folder is None:
-            self.after(50, lambda: show_welcome(self, self.state_, self.files, self.open_presets))
+            self.after(_WELCOME_MS, self._welcome)
         self._update_title()
         self.after_idle(self.actions.attach, self._run_folder)
+
+    def _welcome(self) -> None:
+        """Once the page behind it is complete, whose drawing would delay its texts."""
+        if self._curtain.winfo_exists() or self.state_.slices.is_busy:
+            self.after(_WELCOME_MS, self._welcome)
+        else:
+            show_welcome(self, self.state_, self.files, self.open_presets)
 
     def _build(self) -> None:
         self.grid_columnconfigure(1, weight=1)
@@ -233,14 +244,13 @@ class MainWindow(ctk.CTk):
         add_tooltip(self._mode_button, lambda: f"Theme: {self.preferences.mode}")
         add_tooltip(self._scale_button, lambda: f"Size: {self.preferences.scale} %")
         add_tooltip(self._help_button, "Keyboard shortcuts (F1)")
+        below = {self._scale_button: "Size", self._mode_button: "Theme", self._help_button: "Keyboard shortcuts"}
+        self.sidebar.set_below(below)  # the first of them is the way back to a smaller size
         self._label_bottom()
 
     def _label_bottom(self) -> None:
         icon = {"system": "system", "light": "sun", "dark": "moon"}[self.preferences.mode]
         self._mode_button.configure(icon=icon, icon_color=theme.MUTED)
-        for button in (self._mode_button, self._scale_button, self._help_button):
-            button.pack_forget()
-            button.pack(side="top" if self._is_narrow() else "left", padx=2, pady=2)
 
     def _section(self, name: str) -> Any:
         if name not in self.sections:
@@ -260,6 +270,12 @@ class MainWindow(ctk.CTk):
         self.show_section(name)
         self.sections[name].jump_to(path)
 
+    def _look_outside(self) -> None:
+        """Another program may have changed what is shown."""
+        self.files.look_outside()
+        if look := getattr(self.sections.get(self.section), "look_outside", None):
+            look()
+
     def _jump_to_change(self, path: str | None) -> None:
         """After undo or redo, show the setting that changed."""
         if path is not None:
@@ -273,10 +289,6 @@ class MainWindow(ctk.CTk):
 
     def _fit(self, width: int) -> None:
         self.sidebar.narrow(width < theme.px(NARROW_BELOW))
-        self._label_bottom()
-
-    def _is_narrow(self) -> bool:
-        return bool(self.winfo_width() < theme.px(NARROW_BELOW))
 
     def _open_scales(self) -> None:
         from app.widgets.buttons import popup_menu
@@ -308,7 +320,7 @@ class MainWindow(ctk.CTk):
     def _report_bug(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         """Report a bug in a callback: one line in the run bar, the traceback on the terminal. The window continues."""
         if isinstance(error, TandemError):
-            self.run_bar.show_message(str(error))
+            self.run_bar.show_message(with_titles(str(error)))
         elif isinstance(error, OSError):  # a full disk, a folder that may not be read
             self.run_bar.show_message(f"{error.strerror or error}: {error.filename or 'a file'}")
         else:

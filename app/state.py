@@ -104,7 +104,8 @@ class AppState:
         self.actions: RunStarter
         self.files: ConfigFiles
         self.views: Views
-        self.say: Callable[[str], object] = lambda message: None  # in the run bar, which sets it
+        # in the run bar, which sets it: a message, and what a click on it does
+        self.say: Callable[..., object] = lambda message, action=None: None
         self.annotate_job: AnnotateJob | None = None  # as generate_job
         self.model_job: ModelJob | None = None  # as generate_job
         self.generate_job: GenerateJob | None = None  # outlives its page, which a change of scale builds anew

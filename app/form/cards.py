@@ -201,7 +201,9 @@ class FieldCard:
         if event.width != self._width:
             self._width = event.width
             self.frame.grid_columnconfigure(0, minsize=titles_width(event.width) - Switch.RING)
-            self.frame.grid_columnconfigure(1, minsize=control_width(event.width) + Switch.RING)
+            control = control_width(event.width)
+            gives_way = int(control < theme.px(CONTROL_WIDTH))  # the controls are narrower than they would like to be
+            self.frame.grid_columnconfigure(1, minsize=control + Switch.RING, weight=gives_way)
             for field in self.fields.values():
                 field.wrap(event.width)
 

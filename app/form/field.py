@@ -27,7 +27,8 @@ FLASH_MS = 1600
 def control_width(card_width: int) -> int:
     """Width of a card's control column in pixels; wide cards give it more, so that paths are seen whole."""
     room = card_width - theme.px(WIDEST_TITLES + AROUND)
-    return min(max(theme.px(CONTROL_WIDTH), room), theme.px(WIDEST_CONTROL))
+    least = min(theme.px(CONTROL_WIDTH), card_width - theme.px(NARROWEST_TITLE + 24 + AROUND))
+    return min(max(least, room), theme.px(WIDEST_CONTROL))
 
 
 def titles_width(card_width: int) -> int:
@@ -174,8 +175,9 @@ class Field:
         else:
             note = (self._note_text, self._note_colour)
         if note != self._note:
-            if bool(self._note[0] and self._note[1] is theme.BAD) != bool(fault):
-                self.mark(bool(fault))
+            was_wrong, is_wrong = (bool(text) and colour is theme.BAD for text, colour in (self._note, note))
+            if was_wrong != is_wrong:
+                self.mark(is_wrong)
             self._note = note
             theme.paint(self.message, fg=note[1])
             self.message.configure(text=note[0])

@@ -19,6 +19,7 @@ ON_RESUME = {
 
 
 _NAME = re.compile(r"(?<![\w'\"/\\.-])[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*(?![\w'\"/\\-])")  # not inside quotes or a path
+_ANY_NAME = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*")
 _ONE = {"processes": "process", "batches": "batch"}
 _MEANT = re.compile(r"did you mean (\w+)\?")
 _FLAG = re.compile(r"(?<![\w'\"/-])--([a-z][a-z0-9_]*)\b")
@@ -187,6 +188,19 @@ def with_actions(sentence: str, titles: Mapping[str, str] | None = None) -> str:
         return f"“{found}”" if found else match.group()
 
     return _FLAG.sub(title, _SET_FLAG.sub("", sentence))
+
+
+def setting_named(message: str) -> str:
+    """The path of the first setting that a message names, such as "concepts.0.path"; empty if it names none.
+
+    A name of one word, which may be an ordinary word, counts only where the message begins with it.
+    """
+    for match in _ANY_NAME.finditer(message):
+        name = match.group()
+        is_certain = "_" in name or "." in name or match.start() == 0
+        if is_certain and find_option(TrainConfig, name) is not None:
+            return name
+    return ""
 
 
 def setting_title(path: str) -> str:

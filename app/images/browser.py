@@ -17,7 +17,7 @@ from app.images.image_index import ImageIndex, IndexedImage
 from app.images.thumbnails import Thumbnails
 from app.state import AppState
 from app.widgets import theme
-from app.widgets.buttons import Button, Entry, Menu, Switch, frame, handler, text
+from app.widgets.buttons import Button, Entry, Menu, Overflow, Switch, frame, handler, text
 from modules.files import FileFault
 
 _FILTER_PAUSE_MS = 150
@@ -73,7 +73,8 @@ class ImageBrowser(tk.Frame):
     def _build_bar(self) -> None:
         self.bar = bar = frame(self)
         bar.pack(fill="x", pady=(0, theme.px(theme.UNIT)))
-        Button(bar, "Find and replace", self._toggle_replacing, bg=theme.CARD).pack(side="right")
+        replace = Button(bar, "Find and replace", self._toggle_replacing, bg=theme.CARD)
+        replace.pack(side="right")
         annotate = Button(
             bar,
             "Write captions",
@@ -82,6 +83,7 @@ class ImageBrowser(tk.Frame):
             tooltip=_ANNOTATE,
         )
         annotate.pack(side="right", padx=(0, theme.UNIT))
+        self._buttons = Overflow(bar, dict.fromkeys((replace, annotate), ""), theme.CARD)
         self.filter = Entry(
             bar, lambda _: self._schedule_filter(), width=_FILTER, placeholder="Filter by name or caption"
         )
@@ -126,9 +128,8 @@ class ImageBrowser(tk.Frame):
 
     def _fit_filter(self, width: int) -> None:
         """The field gives way to the others, down to half of its usual width; then the count is left out."""
-        others = [each for each in self.bar.winfo_children() if isinstance(each, (Button, Menu))]
-        gaps = theme.px(5 * theme.UNIT)
-        room = (width - gaps - sum(each.winfo_reqwidth() for each in others)) / theme.scale()
+        beside = width - theme.px(3 * theme.UNIT) - self.kind.winfo_reqwidth()
+        room = (beside - self._buttons.fit(beside - theme.px(_FILTER / 2))) / theme.scale()
         count = self._count.winfo_reqwidth() / theme.scale()
         if room - count < _FILTER / 2:
             self._count.pack_forget()

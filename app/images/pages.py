@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import threading
 import tkinter as tk
 from collections import Counter
@@ -63,6 +64,7 @@ class ImagePages(tk.Frame):
         self._written: dict[tuple[int, Path], IndexedImage] = {}  # since they are being read, by concept and file
         self._numbers: Mapping[str, list[int]] = {}  # of the concepts in these settings, by their path
         self._size_step = 0
+        self._gone: set[Path] = set()  # images that the folders had when they were read
         self._reader = SurveyReader()
         self._reload_job = ""
         self._poll_job = ""
@@ -140,6 +142,22 @@ class ImagePages(tk.Frame):
             self._fill(self._page)
         if not self._poll_job:
             self._poll_job = self.after(_POLL_MS, self._poll_survey)
+
+    def look_outside(self) -> None:
+        """Read the folders again if images are gone, or back, that another program or page has moved."""
+        files, gone = [each.file for each in self.image_index.images], self._gone
+
+        def look() -> tuple[set[Path], bool]:
+            return {file for file in files if not os.path.lexists(file)}, any(map(os.path.lexists, gone))
+
+        def looked(found: tuple[set[Path], bool]) -> None:
+            missing, is_back = found
+            if self.winfo_exists() and (missing or is_back) and not self._reader.is_reading:
+                self._gone = missing
+                self.reload()
+
+        if self.is_complete:
+            self.state.background.run(look, looked)
 
     def _poll_survey(self) -> None:
         self._poll_job = ""

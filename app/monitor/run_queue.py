@@ -215,13 +215,13 @@ class QueuePage(Page):
                 failed()
             self._starting_until = 0.0
             self._read_now()
-            self.complain(with_titles(reason))
+            self.complain(reason)
 
         self.state.background.run(change, made, refused)
 
     def complain(self, reason: str) -> None:
         """Show why something cannot be done."""
-        self._problem = reason
+        self._problem = reason = with_titles(reason)
         self.bar.message.say(reason, theme.BAD)
 
     def _selected(self) -> None:

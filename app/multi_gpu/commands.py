@@ -5,15 +5,17 @@ from __future__ import annotations
 import secrets
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from app.form.setting_text import setting_title
 from modules import ROOT
 from modules.config import TrainConfig
 from modules.machine import port_is_free, preferred_addresses, visible_gpus
 from modules.run import LaunchPlan
+from modules.run.join.allowed_paths import allowing, asked_about
 from modules.run.join.join_token import JOIN_TOKEN
 from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.environment import LaunchEnvironment
@@ -71,8 +73,9 @@ def build_commands(
         Command(
             "Every other machine",
             "Run it in Tandem's folder there. It needs no config file; the token keeps unauthorised machines out.",
-            plan.join_line(plan.port + 1, token),
+            join_line := plan.join_line(plan.port + 1, token),
         ),
+        *without_questions(join_line, asked_about(shared)),
     ]
     secret = secrets.token_hex(16)
     for node in range(plan.num_nodes):
@@ -86,6 +89,24 @@ def build_commands(
             )
         )
     return [*found, _slurm_job(shared, config_file)]
+
+
+def without_questions(line: str, asked: Mapping[str, str]) -> list[Command]:
+    """The join line that allows what the other machine would ask about, `asked_about` the settings; none if nothing."""
+    if not asked:
+        return []
+    return [
+        Command(
+            "The same without questions there",
+            "The other machine needs these files, and uses none before somebody has allowed it, which it asks in its "
+            "terminal. This line allows them.",
+            allowing(line, asked),
+            (
+                *((f"--allow {path}", f"{setting_title(name)} ({name})") for path, name in asked.items()),
+                ("--set NAME=PATH", "in place of it, for one that is at another path there"),
+            ),
+        )
+    ]
 
 
 def _slurm_job(config: TrainConfig, config_file: Path) -> Command:

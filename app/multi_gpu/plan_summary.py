@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from app.form.setting_text import setting_named
 from modules.config import ConfigError, TrainConfig, effective_batch, learning_rate_scale
 from modules.config.numbers import plain_number
 from modules.machine import Gpu
@@ -13,11 +14,12 @@ INVALID_SETTINGS: Final = "Some settings are not valid yet."
 
 
 class Summary(NamedTuple):
-    """`fault` says why the plan is impossible; `backend` what is used in place of the backend that was chosen."""
+    """`fault` says why the plan is impossible, `setting` what is at fault; `backend` is what is used."""
 
     sentence: str
     fault: str = ""
     backend: str = ""
+    setting: str = ""
 
 
 def describe(config: TrainConfig | None, gpus: list[Gpu] | None = None) -> Summary:
@@ -30,7 +32,7 @@ def describe(config: TrainConfig | None, gpus: list[Gpu] | None = None) -> Summa
     try:
         plan = LaunchPlan.from_config(config, config_path="config.json", gpus=gpus)
     except ConfigError as error:
-        return Summary("", str(error))
+        return Summary("", str(error), setting=setting_named(str(error)))
     world = plan.world_size
     if world is None:
         return Summary("The number of processes is known once every machine has counted its GPUs.")

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from app.form.setting_text import with_titles
+from app.form.setting_text import setting_named, with_titles
 from app.runs.ask_existing import (
     Answer,
     ExistingRun,
@@ -21,6 +21,7 @@ from app.runs.ask_existing import (
     read_existing,
 )
 from app.runs.control import RunControl, active_runs, create_run, launch
+from app.runs.outside_watch import OutsideWatch
 from app.runs.request_watch import ASKED
 from app.runs.start_check import StartCheck
 from app.runs.status import STOPPING, Status
@@ -45,6 +46,7 @@ class RunActions:
         self._owner = owner
         self._state = state
         self._starting = False
+        self._outside = OutsideWatch(state, self.follow)
         self._check = StartCheck(owner, state, self._unmark_starting)
 
     def follow(self, path: Path, process: subprocess.Popen[bytes] | None = None) -> None:
@@ -54,6 +56,11 @@ class RunActions:
         self._state.run = RunControl(path, process)
         self._state.preferences.last_run = str(path)
         self._state.notify("run")
+
+    def look_outside(self) -> None:
+        """Now and then: follow or offer a run that was started elsewhere."""
+        if not self._starting:
+            self._outside.refresh()
 
     def attach(self, named: Path | None) -> None:
         """When the window opens: follow the named run, else an active one, else the last one."""
@@ -209,13 +216,13 @@ class RunActions:
 
     def _not_started(self, message: str, title: str = "Training did not start") -> None:
         self._unmark_starting()
-        said = with_titles(message)
+        said, path = with_titles(message), setting_named(message)
         ask(
             self._owner,
             title,
             f"{said[:1].upper()}{said[1:]}",
-            (Choice("", "Close", style="accent"),),
-            lambda answer: None,
+            (*((Choice("show", "Show setting"),) if path else ()), Choice("", "Close", style="accent")),
+            lambda answer: self._state.jump_to(path) if answer else None,
         )
 
     def sample(self) -> None:

@@ -129,8 +129,14 @@ class Section(FormSection):
             self.pages.bind("<<ShowImages>>", lambda event: self.turn_to("images"))
         super().show()
         self.pages.reload_if_changed()
+        self.look_outside()
         saved = self.state.pages.get(self.name, "")
         self.turn_to(saved if saved in TABS else self.page)
+
+    def look_outside(self) -> None:
+        """Another program may have removed images."""
+        if self.pages is not None:
+            self.pages.look_outside()
 
     def hide(self) -> None:
         if self.pages is not None:

@@ -183,7 +183,7 @@ class FormSection(tk.Frame):
                 self.scroll.see(shown.canvas)
                 shown.canvas.focus_set()
                 return
-        self._force(path)
+        self.force(path)
         self.refresh()
         field = self.find(path)
         if field is not None:
@@ -200,7 +200,8 @@ class FormSection(tk.Frame):
         fields = (field for block in self.blocks for field in block.visible_fields())
         return next((field for field in fields if field.holds(widget)), None)
 
-    def _force(self, path: str) -> None:
+    def force(self, path: str) -> None:
+        """Show the setting from the next `refresh` on, also if it is an advanced one."""
         for block in self.blocks:
             for option in block.options:
                 known = option.path.replace("*", str(block.index))

@@ -77,7 +77,7 @@ class Section(tk.Frame):
         for _ in range(FIRST_CARDS):
             next(steps, None)
         self.state.slices.soon(steps)
-        self._read_folder()
+        self.look_outside()
         self._show_status()
 
     def hide(self) -> None:
@@ -136,7 +136,7 @@ class Section(tk.Frame):
             return
         self.after_cancel(self._poll_job)  # which may be as late as IDLE_MS
         self._poll()
-        self._read_folder()
+        self.look_outside()
         self._show_status()
 
     def _say_faults(self) -> None:
@@ -245,7 +245,9 @@ class Section(tk.Frame):
             return
         show_folder(self.state, folder, lambda why: self._say(JobStatus(why, "bad")))
 
-    def _read_folder(self) -> None:
+    def look_outside(self) -> None:
+        """Read the folder again: another program may have removed images."""
+        folder = self._folder()
         folder = self._folder()
         self.state.background.run(partial(read_folder, folder), self.results.show)
 

@@ -13,6 +13,7 @@ from app.form.family_chooser import FamilyChooser
 from app.form.family_fields import FamilyField, MethodField
 from app.form.field import Field
 from app.form.path_fields import BaseModelField
+from app.form.setting_text import with_titles
 from app.sections.form_section import FormSection, options_at
 from app.state import AppState
 from app.widgets import icons, theme
@@ -143,11 +144,11 @@ class Section(FormSection):
             said = "" if declaration.name in family_names() else declaration.about
             self._status.configure(text=said or none)
         elif self.state.family.not_allowed:
-            self._status.configure(text=f"{error}.")
+            self._status.configure(text=f"{with_titles(error)}.")
         elif error:
             self._free_card.heading.configure(text=title)
             self._status.configure(
-                text=f"{error}\nYou can type the options below; they are checked when training starts."
+                text=f"{with_titles(error)}\nYou can type the options below; they are checked when training starts."
             )
         else:
             self._status.configure(text=f"Loading the options of {name}…")

@@ -12,6 +12,7 @@ from typing import Final
 from app.form.setting_text import with_titles
 from app.monitor.page import Page
 from app.monitor.recent_runs import RecentRuns
+from app.multi_gpu.commands import without_questions
 from app.open_path import show_folder
 from app.runs.join_prompt import JoinPrompt
 from app.runs.status import Status
@@ -24,7 +25,9 @@ from app.widgets.ellipsis import truncate
 from app.widgets.message_line import MessageLine
 from app.widgets.section_head import SectionHead
 from app.windows.result import can_generate
+from modules.config import load_config
 from modules.run import RunFolder
+from modules.run.join.allowed_paths import asked_about
 from modules.run.view.event_records import Message, SampleFile
 
 REFRESH_MS: Final = 125
@@ -174,6 +177,8 @@ class Section(tk.Frame):
         self._empty_title = text(self._empty, "", "large", colour=theme.MUTED, bg=theme.WINDOW)
         self._empty_title.pack()
         self._empty_help = text(self._empty, "", colour=theme.FAINT, bg=theme.WINDOW)
+        self._empty_help.configure(justify="center")
+        wrap_within(self._empty_help, self._holder)
         self._empty_help.pack(pady=theme.px(6))
         self.recent = RecentRuns(self._empty, self.state)
 
@@ -268,7 +273,7 @@ class Section(tk.Frame):
         else:
             self._head.say(name, f": {status.title}", cut="middle")
         waits = run is not None and status is not None and status.kind == "waiting"
-        self.waiting.show(run.join_prompt if run is not None and waits else None)
+        self.waiting.show(run.join_prompt if run is not None and waits else None, None if run is None else run.folder)
         self._show_banner(None if self.page in _WITHOUT_RUN else status)
         self.result.show(None if self.page in _WITHOUT_RUN else status)
 
@@ -310,17 +315,19 @@ class Section(tk.Frame):
 class WaitingCard:
     """A card of the monitor; `show` may be called repeatedly and redraws only changes."""
 
-    def __init__(self, parent: tk.Misc, before: tk.Misc) -> None:
+    def __init__(self, parent: Section, before: tk.Misc) -> None:
         self.frame = card(parent)
-        self._before = before
+        self._before, self._state = before, parent.state
+        self._offered_for = ""  # the join line
+        self.allowing: CopyText | None = None
         self._shown: JoinPrompt | None = None
         self.line = CopyText(self.frame, "Run this on each of the other machines, in Tandem's folder:")
         self.messages = text(self.frame, "", colour=theme.MUTED)
         wrap_within(self.messages, self.frame)
         self.messages.pack(fill="x", padx=theme.px(16), pady=(theme.px(8), theme.px(12)))
 
-    def show(self, join_prompt: JoinPrompt | None) -> None:
-        """Show the join prompt; None hides the card."""
+    def show(self, join_prompt: JoinPrompt | None, folder: RunFolder | None) -> None:
+        """Show the join prompt of the run in this folder; None hides the card."""
         if join_prompt == self._shown:
             return
         previous, self._shown = self._shown, join_prompt
@@ -333,9 +340,26 @@ class WaitingCard:
         self.line.show(join_prompt.line)
         if join_prompt.by_hand:
             self.line.pack(fill="x", padx=theme.px(16), pady=(theme.px(12), 0), before=self.messages)
+            self._offer(join_prompt.line, folder)
         else:
             self.line.pack_forget()
         self.messages.configure(text="\n".join(join_prompt.messages))
+
+    def _offer(self, line: str, folder: RunFolder | None) -> None:
+        """Below the line, what the other machine will ask about, and the line that answers it."""
+        if line == self._offered_for or folder is None:
+            return
+        self._offered_for = line
+        if self.allowing is not None:
+            self.allowing.destroy()
+            self.allowing = None
+
+        def read(asked: dict[str, str]) -> None:
+            for command in without_questions(line, asked) if line == self._offered_for else ():
+                self.allowing = CopyText(self.frame, command.title, command.text, command.help, command.options)
+                self.allowing.pack(fill="x", padx=theme.px(16), pady=(theme.px(12), 0), before=self.messages)
+
+        self._state.background.run(lambda: asked_about(load_config(folder.config_file)), read)
 
 
 class ResultCard:

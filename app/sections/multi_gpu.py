@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from app.form.cards import Card
+from app.form.field import Field
+from app.form.setting_text import with_titles
 from app.multi_gpu.gpu_list import GpuList, GpuReading, read_gpus
 from app.multi_gpu.hosts_card import HostsCard
 from app.multi_gpu.link_matrix import LinkMatrix
@@ -75,6 +77,7 @@ class Section(FormSection):
         self._reading_at = ""
         self._planning = ""
         self._links_read = False
+        self._marked: list[Field] = []  # what the summary finds at fault
         self.gpus = GpuList(self.scroll.inside, self._choose)
         self.columns.add(self.gpus.frame, 0)
         self.plan = card(self.scroll.inside)
@@ -155,10 +158,19 @@ class Section(FormSection):
         self.state.background.run(lambda: describe(config), self._show_summary)
 
     def _show_summary(self, summary: Summary) -> None:
-        sentence, fault, backend = summary
+        sentence, fault, backend, path = summary
         if (field := self.find("distributed_backend")) is not None:
             field.note(backend, theme.MUTED)
         elif self._due and self.shown and not self._planning:  # its card is still to appear
             self._planning = self.after(_PLAN_PAUSE_MS, self._describe)
         theme.paint(self.plan_label, fg=theme.BAD if fault else theme.TEXT)
-        self.plan_label.configure(text=fault or sentence)
+        self.plan_label.configure(text=with_titles(fault) or sentence)
+        for field in self._marked:
+            field.note("")
+        self._marked = []
+        if path:
+            self.force(path)
+            super().refresh()
+            if (field := self.find(path)) is not None:
+                field.note(with_titles(fault), theme.BAD)
+                self._marked = [field]

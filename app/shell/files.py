@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from app.form.setting_text import with_titles
 from app.outside_change import OutsideChange
 from app.sections.places import in_order
 from app.shell.ask import Choice, ask
@@ -281,7 +282,7 @@ class Files:
         return self._state.draft.config is not None
 
     def _show_error(self, title: str, message: str) -> None:
-        ask(self._window, title, message, (Choice("", "Close", "accent"),), lambda answer: None)
+        ask(self._window, title, with_titles(message), (Choice("", "Close", "accent"),), lambda answer: None)
 
 
 def _folder(name: str) -> str:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from app.shell.search_box import SearchBox
 from app.state import AppState
 from app.widgets import theme
-from app.widgets.buttons import Button, Segments, add_tooltip, frame, text
+from app.widgets.buttons import Button, Overflow, Segments, add_tooltip, frame, text
 from app.widgets.ellipsis import truncate
 
 HEIGHT = 56
 WIDE_FROM = 980
 NAMES_FROM = 690
+NAMES_WIDTH = {True: 176, False: 140}  # whether the header is wide
+SEARCH_WIDTH = {True: 220, False: 120}
+LEVEL_FROM = 480  # below that, it is in the menu
 
 
 class HeaderActions(Protocol):
@@ -36,7 +40,7 @@ class Header(tk.Frame):
         super().__init__(parent, borderwidth=0, highlightthickness=0, height=theme.px(HEIGHT))
         theme.paint(self, bg=theme.WINDOW)
         self.pack_propagate(False)
-        self._state = state
+        self._state, self._actions = state, actions
         names = frame(self, theme.WINDOW)  # fixed width, so that the buttons keep their positions
         names.pack_propagate(False)
         self._file = text(names, "", "strong", bg=theme.WINDOW)
@@ -61,6 +65,8 @@ class Header(tk.Frame):
         for button in (self.presets, self.open, self.save, self.save_more, self.undo, self.redo):
             button.pack(side="left", padx=0 if button is self.save_more else 3)
         self._names = names
+        words = {**dict(self._labels), self.save_more: "Save as…", self.undo: "Undo", self.redo: "Redo"}
+        self.overflow = Overflow(self, words, also=self._level_entry)
         state.subscribe("draft", self.refresh, self)
         self.refresh()
         self._wide: bool | None = None
@@ -90,6 +96,12 @@ class Header(tk.Frame):
                 button.configure(state=state)
         self.level.set("Advanced" if self._state.advanced else "Simple")
 
+    def _level_entry(self) -> Sequence[tuple[str, Callable[[], object]]]:
+        if self.level.winfo_manager():
+            return ()
+        other = "Simple" if self._state.advanced else "Advanced"
+        return [(f"{other} settings", partial(self._actions.set_advanced, other == "Advanced"))]
+
     def _button(self, label: str, icon: str, command: Callable[[], object], key: str) -> Button:
         button = Button(self, label, command, icon=icon, style="quiet", tooltip=f"{label} ({key})", width=30)
         self._labels.append((button, label))
@@ -101,14 +113,25 @@ class Header(tk.Frame):
             self._wide = wide
             for button, label in self._labels:
                 button.configure(text=label if wide else "")
-            self.search.set_width(220 if wide else 120)
-            self._names.configure(width=theme.px(176 if wide else 140), height=theme.px(36))
+            self.search.set_width(SEARCH_WIDTH[wide])
+            self._names.configure(width=theme.px(NAMES_WIDTH[wide]), height=theme.px(36))
         room = width >= theme.px(NAMES_FROM)  # otherwise only the window title shows what is open
         if room != bool(self._names.winfo_manager()):
             if room:
-                self._names.pack(side="left", padx=(theme.px(24), theme.px(16)), before=self.presets)
+                self._names.pack(
+                    side="left", padx=(theme.px(24), theme.px(16)), before=self.overflow.place_of(self.presets)
+                )
             else:
                 self._names.pack_forget()
+        has_level = width >= theme.px(LEVEL_FROM)
+        if has_level != bool(self.level.winfo_manager()):
+            if has_level:
+                self.level.pack(side="right", padx=(8, 24), before=self.search)
+            else:
+                self.level.pack_forget()
+        beside = theme.px(SEARCH_WIDTH[self._wide] + 16) + has_level * (self.level.full_width + theme.px(32))
+        beside += theme.px(NAMES_WIDTH[self._wide] + 40) if room else 0
+        self.overflow.fit(width - beside, menu=not has_level)
 
     def _set(self, label: tk.Label, content: str) -> None:
         if label.cget("text") != content:

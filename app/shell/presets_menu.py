@@ -41,11 +41,12 @@ class PresetsMenu:
             if group != heading:
                 menu.add_heading(heading := group)
             menu.add_command(
-                preset.name.removeprefix(f"{OWN}/"),
+                preset.title or preset.name.removeprefix(f"{OWN}/"),
                 partial(self._confirm_unsaved, partial(open_preset, preset.name)),
                 detail=_in_brief(preset.about) or _of_own(preset),
                 is_chosen=preset.name == self._state.draft.preset,
-                words=f"{preset.family} {_MEMORY.sub('', preset.about)}",  # that is found by what is shown of it
+                # memory is found by what is shown of it
+                words=f"{preset.name} {preset.family} {_MEMORY.sub('', preset.about)}",
             )
         menu.add_separator()
         menu.add_command(SAVE, save_as, icon="save")

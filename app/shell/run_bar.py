@@ -119,6 +119,7 @@ class RunBar(tk.Frame):
         run = self._state.run
         status = no_run(self._state.queued) if run is None else run.status()
         self._state.queue_watch.refresh()
+        self.actions.look_outside()
         if run is not None and status.kind == "stopping":
             run.resend_stop()
         if (status.tone == "bad" and self._status.tone != "bad") or (self._status.is_alive and not status.is_alive):

@@ -10,7 +10,7 @@ from app.runs.actions import RunActions
 from app.runs.status import NO_RUN, STOPPED, Status
 from app.state import AppState
 from app.widgets import theme
-from app.widgets.buttons import Button, Style, add_tooltip, frame
+from app.widgets.buttons import Button, Overflow, Style, add_tooltip, frame
 from app.widgets.text_width import text_width
 
 ICON_WIDTH: Final = 34
@@ -45,15 +45,16 @@ class RunButtons(tk.Frame):
         self._build()
 
     def arrange(self, level: int) -> None:
-        """Fit the bar's width, from 0 (narrow) to 4: rarely used buttons become icons first."""
+        """Fit the bar's width, from 0 (narrow: they are in a menu) to 4: rarely used buttons become icons first."""
         self._level = level
         rare = {self.back_up: 2, self.sample: 2, self.save: 2, self.enqueue: 3, self.join: 2, self.result: 2}
         for button in self._labels:
             self._label(button, shown=level > rare.get(button, 0))
-        if not level:  # the Queue page has it, too
+        if not level:
             self.enqueue.pack_forget()
         elif not self.enqueue.winfo_manager():
             self.enqueue.pack(side="left", padx=(4, 0), after=self.train)
+        self.overflow.fit(self.winfo_screenwidth() if level else 0)
         self.slot.configure(width=self._slot_width())
         self._shown.clear()
 
@@ -100,6 +101,8 @@ class RunButtons(tk.Frame):
         self.back_up = self._button(self, "Back up", lambda: actions.request("backup"), "backup", "quiet")
         self.sample = self._button(self, "Sample", actions.sample, "image", "quiet")
         self.save = self._button(self, "Save model", lambda: actions.request("save"), "save", "quiet")
+        words = {button: self._labels[button] for button in (self.back_up, self.sample, self.save)}
+        self.overflow = Overflow(self, words, theme.CARD, also=lambda: [("Queue", actions.enqueue)])
         self.resume.pack_forget()
         self.join.pack_forget()
         self.result.pack_forget()
@@ -142,7 +145,7 @@ class RunButtons(tk.Frame):
         if join_prompt is not None:
             self.clipboard_clear()
             self.clipboard_append(join_prompt.line)
-            self._say("Copied. Run it in Tandem's folder on each of the other machines.")
+            self._say("Copied. Run it in Tandem's folder on each of the other machines. Monitor says what they ask.")
 
     def _has_changed(self, name: str, value: bool) -> bool:
         if self._shown.get(name) is value:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from app.sections import SECTIONS
 from app.sections.places import section_of
 from app.state import AppState
 from app.widgets import icons, theme
-from app.widgets.buttons import Button, frame, handler, text
+from app.widgets.buttons import Button, Overflow, frame, handler, text
 from app.widgets.tooltip import Tooltip
 
 WIDTH = 184
 NARROW = 60
 TALL = 480  # unscaled pixels of height from which the name and tall entries fit
+TALL_NARROW = 590  # where the buttons below them stand one above the other
 ENTRY_HEIGHT = 36
 LOW_ENTRY_HEIGHT = 30
+BOTTOM_PAD, BESIDE_BUTTON = 10, 2  # unscaled pixels around the buttons below the entries
 
 
 class Sidebar(tk.Frame):
@@ -39,7 +41,11 @@ class Sidebar(tk.Frame):
         self._badges = {name: self._badge(entry) for name, entry in self.entries.items()}
         self._counts: dict[str, int] = {}
         self.bottom = frame(self, theme.SIDEBAR)
-        self.bottom.pack(side="bottom", fill="x", padx=theme.px(10), pady=theme.px(10))
+        self.bottom.pack(side="bottom", fill="x", padx=theme.px(10), pady=theme.px(BOTTOM_PAD))
+        self._below: dict[Button, str] = {}
+        self._shown_below: tuple[list[Button], str] = ([], "")
+        words = {entry: SECTIONS[name][0] for name, entry in self.entries.items()}
+        self.overflow = Overflow(self, words, theme.SIDEBAR, also=self._hidden_below, height=LOW_ENTRY_HEIGHT)
         self.bind("<Configure>", lambda event: self._fit(event.height))
         state.subscribe("faults", self.refresh, self)
         self.refresh()
@@ -57,6 +63,12 @@ class Sidebar(tk.Frame):
                     icon_color=ink if here else theme.MUTED,
                 )
         self._selected = name
+        self._fit(self.winfo_height())
+
+    def set_below(self, buttons: Mapping[Button, str]) -> None:
+        """The buttons of `bottom`, with their words for the menu; in a low window only the first stays in sight."""
+        self._below = dict(buttons)
+        self._fit(self.winfo_height())
 
     def refresh(self) -> None:
         """Show the number of errors in each section."""
@@ -90,22 +102,42 @@ class Sidebar(tk.Frame):
             self._title.pack(side="left", padx=theme.px(8))
         self._counts = {}
         self.refresh()
+        self._fit(self.winfo_height())
 
     def _fit(self, height: int) -> None:
-        """In a low window, hide the name and draw the entries closer together."""
-        tall = height >= theme.px(TALL)
-        if tall == self._tall:
-            return
-        self._tall = tall
-        if tall:
-            self._brand.pack(
-                fill="x", padx=theme.px(16), pady=(theme.px(8), theme.px(16)), before=self.entries["model"]
-            )
-        else:
-            self._brand.pack_forget()
-        for entry in self.entries.values():
-            entry.configure(height=ENTRY_HEIGHT if tall else LOW_ENTRY_HEIGHT)
-            entry.pack_configure(pady=theme.px(2) if tall else 0)
+        """In a low window, hide the name and draw the entries closer together; what does not fit goes into a menu."""
+        if height <= 1 or not self._selected:
+            return  # until they are known
+        tall = height >= theme.px(TALL_NARROW if self._narrow else TALL)
+        if tall != self._tall:
+            self._tall = tall
+            if tall:
+                first = self.overflow.place_of(self.entries["model"])
+                self._brand.pack(fill="x", padx=theme.px(16), pady=(theme.px(8), theme.px(16)), before=first)
+            else:
+                self._brand.pack_forget()
+            for entry in self.entries.values():
+                entry.configure(height=ENTRY_HEIGHT if tall else LOW_ENTRY_HEIGHT)
+            self.overflow.repack(pady=theme.px(2) if tall else 0)
+        above = theme.px(8) + (self._brand.winfo_reqheight() + theme.px(24) if tall else 0)
+        entries = sum(entry.winfo_reqheight() + 2 * theme.px(2) * tall for entry in self.entries.values())
+        all_below = not self._narrow or above + entries + self._height_below(len(self._below)) <= height
+        shown_below, side = list(self._below)[: None if all_below else 1], "top" if self._narrow else "left"
+        if (shown_below, side) != self._shown_below:
+            self._shown_below = shown_below, side
+            for button in self._below:
+                button.pack_forget()
+            for button in shown_below:
+                button.pack(side=side, padx=BESIDE_BUTTON, pady=BESIDE_BUTTON)
+        rows = len(self._below) if all_below and self._narrow else 1
+        room = height - above - self._height_below(rows)
+        self.overflow.fit(room, self.entries[self._selected], menu=not all_below)
+
+    def _height_below(self, rows: int) -> int:
+        return 2 * theme.px(BOTTOM_PAD) + rows * theme.px(theme.CONTROL_HEIGHT + 2 * BESIDE_BUTTON)
+
+    def _hidden_below(self) -> Sequence[tuple[str, Callable[[], object]]]:
+        return [(words, button.invoke) for button, words in self._below.items() if not button.winfo_manager()]
 
     def _make_brand(self) -> tk.Frame:
         brand = frame(self, theme.SIDEBAR)
@@ -131,14 +163,13 @@ class Sidebar(tk.Frame):
         Tooltip.attach(entry, lambda: SECTIONS[name][0] if self._narrow else "")
         entry.configure(icon_color=theme.MUTED)
         entry.pack(fill="x", padx=10, pady=2)
-        names = list(SECTIONS)
         for key, by in (("<Up>", -1), ("<Down>", 1)):
-            to = names[(names.index(name) + by) % len(names)]
-            entry.bind(key, handler(partial(self._focus, to)))
+            entry.bind(key, handler(partial(self._focus_beside, name, by)))
         return entry
 
-    def _focus(self, name: str) -> None:
-        self.entries[name].focus_set()
+    def _focus_beside(self, name: str, by: int) -> None:
+        shown = [each for each, entry in self.entries.items() if entry.winfo_manager()]
+        self.entries[shown[(shown.index(name) + by) % len(shown)]].focus_set()
 
     def _badge(self, entry: Button) -> tk.Label:
         badge = tk.Label(entry, font=theme.tk_font("small"), padx=theme.px(5), pady=0, borderwidth=0)

@@ -70,6 +70,7 @@ class ModelsPage(tk.Frame):
         head.pack(fill="x", padx=theme.px(16), pady=(theme.px(14), theme.px(4)))
         self.tasks = Segments(head, [task.title for task in TASKS], self._choose_title, bg=theme.CARD)
         self.tasks.pack(side="left")
+        head.bind("<Configure>", lambda event: self.tasks.fit(event.width))
         self._about = text(outer, "", colour=theme.MUTED)
         wrap_within(self._about, outer)
         self._about.pack(fill="x", padx=theme.px(16), pady=(theme.px(4), theme.px(12)))

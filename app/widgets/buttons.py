@@ -11,6 +11,7 @@ from app.widgets import rounded_images, theme
 from app.widgets.button import Button, Style
 from app.widgets.card import Card
 from app.widgets.inputs import Box, Entry, Menu, Slider, Switch, TextBox, handler
+from app.widgets.overflow import Overflow
 from app.widgets.padding import UnscaledPadding
 from app.widgets.popover import PopupMenu
 from app.widgets.tooltip import Tooltip
@@ -20,6 +21,7 @@ __all__ = [
     "Button",
     "Entry",
     "Menu",
+    "Overflow",
     "PopupMenu",
     "Segments",
     "Slider",
@@ -106,6 +108,8 @@ class Segments(UnscaledPadding, tk.Canvas):
         self._names = list(values)
         self._panel = self.create_image(0, 0, anchor="nw")
         self.buttons = {value: self._button(value) for value in values}
+        words, height = dict.fromkeys(self.buttons.values(), ""), theme.CONTROL_HEIGHT - 2 * _EDGE
+        self._overflow, self._room = Overflow(self, words, theme.HOVER, height=height), 0
         self.bind("<Configure>", lambda event: self._draw())
         theme.follow(self, "segments", self._draw)
 
@@ -123,10 +127,24 @@ class Segments(UnscaledPadding, tk.Canvas):
                     fg_color=theme.SELECTED if is_here else theme.HOVER,
                     hover_color=theme.SELECTED if is_here else theme.PRESSED,
                 )
+            if self._room:
+                self.fit(self._room)
+
+    @property
+    def full_width(self) -> int:
+        """Of all labels, in pixels, also before it is laid out."""
+        return sum(button.winfo_reqwidth() + 2 * theme.px(_EDGE) for button in self.buttons.values())
+
+    def fit(self, room: int) -> int:
+        """Take at most so many pixels: labels that do not fit go into a menu; returns the pixels that are used."""
+        self._room = room
+        return self._overflow.fit(room, self.buttons.get(self._value))
 
     def relabel(self, value: str, text: str) -> None:
         """Show other words for a label, such as with a count."""
         self.buttons[value].configure(text=text)
+        if self._room:
+            self.fit(self._room)
 
     def _button(self, value: str) -> Button:
         height, radius = theme.CONTROL_HEIGHT - 2 * _EDGE, theme.RADIUS - _EDGE

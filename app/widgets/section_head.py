@@ -9,11 +9,12 @@ import tkinter as tk
 from typing import Final, Literal
 
 from app.widgets import theme
-from app.widgets.buttons import frame, text
+from app.widgets.buttons import Button, Overflow, Segments, frame, text
 from app.widgets.ellipsis import Cut, fit
 from app.widgets.text_width import text_width
 
 MARGIN: Final = 24  # beside heads, and beside what is below them; this and all sizes below in unscaled pixels
+_FEWEST: Final = 8  # letters of a line that is cut off: fewer say nothing
 _ABOVE, _BELOW, _GAP = 2 * theme.UNIT, 12, 2 * theme.UNIT
 
 
@@ -33,6 +34,7 @@ class SectionHead:
         self._line = self._label("body", theme.MUTED, "left")
         self._wanted, self._end = line, ""
         self._cut: Cut | None = None
+        self._overflow: Overflow | None = None  # of the buttons, once the width is known
         self.frame.bind("<Configure>", lambda event: self._fit())
 
     def add_label(self, font: theme.FontName = "body", colour: theme.Colour = theme.MUTED) -> tk.Label:
@@ -63,8 +65,17 @@ class SectionHead:
         width = self.frame.winfo_width()
         if width <= 1:
             return  # until it is known
-        others = [each for each in self.frame.winfo_children() if each is not self._line]
-        room = width - sum(each.winfo_reqwidth() + theme.px(theme.UNIT) for each in others) - 2 * theme.px(_GAP)
+        gap = theme.px(theme.UNIT)
+        packed = [each for each in self.frame.pack_slaves() if each is not self._line]
+        labels = [each for each in packed if isinstance(each, tk.Label)]
+        room = width - sum(each.winfo_reqwidth() + gap for each in labels) - 2 * theme.px(_GAP)
+        for each in packed:
+            if isinstance(each, Segments):
+                room -= each.fit(room) + gap
+        if self._overflow is None and (buttons := [each for each in packed if isinstance(each, Button)]):
+            self._overflow = Overflow(self.frame, dict.fromkeys(buttons, ""))
+        if self._overflow is not None:
+            room -= self._overflow.fit(room)
         font = theme.tk_font()
         if self._cut is not None:
             left = room - text_width(self._line, self._end, font)
@@ -72,6 +83,8 @@ class SectionHead:
             shown = fit(self._line, shown, font, max(room, 0))
         else:
             shown = self._wanted if text_width(self._line, self._wanted, font) <= room else ""
+        if shown != self._wanted + self._end and len(shown) < _FEWEST:
+            shown = ""
         if self._line.cget("text") != shown:
             self._line.configure(text=shown)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from app.child_program import NOT_STARTED, ChildProgram, not_started
+from app.form.setting_text import with_titles
 from app.state import AppState
 from app.widgets import theme
 from app.windows.dialog import Dialog
@@ -79,9 +80,9 @@ class ProgramWindow:
         self.child.stop()
 
     def show_status(self, message: str, colour: theme.Colour) -> None:
-        """Write to `status`."""
+        """Write to `status`, with the titles of settings."""
         theme.paint(self.status, fg=colour)
-        self.status.configure(text=message)
+        self.status.configure(text=with_titles(message))
 
     def _poll(self, child: ChildProgram) -> None:
         if self.child is not child:

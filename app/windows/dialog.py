@@ -9,10 +9,12 @@ from functools import partial
 
 from app.widgets import theme
 from app.widgets.buttons import Button, Style, frame, text, wrap_within
+from app.widgets.later import later
 from app.widgets.tooltip import Tooltip
 
 _POLL_MS = 250
 _OPENING_MS = 50
+_WINDOW_MANAGER_MS = 150  # after a click, until it has given the keyboard to the window that was clicked
 EDGE = 24  # pixels of the screen height that a tall dialog leaves free
 
 
@@ -88,10 +90,21 @@ class Dialog:
             window.wait_visibility()
         if self._modal:
             window.grab_set()
+            window.bind("<Button>", self._pressed, add="+")
         elif self._below is not None:
             self._below.grab_set()
         window.focus_force()
         return window
+
+    def _pressed(self, event: tk.Event[tk.Misc]) -> None:
+        """After a click behind it, which the grab sends here, take the keyboard back from what was clicked."""
+        width, height = self.window.winfo_width(), self.window.winfo_height()
+        if event.widget is self.window and not (0 <= event.x < width and 0 <= event.y < height):
+            later(self.window, _WINDOW_MANAGER_MS, self._take_keyboard)
+
+    def _take_keyboard(self) -> None:
+        if self.window.grab_current() is self.window:  # type: ignore[no-untyped-call]
+            self.window.tk.call("focus", "-force", self.window.tk.call("focus", "-lastfor", self.window))
 
     def close(self) -> None:
         """Close it; the keyboard and the clicks go to the dialog that still waits, or else back to where they were."""

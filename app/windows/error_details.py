@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import tkinter as tk
 from collections.abc import Callable
 from typing import Final
 
+from app.form.setting_text import setting_named
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import frame
 from app.widgets.scrollbar import Scrollbar
 from app.windows.dialog import Dialog
-from modules.config import TrainConfig, find_option
 from modules.files import visible
 
 _WIDTH: Final = 78  # characters
 _MAX_LINES: Final = 16
-_NAME: Final = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*")
 
 
 class ErrorDetails:
@@ -88,16 +86,3 @@ class ErrorDetails:
     def _leave(self, action: Callable[[], object]) -> None:
         self.dialog.close()
         action()
-
-
-def setting_named(message: str) -> str:
-    """The path of the first setting that a message names, such as "concepts.0.path"; empty if it names none.
-
-    A name of one word, which may be an ordinary word, counts only where the message begins with it.
-    """
-    for match in _NAME.finditer(message):
-        name = match.group()
-        is_certain = "_" in name or "." in name or match.start() == 0
-        if is_certain and find_option(TrainConfig, name) is not None:
-            return name
-    return ""

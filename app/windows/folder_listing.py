@@ -16,7 +16,8 @@ from modules.run import RunFolder
 Purpose = Literal["open", "save", "folder", "any"]  # any: a file or a folder
 
 _MOST_LISTED: Final = 20_000
-_MOST_ENTRIES: Final = 5000  # looked at in one folder with its subfolders
+_MOST_ENTRIES: Final = 5000  # looked at in one folder with its subfolders; four times as many until _MANY are found
+_MANY: Final = 1000
 _ENDINGS: Final = tuple(IMAGE_SUFFIXES)
 
 
@@ -58,7 +59,10 @@ class Counted:
 
 
 def count_images(folder: Path) -> str:
-    """The number of images in a folder and its subfolders: "40", "3,000+" if it is too large to look at; "" if none.
+    """The number of images in a folder and its subfolders: "40", "1,000+" if it is too large to look at; "" if none.
+
+    Where it stopped depends on the order of the files, so that of a large folder is told as a power of ten: else it
+    and the folder that it is in had different numbers.
 
     Hidden files and links to folders are left out, as they are when a concept is read. Call it off the Tk thread.
     """
@@ -69,8 +73,8 @@ def count_images(folder: Path) -> str:
             with os.scandir(left.pop()) as entries:
                 for entry in entries:
                     seen += 1
-                    if seen > _MOST_ENTRIES:
-                        return f"{found:,}+" if found else ""
+                    if seen > _MOST_ENTRIES and (found >= _MANY or seen > 4 * _MOST_ENTRIES):
+                        return f"{10 ** (len(str(found)) - 1):,}+" if found else ""
                     if entry.name.startswith("."):
                         continue
                     if entry.name.lower().endswith(_ENDINGS):

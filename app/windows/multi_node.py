@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from app.form.cards import FieldCard
+from app.form.setting_text import with_titles
 from app.multi_gpu.commands import Command, build_commands
 from app.multi_gpu.plan_summary import INVALID_SETTINGS
 from app.sections.form_section import options_at
@@ -181,7 +182,7 @@ class MultiNodeWindow:
         self.port_status.configure(text=status)
 
     def _show_message(self, message: str) -> None:
-        self._message.configure(text=message)
+        self._message.configure(text=with_titles(message))
         if message:
             self._message.pack(fill="x", pady=(theme.px(8), 0), before=self._list)
         else:

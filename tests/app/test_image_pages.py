@@ -89,6 +89,24 @@ def test_images_are_shown_with_captions_and_marks(section: Section, shared_drive
     shared_driver.wait(lambda: pages(section).is_complete, "the folder read again")
 
 
+def test_an_image_that_another_program_moves_is_no_longer_shown(
+    section: Section, shared_driver: Driver, folder: Path, tmp_path: Path
+) -> None:
+    driver, moved = shared_driver, folder / "05.png"
+    count = len(browser(section).shown)
+    assert browser(section).open(moved)
+    moved.rename(tmp_path / "05.png")
+    driver.window.event_generate("<FocusIn>")  # the user comes back from the file manager
+    driver.wait(lambda: len(browser(section).shown) == count - 1 and pages(section).is_complete, "that it is gone")
+    assert moved not in [each.file for each in browser(section).shown]
+    selected = browser(section).grid_view.selected_image
+    assert selected is not None
+    assert browser(section).editor._name.cget("text") == selected.file.name != "05.png"
+    (tmp_path / "05.png").rename(moved)
+    driver.window.event_generate("<FocusIn>")
+    driver.wait(lambda: len(browser(section).shown) == count and pages(section).is_complete, "that it is back")
+
+
 def test_filter_matches_names_and_captions(section: Section, shared_driver: Driver) -> None:
     browser(section).show_only("number 1")
     assert {each.file.stem for each in browser(section).shown} == {"01", "10", "11"}

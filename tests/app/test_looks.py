@@ -20,7 +20,7 @@ from app.widgets.scroll import Scroll
 from app.widgets.table import table
 from app.windows.dialog import Dialog
 from tests.app.driver import Driver
-from tests.app.in_sight import has_text, inside, overlapping
+from tests.app.in_sight import has_text, in_sight, inside, name_of, overlapping, place
 
 TABS_OF = {
     "data": data.TABS.values(),
@@ -183,6 +183,57 @@ def title_place(section: tk.Misc, title: str) -> tuple[int, int, int]:
     head = next(each for each in section.winfo_children() if isinstance(each, tk.Frame))
     label = next(each for each in head.winfo_children() if isinstance(each, tk.Label) and each.cget("text") == title)
     return label.winfo_rootx(), label.winfo_rooty(), head.winfo_rooty() + head.winfo_height()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["1280x800", "800x600"])
+def test_what_does_not_fit_at_200_percent_is_in_a_menu(shared_driver: Driver, size: str) -> None:
+    """And the way back to 100 % is in sight."""
+    window = shared_driver.window
+    window.tk.call("wm", "geometry", ".", f"{size}+0+0")
+    window.set_scale(200)
+    try:
+        for name, tab in (("model", ""), ("multi_gpu", ""), ("monitor", "runs"), ("data", "")):
+            window.show_section(name)
+            if tab:
+                window.sections[name].open_page(tab)
+            shared_driver.settle()
+            parts = (window.sidebar, window.header, window.run_bar, window.sections[name].winfo_children()[0])
+            assert [cut_off(part) for part in parts] == [[]] * 4, name
+            assert [name_of(each) for part in parts for each in inside(part) if is_cut_off(each)] == [], name
+            assert window.sidebar.entries[name].winfo_viewable()
+        if size == "800x600":
+            assert choose(shared_driver, window.sidebar.overflow.more, "Tools")[-2:] == ["Theme", "Keyboard shortcuts"]
+            assert window.section == "tools"
+            assert window.sidebar.entries["tools"].winfo_viewable(), "the section in sight stays among the entries"
+            choose(shared_driver, window.header.overflow.more, "Simple settings")
+            assert not window.state_.advanced
+            assert choose(shared_driver, window.run_bar.buttons.overflow.more, "Queue")[-1] == "Queue"
+            shared_driver.wait(shared_driver.dialogs, "what is missing")
+            shared_driver.press("Escape")
+        shared_driver.click_really(window._scale_button)
+        shared_driver.press("Home", "Return")
+        assert window.preferences.scale == 100
+        shared_driver.settle()
+        assert window.header.overflow.hidden == window.sidebar.overflow.hidden == [], "all of it fits at 100 %"
+    finally:
+        window.set_scale(100)
+        window.tk.call("wm", "geometry", ".", "1280x800+0+0")
+
+
+def choose(driver: Driver, button: Button, label: str) -> list[str]:
+    """Choose an entry of the menu that a button opens; returns all of them."""
+    driver.click_really(button)
+    menu = driver.window.__dict__["open_popover_"]
+    menu.choose(label)
+    driver.settle()
+    labels: list[str] = menu.labels()
+    return labels
+
+
+def is_cut_off(widget: tk.Misc) -> bool:
+    """Whether a part of a button or label is cut off by what it lies in."""
+    return (isinstance(widget, Button) or has_text(widget)) and in_sight(widget) != place(widget)
 
 
 @pytest.mark.slow

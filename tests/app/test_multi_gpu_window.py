@@ -18,12 +18,13 @@ from typing import Any
 
 import pytest
 
+from app.form.text_fields import TextField
 from app.multi_gpu.gpu_list import GpuList, GpuReading
 from app.multi_gpu.link_matrix import LinkMatrix
 from app.multi_gpu.plan_summary import describe
 from app.runs.control import create_run
 from app.sections.multi_gpu import Section
-from app.widgets.buttons import Button
+from app.widgets.buttons import Button, Entry
 from app.widgets.scroll import Scroll, enclosing
 from app.windows.batch_size import BatchSizeWindow
 from app.windows.multi_node import MultiNodeWindow
@@ -134,7 +135,7 @@ def test_checkboxes_select_gpus_and_keep_the_last(
 )
 def test_summary_of_processes_batch_and_learning_rate(settings: dict[str, object], expected: str) -> None:
     given = {"enable_multi_gpu": True, "batch_size": 2, "learning_rate": 1e-4, **settings}
-    sentence, fault, backend = describe(TrainConfig.model_validate(given), [])
+    sentence, fault, backend, _ = describe(TrainConfig.model_validate(given), [])
     assert fault == ""
     assert backend.startswith("Gloo is used here: NCCL "), "what becomes of nccl on this machine"
     assert expected in sentence
@@ -151,7 +152,20 @@ def test_an_idle_section_does_not_plan_again_and_again(section: Section, shared_
 
 def test_impossible_settings_are_reported(section: Section, shared_driver: Driver) -> None:
     shared_driver.set("device_ids", [7])
-    shared_driver.wait(lambda: "device_ids names GPU 7" in shared_driver.text(section), "why not")
+    shared_driver.wait(lambda: "names GPU 7" in shared_driver.text(section), "why not")
+    assert "device_ids" not in shared_driver.text(section)
+    field = section.find("device_ids")
+    assert isinstance(field, TextField)
+    assert isinstance(field.control, Entry)
+    assert field.message.cget("text").startswith("“GPU indices” names GPU 7")
+    assert field.control._invalid, "the field itself is marked"
+    shared_driver.set("device_ids", "")
+    shared_driver.wait(lambda: not field.control._invalid, "the end of the mark")
+    shared_driver.window.run_bar.actions._not_started("device_ids names GPU 7: no GPU is visible")
+    shared_driver.settle()
+    assert "“GPU indices” names GPU 7" in shared_driver.text(shared_driver.dialogs()[0])
+    shared_driver.click_button("Show setting")
+    assert shared_driver.window.state_.jump_target == "device_ids"
 
 
 def test_links_are_coloured_by_speed(shared_driver: Driver, section: Section) -> None:
@@ -183,7 +197,7 @@ def test_commands_for_two_machines_work_when_pasted(
     shared_driver.draft.file = place / "it's mine.yaml"
     assert shared_driver.window.files.save()
     opened.generate()
-    shared_driver.wait(lambda: len(opened.commands) == 5, "the commands")
+    shared_driver.wait(lambda: len(opened.commands) == 6, "the commands")
     shared_driver.settle()
     first, join, *_, batch = opened.commands
     assert "--nodes 2" in batch.text
@@ -210,7 +224,7 @@ def with_free_port(config: TrainConfig) -> TrainConfig:
     return config.model_copy(update={"initial_port": free_port()})
 
 
-def shell(command: str, place: Path, images: Path) -> subprocess.Popen[str]:
+def shell(command: str, place: Path, images: Path, **variables: str) -> subprocess.Popen[str]:
     """The join line as pasted on the other machine, with its own run and cache folders."""
     root = Path(__file__).resolve().parents[2]
     own = f"--set runs_dir='{place}/other runs' --set cache_dir='{place}/other cache'"
@@ -219,7 +233,7 @@ def shell(command: str, place: Path, images: Path) -> subprocess.Popen[str]:
     allowed = os.pathsep.join((str(images), str(root / "tests")))
     return subprocess.Popen(
         ["sh", "-c", line],
-        env=environment(PATH=path, TANDEM_ALLOW=allowed),
+        env=environment(**{"PATH": path, "TANDEM_ALLOW": allowed, **variables}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -315,14 +329,14 @@ def test_launch_commands_are_seen_whole_and_scroll(
             driver.type_over(driver.beside(window, "Rendezvous port"), str(join_port - 1))
             driver.wait(lambda: "those of the run that trains now" in driver.text(window), "whose port it is")
             driver.click_button("Generate launch commands")
-            driver.wait(lambda: len(commands_in(window)) == 5, "the commands")
+            driver.wait(lambda: len(commands_in(window)) == 6, "the commands")
             assert "Saved to" not in driver.text(window), "nothing was changed"
             assert f":{join_port}\n" in commands_in(window)[1].get("1.0", "end"), "of the run after this one"
             assert driver.window.state_.run is not None
             driver.window.state_.run.detach()
             driver.window.state_.run = None
     driver.click_button("Generate launch commands")
-    driver.wait(lambda: len(commands_in(window)) == 5, "the commands")
+    driver.wait(lambda: len(commands_in(window)) == 6, "the commands")
     driver.settle()
     blocks = commands_in(window)
     assert "--nodes 2" in blocks[-1].get("1.0", "end")
@@ -508,7 +522,11 @@ def test_train_on_two_machines_with_the_copied_join_line(
     assert line == card.line.content
     assert token in line, "as the launch commands showed"
     assert window.state_.next_join_token.show() not in line, "the next run has another"
-    joined = shell(line, place, images)
+    driver.wait(lambda: card.allowing is not None, "what the other machine will ask")
+    assert f"--allow {images}" in driver.text(card.allowing)
+    assert "Folder, concept 1 (concepts.0.path)" in driver.text(card.allowing)
+    assert card.allowing.content.startswith(line)
+    joined = shell(card.allowing.content, place, images, TANDEM_ALLOW="")
     try:
         driver.wait(lambda: window.state_.run and window.state_.run.status().kind == "finished", "the end")
         assert joined.wait(timeout=200) == 0

@@ -266,7 +266,8 @@ def test_presets_are_found_by_any_of_their_words(driver: Driver) -> None:
     driver.window.open_presets()
     driver.settle()
     drawn: Any = rows(driver)
-    assert selected(driver) == "sdxl_lora_12gb"
+    assert selected(driver) == "SDXL LoRA, 12 GB"
+    assert driver.window.header._file.cget("text") == "SDXL LoRA, 12 GB"
     border = next(item for item in drawn.find_withtag("frame") if drawn.type(item) == "rectangle")
     assert drawn.canvasy(0) > 0, "scrolled"
     assert drawn.coords(border)[1] == drawn.canvasy(0), "the border stands still at the edge"
@@ -274,7 +275,7 @@ def test_presets_are_found_by_any_of_their_words(driver: Driver) -> None:
     assert [row.label for row in drawn._rows] == ["Nothing found"]
     driver.press("ctrl+a")
     driver.type("xl 12 gb")
-    assert [row.label for row in drawn._rows] == ["Stable Diffusion XL", "sdxl_lora_12gb"]
+    assert [row.label for row in drawn._rows] == ["Stable Diffusion XL", "SDXL LoRA, 12 GB"]
     driver.press("ctrl+a")
     driver.type("12 gb")
     found = [row for row in drawn._rows if not row.is_heading]

@@ -124,3 +124,22 @@ def test_a_run_that_may_not_be_read_hides_no_other_one(tmp_path: Path) -> None:
             assert status.detail.endswith("Permission denied.")
         finally:
             locked.path.chmod(0o700)
+
+
+def test_a_run_that_a_command_line_starts_is_followed_or_offered(
+    driver: Driver, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.runs.outside_watch._EVERY_S", 0.1)
+    state = driver.window.state_
+    first = make_fake_run(home / "runs" / "by-hand", steps=3, ended=None)
+    with active(first.path):
+        driver.wait(lambda: state.run is not None, "the run")
+        assert state.run is not None
+        assert state.run.folder.name == "by-hand"
+        driver.wait(lambda: state.run is not None and state.run.is_alive, "its processes")
+    second = make_fake_run(home / "runs" / "another", steps=3, ended=None)
+    with active(second.path):
+        driver.wait(lambda: "another was started elsewhere" in driver.window.run_bar._message, "the offer")
+        assert state.run.folder.name == "by-hand", "whose end is in sight"
+        driver.window.run_bar.press_text()
+        assert state.run.folder.name == "another"

@@ -22,13 +22,14 @@ from app.sections.adapters import alpha_note
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Switch, TextBox
 from app.windows.chooser import choose_path
+from app.windows.dialog import DialogWindow
 from app.windows.folder_listing import count_images
 from modules.config import ConfigError, Section, TrainConfig, find_option
 from modules.diffusion.flow_options import FlowOptions
 from modules.diffusion.options import DiffusionOptions
 from modules.run import LaunchPlan
 from modules.run.preflight_report.start import _rank_envs
-from tests.app.driver import Driver
+from tests.app.driver import Driver, open_window
 from tests.app.fake_runs import line, make_fake_run
 
 
@@ -399,10 +400,18 @@ def _all(widget: Any) -> list[Any]:
 
 def test_large_folders_are_not_counted_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.windows.folder_listing._MOST_ENTRIES", 10)
+    monkeypatch.setattr("app.windows.folder_listing._MANY", 10)
     for number in range(30):
         (tmp_path / f"{number}.jpg").touch()
     assert count_images(tmp_path) == "10+"
     assert count_images(tmp_path / "gone") == ""
+    monkeypatch.setattr("app.windows.folder_listing._MOST_ENTRIES", 25)
+    (tmp_path / "above" / "photos").mkdir(parents=True)
+    for number in range(40):
+        (tmp_path / "above" / "photos" / f"{number}.jpg").touch()
+        (tmp_path / "above" / "photos" / f"{number}.txt").touch()
+    assert count_images(tmp_path / "above") == count_images(tmp_path / "above" / "photos") == "10+"
+    monkeypatch.setattr("app.windows.folder_listing._MOST_ENTRIES", 10)
     (tmp_path / "loop").symlink_to(tmp_path)
     assert count_images(tmp_path) == "10+"
 
@@ -512,6 +521,38 @@ def test_double_clicks_and_held_keys_open_one_window(driver: Driver) -> None:
     for pause_ms in ("5", "400"):  # as a double click, and once it is there
         driver._xdotool("mousemove", str(x), str(y), "click", "--repeat", "2", "--delay", pause_ms, "1")
         assert len(driver.dialogs()) == 1
+
+
+def test_cards_are_not_seen_before_their_contents(display: str, home: Path) -> None:
+    """Nor the welcome before the page behind it is complete."""
+    Preferences(welcomed=False, mode="dark", section="model").save()
+    window = open_window()
+    try:
+        titles: list[tuple[bool, bool]] = []
+        assert window.winfo_children()[-1] is window._curtain, "it lies over all"
+
+        def uncovered(event: object) -> None:
+            label = window.sections["model"].find("family").title
+            titles.append((bool(label.winfo_viewable()), label.winfo_width() >= label.winfo_reqwidth()))
+
+        window._curtain.bind("<Destroy>", uncovered)
+        while not any(isinstance(each, DialogWindow) for each in window.winfo_children()):
+            window.update()
+        assert titles == [(True, True)]
+        assert not window.state_.slices.is_busy
+    finally:
+        window.focus_force()
+        window.destroy()
+
+
+def test_a_dialog_keeps_its_keys_after_a_click_behind_it(driver: Driver) -> None:
+    driver.press("F1")
+    (dialog,) = driver.dialogs()
+    driver.click_really(driver.window.header)
+    driver._xdotool("windowfocus", str(int(driver.window.frame(), 16)))  # as a window manager does after the click
+    driver.wait(lambda: str(driver.window.tk.call("focus")).startswith(str(dialog)), "the keyboard")
+    driver.press("Escape")
+    assert driver.dialogs() == []
 
 
 def test_the_window_closes_after_the_dialog_that_is_open(driver: Driver) -> None:

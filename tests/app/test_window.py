@@ -705,7 +705,7 @@ def test_nothing_in_the_run_bar_is_cut_off(driver: Driver, scale: int, monkeypat
     assert scale > 100 or bar.buttons.save.cget("text") == "Save model", "the header's Save writes the settings"
     label = text_width(bar, str(bar.buttons.save.cget("text")), theme.tk_font())
     assert not label or label + theme.px(BESIDE_LABEL) <= theme.px(LONG_WIDTH), "it is as wide as its place"
-    shown += [bar.buttons.enqueue] if bar.buttons.enqueue.winfo_manager() else []
+    shown = [one for one in (*shown, bar.buttons.enqueue, bar.buttons.overflow.more) if one.winfo_manager()]
     right = bar.winfo_rootx() + bar.winfo_width()
     for one, after in pairwise(sorted(shown, key=lambda one: (one.winfo_rooty(), one.winfo_rootx()))):
         assert one.winfo_width() >= one.winfo_reqwidth()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from modules.config import ConfigError, TrainConfig, file_access, load_preset, preset_names, resolve_config, save_preset
+from modules.config.io.edited_files import save_edited
 from modules.config.io.presets import own_preset_file, preset_data, preset_summary
 from tests.permissions import modes_respected
 
@@ -93,6 +94,20 @@ def test_a_preset_says_what_it_is_for(presets: Path) -> None:
     (presets / "card.yaml").write_text("# For a card with\n# 12 GB.\nresolution: 32\n# later\n", encoding="utf-8")
     assert preset_summary("card", presets).about == "For a card with 12 GB."
     assert preset_summary("demo", presets).about == ""
+
+
+def test_titles_of_presets_are_no_settings(presets: Path) -> None:
+    file = presets / "card.yaml"
+    file.write_text("# For a card\ntitle: Small card, 12 GB\nresolution: 32  # pixels\n", encoding="utf-8")
+    assert preset_summary("card", presets).title == "Small card, 12 GB"
+    assert preset_summary("demo", presets).title == ""
+    config = load_preset("card", presets)
+    assert config.resolution == 32
+    save_edited(config.model_copy(update={"epochs": 3}), file)
+    assert "title: Small card, 12 GB\nresolution: 32  # pixels\n" in file.read_text(encoding="utf-8")
+    titles = [preset_summary(name).title for name in preset_names() if not name.startswith("mine/")]
+    assert all(titles)
+    assert len({*titles}) == len(titles)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such owners")

@@ -100,7 +100,7 @@ def test_a_run_starts_another_machine_and_stops_it(machines: Machines, few: Path
     assert "--resume latest --run_name x --hosts attic" in run.folder.console_file.read_text()
     assert queue.read().entry(entry.number).state == "waiting"
     said = (run.folder.log_dir / "host-attic.txt").read_text()
-    assert "Training; progress is shown on alpha" in said
+    assert "Starting; progress is shown on alpha" in said
     assert run.folder.backup_dir.exists()
     assert alive(alpha) == []
     assert not machines.left_on_beta(), command_lines(beta)

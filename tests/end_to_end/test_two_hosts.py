@@ -289,7 +289,7 @@ def test_machine_0_loses_power_while_the_processes_start(
     config = two_machines(few, tmp_path, max_steps=100_000)
     first = terminal(alpha, train_command(config, tmp_path / "c.json"))
     second = terminal(beta, words(tmp_path, first.join_line()))
-    second.wait_for("Training; progress is shown on alpha")
+    second.wait_for("Starting; progress is shown on alpha")
     alpha.power_off()
     text = second.wait(3)
     assert "Training stopped: rank 0 on alpha failed" in text
@@ -306,7 +306,7 @@ def test_ctrl_c_on_the_other_machine_while_its_processes_start(
     config = two_machines(few, tmp_path, max_steps=100_000)
     first = terminal(alpha, train_command(config, tmp_path / "c.json"))
     second = terminal(beta, words(tmp_path, first.join_line()))
-    second.wait_for("Training; progress is shown on alpha")
+    second.wait_for("Starting; progress is shown on alpha")
     interrupt(beta)
     assert f"beta ({beta.address}) was stopped by Ctrl-C there" in first.wait(130)
     second.wait(130)

@@ -40,8 +40,7 @@ class Box(tk.Canvas):
         )
         self._picture = rounded_images.rounded(
             self,
-            max(self.winfo_width(), int(self.cget("width"))),
-            max(self.winfo_height(), int(self.cget("height"))),
+            *self.extent(),
             theme.px(theme.RADIUS),
             fill=theme.resolve(theme.FIELD if self._enabled else theme.CARD),
             line=theme.resolve(line),
@@ -50,6 +49,11 @@ class Box(tk.Canvas):
         )
         self.itemconfigure(self._back, image=self._picture)
         tk.Misc.configure(self, {"bg": theme.resolve(self._on)})
+
+    def extent(self) -> tuple[int, int]:
+        """Width and height in pixels; as requested until it is laid out, which may give it less."""
+        width, height = self.winfo_width(), self.winfo_height()
+        return (width, height) if width > 1 else (int(self.cget("width")), int(self.cget("height")))
 
     def set_width(self, width: int) -> None:
         """Set the width in unscaled pixels."""

@@ -101,8 +101,7 @@ class Entry(Box):
             self._placeholder_label.configure(bg=fill, fg=theme.resolve(theme.FAINT))
 
     def _fit(self) -> None:
-        width = max(self.winfo_width(), int(self.cget("width")))
-        height = max(self.winfo_height(), int(self.cget("height")))
+        width, height = self.extent()
         self.coords(self._window, self._indent, height // 2)
         self.itemconfigure(self._window, width=max(width - self._indent - theme.px(8), 1))
 

@@ -102,8 +102,8 @@ class Menu(Box):
         super().draw()
         if not hasattr(self, "_arrow"):
             return
-        width = max(self.winfo_width(), int(self.cget("width")))
-        middle = max(self.winfo_height(), int(self.cget("height"))) // 2
+        width, height = self.extent()
+        middle = height // 2
         self.coords(self._text, theme.px(9), middle)
         self.coords(self._arrow, width - theme.px(15), middle)
         self._chevron = icons.image("down", 14, theme.MUTED if self._enabled else theme.FAINT)

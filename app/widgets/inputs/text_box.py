@@ -87,9 +87,8 @@ class TextBox(Box):
         )
 
     def _fit(self) -> None:
-        width = max(self.winfo_width(), int(self.cget("width")))
-        height = max(self.winfo_height(), int(self.cget("height")))
-        self.itemconfigure(self._window, width=width - theme.px(16), height=height - theme.px(12))
+        width, height = self.extent()
+        self.itemconfigure(self._window, width=max(width - theme.px(16), 1), height=max(height - theme.px(12), 1))
 
     def _edited(self) -> None:
         self.text.edit_modified(False)  # else Tk would not report the next change

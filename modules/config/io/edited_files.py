@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from modules.config.errors import ConfigError
 from modules.config.io.files import READERS, dump, parse, read_text, save_config, write_config_text
-from modules.config.io.migrations import migrate
+from modules.config.io.migrations import TITLE, migrate
 from modules.config.io.text_formats import Data, compose_yaml, write_json, write_yaml
 from modules.config.train_config import TrainConfig
 
@@ -57,13 +57,13 @@ def _edited(config: TrainConfig, file: Path) -> str | None:
         old = migrate(parsed, str(file))
     except ConfigError:
         parsed, old, old_text = {}, {}, ""  # there is none, or it is damaged
-    if parsed and parsed.keys() <= old.keys():  # with today's names
+    if parsed and parsed.keys() - {TITLE} <= old.keys():  # with today's names
         before, after = _validated(old), dump(config)
         new: Data = {}
         for name, value in parsed.items():
             if name == "version":
                 new[name] = config.version
-            elif name in before and before[name] == after.get(name):
+            elif name == TITLE or (name in before and before[name] == after.get(name)):
                 new[name] = value  # as it was spelled
             elif name in after:
                 new[name] = wanted.get(name, after[name])

@@ -13,12 +13,17 @@ from modules.config.io.text_formats import Data
 from modules.config.sections.optimizer import with_scheduler_settings
 from modules.config.train_config import VERSION
 
+TITLE = "title"  # of a preset, as the window shows it: no setting
+
 
 def migrate(data: Data, source: str) -> Data:
-    """A copy of the data in the present version. A file without a version has today's meaning, and may have old names.
+    """A copy of the data in the present version, without the title.
+
+    A file without a version has today's meaning, and may have old names.
 
     Raises ConfigError if the version is invalid or newer than this program.
     """
+    data = {name: value for name, value in data.items() if name != TITLE}
     if "version" not in data:
         return {**with_scheduler_settings(_expand_names(data)), "version": VERSION}
     version = data["version"]

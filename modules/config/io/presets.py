@@ -12,7 +12,8 @@ from pathlib import Path
 from modules import ROOT
 from modules.config.errors import ConfigError
 from modules.config.file_access import require_own
-from modules.config.io.files import READERS, config_files, load_config, read_data, save_config, validate
+from modules.config.io.files import READERS, config_files, load_config, parse, read_data, save_config, validate
+from modules.config.io.migrations import TITLE
 from modules.config.io.override import override
 from modules.config.io.text_formats import Data
 from modules.config.names import nearest
@@ -25,9 +26,13 @@ OWN = "mine"
 
 @dataclass(frozen=True)
 class PresetSummary:
-    """For a list of presets: what the head of its file says, and its model family and method; empty if unknown."""
+    """For a list of presets: what the head of its file says, and its model family and method; empty if unknown.
+
+    The title is that of the file, empty if it names none.
+    """
 
     name: str
+    title: str
     about: str
     family: str
     method: str
@@ -74,13 +79,15 @@ def preset_summary(name: str, folder: Path = PRESETS) -> PresetSummary:
     """What a list of presets shows of one; the comment at the head of its file says what it is for."""
     try:
         file = _file(name, folder)
-        lines, data = read_text(file).splitlines(), read_data(file)
+        text, data = read_text(file), read_data(file)
+        title = parse(file, text).get(TITLE)
     except (OSError, FileFault, ConfigError):
-        return PresetSummary(name, "", "", "")
-    head = takewhile(lambda line: line.startswith("#"), lines)
+        return PresetSummary(name, "", "", "", "")
+    head = takewhile(lambda line: line.startswith("#"), text.splitlines())
     about = " ".join(line.removeprefix("#").strip() for line in head)
-    default = TrainConfig()
-    return PresetSummary(name, about, str(data.get("family", default.family)), str(data.get("method", default.method)))
+    default, title = TrainConfig(), title if isinstance(title, str) else ""
+    family, method = data.get("family", default.family), data.get("method", default.method)
+    return PresetSummary(name, title, about, str(family), str(method))
 
 
 def save_preset(config: TrainConfig, name: str, folder: Path = PRESETS) -> Path:

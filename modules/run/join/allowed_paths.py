@@ -7,6 +7,7 @@ read that folder and compare it.
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -70,6 +71,17 @@ def paths_of_machine_0(config: TrainConfig, own: Iterable[str]) -> list[tuple[st
     """(name, value) of the paths that a joining machine, which has chosen `own` itself, takes from machine 0."""
     chosen = {*own, *OWN_FOLDERS, *_OF_MACHINE_0}
     return [each for each in path_settings(config) if each[0] not in chosen]
+
+
+def asked_about(config: TrainConfig) -> dict[str, str]:
+    """The settings' names by their paths that exist here, which another machine uses only if it is allowed there."""
+    found = reversed(paths_of_machine_0(config, ()))
+    return {value: name for name, value in found if _existing(value) is not None}
+
+
+def allowing(line: str, paths: Iterable[str]) -> str:
+    """The join line with which a machine may use these paths and does not ask."""
+    return " ".join([line, *(f"--allow {shlex.quote(path)}" for path in paths)])
 
 
 def path_settings(config: TrainConfig) -> list[tuple[str, str]]:

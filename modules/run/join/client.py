@@ -121,7 +121,7 @@ class JoinClient:
             self._echo(sentence)
         if self._join_line.allow_differences:
             os.environ[ALLOW_DIFFERENCES] = "1"  # inherited by the processes
-        self._echo(f"Training; progress is shown on {self._host}.")
+        self._echo(f"Starting; progress is shown on {self._host}.")
         self._supervisor = Supervisor.from_plan(
             plan,
             self._folder,

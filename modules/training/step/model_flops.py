@@ -14,7 +14,7 @@ from modules.torch_compat import ATTENTION_OPERATORS, CPU_ATTENTION, TorchDispat
 from modules.training.device.precision import Precision
 
 _SIZE: Final = {"cuda": 4096}
-_PRODUCTS: Final = 4
+_PRODUCTS: Final = {"cuda": 20}  # a GPU that was idle takes some milliseconds to raise its clock
 _WITH_SUMMAND: Final = (torch.ops.aten.addmm, torch.ops.aten.baddbmm)
 
 
@@ -59,12 +59,21 @@ class ModelFlops:
 
 
 def measure_peak(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOPs per second of the fastest of a few matrix products in `dtype`, some 10 ms; 0 if memory is short."""
+    """FLOPs per second of the fastest of a few matrix products in `dtype`, some 10 ms; 0 if memory is short.
+
+    On the CPU those of one thread times the threads: while other processes are busy, a product of several threads waits
+    for the last of them (two threads on two busy cores: now 0.9, now 350 GFLOP/s; one thread: 130 to 200).
+    """
+    threads = torch.get_num_threads() if device.type == "cpu" else 1
     try:
-        return _measure(device, dtype)
+        if device.type == "cpu":
+            torch.set_num_threads(1)
+        return threads * _measure(device, dtype)
     except torch.OutOfMemoryError:
         return 0.0
     finally:
+        if device.type == "cpu":
+            torch.set_num_threads(threads)
         if device.type == "cuda":
             torch.cuda.empty_cache()  # what follows finds the memory as it was
 
@@ -73,7 +82,7 @@ def _measure(device: torch.device, dtype: torch.dtype) -> float:
     size = _SIZE.get(device.type, 256)
     matrix = torch.ones(size, size, device=device, dtype=dtype)
     fastest_s = float("inf")
-    for _ in range(_PRODUCTS):
+    for _ in range(_PRODUCTS.get(device.type, 4)):
         _synchronize(device)
         started = time.perf_counter()
         matrix @ matrix

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from torch import nn
@@ -95,3 +97,15 @@ def test_what_cannot_be_counted_is_left_out() -> None:
         nn.Linear(8, 8)(torch.ones(1, 8))
     assert flops.of_step(1) == {}
     assert measure_peak(CPU, torch.bfloat16) > 0
+
+
+def test_the_peak_of_many_threads_is_not_that_of_the_last_to_be_scheduled() -> None:
+    before, many = torch.get_num_threads(), 4 * (os.cpu_count() or 1)
+    try:
+        torch.set_num_threads(1)
+        one = measure_peak(CPU, torch.float32)
+        torch.set_num_threads(many)
+        assert measure_peak(CPU, torch.float32) > one * many / 3
+        assert torch.get_num_threads() == many
+    finally:
+        torch.set_num_threads(before)
