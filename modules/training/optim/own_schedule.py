@@ -56,11 +56,19 @@ class OwnSchedule:
     """
 
     def __init__(
-        self, build: OwnScheduler, optimizer: Optimizer, learning_rates: Sequence[float], warmup_steps: int
+        self,
+        build: OwnScheduler,
+        optimizer: Optimizer,
+        learning_rates: Sequence[float],
+        warmup_steps: int,
+        interval_steps: int = 1,
     ) -> None:
-        """`learning_rates` are the groups' full ones. Raises ConfigError if `build` fails."""
+        """`learning_rates` are the groups' full ones; the scheduler steps every `interval_steps` optimizer steps.
+
+        Raises ConfigError if `build` fails.
+        """
         self._build, self._optimizer = build, optimizer
-        self._learning_rates, self._warmup_steps = learning_rates, warmup_steps
+        self._learning_rates, self._warmup_steps, self._interval_steps = learning_rates, warmup_steps, interval_steps
         self._start()
 
     def _start(self) -> None:
@@ -73,7 +81,7 @@ class OwnSchedule:
     def apply(self, step: int) -> float:
         """Give the optimizer's groups what the step after `step` steps needs; returns the first one's share of its full
         learning rate. Raises ConfigError if the scheduler fails."""
-        self._play(max(0, step - self._warmup_steps))
+        self._play(self._steps_after(step))
         share = min(1.0, (step + 1) / (self._warmup_steps + 1))
         for group, seen in zip(self._optimizer.param_groups, self._groups.param_groups, strict=True):
             group.update({name: seen[name] for name in self._moved})
@@ -84,9 +92,17 @@ class OwnSchedule:
     def check(self, total_steps: int) -> None:
         """Raises ConfigError if the scheduler fails within the first steps of a run, as OneCycleLR does after its last
         one."""
-        for step in range(min(total_steps - self._warmup_steps, _CHECKED_STEPS)):
-            self._play(step)
+        for steps in range(min(self._steps_after(total_steps - 1) + 1, _CHECKED_STEPS)):
+            self._play(steps)
         self._start()
+
+    def _steps_after(self, step: int) -> int:
+        """The scheduler's steps after `step` of the optimizer."""
+        return max(0, step // self._interval_steps - self._warmup_steps // self._interval_steps)
+
+    def _optimizer_step(self, steps: int) -> int:
+        """The first optimizer step, counted from 1, after `steps` of the scheduler."""
+        return (self._warmup_steps // self._interval_steps + steps) * self._interval_steps + 1
 
     def _play(self, steps: int) -> None:
         if steps < self._steps:
@@ -98,8 +114,9 @@ class OwnSchedule:
             except Exception as error:  # a user's code can raise anything
                 raise ConfigError(
                     f"scheduler: {type(self._scheduler).__name__} fails at step "
-                    f"{self._warmup_steps + self._steps + 2}: {error}",
-                    "It counts optimizer steps after the warm-up; give it as many as the run has",
+                    f"{self._optimizer_step(self._steps + 1)}: {error}",
+                    "It counts optimizer steps after the warm-up, or epochs if scheduler_interval is epoch; give it as "
+                    "many as the run has",
                 ) from error
             self._steps += 1
         for group, before in zip(self._groups.param_groups, self._before, strict=True):
@@ -107,7 +124,7 @@ class OwnSchedule:
             if not (math.isfinite(group["lr"]) and group["lr"] >= 0):
                 raise ConfigError(
                     f"scheduler: {type(self._scheduler).__name__} gives the learning rate {float(group['lr'])} at step "
-                    f"{self._warmup_steps + self._steps + 1}",
+                    f"{self._optimizer_step(self._steps)}",
                     "Correct its arguments",
                 )
 
