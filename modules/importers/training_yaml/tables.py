@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from modules.importers import common
+from modules.importers.optimizers import OF_TORCH
 from modules.importers.readers import boolean, integer, number, optional_number, output_path, positive_number
 from modules.importers.rules import CombinedRule, Rule, Table, Unsupported
 from modules.importers.training_yaml import values
@@ -59,7 +60,7 @@ _OTHER_NAMES: Mapping[str, Iterable[str]] = {
     "training.optimizer": ("optimizer", "optimizer.name", "optimizer.type", "training.optimizer_type",
                            "training.optim", "training.optim_type", "training.optimizer_name"),
     "training.optimizer_args": ("optimizer.args",),
-    **{f"optimizer.{name}": (f"training.{name}",) for name in values.OPTIMIZER},
+    **{f"optimizer.{name}": (f"training.{name}",) for name in OF_TORCH},
     "training.scheduler": ("scheduler", "training.lr_scheduler", "scheduler.name", "scheduler.type",
                            "training.scheduler_type", "training.lr_scheduler_type", "training.scheduler_name"),
     **{f"scheduler.{name}": (f"training.{name}", f"training.lr_{name}")

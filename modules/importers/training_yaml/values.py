@@ -11,7 +11,7 @@ from modules.config.keywords import keywords_text
 from modules.config.names import class_of_torch
 from modules.config.run_names import sanitize_run_name
 from modules.importers import common
-from modules.importers.optimizers import argument_assignments, optimizer_assignments
+from modules.importers.optimizers import OF_TORCH, argument_assignments, optimizer_assignments
 from modules.importers.readers import (
     PRECISIONS,
     boolean,
@@ -33,12 +33,8 @@ from modules.importers.rules import (
 )
 
 FOLDERS = {"data.train_dir": "train", "data.val_dir": "validation", "data.test_dir": "test"}
-OPTIMIZER = (
-    *("weight_decay", "momentum", "nesterov", "betas", "eps", "fused", "foreach", "amsgrad", "maximize", "dampening"),
-    *("lr_decay", "initial_accumulator_value", "rho", "alpha", "centered", "momentum_decay", "lambd", "t0"),
-)
 LOADER = ("pin_memory", "persistent_workers", "prefetch_factor", "drop_last", "shuffle")
-OPTIMIZER_KEYS = dict.fromkeys(("training.optimizer", *(f"optimizer.{name}" for name in OPTIMIZER)))
+OPTIMIZER_KEYS = dict.fromkeys(("training.optimizer", *(f"optimizer.{name}" for name in OF_TORCH)))
 SMALL = "the residual network for small images has this name here"
 _SMALL_RESNET = re.compile(r"(?:cifar_?)?resnet_?(20|32|44|56|110)")
 _PRECISION_WORDS = {"16-mixed": "fp16", "bf16-mixed": "bf16", "32": "fp32", "16": "fp16", "32-true": "fp32"}
@@ -209,14 +205,9 @@ def _lowest_rate(values: Values) -> list[Assignment]:
 
 def optimizer(values: Values) -> list[Assignment]:
     """The optimizer and its arguments."""
-    given = {name: values[f"optimizer.{name}"] for name in OPTIMIZER if values[f"optimizer.{name}"] is not None}
+    given = {name: values[f"optimizer.{name}"] for name in OF_TORCH if values[f"optimizer.{name}"] is not None}
     if values["training.optimizer"] in EMPTY_VALUES:
         return argument_assignments("adamw", given, "optimizer.")
-    name = str(values["training.optimizer"])
-    if (target := class_of_torch("torch.optim", name)) is not None:
-        found = [Assignment("optimizer", {"name": "custom", "target": target}, keys=("training.optimizer",))]
-        keys = tuple(f"optimizer.{name}" for name in given)
-        return [*found, Assignment("optimizer.arguments", keywords_text(given), keys=keys)] if given else found
     return optimizer_assignments(values["training.optimizer"], given, "training.optimizer", "optimizer.")
 
 
