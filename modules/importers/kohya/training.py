@@ -39,6 +39,7 @@ SAMPLERS = {
     "ddim": "ddim", "pndm": "pndm", "euler": "euler", "k_euler": "euler", "euler_a": "euler_a", "k_euler_a": "euler_a",
     "heun": "heun", "dpmsolver++": "dpmpp_2m",
 }  # fmt: skip
+_LOWEST_RATE = 1e-7  # lr_end of transformers' get_polynomial_decay_schedule_with_warmup
 SCHEDULES = {**common.SCHEDULES, "adafactor": "constant", "cosine_with_min_lr": "cosine"}
 
 
@@ -82,6 +83,8 @@ def _schedule(values: Values) -> list[Assignment]:
     if target == "polynomial" and values["lr_scheduler_power"] not in EMPTY_VALUES:
         power = number(values["lr_scheduler_power"])
         found.append(Assignment("scheduler_power", power, keys=("lr_scheduler_power",)))
+        lowest = min(_LOWEST_RATE / positive_number(values["learning_rate"]), 1.0)
+        found.append(Assignment("min_learning_rate_factor", lowest, keys=("lr_scheduler",)))
     if name == "cosine_with_min_lr" and values["lr_scheduler_min_lr_ratio"] not in EMPTY_VALUES:
         share = number(values["lr_scheduler_min_lr_ratio"])
         found.append(Assignment("min_learning_rate_factor", share, keys=("lr_scheduler_min_lr_ratio",)))
@@ -185,7 +188,7 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
         "scheduler, scheduler_cycles, scheduler_power, min_learning_rate_factor, scheduler_target, scheduler_arguments",
         _schedule,
         "lr_scheduler_min_lr_ratio is of cosine_with_min_lr; kohya's GUI takes one cycle for each epoch by default",
-        {"epoch": None},
+        {"epoch": None, "learning_rate": 2e-6},
     ),
     CombinedRule(
         {"lr_warmup_steps": 0, "lr_warmup": 0}, "warmup_steps, warmup_fraction", _warmup,
