@@ -28,8 +28,8 @@ from tests.importers.rates import rates
 
 STEPS, WARMUP, RATE = 40, 8, 2e-5
 Build = Callable[[torch.optim.Optimizer], Any]
-_WARM = {"num_warmup_steps": WARMUP}
-_WHOLE = {**_WARM, "num_training_steps": STEPS}
+_WARM: dict[str, Any] = {"num_warmup_steps": WARMUP}
+_WHOLE: dict[str, Any] = {**_WARM, "num_training_steps": STEPS}
 
 
 def lowest(factor: float, build: Build) -> Build:
@@ -95,9 +95,9 @@ def diffusion_pipe(**settings: object) -> dict[str, object]:
     }  # fmt: skip
 
 
-_KOHYA = of_transformers.TYPE_TO_SCHEDULER_FUNCTION
-_KINDS = of_transformers.SchedulerType
-_GENERIC = {**_WHOLE, "num_cycles": 1, "power": 0.8}
+_KOHYA: Any = of_transformers.TYPE_TO_SCHEDULER_FUNCTION
+_KINDS: Any = vars(of_transformers)["SchedulerType"]
+_GENERIC: dict[str, Any] = {**_WHOLE, "num_cycles": 1, "power": 0.8}
 CASES: dict[str, tuple[dict[str, object], Build]] = {
     "kohya constant": (kohya(), of_transformers.get_constant_schedule),
     "kohya constant_with_warmup": (

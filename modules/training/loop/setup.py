@@ -27,7 +27,7 @@ from modules.training.methods.submodules import SubmoduleGroup, submodule_groups
 from modules.training.optim.ema import Ema, decay_for_batch
 from modules.training.optim.fused_backward import FusedBackward
 from modules.training.optim.optimizers import GuardedStep, build_optimizer
-from modules.training.optim.own_schedule import OwnSchedule, scheduler_of
+from modules.training.optim.own_schedule import OwnSchedule, name_of_builder, scheduler_of
 from modules.training.optim.parameter_groups import parameter_groups, without_decay
 from modules.training.optim.per_parameter_step import PerParameterStep, optimizer_weights
 from modules.training.optim.schedule_free import ScheduleFreeWeights
@@ -153,7 +153,9 @@ def _own_schedule(
         return None
     steps = total_steps(config, steps_per_epoch)
     every = steps_per_epoch if config.scheduler_interval == "epoch" else 1
-    schedule = OwnSchedule(build, guarded_step.optimizer, learning_rates, warmup_steps(config, steps), every)
+    schedule = OwnSchedule(
+        build, guarded_step.optimizer, learning_rates, warmup_steps(config, steps), every, name_of_builder(config)
+    )
     schedule.check(steps)
     return schedule
 
