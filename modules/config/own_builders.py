@@ -8,6 +8,7 @@ from typing import Final
 
 from modules.config.errors import ConfigError
 from modules.config.imported_code import read_code
+from modules.config.sections.optimizers import Custom
 from modules.config.train_config import TrainConfig
 
 _SETTINGS: Final = {"build_optimizer": "optimizer", "build_scheduler": "scheduler"}
@@ -22,6 +23,15 @@ def beside_own(config: TrainConfig, function: str) -> ConfigError:
         f"the family builds {'an' if setting == 'optimizer' else 'a'} {setting} of its own, but {setting} is {named}",
         f"Set {setting} to custom, without a target, to use it, or take {function} away",
     )
+
+
+def own_optimizer_note(config: TrainConfig) -> str:
+    """A sentence on an optimizer that is none of Tandem's; empty without one."""
+    if not isinstance(config.optimizer, Custom):
+        return ""
+    target, arguments = config.optimizer.target, config.optimizer.arguments
+    named = f"{target}({arguments})" if target else "one of the family's or program's own"
+    return f"The optimizer is {named}."
 
 
 def check_own_builders(config: TrainConfig) -> None:

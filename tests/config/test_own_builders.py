@@ -7,11 +7,22 @@ from pathlib import Path
 import pytest
 
 from modules.config import ConfigError, validate
+from modules.config.own_builders import own_optimizer_note
 from modules.run.start import check_start
 
-FUNCTIONS = "raise SystemExit('it was run')\ndef build_model(): ...\ndef build_data(): ...\ndef loss(model, batch): ...\n"
+FUNCTIONS = (
+    "raise SystemExit('it was run')\ndef build_model(): ...\ndef build_data(): ...\ndef loss(model, batch): ...\n"
+)
 OPTIMIZER = "def build_optimizer(parameters, learning_rate): ...\n"
 SCHEDULER = "def build_scheduler(optimizer): ...\n"
+
+
+def test_a_class_is_named_with_its_arguments() -> None:
+    named = validate({"optimizer": {"target": "torch.optim.Adagrad", "arguments": {"lr_decay": 0.1}}}, "a test")
+    assert own_optimizer_note(named) == "The optimizer is torch.optim.Adagrad(lr_decay = 0.1)."
+    own = validate({"optimizer": "custom"}, "a test")
+    assert own_optimizer_note(own) == "The optimizer is one of the family's or program's own."
+    assert not own_optimizer_note(validate({}, "a test"))
 
 
 @pytest.mark.parametrize(
