@@ -299,5 +299,5 @@ def test_a_foreign_file_given_as_a_config_is_named_with_the_way_to_import_it(nam
 
 def test_a_config_with_errors_is_not_taken_for_a_foreign_file(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text("family: classifier\ntraining: {epochs: 3}\ndata: {batch_size: 2}\n")
-    with pytest.raises(ConfigError, match="training .* is not a known setting"):
+    with pytest.raises(ConfigError, match=r"training .* is not a known setting"):
         resolved_config(str(tmp_path / "own.yaml"), [])
