@@ -105,7 +105,7 @@ def _another_class(
     taken = {name: value for name, value in arguments.items() if name in OF_TORCH or not is_torchs}
     keys = {name: arguments_key or prefix + name for name in arguments}
     why = f"{target} has no such setting"
-    found = [Assignment("optimizer", {"name": "custom", "target": target}, keys=(key,))]
+    found = [Assignment("optimizer.name", "custom", keys=(key,)), Assignment("optimizer.target", target, keys=(key,))]
     found += [Assignment("", why=why, keys=(keys[name],)) for name in arguments if name not in taken]
     if taken:
         of_taken = tuple(dict.fromkeys(keys[name] for name in taken))
