@@ -6,14 +6,15 @@ from collections.abc import Mapping
 
 from modules.config import TrainConfig, dump, find_option, options
 from modules.config.io.text_formats import Data
-from modules.config.sections.optimizers import by_name
+from modules.config.sections.optimizer import with_scheduler_settings
+from modules.config.sections.optimizers import in_full
 from modules.files import encodable
 
 
 def repaired(data: Mapping[str, object]) -> Data:
     """The data on top of the defaults, without unknown names, and with texts that the window can show."""
     result = dump(TrainConfig())
-    for name, given in data.items():
+    for name, given in with_scheduler_settings(data).items():
         value = _with_encodable_texts(given)
         if name == "optimizer":
             result[name] = _repaired_optimizer(value)
@@ -38,10 +39,12 @@ def _with_encodable_texts(value: object) -> object:
 
 
 def _repaired_optimizer(value: object) -> object:
-    given = value if isinstance(value, dict) else by_name(value)
+    given = in_full(value)
     option = find_option(TrainConfig, "optimizer.name")
     assert option is not None
-    name = given.get("name", option.default)
+    if not isinstance(given, dict):
+        return {"name": given}
+    name = given["name"]
     if name not in option.choices:
         return {"name": name}
     complete = dump(TrainConfig.model_validate({"optimizer": name}))["optimizer"]

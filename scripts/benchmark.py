@@ -8,7 +8,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_measured_hosts, add_trust_code, add_version, allow_code, option_groups, prepare_program
+from scripts.common import (
+    add_measured_hosts,
+    add_trust_code,
+    add_version,
+    allow_code,
+    option_groups,
+    prepare_program,
+    resolved_config,
+)
 
 prepare_program()
 
@@ -21,7 +29,7 @@ from modules.run.benchmark.tables import compared_lines, differences, result_lin
 from modules.run.console import echo, warn
 from modules.run.demo_images import draw_missing_images
 from modules.run.exit_codes import BAD_CONFIG, FAILED, FINISHED, INTERRUPTED
-from modules.run.hosts.host_list import named_hosts, resolve_with_hosts
+from modules.run.hosts.host_list import named_hosts
 
 EXAMPLES = """examples:
   30 steps of a config on one device, then on 2, 4, ... and all GPUs, as a table, a plot and JSON:
@@ -68,7 +76,7 @@ def measure(options: argparse.Namespace) -> int:
             raise ConfigError(f"--{option} {file}: its folder does not exist")
     flags = ["enable_multi_gpu=true"] if options.multi_gpu else []
     hosts = named_hosts(options.hosts)
-    config = resolve_with_hosts(options.config, [*options.set, *flags], len(hosts))
+    config = resolved_config(options.config, [*options.set, *flags], len(hosts))
     allow_code(config, trust=options.trust_code)
     draw_missing_images(options.config, config)
     request = BenchmarkRequest(options.steps, options.warm_up)

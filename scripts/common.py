@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -168,6 +169,24 @@ def lora_scales(files: Sequence[str], scales: Sequence[float] | None, option: st
             "Give it once for all, or once for each in the same order.",
         )
     return given * len(files) if len(given) == 1 else given
+
+
+def resolved_config(source: str | None, assignments: Sequence[str], hosts: int = 0) -> TrainConfig:
+    """The config of this source for at least so many machines beside this one. Raises ConfigError, which says of
+    another trainer's file how it is imported."""
+    from modules.config import ConfigError
+    from modules.importers import foreign_trainer
+    from modules.run.hosts.host_list import resolve_with_hosts
+
+    try:
+        return resolve_with_hosts(source, assignments, hosts)
+    except ConfigError:
+        if not source or not (trainer := foreign_trainer(source)):
+            raise
+        raise ConfigError(
+            f"{source} has the settings of {trainer}; it is no Tandem config",
+            f"Import it: python scripts/import_config.py {shlex.quote(source)} -o my_config.yaml",
+        ) from None
 
 
 def add_trust_code(parser: argparse._ActionsContainer) -> None:

@@ -8,7 +8,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_measured_hosts, add_trust_code, add_version, allow_code, option_groups, prepare_program
+from scripts.common import (
+    add_measured_hosts,
+    add_trust_code,
+    add_version,
+    allow_code,
+    option_groups,
+    prepare_program,
+    resolved_config,
+)
 
 prepare_program()
 
@@ -20,7 +28,7 @@ from modules.run.batch_size.start import SearchEnded, find_batch_size
 from modules.run.console import echo
 from modules.run.demo_images import draw_missing_images
 from modules.run.exit_codes import BAD_CONFIG, FINISHED, INTERRUPTED
-from modules.run.hosts.host_list import named_hosts, resolve_with_hosts
+from modules.run.hosts.host_list import named_hosts
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise ConfigError("--config is missing; give the config whose batch size is searched.")
         flags = ["enable_multi_gpu=true"] if options.multi_gpu else []
         hosts = named_hosts(options.hosts)
-        config = resolve_with_hosts(options.config, [*options.set, *flags], len(hosts))
+        config = resolved_config(options.config, [*options.set, *flags], len(hosts))
         allow_code(config, trust=options.trust_code)
         draw_missing_images(options.config, config)
         request = SearchRequest(options.memory_target, options.memory_limit_gb)

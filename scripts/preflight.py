@@ -24,6 +24,7 @@ from scripts.common import (
     is_interactive,
     option_groups,
     prepare_program,
+    resolved_config,
 )
 
 prepare_program()
@@ -33,7 +34,7 @@ from modules.config.file_access import set_file_access
 from modules.run.console import echo, warn
 from modules.run.demo_images import draw_missing_images
 from modules.run.exit_codes import BAD_CONFIG, INTERRUPTED
-from modules.run.hosts.host_list import named_hosts, resolve_with_hosts
+from modules.run.hosts.host_list import named_hosts
 from modules.run.hosts.stop_from_stdin import stop_at_line_of_stdin
 from modules.run.join.join_line import JoinLine
 from modules.run.join.join_token import JOIN_TOKEN, ask_for_token, find_token, take_token
@@ -62,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
                     stop_at_line_of_stdin(also_at_end=True)
                 return as_joined(line, options)
         hosts = named_hosts(options.hosts)
-        config = resolve_with_hosts(options.config or options.settings, [*options.set, *_flags(options)], len(hosts))
+        config = resolved_config(options.config or options.settings, [*options.set, *_flags(options)], len(hosts))
         read = launched_rank_env if options.result is None else read_rank_env  # start_preflight makes groups of one
         rank_env = read(os.environ, config.initial_port)
         check_hosts(config, options, rank_env)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_trust_code, add_version, allow_code, exit_code_of, prepare_program
+from scripts.common import add_trust_code, add_version, allow_code, exit_code_of, prepare_program, resolved_config
 
 prepare_program()
 
@@ -22,7 +22,7 @@ from modules.files import printable
 from modules.run.console import echo
 from modules.run.demo_images import draw_missing_images
 from modules.run.exit_codes import FINISHED
-from modules.run.hosts.host_list import named_hosts, resolve_with_hosts
+from modules.run.hosts.host_list import named_hosts
 from modules.run.queue.entries import MOST_ENTRIES, Entry, parse_devices
 from modules.run.queue.folder import RunQueue
 from modules.run.queue.runner import QueueRunner
@@ -136,7 +136,7 @@ def add_entry(options: argparse.Namespace) -> int:
     """`add`."""
     named = [] if options.run_name is None else [f"run_name={options.run_name}"]
     hosts = [host.name for host in named_hosts(options.hosts)]
-    config = resolve_with_hosts(options.config, [*options.set, *named], len(hosts))
+    config = resolved_config(options.config, [*options.set, *named], len(hosts))
     allow_code(config, trust=options.trust_code)  # nobody can be asked at night
     draw_missing_images(options.config, config)
     queue = RunQueue(options.runs_dir or config.runs_dir)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_trust_code, add_version, allow_code, prepare_program
+from scripts.common import add_trust_code, add_version, allow_code, prepare_program, resolved_config
 
 prepare_program()
 
@@ -123,7 +123,7 @@ def config_of(options: argparse.Namespace) -> TrainConfig:
             f"--config is missing; give a file or one of the presets: {', '.join(preset_names())}.",
             "For example: python scripts/submit_slurm.py --config demo --gpus 2",
         )
-    return resolve_config(source, [*options.set, *name])
+    return resolved_config(source, [*options.set, *name])
 
 
 def request_of(options: argparse.Namespace, config: TrainConfig) -> SlurmRequest:

@@ -13,12 +13,12 @@ from modules.run import RunFolder
 from modules.run.console import warn
 from modules.run.folder.resume import LATEST, backup_at, newest_run
 from modules.run.hosts.host import Host
-from modules.run.hosts.host_list import named_hosts, resolve_with_hosts
+from modules.run.hosts.host_list import named_hosts
 from modules.run.join.join_line import JoinLine, parse_address
 from modules.run.join.join_token import JOIN_TOKEN, ask_for_token, find_token
 from modules.run.join.local_settings import check_local_settings
 from modules.run.launch.rank_env import RankEnv
-from scripts.common import add_allow, add_local_rank, add_trust_code, add_version, option_groups
+from scripts.common import add_allow, add_local_rank, add_trust_code, add_version, option_groups, resolved_config
 
 # Flags that --dry_run repeats in the commands it shows.
 REPEATED_FLAGS = (
@@ -113,7 +113,7 @@ def config_of(options: argparse.Namespace) -> TrainConfig:
         options.config = own_file(options.set)
     source = options.config or config_of_resumed_run(options)
     assignments = [*options.set, *(assignment for assignment, is_given in flags.items() if is_given)]
-    return resolve_with_hosts(source, assignments, len(hosts_of(options)))
+    return resolved_config(source, assignments, len(hosts_of(options)))
 
 
 def own_file(assignments: Sequence[str]) -> str | None:

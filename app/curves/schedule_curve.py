@@ -18,7 +18,7 @@ from modules.config.schedules import learning_rate_factor, own_scheduler_note, w
 
 SETTINGS: Final = (
     *("learning_rate", "scheduler", "warmup_steps", "warmup_fraction", "min_learning_rate_factor"),
-    *("scheduler_target", "scheduler_arguments"),
+    *("scheduler_target", "scheduler_arguments", "scheduler_interval"),
     *("scheduler_cycles", "scheduler_power", "optimizer", "global_batch_size", "lr_scaling"),
 )
 UNKNOWN_LENGTH: Final = 1000  # steps, while there are no images to count

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import tkinter as tk
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -27,9 +28,12 @@ from app.runs.start_check import StartCheck
 from app.runs.status import STOPPING, Status
 from app.shell.ask import Choice, ask
 from app.state import AppState
+from app.windows.allow_code import ask_for_code
 from app.windows.custom_sample import custom_sample_obstacle
 from app.windows.dialog import open_dialogs
-from modules.config import TrainConfig, load_config
+from modules.config import TandemError, TrainConfig, load_config
+from modules.config.imported_code import CodeFile, read_class
+from modules.config.trusted_code import foreign_classes, is_trusted, trust_code
 from modules.run import RunFolder
 from modules.run.folder.backup_list import complete_backups
 from modules.run.hosts.host_list import known_hosts
@@ -92,6 +96,8 @@ class RunActions:
         if self._state.draft.config is None:
             self._state.notify("invalid")
         elif not self._starting and not (self._state.run is not None and self._state.run.is_alive):
+            if self._asks_for_code(self._state.draft.config, self.train):
+                return
             self._mark_starting()
             self._check.run(self._start)
 
@@ -99,9 +105,23 @@ class RunActions:
         """Add a copy of the current settings to the queue, after the same checks as `train`."""
         if self._state.draft.config is None:
             self._state.notify("invalid")
-        elif not self._starting:
+        elif not self._starting and not self._asks_for_code(self._state.draft.config, self.enqueue):
             self._mark_starting()
             self._check.run(self._add_to_queue, "Add all the same")
+
+    def _asks_for_code(self, config: TrainConfig, action: Callable[[], object]) -> bool:
+        """Ask about the first class of another package whose code nobody has allowed; once it is, `action`."""
+
+        def allowed(files: Sequence[CodeFile]) -> None:
+            trust_code(files)
+            action()
+
+        for setting, path in foreign_classes(config):
+            with suppress(TandemError):  # there is no such module: the check of the start says so
+                if not is_trusted(files := read_class(path, setting)):
+                    ask_for_code(self._owner, setting.partition("_")[0].partition(".")[0], files, allowed)
+                    return True
+        return False
 
     def _add_to_queue(self, config: TrainConfig) -> None:
         queue, switched_on = RunQueue(config.runs_dir), list(self._state.preferences.hosts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
+from contextlib import suppress
 from pathlib import Path
 
 from app.curves.memory_card import MemoryCard
@@ -19,8 +20,9 @@ from app.state import AppState
 from app.widgets import icons, theme
 from app.widgets.buttons import Button, card, frame, text, wrap_within
 from app.windows.allow_code import ask_for_code
-from modules.config import Option
+from modules.config import Option, TandemError
 from modules.config.family_about import FamilyAbout, family_about
+from modules.config.imported_code import read_with_imports
 from modules.facts import family_names
 
 _TALL_ENOUGH = 580  # unscaled height of a page that shows all families and the base model below them
@@ -115,7 +117,9 @@ class Section(FormSection):
             field.browse()
 
     def _review(self) -> None:
-        ask_for_code(self, Path(self.state.family.name), self.state.family.allow)
+        with suppress(TandemError):  # a file that cannot be read; the family's status says why
+            files = read_with_imports(Path(self.state.family.name))
+            ask_for_code(self, "model family", files, self.state.family.allow)
 
     def _show_family(self) -> None:
         """Show the options of the family, or why there are none."""

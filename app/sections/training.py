@@ -43,7 +43,8 @@ class Section(FormSection):
         Card(
             SCHEDULE,
             (
-                *("scheduler", "scheduler_target", "scheduler_arguments", "warmup_steps", "warmup_fraction"),
+                *("scheduler", "scheduler_target", "scheduler_arguments", "scheduler_interval"),
+                *("warmup_steps", "warmup_fraction"),
                 *("min_learning_rate_factor", "scheduler_cycles", "scheduler_power"),
             ),
             1,

@@ -188,6 +188,12 @@ class Files:
             self._state.say(ambiguous)
 
     def _cannot_open(self, file: Path, error: ConfigError) -> None:
+        from modules.importers import foreign_trainer  # its tables would delay the first paint
+
+        if trainer := foreign_trainer(file):
+            why = f"It has the settings of {trainer}; choose Import from another trainer… in this menu."
+            self._show_error("Cannot open this file", why)
+            return
         try:
             read_data(file)
         except ConfigError:

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from app.widgets import theme
 from app.windows.dialog import Dialog
-from modules.config import TandemError
-from modules.config.imported_code import CodeFile, read_with_imports
+from modules.config.imported_code import CodeFile
 from modules.config.trusted_code import describe_code
 from modules.files import printable
 
 _SHOWN_CHARACTERS = 200_000
 
 
-def ask_for_code(owner: tk.Misc, file: Path, on_allowed: Callable[[Sequence[CodeFile]], object]) -> Dialog | None:
-    """Show the files and ask; `on_allowed` gets what was shown. None if one of them cannot be read."""
-    try:
-        files = read_with_imports(file)
-    except TandemError:
-        return None
+def ask_for_code(
+    owner: tk.Misc, what: str, files: Sequence[CodeFile], on_allowed: Callable[[Sequence[CodeFile]], object]
+) -> Dialog:
+    """Show the files that are `what` of a config, and ask; `on_allowed` gets what was shown."""
     others = len(files) - 1
     imports = f", which imports {others} other file{'s' * (others > 1)}" * (others > 0)
     they, come, these = ("It", "it comes", "this file") if len(files) == 1 else ("They", "they come", "these files")
     dialog = Dialog(
         owner,
         "May this code run?" if imports else "May this file run?",
-        f"The config names a Python file as its model family{imports}. {they} may do anything that you can do on this "
+        f"The config names a Python file as its {what}{imports}. {they} may do anything that you can do on this "
         f"machine, so allow {these} only if you trust where {come} from. If anything changes, you are asked again.",
     )
     shown = tk.Text(dialog.body, width=90, height=18, wrap="none", borderwidth=0, highlightthickness=0)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from modules.config.errors import MOST_FAULTS
-from modules.config.names import known_names, nearest, nearest_path, optimizers_with
+from modules.config.names import class_of_torch, known_names, nearest, nearest_path, optimizers_with
 from modules.config.options import Option, find_option
 from modules.config.section import NOT_A_NUMBER, RULES, Section
 from modules.config.train_config import TrainConfig
@@ -154,7 +154,8 @@ class _ErrorReader:
         return None
 
     def _requirement(self, option: Option) -> str:
-        meant = nearest(self.value, option.choices) if isinstance(self.value, str) else None
+        meant = class_of_torch("torch.optim.lr_scheduler", self.value) if self.path == "scheduler" else None
+        meant = meant or (nearest(self.value, option.choices) if isinstance(self.value, str) else None)
         is_element = option.type in ("integers", "numbers") and self.path != option.path
         return (_element(option) if is_element else allowed(option)) + (f" (did you mean {meant}?)" if meant else "")
 
@@ -174,7 +175,9 @@ class _ErrorReader:
         name = self.value.get("name") if isinstance(self.value, Mapping) else self.value
         option = find_option(self.model, path)
         assert option is not None
-        meant = nearest(name, option.choices) if isinstance(name, str) else None
+        meant = class_of_torch("torch.optim", name) or (
+            nearest(name, option.choices) if isinstance(name, str) else None
+        )
         hint = f" (did you mean {meant}?)" if meant else ""
         return path, f"is {format_value(name)}", f"{allowed(option)}{hint}"
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from typing import Final
 
 from modules.config.aliases import ALIASES, FORMER_NAMES
 from modules.config.options import Option, generalise, options
 from modules.config.section import Section
 
 _LONGEST_NAME = 64  # comparing names takes the square of their length
+# Classes of torch that Tandem has no setting of its own for, and that can train with it.
+_OF_TORCH: Final[Mapping[str, tuple[str, ...]]] = {
+    "torch.optim": ("Adadelta", "Adagrad", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"),
+    "torch.optim.lr_scheduler": (
+        *("ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR", "ExponentialLR", "LinearLR"),
+        *("MultiStepLR", "OneCycleLR", "PolynomialLR", "StepLR"),
+    ),
+}
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -20,6 +29,14 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     plain = {other.lower().replace("-", "_"): other for other in known}
     found = get_close_matches(name.lower().replace("-", "_").strip(), list(plain), n=1, cutoff=0.6)
     return plain[found[0]] if found else None
+
+
+def class_of_torch(module: str, name: object) -> str | None:
+    """The class of torch.optim or torch.optim.lr_scheduler with this name, whatever its case, as `module.Class`."""
+    plain = str(name).lower()
+    return next(
+        (f"{module}.{each}" for each in _OF_TORCH[module] if plain in (each.lower(), f"{module}.{each}".lower())), None
+    )
 
 
 def nearest_path(model: type[Section], path: str, variant: str | None = None) -> str | None:

@@ -79,7 +79,7 @@ def require_trusted(files: Sequence[CodeFile], setting: str = "family") -> None:
     raise CodeNotTrusted(
         f"{setting} is the Python file {str(files[0].path)!r}{imported}, which runs only after you have allowed it; it "
         f"may do anything that you can do on this computer{why_ignored(_file())}",
-        f"Read it; then start once with --trust_code{', or allow it in the window' * (setting == 'family')}",
+        "Read it; then start once with --trust_code, or allow it in the window",
     )
 
 

@@ -193,7 +193,7 @@ def _called(code: CustomCode, function: str, options: Section, *arguments: objec
     except (ConfigError, MemoryError, torch.OutOfMemoryError):
         raise
     except (Exception, SystemExit) as error:  # a user's code can raise anything
-        raise ConfigError(f"{function} failed: {describe_code_error(error)}.") from error
+        raise ConfigError(f"{code.said(function)} failed: {describe_code_error(error)}.") from error
 
 
 def _check_weights(model: nn.Module, what: str) -> None:

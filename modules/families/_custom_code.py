@@ -61,6 +61,7 @@ class CustomCode:
     build_optimizer: Callable[..., Optimizer] | None = None
     build_scheduler: Callable[..., LRScheduler] | None = None
     options: type[Section] = NoOptions
+    is_program: bool = False  # whose Trainer takes `optimizer` and `scheduler`
 
     def __post_init__(self) -> None:
         for function in _ARGUMENTS:
@@ -72,11 +73,15 @@ class CustomCode:
         given = getattr(self, function)
         return partial(given, options=options) if _wants_options(given) else given
 
+    def said(self, function: str) -> str:
+        """What the user calls the function."""
+        return function.removeprefix("build_") if self.is_program else function
+
     def place(self, function: str) -> str:
         """Such as "gnn.py, line 34: loss", for messages."""
         code = getattr(getattr(self, function), "__code__", None)
         line = f", line {code.co_firstlineno}" if code is not None else ""
-        return f"{self.name}{line}: {function}"
+        return f"{self.name}{line}: {self.said(function)}"
 
     def _check_arguments(self, function: str) -> None:
         given, arguments = getattr(self, function), _ARGUMENTS[function]
@@ -87,10 +92,12 @@ class CustomCode:
         try:
             signature.bind(*arguments, **({"options": None} if _wants_options(given) else {}))
         except TypeError:
-            wanted = ", ".join((*arguments, "options"))
+            ways = [f"{self.said(function)}({', '.join(arguments)})"]
+            if not self.is_program:
+                ways.append(f"{function}({', '.join((*arguments, 'options'))})")
             raise ConfigError(
-                f"family: {self.place(function)}{signature} cannot be called.",
-                f"Define it as {function}({', '.join(arguments)}) or {function}({wanted}).",
+                f"{'Trainer' if self.is_program else 'family'}: {self.place(function)}{signature} cannot be called.",
+                f"Define it as {' or '.join(ways)}.",
             ) from None
 
 

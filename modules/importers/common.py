@@ -17,6 +17,7 @@ FLOW = "set family_options.timestep_distribution and timestep_shift"
 IMAGES_ONLY = "Tandem trains on images"
 LORA = "Tandem's LoRA has no such setting"
 LORA_INSTEAD = "Tandem trains a plain LoRA instead"
+SCALE = "which matters to plain SGD and max_grad_norm only"
 NO_DROPOUT = "Tandem has dropout of plain LoRA only"
 MERGE_FIRST = (
     "merge it into the base model first: scripts/convert.py BASE OUTPUT --merge ADAPTER, and set base_model to OUTPUT"
@@ -68,11 +69,14 @@ def interval(target: str, units: Mapping[str, Unit], why: str = "") -> CombinedR
     """An interval from the first of several settings that is above 0; `units` maps each to its unit."""
 
     def read(values: Values) -> list[Assignment]:
-        for key, unit in units.items():
-            if (count := optional_number(values[key]) or 0) > 0:
-                whole = count if unit == "minutes" else integer(values[key])
-                return [Assignment(target, str(Interval(whole, unit)), why, (key,))]
-        return []
+        given = {key: count for key in units if (count := optional_number(values[key]) or 0) > 0}
+        if not given:
+            return []
+        key, *others = given
+        whole = given[key] if units[key] == "minutes" else integer(values[key])
+        one = f"Tandem has one interval, and that of {key} is used: set {target} if this one is shorter"
+        found = [Assignment(target, str(Interval(whole, units[key])), why, (key,))]
+        return [*found, *(Assignment("", why=one, keys=(other,)) for other in others)]
 
     return CombinedRule(dict.fromkeys(units), target, read, why)
 
@@ -153,7 +157,7 @@ def _huber(values: Values) -> list[Assignment]:
         raise UnsupportedValueError("Tandem has mse, huber and smooth_l1; set family_options.loss")
     if target == "mse":
         return []
-    why = "Tandem's loss is half as large, which matters to plain SGD only"
+    why = f"Tandem's loss is half as large, {SCALE}"
     if values["huber_schedule"] != "constant":
         why += ", and has the same delta at all noise levels"
     return [

@@ -20,6 +20,17 @@ from modules.importers.trainers import TRAINERS
 from modules.importers.translation import Translation
 
 
+def foreign_trainer(file: str | Path) -> str:
+    """The trainer whose settings a file contains; empty for a config of Tandem's and for what cannot be read."""
+    try:
+        data = read_file(Path(file))
+    except ConfigError:
+        return ""
+    if isinstance(data, Mapping) and {"family", "version"} & set(data):
+        return ""
+    return next((each.name for each in TRAINERS if each.recognises(data)), "")
+
+
 def import_file(file: str | Path) -> ImportResult:
     """Convert another trainer's settings file to a config; raises ConfigError if no trainer recognises the file."""
     path = Path(file)

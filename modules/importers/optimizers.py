@@ -9,7 +9,10 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from modules.config.explain import format_value
+from modules.config.keywords import keywords_text
+from modules.config.names import class_of_torch
 from modules.config.options import find_option
+from modules.config.sections.optimizers import CLASS_NAME
 from modules.config.train_config import TrainConfig
 from modules.importers.adafactor import split_adafactor
 from modules.importers.readers import number
@@ -24,7 +27,8 @@ _SELF = "Tandem finds the step size with prodigy; leave the learning rate at 1"
 _ROUNDING = "weights are kept in fp32, so there is no rounding to correct"
 
 _SELF_TUNING = (
-    "automagic", "dadaptation", "dadaptadampreprint", "dadaptadam", "dadaptadan", "dadaptadanip", "dadaptadagrad",
+    "automagic", "automagic2", "automagic3", "automagicexperiment",
+    "dadaptation", "dadaptadampreprint", "dadaptadam", "dadaptadan", "dadaptadanip", "dadaptadagrad",
     "dadaptlion", "dadaptsgd",
 )  # fmt: skip
 
@@ -46,6 +50,11 @@ NAMES: Mapping[str, tuple[str, str]] = {
     "sgdnesterov8bit": ("sgd", _8_BIT),
 }
 
+OF_TORCH = (  # arguments of torch's classes
+    *("weight_decay", "momentum", "nesterov", "betas", "eps", "fused", "foreach", "amsgrad", "maximize", "dampening"),
+    *("lr_decay", "initial_accumulator_value", "rho", "alpha", "centered", "momentum_decay", "lambd", "t0"),
+)
+_BETAS = ("beta1", "beta2", "beta3")
 # Tandem's names of the same arguments.
 _ALIASES = {"use_bias_correction": "bias_correction", "eps1": "eps", "adam_epsilon": "eps"}
 # Arguments whose value is what Tandem always does.
@@ -60,12 +69,16 @@ def optimizer_assignments(
     arguments_key: str = "",
     adafactor: Mapping[str, object] = MappingProxyType({}),
 ) -> list[Assignment]:
-    """Convert an optimizer's name, from the setting `key`, and its arguments; an unknown name becomes adamw.
+    """Convert an optimizer's name, from the setting `key`, and its arguments; another class of torch or with a module
+    stays that class, an unknown name becomes adamw.
 
     The arguments are settings that start with `prefix`, or all in the one setting `arguments_key`; `adafactor` are
     those that the trainer's Adafactor has if they are not given.
     """
     plain = re.sub(r"[^a-z0-9]", "", str(name).lower().rpartition(".")[2])
+    other = class_of_torch("torch.optim", name) or (str(name) if CLASS_NAME.fullmatch(str(name)) else "")
+    if plain not in NAMES and other:
+        return _another_class(other, given, key, prefix, arguments_key)
     target, why = NAMES.get(plain, ("adamw", f"Tandem has no optimizer {format_value(name)}; adamw is used instead"))
     defaults: list[Assignment] = []
     if target == "adafactor":
@@ -84,15 +97,32 @@ def optimizer_assignments(
     return found + arguments
 
 
+def _another_class(
+    target: str, given: Mapping[str, object], key: str, prefix: str, arguments_key: str
+) -> list[Assignment]:
+    is_torchs = target.startswith("torch.")
+    arguments = {name: value for name, value in given.items() if value is not None}
+    taken = {name: value for name, value in arguments.items() if name in OF_TORCH or not is_torchs}
+    keys = {name: arguments_key or prefix + name for name in arguments}
+    why = f"{target} has no such setting"
+    found = [Assignment("optimizer.name", "custom", keys=(key,)), Assignment("optimizer.target", target, keys=(key,))]
+    found += [Assignment("", why=why, keys=(keys[name],)) for name in arguments if name not in taken]
+    if taken:
+        of_taken = tuple(dict.fromkeys(keys[name] for name in taken))
+        found.append(Assignment("optimizer.arguments", keywords_text(taken), keys=of_taken))
+    return found
+
+
 def argument_assignments(optimizer: str, given: Mapping[str, object], prefix: str = "") -> list[Assignment]:
     """Convert the arguments of one of Tandem's optimizers; None means not given."""
     found = []
     rest = {name: value for name, value in given.items() if value is not None}
-    betas = [name for name in ("beta1", "beta2", "beta3") if name in rest]
+    betas = [name for name in _BETAS if name in rest]
     if betas and find_option(TrainConfig, "optimizer.beta1", optimizer) is None:
-        found += _betas(optimizer, [rest.pop(name) for name in betas], tuple(prefix + name for name in betas))
+        values = {_BETAS.index(name): rest.pop(name) for name in betas}
+        found += _betas(optimizer, values, tuple(prefix + name for name in betas))
     if "betas" in rest:
-        found += _betas(optimizer, _listed(rest.pop("betas")), (f"{prefix}betas",))
+        found += _betas(optimizer, dict(enumerate(_listed(rest.pop("betas")))), (f"{prefix}betas",))
     for source, value in rest.items():
         name = _ALIASES.get(source, source)
         keys = (prefix + source,)
@@ -140,15 +170,16 @@ def _listed(value: object) -> list[object]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _betas(optimizer: str, values: list[object], keys: tuple[str, ...]) -> list[Assignment]:
+def _betas(optimizer: str, values: Mapping[int, object], keys: tuple[str, ...]) -> list[Assignment]:
+    """From the values by their place: a file may give the second one alone."""
     option = find_option(TrainConfig, "optimizer.betas", optimizer)
     try:
-        numbers = [number(value) for value in values]
+        numbers = {place: number(value) for place, value in values.items()}
     except UnsupportedValueError as error:
         return [Assignment("", why=str(error), keys=keys)]
-    if numbers and optimizer == "adafactor":
+    if 0 in numbers and optimizer == "adafactor":
         return [Assignment("optimizer.beta1", numbers[0], "decay_rate sets how fast the others are forgotten", keys)]
     if option is None or not isinstance(option.default, list):
         return [Assignment("", why=f"{optimizer} has no betas here", keys=keys)]
-    full = (numbers + option.default[len(numbers) :])[: len(option.default)]
+    full = [numbers.get(place, default) for place, default in enumerate(option.default)]
     return [Assignment("optimizer.betas", full, keys=keys)]

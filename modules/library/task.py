@@ -96,6 +96,7 @@ class Task:
             collate=self.data.collate,
             build_optimizer=self.optimizer,
             build_scheduler=self.scheduler,
+            is_program=True,
         )
 
     def _build_model(self, options: Section) -> nn.Module:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from modules.config import ConfigError, TrainConfig
+from modules.config.own_builders import check_own_builders
 from modules.machine import PortReservations
 from modules.run.folder.error_rules import PORT_IN_USE
 from modules.run.folder.events import EventLog
@@ -60,6 +61,7 @@ def start_run(
 def check_start(config: TrainConfig, *, require_multi_gpu: bool, token: str | None) -> None:
     """Raise ConfigError, before a run folder is created, for a config that this machine cannot start."""
     LaunchPlan.from_config(config, config_path="config.json", require_multi_gpu=require_multi_gpu)
+    check_own_builders(config)
     if token is not None:
         check_token(token)
         if config.num_nodes == 1:

@@ -49,6 +49,7 @@ FIRST: dict[str, dict[str, object]] = {  # other settings that make a value vali
     "block_offload": {"method": "lora"},
     "scheduler_arguments": {"scheduler": "custom", "scheduler_target": "torch.optim.lr_scheduler.StepLR"},
     "scheduler_target": {"scheduler": "custom"},
+    "scheduler_interval": {"scheduler": "custom"},
     "fused_backward": {"max_grad_norm": None},
 }
 

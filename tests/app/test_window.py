@@ -21,7 +21,7 @@ from app.shell.run_buttons import BESIDE_LABEL, LONG_WIDTH
 from app.widgets import theme
 from app.widgets.text_width import text_width
 from app.windows.shortcuts import SHORTCUTS
-from modules.config import TrainConfig, load_config, options, save_config, trusted_code
+from modules.config import TrainConfig, imported_code, load_config, options, save_config, trusted_code
 from modules.config.family_about import family_about
 from scripts.make_demo_data import make_demo_data
 from tests.app.driver import Driver, _all, click, write
@@ -562,6 +562,30 @@ def test_data_of_ones_own_needs_no_folders_of_images(driver: Driver) -> None:
     driver.wait(lambda: "Add a folder" in driver.text(section), "the folders are back")
     driver.settle()
     assert section.tabs.winfo_ismapped()
+
+
+def test_a_class_of_another_package_is_asked_about_at_the_start(
+    driver: Driver, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(trusted_code.VARIABLE)
+    (home / "their_steps.py").write_text("raise SystemExit('the window ran it')\nclass Small: ...\n")
+    monkeypatch.syspath_prepend(str(home))
+    monkeypatch.setattr(imported_code, "_AT_START", (str(home),))  # as PYTHONPATH does
+    driver.draft.set("optimizer", {"name": "custom", "target": "their_steps.Small", "arguments": ""})
+    went_on: list[object] = []
+    monkeypatch.setattr(driver.window.actions._check, "run", lambda *given: went_on.append(given))
+    driver.window.actions.train()
+    (dialog,) = driver.dialogs()
+    assert "names a Python file as its optimizer" in " ".join(driver.text(dialog).split())
+    (shown,) = (each for each in _all(dialog) if isinstance(each, tk.Text))
+    assert "class Small" in shown.get("1.0", "end")
+    driver.answer("Do not run it")
+    assert not driver.dialogs()
+    assert not went_on
+    driver.window.actions.enqueue()
+    driver.answer("Allow this file")
+    assert len(went_on) == 1
+    assert trusted_code.is_trusted(imported_code.read_class("their_steps.Small", "optimizer.target"))
 
 
 def test_a_family_file_runs_only_after_it_was_allowed(

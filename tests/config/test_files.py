@@ -209,6 +209,21 @@ def test_saving_to_invalid_places(tmp_path: Path) -> None:
         save_config(TrainConfig(), tmp_path / "missing" / "a.json")
 
 
+def test_a_family_file_is_looked_for_in_the_current_folder_and_beside_the_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("configs/own.py", "here/other.txt"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    (tmp_path / "configs/a.yaml").write_text("family: own.py\n", encoding="utf-8")
+    (tmp_path / "configs/b.yaml").write_text("include: a.yaml\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "here")
+    for name in ("a.yaml", "b.yaml"):
+        assert Path(load_config(f"../configs/{name}").family) == Path("../configs/own.py")
+    (tmp_path / "here/own.py").touch()
+    assert load_config("../configs/a.yaml").family == "own.py"
+
+
 def test_pyyaml_itself_is_not_modified(tmp_path: Path) -> None:
     save_config(TrainConfig(), tmp_path / "a.yaml")
     assert yaml.safe_load("a: yes") == {"a": True}

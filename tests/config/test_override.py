@@ -72,6 +72,30 @@ def test_the_same_optimizer_keeps_its_settings() -> None:
     assert whole["optimizer"] == {"name": "sgd", "momentum": 0.1}
 
 
+@pytest.mark.parametrize(
+    ("given", "assignments", "expected"),
+    [
+        ({}, ["optimizer.target=torch.optim.Adagrad"], {"target": "torch.optim.Adagrad"}),
+        ({}, ["optimizer={target: torch.optim.Adagrad}"], {"target": "torch.optim.Adagrad"}),
+        ({"target": "torch.optim.Adagrad", "arguments": "eps = 1"}, ["optimizer.target=torch.optim.ASGD"],
+         {"target": "torch.optim.ASGD"}),
+        ({"target": "torch.optim.Adagrad", "arguments": {"eps": 1}}, ["optimizer.arguments.lr_decay=0.1"],
+         {"target": "torch.optim.Adagrad", "arguments": "eps = 1, lr_decay = 0.1"}),
+        ({"name": "lion"}, ["optimizer.arguments.maximize=true", "optimizer.target=torch.optim.Adagrad"],
+         {"target": "torch.optim.Adagrad", "arguments": "maximize = True"}),
+    ],
+)  # fmt: skip
+def test_a_class_alone_is_a_custom_optimizer(
+    given: dict[str, object], assignments: list[str], expected: dict[str, str]
+) -> None:
+    """In one file as on top of another by an include or --set."""
+    found = overridden(*assignments, data={"optimizer": given}).optimizer.model_dump()
+    assert found == {"name": "custom", "arguments": "", **expected}
+    with pytest.raises(ConfigError, match="not a setting of lion; only of custom"):
+        overridden("optimizer=lion", "optimizer.target=torch.optim.Adagrad")
+    assert override({"optimizer": {"eps": 0.1}}, ["optimizer.eps=0.2"])["optimizer"] == {"name": "adamw", "eps": 0.2}
+
+
 def test_the_data_is_completed_and_not_modified() -> None:
     data = {"concepts": [{"path": "a"}]}
     result = override(data, ["concepts.0.path=b"])
@@ -98,6 +122,10 @@ def test_the_data_is_completed_and_not_modified() -> None:
         ("learning_rate=fast", 'learning_rate is "fast"; it must be a number above 0'),
         ("samples=[", "cannot be read"),
         ("optimizer=sdg", "did you mean sgd?"),
+        ("optimizer=adagrad", "did you mean torch.optim.Adagrad?"),
+        ("scheduler=StepLR", "did you mean torch.optim.lr_scheduler.StepLR?"),
+        ("optimizer.arguments.x=1", "is not a setting of adamw; only of custom"),
+        ("scheduler_arguments.=1", "no list of NAME = VALUE"),
         ("ema=maybe", 'ema is "maybe"; it must be true or false'),
         ("resolution=512.7", "resolution is 512.7; it must be a whole number"),
         ("concepts.x.path=1", "not a known setting"),
@@ -132,6 +160,11 @@ def test_non_decimal_digits_are_no_list_index() -> None:
         ),
         (["scheduler=cosine"], ("cosine", "", "")),
         (["scheduler_arguments=step_size = 5"], ("custom", "torch.optim.lr_scheduler.StepLR", "step_size = 5")),
+        (
+            ["scheduler_arguments.gamma=0.5"],
+            ("custom", "torch.optim.lr_scheduler.StepLR", "step_size = 7, gamma = 0.5"),
+        ),
+        (["scheduler.target=a.Steps"], ("custom", "a.Steps", "")),
         (["scheduler=torch.optim.lr_scheduler.StepLR"], ("custom", "torch.optim.lr_scheduler.StepLR", "step_size = 7")),
     ],
 )

@@ -143,17 +143,41 @@ def test_weights_of_a_dataset_and_the_average(tmp_path: Path) -> None:
 
 
 def test_schedules_that_mean_something_else(tmp_path: Path) -> None:
-    """LinearLR rises from start_factor 1/3 to 1; diffusers' polynomial gets total_iters, which it does not take."""
-    for name in ("linear", "polynomial"):
+    """LinearLR rises from start_factor 1/3 to 1; StepLR and diffusers' polynomial get total_iters, which they do not
+    take, and CosineAnnealingLR no num_warmup_steps."""
+    for name in ("step", "polynomial"):
         found = imported(tmp_path, {"lr_scheduler": name})
         assert found.config.scheduler == "constant"
         assert "ai-toolkit" in reasons(found)["train.lr_scheduler"]
+    rising = imported(tmp_path, {"lr_scheduler": "linear", "steps": 300}).config
+    assert rising.scheduler_target == "torch.optim.lr_scheduler.LinearLR"
+    assert rising.scheduler_arguments == f"start_factor = {1 / 3}, end_factor = 1.0, total_iters = 300"
+    warmed = imported(tmp_path, {"lr_scheduler": "cosine", "lr_scheduler_params": {"num_warmup_steps": 50}})
+    assert (warmed.config.scheduler, warmed.config.warmup_steps) == ("cosine", 50)
+    assert "ends with an error for num_warmup_steps" in reasons(warmed)["train.lr_scheduler_params"]
     falling: dict[str, object] = {
         "lr_scheduler": "linear",
         "lr_scheduler_params": {"start_factor": 1.0, "end_factor": 0.1},
     }
     config = imported(tmp_path, falling).config
     assert (config.scheduler, config.min_learning_rate_factor) == ("linear", 0.1)
+
+
+@pytest.mark.parametrize("name", ["automagic", "automagic2", "automagic3", "AutomagicEXPERIMENT"])
+def test_automagic_becomes_prodigy_with_the_rate_1(tmp_path: Path, name: str) -> None:
+    """toolkit/optimizers/automagic*.py: lr, 1e-6 by default, is where they start; min_lr and max_lr bound it."""
+    params = {"min_lr": 1e-7, "max_lr": 1e-3, "lr_bump": 1e-6, "beta2": 0.99, "weight_decay": 0.01}
+    found = imported(tmp_path, {"optimizer": name, "lr": 1e-6, "optimizer_params": params})
+    optimizer = found.config.optimizer.model_dump()
+    assert (optimizer["name"], optimizer["weight_decay"], optimizer["betas"]) == ("prodigy", 0.01, (0.9, 0.99))
+    assert found.config.learning_rate == 1
+    assert "automagic starts there" in reasons(found)["train.lr"]
+    assert "prodigy has no such setting" in reasons(found)["train.optimizer_params"]
+
+
+def test_adagrad_is_that_of_torch(tmp_path: Path) -> None:
+    found = imported(tmp_path, {"optimizer": "adagrad", "optimizer_params": {"lr_decay": 0.1}}).config.optimizer
+    assert (found.class_path(), found.keywords()) == ("torch.optim:Adagrad", {"lr_decay": 0.1})
 
 
 def test_accumulation_of_the_older_kind_counts_batches_as_steps(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from modules.config import Interval, TrainConfig, dump, load_config, save_config
+from modules.config import ConfigError, Interval, TrainConfig, dump, load_config, save_config
 from modules.importers import ImportEntry, ImportResult, import_file
+from scripts.common import resolved_config
+from tests.importers.conftest import FILES
 
 
 def write_json(file: Path, data: object) -> Path:
@@ -278,3 +280,24 @@ def test_an_average_of_an_optimizer_that_averages_is_left_out(tmp_path: Path) ->
     found = import_file(write_json(tmp_path / "free.json", {**data, "base_model_name": "x/y", "concepts": []}))
     assert (found.config.optimizer.name, found.config.ema) == ("schedule_free_adamw", False)
     assert "averages the weights itself" in " ".join(e.why for e in found.report.not_imported)
+
+
+@pytest.mark.parametrize(
+    ("name", "trainer"),
+    [
+        ("training_script.yaml", "a PyTorch training script"),
+        ("ai_toolkit.yaml", "ai-toolkit"),
+        ("kohya.toml", "kohya's sd-scripts"),
+        ("simple_tuner.json", "SimpleTuner"),
+    ],
+)
+def test_a_foreign_file_given_as_a_config_is_named_with_the_way_to_import_it(name: str, trainer: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolved_config(str(FILES / name), [])
+    assert f"{name} has the settings of {trainer}; it is no Tandem config. Import it: python" in str(caught.value)
+
+
+def test_a_config_with_errors_is_not_taken_for_a_foreign_file(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("family: classifier\ntraining: {epochs: 3}\ndata: {batch_size: 2}\n")
+    with pytest.raises(ConfigError, match=r"training .* is not a known setting"):
+        resolved_config(str(tmp_path / "own.yaml"), [])

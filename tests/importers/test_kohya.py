@@ -438,10 +438,29 @@ def test_additional_parameters_of_the_gui_take_precedence(tmp_path: Path) -> Non
     assert "additional_parameters --log_prefix" in {entry.source for entry in found.report.not_imported}
     torch_schedule = '--lr_scheduler_type "CosineAnnealingLR" --lr_scheduler_args "T_max=30"'
     found = gui(tmp_path, additional_parameters=torch_schedule, lr_scheduler="cosine")
-    assert found.config.scheduler == "constant"
-    assert {"lr_scheduler", "additional_parameters --lr_scheduler_type"} <= {
-        e.source for e in found.report.not_imported
-    }
+    assert found.config.scheduler_target == "torch.optim.lr_scheduler.CosineAnnealingLR"
+    assert (found.config.scheduler_arguments, found.config.scheduler_interval) == ("T_max = 30", "step")
+    assert "lr_scheduler" in {e.source for e in found.report.not_imported}
+
+
+def test_other_classes_of_torch_and_of_packages_stay_those_classes(tmp_path: Path) -> None:
+    """library/train_util.py, get_optimizer: a name without a dot is of torch.optim."""
+    found = gui(tmp_path, optimizer="RAdam", optimizer_args="weight_decay=0.1 betas=0.9,0.95").config.optimizer
+    assert (found.class_path(), found.keywords()) == ("torch.optim:RAdam", {"weight_decay": 0.1, "betas": [0.9, 0.95]})
+    named = gui(tmp_path, optimizer="pytorch_optimizer.AdaBelief", optimizer_args="rectify=False").config.optimizer
+    assert (named.class_path(), named.keywords()) == ("pytorch_optimizer:AdaBelief", {"rectify": False})
+    assert gui(tmp_path, optimizer="AdamW", optimizer_args="beta2=0.95").config.optimizer.keywords()["betas"] == (
+        0.9,
+        0.95,
+    )
+
+
+def test_models_saved_after_steps_and_epochs_are_told(tmp_path: Path) -> None:
+    """train_network.py saves at both; Tandem has one interval."""
+    found = gui(tmp_path, save_every_n_epochs=2, save_every_n_steps=50)
+    assert str(found.config.save_every) == "2 epochs"
+    told = {entry.source: entry.why for entry in found.report.not_imported}
+    assert told["save_every_n_steps"].startswith("Tandem has one interval, and that of save_every_n_epochs is used")
 
 
 def test_a_lokr_of_any_rank_has_whole_factors(tmp_path: Path) -> None:

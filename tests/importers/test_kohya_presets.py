@@ -80,7 +80,7 @@ def expected(row: list[str]) -> dict[str, object]:
         "max_steps": None if count else steps or 1600, "batch_size": int(batch), "ema": False,
         "gradient_accumulation_steps": int(parts), "optimizer.name": OPTIMIZERS[optimizer],
         "warmup_fraction": 0.0 if "relative" in more else float(warmup) / 100,
-        "scheduler": schedule if schedule.startswith("cosine") and "torch" not in more else "constant",
+        "scheduler": "custom" if "torch" in more else schedule if schedule.startswith("cosine") else "constant",
         "gradient_checkpointing": "checkpointing" in more, "caption_dropout": float(dropout),
         "max_grad_norm": None if "unclipped" in more else 1.0,
         "offset_noise": 0.0 if is_flow or "multires" in more else float(offset),

@@ -35,6 +35,31 @@ def imported(folder: Path, preset: dict[str, object], **changed: object) -> Impo
     return import_file(folder / "preset.json")
 
 
+@pytest.mark.parametrize(
+    ("strengths", "loss", "told"),
+    [
+        ({"mse_strength": 0, "huber_strength": 1, "huber_delta": 0.3}, "huber", ""),
+        ({"mse_strength": 0, "huber_strength": 0.5}, "huber", "0.5 times as large"),
+        (
+            {"mse_strength": 0.5, "huber_strength": 0.5},
+            "huber",
+            "MSE part of the mixture is not supported; the loss th",
+        ),
+        ({"mse_strength": 2}, "mse", "2 times as large"),
+    ],
+)
+def test_a_loss_has_torchs_scale_times_its_strength(
+    tmp_path: Path, strengths: dict[str, float], loss: str, told: str
+) -> None:
+    """ModelSetupDiffusionLossMixin.py at 23df383: F.huber_loss(..., delta=huber_delta).mean() * huber_strength."""
+    found = imported(tmp_path, LORA, **strengths)
+    assert found.config.family_options.get("loss", "mse") == loss
+    assert found.config.family_options.get("huber_delta", 1.0) == strengths.get("huber_delta", 1.0)
+    reasons = [entry.why for entry in found.report.changed if "strength" in entry.source]
+    assert told in "".join(reasons)
+    assert bool(reasons) == bool(told)
+
+
 def stops(config: TrainConfig) -> dict[str, Interval]:
     return {part.part: part.stop_after for part in config.parts}
 

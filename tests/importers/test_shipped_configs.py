@@ -15,8 +15,8 @@ from typing import Any, Final
 import pytest
 
 from modules.config import dump
-from modules.config.schedules import learning_rate_factor
 from modules.importers import ImportResult, import_file
+from tests.importers.rates import rates
 
 Given = Mapping[str, Any]
 HELD: Final = {"base_model": None}  # it is to be set first, and the report says why
@@ -156,7 +156,7 @@ SCHEDULES: Final = (
     ("constant_with_warmup", 250, 1500, (0, 1, 1, 1, 1)), ("constant_with_warmup", 1000, 6000, (0, 1, 1, 1, 1)),
     ("constant_with_warmup", 1000, 8000, (0, 1, 1, 1, 1)), ("constant_with_warmup", 250, 20_000, (0, 1, 1, 1, 1)),
     ("constant_with_warmup", 50, 1250, (0, 1, 1, 1, 1)), ("constant_with_warmup", 0, 1, (1, 1, 1, 1, 1)),
-    ("cosine", 400_000, 100, (1, 1, 1, 1, 1)),
+    ("cosine", 400_000, 100, (1, 1, 1, 1, 1)), ("cosine", 50, 100, (1, 0.5, 0.01, 0.5, 1)),
 )  # fmt: skip
 
 AI_TOOLKIT: Final[dict[str, Given]] = {
@@ -367,7 +367,8 @@ def test_schedules_of_simple_tuner(
     given = {"lr_scheduler": scheduler, "lr_warmup_steps": warmup, "max_train_steps": steps}
     (tmp_path / "config.json").write_text(json.dumps(merged(SIMPLE_TUNER, given)), encoding="utf-8")
     config = import_file(tmp_path / "config.json").config
-    quarters = [learning_rate_factor(steps * n // 4, steps, config) for n in range(5)]
+    found = rates(config, steps + 1)
+    quarters = [found[steps * n // 4] / config.learning_rate for n in range(5)]
     assert quarters == pytest.approx(factors, abs=0.1)  # the warm-up there starts at 0, here one step later
 
 

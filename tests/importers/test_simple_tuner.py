@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from modules.config import Interval
-from modules.config.schedules import learning_rate_factor
 from modules.importers import ImportResult, import_file
+from tests.importers.rates import rates
 
 LORA: dict[str, object] = {
     "--model_type": "lora", "--model_family": "sdxl", "--optimizer": "adamw_bf16", "--data_backend_config": "data.json",
@@ -165,7 +165,7 @@ def test_rates_are_those_of_its_schedules(tmp_path: Path, given: dict[str, Any],
     """At the quarters of 100 steps."""
     shared = {"learning_rate": 4e-5, "lr_end": 4e-7, "max_train_steps": 100}
     config = imported(tmp_path, **{**shared, **given}).config
-    ours = [learning_rate_factor(step, 100, config) for step in range(0, 101, 25)]
+    ours = [rate / config.learning_rate for rate in rates(config, 101)[::25]]
     assert ours == pytest.approx(factors, abs=0.02)  # the warm-up there starts at 0, here one step later
 
 
@@ -173,17 +173,11 @@ def test_a_cosine_that_does_not_end_with_the_run_is_told(tmp_path: Path) -> None
     """Its lr_warmup_steps is half of the wave's length, whatever the run's, and no warm-up."""
     shared: dict[str, Any] = {"lr_scheduler": "cosine", "learning_rate": 4e-5, "max_train_steps": 200}
     found = imported(tmp_path, **shared, lr_warmup_steps=50)
-    assert (found.config.scheduler, found.config.scheduler_cycles, found.config.warmup_steps) == (
-        "cosine_with_restarts", 4, 0,
-    )  # fmt: skip
-    assert "rises again" in reasons(found)["--lr_warmup_steps"]
+    assert (found.config.scheduler_arguments, found.config.warmup_steps) == ("T_max = 50, eta_min = 4e-07", 0)
+    assert any("rises again" in why for why in reasons(found).values())
     found = imported(tmp_path, **shared)  # 1000 there without the setting
-    end = cosine_there(200, 1000, 0.01)
-    assert found.config.scheduler == "cosine"
-    assert found.config.min_learning_rate_factor == pytest.approx(end)
-    assert "1,000 steps" in reasons(found)["--lr_scheduler"]
-    found = imported(tmp_path, **{**shared, "max_train_steps": 0, "num_train_epochs": 3})
-    assert "over the whole run" in reasons(found)["--lr_scheduler"]
+    assert found.config.scheduler_arguments == "T_max = 1000, eta_min = 4e-07"
+    assert any("1,000 steps" in why for why in reasons(found).values())
 
 
 def test_a_sine_is_not_imported(tmp_path: Path) -> None:

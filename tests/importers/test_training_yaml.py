@@ -9,6 +9,7 @@ import pytest
 
 from modules.config import ConfigError, Interval
 from modules.importers import ImportResult, import_file
+from modules.training.optim.own_schedule import check_scheduler
 from tests.importers.conftest import FILES
 
 
@@ -99,7 +100,7 @@ n_gpu: 2
     assert config.validate_every == Interval(1, "epochs")
     assert config.max_grad_norm is None  # such scripts do not clip unless they say so
     assert any("one validation more than early_stop" in entry.why for entry in found.report.changed)
-    assert reasons(found)["lr_scheduler.type (line 5)"].startswith("Tandem has constant, linear, cosine")
+    assert (config.scheduler_target, config.scheduler_interval) == ("torch.optim.lr_scheduler.StepLR", "epoch")
 
 
 def test_of_two_names_the_first_counts(tmp_path: Path) -> None:
@@ -220,5 +221,59 @@ def test_another_class_of_torch_is_that_class_with_its_arguments(tmp_path: Path)
     optimizer = found.config.optimizer
     assert (optimizer.class_path(), optimizer.keywords()) == ("torch.optim:Adagrad", {"lr_decay": 0.01})
     assert found.config.learning_rate == 0.1
-    scheduler = imported(tmp_path, "data: {batch_size: 2}\ntraining: {scheduler: torch.optim.lr_scheduler.StepLR}")
-    assert "count optimizer steps, not epochs" in reasons(scheduler)["training.scheduler (line 2)"]
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("{type: StepLR, kwargs: {step_size: 30, gamma: 0.5}}", ("StepLR", "step_size = 30, gamma = 0.5", "epoch")),
+        ("{name: step, step_size: 30}", ("StepLR", "step_size = 30", "epoch")),
+        ("{type: !pyobject torch.optim.lr_scheduler.MultiStepLR, args: [], kwargs: {milestones: [3, 5]}}",
+         ("MultiStepLR", "milestones = [3, 5]", "epoch")),
+        ("{name: CosineAnnealingLR, T_max: 50, eta_min: 0.001}",
+         ("CosineAnnealingLR", "T_max = 50, eta_min = 0.001", "epoch")),
+        ("{type: CosineAnnealingWarmRestarts, args: {T_0: 10, T_mult: 2}, interval: step}",
+         ("CosineAnnealingWarmRestarts", "T_0 = 10, T_mult = 2", "step")),
+        ("{type: OneCycleLR, max_lr: 0.1, total_steps: 900}",
+         ("OneCycleLR", "max_lr = 0.1, total_steps = 900", "step")),
+        ("LinearLR", ("LinearLR", "", "epoch")),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("place", ["scheduler: ", "training:\n  lr_scheduler: "])
+def test_a_scheduler_of_torch_is_that_class_with_its_arguments(
+    tmp_path: Path, written: str, expected: tuple[str, str, str], place: str
+) -> None:
+    training = "" if "training" in place else "training: {epochs: 3}\n"
+    found = imported(tmp_path, f"{training}{place}{written}\noptimizer: {{type: SGD, lr: 0.1}}\n")
+    name, *others = expected
+    assert [found.config.scheduler_arguments, found.config.scheduler_interval] == others
+    assert found.config.scheduler_target == f"torch.optim.lr_scheduler.{name}"
+    assert not reasons(found)
+    check_scheduler(found.config, None, None)
+
+
+def test_a_scheduler_that_needs_a_metric_is_told_as_such(tmp_path: Path) -> None:
+    text = "training: {epochs: 3}\nscheduler: {type: ReduceLROnPlateau, patience: 5, factor: 0.1}\n"
+    assert list(reasons(imported(tmp_path, text)).values()) == [
+        "it needs a metric, and Tandem's schedules depend on the step only, so that a resumed run goes on exactly; "
+        "choose another, and set early_stopping_patience"
+    ]
+
+
+def test_groups_of_loaders_and_mixed_precision_are_taken(tmp_path: Path) -> None:
+    text = """
+data:
+  train: {path: images, loader: {batch_size: 32, num_workers: 2, pin_memory: true, shuffle: true, drop_last: true}}
+  val: {path: images, loader: {batch_size: 64, num_workers: 1, shuffle: false, drop_last: false}}
+training: {epochs: 9, enable_gradient_checkpointing: true, save_best: true, save_last: true, torch_compile: true}
+ema: {enabled: true, decay: 0.99}
+distributed: {backend: gloo, mixed_precision: {enabled: true, dtype: bfloat16}}
+"""
+    (tmp_path / "images").mkdir()
+    found = imported(tmp_path, text)
+    config = found.config
+    assert (config.batch_size, config.loader_workers, config.pin_memory, config.drop_last) == (32, 2, True, True)
+    assert (config.validation_batch_size, config.validation_workers) == (64, 1)
+    assert (config.gradient_checkpointing, config.compile, config.precision) == (True, True, "bf16")
+    assert (config.ema, config.ema_decay, config.distributed_backend) == (True, 0.99, "gloo")
+    assert not reasons(found)

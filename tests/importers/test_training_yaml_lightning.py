@@ -72,7 +72,8 @@ def test_lightning(tmp_path: Path) -> None:
     assert config.family_options["network"] == "cifar_resnet32"
     assert [concept.path for concept in config.concepts] == [str(tmp_path / "images")]
     assert (config.batch_size, config.loader_workers, config.validation_split) == (64, 8, 0.1)
-    assert (config.learning_rate, config.scheduler) == (0.2, "cosine")
+    assert (config.learning_rate, config.scheduler_target.rpartition(".")[2]) == (0.2, "CosineAnnealingLR")
+    assert (config.scheduler_arguments, config.scheduler_interval) == ("T_max = 90", "epoch")
     optimizer = config.optimizer.model_dump()
     assert (optimizer["name"], optimizer["momentum"], optimizer["weight_decay"]) == ("sgd", 0.9, 0.05)
     why = {item.source.partition(" ")[0]: item.why for item in found.report.not_imported}
@@ -84,7 +85,6 @@ def test_lightning(tmp_path: Path) -> None:
         "model.class_path",
         "model.init_args.lr",  # that of the optimizer counts
         "data.class_path",
-        "lr_scheduler.init_args.T_max",
         "trainer.callbacks.1.init_args.monitor",
         "trainer.callbacks.1.init_args.save_top_k",
         "trainer.callbacks.2",
@@ -94,7 +94,8 @@ def test_lightning(tmp_path: Path) -> None:
 def test_hydra(tmp_path: Path) -> None:
     config = imported(tmp_path, HYDRA).config
     assert (config.optimizer.name, config.optimizer.model_dump()["weight_decay"]) == ("adam", 0.1)
-    assert (config.learning_rate, config.scheduler, config.world_size) == (0.002, "linear", 1)
+    assert (config.learning_rate, config.scheduler_target.rpartition(".")[2]) == (0.002, "LinearLR")
+    assert config.world_size == 1
     assert (config.early_stopping_metric, config.early_stopping_patience) == ("loss", 100)
 
 

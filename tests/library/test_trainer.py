@@ -344,14 +344,24 @@ def test_a_scheduler_of_ones_own_is_stepped_as_in_torch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "fault"),
+    ("given", "fault"),
     [
-        (lambda parameters, learning_rate: None, "returned None"),
-        (lambda parameters, learning_rate: torch.optim.SGD([torch.zeros(1)], learning_rate), "of other weights"),
-        (lambda parameters: None, "Define it as build_optimizer"),
+        ({"optimizer": lambda parameters, learning_rate: None}, "optimizer returned None"),
+        (
+            {"optimizer": lambda parameters, learning_rate: torch.optim.SGD([torch.zeros(1)], learning_rate)},
+            "optimizer returned an optimizer of other weights",
+        ),
+        ({"optimizer": lambda parameters: None}, "Define it as optimizer(parameters, learning_rate)."),
+        ({"optimizer": lambda parameters, learning_rate: 1 / 0}, "optimizer failed: test_trainer.py, line"),
+        ({"scheduler": lambda optimizer: None}, "scheduler returned None"),
+        ({"scheduler": lambda: None}, "Define it as scheduler(optimizer)."),
+        ({"optimizer": "Adagrad"}, "did you mean torch.optim.Adagrad?"),
     ],
 )
-def test_an_optimizer_that_is_none_is_refused(tmp_path: Path, optimizer: object, fault: str) -> None:
+def test_what_builds_no_optimizer_or_scheduler_is_refused_by_the_name_that_the_user_wrote(
+    tmp_path: Path, given: dict[str, Any], fault: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
-        trainer(tmp_path, make_model(), optimizer=optimizer).fit()
+        trainer(tmp_path, make_model(), **given).fit()
     assert fault in str(caught.value)
+    assert "build_" not in str(caught.value)

@@ -11,7 +11,7 @@ from modules.config.errors import ConfigError
 from modules.config.explain import format_value
 from modules.config.io.text_formats import Data
 from modules.config.sections.optimizer import SCHEDULER, is_another_scheduler
-from modules.config.sections.optimizers import AdamW, by_name
+from modules.config.sections.optimizers import AdamW, with_name
 from modules.files import printable
 
 INCLUDE, DEFAULTS = "include", "defaults"
@@ -129,9 +129,7 @@ def _merged(below: Data, above: Mapping[str, object]) -> Data:
     if is_another_scheduler(below, above):
         found = {name: value for name, value in below.items() if name not in SCHEDULER}
     for name, given in above.items():
-        value = by_name(given) if name == "optimizer" and isinstance(given, str) else given
-        if name == "optimizer" and isinstance(value, dict) and "target" in value:
-            value = {"name": "custom", **value}
+        value = with_name(given) if name == "optimizer" else given
         former = found.get(name)
         is_same = isinstance(value, dict) and isinstance(former, dict) and _is_same_kind(former, value)
         found[name] = _merged(former, value) if is_same else value  # type: ignore[arg-type]

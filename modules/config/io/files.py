@@ -74,10 +74,22 @@ def config_files(path: str | Path) -> list[Path]:
 
 def _read_one(path: Path, warn: Callable[[str], object]) -> Data:
     shown, data = files.printable(path), parse(path, read_text(path))
-    migrated = migrate(data, shown)
+    migrated = _with_own_file(migrate(data, shown), path.parent)
     for sentence in ambiguous_settings(data, shown):
         warn(sentence)
     return migrated
+
+
+def _with_own_file(data: Data, folder: Path) -> Data:
+    """`data` with the path of a family's file beside the config, if the current folder has no such file."""
+    family = data.get("family")
+    if (
+        not (isinstance(family, str) and family.endswith(".py") and family[0] not in "/\\~")
+        or Path(family).is_absolute()
+    ):
+        return data
+    beside = str(folder / family)
+    return {**data, "family": beside} if os.path.isfile(beside) and not os.path.isfile(family) else data
 
 
 def parse(path: str | Path, text: str) -> Data:

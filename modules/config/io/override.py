@@ -9,13 +9,16 @@ from modules.config.errors import ConfigError
 from modules.config.explain import allowed, format_names, format_value
 from modules.config.io.files import dump
 from modules.config.io.text_formats import Data, read_yaml
+from modules.config.keywords import keywords_text, parse_keywords
 from modules.config.names import known_names, nearest_path, optimizers_with
 from modules.config.options import Option, find_option
 from modules.config.sections.optimizer import SCHEDULER, is_another_scheduler, with_scheduler_settings
-from modules.config.sections.optimizers import by_name
+from modules.config.sections.optimizers import in_full, with_name
 from modules.config.train_config import TrainConfig
 
 FREE_GROUP = "family_options"
+_ARGUMENTS = ("optimizer.arguments", "scheduler_arguments")  # texts that stand for a group
+_OPTIMIZER = ("optimizer", "optimizer.name", "optimizer.target")  # what chooses one, in the order of application
 
 
 def override(data: Mapping[str, object], assignments: Iterable[str]) -> Data:
@@ -25,13 +28,15 @@ def override(data: Mapping[str, object], assignments: Iterable[str]) -> Data:
     order of the assignments does not matter.
     """
     result: Data = {**dump(TrainConfig()), **with_scheduler_settings(deepcopy(dict(data)))}
-    if isinstance(result["optimizer"], str):
-        result["optimizer"] = by_name(result["optimizer"])
+    result["optimizer"] = in_full(result["optimizer"])
     pairs = [_split(assignment) for assignment in assignments]
+    if [path for path, _ in pairs if path in _OPTIMIZER] == ["optimizer.target"]:
+        pairs.insert(0, ("optimizer", "custom"))
     scheduler = {path: text for path, text in pairs if path in SCHEDULER}
     if is_another_scheduler(result, scheduler):
-        result |= {**dict.fromkeys(SCHEDULER, ""), "scheduler": with_scheduler_settings(scheduler)["scheduler"]}
-    for path, text in sorted(pairs, key=lambda pair: not _chooses_optimizer(pair[0])):
+        result |= {name: value for name, value in dump(TrainConfig()).items() if name in SCHEDULER}
+        result["scheduler"] = with_scheduler_settings(scheduler)["scheduler"]
+    for path, text in sorted(pairs, key=lambda pair: (*_OPTIMIZER, pair[0]).index(pair[0])):
         _assign(result, path, text)
     return result
 
@@ -41,18 +46,23 @@ def _split(assignment: str) -> tuple[str, str]:
     path = path.strip().removeprefix("--")
     if not equals or not path:
         raise ConfigError(f"{assignment!r} is not an assignment; write name=value, such as learning_rate=1e-4.")
-    return path, text.strip()
-
-
-def _chooses_optimizer(path: str) -> bool:
-    return path in ("optimizer", "optimizer.name")
+    group, _, name = path.partition(".")
+    is_in_group = group == "scheduler" and f"scheduler_{name}" in SCHEDULER
+    return f"scheduler_{name}" if is_in_group else path, text.strip()
 
 
 def _assign(data: Data, path: str, text: str) -> None:
-    if _chooses_optimizer(path):
+    if path in _OPTIMIZER[:2]:
         data["optimizer"] = _optimizer(data["optimizer"], text)
         return
+    group, _, name = path.rpartition(".")
+    if group in _ARGUMENTS:
+        _assign_argument(data, group, name, text)
+        return
     option = _known_option(data, path)
+    current = data["optimizer"]
+    if path == "optimizer.target" and isinstance(current, dict) and current.get("target") != text:
+        data["optimizer"] = {"name": current.get("name")}  # without the arguments of the former class
     *parents, last = path.split(".")
     container: object = data
     for depth, part in enumerate(parents):
@@ -66,11 +76,26 @@ def _assign(data: Data, path: str, text: str) -> None:
         raise ConfigError(f"{path} cannot be set: {'.'.join(parents)} is {format_value(container)}.")
 
 
+def _assign_argument(data: Data, path: str, name: str, text: str) -> None:
+    """Set one argument of a class."""
+    _known_option(data, path)
+    group = data["optimizer"] if path.startswith("optimizer.") else data
+    key = path.rpartition(".")[2]
+    if not isinstance(group, dict):
+        raise ConfigError(f"{path} cannot be set: its group is {format_value(group)}.")
+    given = group.get(key) or ""
+    try:
+        arguments = given if isinstance(given, dict) else parse_keywords(str(given))
+    except ValueError as error:
+        raise ConfigError(f"{path} is {given!r}, {error}.") from None
+    group[key] = keywords_text({**arguments, name: _parse(path, text) if text else None})
+
+
 def _optimizer(current: object, text: str) -> object:
     if text.startswith("{"):
-        return _parse("optimizer", text)
-    chosen = by_name(text)
-    same = isinstance(current, dict) and chosen.items() <= current.items()
+        return in_full(_parse("optimizer", text))
+    chosen = with_name(text)
+    same = isinstance(current, dict) and isinstance(chosen, dict) and chosen.items() <= current.items()
     return current if same else chosen
 
 

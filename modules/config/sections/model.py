@@ -18,7 +18,8 @@ class ModelSettings(Section):
         "pixel_diffusion",
         title="Model family",
         help="The kind of model to train. Give a built-in name such as pixel_diffusion, or the path of your own "
-        "Python file (ending in .py); Tandem asks once before it runs such a file.",
+        "Python file (ending in .py), in the folder in which you start Tandem or else beside the config; Tandem asks "
+        "once before it runs such a file.",
         min_length=1,
         resume="checked",
     )

@@ -10,11 +10,12 @@ from pydantic import field_validator, model_validator
 from modules.config.keywords import keywords_text, parse_keywords
 from modules.config.patterns import parse_number_patterns
 from modules.config.section import Section, setting
-from modules.config.sections.optimizers import CLASS_NAME, OPTIMIZERS, AdamW, AnyOptimizer, by_name
+from modules.config.sections.optimizers import CLASS_NAME, OPTIMIZERS, AdamW, AnyOptimizer, in_full
 
 MAX_FACTOR: Final = 10_000.0
-SCHEDULER: Final = ("scheduler", "scheduler_target", "scheduler_arguments")  # settings of one that go together
-_SCHEDULER_KEYS: Final = {"name", "target", "arguments"}
+# The settings of a scheduler, which go together.
+SCHEDULER: Final = ("scheduler", "scheduler_target", "scheduler_arguments", "scheduler_interval")
+_SCHEDULER_KEYS: Final = {"name", "target", "arguments", "interval"}
 _STEP_LR: Final = "torch.optim.lr_scheduler.StepLR"
 _FACTOR_KEYS: Final = {"pattern", "factor"}
 
@@ -57,9 +58,8 @@ class OptimizerSettings(Section):
         "",
         title="Scheduler class",
         help="A scheduler of torch.optim.lr_scheduler or pytorch_optimizer, such as torch.optim.lr_scheduler.StepLR. "
-        "It counts optimizer steps, not epochs, and begins after the warm-up. One of another installed package runs "
-        "after you have allowed its code. Empty: what build_scheduler of the family's own file returns, or the "
-        "scheduler that a program gives to Trainer.",
+        "It begins after the warm-up. One of another installed package runs after you have allowed its code. Empty: "
+        "what build_scheduler of the family's own file returns, or the scheduler that a program gives to Trainer.",
         advanced=True,
         depends_on="scheduler=custom",
         resume="warn",
@@ -67,8 +67,17 @@ class OptimizerSettings(Section):
     scheduler_arguments: str = setting(
         "",
         title="Arguments of the scheduler",
-        help="NAME = VALUE, separated by commas, such as step_size = 1000, gamma = 0.5; numbers of steps are optimizer "
-        "steps. Empty: the defaults of the class.",
+        help="NAME = VALUE, separated by commas, such as step_size = 1000, gamma = 0.5. What it counts, "
+        "scheduler_interval says. Empty: the defaults of the class.",
+        advanced=True,
+        depends_on="scheduler=custom",
+        resume="warn",
+    )
+    scheduler_interval: Literal["step", "epoch"] = setting(
+        "step",
+        title="Scheduler interval",
+        help="Whether a scheduler class takes its steps after each optimizer step, or after each epoch, as training "
+        "scripts for StepLR often do.",
         advanced=True,
         depends_on="scheduler=custom",
         resume="warn",
@@ -148,7 +157,7 @@ class OptimizerSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _scheduler_in_short(cls, data: Any) -> Any:
-        """Accept `scheduler: torch.optim.lr_scheduler.StepLR` and {name, target, arguments}."""
+        """Accept `scheduler: torch.optim.lr_scheduler.StepLR` and {name, target, arguments, interval}."""
         return with_scheduler_settings(data) if isinstance(data, Mapping) else data
 
     @field_validator("scheduler_arguments", mode="before")
@@ -168,24 +177,20 @@ class OptimizerSettings(Section):
     @field_validator("optimizer", mode="before")
     @classmethod
     def _short_form(cls, value: object) -> object:
-        """Accept `optimizer: lion` and `optimizer: torch.optim.Adagrad`; settings without a name belong to the default
-        optimizer."""
-        if isinstance(value, str):
-            return by_name(value)
-        if isinstance(value, dict) and "name" not in value:
-            return {"name": AdamW().name, **value}
-        return value
+        """Accept `optimizer: lion` and `optimizer: torch.optim.Adagrad`; settings without name and target belong to
+        the default optimizer."""
+        return in_full(value)
 
 
 def with_scheduler_settings(data: Mapping[str, Any]) -> dict[str, Any]:
-    """`data` with each setting of a scheduler by itself, which may be given as {name, target, arguments} or as the name
-    of a class. A class or arguments alone mean a custom one."""
+    """`data` with each setting of a scheduler by itself, which may be given as {name, target, arguments,
+    interval} or as the name of a class. A class or arguments alone mean a custom one."""
     given = data.get("scheduler")
     if given is None and (data.get("scheduler_target") or data.get("scheduler_arguments")):
         return {**data, "scheduler": "custom"}
     if isinstance(given, Mapping) and given.keys() <= _SCHEDULER_KEYS:
         named = given.get("name", "custom" if given.get("target") else "constant")
-        inner = {f"scheduler_{name}": given[name] for name in ("target", "arguments") if name in given}
+        inner = {f"scheduler_{name}": given[name] for name in _SCHEDULER_KEYS - {"name"} if name in given}
         return {**data, "scheduler": named, **inner}
     if isinstance(given, str) and "." in given:
         return {**data, "scheduler": "custom", "scheduler_target": given}

@@ -399,9 +399,18 @@ class Custom(Optimizer):
         return self
 
 
-def by_name(name: object) -> dict[str, object]:
-    """The settings that an optimizer's name stands for; a name with dots is that of a class."""
-    return {"name": "custom", "target": name} if isinstance(name, str) and "." in name else {"name": name}
+def with_name(value: object) -> object:
+    """The settings of an optimizer that may be given by its name alone; a name with dots is that of a class, and a
+    class without a name means a custom one."""
+    if isinstance(value, str):
+        return {"name": "custom", "target": value} if "." in value else {"name": value}
+    return {"name": "custom", **value} if isinstance(value, dict) and "target" in value else value
+
+
+def in_full(value: object) -> object:
+    """As `with_name`; without name and target they are those of the default optimizer."""
+    named = with_name(value)
+    return {"name": AdamW().name, **named} if isinstance(named, dict) else named
 
 
 def _name(value: object) -> object:

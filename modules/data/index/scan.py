@@ -23,6 +23,8 @@ from modules.data.index.problems import Problem
 from modules.files import FileFault, open_regular, whole_path
 from modules.files.images import SIGNATURE_BYTES, has_image_signature
 
+_CIFAR: Final = re.compile(r"cifar-100?-(python|binary)\.tar\.gz")
+_CIFAR_PAGE: Final = "https://www.cs.toronto.edu/~kriz/cifar.html"
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # if several name an image, the last one wins
 LIST_NAMES: Final = frozenset(
     {"metadata.json", "metadata.tsv", *(f"captions{each}" for each in (".csv", ".json", ".jsonl", ".tsv", ".txt"))}
@@ -103,6 +105,20 @@ def concept_root(concept: Concept) -> str:
     return str(whole_path(os.path.expanduser(concept.path)))
 
 
+def missing(concept: Concept) -> DataError:
+    """That the concept's folder, or the archive in its place, is not there."""
+    root, name = concept_root(concept), os.path.basename(concept.path)
+    place = f" ({root})" if root != concept.path else ""
+    if _CIFAR.fullmatch(name):
+        return DataError(
+            f"concepts: the archive {concept.path!r} does not exist{place}.",
+            f"Download {name} from {_CIFAR_PAGE} and put it there.",
+        )
+    return DataError(
+        f"concepts: the folder {concept.path!r} does not exist{place}.", "Correct the path or switch this concept off."
+    )
+
+
 def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:
     """List the images below the concept's folder; hidden files and folders are ignored, links are followed once.
 
@@ -117,11 +133,7 @@ def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:
     except NotADirectoryError as error:
         raise DataError(f"concepts: {concept.path!r} is a file; give the folder that contains the images.") from error
     except FileNotFoundError as error:
-        place = f" ({scan.root})" if scan.root != concept.path else ""
-        raise DataError(
-            f"concepts: the folder {concept.path!r} does not exist{place}.",
-            "Correct the path or switch this concept off.",
-        ) from error
+        raise missing(concept) from error
     except OSError as error:
         raise DataError(f"concepts: the folder {scan.root!r} cannot be opened: {error.strerror}.") from error
     visited = set()

@@ -149,12 +149,22 @@ class Watchdog:
         failure = Failure.from_exception(error, rank=self._own.rank, traceback=traceback.format_exc(), training=True)
         if failure.is_secondary or isinstance(error, GroupError):  # which the loss of another rank may have caused
             self._connection_broken = True
-            give_up = time.monotonic() + FIND_CAUSE_WITHIN_S
-            while self._failure is None and time.monotonic() < give_up:
-                time.sleep(0.05)
+            self._wait_for_cause(is_group=isinstance(error, GroupError))
         if not failure.is_secondary and self._failure is None:
             with suppress(StoreClosed, StoreTimeout):
                 self._publish(failure)
+
+    def _wait_for_cause(self, *, is_group: bool) -> None:
+        """Until another rank's failure is known; not if all fail to form the `group`, since none of them is lost."""
+        give_up = time.monotonic() + FIND_CAUSE_WITHIN_S
+        trying = [member.rank for member in self._everyone]
+        while trying and self._failure is None and time.monotonic() < give_up:
+            if is_group:
+                with suppress(StoreClosed, StoreTimeout):
+                    self._exchange.set(f"no group/{self._own.rank}")
+                    while trying and self._exchange.has(f"no group/{trying[-1]}"):
+                        trying.pop()
+            time.sleep(0.05)
 
     # In the watchdog's own thread
 

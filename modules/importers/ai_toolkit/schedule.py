@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
+from modules.config.keywords import keywords_text
 from modules.importers import common
 from modules.importers.optimizers import optimizer_assignments
 from modules.importers.readers import boolean, integer, number
@@ -15,9 +17,8 @@ from modules.importers.rules import Assignment, CombinedRule, Rule, UnsupportedV
 ACCUMULATION: Final[Mapping[str, object]] = {"train.gradient_accumulation": 1, "train.gradient_accumulation_steps": 1}
 _PARAMS: Final = "train.lr_scheduler_params"
 _BATCHES: Final = "its steps count batches, Tandem's optimizer steps"
-_LINEAR: Final = (
-    "ai-toolkit's linear schedule rises from start_factor, 1/3, to end_factor, 1; Tandem's falls: set scheduler"
-)
+_WARMUP: Final = "ai-toolkit itself ends with an error for num_warmup_steps of this schedule; here it begins after them"
+_AUTOMAGIC: Final = "automagic starts there and adapts the rate of each weight; prodigy finds it, at 1"
 _NO_SCHEDULE: Final = "ai-toolkit itself ends with an error for this schedule; set scheduler"
 _EPS: Final = 1e-6  # toolkit/optimizer.py; those of torch have 1e-8
 _RENAMED: Final[Mapping[str, str]] = {"adam8": "adam8bit", "adamw8": "adamw8bit"}
@@ -60,6 +61,8 @@ def _interval(key: str, target: str, default: int, why: str = "") -> CombinedRul
 
 def _rate(values: Values) -> list[Assignment]:
     rate = number(values["train.lr"])
+    if str(values["train.optimizer"]).lower().startswith("automagic"):
+        return [Assignment("learning_rate", 1.0, _AUTOMAGIC)]
     if str(values["train.optimizer"]).lower().startswith(("prodigy", "dadaptation")) and rate < 0.1:
         return [Assignment("learning_rate", 1.0, "ai-toolkit uses 1 for this optimizer if it is below 0.1")]
     return [Assignment("learning_rate", rate)]
@@ -72,18 +75,28 @@ def _schedule(values: Values) -> list[Assignment]:
     found = [Assignment("scheduler", common.SCHEDULES.get(name, name), keys=("train.lr_scheduler",))]
     if name == "linear":
         start, floor = rest.pop("start_factor", 1 / 3), number(rest.pop("end_factor", 1.0))
-        if number(start) != 1 or floor >= 1:
-            raise UnsupportedValueError(_LINEAR)
-        found.append(Assignment("min_learning_rate_factor", floor, keys=(_PARAMS,)))
+        if number(start) == 1 and floor < 1:
+            found.append(Assignment("min_learning_rate_factor", floor, keys=(_PARAMS,)))
+        else:  # by default it rises from 1/3 to 1
+            total = _steps(integer(values["train.steps"]), values)
+            arguments = {"start_factor": number(start), "end_factor": floor, "total_iters": total}
+            found = [
+                Assignment("scheduler", "custom", keys=("train.lr_scheduler",), quiet=True),
+                Assignment("scheduler_target", "torch.optim.lr_scheduler.LinearLR", keys=("train.lr_scheduler",)),
+                Assignment(
+                    "scheduler_arguments", keywords_text(arguments), _changed(values), ("train.lr_scheduler", _PARAMS)
+                ),
+            ]
     elif name == "cosine_with_restarts":
         period = rest.pop("T_0", None)
         why = "" if period in (None, values["train.steps"]) else "ai-toolkit replaces T_0 by steps: it never restarts"
         found.append(Assignment("scheduler_cycles", 1, why, (_PARAMS,)))
     elif name not in ("constant", "constant_with_warmup", "cosine"):
-        raise UnsupportedValueError(common.NO_SCHEDULE if name == "step" else _NO_SCHEDULE)
-    if name in ("cosine", "constant_with_warmup"):
-        warmup = rest.pop("num_warmup_steps", 1000 if name == "constant_with_warmup" else 0)
-        found.append(_warmup(number(warmup), values))
+        raise UnsupportedValueError(_NO_SCHEDULE)
+    if name == "constant_with_warmup":
+        found.append(_warmup(number(rest.pop("num_warmup_steps", 1000)), values))
+    elif "num_warmup_steps" in rest:  # which torch's classes do not take
+        found.append(replace(_warmup(number(rest.pop("num_warmup_steps")), values), why=_WARMUP))
     if name.startswith("cosine") and "eta_min" in rest:
         factor = min(number(rest.pop("eta_min")) / max(number(values["train.lr"]), 1e-12), 1.0)
         found.append(Assignment("min_learning_rate_factor", factor, keys=(_PARAMS,)))
@@ -117,12 +130,13 @@ SCHEDULE_RULES: tuple[Rule | CombinedRule, ...] = (
         "ai-toolkit counts steps only; with gradient_accumulation_steps each batch is one",
     ),
     CombinedRule(
-        {"train.lr": 1e-6}, "learning_rate", _rate, "at least 0.1 for prodigy, else 1", {"train.optimizer": "adamw"}
+        {"train.lr": 1e-6}, "learning_rate", _rate, "at least 0.1 for prodigy, else 1; 1 in place of automagic's",
+        {"train.optimizer": "adamw"},
     ),
     CombinedRule({"train.optimizer": "adamw", "train.optimizer_params": {}}, "optimizer", _optimizer),
     CombinedRule(
         {"train.lr_scheduler": "constant", _PARAMS: {}}, "scheduler, warmup_steps, scheduler_cycles, "
-        "min_learning_rate_factor", _schedule, "linear rises there, and is imported only if it falls",
+        "min_learning_rate_factor", _schedule, "linear rises there by default, as torch's LinearLR",
         {"train.lr": 1e-6, "train.steps": 1000, **ACCUMULATION},
     ),
     _interval("save.save_every", "save_every", 1000, "ai-toolkit resumes from what it saves, Tandem from backups"),

@@ -78,6 +78,26 @@ def _base_weights(values: Values) -> str | None:
 
 
 _SCHEDULES = choice({"constant": "constant", "linear": "linear", "cosine": "cosine"}, "set scheduler")
+_LOWEST_RATE = 1e-6  # of cosine; train.py
+
+
+def _schedule(values: Values) -> list[Assignment]:
+    """train.py: a schedule takes the steps of all epochs, which begin after the warm-up."""
+    name = _SCHEDULES(values["lr_scheduler"])
+    warmup = integer(values["warmup_steps"])
+    differs = {
+        f"{warmup} steps (warmup_steps) later": warmup > 0,
+        "with the epochs, whatever max_steps": values["max_steps"] is not None,
+    }
+    ends = " or ".join(text for text, is_so in differs.items() if is_so and name != "constant")
+    why = f"it ends {ends} there, and with the run here" if ends else ""
+    found = [Assignment("warmup_steps", warmup, keys=("warmup_steps",))]
+    found.append(Assignment("scheduler", name, why, ("lr_scheduler",)))
+    if name == "cosine" and (rate := optional_number(values["optimizer.lr"])):
+        found.append(Assignment("min_learning_rate_factor", min(_LOWEST_RATE / rate, 1.0), keys=("lr_scheduler",)))
+    return found
+
+
 _PIPELINE = "Tandem has no pipeline parallelism: training_mode fully_sharded shards the model"
 TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     Rule("adapter.dropout", "lora_dropout", 0.0, number, optional=True),
@@ -92,8 +112,10 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     Rule("caching_batch_size", "cache_batch_size", 1, integer, optional=True),
     Rule("gradient_accumulation_steps", "gradient_accumulation_steps", 1, integer),
     Rule("gradient_clipping", "max_grad_norm", 1.0, optional_number),
-    Rule("warmup_steps", "warmup_steps", 0, integer),
-    Rule("lr_scheduler", "scheduler", "constant", _SCHEDULES),
+    CombinedRule(
+        {"lr_scheduler": "constant", "warmup_steps": 0}, "scheduler, warmup_steps, min_learning_rate_factor",
+        _schedule, "cosine falls to 1e-6", {"optimizer.lr": None, "max_steps": None},
+    ),
     Rule("activation_checkpointing", "gradient_checkpointing", False, _checkpointing),
     base_weights_rule(
         FROZEN_DTYPES, _base_weights, {"model.dtype": None, "adapter.type": None}, ONE_SCALE

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from modules.config.interval import Unit
+from modules.config.keywords import keywords_text
+from modules.config.names import class_of_torch
+from modules.config.sections.optimizers import CLASS_NAME
 from modules.importers import common
 from modules.importers.adafactor import IN_TRANSFORMERS
 from modules.importers.kohya.family import METHOD_KEYS, method
@@ -40,6 +43,7 @@ SAMPLERS = {
     "ddim": "ddim", "pndm": "pndm", "euler": "euler", "k_euler": "euler", "euler_a": "euler_a", "k_euler_a": "euler_a",
     "heun": "heun", "dpmsolver++": "dpmpp_2m",
 }  # fmt: skip
+_LOWEST_RATE = 1e-7  # lr_end of transformers' get_polynomial_decay_schedule_with_warmup
 SCHEDULES = {**common.SCHEDULES, "adafactor": "constant", "cosine_with_min_lr": "cosine"}
 
 
@@ -66,7 +70,7 @@ def _length(values: Values) -> list[Assignment]:
 
 def _schedule(values: Values) -> list[Assignment]:
     if values["lr_scheduler_type"] not in EMPTY_VALUES:  # library/train_util.py, get_scheduler_fix
-        raise UnsupportedValueError("lr_scheduler_type, a class of PyTorch, takes its place; set scheduler")
+        return _scheduler_class(str(values["lr_scheduler_type"]), values["lr_scheduler_args"])
     name = str(values["lr_scheduler"]).lower()
     target = SCHEDULES.get(name)
     if target is None:
@@ -83,10 +87,29 @@ def _schedule(values: Values) -> list[Assignment]:
     if target == "polynomial" and values["lr_scheduler_power"] not in EMPTY_VALUES:
         power = number(values["lr_scheduler_power"])
         found.append(Assignment("scheduler_power", power, keys=("lr_scheduler_power",)))
+        lowest = min(_LOWEST_RATE / positive_number(values["learning_rate"]), 1.0)
+        found.append(Assignment("min_learning_rate_factor", lowest, keys=("lr_scheduler",)))
     if name == "cosine_with_min_lr" and values["lr_scheduler_min_lr_ratio"] not in EMPTY_VALUES:
         share = number(values["lr_scheduler_min_lr_ratio"])
         found.append(Assignment("min_learning_rate_factor", share, keys=("lr_scheduler_min_lr_ratio",)))
+    if values["lr_scheduler_args"] not in EMPTY_VALUES:
+        found.append(Assignment("", why="set the schedule's own settings", keys=("lr_scheduler_args",)))
     return found
+
+
+def _scheduler_class(name: str, arguments: object) -> list[Assignment]:
+    target = class_of_torch("torch.optim.lr_scheduler", name) or name
+    if not CLASS_NAME.fullmatch(target):
+        raise UnsupportedValueError("torch.optim.lr_scheduler has no such class that depends on the step alone")
+    why = "accelerate takes as many of its steps as there are processes; here it is one for each optimizer step"
+    found = [
+        Assignment("scheduler", "custom", keys=("lr_scheduler_type",), quiet=True),
+        Assignment("scheduler_target", target, why, ("lr_scheduler_type",)),
+    ]
+    if arguments in EMPTY_VALUES:
+        return found
+    text = keywords_text(parse_arguments(arguments))
+    return [*found, Assignment("scheduler_arguments", text, keys=("lr_scheduler_args",))]
 
 
 def _warmup(values: Values) -> list[Assignment]:
@@ -174,11 +197,12 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     CombinedRule(
         {
             "lr_scheduler": "constant", "lr_scheduler_num_cycles": None, "lr_scheduler_power": 1,
-            "lr_scheduler_min_lr_ratio": None,
+            "lr_scheduler_min_lr_ratio": None, "lr_scheduler_type": None, "lr_scheduler_args": None,
         },
-        "scheduler, scheduler_cycles, scheduler_power, min_learning_rate_factor", _schedule,
+        "scheduler, scheduler_cycles, scheduler_power, min_learning_rate_factor, scheduler_target, scheduler_arguments",
+        _schedule,
         "lr_scheduler_min_lr_ratio is of cosine_with_min_lr; kohya's GUI takes one cycle for each epoch by default",
-        {"epoch": None, "lr_scheduler_type": None},
+        {"epoch": None, "learning_rate": 2e-6},
     ),
     CombinedRule(
         {"lr_warmup_steps": 0, "lr_warmup": 0}, "warmup_steps, warmup_fraction", _warmup,
@@ -264,7 +288,6 @@ TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("additional_parameters", "set them by hand"),
     Unsupported("ddp_timeout", "set step_timeout_s"),
     Unsupported("deepspeed zero_stage", "set training_mode fully_sharded instead"),
-    Unsupported("lr_scheduler_type lr_scheduler_args", "Tandem has no custom schedules"),
     Unsupported("lr_decay_steps", "the learning rate decays over the whole run", default=0),
     Unsupported("lr_scheduler_timescale", "Tandem has no such schedule"),
     Unsupported("save_n_epoch_ratio", "set save_every"),

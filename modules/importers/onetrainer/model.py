@@ -118,13 +118,21 @@ def _loss(values: Values) -> list[Assignment]:
         if strength[name]
     ]
     if strength["huber"] and strength["huber"] >= strength["mse"]:
-        why = "the MSE part of the mixture is not supported" if strength["mse"] else ""
+        mixed = "the MSE part of the mixture is not supported" if strength["mse"] else ""
+        why = "; ".join(filter(None, (mixed, _scale(strength["huber"]))))
         found.append(Assignment("family_options.loss", "huber", why, ("huber_strength", "mse_strength")))
         found.append(Assignment("family_options.huber_delta", number(values["huber_delta"]), keys=("huber_delta",)))
     elif strength["huber"]:
         why = "losses are not mixed; MSE has the larger weight and is used"
         found.append(Assignment("", why=why, keys=("huber_strength",)))
+    elif scale := _scale(strength["mse"]):
+        found.append(Assignment("family_options.loss", "mse", scale, ("mse_strength",)))
     return found
+
+
+def _scale(strength: float) -> str:
+    """What a loss times `strength` means; its functions are torch's, as Tandem's are (ModelSetupDiffusionLossMixin)."""
+    return "" if strength in (0, 1) else f"the loss there is {strength:g} times as large, {common.SCALE}"
 
 
 def _loss_weight(values: Values) -> list[Assignment]:

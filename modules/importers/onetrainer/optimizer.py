@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from modules.config.keywords import keywords_text
+from modules.config.sections.optimizers import CLASS_NAME
 from modules.importers import common
 from modules.importers.optimizers import optimizer_assignments
-from modules.importers.readers import integer, number
+from modules.importers.readers import integer, items, number
 from modules.importers.rules import Assignment, CombinedRule, Unsupported, UnsupportedValueError, Values
 
 # Its schedules -> Tandem's and how they differ.
@@ -157,8 +158,10 @@ def _other_class(
 
 def _schedule(values: Values) -> list[Assignment]:
     name = str(values["learning_rate_scheduler"]).lower()
+    if name == "custom":
+        return _scheduler_class(values)
     if name not in SCHEDULES:
-        raise UnsupportedValueError("Tandem has no custom schedules; set scheduler")
+        raise UnsupportedValueError("Tandem has no such schedule; set scheduler")
     target, why = SCHEDULES[name]
     found = [Assignment("scheduler", target, why, ("learning_rate_scheduler",))]
     if target == "cosine_with_restarts":
@@ -170,17 +173,39 @@ def _schedule(values: Values) -> list[Assignment]:
     return found
 
 
+def _scheduler_class(values: Values) -> list[Assignment]:
+    """Its class with its parameters, whose values are literals or placeholders (create_lr_scheduler)."""
+    key, target = ("custom_learning_rate_scheduler",), str(values["custom_learning_rate_scheduler"])
+    if not CLASS_NAME.fullmatch(target):
+        raise UnsupportedValueError("custom_learning_rate_scheduler names no class; set scheduler")
+    found = [
+        Assignment("scheduler", "custom", keys=("learning_rate_scheduler",)),
+        Assignment("scheduler_target", target, keys=key),
+    ]
+    named = [each for each in items(values["scheduler_params"]) if isinstance(each, Mapping) and each.get("key")]
+    known = {"%LR%": repr(values["learning_rate"]), "%EPOCHS%": str(values["epochs"])}
+    given = {str(each["key"]): known.get(str(each.get("value")), str(each.get("value"))) for each in named}
+    unknown = [value for value in given.values() if value.startswith("%")]
+    if unknown:
+        why = f"{', '.join(unknown)} depends on the number of images: set scheduler_arguments"
+        return [*found, Assignment("", why=why, keys=("scheduler_params",))]
+    text = ", ".join(f"{name} = {value}" for name, value in given.items())
+    return [*found, Assignment("scheduler_arguments", text, keys=("scheduler_params",))] if text else found
+
+
 SCHEDULE_RULE = CombinedRule(
-    {"learning_rate_scheduler": "CONSTANT", "learning_rate_cycles": 1.0, "learning_rate_min_factor": 0.0},
-    "scheduler, scheduler_cycles, min_learning_rate_factor", _schedule,
+    {
+        "learning_rate_scheduler": "CONSTANT", "learning_rate_cycles": 1.0, "learning_rate_min_factor": 0.0,
+        "custom_learning_rate_scheduler": None, "scheduler_params": [],
+    },
+    "scheduler, scheduler_cycles, min_learning_rate_factor, scheduler_target, scheduler_arguments", _schedule,
+    uses={"learning_rate": 3e-6, "epochs": 100},
 )  # fmt: skip
 OPTIMIZER_RULE = CombinedRule(
     {"optimizer.optimizer": "ADAMW", **{f"optimizer.{name}": value for name, value in OPTIMIZER_KEYS.items()}},
     "optimizer", _optimizer, common.PLAIN_OPTIMIZER,
 )  # fmt: skip
 OPTIMIZER_UNSUPPORTED: tuple[Unsupported, ...] = (
-    Unsupported("custom_learning_rate_scheduler", "Tandem has no custom schedules"),
-    Unsupported("scheduler_params", "Tandem has no custom schedules", is_group=True),
     Unsupported("optimizer_defaults", "settings of optimizers that are not in use", is_group=True),
     Unsupported("optimizer.muon_adam_config", _OTHER_OPTIMIZER, is_group=True),
     Unsupported("optimizer.*", _OTHER_OPTIMIZER),

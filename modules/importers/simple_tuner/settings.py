@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 
+from modules.config.keywords import keywords_text
 from modules.facts import all_facts
 from modules.importers import common
 from modules.importers.flow_families import known_family
@@ -159,7 +160,7 @@ def _schedule(values: Values) -> list[Assignment]:
         why = "it keeps the rate there: CosineAnnealingHardRestarts is always at the start of a cycle"
         return [Assignment("scheduler", "constant", why, (*keys, "lr_warmup_steps"))]
     if name == "cosine":
-        return _cosine(period if period > 0 else 1000, values)
+        return _cosine(period if period > 0 else 1000, values)  # Cosine.__init__
     if name not in common.SCHEDULES:
         return [Assignment("", why=f"Tandem has no schedule {name}; set scheduler", keys=keys), *_warmup(period)]
     found = [Assignment("scheduler", common.SCHEDULES[name], keys=keys), *_warmup(period)]
@@ -179,30 +180,14 @@ def _floor(values: Values) -> float:
 
 
 def _cosine(fall: int, values: Values) -> list[Assignment]:
-    """Its Cosine falls to lr_end during `fall` steps, rises during as many, and so on, whatever the run's length."""
-    keys, floor = ("lr_scheduler", "lr_warmup_steps"), _floor(values)
-    steps = integer(optional_number(values["max_train_steps"]) or 0)
-    wave = f"there the rate falls during {fall:,} steps, lr_warmup_steps, and rises again during as many"
-    if not steps:
-        return [
-            Assignment("scheduler", "cosine", f"{wave}; here it falls over the whole run", keys),
-            Assignment("min_learning_rate_factor", floor, keys=("lr_end",)),
-        ]
-    if fall >= steps:
-        end = floor + (1 - floor) * (1 + math.cos(math.pi * steps / fall)) / 2
-        if end > 0.99:
-            why = f"{wave}: at the end of this run it is still at {end:.1%}"
-            return [Assignment("scheduler", "constant", why, (*keys, "lr_end"))]
-        why = "" if fall == steps else f"{wave}; here it falls evenly to where that is when the run ends"
-        return [
-            Assignment("scheduler", "cosine", why, keys),
-            Assignment("min_learning_rate_factor", end, keys=("lr_end",)),
-        ]
-    why = f"{wave}; here it jumps back to its value instead of rising"
+    """Its Cosine falls to lr_end during `fall` steps, rises during as many, and so on, as torch's does."""
+    arguments = {"T_max": fall, "eta_min": number(values["lr_end"])}
+    keys = ("lr_scheduler", "lr_warmup_steps", "lr_end")
+    why = f"the rate falls during {fall:,} steps, lr_warmup_steps, and rises again during as many, as there"
     return [
-        Assignment("scheduler", "cosine_with_restarts", why, keys),
-        Assignment("scheduler_cycles", max(1, min(round(steps / fall), 1000)), keys=("lr_warmup_steps",), quiet=True),
-        Assignment("min_learning_rate_factor", floor, keys=("lr_end",)),
+        Assignment("scheduler", "custom", keys=keys[:1], quiet=True),
+        Assignment("scheduler_target", "torch.optim.lr_scheduler.CosineAnnealingLR", keys=keys[:1]),
+        Assignment("scheduler_arguments", keywords_text(arguments), why, keys),
     ]
 
 

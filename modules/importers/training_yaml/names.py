@@ -11,28 +11,40 @@ from modules.importers.rules import Table
 # Section -> other names of it.
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "parallel": ("distributed", "ddp", "parallelism"),
-    "data": ("dataset", "data_loader", "dataloader"),
+    "data": ("dataset", "data_loader", "dataloader", "train_loader", "train_dataloader"),
     "model": ("arch", "network"),
     "training": ("train", "trainer"),
     "optimizer": ("optim",),
     "scheduler": ("lr_scheduler",),
-    "validation": ("val", "valid", "evaluation", "eval"),
-    "testing": ("test",),
+    "validation": ("val", "valid", "evaluation", "eval", "val_loader", "valid_loader", "val_dataloader"),
+    "testing": ("test", "test_loader", "test_dataloader"),
     "early_stopping": ("early_stop", "earlystopping", "early_stopper"),
     "checkpoint": ("checkpoints", "checkpointing"),
     "logging": ("log", "logger"),
     "experiment": ("exp",),
 }
 _SECTION_OF: Final = {other: name for name, others in SECTIONS.items() for other in (name, *others)}
-_WRAPPERS: Final = frozenset({"args", "params", "kwargs", "init_args"})  # as in optimizer: {type: Adam, args: {lr: 1}}
+# Groups that say nothing, as in optimizer: {type: Adam, args: {lr: 1}} and data: {train: {loader: {batch_size: 2}}}.
+_WRAPPERS: Final = frozenset({"args", "params", "kwargs", "init_args"})
+_LOADERS: Final = frozenset({"loader", "dataloader", "data_loader"})
 _CLASS: Final = frozenset({"class_path", "_target_"})  # how Lightning's CLI and Hydra name the class of a group
 # Groups within a section, as Hydra's templates for Lightning have them -> the section that they are.
 _INNER_SECTIONS: Final = {
-    ("model", "optimizer"): "optimizer",
-    ("model", "scheduler"): "scheduler",
-    ("model", "lr_scheduler"): "scheduler",
-    **{("training", f"{name}_kwargs"): "optimizer" for name in ("optimizer", "optim")},
-    **{("training", f"{name}_kwargs"): "scheduler" for name in ("scheduler", "lr_scheduler")},
+    **{
+        (outer, f"{name}{ending}"): section
+        for outer in ("model", "training")
+        for section in ("optimizer", "scheduler")
+        for name in (section, *SECTIONS[section])
+        for ending in ("", "_kwargs", "_args", "_params")
+    },
+    **{
+        ("data", name): section
+        for section in ("data", "validation", "testing")
+        for name in SECTIONS[section]
+        if name.endswith("loader")
+    },
+    **{("training", name): "early_stopping" for name in ("early_stopping", *SECTIONS["early_stopping"])},
+    **{("training", name): "checkpoint" for name in ("checkpoint", *SECTIONS["checkpoint"])},
     ("callbacks", "early_stopping"): "early_stopping",
     ("callbacks", "model_checkpoint"): "checkpoint",
 }
@@ -48,7 +60,8 @@ def present_sections(data: Mapping[object, object]) -> set[str]:
 def canonical(data: Mapping[str, object], table: Table) -> Iterator[tuple[str, str, object]]:
     """(the table's name, the name in the file, the value) of each setting, in the order of the file."""
     for written, value in _with_callbacks(flatten(data)):
-        parts = [part for part in written.lower().split(".") if part not in _WRAPPERS]
+        first, *others = (part for part in written.lower().split(".") if part not in _WRAPPERS)
+        parts = [first, *(part for part in others if part not in _LOADERS)] if len(others) > 1 else [first, *others]
         if written.lower().rpartition(".")[2] in _WRAPPERS and not value:
             continue  # no arguments
         parts[0:1] = [_SECTION_OF.get(part, part) for part in parts[0:1]] if len(parts) > 1 else parts[0:1]

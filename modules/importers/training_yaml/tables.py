@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from modules.importers import common
+from modules.importers.optimizers import OF_TORCH
 from modules.importers.readers import boolean, integer, number, optional_number, output_path, positive_number
 from modules.importers.rules import CombinedRule, Rule, Table, Unsupported
 from modules.importers.training_yaml import values
@@ -33,9 +34,15 @@ _OTHER_NAMES: Mapping[str, Iterable[str]] = {
         "batch_size", "training.batch_size", "data.train_batch_size", "training.train_batch_size",
         "data.batch_size_per_gpu", "training.batch_size_per_gpu", "data.train.batch_size",
     ),
-    "validation.batch_size": ("data.val_batch_size",),
-    "data.num_workers": ("num_workers", "data.workers", "training.num_workers", "data.n_workers"),
-    **{f"data.{name}": (name, f"training.{name}") for name in values.LOADER},
+    "validation.batch_size": ("data.val_batch_size", "data.val.batch_size", "data.validation.batch_size"),
+    "testing.batch_size": ("data.test_batch_size", "data.test.batch_size"),
+    "data.num_workers": ("num_workers", "data.workers", "training.num_workers", "data.n_workers",
+                         "data.train.num_workers"),
+    "validation.num_workers": ("data.val.num_workers", "data.validation.num_workers"),
+    "testing.num_workers": ("data.test.num_workers",),
+    **{f"data.{name}": (name, f"training.{name}", f"data.train.{name}") for name in values.LOADER},
+    **{f"validation.{name}": (f"data.val.{name}", f"data.validation.{name}") for name in values.LOADER},
+    **{f"testing.{name}": (f"data.test.{name}",) for name in values.LOADER},
     "data.image_size": ("data.img_size", "data.input_size", "data.resolution", "data.size", "data.crop_size",
                         "model.image_size", "model.input_size"),
     "data.validation_split": ("data.val_split", "data.valid_split", "data.val_ratio", "validation.split"),
@@ -49,22 +56,34 @@ _OTHER_NAMES: Mapping[str, Iterable[str]] = {
     "training.max_steps": ("training.max_iterations", "training.iterations", "training.num_steps",
                            "training.total_steps"),
     "training.learning_rate": ("learning_rate", "lr", "training.lr", "training.base_lr", "optimizer.lr",
-                               "optimizer.learning_rate", "training.optimizer.lr", "training.optimizer.learning_rate"),
-    "training.optimizer": ("optimizer", "optimizer.name", "optimizer.type", "training.optimizer.name",
-                           "training.optimizer.type", "training.optimizer_type", "training.optim_type"),
+                               "optimizer.learning_rate"),
+    "training.optimizer": ("optimizer", "optimizer.name", "optimizer.type", "training.optimizer_type",
+                           "training.optim", "training.optim_type", "training.optimizer_name"),
     "training.optimizer_args": ("optimizer.args",),
-    **{
-        f"optimizer.{name}": (f"training.{name}", f"training.optimizer.{name}") for name in values.OPTIMIZER
-    },
+    **{f"optimizer.{name}": (f"training.{name}",) for name in OF_TORCH},
     "training.scheduler": ("scheduler", "training.lr_scheduler", "scheduler.name", "scheduler.type",
-                           "training.scheduler.name", "training.scheduler.type", "training.scheduler_type",
-                           "training.lr_scheduler_type"),
-    "training.warmup_steps": ("scheduler.warmup_steps", "training.scheduler.warmup_steps"),
-    "training.warmup_epochs": ("scheduler.warmup_epochs", "training.scheduler.warmup_epochs"),
-    "training.min_lr": ("scheduler.min_lr", "scheduler.eta_min", "training.scheduler.min_lr",
-                        "training.scheduler.eta_min"),
-    "training.use_amp": ("use_amp", "training.amp", "training.mixed_precision", "training.fp16"),
-    "training.precision": ("precision", "training.amp_dtype", "training.dtype"),
+                           "training.scheduler_type", "training.lr_scheduler_type", "training.scheduler_name"),
+    **{f"scheduler.{name}": (f"training.{name}", f"training.lr_{name}")
+       for name in ("step_size", "gamma", "milestones")},
+    "training.warmup_steps": ("scheduler.warmup_steps",),
+    "training.warmup_epochs": ("scheduler.warmup_epochs",),
+    "training.min_lr": ("scheduler.min_lr", "scheduler.eta_min"),
+    "training.use_amp": (
+        "use_amp", "training.fp16",
+        *(f"{group}{name}" for group in ("", "training.", "parallel.") for name in (
+            "amp", "amp.enabled", "mixed_precision", "mixed_precision.enabled")),
+    ),
+    "training.precision": (
+        "precision", "training.amp_dtype", "training.dtype",
+        *(f"{group}{name}.dtype" for group in ("", "training.", "parallel.") for name in ("amp", "mixed_precision")),
+    ),
+    "training.gradient_checkpointing": tuple(
+        f"{group}{name}" for group in ("", "training.", "model.") for name in (
+            "gradient_checkpointing", "enable_gradient_checkpointing", "use_gradient_checkpointing",
+            "grad_checkpointing", "activation_checkpointing")
+        if f"{group}{name}" != "training.gradient_checkpointing"
+    ),
+    "training.compile": ("compile", "training.torch_compile", "training.use_compile", "model.compile"),
     "training.gradient_clip": (
         "training.grad_clip", "training.clip_grad", "training.clip_grad_norm", "training.max_grad_norm",
         "training.gradient_clip_val", "training.grad_clip_norm", "training.gradient_clipping",
@@ -74,8 +93,9 @@ _OTHER_NAMES: Mapping[str, Iterable[str]] = {
         "training.accumulation_steps", "training.gradient_accumulation", "training.gradient_accumulation_steps",
         "training.grad_accumulation", "training.accumulate_grad_batches", "training.grad_accum_steps",
     ),
-    "training.use_ema": ("use_ema", "training.ema", "training.ema.enabled", "model.ema", "model.use_ema"),
-    "training.ema_decay": ("training.ema.decay", "model.ema_decay"),
+    "training.use_ema": ("use_ema", "ema", "ema.enabled", "training.ema", "training.ema.enabled", "model.ema",
+                         "model.use_ema"),
+    "training.ema_decay": ("ema.decay", "ema_decay", "training.ema.decay", "model.ema_decay"),
     "seed": ("seed_everything", "training.seed", "experiment.seed", "data.seed"),
     "device": ("training.device", "training.accelerator", "experiment.device", "parallel.device"),
     "parallel.mode": ("parallel.strategy", "parallel.type", "parallel", "training.strategy"),
@@ -94,13 +114,9 @@ _OTHER_NAMES: Mapping[str, Iterable[str]] = {
         "training.eval_interval", "training.val_every", "training.validate_every", "training.check_val_every_n_epoch",
     ),
     "early_stopping.enabled": ("early_stopping", "early_stopping.enable", "early_stopping.use"),
-    "early_stopping.patience": ("training.patience", "training.early_stopping_patience",
-                                "training.early_stopping.patience"),
-    "early_stopping.metric": ("early_stopping.monitor", "training.monitor", "training.early_stopping.metric",
-                              "training.early_stopping.monitor"),
-    "early_stopping.mode": ("training.early_stopping.mode",),
-    "early_stopping.min_delta": ("early_stopping.delta", "early_stopping.threshold",
-                                 "training.early_stopping.min_delta"),
+    "early_stopping.patience": ("training.patience", "training.early_stopping_patience"),
+    "early_stopping.metric": ("early_stopping.monitor", "training.monitor"),
+    "early_stopping.min_delta": ("early_stopping.delta", "early_stopping.threshold"),
     "early_stopping.restore_best": ("early_stopping.restore_best_weights",),
     "checkpoint.dir": ("checkpoint.save_dir", "checkpoint.path", "checkpoint.output_dir", "checkpoint.dirpath",
                        "output_dir", "save_dir", "training.save_dir", "training.output_dir",
@@ -114,6 +130,8 @@ _OTHER_NAMES: Mapping[str, Iterable[str]] = {
     ),
     "checkpoint.save_every_steps": ("checkpoint.every_n_steps", "checkpoint.every_n_train_steps",
                                     "checkpoint.save_steps"),
+    **{f"checkpoint.{name}": (name, f"training.{name}") for name in (
+        "save_best", "save_last", "save_best_only", "save_top_k")},
     "checkpoint.keep": ("checkpoint.keep_last", "checkpoint.keep_last_n", "checkpoint.max_to_keep",
                         "checkpoint.max_keep", "checkpoint.keep_n"),
     "logging.tensorboard": ("logging.use_tensorboard", "training.tensorboard"),
@@ -144,7 +162,9 @@ TABLE = Table(
             values.warmup, uses={"training.epochs": None},
         ),
         CombinedRule(
-            {"training.min_lr": None}, "min_learning_rate_factor", values.lowest_rate,
+            values.SCHEDULER_KEYS,
+            "scheduler, scheduler_target, scheduler_arguments, scheduler_interval, min_learning_rate_factor",
+            values.schedule, "a class of torch with its arguments, stepped after each epoch",
             uses={"training.learning_rate": None},
         ),
         CombinedRule(
@@ -175,7 +195,6 @@ TABLE = Table(
         Rule("data.crop_padding", "family_options.crop_padding", None, integer, optional=True),
         Rule("training.label_smoothing", "family_options.label_smoothing", None, number, optional=True),
         Rule("training.learning_rate", "learning_rate", None, positive_number, optional=True),
-        Rule("training.scheduler", "scheduler", None, values.schedule, optional=True),
         Rule("training.gradient_clip", "max_grad_norm", None, optional_number),
         Rule("training.accumulation", "gradient_accumulation_steps", None, integer, optional=True),
         Rule("training.use_ema", "ema", None, boolean, optional=True),
@@ -216,7 +235,10 @@ TABLE = Table(
             "data.name data.dataset data.type data.class_path data._target_",
             "give the folder or the archive: set concepts",
         ),
-        Unsupported("data.augmentation data.augmentation.* data.augment data.transforms data.transforms.*", _AUGMENT),
+        Unsupported(
+            "data.augmentation data.augmentation.* data.augment data.transforms data.transforms.* data.*.transforms "
+            "data.*.transforms.* data.*.augmentation data.*.augmentation.*", _AUGMENT,
+        ),
         Unsupported("data.mean data.std data.normalize data.normalization*", _CODE),
         Unsupported("data.num_classes model.num_classes num_classes", "Tandem counts the classes of the images"),
         Unsupported("model.checkpoint model.weights model.resume", "set base_model to a saved model, or use --resume"),
@@ -234,6 +256,10 @@ TABLE = Table(
         Unsupported("testing.batch_size", "the test is measured like a validation: set validation_batch_size"),
         Unsupported("validation.drop_last validation.shuffle testing.drop_last testing.shuffle", _ALL, default=False),
         Unsupported("validation.pin_memory testing.pin_memory", "set pin_memory, for all loaders", default=True),
+        Unsupported(
+            "validation.persistent_workers validation.prefetch_factor",
+            "set persistent_workers and prefetch_factor, for all loaders",
+        ),
         Unsupported("testing.num_workers", "the test has the loader of the validation"),
         Unsupported(
             "validation.validator.device testing.tester.device", "Tandem uses the device of the training",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from modules.config.explain import format_value
 from modules.config.keywords import keywords_text
+from modules.config.names import class_of_torch
 from modules.config.run_names import sanitize_run_name
 from modules.importers import common
-from modules.importers.optimizers import argument_assignments, optimizer_assignments
+from modules.importers.optimizers import OF_TORCH, argument_assignments, optimizer_assignments
 from modules.importers.readers import (
     PRECISIONS,
     boolean,
@@ -31,31 +33,50 @@ from modules.importers.rules import (
 )
 
 FOLDERS = {"data.train_dir": "train", "data.val_dir": "validation", "data.test_dir": "test"}
-OPTIMIZER = (
-    *("weight_decay", "momentum", "nesterov", "betas", "eps", "fused", "foreach", "amsgrad", "maximize", "dampening"),
-    *("lr_decay", "initial_accumulator_value", "rho", "alpha", "centered", "momentum_decay", "lambd", "t0"),
-)
 LOADER = ("pin_memory", "persistent_workers", "prefetch_factor", "drop_last", "shuffle")
-_OF_TORCH = {  # classes that Tandem has no optimizer of its own for
-    name.lower(): name for name in ("Adadelta", "Adagrad", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
-}
-OPTIMIZER_KEYS = dict.fromkeys(("training.optimizer", *(f"optimizer.{name}" for name in OPTIMIZER)))
+OPTIMIZER_KEYS = dict.fromkeys(("training.optimizer", *(f"optimizer.{name}" for name in OF_TORCH)))
 SMALL = "the residual network for small images has this name here"
 _SMALL_RESNET = re.compile(r"(?:cifar_?)?resnet_?(20|32|44|56|110)")
 _PRECISION_WORDS = {"16-mixed": "fp16", "bf16-mixed": "bf16", "32": "fp32", "16": "fp16", "32-true": "fp32"}
 
-_schedule = choice(
-    {
-        **dict.fromkeys(("none", "constant", "constantlr"), "constant"),
-        **dict.fromkeys(("linear", "linearlr"), "linear"),
-        **dict.fromkeys(("cosine", "cosine_annealing", "cosineannealing", "cosineannealinglr"), "cosine"),
-        **dict.fromkeys(("cosine_with_restarts", "cosine_warm_restarts", "cosineannealingwarmrestarts"),
-                        "cosine_with_restarts"),
-        **dict.fromkeys(("polynomial", "poly", "polynomiallr"), "polynomial"),
-    },
+_SCHEDULES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("none", "constant"), "constant"),
+    "linear": "linear",
+    **dict.fromkeys(("cosine", "cosine_annealing", "cosineannealing", "cosineannealinglr"), "cosine"),
+    **dict.fromkeys(("cosine_with_restarts", "cosine_warm_restarts", "cosineannealingwarmrestarts"),
+                    "cosine_with_restarts"),
+    **dict.fromkeys(("polynomial", "poly"), "polynomial"),
+}  # fmt: skip
+_NO_SCHEDULE: Final = (
     "Tandem has constant, linear, cosine, cosine_with_restarts and polynomial; set scheduler: one of them, or a class "
-    "such as torch.optim.lr_scheduler.StepLR, whose scheduler_arguments count optimizer steps, not epochs",
-)  # fmt: skip
+    "with its module, with scheduler_arguments and scheduler_interval"
+)
+_NO_METRIC: Final = (
+    "it needs a metric, and Tandem's schedules depend on the step only, so that a resumed run goes on exactly; choose "
+    "another, and set early_stopping_patience"
+)
+_SCHEDULER_CLASSES: Final = {  # torch's names without LR -> with it
+    "step": "StepLR", "multistep": "MultiStepLR", "multi_step": "MultiStepLR", "exponential": "ExponentialLR",
+    "onecycle": "OneCycleLR", "one_cycle": "OneCycleLR", "cyclic": "CyclicLR",
+}  # fmt: skip
+_WITH_LENGTH: Final = {  # Tandem's schedule -> torch's class, if the file gives this argument
+    "cosine": ("CosineAnnealingLR", "t_max"),
+    "cosine_with_restarts": ("CosineAnnealingWarmRestarts", "t_0"),
+}
+_EACH_BATCH: Final = ("OneCycleLR", "CyclicLR")  # their steps are those of the optimizer
+_EACH_EPOCH: Final = "such scripts step it after each epoch; if yours does after each batch, set it to step"
+_SCHEDULER: Final = {  # in lower case -> as torch writes it
+    name.lower(): name
+    for name in (
+        *("step_size", "gamma", "milestones", "T_max", "T_0", "T_mult", "factor", "total_iters", "start_factor"),
+        *("end_factor", "power", "max_lr", "base_lr", "total_steps", "epochs", "steps_per_epoch", "pct_start"),
+        *("anneal_strategy", "cycle_momentum", "base_momentum", "max_momentum", "div_factor", "final_div_factor"),
+        *("three_phase", "step_size_up", "step_size_down", "mode", "scale_mode", "patience", "threshold", "cooldown"),
+    )
+}
+SCHEDULER_KEYS = dict.fromkeys(
+    ("training.scheduler", "training.min_lr", "scheduler.interval", *(f"scheduler.{name}" for name in _SCHEDULER))
+)
 backend = choice({"nccl": "nccl", "gloo": "gloo"}, "Tandem uses nccl or gloo; set distributed_backend")
 _MODES = choice(
     {
@@ -72,9 +93,45 @@ _MODES = choice(
 _DIRECTIONS = choice({"min": "min", "max": "max", "auto": "auto"}, "it is min or max; set early_stopping_mode")
 
 
-def schedule(value: object) -> object:
-    """The schedule of a name or of a class, with or without its module."""
-    return _schedule(str(value).rpartition(".")[2])
+def schedule(values: Values) -> list[Assignment]:
+    """One of Tandem's schedules, or torch's class with its arguments; and the lowest rate."""
+    written = values["training.scheduler"]
+    if written in EMPTY_VALUES:
+        return _lowest_rate(values)
+    key = ("training.scheduler",)
+    given = {name: values[f"scheduler.{name}"] for name in _SCHEDULER if values[f"scheduler.{name}"] is not None}
+    name = str(written).rpartition(".")[2].lower()
+    if name == "reducelronplateau":
+        raise UnsupportedValueError(_NO_METRIC)
+    own = _SCHEDULES.get(name)
+    kind, length = _WITH_LENGTH.get(own or "", ("", ""))
+    if own is not None and length not in given:
+        found = [Assignment("scheduler", own, keys=key), *_lowest_rate(values)]
+        if own == "polynomial" and "power" in given:
+            found.append(Assignment("scheduler_power", number(given["power"]), keys=("scheduler.power",)))
+        return found
+    target = class_of_torch("torch.optim.lr_scheduler", kind or _SCHEDULER_CLASSES.get(name, name))
+    if target is None:
+        raise UnsupportedValueError(_NO_SCHEDULE)
+    arguments = {_SCHEDULER[name]: value for name, value in given.items()}
+    keys = tuple(f"scheduler.{name}" for name in given)
+    if kind and (lowest := optional_number(values["training.min_lr"])):
+        arguments["eta_min"], keys = lowest, (*keys, "training.min_lr")
+    found = [
+        Assignment("scheduler", "custom", keys=key, quiet=True),
+        Assignment("scheduler_target", target, keys=key),
+        _interval(values["scheduler.interval"], target),
+    ]
+    return [*found, Assignment("scheduler_arguments", keywords_text(arguments), keys=keys)] if arguments else found
+
+
+def _interval(given: object, target: str) -> Assignment:
+    """After what a scheduler of torch takes its steps."""
+    if given is not None:
+        return Assignment("scheduler_interval", str(given).lower(), keys=("scheduler.interval",))
+    is_each_batch = target.endswith(_EACH_BATCH)
+    why = "" if is_each_batch else _EACH_EPOCH
+    return Assignment("scheduler_interval", "step" if is_each_batch else "epoch", why, ("training.scheduler",))
 
 
 def model(values: Values) -> list[Assignment]:
@@ -134,7 +191,7 @@ def warmup(values: Values) -> list[Assignment]:
     return [Assignment("warmup_fraction", round(epochs / total, 6), why, ("training.warmup_epochs",))]
 
 
-def lowest_rate(values: Values) -> list[Assignment]:
+def _lowest_rate(values: Values) -> list[Assignment]:
     """The lowest learning rate as a part of the highest."""
     lowest = optional_number(values["training.min_lr"])
     if not lowest:
@@ -148,15 +205,9 @@ def lowest_rate(values: Values) -> list[Assignment]:
 
 def optimizer(values: Values) -> list[Assignment]:
     """The optimizer and its arguments."""
-    given = {name: values[f"optimizer.{name}"] for name in OPTIMIZER if values[f"optimizer.{name}"] is not None}
+    given = {name: values[f"optimizer.{name}"] for name in OF_TORCH if values[f"optimizer.{name}"] is not None}
     if values["training.optimizer"] in EMPTY_VALUES:
         return argument_assignments("adamw", given, "optimizer.")
-    name = str(values["training.optimizer"])
-    if (of_torch := _OF_TORCH.get(name.lower().removeprefix("torch.optim."))) is not None:
-        target = f"torch.optim.{of_torch}"
-        found = [Assignment("optimizer", {"name": "custom", "target": target}, keys=("training.optimizer",))]
-        keys = tuple(f"optimizer.{name}" for name in given)
-        return [*found, Assignment("optimizer.arguments", keywords_text(given), keys=keys)] if given else found
     return optimizer_assignments(values["training.optimizer"], given, "training.optimizer", "optimizer.")
 
 

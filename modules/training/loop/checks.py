@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from modules.config import ConfigError, DataError, TandemError, TrainConfig
+from modules.config import ConfigError, TandemError, TrainConfig
 from modules.data.archives.cifar import is_archive
 from modules.data.index.build import check_concepts
+from modules.data.index.scan import missing
 from modules.families._by_name import family_class
 from modules.training.memory.model_setup import check_available
 from modules.training.methods.lora import check_lora_targets
@@ -46,13 +47,12 @@ def startup_problems(config: TrainConfig) -> list[TandemError]:
 
 
 def _data_problems(config: TrainConfig) -> list[TandemError]:
-    missing = [
-        concept.path
+    absent = {
+        concept.path: missing(concept)
         for concept in config.concepts
         if concept.enabled and not (os.path.isdir(concept.path) or is_archive(concept.path))
-    ]
-    folders = [DataError(f"concepts: there is no folder {path!r}.") for path in dict.fromkeys(missing)]
-    return [*_raised(lambda: check_concepts(config)), *folders]
+    }
+    return [*_raised(lambda: check_concepts(config)), *absent.values()]
 
 
 def _raised(check: Callable[[], object]) -> list[TandemError]:

@@ -10,6 +10,7 @@ from torch import nn
 
 from modules.checkpoint import StoredState
 from modules.config import TrainConfig, end_of_run
+from modules.config.own_builders import own_optimizer_note
 from modules.config.schedules import learning_rate_factor, long_warmup, own_scheduler_note
 from modules.data.loading.progress import Progress
 from modules.distributed import ClusterInfo, RankGroup, cluster_lines, cluster_warnings, device_name
@@ -126,7 +127,7 @@ def summary(components: Components, world_size: int) -> list[str]:
     notes = components.family.base_model_notes(components.config)
     batch_norm = batch_norm_note(weights.model, components.config, components.device, world_size)
     last = (_idle_warning(components), weights.summary(), batch_norm, plan.explanation)
-    lines = (first, end, schedule, *notes, method, *groups, *last)
+    lines = (first, end, own_optimizer_note(components.config), schedule, *notes, method, *groups, *last)
     return [line for line in lines if line]
 
 

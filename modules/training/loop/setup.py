@@ -27,7 +27,7 @@ from modules.training.methods.submodules import SubmoduleGroup, submodule_groups
 from modules.training.optim.ema import Ema, decay_for_batch
 from modules.training.optim.fused_backward import FusedBackward
 from modules.training.optim.optimizers import GuardedStep, build_optimizer
-from modules.training.optim.own_schedule import OwnSchedule, scheduler_of
+from modules.training.optim.own_schedule import OwnSchedule, name_of_builder, scheduler_of
 from modules.training.optim.parameter_groups import parameter_groups, without_decay
 from modules.training.optim.per_parameter_step import PerParameterStep, optimizer_weights
 from modules.training.optim.schedule_free import ScheduleFreeWeights
@@ -94,7 +94,6 @@ def build_components(
     family.offload_frozen()
     weights = parallelism.wrap_model(family)
     groups, guarded_step = _optimization(config, family, weights, precision, ranks.world_size)
-    steps = total_steps(config, data.order.steps_per_epoch)
     return Components(
         config=config,
         folder=folder,
@@ -107,7 +106,11 @@ def build_components(
         data=data,
         guarded_step=guarded_step,
         schedule=_own_schedule(
-            config, family, guarded_step, [plan.learning_rate * each.learning_rate_factor for each in groups], steps
+            config,
+            family,
+            guarded_step,
+            [plan.learning_rate * each.learning_rate_factor for each in groups],
+            data.order.steps_per_epoch,
         ),
         fused_backward=FusedBackward(guarded_step, weights) if config.fused_backward else None,
         ema=_average(config, weights, batch) if config.ema else None,
@@ -142,13 +145,17 @@ def _optimization(
 
 
 def _own_schedule(
-    config: TrainConfig, family: Family, guarded_step: GuardedStep, learning_rates: list[float], steps: int
+    config: TrainConfig, family: Family, guarded_step: GuardedStep, learning_rates: list[float], steps_per_epoch: int
 ) -> OwnSchedule | None:
-    """That of a scheduler which is none of Tandem's, checked over a run of `steps`. Raises ConfigError."""
+    """That of a scheduler which is none of Tandem's, checked over the whole run. Raises ConfigError."""
     build = scheduler_of(config, family.own_scheduler(config))
     if build is None:
         return None
-    schedule = OwnSchedule(build, guarded_step.optimizer, learning_rates, warmup_steps(config, steps))
+    steps = total_steps(config, steps_per_epoch)
+    every = steps_per_epoch if config.scheduler_interval == "epoch" else 1
+    schedule = OwnSchedule(
+        build, guarded_step.optimizer, learning_rates, warmup_steps(config, steps), every, name_of_builder(config)
+    )
     schedule.check(steps)
     return schedule
 

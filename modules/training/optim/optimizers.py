@@ -15,7 +15,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from modules.config import ConfigError, ResumeError, TrainConfig
+from modules.config.own_builders import beside_own
 from modules.distributed import HostCopy, Weights
+from modules.facts import PROGRAM
 from modules.files import printable
 from modules.run.folder.error_help import explain_exception
 from modules.training.optim.named_class import named_class
@@ -28,15 +30,13 @@ def check_optimizer(config: TrainConfig, own: OwnOptimizer | None) -> None:
     """Raises ConfigError if the optimizer's package is not installed, since some are optional, or if its class does not
     exist or does not take the arguments. `own` is what the family builds itself, if it does."""
     path = config.optimizer.class_path()
-    if (own is not None) != (not path):
+    if own is None and not path:
         raise ConfigError(
-            "optimizer is custom without a target, and the family brings no optimizer of its own"
-            if own is None
-            else f"the family builds an optimizer of its own, but optimizer is {config.optimizer.name}",
-            "Name a class: optimizer.target=torch.optim.Adagrad; or define build_optimizer in the family's own file"
-            if own is None
-            else "Set optimizer to custom, without a target, to use it, or take build_optimizer away",
+            "optimizer is custom without a target, and the family brings no optimizer of its own",
+            "Name a class: optimizer.target=torch.optim.Adagrad; or define build_optimizer in the family's own file",
         )
+    if own is not None and path:
+        raise beside_own(config, "build_optimizer")
     package = path.partition(":")[0].partition(".")[0]
     if package and importlib.util.find_spec(package) is None:
         raise ConfigError(
@@ -58,7 +58,8 @@ def build_optimizer(
     """
     given = list(parameters)
     if own is not None:
-        return _without_modes(_with_groups_of(own(given, config.learning_rate), given))
+        name = "optimizer" if config.family == PROGRAM else "build_optimizer"  # as the user wrote it
+        return _without_modes(_with_groups_of(own(given, config.learning_rate), given, name))
     kind, arguments = _class_of(config.optimizer.class_path()), config.optimizer.keywords()
     try:
         optimizer: torch.optim.Optimizer = kind(given, lr=config.learning_rate, **arguments)
@@ -85,17 +86,17 @@ def _class_of(path: str) -> type[Any]:
     return kind
 
 
-def _with_groups_of(optimizer: object, given: Sequence[object]) -> torch.optim.Optimizer:
-    """`optimizer`, if it is one, with the groups that it was given. Raises ConfigError."""
+def _with_groups_of(optimizer: object, given: Sequence[object], name: str) -> torch.optim.Optimizer:
+    """`optimizer` that `name` returned, if it is one, with the groups that it was given. Raises ConfigError."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         found = "None (is a `return` missing?)" if optimizer is None else f"a {type(optimizer).__name__}"
-        raise ConfigError(f"build_optimizer returned {found} instead of a torch.optim.Optimizer")
+        raise ConfigError(f"{name} returned {found} instead of a torch.optim.Optimizer")
     wanted = [group["params"] for group in given if isinstance(group, dict)] or [given]
     if [[id(weight) for weight in group["params"]] for group in optimizer.param_groups] != [
         [id(weight) for weight in group] for group in wanted
     ]:
         raise ConfigError(
-            "build_optimizer returned an optimizer of other weights or groups than it was given",
+            f"{name} returned an optimizer of other weights or groups than it was given",
             "Pass on `parameters` as they are; learning_rate_factors and parts give groups their learning rates",
         )
     return optimizer

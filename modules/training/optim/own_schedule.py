@@ -15,6 +15,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from modules.config import ConfigError, TrainConfig
 from modules.config.keywords import parse_keywords
+from modules.config.own_builders import beside_own
+from modules.facts import PROGRAM
 from modules.training.optim.named_class import named_class
 from modules.training.optim.optimizers import OwnOptimizer, build_optimizer
 
@@ -32,20 +34,22 @@ def scheduler_of(config: TrainConfig, own: OwnScheduler | None) -> OwnScheduler 
             "Set scheduler_target=torch.optim.lr_scheduler.StepLR, or define build_scheduler in the family's own file",
         )
     if not is_own and own is not None:
-        raise ConfigError(
-            f"the family builds a scheduler of its own, but scheduler is {config.scheduler}",
-            "Set scheduler to custom, without a target, to use it, or take build_scheduler away",
-        )
+        raise beside_own(config, "build_scheduler")
     if config.scheduler != "custom":
         return None
     return own or partial(_of_class, config)
+
+
+def name_of_builder(config: TrainConfig) -> str:
+    """What builds a scheduler of the user's own, as the user wrote it."""
+    return "scheduler" if config.family == PROGRAM else "build_scheduler"
 
 
 def check_scheduler(config: TrainConfig, own: OwnScheduler | None, own_optimizer: OwnOptimizer | None) -> None:
     """Raises ConfigError if the scheduler cannot be built."""
     if (build := scheduler_of(config, own)) is not None:
         optimizer = build_optimizer([nn.Parameter(torch.zeros(2, 2))], config, own_optimizer)
-        OwnSchedule(build, optimizer, [config.learning_rate], 0)
+        OwnSchedule(build, optimizer, [config.learning_rate], 0, name=name_of_builder(config))
 
 
 class OwnSchedule:
@@ -56,11 +60,21 @@ class OwnSchedule:
     """
 
     def __init__(
-        self, build: OwnScheduler, optimizer: Optimizer, learning_rates: Sequence[float], warmup_steps: int
+        self,
+        build: OwnScheduler,
+        optimizer: Optimizer,
+        learning_rates: Sequence[float],
+        warmup_steps: int,
+        interval_steps: int = 1,
+        name: str = "build_scheduler",
     ) -> None:
-        """`learning_rates` are the groups' full ones. Raises ConfigError if `build` fails."""
-        self._build, self._optimizer = build, optimizer
-        self._learning_rates, self._warmup_steps = learning_rates, warmup_steps
+        """`learning_rates` are the groups' full ones; the scheduler steps every `interval_steps` optimizer steps.
+        `name` is what the user calls `build`.
+
+        Raises ConfigError if `build` fails.
+        """
+        self._build, self._optimizer, self._name = build, optimizer, name
+        self._learning_rates, self._warmup_steps, self._interval_steps = learning_rates, warmup_steps, interval_steps
         self._start()
 
     def _start(self) -> None:
@@ -68,12 +82,12 @@ class OwnSchedule:
         self._before = [dict(group) for group in self._groups.param_groups]
         self._moved = {"lr"}
         self._steps = 0
-        self._scheduler = _checked(self._build(self._groups))
+        self._scheduler = _checked(self._build(self._groups), self._name)
 
     def apply(self, step: int) -> float:
         """Give the optimizer's groups what the step after `step` steps needs; returns the first one's share of its full
         learning rate. Raises ConfigError if the scheduler fails."""
-        self._play(max(0, step - self._warmup_steps))
+        self._play(self._steps_after(step))
         share = min(1.0, (step + 1) / (self._warmup_steps + 1))
         for group, seen in zip(self._optimizer.param_groups, self._groups.param_groups, strict=True):
             group.update({name: seen[name] for name in self._moved})
@@ -84,9 +98,17 @@ class OwnSchedule:
     def check(self, total_steps: int) -> None:
         """Raises ConfigError if the scheduler fails within the first steps of a run, as OneCycleLR does after its last
         one."""
-        for step in range(min(total_steps - self._warmup_steps, _CHECKED_STEPS)):
-            self._play(step)
+        for steps in range(min(self._steps_after(total_steps - 1) + 1, _CHECKED_STEPS)):
+            self._play(steps)
         self._start()
+
+    def _steps_after(self, step: int) -> int:
+        """The scheduler's steps after `step` of the optimizer."""
+        return max(0, step // self._interval_steps - self._warmup_steps // self._interval_steps)
+
+    def _optimizer_step(self, steps: int) -> int:
+        """The first optimizer step, counted from 1, after `steps` of the scheduler."""
+        return (self._warmup_steps // self._interval_steps + steps) * self._interval_steps + 1
 
     def _play(self, steps: int) -> None:
         if steps < self._steps:
@@ -98,8 +120,9 @@ class OwnSchedule:
             except Exception as error:  # a user's code can raise anything
                 raise ConfigError(
                     f"scheduler: {type(self._scheduler).__name__} fails at step "
-                    f"{self._warmup_steps + self._steps + 2}: {error}",
-                    "It counts optimizer steps after the warm-up; give it as many as the run has",
+                    f"{self._optimizer_step(self._steps + 1)}: {error}",
+                    "It counts optimizer steps after the warm-up, or epochs if scheduler_interval is epoch; give it as "
+                    "many as the run has",
                 ) from error
             self._steps += 1
         for group, before in zip(self._groups.param_groups, self._before, strict=True):
@@ -107,7 +130,7 @@ class OwnSchedule:
             if not (math.isfinite(group["lr"]) and group["lr"] >= 0):
                 raise ConfigError(
                     f"scheduler: {type(self._scheduler).__name__} gives the learning rate {float(group['lr'])} at step "
-                    f"{self._warmup_steps + self._steps + 1}",
+                    f"{self._optimizer_step(self._steps)}",
                     "Correct its arguments",
                 )
 
@@ -143,11 +166,11 @@ def _of_class(config: TrainConfig, optimizer: Optimizer) -> LRScheduler:
     return scheduler
 
 
-def _checked(scheduler: object) -> LRScheduler:
-    """`scheduler`, if it is one that needs no metric. Raises ConfigError."""
+def _checked(scheduler: object, name: str) -> LRScheduler:
+    """`scheduler` that `name` returned, if it is one that needs no metric. Raises ConfigError."""
     if not isinstance(scheduler, LRScheduler):
         found = "None (is a `return` missing?)" if scheduler is None else f"a {type(scheduler).__name__}"
-        raise ConfigError(f"build_scheduler returned {found} instead of a torch.optim.lr_scheduler.LRScheduler")
+        raise ConfigError(f"{name} returned {found} instead of a torch.optim.lr_scheduler.LRScheduler")
     _check_step(type(scheduler))
     return scheduler
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch._C._distributed_c10d import Store, TCPStore
 
-from modules.distributed.health import flight_recorder, heartbeat_monitor
+from modules.distributed.health import flight_recorder, heartbeat_monitor, watchdog
 from modules.distributed.health.diagnosis import RankSnapshot
 from modules.distributed.health.exchange import Exchange
 from modules.distributed.health.timed_store import TimedStore
@@ -26,6 +26,7 @@ from modules.distributed.health.watchdog import Watchdog, judging_ranks, watched
 from modules.distributed.process_group import Group, Meeting
 from modules.distributed.run_store import RunStore
 from modules.distributed.startup.member import Member
+from modules.distributed.startup.rendezvous import GroupError
 from modules.distributed.store_barrier import StoreBarrier
 from modules.run.folder.failures import Failure, read_failures, record_failure
 from modules.run.folder.run_folder import RunFolder
@@ -225,3 +226,20 @@ def heartbeat_wait(dog: Watchdog, seconds: float) -> Any:
     wait = dog._self_monitor._wait
     assert wait is not None
     return replace(wait, since=wait.since - seconds)
+
+
+def test_ranks_that_all_form_no_group_wait_for_no_other_cause(store: TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "FIND_CAUSE_WITHIN_S", 3600.0)
+    members = [member(rank, "a") for rank in range(2)]
+    dogs = [Watchdog(group_of(members, rank, store)) for rank in range(2)]
+    threads = [threading.Thread(target=dog._handle_error, args=(GroupError("no group"),), daemon=True) for dog in dogs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    failure = dogs[0]._exchange.failure()
+    assert failure is not None
+    assert failure.message == "no group"
+    for dog in dogs:
+        dog._store.close()

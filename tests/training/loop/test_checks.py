@@ -44,7 +44,12 @@ def test_a_config_without_problems(usable: dict[str, object]) -> None:
         ({"base_model": "/nowhere/model.safetensors"}, "base_model: there is no '/nowhere/model.safetensors'"),
         ({"concepts": []}, "concepts: there is no concept that is switched on"),
         ({"concepts": [{"path": ".", "enabled": False}]}, "concepts: there is no concept that is switched on"),
-        ({"concepts": [{"path": "/nowhere/cats"}]}, "concepts: there is no folder '/nowhere/cats'"),
+        ({"concepts": [{"path": "/nowhere/cats"}]}, "concepts: the folder '/nowhere/cats' does not exist"),
+        (
+            {"concepts": [{"path": "/nowhere/cifar-10-python.tar.gz"}]},
+            "concepts: the archive '/nowhere/cifar-10-python.tar.gz' does not exist. Download cifar-10-python.tar.gz "
+            "from https://www.cs.toronto.edu/~kriz/cifar.html and put it there",
+        ),
         ({"resolution": 888}, "resolution is 888; stable_diffusion_xl needs a multiple of 64, for example 896"),
         ({"samples": [{"prompt": "a", "width": 1000}]}, "samples.0.width is 1000; stable_diffusion_xl needs"),
         ({"family": "dalle"}, "family is 'dalle'; use one of"),

@@ -87,6 +87,18 @@ def test_it_begins_after_the_warm_up_and_leaves_the_groups_their_state() -> None
     assert trained.param_groups[0]["k"] == 3
 
 
+def test_one_that_counts_epochs_steps_after_each() -> None:
+    build = partial(lr_scheduler.StepLR, step_size=1, gamma=0.5)
+    schedule = OwnSchedule(build, optimizer(), RATES, 0, interval_steps=3)
+    assert [schedule.apply(step) for step in range(7)] == pytest.approx([1, 1, 1, 0.5, 0.5, 0.5, 0.25])
+    schedule = OwnSchedule(build, optimizer(), RATES, 4, interval_steps=3)
+    assert [schedule.apply(step) for step in range(3, 10)] == pytest.approx([0.8, 1, 1, 0.5, 0.5, 0.5, 0.25])
+    limited = OwnSchedule(partial(lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=2), optimizer(), RATES, 0, 3)
+    limited.check(9)
+    with pytest.raises(ConfigError, match="OneCycleLR fails at step 10: Tried to step 3 times"):
+        limited.check(10)
+
+
 @pytest.mark.parametrize(
     ("target", "arguments", "fault"),
     [
@@ -129,6 +141,11 @@ def test_a_name_alone_is_a_class() -> None:
         "optimizer."
     )
     assert validate({"scheduler": {"name": "linear"}}, "a test").scheduler == "linear"
+    grouped = validate({"scheduler": {"target": "torch.optim.lr_scheduler.LinearLR", "interval": "epoch"}}, "a test")
+    assert grouped.scheduler_interval == "epoch"
+    assert own_scheduler_note(grouped).endswith("LinearLR, epoch by epoch.")
+    unused = own_scheduler_note(validate({"scheduler_interval": "epoch"}, "a test"))
+    assert unused == "scheduler_interval has no effect: scheduler is constant."
 
 
 def test_neither_a_class_nor_arguments_are_ignored_in_silence() -> None:
