@@ -61,8 +61,7 @@ ALLOWED = {
     "scripts/gpu_worker.py": (["os.open"], "/dev/null"),
     "scripts/import_config.py": (["os.open"], "/dev/null"),
     "scripts/install.py": (["open", "read_bytes", "read_text", "shutil.copyfile", "shutil.rmtree"], "its own"),
-    "scripts/make_class_data.py": (["read_text", "shutil.rmtree"], "a folder that the script made"),
-    "scripts/make_demo_data.py": (["read_text", "shutil.rmtree"], "a folder that the script made"),
+    "scripts/demo_shapes.py": (["shutil.rmtree"], "a folder that the scripts made"),
     "scripts/submit_slurm.py": (["shutil.rmtree"], "a folder that it has just made"),
 }  # fmt: skip
 _FUNCTIONS = {
