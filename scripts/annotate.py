@@ -28,6 +28,7 @@ from modules.annotation import (
 )
 from modules.config import ConfigError, TandemError
 from modules.config.file_access import set_file_access
+from modules.run.console import echo, warn
 from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED
 from scripts.annotate_events import Reporter
 from scripts.annotate_options import TASKS, add_out, add_task_options
@@ -52,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         advice = "Free some space; the same command goes on where it stopped." if is_full else ""
         return failed(reporter, TandemError(f"{place}{error.strerror or error}.", advice), FAILED)
     except KeyboardInterrupt:
-        print("Stopped. What was proposed so far is kept; the same command goes on.", file=sys.stderr)
+        warn("Stopped. What was proposed so far is kept; the same command goes on.")
         return INTERRUPTED
     return run
 
@@ -61,7 +62,7 @@ def failed(reporter: Reporter, error: TandemError, exit_code: int) -> int:
     """Report why it ends; returns the exit code."""
     if reporter.events:
         reporter.send(Message(failed=error.message, advice=error.advice))
-    print(error, file=sys.stderr)
+    warn(str(error))
     return exit_code
 
 
@@ -105,7 +106,7 @@ def propose(options: argparse.Namespace, reporter: Reporter) -> int:
     if not options.review:
         return max(code, write(proposals, reporter))
     if not reporter.events and code == FINISHED:
-        print(f"Nothing is written yet; to write it: python scripts/annotate.py apply {proposals.path}")
+        echo(f"Nothing is written yet; to write it: python scripts/annotate.py apply {proposals.path}")
     return code
 
 
@@ -118,11 +119,11 @@ def write(proposals: ProposalSet, reporter: Reporter) -> int:
     """Write all proposals of a set; returns an exit code."""
     header = proposals.header()
     if not reporter.events:
-        print(f"Writing {header.task}s beside the images of {header.folder}")
+        echo(f"Writing {header.task}s beside the images of {header.folder}")
     result = apply_proposals(proposals, lambda image, why: reporter.send(Message(image=image, error=why)))
     reporter.send(Message(written=result.written, unchanged=result.unchanged))
     if result.written and not reporter.events:
-        print(f"To undo it: python scripts/annotate.py undo {proposals.path}")
+        echo(f"To undo it: python scripts/annotate.py undo {proposals.path}")
     return PROBLEMS if result.faults else 0
 
 

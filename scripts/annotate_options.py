@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -19,7 +20,7 @@ from modules.annotation import (
     model_name,
 )
 from modules.config import ConfigError
-from modules.files import expand_home, whole_path
+from modules.files import FileFault, expand_home, validate_record, whole_path
 
 TASKS: Final[Mapping[Task, str]] = {
     "caption": "write captions with an image-to-text model",
@@ -115,10 +116,10 @@ def header_of(options: argparse.Namespace) -> Header:
     except ValueError as error:
         raise ConfigError(f"{'--mask_suffix' if task == 'mask' else '--caption_extension'}: {error}.") from None
     folder = str(whole_path(expand_home(options.folder)))
-    if expand_home(options.out).resolve().is_relative_to(Path(folder).resolve()):
+    if Path(os.path.realpath(expand_home(options.out))).is_relative_to(os.path.realpath(folder)):
         raise ConfigError(f"--out: {options.out!r} is in the folder of the images.", "Use another folder.")
     model = model_name(task, options.model)
-    if expand_home(model).is_dir():
+    if os.path.isdir(expand_home(model)):
         model = str(whole_path(expand_home(model)))
     try:
         folder.encode()
@@ -127,7 +128,11 @@ def header_of(options: argparse.Namespace) -> Header:
     settings = {name: getattr(options, name) for name in _WORDS_OF_TASK[task]}
     if options.no_subfolders:
         settings["no_subfolders"] = True
-    return Header(task=task, folder=folder, model=model, mode=mode, ending=options.ending, settings=settings)
+    made = {"task": task, "folder": folder, "model": model, "mode": mode, "ending": options.ending}
+    try:
+        return validate_record(Header, {**made, "settings": settings})
+    except FileFault as fault:  # a text that is too long, or not UTF-8
+        raise ConfigError(f"The command {fault}.") from None
 
 
 def _check_numbers(options: argparse.Namespace) -> None:

@@ -21,6 +21,7 @@ from modules.config import ConfigError, TandemError
 from modules.config.file_access import set_file_access
 from modules.config.sections.adapters import MAX_RANK
 from modules.files import control_character
+from modules.run.console import echo, warn
 
 if TYPE_CHECKING:
     import torch
@@ -62,12 +63,12 @@ def main(arguments: list[str] | None = None) -> int:
         with folder_created(out.absolute().parent):
             convert(source, out, options)
     except TandemError as error:
-        print(f"Nothing was written: {error}", file=sys.stderr)
+        warn(f"Nothing was written: {error}")
         return 2
     except OSError as error:
-        print(f"Nothing was written: {failed_path(error, options.out)}: {error.strerror or error}.", file=sys.stderr)
+        warn(f"Nothing was written: {failed_path(error, options.out)}: {error.strerror or error}.")
         return 2
-    print(options.out)
+    echo(options.out)
     return 0
 
 
@@ -139,7 +140,7 @@ def convert(source: Path, out: Path, options: argparse.Namespace) -> None:
             note = extract_lora(source, Path(options.extract), out, options.rank, dtype, adapter_names)
         tell_of_loras([source] if options.resize else [], left_out)
         if note:
-            print(f"Note: {note}", file=sys.stderr)
+            warn(f"Note: {note}")
         return
     if source.is_dir():
         require_diffusers_folder(source)
@@ -163,7 +164,7 @@ def convert(source: Path, out: Path, options: argparse.Namespace) -> None:
         warning = conversion.convert_lora(source, out, options.to, prefixes, dtype, left_out)
         tell_of_loras([source], left_out)
         if warning:
-            print(f"Note: {warning}", file=sys.stderr)
+            warn(f"Note: {warning}")
 
 
 def tell_of_loras(files: Sequence[Path], left_out: Sequence[str] | None) -> None:
@@ -172,7 +173,7 @@ def tell_of_loras(files: Sequence[Path], left_out: Sequence[str] | None) -> None
 
     notes = [*map(assumed_alpha, files), left_out_sentence(left_out or ())]
     for note in filter(None, notes):
-        print(f"Note: {note}", file=sys.stderr)
+        warn(f"Note: {note}")
 
 
 def merge(

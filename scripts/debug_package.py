@@ -98,7 +98,7 @@ def write(parts: list[PackedFile], file: Path, *, is_agreed: bool) -> int:
             raise ConfigError(
                 f"Nothing is written yet.{replaces}", "Repeat with --yes to write it, or --show to see it"
             )
-        print(f"Write this to {file}?{replaces} [y/N] ", end="", file=sys.stderr, flush=True)
+        print(f"Write this to {printable(file)}?{replaces} [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             echo("Nothing was written.")
             return FINISHED

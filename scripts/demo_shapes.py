@@ -1,4 +1,4 @@
-"""The shapes, colours and backgrounds of the demo, and how an image of them is drawn.
+"""The shapes, colours and backgrounds of the demo, how an image of them is drawn, and the folder of the images.
 
 make_demo_data.py and make_class_data.py draw them, check_demo.py recognises them.
 """
@@ -8,10 +8,17 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-from collections.abc import Callable
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from PIL import Image, ImageDraw
+
+from modules.files import PARTIAL, FileFault, read_text, remove_partial, whole_path
 
 Colour = tuple[int, int, int]
 Point = tuple[float, float]
@@ -102,6 +109,39 @@ OUTLINES: dict[str, tuple[Point, ...]] = {
     "square": _polygon(4, math.sqrt(0.5), math.pi / 4),
     "triangle": _polygon(3, 0.7, -math.pi / 2),
 }
+
+
+def names_in(folder: Path) -> set[str]:
+    """What a folder holds; nothing if it does not exist. Raises OSError."""
+    return {path.name for path in folder.iterdir()} if folder.exists() else set()
+
+
+def is_stamped(file: Path, stamp: str) -> bool:
+    """Whether a file holds this text, which says how the images beside it were drawn. Raises OSError."""
+    try:
+        return read_text(file) == stamp
+    except FileFault:  # a pipe, or no text
+        return False
+
+
+@contextmanager
+def drawn_folder(folder: Path) -> Iterator[Path]:
+    """A new folder to draw into, which takes the place of `folder` with all that it holds at the end of the block.
+
+    Raises OSError, also if this process works in `folder`, which would then be no longer there.
+    """
+    folder = whole_path(folder)
+    if Path.cwd().is_relative_to(folder):
+        raise FileExistsError("it is the current folder, or holds it; name another one")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    remove_partial(folder.parent, only="")  # of programs that were killed here
+    with tempfile.TemporaryDirectory(prefix=f"{PARTIAL}{os.getpid()}-", dir=folder.parent) as temporary:
+        unfinished = Path(temporary) / "images"
+        unfinished.mkdir()
+        yield unfinished
+        if folder.exists():
+            shutil.rmtree(folder)
+        unfinished.rename(folder)
 
 
 def whole_number(lowest: int, highest: int) -> Callable[[str], int]:

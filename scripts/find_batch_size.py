@@ -25,7 +25,7 @@ from modules.config.file_access import set_file_access
 from modules.config.io.batch_size_line import set_batch_size
 from modules.run.batch_size.records import SearchRequest
 from modules.run.batch_size.start import SearchEnded, find_batch_size
-from modules.run.console import echo
+from modules.run.console import echo, warn
 from modules.run.demo_images import draw_missing_images
 from modules.run.exit_codes import BAD_CONFIG, FINISHED, INTERRUPTED
 from modules.run.hosts.host_list import named_hosts
@@ -57,10 +57,10 @@ def main(arguments: list[str] | None = None) -> int:
     except SearchEnded as end:
         return end.code
     except TandemError as error:
-        print(f"The batch size was not searched: {error}", file=sys.stderr)
+        warn(f"The batch size was not searched: {error}")
         return error.exit_code
     except OSError as error:
-        print(f"{error.filename} cannot be written: {error.strerror or error}.", file=sys.stderr)
+        warn(f"{error.filename} cannot be written: {error.strerror or error}.")
         return BAD_CONFIG
     except KeyboardInterrupt:
         return INTERRUPTED

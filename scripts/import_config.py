@@ -17,6 +17,7 @@ from modules.config import ConfigError, TandemError, TrainConfig, dump, override
 from modules.config.file_access import set_file_access
 from modules.config.io.files import WRITERS
 from modules.importers import TRAINERS, import_file
+from modules.run.console import echo, warn
 from modules.run.exit_codes import INTERRUPTED
 
 
@@ -36,12 +37,11 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             save_config(config, options.out)
             lines.append(f"\nWritten: {options.out}. Try it: python scripts/train.py --config {options.out} --dry_run")
-        print("\n".join(lines), flush=True)
+        for line in lines:
+            echo(line)
     except TandemError as error:
-        print(f"Nothing was imported: {error}", file=sys.stderr)
+        warn(f"Nothing was imported: {error}")
         return error.exit_code
-    except BrokenPipeError:  # whoever reads it, such as head, has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's own flush at the end
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0
@@ -74,7 +74,7 @@ def check_target(out: str | None, *, overwrite: bool) -> None:
         return
     if Path(out).suffix.lower() not in WRITERS:
         raise ConfigError(f"-o {out}: the name must end in .yaml, .yml or .json.")
-    if Path(out).exists() and not overwrite:
+    if os.path.exists(out) and not overwrite:  # False for a name that is too long, which saving says
         raise ConfigError(f"-o {out} already exists.", "Choose another name, or add --overwrite.")
 
 

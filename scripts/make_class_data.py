@@ -10,13 +10,24 @@ import argparse
 import itertools
 import json
 import random
-import shutil
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from scripts.demo_shapes import BACKGROUNDS, COLOURS, OUTLINES, Scene, draw_image, reach, whole_number
+from modules.run.console import echo, warn
+from scripts.demo_shapes import (
+    BACKGROUNDS,
+    COLOURS,
+    OUTLINES,
+    Scene,
+    draw_image,
+    drawn_folder,
+    is_stamped,
+    names_in,
+    reach,
+    whole_number,
+)
 
 STAMP = "made_by_make_class_data.json"  # written last: a folder that has it is complete
 SIDE = 36  # pixels
@@ -36,9 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         made = make_class_data(given.folder, count=given.count, seed=given.seed)
     except OSError as error:
-        print(f"{given.folder}: the images cannot be written ({error}).", file=sys.stderr)
+        warn(f"{given.folder}: the images cannot be written ({error.strerror or error}).")
         return 2
-    print(f"{given.folder}: {len(CLASSES)} classes" + ("" if made else " (already there)"))
+    echo(f"{given.folder}: {len(CLASSES)} classes" + ("" if made else " (already there)"))
     return 0
 
 
@@ -48,20 +59,16 @@ def make_class_data(folder: Path, *, count: int = 100, seed: int = 0) -> bool:
     Raises FileExistsError if the folder holds anything but earlier images of this script.
     """
     stamp = json.dumps({"version": 1, "count": count, "seed": seed})
-    held = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    if STAMP in held and (folder / STAMP).read_text(encoding="utf-8") == stamp:
+    held = names_in(folder)
+    if STAMP in held and is_stamped(folder / STAMP, stamp):
         return False
     if held and held != {STAMP, "train", "test"}:
         raise FileExistsError("it holds other files; name an empty or a new folder")
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    for part, images in (("train", count), ("test", count // TEST_PART)):
-        for colour, shape in CLASSES:
-            _draw_class(unfinished / part / f"{colour}_{shape}", colour, shape, images, f"{seed}/{part}")
-    (unfinished / STAMP).write_text(stamp, encoding="utf-8")
-    if folder.exists():
-        shutil.rmtree(folder)
-    unfinished.rename(folder)
+    with drawn_folder(folder) as unfinished:
+        for part, images in (("train", count), ("test", count // TEST_PART)):
+            for colour, shape in CLASSES:
+                _draw_class(unfinished / part / f"{colour}_{shape}", colour, shape, images, f"{seed}/{part}")
+        (unfinished / STAMP).write_text(stamp, encoding="utf-8")
     return True
 
 

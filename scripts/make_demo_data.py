@@ -8,13 +8,23 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shutil
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from scripts.demo_shapes import HELD_OUT, SIZES, draw_image, reach, scenes, whole_number
+from modules.run.console import echo, warn
+from scripts.demo_shapes import (
+    HELD_OUT,
+    SIZES,
+    draw_image,
+    drawn_folder,
+    is_stamped,
+    names_in,
+    reach,
+    scenes,
+    whole_number,
+)
 
 STAMP = "made_by_make_demo_data.json"  # written last: a folder that has it is complete
 
@@ -29,9 +39,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         made = make_demo_data(given.folder, count=given.count, seed=given.seed)
     except OSError as error:
-        print(f"{given.folder}: the demo images cannot be written ({error}).", file=sys.stderr)
+        warn(f"{given.folder}: the demo images cannot be written ({error.strerror or error}).")
         return 2
-    print(f"{given.folder}: {given.count} images" + ("" if made else " (already there)"))
+    echo(f"{given.folder}: {given.count} images" + ("" if made else " (already there)"))
     return 0
 
 
@@ -41,19 +51,14 @@ def make_demo_data(folder: Path, *, count: int = 1200, seed: int = 0) -> bool:
     Raises FileExistsError if the folder holds anything but an earlier demo: user files are never deleted.
     """
     stamp = json.dumps({"version": 1, "count": count, "seed": seed})
-    held = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    if held == _names(count) and (folder / STAMP).read_text(encoding="utf-8") == stamp:
+    held = names_in(folder)
+    if held == _names(count) and is_stamped(folder / STAMP, stamp):
         return False
     if held and not (STAMP in held and held <= _names(len(held))):
         raise FileExistsError("it holds other files; name an empty or a new folder")
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    _draw_all(unfinished, count, seed)
-    (unfinished / STAMP).write_text(stamp, encoding="utf-8")
-    if folder.exists():
-        shutil.rmtree(folder)
-    unfinished.rename(folder)
+    with drawn_folder(folder) as unfinished:
+        _draw_all(unfinished, count, seed)
+        (unfinished / STAMP).write_text(stamp, encoding="utf-8")
     return True
 
 

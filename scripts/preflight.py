@@ -85,13 +85,13 @@ def main(arguments: list[str] | None = None) -> int:
                 hosts=hosts,
             )
     except TandemError as error:
-        print(f"Preflight did not start: {error}", file=sys.stderr)
+        warn(f"Preflight did not start: {error}")
         return error.exit_code
     except OSError as error:
-        print(f"--json: {options.json} cannot be written: {error.strerror or error}.", file=sys.stderr)
+        warn(f"--json: {options.json} cannot be written: {error.strerror or error}.")
         return BAD_CONFIG
     except (KeyboardInterrupt, StopRequested) as stop:
-        print("Stopped before all was checked.", file=sys.stderr)
+        warn("Stopped before all was checked.")
         return stop.exit_code if isinstance(stop, StopRequested) else INTERRUPTED
     show(report, options)
     return report.exit_code
@@ -224,7 +224,7 @@ def show(report: PreflightReport, options: argparse.Namespace) -> None:
         try:
             report.save(Path(options.json))
         except OSError as error:
-            print(f"--json: {options.json} cannot be written: {error.strerror or error}.", file=sys.stderr)
+            warn(f"--json: {options.json} cannot be written: {error.strerror or error}.")
 
 
 def _result_of(options: argparse.Namespace) -> Path | None:

@@ -6,6 +6,7 @@ The model may be one that Tandem did not write, and `--lora FILE` applies a LoRA
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 import traceback
@@ -34,6 +35,7 @@ from pydantic import ValidationError
 from modules.config import ConfigError, Sample, TandemError, TrainConfig, explain
 from modules.config.file_access import set_file_access
 from modules.machine import gpu_obstacle
+from modules.run.console import warn
 from modules.run.exit_codes import BAD_CONFIG, FAILED, INTERRUPTED
 from modules.run.folder.error_help import explain_exception
 from modules.run.format_progress import BYTES, format_progress
@@ -50,10 +52,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Generate images for every prompt and write PNG files with their settings; returns an exit code."""
     options = parser().parse_args(arguments)
     try:
-        events = SampleEvents(None if options.events is None else Path(options.events))
         set_file_access()
+        events = SampleEvents(None if options.events is None else Path(options.events))
+    except TandemError as error:
+        warn(str(error))
+        return error.exit_code
     except OSError as error:
-        print(f"--events: {error.filename}: {error.strerror or error}", file=sys.stderr)
+        warn(f"--events: {error.filename}: {error.strerror or error}")
         return BAD_CONFIG
     try:
         generate(options, events)
@@ -62,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         return failed(events, f"{error.filename or options.out}: {error.strerror or error}", "", FAILED)
     except KeyboardInterrupt:
-        print("Stopped.", file=sys.stderr)
+        warn("Stopped.")
         return INTERRUPTED
     except Exception as error:  # the boundary: another program is to get one sentence
         if options.events is None:
@@ -78,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
 def failed(events: SampleEvents, message: str, advice: str, exit_code: int) -> int:
     """Report why it ends; returns the exit code."""
     events.report("failed", message=message, advice=advice)
-    print(f"No image was generated: {TandemError(message, advice)}", file=sys.stderr)
+    warn(f"No image was generated: {TandemError(message, advice)}")
     return exit_code
 
 
@@ -143,18 +148,23 @@ def parser() -> argparse.ArgumentParser:
 
 
 def generate(options: argparse.Namespace, events: SampleEvents) -> None:
-    """Load the model through its family and generate. Raises TandemError or OSError."""
+    """Load the model through its family and generate. Raises TandemError, or OSError if an image cannot be written."""
     from scripts.sample_images import find_device, free_number, row_length, write_grid, write_rows
 
     if not 1 <= options.count <= MOST_IMAGES:
         raise ConfigError(f"--count is {options.count}; use 1 to {MOST_IMAGES}.")
     device = find_device(options.device)
     folder = Path(options.out)
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise ConfigError(f"--out: {options.out!r} is not a folder.", "Choose another name.")
     events.report("loading")
     strengths = lora_strengths(options.lora_scales, options.lora, options.lora_scale)
-    loaded = load(options, events, device.type)
+    try:
+        loaded = load(options, events, device.type)
+    except OSError as error:  # a name that is too long, a disk that fails
+        raise ConfigError(f"{error.filename or options.model} cannot be read: {error.strerror or error}.") from error
     for note in notes(loaded.family, loaded.config, options):
-        print(f"Note: {note}", file=sys.stderr)
+        warn(f"Note: {note}")
         events.report("note", message=note)
     folder.mkdir(parents=True, exist_ok=True)
     first = free_number(folder)

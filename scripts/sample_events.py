@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from types import FrameType
 from typing import Final
 
 from modules.files import open_for_writing
+from modules.run.console import warn
 
 STOP_ENDING: Final = ".stop"
 _STEPS_EVERY_S: Final = 0.2
@@ -72,4 +72,4 @@ class SampleEvents:
         if self.was_interrupted:
             raise KeyboardInterrupt
         self.was_interrupted = True
-        print("Stopping after this image; Ctrl-C again stops at once.", file=sys.stderr)
+        warn("Stopping after this image; Ctrl-C again stops at once.")

@@ -14,6 +14,7 @@ from PIL import Image
 from modules.config import ConfigError, TrainConfig
 from modules.families._family import Family, SampleRequest
 from modules.monitoring import make_grid, save_image
+from modules.run.console import echo
 from modules.training.device.precision import Precision
 from modules.training.memory.move_model import move_model
 from modules.training.step.finite_weights import check_weights
@@ -113,7 +114,7 @@ def write_images(
             image = _generate(family, request, precision)
             file = folder / f"sample-{first + number:02d}.png"
             save_image(image, file, {**asdict(request), **family.sample_metadata(), **origin})
-            print(file, flush=True)
+            echo(str(file))
             events.report("image", file=str(file))
             images.append((image, request.prompt))
     return images
@@ -128,7 +129,7 @@ def write_grid(images: Sequence[tuple[Image.Image, str]], folder: Path, number: 
     """Write all images side by side, `columns` in a row if given."""
     file = folder / f"grid-{number:02d}.png"
     save_image(make_grid(images, columns), file, {"prompt": "all samples"})
-    print(file)
+    echo(str(file))
 
 
 def free_number(folder: Path) -> int:

@@ -13,7 +13,7 @@ import torch
 from modules.checkpoint import read_model_config
 from modules.checkpoint.formats import AdapterWeights, SafetensorsFile, adapter_file, lora_of_family, read_adapter
 from modules.checkpoint.formats.file_types import DESCRIPTIONS, detect_file_type
-from modules.config import ConfigError, SubmoduleSettings, TrainConfig
+from modules.config import ConfigError, SubmoduleSettings, TrainConfig, validate
 from modules.diffusion.quantized import QuantizedLinear
 from modules.facts import FamilyFacts, all_facts, family_names, known_model
 from modules.families._family import Family, trained_submodules
@@ -133,9 +133,10 @@ def model_config(options: argparse.Namespace) -> tuple[Path | None, TrainConfig]
     if trained is None or trained.family != family:
         facts = all_facts().get(family, FamilyFacts(""))
         side = min((model.resolution for model in facts.whole_models.values()), default=USUAL_SIDE)
-        return None, TrainConfig(family=family, base_model=name, family_options=given, resolution=side)
-    given = {**trained.family_options, **given}
-    return None, TrainConfig(family=family, base_model=name, family_options=given, resolution=trained.resolution)
+    else:
+        given, side = {**trained.family_options, **given}, trained.resolution
+    settings = {"family": family, "base_model": name, "family_options": given, "resolution": side}
+    return None, validate(settings, "The command")
 
 
 def _with_layout(config: TrainConfig, layout: str) -> TrainConfig:

@@ -18,7 +18,7 @@ prepare_program()
 from modules.config import ConfigError, TandemError, TrainConfig, preset_names, resolve_config, save_config
 from modules.config.file_access import set_file_access
 from modules.run import RunFolder
-from modules.run.console import echo
+from modules.run.console import echo, warn
 from modules.run.demo_images import draw_missing_images
 from modules.run.folder.resume import LATEST, folder_to_resume
 from modules.run.folder.run_folder import not_writable_error
@@ -41,13 +41,13 @@ def main(arguments: list[str] | None = None) -> int:
 
         check_startable(config)
         for warning in warnings_of(config, jobs, request):
-            print(f"Warning: {warning}", file=sys.stderr)
+            warn(f"Warning: {warning}")
         if options.dry_run:
             show(jobs, request)
         else:
             submit_all(jobs, request, resume=options.resume is not None)
     except TandemError as error:
-        print(f"Nothing was submitted: {error}", file=sys.stderr)
+        warn(f"Nothing was submitted: {error}")
         return error.exit_code
     return 0
 
@@ -170,7 +170,7 @@ def show(jobs: list[SlurmJob], request: SlurmRequest) -> None:
     for job in jobs:
         name = job.config.run_name or "NAME"
         folder = RunFolder(Path(job.config.runs_dir) / folder_name(name, job, jobs))
-        print(f"{script_path(folder)}:", file=sys.stderr, flush=True)  # what is redirected to a file is a script
+        warn(f"{script_path(folder)}:")  # what is redirected to a file is a script
         print(render(job, request, folder, Path.cwd()), flush=True)
 
 

@@ -25,7 +25,7 @@ from modules.config.file_access import set_file_access
 from modules.config.io.presets import composition
 from modules.machine import visible_gpus
 from modules.run import BAD_CONFIG, LaunchPlan, RunFolder
-from modules.run.console import echo
+from modules.run.console import echo, warn
 from modules.run.demo_images import draw_missing_images
 from modules.run.exit_codes import INTERRUPTED
 from modules.run.folder.failures import record_start_failure
@@ -105,10 +105,10 @@ def main(arguments: list[str] | None = None) -> int:
             if options.start_in is not None:
                 record_start_failure(RunFolder(Path(options.start_in)), error)
             if report_fatal_startup(error.exit_code):
-                print(f"Training did not start: {error}", file=sys.stderr)
+                warn(f"Training did not start: {error}")
             return error.exit_code
         except KeyboardInterrupt:
-            print("Stopped.", file=sys.stderr)
+            warn("Stopped.")
             return INTERRUPTED
 
 

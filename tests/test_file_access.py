@@ -58,10 +58,8 @@ ALLOWED = {
     "scripts/gpu_check.py": (["read_text"], "Tandem's own requirements.lock"),
     "scripts/gpu_modes.py": (["read_text"], OWN),
     "scripts/gpu_worker.py": (["os.open"], "/dev/null"),
-    "scripts/import_config.py": (["os.open"], "/dev/null"),
     "scripts/install.py": (["open", "read_bytes", "read_text", "shutil.copyfile", "shutil.rmtree"], "its own"),
-    "scripts/make_class_data.py": (["read_text", "shutil.rmtree"], "a folder that the script made"),
-    "scripts/make_demo_data.py": (["read_text", "shutil.rmtree"], "a folder that the script made"),
+    "scripts/demo_shapes.py": (["shutil.rmtree"], "a folder that the scripts made"),
     "scripts/submit_slurm.py": (["shutil.rmtree"], "a folder that it has just made"),
 }  # fmt: skip
 _FUNCTIONS = {

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from PIL import Image
+from pydantic import ValidationError
 
 from modules.annotation import Header, Proposal
-from modules.config import Concept
+from modules.config import Concept, ConfigError, explain
 from modules.config.captions import CaptionState
 from modules.data.index.captions import Captions
 from modules.data.index.images import (
@@ -50,8 +51,11 @@ class Selection:
 
 def select_images(header: Header, *, subfolders: bool = True) -> Selection:
     """The images of the header's folder, without those that have a caption or mask already, if only missing ones are
-    wanted; found as for training. Raises DataError if the folder cannot be read."""
-    concept = Concept(path=header.folder, caption_source="txt", include_subfolders=subfolders)
+    wanted; found as for training. Raises DataError if the folder cannot be read, ConfigError for its name."""
+    try:
+        concept = Concept(path=header.folder, caption_source="txt", include_subfolders=subfolders)
+    except ValidationError as error:
+        raise ConfigError.from_faults("The folder of the images", explain(error, Concept)) from None
     what = "mask_suffix" if header.task == "mask" else "caption_extension"
     concept = concept.model_copy(update={what: header.ending})
     scan = scan_concept(concept, with_masks=header.task == "mask")

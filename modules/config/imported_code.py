@@ -91,15 +91,15 @@ def pass_on_environment() -> None:
     os.environ[_VARIABLE] = os.pathsep.join(each for each in _AT_START if os.pathsep not in each)
 
 
-def read_code(path: Path) -> CodeFile:
-    """A file of code; raises ConfigError."""
+def read_code(path: Path, setting: str = "family") -> CodeFile:
+    """A file of code that a setting leads to; raises ConfigError."""
     try:
         return CodeFile(path, read_bytes(path, LARGEST_SOURCE if path.suffix in SOURCE_SUFFIXES else _LARGEST_LIBRARY))
     except FileNotFoundError:
-        raise ConfigError(f"family: there is no file {str(path.absolute())!r}.") from None
+        raise ConfigError(f"{setting}: there is no file {str(path.absolute())!r}.") from None
     except (OSError, FileFault) as error:
         reason = str(error) if isinstance(error, FileFault) else f"cannot be read: {error.strerror}"
-        raise ConfigError(f"family: {str(path)!r} {reason}.") from None
+        raise ConfigError(f"{setting}: {str(path)!r} {reason}.") from None
 
 
 def read_with_imports(path: Path) -> tuple[CodeFile, ...]:
@@ -146,7 +146,7 @@ def read_class(path: str, setting: str) -> tuple[CodeFile, ...]:
             f"{setting} is {path!r}, and {outside[0]!r} is of no package that is installed or that PYTHONPATH names",
             "Install it, or build what you need in the family's own file",
         )
-    return tuple(read_code(Path(each)) for each in reversed(found))
+    return tuple(read_code(Path(each), setting) for each in reversed(found))
 
 
 def file_on_disk(name: str) -> Path:

@@ -16,7 +16,8 @@ from modules.diffusion.hub.files import GGUF, GGUF_ADVICE, INDEX, PICKLES, weigh
 from modules.diffusion.hub.model import HubModel
 from modules.files import FileFault, file_size, is_plain_name, open_regular, printable, read_json
 
-REPO_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+(/[\w.-]+)*))?")
+# owner/model@revision; the hub's cache has a file of the revision's name, so none of its parts is ".." (as in git)
+REPO_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>(?!.*\.\.)[\w.-]+(/[\w.-]+)*))?")
 _SMALL_FILE_LIMIT = 64 << 20  # bytes; a tokenizer's are a few MB
 # What transformers and diffusers would fetch and load: kernels, https://huggingface.co/docs/transformers/main/kernel_doc,
 # and custom pipelines or generation loops.

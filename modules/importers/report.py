@@ -9,7 +9,7 @@ from typing import Final
 
 from modules.config.explain import format_value
 from modules.config.train_config import TrainConfig
-from modules.files import mask_secrets
+from modules.files import printable
 
 PROBLEMS: Final = "To be set before it can start"
 
@@ -34,7 +34,7 @@ class ImportEntry:
         """One line: "network_dim 16 -> lora_rank 16"."""
         source = f"{self.source} {format_value(self.value)}{'' if self.given else ' (default there)'}"
         target = f" -> {self.target} {format_value(self.new_value)}" if self.target else ""
-        return mask_secrets(f"{source}{target}{f': {self.why}' if self.why else ''}")
+        return printable(f"{source}{target}{f': {self.why}' if self.why else ''}")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from modules.checkpoint.backups import sync_all_to_disk, sync_to_disk
 from modules.checkpoint.formats.safetensors_file import lazy_tensor, write_safetensors
 from modules.distributed import main_process_first
-from modules.files import PARTIAL, REPLACED_MODEL, check_replaceable, remove_tree
+from modules.files import PARTIAL, REPLACED_MODEL, check_replaceable, remove_partial, remove_tree
 from modules.library.unwrap import unwrapped
 
 State = Mapping[str, Tensor] | nn.Module | Callable[[Path], object]
@@ -62,9 +62,10 @@ def _save(state: State, path: Path) -> None:
 
 
 def _write_with(write: Callable[[Path], object], path: Path) -> None:
-    partial = path.with_name(f"{PARTIAL}{path.name}")
+    partial = path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
     former = path.with_name(f"{REPLACED_MODEL}{path.name}")
     check_replaceable(path)
+    remove_partial(path.parent, only="")  # of programs that were killed here
     remove_tree(partial)
     try:
         write(partial)

@@ -155,3 +155,13 @@ def test_a_class_in_a_folder_of_tandem_is_of_no_package(monkeypatch: pytest.Monk
     config = validate({"optimizer": "tests.tiny_family.TinyFamily"}, "a test")
     with pytest.raises(ConfigError, match=r"optimizer\.target is .*tests/\S+py' is of no package that is installed"):
         allow_code(config, trust=True, ask=None)
+
+
+def test_a_file_of_a_class_that_cannot_be_read_is_of_its_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "huge.py").write_bytes(b"#" * (imported_code.LARGEST_SOURCE + 1))
+    monkeypatch.setattr(imported_code, "_AT_START", (str(tmp_path),))
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"^scheduler_target: '.*huge\.py' is larger"):
+        imported_code.read_class("huge.Slow", "scheduler_target")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from modules.families.pixel_diffusion import PixelDiffusion, token_ids
 from scripts.check_demo import Result, evaluate, grid, main, passed, recognise, sample_size
 from scripts.demo_shapes import COLOURS, HELD_OUT, OUTLINES, SIZES, Scene, draw_image, scenes
 from scripts.make_demo_data import STAMP, make_demo_data
+from scripts.make_demo_data import main as draw_demo
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +57,8 @@ def test_equal_arguments_give_equal_files(demo: Path, tmp_path: Path) -> None:
 
 def test_interrupted_or_damaged_folders_are_made_again(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
-    (tmp_path / ".demo.unfinished").mkdir()
-    (tmp_path / ".demo.unfinished" / "00000.png").write_bytes(b"half")
+    (tmp_path / ".partial-2147483647-x").mkdir()
+    (tmp_path / ".partial-2147483647-x" / "00000.png").write_bytes(b"half")
     assert make_demo_data(folder, count=5)
     (folder / "00003.png").unlink()
     assert make_demo_data(folder, count=5)
@@ -76,6 +78,29 @@ def test_nothing_of_a_user_is_deleted(tmp_path: Path) -> None:
         make_demo_data(folder, count=6)
     assert (folder / "holiday.png").read_bytes() == b"precious"
     assert (folder / STAMP).is_file()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="named pipes of POSIX")
+def test_a_foreign_folder_is_neither_waited_for_nor_obeyed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "\x1b[2Jdemo"
+    (tmp_path / f".{folder.name}.unfinished").mkdir()  # somebody's own
+    make_demo_data(folder, count=5)
+    for prepare in (os.mkfifo, lambda stamp: stamp.write_bytes(b"\xff")):
+        (folder / STAMP).unlink()
+        prepare(folder / STAMP)
+        assert make_demo_data(folder, count=5)
+    assert (tmp_path / f".{folder.name}.unfinished").is_dir()
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    for name in (".", str(folder)):
+        draw_demo([name, "--count", "5"])
+    said = capsys.readouterr()
+    assert (
+        said.err == ".: the demo images cannot be written (it is the current folder, or holds it; name another one).\n"
+    )
+    assert said.out.endswith("\\x1b[2Jdemo: 5 images (already there)\n")
 
 
 def test_the_preset_asks_for_what_there_is() -> None:

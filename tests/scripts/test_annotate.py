@@ -146,3 +146,25 @@ def test_a_second_program_is_told_before_it_loads_the_model(
     assert messages[-1].failed is not None
     assert "has no config.json" in messages[-1].failed
     assert not proposal_sets(work / "annotations")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["c\x1b[2J", "--out", "x"], r"it contains the control character \x1b"),
+        (["x" * 5000], "The command is wrong in 'folder': String should have at most 4096 characters"),
+        (["cats", "--out", "loop"], "loop"),
+        (["cats", "--model", "x" * 300], "xxx"),
+        (["cats", "--model", "\udcff/x"], "wrong in 'model': Input should be a valid string"),
+        (["cats", "--model", "a/b@../../x"], "there is no folder 'a/b@../../x'. Give"),
+    ],
+)
+def test_a_hostile_command_line_is_one_sentence(
+    work: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    (work / "loop").symlink_to("loop")
+    assert main(["caption", *arguments]) in (2, 3)
+    said = capsys.readouterr()
+    assert sentence in said.err
+    assert said.err.count("\n") == 1
+    assert "\x1b" not in said.out + said.err

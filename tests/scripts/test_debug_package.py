@@ -38,6 +38,8 @@ def run(tmp_path: Path) -> RunFolder:
         f"train_distributed.sh --token_file /run/{PASSWORD}\n--hub_password {PASSWORD}\nCookie: id={PASSWORD}\n"
         f"secret_key='{PASSWORD}'\nmachine h login u password {PASSWORD}\nnpm_{PASSWORD * 3}\n"
         f"eyJhbGciOiJI.eyJ{PASSWORD}.{PASSWORD}\n"
+        f"sshpass -p {PASSWORD} ssh h\ncurl -s -u anna:{PASSWORD} h\nserver=h;pwd={PASSWORD}\n/MASTER_KEY={PASSWORD}\n"
+        'pad_token: "<pad_token>", eos_token=<|endoftext|> PWD=/data/x\n'
         f"-----BEGIN RSA PRIVATE KEY-----\n{PASSWORD}\n-----END RSA PRIVATE KEY-----\n"
     )
     folder.join_line_file.write_text("TANDEM_JOIN_TOKEN=0123456789abcdef")
@@ -69,8 +71,9 @@ def test_package_is_listed_then_written_and_holds_nothing_private(run: RunFolder
     assert not any(name.endswith((".png", ".safetensors")) for name in texts)
     whole = "\n".join(texts.values())
     masked = (PASSWORD, "A1B2", "0a1b2c", "/root", "/mnt/home")
-    assert "log/console.txt (17)" in texts["about.txt"], "what was masked is said"
+    assert "log/console.txt (21)" in texts["about.txt"], "what was masked is said"
     assert "max_token: 77" in texts["log/console.txt"]
+    assert 'pad_token: "<pad_token>", eos_token=<|endoftext|> PWD=/data/x' in texts["log/console.txt"]
     for private in (
         SECRET,
         "0123456789abcdef",

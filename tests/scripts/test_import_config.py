@@ -66,6 +66,17 @@ def test_without_a_target_nothing_is_written(theirs: Path, capsys: pytest.Captur
     assert list(theirs.parent.iterdir()) == [theirs]
 
 
+def test_the_report_is_shown_and_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    theirs = tmp_path / "\u202ea.json"
+    theirs.write_text(json.dumps({**THEIRS, "a\x1b[2J\nImported (9)": "\u202eb", "\ud800": 1}), encoding="ascii")
+    assert import_config.main([str(theirs)]) == 0
+    said = capsys.readouterr().out
+    assert r"\u202ea.json" in said
+    assert r"  a\x1b[2J\nImported (9) " in said
+    assert r"  \ud800 1: " in said
+    assert all(line.isprintable() for line in said.splitlines())
+
+
 def test_a_file_that_exists_is_replaced_only_on_demand(theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = theirs.with_name("ours.json")
     out.write_text("mine", encoding="utf-8")
@@ -82,6 +93,7 @@ def test_a_file_that_exists_is_replaced_only_on_demand(theirs: Path, capsys: pyt
         (["gone.json"], "gone.json does not exist"),
         (["THEIRS", "-o", "out.txt"], "the name must end in .yaml, .yml or .json"),
         (["THEIRS", "-o", "no/such/folder/out.yaml"], "out.yaml cannot be written"),
+        (["THEIRS", "-o", f"{'x' * 300}.yaml"], "cannot be written: File name too long"),
         (["THEIRS", "--set", "epochs=0"], "epochs is 0; it must be"),
         (["THEIRS", "--set", "epoch=3"], "did you mean epochs"),
     ],

@@ -28,7 +28,7 @@ from modules.data.cache.manifest import (
     read_lines,
     remove_unreadable,
 )
-from modules.files import open_for_writing, write_fault
+from modules.files import PARTIAL, open_for_writing, remove_tree, replacing, write_fault
 
 Entry: TypeAlias = dict[str, Tensor]
 
@@ -132,12 +132,11 @@ class ShardWriter:
 
     def _write_shard(self, entries: list[tuple[bytes, Entry]], line: ManifestLine) -> None:
         name = f"{self._next_number:06d}.safetensors"
-        temporary = self._folder / f".{name}.tmp"
-        save_file({f"{n}.{k}": t for n, (_, entry) in enumerate(entries) for k, t in entry.items()}, temporary)
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        size = temporary.stat().st_size
-        os.replace(temporary, self._folder / name)
+        with replacing(self._folder / name) as temporary:
+            save_file({f"{n}.{k}": t for n, (_, entry) in enumerate(entries) for k, t in entry.items()}, temporary)
+            with open(temporary, "rb+") as file:
+                os.fsync(file.fileno())
+            size = temporary.stat().st_size
         _sync_folder(self._folder)
         line.shard, line.shard_bytes = name, size
         line.keys = [key.hex() for key, _ in entries]
@@ -155,8 +154,8 @@ def _remove_leftovers(folder: Path) -> int:
             highest = max(highest, int(path.name[:6]))
             if listed.get(path.name) != path.stat().st_size:
                 path.unlink()
-        elif path.name.endswith(".tmp"):
-            path.unlink()
+        elif path.name.startswith(PARTIAL) or path.name.endswith(".tmp"):  # the latter of an earlier version
+            remove_tree(path)
     return highest + 1
 
 

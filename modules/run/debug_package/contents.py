@@ -49,14 +49,19 @@ _HOMES: Final = re.compile(
     r"|\b[A-Z]:\\{1,2}Users\\{1,2}[^\\\s:'\"]+)"
 )
 # What `mask_secrets` leaves, because the name of a setting before an error would mask the error; each with the group to
-# keep before the mask. A number is no token: "max_token: 77".
+# keep before the mask. A number is no token ("max_token: 77"), nor is a word of a tokenizer ("pad_token: <pad>");
+# PWD is a folder.
 _SECRETS: Final = (
     re.compile(r"(?i)(TANDEM_JOIN_TOKEN['\"]?\s*[=:]\s*['\"]?|--token(?:_file)?[ =]['\"]?)[^\s'\"]+"),
     re.compile(r"(?i)(\b[\w-]{0,40}(?:password|passwd|passphrase)['\"]?\s{0,3}[:=]\s{0,3}['\"]?)[^\s'\",;&]+"),
     re.compile(
         r"(?i)(\b[\w-]{0,40}(?:token|secret|api[_-]?key|access[_-]?key)['\"]?\s{0,3}[:=]\s{0,3}['\"]?)"
-        r"(?!\d+\b)[^\s'\",;&]{6,}"
+        r"(?!\d+\b|<[^\s'\"]*>|\[[A-Z]+\])[^\s'\",;&]{6,}"
     ),
+    re.compile(r"(?i)(\b\w{0,40}pwd['\"]?\s{0,3}[:=]\s{0,3}['\"]?)(?![/~.]|[a-z]:\\)[^\s'\",;&]+"),
+    re.compile(r"(\b[A-Z0-9_]{0,40}_KEY['\"]?\s{0,3}[:=]\s{0,3}['\"]?)[^\s'\",;&]+"),
+    re.compile(r"(\bsshpass\s+-p\s*['\"]?)[^\s'\"]+"),
+    re.compile(r"(\bcurl\b[^\n]{0,200}?\s(?:-u|--user)[\s=]*['\"]?[^\s:'\"]{1,100}:)[^\s'\"]+"),
     re.compile(r"(?i)(\bauthorization['\"]?\s{0,3}[:=]\s{0,3}['\"]?(?:\w{1,20}\s{1,3})?)[\w.~+/=-]{6,}"),
     re.compile(r"(?i)(\b(?:wandb|password)\b[^\n]{0,60}?\b)[0-9a-f]{40}\b"),
     re.compile(

@@ -95,12 +95,14 @@ def test_torn_lines_and_leftovers_are_skipped(folder: Path, tmp_path: Path, monk
     manifest = tmp_path / "c/rank-0/index.jsonl"
     content = manifest.read_bytes()
     manifest.write_bytes(content[: content.rindex(b"\n", 0, -1) + 20])
-    (tmp_path / "c/rank-0/.000009.safetensors.tmp").write_bytes(b"half")
+    leftovers = [tmp_path / f"c/rank-0/{name}" for name in (".000009.safetensors.tmp", ".partial-7-000009.safetensors")]
+    for leftover in leftovers:
+        leftover.write_bytes(b"half")
     (tmp_path / "c/rank-0/000008.safetensors").write_bytes(b"orphan")
     cached, count = fill(config, index)
     assert 0 < count <= 3
     assert cached.usable.all()
-    assert not (tmp_path / "c/rank-0/.000009.safetensors.tmp").exists()
+    assert not any(leftover.exists() for leftover in leftovers)
     assert not (tmp_path / "c/rank-0/000008.safetensors").exists()
     assert [line.shard for line in read_lines(manifest.parent)][-1] == "000009.safetensors"
     manifest.write_bytes(manifest.read_bytes() + b'\n{"shard": 3}\n[1]\nnull\n{"unknown": 1}\n')
