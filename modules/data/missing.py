@@ -72,8 +72,8 @@ def _held_out(config: TrainConfig, index: Index) -> Iterator[str]:
     effect = "" if index.validation.any() or not config.validate_every else " No image is validated on."
     if splits:
         yield (
-            f"validation_split {config.validation_split:g} holds out none of {int(trained.sum()):,} images: each is "
-            f"drawn by itself.{effect} Raise it, or add a concept of kind validation."
+            f"validation_split {config.validation_split:g} holds out none of {int(trained.sum()):,} images: its share "
+            f"of each concept is rounded.{effect} Raise it, or add a concept of kind validation."
         )
     elif effect:
         yield "validate_every: no image is held out. Set validation_split, or add a concept of kind validation."

@@ -61,7 +61,7 @@ def test_masks_that_are_not_found(tmp_path: Path, folder: Path) -> None:
 def test_nothing_is_held_out(tmp_path: Path, folder: Path) -> None:
     few = said(tmp_path, {"path": str(folder)}, validation_split=0.01, validate_every="1 epoch")[0]
     assert len(few) == 1
-    assert few[0].startswith("validation_split 0.01 holds out none of 6 images: each is drawn by itself. No image is")
+    assert few[0].startswith("validation_split 0.01 holds out none of 6 images: its share of each concept is rounded.")
     assert "no image is held out" in said(tmp_path, {"path": str(folder)}, validate_every="1 epoch")[0][0]
 
 
