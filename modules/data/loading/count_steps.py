@@ -59,6 +59,7 @@ def steps_per_epoch(config: TrainConfig, world_size: int) -> int:
         concepts,
         balanced_repeats(config.concepts, np.bincount(concepts, minlength=len(config.concepts))),
         [concept.loss_weight for concept in config.concepts],
+        None,  # as little as identities
     )
     order = Order(rows, config.seed, effective_batch(config, world_size), config.drop_last)
     return order.steps_per_epoch

@@ -117,7 +117,7 @@ def _run_metadata(parts: Components, position: Position) -> RunMetadata:
         epoch=position.epoch,
         total_steps=parts.total_steps,
         # as train_network.py of kohya's sd-scripts counts ss_num_epochs from max_train_steps
-        total_epochs=math.ceil(parts.total_steps / parts.data.order.steps_per_epoch),
+        total_epochs=math.ceil(parts.data.order.progress(parts.total_samples).epochs),
         world_size=position.world_size,
         images=0 if parts.data.index is None else len(parts.data.index),
         folders=_folders(parts),

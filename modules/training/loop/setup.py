@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from modules.checkpoint import Rotation
-from modules.config import ConfigError, TrainConfig, total_steps
+from modules.config import ConfigError, TrainConfig
 from modules.config.schedules import warmup_steps
 from modules.distributed import RankGroup, SharedFolderGroups, Weights
 from modules.families._family import Family, SampleRequest
@@ -65,7 +65,7 @@ def build_components(
     kind = check_available(config)
     fetch_base_model(kind, config, ranks, report, check_stop)
     check_memory(kind, config, ranks.device, ranks.world_size)
-    data_config = resolve_data(config, kind, ranks, report, check_stop)
+    data_config = resolve_data(config, kind, ranks, report, check_stop, by_image=plan.by_image)
     family = load_family(data_config)
     plan = replace(plan, initial_model=check_initial_model(family, config, plan.initial_model))
     requests = _checked_requests(config, family, report)
@@ -87,14 +87,17 @@ def build_components(
             check_stop,
             equal_micro_batches=equal,
             select_rows=select_rows,
+            former=plan.former,
+            by_image=plan.by_image,
         )
+        plan = replace(plan, former=None)  # much memory
     for warning in dict.fromkeys(filter(None, ranks.gather("loader processes", data.loader.warning))):
         report.warning(warning)
     check_validation(config, data)
     family.offload_frozen()
     weights = parallelism.wrap_model(family)
     groups, guarded_step = _optimization(config, family, weights, precision, ranks.world_size)
-    steps = total_steps(config, data.order.steps_per_epoch)
+    steps = data.total_steps(config)
     return Components(
         config=config,
         folder=folder,
