@@ -16,6 +16,7 @@ from modules.checkpoint.stored_tensors import Shard, StoredTensor, stored_tensor
 from modules.config import ResumeError
 from modules.files import Record, printable
 from modules.run.folder.backup_manifest import (
+    DATA,
     EMA,
     Position,
     Text,
@@ -39,6 +40,7 @@ class TrainingState:
     optimizer: OptimizerState
     scaler: dict[str, Plain]
     config: Mapping[str, object] = field(default_factory=dict)  # of the run that wrote the backup; set when it is read
+    data: bytes | None = None  # what it was trained on (data_record), as it is written
     part: Shard | None = None  # that its tensors are, of a state that is divided among the ranks; None: they are whole
 
 
@@ -62,6 +64,7 @@ class StoredState:
     optimizer: StoredOptimizer
     scaler: dict[str, Plain]
     config: Mapping[str, object]
+    data: Path | None  # the file with what it was trained on, which backups of 0.2.0 and of custom data sets have not
 
     def read(self) -> TrainingState:
         """All of it, in whole tensors. Raises ResumeError."""
@@ -130,6 +133,7 @@ def _open(folder: Path) -> StoredState:
         optimizer=StoredOptimizer(saved.kind, stored("optimizer"), saved.values, saved.groups),
         scaler=dict(saved.scaler),
         config=valid_record(dict[str, object], json_of(folder / "config.json"), folder / "config.json"),
+        data=folder / DATA if DATA in manifest.files else None,
     )
 
 

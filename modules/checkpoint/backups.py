@@ -19,7 +19,7 @@ from modules.checkpoint.tensor_sink import TensorSink, add_tensors
 from modules.config import ResumeError
 from modules.files import PARTIAL, REPLACED, is_link, put_back_replaced, remove_tree
 from modules.run.folder.backup_list import Rotation, backup_number, complete_backups, list_backups, misplaced
-from modules.run.folder.backup_manifest import MANIFEST, FileEntry, find_damage, part_file, read_progress
+from modules.run.folder.backup_manifest import DATA, MANIFEST, FileEntry, find_damage, part_file, read_progress
 
 
 class Backups:
@@ -108,7 +108,7 @@ def _write_files(folder: Path, state: TrainingState, config_json: str) -> dict[s
 
 
 def write_texts(folder: Path, state: TrainingState, config_json: str) -> dict[str, FileEntry]:
-    """Write what of a backup is no tensors. Raises OSError."""
+    """Write what of a backup no part holds. Raises OSError."""
     optimizer = state.optimizer
     structure = {
         "kind": optimizer.class_name,
@@ -121,7 +121,8 @@ def write_texts(folder: Path, state: TrainingState, config_json: str) -> dict[st
         "optimizer": json.dumps(structure),
         "progress": json.dumps(asdict(state.position), indent=2),
     }
-    return {f"{name}.json": write_bytes(folder / f"{name}.json", text.encode()) for name, text in texts.items()}
+    files = {f"{name}.json": write_bytes(folder / f"{name}.json", text.encode()) for name, text in texts.items()}
+    return files if state.data is None else {**files, DATA: write_bytes(folder / DATA, state.data)}
 
 
 def write_part(
@@ -150,7 +151,8 @@ def _tensors(state: TrainingState) -> Iterator[tuple[str, Mapping[str, Tensor]]]
 
 def _write_manifest(folder: Path, files: dict[str, FileEntry], number: int, step: int, parts: int | None) -> None:
     manifest = {
-        **({"version": 1} if parts is None else {"version": 2, "parts": parts}),
+        "version": 3 if DATA in files else 1 if parts is None else 2,
+        **({} if parts is None else {"parts": parts}),
         "number": number,
         "step": step,
         "files": {name: files[name].model_dump() for name in sorted(files)},

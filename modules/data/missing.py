@@ -101,8 +101,8 @@ def _held_out(config: TrainConfig, index: Index) -> Iterator[str]:
     trained = np.array([concept.kind == "train" for concept in config.concepts])[index.concept]
     if config.validation_split > 0 and not index.validation[trained].any():
         yield (
-            f"validation_split {config.validation_split:g} holds out none of {int(trained.sum()):,} images: each is "
-            "drawn by itself. Raise it, or add a concept of kind validation."
+            f"validation_split {config.validation_split:g} holds out none of {int(trained.sum()):,} images: its share "
+            "of each concept is rounded. Raise it, or add a concept of kind validation."
         )
 
 

@@ -64,7 +64,9 @@ def test_masks_that_are_not_found(tmp_path: Path, folder: Path) -> None:
 def test_nothing_is_held_out(tmp_path: Path, folder: Path) -> None:
     few: dict[str, Any] = {"path": str(folder)}
     (sentence,) = said(tmp_path, few, validation_split=0.01)[0]
-    assert sentence.startswith("validation_split 0.01 holds out none of 6 images")
+    assert sentence.startswith(
+        "validation_split 0.01 holds out none of 6 images: its share of each concept is rounded."
+    )
     Image.new("RGB", (64, 64)).save(tmp_path / "test.png")
     test = {"path": str(tmp_path), "include_subfolders": False, "kind": "test"}
     for concepts, settings in (([few], {"validation_split": 0.01}), ([few], {}), ([few, test], {})):

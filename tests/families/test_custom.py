@@ -66,7 +66,7 @@ def config_of(place: Path, **settings: object) -> TrainConfig:
 def loader_of(world_size: int, rank: int, batch_size: int = 4, workers: int = 0) -> Loader:
     items = ItemBatches(_sets())
     none = np.zeros(41, dtype=np.int32)
-    order = Order(TrainingRows(items.rows(TRAIN), none, none, [1.0], [1.0]), 0, 8)
+    order = Order(TrainingRows(items.rows(TRAIN), none, none, [1.0], [1.0], None), 0, 8)
     settings = config_of(Path(), loader_workers=workers)
     return item_loader(
         settings,

@@ -74,7 +74,9 @@ class Cache:
         count = int(keys.first_slot[-1])
         found = np.full((count, 3), -1, dtype=np.int64)
         first = keys.first_slot.tolist()
+        contents = np.zeros(len(self._index), dtype=np.uint64)
         for row, content, mask in self._contents(manifest):
+            contents[row] = int.from_bytes(content[:8], "little")
             for view in range(first[row + 1] - first[row]):
                 entry = manifest.entries.get(keys.key(row, view, content, mask))
                 if entry is not None:
@@ -85,7 +87,7 @@ class Cache:
             found[:, 1].astype(np.int32),
             found[:, 2].astype(np.uint32),
         )
-        cached = CachedExamples(slots, manifest.shards, [])
+        cached = CachedExamples(slots, manifest.shards, [], contents)
         cached.problems.extend(self._reason(row, manifest) for row in np.flatnonzero(~cached.usable).tolist())
         return cached
 

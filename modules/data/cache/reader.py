@@ -15,7 +15,7 @@ from torch import Tensor
 from modules.config import DataError
 from modules.data.cache.shards import checksum
 from modules.data.index.problems import Problem
-from modules.data.rng import SampleRng
+from modules.data.rng import SampleRng, UInt64Array
 from modules.files import file_size
 
 Entry: TypeAlias = dict[str, Tensor]
@@ -35,24 +35,30 @@ class Slots:
 
 
 class CachedExamples:
-    """What the cache holds of an index: bool `usable` [rows] (all views are cached), int64 `views` [rows], and the
-    `problems` of the rows that are not usable."""
+    """What the cache holds of an index: bool `usable` [rows] (all views are cached), int64 `views` [rows], the
+    `problems` of the rows that are not usable, and uint64 `contents` [rows]."""
 
     def __init__(
-        self, slots: Slots, shards: list[Path], problems: list[Problem], memory_bytes: int = MEMORY_BYTES
+        self,
+        slots: Slots,
+        shards: list[Path],
+        problems: list[Problem],
+        contents: UInt64Array,
+        memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         self._slots = slots
         self._shards = shards
         self._reader = _ShardReader(memory_bytes)
         self._checked = bytearray(len(slots.shard))  # [slots], 1 once this process has verified the checksum
         self.problems = problems
+        self.contents = contents
         missing = np.concatenate([[0], np.cumsum(slots.shard < 0)])
         self.views = np.diff(slots.first)
         self.usable: NDArray[np.bool_] = missing[slots.first[1:]] == missing[slots.first[:-1]]
 
     def with_memory(self, memory_bytes: int) -> CachedExamples:
         """The same examples with another limit (bytes) for what is kept in memory, and nothing kept yet."""
-        return CachedExamples(self._slots, self._shards, self.problems, memory_bytes)
+        return CachedExamples(self._slots, self._shards, self.problems, self.contents, memory_bytes)
 
     def __getstate__(self) -> dict[str, object]:
         # Without what this process has read: memory maps cannot be pickled, and copies would cost memory.

@@ -19,7 +19,7 @@ from modules.data.index.concept_rows import ConceptRows, index_concept
 from modules.data.index.findings import Findings
 from modules.data.index.index import Index, IndexHeader, ProgressCallback, index_path, load_index, no_progress
 from modules.data.index.scan import FolderScan, scan_concept
-from modules.data.rng import hash_uint64, to_unit_interval
+from modules.data.rng import UInt64Array, hash_uint64, to_unit_interval
 from modules.files import write_fault
 
 _KEPT_INDEXES = 8
@@ -27,15 +27,21 @@ _NAMED_SUFFIXES = 20  # of files that are not images
 
 
 def build_index(
-    settings: DataSettings, seed: int, size_step: int, cache_dir: Path, progress: ProgressCallback = no_progress
+    settings: DataSettings,
+    seed: int,
+    size_step: int,
+    cache_dir: Path,
+    progress: ProgressCallback = no_progress,
+    *,
+    by_image: bool = True,
 ) -> Index:
     """Bring the stored index up to date and load it; `progress` counts the images of all concepts.
 
-    Bucket sides are multiples of `size_step` pixels; `seed` chooses the validation split.
+    Bucket sides are multiples of `size_step` pixels; `seed` chooses the validation split. `by_image`: see `Order`.
     Raises DataError if no image is left to train on, TandemError if `cache_dir` cannot be written.
     """
-    path = index_path(settings, seed, size_step, cache_dir)
-    _store(path, *_index_columns(path, settings, seed, size_step, progress))
+    path = index_path(settings, seed, size_step, cache_dir, by_image=by_image)
+    _store(path, *_index_columns(path, settings, seed, size_step, progress, by_image=by_image))
     return load_index(path)
 
 
@@ -46,7 +52,13 @@ def read_index(settings: DataSettings, seed: int, size_step: int, cache_dir: Pat
 
 
 def _index_columns(
-    path: Path, settings: DataSettings, seed: int, size_step: int, progress: ProgressCallback
+    path: Path,
+    settings: DataSettings,
+    seed: int,
+    size_step: int,
+    progress: ProgressCallback,
+    *,
+    by_image: bool = True,
 ) -> tuple[dict[str, Column], IndexHeader]:
     check_concepts(settings)
     scans = {n: scan_concept(c, settings.masked_training) for n, c in enumerate(settings.concepts) if c.enabled}
@@ -59,7 +71,7 @@ def _index_columns(
     joined = _joined(list(concepts.values()))
     number, width, height = (joined[name].astype(np.int32) for name in ("concept", "width", "height"))
     buckets, bucket = bucket_images(settings, size_step, number, width, height)
-    columns = _with_settings(joined, settings, seed) | {"bucket": bucket}
+    columns = _with_settings(joined, settings, seed, by_image=by_image) | {"bucket": bucket}
     header = IndexHeader(
         roots=tuple(scans[n].root if n in scans else "" for n in range(len(settings.concepts))),
         origins=tuple(concepts[n].origin if n in concepts else "" for n in range(len(settings.concepts))),
@@ -76,12 +88,22 @@ def _index_columns(
     return columns, header
 
 
-def in_validation_split(path_hash: NDArray[np.uint64], seed: int, share: float) -> NDArray[np.bool_]:
-    """bool [images]: held out by `validation_split`.
+def in_validation_split(
+    path_hash: UInt64Array, concept: NDArray[np.int32], seed: int, share: float, *, by_image: bool = True
+) -> NDArray[np.bool_]:
+    """bool [images]: held out by `validation_split`; `path_hash` and `concept` are columns [images] of the index.
 
-    A pure function of seed and relative path, so adding files never moves other ones between the sets.
+    Of each concept round(share x images), those with the lowest hashes of seed and path. Without `by_image`, as
+    up to 0.2.0, each image whose hash is below the share, however many that are.
     """
-    return to_unit_interval(hash_uint64(path_hash, seed, 0x5EED)) < share
+    hashes = hash_uint64(path_hash, seed, 0x5EED)
+    if not by_image:
+        return to_unit_interval(hashes) < share
+    held_out = np.zeros(len(hashes), dtype=np.bool_)
+    for number in np.unique(concept).tolist():
+        members = np.flatnonzero(concept == number)
+        held_out[members[np.argsort(hashes[members], kind="stable")[: round(share * len(members))]]] = True
+    return held_out
 
 
 def newest_index(cache_dir: Path) -> Index | None:
@@ -118,11 +140,14 @@ def _joined(concepts: list[ConceptRows]) -> dict[str, Column]:
     return columns
 
 
-def _with_settings(columns: dict[str, Column], settings: DataSettings, seed: int) -> dict[str, Column]:
+def _with_settings(
+    columns: dict[str, Column], settings: DataSettings, seed: int, *, by_image: bool
+) -> dict[str, Column]:
     """Add the column validation, true for every image not trained on."""
     held_out = np.array([concept.kind != "train" for concept in settings.concepts])
-    in_split = in_validation_split(columns["path_hash"].astype(np.uint64), seed, settings.validation_split)
-    return columns | {"validation": held_out[columns["concept"].astype(np.int64)] | in_split}
+    concept, path_hash = columns["concept"].astype(np.int32), columns["path_hash"].astype(np.uint64)
+    in_split = in_validation_split(path_hash, concept, seed, settings.validation_split, by_image=by_image)
+    return columns | {"validation": held_out[concept] | in_split}
 
 
 def _previous_index(path: Path) -> Index | None:

@@ -23,7 +23,7 @@ _LARGEST_HEADER = 256 << 20  # bytes; an index lists its problems there
 
 def write_columns(path: Path, columns: Mapping[str, Column], header: str) -> None:
     """Write columns and header text atomically; a file with the same content is left alone. Raises OSError."""
-    data = save(dict(columns), {_HEADER_KEY: header})
+    data = pack_columns(columns, header)
     if _has_content(path, data):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,6 +31,11 @@ def write_columns(path: Path, columns: Mapping[str, Column], header: str) -> Non
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def pack_columns(columns: Mapping[str, Column], header: str) -> bytes:
+    """The file that holds these columns and the header text."""
+    return save(dict(columns), {_HEADER_KEY: header})
 
 
 def map_columns(path: Path) -> tuple[dict[str, Column], str]:

@@ -22,6 +22,7 @@ from modules.data.index.column_store import Column, StringColumn, map_columns
 from modules.data.index.findings import Findings
 from modules.data.index.problems import Problem
 from modules.data.index.scan import concept_root
+from modules.data.rng import UInt64Array, hash_uint64
 from modules.files import FileFault, decode_json, validate_record
 
 FORMAT = 1
@@ -102,6 +103,10 @@ class Index:
         """The image's absolute path."""
         return os.path.join(self.header.roots[self.concept[row]], self.relative_path(row))
 
+    def identities(self) -> UInt64Array:
+        """uint64 [rows]: what each image is known by, its concept and its path below it, wherever its row is."""
+        return hash_uint64(self.path_hash, self.concept.astype(np.int64))
+
     def files(self) -> Iterator[str]:
         """The absolute paths of all rows, in order: faster than `file` for each row."""
         for number, root in enumerate(self.header.roots):
@@ -137,8 +142,8 @@ class Index:
         return found
 
 
-def index_path(settings: DataSettings, seed: int, size_step: int, cache_dir: Path) -> Path:
-    """The file of the index for these settings; other settings have other files."""
+def index_path(settings: DataSettings, seed: int, size_step: int, cache_dir: Path, *, by_image: bool = True) -> Path:
+    """The file of the index for these settings; other settings have other files. `by_image`: see `Order`."""
     concepts = [
         [
             *(concept_root(c), c.enabled, c.kind, c.include_subfolders, c.caption_source, c.mask_suffix),
@@ -149,7 +154,9 @@ def index_path(settings: DataSettings, seed: int, size_step: int, cache_dir: Pat
     ]
     sizes = [settings.resolution, settings.aspect_ratio_bucketing, size_step]
     more = [settings.no_upscale, settings.bucket_step, settings.largest_aspect]
-    split = [settings.validation_split, seed, settings.masked_training]
+    split: list[object] = [settings.validation_split, seed, settings.masked_training]
+    if by_image and settings.validation_split:
+        split.append("exact")
     digest = hashlib.sha256(
         json.dumps([FORMAT, concepts, sizes, split, *([] if more == [False, None, 4.0] else [more])]).encode()
     ).hexdigest()

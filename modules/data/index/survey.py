@@ -98,7 +98,9 @@ def _summary(
 ) -> ConceptSummary:
     """The summary that a run gives of the concept."""
     columns = rows.columns
-    in_split = in_validation_split(columns["path_hash"].astype(np.uint64), settings.seed, settings.validation_split)
+    concepts = np.full(len(rows.paths), rows.number, dtype=np.int32)
+    path_hash = columns["path_hash"].astype(np.uint64)
+    in_split = in_validation_split(path_hash, concepts, settings.seed, settings.validation_split)
     return summarize_concept(
         rows.number,
         concept,

@@ -17,12 +17,11 @@ from typing import Final
 import numpy as np
 
 from modules.config import ConfigError, TandemError, TrainConfig, effective_batch, end_of_run, total_steps, validate
-from modules.data.index.build import in_validation_split, newest_index
+from modules.data.index.build import newest_index
 from modules.data.index.concept_rows import usable_images
 from modules.data.index.expand import expand_concepts
 from modules.data.index.scan import scan_concept
 from modules.data.loading.order import Order, TrainingRows, balanced_repeats
-from modules.data.rng import hash_bytes
 from modules.files import FileFault, decode_json
 
 _MOST_OPENED: Final = 20_000  # images of a concept: 2 s of a CPU core
@@ -49,21 +48,20 @@ def main(arguments: Sequence[str]) -> int:
 def steps_per_epoch(config: TrainConfig, world_size: int) -> int:
     """Optimizer steps of an epoch on `world_size` processes. Raises DataError if a folder cannot be listed."""
     config = expand_concepts(config)
-    numbers, kept, known = [], [], newest_index(Path(config.cache_dir))
+    numbers, known = [], newest_index(Path(config.cache_dir))
     for number, concept in enumerate(config.concepts):
         if concept.enabled and concept.kind == "train":
             scan = scan_concept(concept, config.masked_training)
-            hashes = np.array([hash_bytes(path) for path in scan.paths], dtype=np.uint64)
-            usable = usable_images(number, scan, concept, known, _MOST_OPENED)
-            kept.append(usable & ~in_validation_split(hashes, config.seed, config.validation_split))
-            numbers.append(np.full(len(scan.paths), number, dtype=np.int32))
-    concepts = np.concatenate(numbers)[np.concatenate(kept)] if numbers else np.zeros(0, dtype=np.int32)
+            usable = int(usable_images(number, scan, concept, known, _MOST_OPENED).sum())
+            numbers.append(np.full(usable - round(config.validation_split * usable), number, dtype=np.int32))
+    concepts = np.concatenate(numbers) if numbers else np.zeros(0, dtype=np.int32)
     rows = TrainingRows(
         np.arange(len(concepts)),
         np.zeros(len(concepts), dtype=np.int32),  # buckets change the order, not the number of steps
         concepts,
         balanced_repeats(config.concepts, np.bincount(concepts, minlength=len(config.concepts))),
         [concept.loss_weight for concept in config.concepts],
+        None,  # as little as identities
     )
     order = Order(rows, config.seed, effective_batch(config, world_size), config.drop_last)
     return order.steps_per_epoch

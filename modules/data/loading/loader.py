@@ -34,7 +34,7 @@ from modules.data.loading.worker_batches import (
     received,
     worker_obstacle,
 )
-from modules.data.rng import SampleRng
+from modules.data.rng import SampleRng, UInt64Array
 
 KEPT_BYTES: Final = 64 << 20  # of validation batches, on each rank
 SplitStep: TypeAlias = Callable[..., list[MicroBatch]]  # into the micro-batches of one rank
@@ -45,6 +45,7 @@ class Examples(Protocol):
 
     problems: list[Problem]  # of the rows that are not usable
     usable: NDArray[np.bool_]  # [rows]
+    contents: UInt64Array  # [rows], a hash of what is in each file, as far as it is known; 0 if nothing is
 
     def with_memory(self, memory_bytes: int) -> Self:
         """The same examples, keeping at most this much (bytes) of what was read in memory."""
@@ -172,7 +173,7 @@ class Loader:
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """The batches of this rank from step `first_step` of an epoch on; see `steps`."""
-        return self._training_batches((epoch, step) for step in range(first_step, self._order.steps_per_epoch))
+        return self._training_batches((epoch, step) for step in range(first_step, self._order.steps_in(epoch)))
 
     def steps(self, epoch: int, first_step: int, number: int) -> Iterator[Batch]:
         """The batches of this rank of `number` steps, from step `first_step` of an epoch on: the first ones of the next
@@ -234,7 +235,7 @@ class Loader:
     def _positions(self, epoch: int, first_step: int) -> Iterator[tuple[int, int]]:
         """(epoch, step) of each step from there on, without end."""
         for each in count(epoch):
-            for step in range(first_step if each == epoch else 0, self._order.steps_per_epoch):
+            for step in range(first_step if each == epoch else 0, self._order.steps_in(each)):
                 yield each, step
 
     def _training_batches(self, positions: Iterable[tuple[int, int]]) -> Iterator[Batch]:

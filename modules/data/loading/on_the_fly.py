@@ -48,6 +48,8 @@ class OnTheFlyExamples:
     def __init__(self, index: Index, settings: DataSettings, transform: ExampleTransform) -> None:
         self.problems: list[Problem] = []
         self.usable: NDArray[np.bool_] = np.ones(len(index), dtype=np.bool_)
+        sides = index.width.astype(np.int64), index.height.astype(np.int64)
+        self.contents = hash_uint64(index.size, *sides)  # what is known without reading the files
         self._index, self._transform = index, transform
         self._concepts, self._masked = settings.concepts, settings.masked_training
 

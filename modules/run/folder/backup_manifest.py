@@ -13,10 +13,11 @@ from pydantic import AliasChoices, Field, model_validator
 from modules.config import ResumeError
 from modules.files import FileFault, Record, file_size, open_regular, printable, read_bytes, read_json, validate_record
 
-VERSION: Final = 2  # of backups in parts; those in whole tensors are written as version 1
+VERSION: Final = 3  # of backups with DATA; without, those in parts are version 2, those in whole tensors version 1
 MANIFEST: Final = "manifest.json"
 BACKUP_NAME: Final = re.compile(r"step-\d{6,16}")
 _TEXTS: Final = frozenset({"optimizer.json", "progress.json", "config.json"})
+DATA: Final = "data.safetensors"  # what the run was trained on
 KINDS: Final = ("weights", "optimizer", "ema")  # of tensors
 EMA: Final = "ema"  # which not every backup has
 _MOST_PARTS: Final = 99_999
@@ -63,14 +64,16 @@ class Manifest(Record):
     version: Positive
     number: Positive  # within the run, in the order of writing
     files: dict[str, FileEntry]
-    parts: Annotated[int, Field(ge=1, le=_MOST_PARTS)] | None = None  # from version 2 on
+    parts: Annotated[int, Field(ge=1, le=_MOST_PARTS)] | None = None  # not in version 1
 
     @model_validator(mode="after")
     def _names(self) -> Manifest:
-        if (self.parts is None) != (self.version == 1):
+        if (self.version == VERSION) != (DATA in self.files):
+            raise ValueError(f"version {self.version} {'needs' if self.version == VERSION else 'has no'} {DATA}")
+        if self.version < VERSION and (self.parts is None) != (self.version == 1):
             raise ValueError(f"version {self.version} {'has no' if self.version == 1 else 'needs a'} number of parts")
         known = file_names(self.parts)
-        optional = set() if any(name.startswith(EMA) for name in self.files) else files_of(EMA, self.parts)
+        optional = {DATA} | (set() if any(n.startswith(EMA) for n in self.files) else files_of(EMA, self.parts))
         unknown, missing = self.files.keys() - known, known - self.files.keys() - optional
         if unknown or missing:
             fault = (
@@ -82,7 +85,7 @@ class Manifest(Record):
 
 def file_names(parts: int | None) -> frozenset[str]:
     """The files that a backup may have besides the manifest; `parts` is None if its tensors are whole."""
-    return _TEXTS.union(*(files_of(kind, parts) for kind in KINDS))
+    return (_TEXTS | {DATA}).union(*(files_of(kind, parts) for kind in KINDS))
 
 
 def files_of(kind: str, parts: int | None) -> set[str]:

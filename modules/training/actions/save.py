@@ -27,7 +27,7 @@ from modules.checkpoint.formats import (
     file_metadata,
     write_single_file,
 )
-from modules.config import Concept, ConfigError, TrainConfig, TrainingError, total_steps
+from modules.config import Concept, ConfigError, TrainConfig, TrainingError
 from modules.data.index.index import Index
 from modules.diffusion.dtypes import DTYPES
 from modules.families._family import Family
@@ -64,7 +64,8 @@ def export_model(context: ActionContext) -> Generator[ModelExport, None, None]:
             config,
             context.position,
             parts.folder.name,
-            data.order.steps_per_epoch,
+            parts.total_steps,
+            math.ceil(data.order.progress(parts.total_samples).epochs),
             data.index,
             data.concepts,
             parts.started_at,
@@ -125,14 +126,15 @@ def run_metadata(
     config: TrainConfig,
     position: Position,
     run_name: str,
-    steps_per_epoch: int,
+    steps: int,
+    epochs: int,
     index: Index | None = None,
     concepts: Sequence[Concept] = (),
     started_at: float = 0.0,
 ) -> RunMetadata:
-    """What the files say of a run at this position; without its `index`, whose columns name `concepts`, nothing of its
-    images. Tags are counted only if metadata_dataset is on."""
-    steps = total_steps(config, steps_per_epoch)
+    """What the files say of a run of `steps` and so many `epochs`, begun or whole (as train_network.py of kohya's
+    sd-scripts counts ss_num_epochs from max_train_steps), at this position; without its `index`, whose columns name
+    `concepts`, nothing of its images. Tags are counted only if metadata_dataset is on."""
     return RunMetadata(
         run_name=run_name,
         modelspec=family.modelspec(),
@@ -140,8 +142,7 @@ def run_metadata(
         step=position.step,
         epoch=position.epoch,
         total_steps=steps,
-        # as train_network.py of kohya's sd-scripts counts ss_num_epochs from max_train_steps
-        total_epochs=math.ceil(steps / steps_per_epoch),
+        total_epochs=epochs,
         world_size=position.world_size,
         images=0 if index is None else len(index),
         folders=[] if index is None else _folders(index, concepts, with_tags=config.metadata_dataset),

@@ -89,7 +89,7 @@ def order_items(rows: NDArray[np.int64], config: TrainConfig, global_batch_size:
     if not len(rows):
         raise DataError("The training data is empty.", "Let build_data return a data set with at least one item.")
     none = np.zeros(len(rows), dtype=np.int32)
-    order = Order(TrainingRows(rows, none, none, [1.0], [1.0]), config.seed, global_batch_size, config.drop_last)
+    order = Order(TrainingRows(rows, none, none, [1.0], [1.0], None), config.seed, global_batch_size, config.drop_last)
     if not order.steps_per_epoch:
         raise DataError(
             f"0 steps per epoch: there are {len(rows):,} samples, fewer than the global batch size of "

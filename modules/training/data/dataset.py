@@ -23,6 +23,7 @@ from modules.data.index.expand import expand_concepts
 from modules.data.index.index import Index, index_path, load_index
 from modules.data.index.problems import Problem, write_problems
 from modules.data.index.scan import concept_root
+from modules.data.loading.data_record import DataTable, FormerData, dump_record, resumed_order
 from modules.data.loading.loader import Examples, Loader, make_loader
 from modules.data.loading.on_the_fly import OnTheFlyExamples, file_hashes
 from modules.data.loading.order import Order, StepSamples, make_order, validation_steps
@@ -63,6 +64,16 @@ class Dataset:
     validation: list[StepSamples]
     test: list[StepSamples]
     unreadable: UnreadableImages
+    table: DataTable | None = None  # of the images, for backups; None also for an order that does not go by image
+
+    def total_steps(self, config: TrainConfig) -> int:
+        """Optimizer steps of the whole run."""
+        by_epochs = self.order.progress(0).steps_until(config.epochs)
+        return by_epochs if config.max_steps is None else min(by_epochs, config.max_steps)
+
+    def record(self, samples_seen: int) -> bytes | None:
+        """What a backup keeps of the data after `samples_seen` samples."""
+        return None if self.table is None else dump_record(self.table, self.order, samples_seen)
 
 
 def prepare_dataset(
@@ -77,18 +88,20 @@ def prepare_dataset(
     *,
     equal_micro_batches: bool = False,
     select_rows: RowSelection | None = None,
+    former: FormerData | None = None,
+    by_image: bool = True,
 ) -> Dataset:
     """Index and encode what is new, then lay out the order of samples. Called by every rank.
 
     Raises DataError if nothing is usable, and whatever `check_stop` raises while images are encoded.
     `equal_micro_batches`: every rank gets the same number of micro-batches per step. `select_rows` says which images
-    to encode; the others then count as unusable.
+    to encode; the others then count as unusable. `former` and `by_image` as in `Plan`.
     """
     progress = ProgressReport(report, check_stop)
     groups = ranks.shared_folder_groups("cache_dir", Path(config.cache_dir))
     report_unshared_cache(groups, ranks, report)
 
-    index = update_index(config, type(family), groups, ranks, progress)
+    index = update_index(config, type(family), groups, ranks, progress, by_image=by_image)
     check_not_empty(config, index)
     check_sizes(config, family.longest_side(), index)
     precision.benchmark_convolutions(len(index.buckets))
@@ -98,7 +111,17 @@ def prepare_dataset(
         examples = _fill_cache(index, config, family, fingerprint, groups, ranks, progress, report, select_rows)
     else:
         examples = _on_the_fly(index, config, family, groups, ranks)
-    order = make_order(index, config, config.seed, examples.usable, global_batch_size)
+    make = partial(make_order, index, config, config.seed, examples.usable, global_batch_size, by_image=by_image)
+    trained, changes = examples.usable & ~index.validation, ""
+    # what only some machines may know of unusable images is left out: all go on with the same order
+    contents = np.where(examples.usable, examples.contents, np.uint64(0))
+    table = DataTable.of(index.identities(), contents, trained, index.paths.unpack()) if by_image else None
+    if former is not None and table is not None:
+        order, changes = resumed_order(former, table, lambda turn: make(turn=turn))
+    else:
+        order = make()
+    if changes:
+        report.warning(changes)
     problems = [*index.problems(), *(examples.problems if select_rows is None else ())]
     _report_dataset(config, family, index, examples, order, problems, ranks, report, problems_file)
     loader = make_loader(
@@ -122,7 +145,7 @@ def prepare_dataset(
         for test in (False, True)
     )
     unreadable = UnreadableImages(len(index), ranks, report, problems_file, problems)
-    return Dataset(index, examples, config.concepts, order, loader, validation, test, unreadable)
+    return Dataset(index, examples, config.concepts, order, loader, validation, test, unreadable, table)
 
 
 def validation_step_size(config: TrainConfig, ranks: RankGroup, global_batch_size: int) -> int:
@@ -171,7 +194,13 @@ def cache_fingerprint(family: Family, precision: Precision) -> str:
 
 
 def resolve_data(
-    config: TrainConfig, kind: type[Family], ranks: RankGroup, report: Report, check_stop: Callable[[], None]
+    config: TrainConfig,
+    kind: type[Family],
+    ranks: RankGroup,
+    report: Report,
+    check_stop: Callable[[], None],
+    *,
+    by_image: bool = True,
 ) -> TrainConfig:
     """What the family and its data are prepared with: archives are unpacked, folders of kohya's become concepts, and
     classes are found if it learns them.
@@ -186,7 +215,7 @@ def resolve_data(
         return expand_concepts(config)
     config = label_concepts(config)
     groups = ranks.shared_folder_groups("cache_dir", Path(config.cache_dir))
-    return with_classes(config, update_index(config, kind, groups, ranks, progress))
+    return with_classes(config, update_index(config, kind, groups, ranks, progress, by_image=by_image))
 
 
 def _unpack_archives(config: TrainConfig, ranks: RankGroup, progress: ProgressReport) -> TrainConfig:
@@ -207,17 +236,24 @@ def _unpack_archives(config: TrainConfig, ranks: RankGroup, progress: ProgressRe
 
 
 def update_index(
-    config: TrainConfig, kind: type[Family], groups: SharedFolderGroups, ranks: RankGroup, progress: ProgressReport
+    config: TrainConfig,
+    kind: type[Family],
+    groups: SharedFolderGroups,
+    ranks: RankGroup,
+    progress: ProgressReport,
+    *,
+    by_image: bool = True,
 ) -> Index:
     """The first rank at each cache folder brings the index up to date, then all map it."""
     cache_dir = Path(config.cache_dir)
 
-    file = index_path(config, config.seed, kind.size_step, cache_dir)
+    file = index_path(config, config.seed, kind.size_step, cache_dir, by_image=by_image)
     check_same_index_file(file, [concept_root(concept) for concept in config.concepts], groups, ranks)
 
     def update() -> None:
         if groups.is_first_in_group:
-            build_index(config, config.seed, kind.size_step, cache_dir, progress.callback("indexing", 1))
+            on_progress = progress.callback("indexing", 1)
+            build_index(config, config.seed, kind.size_step, cache_dir, on_progress, by_image=by_image)
 
     ranks.run_on_all("index", update)
     return load_index(file)

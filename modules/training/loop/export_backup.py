@@ -11,7 +11,7 @@ from torch import Tensor
 
 from modules.checkpoint import StoredState, open_backup
 from modules.checkpoint.formats import file_metadata
-from modules.config import ResumeError, TrainConfig
+from modules.config import ResumeError, TrainConfig, total_steps
 from modules.distributed import RankGroup, Weights, single_process
 from modules.distributed.weights import FullTensor
 from modules.families._family import Family
@@ -47,7 +47,8 @@ def export_backup(backup: Path, config: TrainConfig, run_name: str, folder: Path
         except (KeyError, ValueError) as error:
             raise ResumeError(f"{backup} holds another model ({error}).", "Use the config of its run") from None
         steps_per_epoch = -(-position.epoch_size // position.global_batch_size)
-        run = run_metadata(family, config, position, run_name, steps_per_epoch)
+        steps = total_steps(config, steps_per_epoch)
+        run = run_metadata(family, config, position, run_name, steps, -(-steps // steps_per_epoch))
         export = export_of(family, weights, config, file_metadata(config, run, "diffusers"))
         return write_model(ModelExport(export, run), config, folder, file)
 

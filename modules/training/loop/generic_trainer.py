@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from modules.checkpoint import Backups, Position, Rotation
 from modules.config import TrainConfig
 from modules.data.batch import Batch
-from modules.data.loading.progress import Progress
 from modules.distributed import RankGroup, Weights
 from modules.families._family import Family
 from modules.monitoring import Report
@@ -128,11 +127,9 @@ class GenericTrainer:
             self.probe_is_due = wants_probe(config, ranks.device) and not self.syncs_in_training
             self.actions = ActionRunner(computed_by_all=self.syncs_in_forward)
             self.best_position: Position | None = None  # of the weights in the model, once the best ones are restored
-            self.progress = Progress(0, self.components.data.order.epoch_size, plan.global_batch_size)
+            self.progress = self.components.data.order.progress(0)
             if checkpoint is not None:
-                self.progress = load_checkpoint(
-                    checkpoint, self.components, self.early_stopping, self.progress, self.report
-                )
+                self.progress = load_checkpoint(checkpoint, self.components, self.early_stopping, self.report)
             self.previous = self.progress
             self.sync = MetricSync(
                 self.components, self.metrics, self.memory, ranks, self.report, self.progress, self.requests

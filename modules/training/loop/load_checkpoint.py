@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from modules.checkpoint import StoredState
 from modules.config import TrainConfig
@@ -21,11 +20,11 @@ SDXL = "stable_diffusion_xl"
 
 
 def load_checkpoint(
-    state: StoredState, components: Components, early_stopping: EarlyStopping, start: Progress, report: Report
+    state: StoredState, components: Components, early_stopping: EarlyStopping, report: Report
 ) -> Progress:
     """Restore weights, optimizer, EMA and early stopping; returns the backup's position, in the data as it is now."""
     restore_state(state, components)
-    progress = replace(start, samples_seen=state.position.samples_seen)
+    progress = components.data.order.progress(state.position.samples_seen)
     if not early_stopping.restore(state.position, components.config, state.config):
         report.warning(
             "early_stopping_metric or its mode have changed since the backup: the best validation is sought anew."

@@ -81,9 +81,9 @@ def announce(components: Components, progress: Progress, ranks: RankGroup, repor
 
 
 def report_resume(state: StoredState, components: Components, progress: Progress, report: Report) -> None:
-    """Where a resumed run goes on, whether its images are still the same, and what another length means to it."""
+    """Where a resumed run goes on, whether its data is as large as before, and what another length means to it."""
     position = state.position
-    if position.epoch_size != progress.epoch_size:
+    if state.data is None and position.epoch_size != progress.epoch_size:  # else more is known, and was told
         report.warning(
             f"The data has changed since the backup: an epoch had {position.epoch_size:,} samples and now has "
             f"{progress.epoch_size:,}. The run continues, but not exactly as it would have."
@@ -147,8 +147,7 @@ def batch_norm_note(model: nn.Module, config: TrainConfig, device: torch.device,
 def _idle_warning(components: Components) -> str:
     """A sentence if stop_after freezes every submodule before the last step."""
     order = components.data.order
-    start = max(0, components.total_samples - order.global_batch_size)
-    last = Progress(start, order.epoch_size, order.global_batch_size)
+    last = order.progress(max(0, components.total_samples - order.global_batch_size))
     if components.groups and all(group.is_frozen(last) for group in components.groups):
         return "Note: stop_after freezes every part before the run ends; the steps after that train nothing."
     return ""

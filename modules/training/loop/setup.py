@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from modules.checkpoint import Rotation
-from modules.config import ConfigError, TrainConfig, total_steps
+from modules.config import ConfigError, TrainConfig
 from modules.config.schedules import warmup_steps
 from modules.distributed import RankGroup, SharedFolderGroups, Weights
 from modules.families._family import Family, SampleRequest
@@ -19,7 +19,7 @@ from modules.run import RunFolder
 from modules.run.format_progress import BYTES
 from modules.training.backup.writer import BackupWriter
 from modules.training.data.custom_dataset import prepare_custom_dataset
-from modules.training.data.dataset import RowSelection, check_validation, prepare_dataset, resolve_data
+from modules.training.data.dataset import Dataset, RowSelection, check_validation, prepare_dataset, resolve_data
 from modules.training.device.precision import Precision, can_use_tf32
 from modules.training.memory.model_setup import check_available, load_family, prepare_model
 from modules.training.memory.report import check_memory
@@ -65,7 +65,7 @@ def build_components(
     kind = check_available(config)
     fetch_base_model(kind, config, ranks, report, check_stop)
     check_memory(kind, config, ranks.device, ranks.world_size)
-    data_config = resolve_data(config, kind, ranks, report, check_stop)
+    data_config = resolve_data(config, kind, ranks, report, check_stop, by_image=plan.by_image)
     family = load_family(data_config)
     plan = replace(plan, initial_model=check_initial_model(family, config, plan.initial_model))
     requests = _checked_requests(config, family, report)
@@ -87,7 +87,10 @@ def build_components(
             check_stop,
             equal_micro_batches=equal,
             select_rows=select_rows,
+            former=plan.former,
+            by_image=plan.by_image,
         )
+        plan = replace(plan, former=None)  # much memory
     for warning in dict.fromkeys(filter(None, ranks.gather("loader processes", data.loader.warning))):
         report.warning(warning)
     check_validation(config, data)
@@ -110,7 +113,7 @@ def build_components(
             family,
             guarded_step,
             [plan.learning_rate * each.learning_rate_factor for each in groups],
-            data.order.steps_per_epoch,
+            data,
         ),
         fused_backward=FusedBackward(guarded_step, weights) if config.fused_backward else None,
         ema=_average(config, weights, batch) if config.ema else None,
@@ -145,14 +148,14 @@ def _optimization(
 
 
 def _own_schedule(
-    config: TrainConfig, family: Family, guarded_step: GuardedStep, learning_rates: list[float], steps_per_epoch: int
+    config: TrainConfig, family: Family, guarded_step: GuardedStep, learning_rates: list[float], data: Dataset
 ) -> OwnSchedule | None:
     """That of a scheduler which is none of Tandem's, checked over the whole run. Raises ConfigError."""
     build = scheduler_of(config, family.own_scheduler(config))
     if build is None:
         return None
-    steps = total_steps(config, steps_per_epoch)
-    every = steps_per_epoch if config.scheduler_interval == "epoch" else 1
+    steps = data.total_steps(config)
+    every = data.order.steps_per_epoch if config.scheduler_interval == "epoch" else 1
     schedule = OwnSchedule(
         build, guarded_step.optimizer, learning_rates, warmup_steps(config, steps), every, name_of_builder(config)
     )

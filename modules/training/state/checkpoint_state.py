@@ -19,6 +19,7 @@ from modules.checkpoint import (
     unpack_optimizer,
 )
 from modules.config import ResumeError, TrainConfig, effective_batch
+from modules.data.loading.data_record import read_record
 from modules.data.loading.progress import Progress
 from modules.diffusion.finite import is_finite
 from modules.distributed import Weights
@@ -53,7 +54,11 @@ def plan_for(config: TrainConfig, world_size: int, resume: TrainingState | Store
         return plan_run(config, world_size)
     base_model = resume.config.get("base_model")
     initial_model = InitialModel(None if base_model is None else str(base_model), resume.position.base)
-    return replace(_resumed_plan(config, world_size, resume.position), initial_model=initial_model)
+    position, former = resume.position, None
+    if isinstance(resume, StoredState) and resume.data is not None:
+        former = read_record(resume.data, position.samples_seen, position.step, position.epoch)
+    plan = _resumed_plan(config, world_size, position)
+    return replace(plan, initial_model=initial_model, former=former, by_image=resume.data is not None)
 
 
 def current_position(progress: Progress, plan: Plan, world_size: int, early_stopping: EarlyStopping) -> Position:
@@ -84,6 +89,7 @@ def capture_state(components: Components, position: Position) -> TrainingState:
         ema=None if ema is None else _whole(weights, ema.average),
         optimizer=replace(packed, tensors={k: weights.full_tensor(_of(k), t) for k, t in packed.tensors.items()}),
         scaler=dict(components.precision.scaler.state_dict()),
+        data=components.data.record(position.samples_seen),
     )
 
 
@@ -106,6 +112,7 @@ def capture_part(components: Components, position: Position, rank: int, world_si
         ema=None if ema is None else part("ema", ema.average),
         optimizer=replace(packed, tensors=part("optimizer", packed.tensors)),
         scaler=dict(components.precision.scaler.state_dict()),
+        data=components.data.record(position.samples_seen) if rank == 0 else None,
         part=Shard(rank, world_size, rows),
     )
 

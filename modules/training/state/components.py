@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from modules.config import TrainConfig, total_steps
+from modules.config import TrainConfig
 from modules.config.schedules import learning_rate_factor
 from modules.distributed import Weights
 from modules.families._family import Family, SampleRequest
@@ -49,13 +49,12 @@ class Components:
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
-        return total_steps(self.config, self.data.order.steps_per_epoch)
+        return self.data.total_steps(self.config)
 
     @property
     def total_samples(self) -> int:
         """Samples of the whole run."""
-        epochs, steps = divmod(self.total_steps, self.data.order.steps_per_epoch)
-        return epochs * self.data.order.epoch_size + steps * self.data.order.global_batch_size
+        return self.data.order.progress(0).samples_until(self.total_steps)
 
     def set_learning_rate(self, step: int) -> float:
         """Set that of the step after `step` steps for every group; returns the run's."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from modules.config import TrainConfig, effective_batch, learning_rate_scale
+from modules.data.loading.data_record import FormerData
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Plan:
     learning_rate: float
     explanation: str  # one line for the terminal; empty if nothing was scaled
     initial_model: InitialModel = field(default_factory=InitialModel)
+    former: FormerData | None = None  # what a resumed run was trained on
+    by_image: bool = True  # whether `Order` goes by image; not in runs that began up to 0.2.0
 
 
 def plan_run(config: TrainConfig, world_size: int) -> Plan:

@@ -53,4 +53,4 @@ class TimeTrigger:
 
 def _epochs(progress: Progress, count: float) -> int:
     # 1e-9: a whole number of epochs must not fall just below itself by rounding
-    return int(progress.samples_seen / progress.epoch_size / count + 1e-9)
+    return int(progress.epochs / count + 1e-9)

@@ -264,19 +264,38 @@ def test_an_index_of_somebody_else_is_rebuilt(tmp_path: Path) -> None:
 def test_validation_split_depends_on_seed_and_path(tmp_path: Path) -> None:
     for n in range(60):
         write_image(tmp_path / f"d/{n:02}.png", 8, 8)
-    config = config_for(tmp_path / "d", cache=tmp_path / "c", validation_split=0.3)
-    index = index_of(config, tmp_path / "c")
-    chosen = {name for name, aside in zip(names(index), index.validation, strict=True) if aside}
-    assert 8 <= len(chosen) <= 28
+    for n in range(5):
+        write_image(tmp_path / f"few/{n:02}.png", 8, 8)
+
+    def held_out(folder: str, **settings: object) -> list[list[str]]:
+        """The names that each of the two concepts holds out."""
+        folders = tmp_path / folder, tmp_path / "few"
+        index = index_of(config_for(*folders, cache=tmp_path / "c", **{"validation_split": 0.3, **settings}), tmp_path)
+        chosen = [(index.concept[row], index.relative_path(row)) for row in np.flatnonzero(index.validation).tolist()]
+        return [[name for number, name in chosen if number == concept] for concept in range(2)]
+
+    chosen = held_out("d")
+    assert list(map(len, chosen)) == [18, 2], "exactly round(0.3 x 60) and round(0.3 x 5)"
+    assert list(map(len, held_out("d", validation_split=0.1))) == [6, 0]
+    assert set(held_out("d", validation_split=0.1)[0]) < set(chosen[0]), "those with the lowest hashes"
     for n in range(60, 80):
         write_image(tmp_path / f"d/{n:02}.png", 8, 8)
-    more = index_of(config, tmp_path / "c")
-    assert {n for n, aside in zip(names(more), more.validation, strict=True) if aside and n < "60"} == chosen
+    more = held_out("d")
+    assert list(map(len, more)) == [24, 2]
+    assert len(set(chosen[0]) - set(more[0])) <= 4, "only at the border"
     (tmp_path / "d").rename(tmp_path / "moved")
-    moved = index_of(config_for(tmp_path / "moved", cache=tmp_path / "c", validation_split=0.3), tmp_path / "c")
-    assert moved.validation.tolist() == more.validation.tolist()
-    other = index_of(config_for(tmp_path / "moved", cache=tmp_path / "c", validation_split=0.3, seed=7), tmp_path)
-    assert other.validation.tolist() != more.validation.tolist()
+    assert held_out("moved") == more
+    assert held_out("moved", seed=7) != more
+
+
+def test_a_run_of_0_2_0_keeps_its_validation_split(tmp_path: Path) -> None:
+    for n in range(10):
+        write_image(tmp_path / f"d/{n}.png", 8, 8)
+    config = config_for(tmp_path / "d", cache=tmp_path / "c", validation_split=0.3)
+    former = build_index(config, config.seed, 8, tmp_path / "c", by_image=False)
+    assert former.validation.tolist() == [n in (1, 4, 5, 6, 7, 9) for n in range(10)], "more than half"
+    now = index_of(config, tmp_path / "c")
+    assert (int(now.validation.sum()), now.path == former.path) == (3, False)
 
 
 def test_masks_are_not_images_and_must_fit(tmp_path: Path) -> None:

@@ -137,7 +137,9 @@ def test_the_next_epoch_and_validation_are_read_ahead(
     steps = validation_steps(prepared.index, config.concepts, config.seed, prepared.cached.usable, 4)
     loader = make_loader(config, prepared.index, prepared.cached, prepared.order, noted, batch_size=8)
     per_epoch = prepared.order.steps_per_epoch
-    assert len(list(islice(loader.steps(0, 0, 2 * per_epoch), per_epoch))) == per_epoch
+    batches = len(list(loader.epoch(0)))
+    log.unlink()
+    assert len(list(islice(loader.steps(0, 0, 2 * per_epoch), batches))) == batches
     assert len(samples(loader.validation(steps))) == sum(map(len, steps))
     next_epoch, next_validation = (int(step.seeds[0]) for step in (prepared.order.step(1, 0), steps[0]))
     deadline = time.monotonic() + 60

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from modules.config import Concept
 from modules.data.batch import MicroBatch
 from modules.data.loading.micro_batches import micro_batches
 from modules.data.loading.order import Order, StepSamples, TrainingRows, balanced_repeats
-from modules.data.loading.progress import Progress
+from modules.data.loading.progress import Origin, Progress
 from modules.data.rng import SampleRng, hash_uint64
 
 
-def rows_in(bucket: list[int], repeats: float = 1.0, weight: float = 1.0) -> TrainingRows:
+def rows_in(bucket: list[int], repeats: float = 1.0, weight: float = 1.0, by_image: bool = True) -> TrainingRows:
     count = len(bucket)
     return TrainingRows(
         np.arange(count),
@@ -25,6 +26,7 @@ def rows_in(bucket: list[int], repeats: float = 1.0, weight: float = 1.0) -> Tra
         np.zeros(count, dtype=np.int32),
         [repeats],
         [weight],
+        hash_uint64(np.arange(count)) if by_image else None,
     )
 
 
@@ -40,9 +42,12 @@ def test_hashes_and_order_are_pinned() -> None:
     assert hash_uint64(42, np.arange(3), 7).tolist() == [int(hash_uint64(42, n, 7)[0]) for n in range(3)]
     assert hash_uint64(42, 1, 7).tolist() == [1952419378684700410]
     assert [SampleRng(42).integer(1000), round(SampleRng(43).uniform(), 6)] == [741, 0.728179]
-    order = Order(rows_in([0, 1] * 6), seed=42, global_batch_size=4)
-    assert order.epoch(3).tolist() == [6, 4, 10, 2, 11, 9, 8, 0, 3, 7, 5, 1]
+    order = Order(rows_in([0, 1] * 6, by_image=False), seed=42, global_batch_size=4)
+    assert order.epoch(3).tolist() == [6, 4, 10, 2, 11, 9, 8, 0, 3, 7, 5, 1], "of runs that began up to 0.2.0"
     assert order.step(3, 2).seeds.tolist()[:2] == [1710947022011809880, 8727337529880405975]
+    order = Order(rows_in([0, 1] * 6), seed=42, global_batch_size=4)
+    assert order.epoch(3).tolist() == [4, 2, 8, 0, 3, 1, 6, 10, 5, 11, 9, 7]
+    assert order.step(3, 2).seeds.tolist()[:2] == [1065866998187501446, 5504886478314600727]
 
 
 def test_hashes_are_uniform() -> None:
@@ -153,12 +158,18 @@ def test_repeats_are_the_same_in_every_epoch(bucket: list[int], repeats: float, 
         assert counts.min() >= math.floor(repeats)
 
 
-def test_fractional_repeats_choose_new_images_each_epoch() -> None:
-    order = Order(rows_in([0] * 40, repeats=0.5), seed=3, global_batch_size=4)
-    first, second = set(order.epoch(0).tolist()), set(order.epoch(1).tolist())
-    assert len(first) == len(second) == 20
-    assert first != second
-    assert set().union(*(order.epoch(epoch).tolist() for epoch in range(30))) == set(range(40))
+@settings(max_examples=50, deadline=None)
+@given(images=st.integers(1, 60), share=st.floats(0.02, 0.98), whole=st.integers(0, 2), first=st.integers(0, 50))
+def test_fractional_repeats_rotate(images: int, share: float, whole: int, first: int) -> None:
+    order = Order(rows_in([0] * images, repeats=whole + share), seed=3, global_batch_size=4)
+    extra = order.epoch_size - whole * images
+    assume(extra)
+    epochs = [np.bincount(order.epoch(epoch), minlength=images) - whole for epoch in range(first, first + 40)]
+    assert all(set(counts.tolist()) <= {0, 1} for counts in epochs)
+    for last in range(1, 41):
+        counts = np.sum(epochs[:last], axis=0)
+        assert counts.max() - counts.min() <= 1, "no image comes twice before every other has come"
+    assert min(np.sum(epochs[: -(-images // extra)], axis=0)) >= 1 or -(-images // extra) > 40
 
 
 @pytest.mark.parametrize("count", [16, 19, 33])
@@ -191,6 +202,31 @@ def test_steps_are_computed_independently() -> None:
         assert found.seeds.tolist() == expected.seeds.tolist()
 
 
+@settings(max_examples=50, deadline=None)
+@given(bucket=st.lists(st.integers(0, 3), min_size=2, max_size=40), repeats=st.sampled_from([1.0, 2.0, 1.4]))
+def test_an_image_keeps_its_random_numbers_and_place_whatever_comes_or_goes(bucket: list[int], repeats: float) -> None:
+    whole = rows_in(bucket, repeats)
+    fewer = replace(
+        whole, rows=np.arange(len(bucket) - 1), bucket=whole.bucket[1:], concept=whole.concept[1:], identity=None
+    )
+    assert whole.identity is not None
+    fewer = replace(fewer, identity=whole.identity[1:])
+    seeds, positions = [], []
+    for training, shift in ((whole, 0), (fewer, 1)):
+        order = Order(training, seed=5, global_batch_size=len(bucket) * 3)  # one step: nothing but the order of images
+        step = order.step(2, 0)
+        found: dict[int, set[int]] = {}
+        for row, seed in zip((step.rows + shift).tolist(), step.seeds.tolist(), strict=True):
+            found.setdefault(row, set()).add(seed)
+        assert sum(map(len, found.values())) == len(step), "no seed comes twice"
+        seeds.append(found)
+        positions.append([row for row in (step.rows + shift).tolist() if row])
+    for row in seeds[0].keys() & seeds[1].keys():
+        assert seeds[0][row] <= seeds[1][row] or seeds[1][row] <= seeds[0][row]
+    if repeats == int(repeats):
+        assert positions[0] == positions[1]
+
+
 def test_weights_come_from_the_concept() -> None:
     training = TrainingRows(
         np.array([3, 5]),
@@ -198,6 +234,7 @@ def test_weights_come_from_the_concept() -> None:
         np.array([0, 2], dtype=np.int32),
         [1, 1, 1],
         [0.5, 9, 2],
+        hash_uint64(np.arange(2)),
     )
     step = Order(training, seed=0, global_batch_size=2).step(0, 0)
     assert dict(zip(step.rows.tolist(), step.weights.tolist(), strict=True)) == {3: 0.5, 5: 2.0}
@@ -212,7 +249,27 @@ def test_progress_depends_on_one_number(epoch_size: int, global_batch: int, step
         assert divmod(step, progress.steps_per_epoch) == (progress.epoch, progress.step_in_epoch)
         assert 1 <= progress.step_samples <= global_batch
         progress = progress.after(progress.step_samples)
+        assert progress.epochs == pytest.approx(progress.samples_seen / epoch_size)
+        assert progress.samples_until(step + 1) == progress.samples_seen
     assert progress.samples_seen // epoch_size == progress.epoch
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 60), st.integers(1, 20), st.integers(0, 60), st.integers(0, 9), st.integers(0, 99))
+def test_progress_goes_on_from_where_the_order_changed(
+    epoch_size: int, global_batch: int, rest: int, epoch: int, first: int
+) -> None:
+    origin = Origin(samples=first * 3, step=first, epoch=epoch, rest=min(rest, epoch_size))
+    progress = Progress(origin.samples, epoch_size, global_batch, origin)
+    sizes = [origin.rest, epoch_size, epoch_size]
+    expected = [(epoch + n, step) for n, size in enumerate(sizes) for step in range(-(-size // global_batch))]
+    for done, place in enumerate(expected):
+        assert (progress.step, progress.epoch, progress.step_in_epoch) == (first + done, *place)
+        assert progress.samples_until(progress.step) == progress.samples_seen
+        progress = progress.after(progress.step_samples)
+    assert progress.samples_seen == origin.samples + sum(sizes)
+    assert progress.steps_until(epoch + 3) == progress.step == first + len(expected)
+    assert progress.epochs == epoch + 3
 
 
 def test_prior_images_are_balanced_with_the_others() -> None:

@@ -1,4 +1,4 @@
-"""Backups of both versions whose manifest fits the mutated files, loaded into a model and its optimizer."""
+"""Backups of all versions whose manifest fits the mutated files, loaded into a model and its optimizer."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +32,9 @@ from modules.checkpoint import (
 from modules.checkpoint.hashed_files import HashedFile
 from modules.config import TrainConfig, dump
 from modules.config.io.text_formats import write_json
+from modules.data.loading.data_record import DataTable, dump_record, resumed_order
+from modules.data.loading.order import Order, TrainingRows, Turn
+from modules.data.rng import hash_uint64
 from modules.distributed import Weights
 from modules.training.optim.ema import Ema
 from modules.training.optim.optimizers import GuardedStep, build_optimizer
@@ -53,12 +57,14 @@ class Fuzzer:
             weight.grad = torch.ones_like(weight)
         parts.guarded_step.optimizer.step()
         position = Position(8, 1, 0, 41, 8, 2, 0.1, 0.2, 0.5, best_step=1, base={"model": "float32:0123"})
-        state = capture_state(parts, position)
+        state = capture_state(parts, position)  # without data, as of 0.2.0
         self._config = config
         backups, config_json = Backups(places.seeds, keep=9), write_json(dump(config))
         self._good = [backups.write(state, config_json)]
         state = replace(state, position=replace(position, step=2))
         self._good.append(backups.write_files(2, lambda folder: _in_parts(folder, state, config_json), PARTS))
+        data = dump_record(_table(), _order(None), samples_seen=8)
+        self._good.append(backups.write(replace(state, position=replace(position, step=3), data=data), config_json))
         for good in self._good:
             self._resume(good)  # imports what is imported only then
 
@@ -90,7 +96,11 @@ class Fuzzer:
                 rows = max(1, len(state.weights[name]) // 2)
                 assert torch.equal(tensor[:rows], state.weights[name][:rows]) or state.weights[name].isnan().any()
         check_unchanged(self._config, state)
-        plan_for(self._config, 2, state)
+        plan = plan_for(self._config, 2, open_backup(folder))
+        if plan.former is not None:
+            order, _ = resumed_order(plan.former, _table(), _order)
+            assert len(order.epoch(plan.former.epoch)) <= order.epoch_size
+            order.progress(state.position.samples_seen).after(1)
         parts = components(self._config)
         shapes = {name: weight.shape for name, weight in parts.weights.local.items()}
         restore_state(state, parts)
@@ -122,6 +132,17 @@ def _in_parts(folder: Path, state: TrainingState, config_json: str) -> dict[str,
     return files
 
 
+def _table() -> DataTable:
+    names = [f"{number}.png".encode() for number in range(41)]
+    identity = hash_uint64(np.arange(41))
+    return DataTable.of(identity, identity, np.ones(41, dtype=np.bool_), names)
+
+
+def _order(turn: Turn | None) -> Order:
+    none = np.zeros(41, dtype=np.int32)
+    return Order(TrainingRows(np.arange(41), none, none, [1.0], [1.0], _table().identity), 0, 8, turn=turn)
+
+
 def components(config: TrainConfig) -> Any:
     """A small model with what of a trainer's components a backup holds."""
     torch.manual_seed(0)
@@ -135,6 +156,7 @@ def components(config: TrainConfig) -> Any:
         guarded_step=GuardedStep(optimizer, weights, scaler, config.max_grad_norm),
         fused_backward=None,
         precision=SimpleNamespace(scaler=scaler),
+        data=SimpleNamespace(record=lambda samples_seen: None),
     )
 
 

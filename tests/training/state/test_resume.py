@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -156,13 +157,38 @@ def test_a_backup_of_another_model_or_batch_is_refused(
     assert said in run.failure(0)
 
 
-def test_changed_images_are_warned_of(images: Path, tmp_path: Path, whole: Run) -> None:
-    fewer = tmp_path / "fewer"
-    shutil.copytree(images, fewer)
-    (fewer / "00.png").unlink()
-    code, run = train_alone(tiny_config(fewer, stopped_after(whole, 4, tmp_path), **TOUCHY), "latest")
+def test_an_epoch_goes_on_with_what_it_has_not_shown_whatever_happens_to_the_files(
+    images: Path, tmp_path: Path
+) -> None:
+    folder, drawn = Path(shutil.copytree(images, tmp_path / "images")), tmp_path / "drawn"
+    drawn.mkdir()
+    options = {"family_options": {"record": str(drawn)}, "validation_split": 0.1}
+    code, run = train_alone(tiny_config(folder, tmp_path, **options, max_steps=3))
     assert code == 0
-    assert "The data has changed" in run.warnings
+    first = [line[-1] for line in recorded_lines(drawn)]  # the caption of each sample as a number
+    for suffix in (".png", ".txt"):
+        for number in (0, 1, 2):
+            (folder / f"{number:02}{suffix}").rename(folder / f"later {number:02}{suffix}")
+        (folder / f"40{suffix}").unlink()
+        shutil.copy(folder / f"39{suffix}", folder / f"03 new{suffix}")
+    with (folder / "03 new.png").open("ab") as file:
+        file.write(b"other bytes")
+    (folder / "03 new.txt").write_text("a new one")
+    code, run = train_alone(tiny_config(folder, tmp_path, **options, epochs=1, max_steps=99), "latest")
+    assert code == 0
+    shown = [line[-1] for line in recorded_lines(drawn)]
+    held_out = 4
+    assert len(first) == 24
+    assert len(set(shown)) == len(shown), "none is repeated"
+    assert 41 - held_out <= len(shown) <= 41 - held_out + 2, "none is left out; one that is gone was shown, or not"
+    assert run.warnings.startswith("The data has changed since the backup: 1 came (03 new.png), 1 went (40.png), 3 ")
+    assert "renamed or moved (00.png -> later 00.png, 01.png -> later 01.png, 02.png -> later 02.png)" in run.warnings
+    assert f"The epoch goes on with the {len(shown) - 24} samples of these that it has not shown yet" in run.warnings
+    assert run.state.position.epoch == 1
+
+
+def recorded_lines(folder: Path) -> list[list[float]]:
+    return [json.loads(line) for line in (folder / "rank-0.jsonl").read_text().splitlines()]
 
 
 def test_a_run_that_is_done_says_so(

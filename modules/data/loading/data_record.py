@@ -1,0 +1,239 @@
+"""What a backup says of the data set, and the order with which a resumed run goes on if that has changed."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from modules.config import ResumeError
+from modules.data.index.column_store import Column, map_columns, pack_columns
+from modules.data.loading.order import Order, Turn
+from modules.data.rng import UInt64Array
+from modules.files import Record, decode_json, printable, validate_record
+
+_COLUMNS: Final = {
+    **dict.fromkeys(("identity", "content"), np.uint64),
+    "trained": np.bool_,
+    **dict.fromkeys(("shown", "shown_before"), np.int32),
+}
+_LONGEST_NAME: Final = 1024  # bytes, on average: a foreign backup may hold names that unpack to any size
+_NAMED: Final = 3  # images of a kind
+_MOST_SHOWN: Final = 2**31 - 1
+
+_Count = Annotated[int, Field(ge=0, lt=1 << 53)]
+
+
+@dataclass(frozen=True)
+class DataTable:
+    """The images of a run, trained on or not: arrays [images]."""
+
+    identity: UInt64Array  # Index.identities
+    content: UInt64Array  # Examples.contents
+    trained: NDArray[np.bool_]
+    packed_names: bytes  # paths below the concepts
+
+    @classmethod
+    def of(
+        cls, identity: UInt64Array, content: UInt64Array, trained: NDArray[np.bool_], names: Sequence[bytes]
+    ) -> DataTable:
+        """The table of these images."""
+        return cls(identity, content, trained, zlib.compress(b"\0".join(names), 1))
+
+    def names(self) -> list[bytes]:
+        """The paths, for messages; empty ones if they are damaged. They take much memory."""
+        try:
+            unpacked = zlib.decompressobj().decompress(self.packed_names, _LONGEST_NAME * len(self.identity) + 1)
+        except zlib.error:
+            unpacked = b""
+        names = unpacked.split(b"\0")
+        return names if len(names) == len(self.identity) else [b""] * len(self.identity)
+
+
+class _Header(Record):
+    """Where the order of the present epoch begins: at its first sample, or at the turn in it."""
+
+    order: Annotated[str, Field(max_length=64)]  # Order.digest
+    samples: _Count
+    step: _Count
+
+
+@dataclass(frozen=True)
+class FormerData:
+    """The data set of a backup, and the backup's position."""
+
+    table: DataTable
+    header: _Header
+    shown: NDArray[np.int32]  # [images] how often the present epoch has shown each until the backup
+    shown_before: NDArray[np.int32]  # [images] the same until the header's position
+    samples: int
+    step: int
+    epoch: int
+
+
+def dump_record(table: DataTable, order: Order, samples_seen: int) -> bytes:
+    """What a backup keeps of the data set after `samples_seen` samples."""
+    progress = order.progress(samples_seen)
+    header = _Header(
+        order=order.digest(),
+        samples=samples_seen - progress.sample_in_epoch,
+        step=progress.step - progress.step_in_epoch,
+    )
+    columns: dict[str, Column] = {
+        "identity": table.identity,
+        "content": table.content,
+        "trained": table.trained,
+        "names": np.frombuffer(table.packed_names, dtype=np.uint8),
+    }
+    for name, shown in (("shown", order.shown(progress)), ("shown_before", order.shown_before(progress.epoch))):
+        columns[name] = np.zeros(len(table.identity), dtype=np.int32)
+        columns[name][order.training.rows] = np.minimum(shown, _MOST_SHOWN)
+    return pack_columns(columns, header.model_dump_json())
+
+
+def read_record(file: Path, samples: int, step: int, epoch: int) -> FormerData:
+    """What `dump_record` made, of a backup at this position. Raises ResumeError if it is damaged."""
+    try:
+        mapped, text = map_columns(file)
+        header = validate_record(_Header, decode_json(text))
+        # copied: the backup may be removed while the run goes on
+        columns = {name: np.array(mapped[name]) for name in (*_COLUMNS, "names")}
+        for name, kind in _COLUMNS.items():
+            if columns[name].dtype != kind or columns[name].shape != (len(columns["identity"]),):
+                raise ValueError(f"its column {name} has another type or length")
+        if columns["names"].dtype != np.uint8 or columns["names"].ndim != 1:
+            raise ValueError("its column names has another type or length")
+        if header.samples > samples or header.step > step:
+            raise ValueError("it is of a later step")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ResumeError(f"{file} is damaged: {printable(error, 200)}.") from None
+    table = DataTable(
+        columns["identity"].astype(np.uint64),
+        columns["content"].astype(np.uint64),
+        columns["trained"].astype(np.bool_),
+        columns["names"].tobytes(),
+    )
+    shown, before = (np.maximum(columns[name].astype(np.int32), 0) for name in ("shown", "shown_before"))
+    return FormerData(table, header, shown, before, samples, step, epoch)
+
+
+def resumed_order(former: FormerData, table: DataTable, make: Callable[[Turn | None], Order]) -> tuple[Order, str]:
+    """The order with which the run of a backup goes on, and in a sentence what has changed; empty if nothing has.
+
+    `table` is the data as it is now, and `make` makes its order.
+    """
+    plain = make(None)
+    changes = _Changes(former.table, table)
+    row_before = changes.row_before[plain.training.rows]
+    if plain.digest() == former.header.order:
+        shown = _taken(former.shown_before, row_before)
+        order = make(Turn(former.header.samples, former.header.step, former.epoch, shown))
+        effect = "The order stays the same."
+    else:
+        order = make(Turn(former.samples, former.step, former.epoch, _taken(former.shown, row_before)))
+        left = len(order.epoch(former.epoch))
+        effect = (
+            f"The epoch goes on with the {left:,} samples of these that it has not shown yet; the next ones have "
+            f"{order.epoch_size:,}."
+        )
+    told = changes.told()
+    if not told and plain.digest() != former.header.order:
+        told = "the sizes of the images, their repeats, the seed or drop_last"
+    return order, f"The data has changed since the backup: {told}. {effect}" if told else ""
+
+
+class _Changes:
+    """Which images came, went, were renamed (the same content under another name) or changed."""
+
+    def __init__(self, before: DataTable, now: DataTable) -> None:
+        self._before, self._now = before, now
+        row_before = _find(now.identity, before.identity)
+        gone = np.ones(len(before.identity), dtype=np.bool_)
+        gone[row_before[row_before >= 0]] = False
+        kept = np.flatnonzero(row_before >= 0)
+        self._renamed = _renamed(before, now, gone, row_before < 0)
+        row_before[self._renamed[1]], gone[self._renamed[0]] = self._renamed[0], False
+        self.row_before = row_before  # [images now] the row of each in the former table; -1 of new ones
+        self._came, self._went = np.flatnonzero(row_before < 0), np.flatnonzero(gone)
+        one, other = before.content[row_before[kept]], now.content[kept]
+        self._changed = kept[(one != other) & (one != 0) & (other != 0)]
+        known = np.flatnonzero(row_before >= 0)
+        trained = before.trained[row_before[known]]
+        self._held_out = known[trained & ~now.trained[known]]
+        self._trained = known[~trained & now.trained[known]]
+
+    def told(self) -> str:
+        """The changes with their counts and some names; empty if there are none."""
+        kinds = {
+            "came": self._came,
+            "went": self._went,
+            "renamed or moved": self._renamed[1],
+            "with other content": self._changed,
+            "no longer trained on": self._held_out,
+            "trained on from now on": self._trained,
+        }
+        if not any(map(len, kinds.values())):
+            return ""
+        before, now = self._before.names(), self._now.names()
+
+        def named(kind: str, number: int) -> str:
+            row = int(kinds[kind][number])
+            if kind == "went":
+                return _shown(before[row])
+            former = _shown(before[self._renamed[0][number]]) + " -> " if kind == "renamed or moved" else ""
+            return former + _shown(now[row])
+
+        parts = []
+        for kind, rows in kinds.items():
+            names = [named(kind, number) for number in range(min(len(rows), _NAMED))]
+            more = f" and {len(rows) - _NAMED:,} more" if len(rows) > _NAMED else ""
+            parts += [f"{len(rows):,} {kind} ({', '.join(names)}{more})"] if names else []
+        return ", ".join(parts)
+
+
+def _renamed(
+    before: DataTable, now: DataTable, gone: NDArray[np.bool_], came: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The rows before and now of images that are gone and came with the same content, which no other image has."""
+    if not (gone.any() and came.any()):
+        return (np.zeros(0, dtype=np.int64),) * 2
+    (contents, old), (contents_now, new) = _only_once(before.content), _only_once(now.content)
+    _, in_old, in_new = np.intersect1d(contents, contents_now, assume_unique=True, return_indices=True)
+    old, new = old[in_old], new[in_new]
+    renamed = np.flatnonzero(gone[old] & came[new])
+    renamed = renamed[np.argsort(new[renamed])]
+    return old[renamed], new[renamed]
+
+
+def _shown(name: bytes) -> str:
+    return printable(os.fsdecode(name), 100)
+
+
+def _find(wanted: UInt64Array, among: UInt64Array) -> NDArray[np.int64]:
+    """int64 [wanted]: the place of each in `among`, -1 if it is not there."""
+    if np.array_equal(wanted, among):
+        return np.arange(len(wanted))
+    if not len(among):
+        return np.full(len(wanted), -1)
+    by_value = np.argsort(among, kind="stable")
+    found = by_value[np.minimum(np.searchsorted(among[by_value], wanted), len(among) - 1)]
+    return np.where(among[found] == wanted, found, -1)
+
+
+def _only_once(content: UInt64Array) -> tuple[UInt64Array, NDArray[np.int64]]:
+    """The contents that a single image has, and its row."""
+    values, rows, counts = np.unique(content, return_index=True, return_counts=True)
+    once = (counts == 1) & (values != 0)
+    return values[once], rows[once]
+
+
+def _taken(values: NDArray[np.int32], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64 [rows]: the values of these rows, 0 for those that are -1."""
+    return np.append(values, 0)[rows].astype(np.int64)

@@ -1,0 +1,219 @@
+"""A run whose images came, went, were renamed or changed while it stood still shows each exactly once, and says so."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from modules.config import ResumeError
+from modules.data.index.column_store import map_columns
+from modules.data.loading.data_record import DataTable, FormerData, dump_record, read_record, resumed_order
+from modules.data.loading.micro_batches import micro_batches
+from modules.data.loading.order import Order, TrainingRows, Turn
+from modules.data.rng import hash_bytes
+
+
+@dataclass
+class Images:
+    """A data set without files: name -> (content, bucket, concept), the concepts' repeats, and how it is trained on."""
+
+    files: dict[str, tuple[int, int, int]]
+    repeats: tuple[float, ...] = (1.0, 1.0)
+    batch: int = 4
+    drop_last: bool = False
+    held_out: set[str] = field(default_factory=set)
+
+    def table(self) -> DataTable:
+        names = sorted(self.files)
+        return DataTable.of(
+            np.array([hash_bytes(name.encode()) for name in names], dtype=np.uint64),
+            np.array([self.files[name][0] for name in names], dtype=np.uint64),
+            np.array([name not in self.held_out for name in names], dtype=np.bool_),
+            [name.encode() for name in names],
+        )
+
+    def order(self, turn: Turn | None = None) -> Order:
+        table = self.table()
+        rows = np.flatnonzero(table.trained)
+        names = sorted(self.files)
+        bucket, concept = (
+            np.array([self.files[names[row]][column] for row in rows], dtype=np.int32) for column in (1, 2)
+        )
+        training = TrainingRows(rows, bucket, concept, self.repeats, (1.0, 1.0), table.identity[rows])
+        return Order(training, 7, self.batch, self.drop_last, turn)
+
+    def buckets(self) -> NDArray[np.int32]:
+        return np.array([self.files[name][1] for name in sorted(self.files)], dtype=np.int32)
+
+
+Shown = list[tuple[str, int]]  # name and seed of each sample
+
+
+def train(data: Images, order: Order, samples: int, steps: int, world: int) -> tuple[Shown, int]:
+    """The next `steps` of a run after `samples`, on that many ranks; also the samples seen then."""
+    names, buckets, shown = sorted(data.files), data.buckets(), []
+    for _ in range(steps):
+        progress = order.progress(samples)
+        step = order.step(progress.epoch, progress.step_in_epoch)
+        assert len(step) == progress.step_samples
+        of_step = [
+            (names[row], seed)
+            for rank in range(world)
+            for batch in micro_batches(step, buckets, rank, world, batch_size=3)
+            for row, seed, weight in zip(batch.rows, batch.seeds, batch.weights, strict=True)
+            if weight
+        ]
+        assert sorted(of_step) == sorted(zip((names[r] for r in step.rows), step.seeds.tolist(), strict=True))
+        shown += of_step
+        samples += len(step)
+    return shown, samples
+
+
+def stored(data: Images, order: Order, samples: int, folder: Path) -> FormerData:
+    """What a backup after `samples` says of the data, written and read again."""
+    progress = order.progress(samples)
+    file = folder / "data.safetensors"
+    file.write_bytes(dump_record(data.table(), order, samples))
+    return read_record(file, samples, progress.step, progress.epoch)
+
+
+def changed(data: Images, draw: random.Random, count: int) -> tuple[Images, dict[str, str]]:
+    """The data with some images added, removed, renamed (new name -> old name) and overwritten."""
+    files, renamed = dict(data.files), dict[str, str]()
+    for number in range(count):
+        match draw.choice(("add", "remove", "rename", "overwrite")):
+            case "add":
+                files[f"new-{draw.random()}"] = (draw.getrandbits(60) + 1, draw.randrange(3), draw.randrange(2))
+            case "remove" if len(files) > 1:
+                del files[draw.choice(sorted(files))]
+            case "rename":
+                old = draw.choice(sorted(files))
+                if files[old] == data.files.get(old):
+                    new = f"renamed-{draw.random()}"
+                    files[new], renamed[new] = files.pop(old), old
+            case "overwrite":
+                name = draw.choice(sorted(files.keys() - renamed.keys()) or [""])
+                if name:
+                    files[name] = (draw.getrandbits(60) + 1, draw.randrange(3), files[name][2])
+        assert number < count
+    return Images(files, data.repeats, data.batch, data.drop_last), {n: o for n, o in renamed.items() if n in files}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**9),
+    images=st.integers(1, 40),
+    repeats=st.tuples(*[st.sampled_from([1.0, 2.0, 3.0])] * 2),
+    batch=st.integers(1, 9),
+    worlds=st.tuples(*[st.integers(1, 4)] * 3),
+    stops=st.tuples(*[st.integers(0, 25)] * 2),
+    count=st.integers(0, 12),
+)
+def test_each_image_comes_exactly_once(
+    seed: int,
+    images: int,
+    repeats: tuple[float, float],
+    batch: int,
+    worlds: tuple[int, int, int],
+    stops: tuple[int, int],
+    count: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Stopped, changed, resumed, stopped again, resumed unchanged: on any number of ranks each time."""
+    draw, folder = random.Random(seed), tmp_path_factory.mktemp("record")
+    files = {f"{n:03}": (n + 1, draw.randrange(3), draw.randrange(2)) for n in range(images)}
+    data = Images(files, repeats, batch)
+    order = data.order()
+    first, samples = train(data, order, 0, stops[0], worlds[0])
+    epoch = order.progress(samples).epoch
+    before = first[len(first) - order.progress(samples).sample_in_epoch :]
+    former = stored(data, order, samples, folder)
+    now, old_names = changed(data, draw, count)
+    resumed, told = resumed_order(former, now.table(), now.order)
+    assert bool(told) is (now.files != data.files)
+    progress = resumed.progress(samples)
+    assert progress.step == former.step
+    left = resumed.steps_in(epoch) - progress.step_in_epoch if progress.epoch == epoch else 0
+    after, end = train(now, resumed, samples, left, worlds[1])
+    assert (resumed.progress(end).epoch, resumed.progress(end).step_in_epoch) == (epoch + 1, 0)
+    counts = {name: sum(shown == old_names.get(name, name) for shown, _ in before) for name in now.files}
+    for name, (_, _, concept) in now.files.items():
+        expected = max(repeats[concept], counts[name])  # one that came under the name of a former one is that one
+        assert counts[name] + sum(shown == name for shown, _ in after) == expected, name
+    seeds = [seed for name, seed in (*before, *after) if name in now.files and name not in old_names]
+    assert len(set(seeds)) == len(seeds), "no image has the same random numbers twice in an epoch"
+
+    later, _ = train(now, resumed, end, 2 * resumed.steps_per_epoch, worlds[1])
+    for name, (_, _, concept) in now.files.items():
+        assert sum(shown == name for shown, _ in later) == 2 * repeats[concept]
+    whole = after + later
+    part, samples = train(now, resumed, samples, stops[1], worlds[1])
+    again, told = resumed_order(stored(now, resumed, samples, folder), now.table(), now.order)
+    assert told == ""
+    steps = max(0, left + 2 * resumed.steps_per_epoch - stops[1])
+    rest, _ = train(now, again, samples, steps, worlds[2])
+    assert [sorted(whole)] == [sorted(part + rest)] or stops[1] > left + 2 * resumed.steps_per_epoch
+    assert again.progress(samples).step == resumed.progress(samples).step
+
+
+def test_what_has_changed_is_told(tmp_path: Path) -> None:
+    files = {f"{n:02}.png": (n + 1, 0, 0) for n in range(20)}
+    data = Images(files, held_out={"19.png"})
+    order = data.order()
+    tell = partial(resumed_order, stored(data, order, 8, tmp_path))
+    assert tell(data.table(), data.order)[1] == ""
+    now = Images(dict(files), held_out={"18.png"})
+    now.files["z\n.png"] = now.files.pop("00.png")
+    for name in ("01.png", "02.png", "03.png", "04.png"):
+        del now.files[name]
+    now.files["new.png"] = (99, 0, 0)
+    now.files["05.png"] = (98, 0, 0)
+    resumed, told = tell(now.table(), now.order)
+    shown = [sorted(files)[row] for row in order.epoch(0)[:8]]
+    left = 16 - sum(name in shown for name in sorted(set(files) - {"01.png", "02.png", "03.png", "04.png", "18.png"}))
+    assert told == (
+        "The data has changed since the backup: 1 came (new.png), 4 went (01.png, 02.png, 03.png and 1 more), "
+        "1 renamed or moved (00.png -> z\\n.png), 1 with other content (05.png), 1 no longer trained on (18.png), 1 "
+        f"trained on from now on (19.png). The epoch goes on with the {left} samples of these that it has not "
+        "shown yet; the next ones have 16."
+    )
+    assert len(resumed.epoch(0)) == left
+    other = Images({**files, "05.png": (98, 0, 0)}, held_out={"19.png"})
+    assert "1 with other content (05.png). The order stays the same." in tell(other.table(), other.order)[1]
+    halved = Images(files, (2.0, 1.0), held_out={"19.png"})
+    assert "their repeats, the seed or drop_last. The epoch goes on" in tell(halved.table(), halved.order)[1]
+
+
+def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
+    data = Images({f"{n}": (n + 1, 0, 0) for n in range(9)})
+    former = stored(data, data.order(), 4, tmp_path)
+    file = tmp_path / "data.safetensors"
+    good, header = map_columns(file)
+    columns = {name: np.array(column) for name, column in good.items()}
+    assert former.shown.sum() == 4
+    faults = [
+        ({**columns, "shown": columns["shown"][:3]}, header),
+        ({**columns, "identity": columns["identity"].astype(np.int64)}, header),
+        ({name: column for name, column in columns.items() if name != "content"}, header),
+        (columns, header.replace('"samples":0', '"samples":5')),
+        (columns, header.replace('"samples":0', '"samples":-1')),
+        (columns, "{}"),
+    ]
+    for changed_columns, text in faults:
+        file.write_bytes(save(changed_columns, {"tandem": text}))
+        with pytest.raises(ResumeError, match="is damaged"):
+            read_record(file, 4, 1, 0)
+    file.write_bytes(save({**columns, "names": np.frombuffer(b"no", dtype=np.uint8)}, {"tandem": header}))
+    assert read_record(file, 4, 1, 0).table.names() == [b""] * 9, "names are for people only"
+    file.unlink()
+    with pytest.raises(ResumeError, match="is damaged"):
+        read_record(file, 4, 1, 0)
