@@ -74,6 +74,7 @@ class FamilyFacts:
     about: str  # for people: "NAME by MAKER: 6 B parameters (12 GB in bf16), LICENCE.", or "NAME: what it is."
     network: Network = "other"
     draws_samples: bool = True  # whether it generates images
+    learns_classes: bool = False  # whether it learns which class an image is of: its folders, or its captions
     # The pipeline classes of diffusers whose models it trains, the plain one first, and their text encoders with their
     # tokenizers.
     pipelines: tuple[str, ...] = ()

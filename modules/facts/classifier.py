@@ -5,4 +5,5 @@ from modules.facts import FamilyFacts
 FACTS = FamilyFacts(
     about="Image classifier: says which class an image shows; trained from scratch or from a saved classifier.",
     draws_samples=False,
+    learns_classes=True,
 )

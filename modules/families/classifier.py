@@ -42,7 +42,7 @@ class Classifier(Family):
     Options: ClassVar[type[ClassifierOptions]] = ClassifierOptions
     image_cache = "none"
     draws_samples = FACTS.draws_samples
-    learns_classes = True
+    learns_classes = FACTS.learns_classes
 
     def __init__(self, options: ClassifierOptions, model: nn.Module) -> None:
         self.options, self.model, self.classes = options, model, options.class_names

@@ -47,14 +47,14 @@ def replacing(file: Path) -> Iterator[Path]:
 
 
 def check_replaceable(file: Path) -> None:
-    """Raise OSError for a device, a pipe or a socket: root's file would take the place of /dev/null, for all programs.
+    """Raise OSError for a device: root's file would take the place of /dev/null, for all programs.
 
     So would it of the link /dev/stdout, even if that leads to a file.
     """
     with suppress(FileNotFoundError, NotADirectoryError):
         mode = os.stat(file).st_mode
-        if os.path.abspath(file.parent) == "/dev" or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            raise OSError(errno.EINVAL, "is no file, so no file can take its place", str(file))
+        if os.path.abspath(file.parent) == "/dev" or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+            raise OSError(errno.EINVAL, "is a device, so no file can take its place", str(file))
 
 
 def _short(name: str) -> str:

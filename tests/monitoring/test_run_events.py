@@ -55,7 +55,7 @@ def run(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
         "validate_every": "2 steps",
         "tensorboard": True,
         "histograms_every": "2 steps",
-        "family_options": {"faults": ["nan:0:5"]},
+        "family_options": {"faults": ["nan:0:7"]},
     }
     code, run = train_alone(tiny_config(images, tmp_path_factory.mktemp("events"), **settings))
     assert code == 0

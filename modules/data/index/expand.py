@@ -12,6 +12,7 @@ from typing import Final
 from modules.config import Concept, TrainConfig
 from modules.config.sections.concept import IMAGE_SUFFIXES, METADATA_SUFFIXES
 from modules.data.index.scan import concept_root
+from modules.facts import all_facts
 
 KOHYA_FOLDER: Final = re.compile(r"([1-9]\d{0,2})_(.+)", re.DOTALL)  # 2023_holiday is no number of repeats
 _CLASSES: Final = ("label", "folder_name")  # captions that need the whole folder, or its name
@@ -19,8 +20,9 @@ _TEXTS: Final = frozenset({".txt", ".caption", ".json", ".tsv", *METADATA_SUFFIX
 
 
 def expand_concepts(config: TrainConfig) -> TrainConfig:
-    """The config with each concept as `parts`; a classifier's folders are its classes."""
-    if config.family == "classifier":
+    """The config with each concept as `parts`, unless its folders are classes."""
+    facts = all_facts().get(config.family)
+    if facts is not None and facts.learns_classes:
         return config
     return config.model_copy(update={"concepts": tuple(part for each in config.concepts for part in parts(each))})
 
