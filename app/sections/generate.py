@@ -248,7 +248,6 @@ class Section(tk.Frame):
     def look_outside(self) -> None:
         """Read the folder again: another program may have removed images."""
         folder = self._folder()
-        folder = self._folder()
         self.state.background.run(partial(read_folder, folder), self.results.show)
 
     def _list_runs(self, widget: tk.Misc) -> None:

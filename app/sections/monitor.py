@@ -343,16 +343,15 @@ class WaitingCard:
             self._offer(join_prompt.line, folder)
         else:
             self.line.pack_forget()
+            self._take_offer_away()
         self.messages.configure(text="\n".join(join_prompt.messages))
 
     def _offer(self, line: str, folder: RunFolder | None) -> None:
         """Below the line, what the other machine will ask about, and the line that answers it."""
         if line == self._offered_for or folder is None:
             return
+        self._take_offer_away()
         self._offered_for = line
-        if self.allowing is not None:
-            self.allowing.destroy()
-            self.allowing = None
 
         def read(asked: dict[str, str]) -> None:
             for command in without_questions(line, asked) if line == self._offered_for else ():
@@ -360,6 +359,12 @@ class WaitingCard:
                 self.allowing.pack(fill="x", padx=theme.px(16), pady=(theme.px(12), 0), before=self.messages)
 
         self._state.background.run(lambda: asked_about(load_config(folder.config_file)), read)
+
+    def _take_offer_away(self) -> None:
+        self._offered_for = ""
+        if self.allowing is not None:
+            self.allowing.destroy()
+            self.allowing = None
 
 
 class ResultCard:

@@ -14,7 +14,7 @@ import numpy as np
 
 from modules.config import ConfigError, TrainConfig
 from modules.data.index.concept_summary import caption_warnings, count_of, summarize_concepts
-from modules.data.index.expand import KOHYA_FOLDER, reads_repeats
+from modules.data.index.expand import KOHYA_FOLDER, may_repeat
 from modules.data.index.images import suppress_pillow_warnings
 from modules.data.index.index import Index
 from modules.data.index.near_duplicates import hashed_image, similar_groups
@@ -84,16 +84,21 @@ def _captions(config: TrainConfig, index: Index) -> Iterator[str]:
 
 
 def _numbered_folders(config: TrainConfig, index: Index) -> Iterator[str]:
-    """Concepts with some of kohya's folders, whose numbers do not count because there are other images, too."""
+    """Concepts with some of kohya's folders, whose numbers do not count."""
     for number, concept in enumerate(config.concepts):
         first, last = np.searchsorted(index.concept, [number, number + 1]).tolist()
         paths = map(os.fsdecode, index.paths.unpack(first, min(last, first + _MOST_LOOKED_AT)))
         folders = (folder for path in paths for folder in path.split("/")[:-1] if KOHYA_FOLDER.fullmatch(folder))
-        if reads_repeats(concept) and (folder := next(folders, None)):
+        if may_repeat(concept) and (folder := next(folders, None)):
             yield (
                 f"{printable(index.header.roots[number], 200)} has folders such as {printable(folder, 100)}, as "
-                "kohya's scripts name them for repeats. They count only where all images of a concept are in such "
-                "folders: give it the folder that holds them alone. folder_repeats=false says that they mean nothing."
+                "kohya's scripts name them for repeats. "
+                + (
+                    "They count only where all images and texts of a concept are in such folders: give it the folder "
+                    "that holds them alone."
+                    if concept.folder_repeats
+                    else "Here the numbers mean nothing, unless folder_repeats is on."
+                )
             )
 
 

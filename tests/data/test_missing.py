@@ -115,8 +115,10 @@ def test_numbered_folders_beside_other_images(tmp_path: Path, folder: Path) -> N
     Image.new("RGB", (64, 64)).save(folder / "30_cat/a.png")
     (sentence,) = said(tmp_path, {"path": str(folder)})[0]
     assert "has folders such as 30_cat" in sentence
-    for other in ({"folder_repeats": False}, {"caption_source": "folder_name"}):
-        assert said(tmp_path, {"path": str(folder), **other})[0] == []
+    assert sentence.endswith("unless folder_repeats is on.")
+    (sentence,) = said(tmp_path, {"path": str(folder), "folder_repeats": True})[0]
+    assert sentence.endswith("give it the folder that holds them alone.")
+    assert said(tmp_path, {"path": str(folder), "caption_source": "folder_name"})[0] == []
 
 
 def test_jpegs_as_browsers_name_them_are_read(tmp_path: Path, folder: Path) -> None:

@@ -72,18 +72,12 @@ def _expand_names(data: Data) -> Data:
 
 
 def _keep_meaning(data: Data) -> Data:
-    """1 -> 2: whether the masked loss is divided by the mask's area became a setting; 0.1.0 always did so. And kohya's
-    folders count, which 0.1.0 read as any others.
+    """1 -> 2: whether the masked loss is divided by the mask's area became a setting; 0.1.0 always did so.
 
     The default of Adafactor's scale_parameter changed, too; but 0.1.0 wrote that line into every file, so that a file
     without it was written by hand or later.
     """
-    data = {**data, "normalize_masked_area_loss": True} if _lacks_normalization(data) else data
-    concepts = data.get("concepts")
-    if not isinstance(concepts, list):
-        return data
-    kept = [{"folder_repeats": False, **each} if isinstance(each, Mapping) else each for each in concepts]
-    return {**data, "concepts": kept}
+    return {**data, "normalize_masked_area_loss": True} if _lacks_normalization(data) else data
 
 
 def _lacks_normalization(data: Mapping[str, object]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar, Final, Literal, Self, TypeAlias
 
-from pydantic import model_validator
+from pydantic import PrivateAttr, model_validator
 
 from modules.config.section import Section, broken_rules, setting
 
@@ -22,6 +22,7 @@ class Concept(Section):
     """A folder of images with their captions, weights and variations."""
 
     section_title: ClassVar[str] = "Concept"
+    _key: int | None = PrivateAttr(None)
 
     path: str = setting(
         ...,
@@ -86,10 +87,10 @@ class Concept(Section):
         resume="warn",
     )
     folder_repeats: bool = setting(
-        True,
+        False,
         title="Repeats from folder names",
-        help="If all images are in subfolders named as kohya's scripts want them, such as 10_sks dog, each comes 10 "
-        "times per epoch, times the repeats above, and sks dog is its caption where the subfolder has no texts.",
+        help="On: if all images are in subfolders named as kohya's scripts want them, such as 10_sks dog, each comes "
+        "10 times per epoch, times the repeats above, and sks dog is its caption where the subfolder has no texts.",
         depends_on="include_subfolders",
         advanced=True,
         resume="warn",
@@ -285,6 +286,16 @@ class Concept(Section):
         min_length=1,
         resume="warn",
     )
+
+    def known_as(self, key: int) -> Concept:
+        """The same concept, its images known by `key`: its number does not last where others become several."""
+        found = self.model_copy()
+        found._key = key
+        return found
+
+    def key(self, number: int) -> int:
+        """What its images are known by, if it has this `number` in the list."""
+        return number if self._key is None else self._key
 
     @property
     def caption_extensions(self) -> tuple[str, ...]:

@@ -11,27 +11,39 @@ from typing import Final
 
 from modules.config import Concept, TrainConfig
 from modules.config.sections.concept import IMAGE_SUFFIXES, METADATA_SUFFIXES
-from modules.data.index.scan import concept_root
+from modules.data.index.scan import LIST_NAMES, METADATA_NAMES, concept_root
+from modules.data.rng import hash_bytes
 from modules.facts import all_facts
 
 KOHYA_FOLDER: Final = re.compile(r"([1-9]\d{0,2})_(.+)", re.DOTALL)  # 2023_holiday is no number of repeats
 _CLASSES: Final = ("label", "folder_name")  # captions that need the whole folder, or its name
+_LISTS: Final = frozenset({*LIST_NAMES, *METADATA_NAMES})
 _TEXTS: Final = frozenset({".txt", ".caption", ".json", ".tsv", *METADATA_SUFFIXES})
 
 
 def expand_concepts(config: TrainConfig) -> TrainConfig:
-    """The config with each concept as `parts`, unless its folders are classes."""
+    """The config with each concept as `parts`; of one that learns classes, its folders may be these."""
     facts = all_facts().get(config.family)
-    if facts is not None and facts.learns_classes:
+    classes = facts is not None and facts.learns_classes
+    expanded = [parts(each, classes=classes) for each in config.concepts]
+    if sum(map(len, expanded)) == len(expanded):
         return config
-    return config.model_copy(update={"concepts": tuple(part for each in config.concepts for part in parts(each))})
+    keyed = [part.known_as(_key(number, part, found)) for number, found in enumerate(expanded) for part in found]
+    return config.model_copy(update={"concepts": tuple(keyed)})
 
 
-def parts(concept: Concept) -> tuple[Concept, ...]:
-    """The concept, or one for each of its folders and resolutions."""
+def _key(number: int, part: Concept, found: tuple[Concept, ...]) -> int:
+    """Of a part of the concept with this number: other folders that come or go do not change it."""
+    name = f"{number}/{os.path.basename(part.path)}/{part.resolutions}"
+    return number if len(found) == 1 else hash_bytes(os.fsencode(name))
+
+
+def parts(concept: Concept, *, classes: bool = False) -> tuple[Concept, ...]:
+    """The concept, or one for each of its folders, unless they may be `classes`, and resolutions."""
+    folders = (concept,) if classes else _folders(concept)
     if len(concept.resolution_list) < 2:
-        return _folders(concept)
-    sizes = [(each, {"resolutions": str(size)}) for size in concept.resolution_list for each in _folders(concept)]
+        return folders
+    sizes = [(each, {"resolutions": str(size)}) for size in concept.resolution_list for each in folders]
     return tuple(
         each.model_copy(update={**changes, "name": f"{each.name or each.path} at {changes['resolutions']}"})
         for each, changes in sizes
@@ -39,51 +51,61 @@ def parts(concept: Concept) -> tuple[Concept, ...]:
 
 
 def _folders(concept: Concept) -> tuple[Concept, ...]:
-    """The concept, or one for each folder `10_words` if its folder holds images in such folders alone.
+    """The concept, or one for each folder `10_words` if its folder holds images, and texts, in such folders alone.
 
     Images without any text beside them get the words as their caption, as in kohya's sd-scripts.
     """
-    if not reads_repeats(concept):
+    if not (concept.folder_repeats and may_repeat(concept) and concept.enabled):
         return (concept,)
     root = concept_root(concept)
-    found = [(name, KOHYA_FOLDER.fullmatch(name)) for name in _folders_with_images(root)]
+    try:
+        found = [(name, KOHYA_FOLDER.fullmatch(name)) for name in _folders_with_images(root)]
+    except OSError:  # which the scan explains
+        return (concept,)
     numbered = [(name, match) for name, match in found if match is not None]
     if not numbered or len(numbered) < len(found):
         return (concept,)
     return tuple(_part(concept, os.path.join(root, name), int(match[1]), match[2]) for name, match in numbered)
 
 
-def reads_repeats(concept: Concept) -> bool:
-    """Whether numbers in the names of its folders may count."""
-    return concept.folder_repeats and concept.include_subfolders and concept.caption_source not in _CLASSES
+def may_repeat(concept: Concept) -> bool:
+    """Whether numbers in the names of its folders could count."""
+    return concept.include_subfolders and concept.caption_source not in _CLASSES
 
 
 def _part(concept: Concept, folder: str, repeats: int, words: str) -> Concept:
     name = f"{concept.name or Path(concept.path).name}/{os.path.basename(folder)}"
     changes: dict[str, object] = {"path": folder, "name": name, "repeats": concept.repeats * repeats}
-    if concept.caption_source == "auto" and not any(_suffix(file) in _TEXTS for file in _files(folder)):
+    texts = {*_TEXTS, *(_suffix(f"x{each}") for each in concept.caption_extensions)}
+    if concept.caption_source == "auto" and not any(_suffix(file) in texts for file in _files(folder)):
         changes |= {"caption_source": "none", "prompt_prefix": f"{concept.prompt_prefix}{words}"}
     return concept.model_copy(update=changes)
 
 
 def _folders_with_images(root: str) -> Iterator[str]:
-    """The folders in `root` with images anywhere below, in order; "" for images in itself."""
-    if not os.path.isdir(root):
-        return
-    with os.scandir(root) as entries:
-        folders = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    """The folders in `root` with files anywhere below that may be images or captions, in order; "" for such in itself.
 
-    if any(_suffix(file) in IMAGE_SUFFIXES and os.path.isfile(os.path.join(root, file)) for file in os.listdir(root)):
+    Raises OSError.
+    """
+    names = sorted(name for name in os.listdir(root) if not name.startswith("."))
+    if any((_is_image(name) or name in _LISTS) and not os.path.isdir(os.path.join(root, name)) for name in names):
         yield ""
-    for name in folders:
-        if any(_suffix(file) in IMAGE_SUFFIXES for file in _files(os.path.join(root, name))):
+    for name in names:
+        files = _files(folder) if os.path.isdir(folder := os.path.join(root, name)) else ()
+        if any(_is_image(file) or _suffix(file) in _TEXTS for file in files):
             yield name
 
 
+def _is_image(name: str) -> bool:
+    """Whether it may be one, as a file without a suffix may."""
+    return _suffix(name) in {"", *IMAGE_SUFFIXES}
+
+
 def _files(folder: str) -> Iterator[str]:
-    """The names of all files below."""
-    for _, _, files in os.walk(folder):
+    """The names of all files and links below."""
+    for top, folders, files in os.walk(folder):
         yield from files
+        yield from (each for each in folders if os.path.islink(os.path.join(top, each)))
 
 
 def _suffix(name: str) -> str:

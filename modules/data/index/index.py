@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -13,7 +13,7 @@ from typing import TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from modules.config import DataError
+from modules.config import Concept, DataError
 from modules.config.captions import CaptionPlace, CaptionState
 from modules.config.sections.data import DataSettings
 from modules.data.index.buckets import Bucket
@@ -103,9 +103,11 @@ class Index:
         """The image's absolute path."""
         return os.path.join(self.header.roots[self.concept[row]], self.relative_path(row))
 
-    def identities(self) -> UInt64Array:
-        """uint64 [rows]: what each image is known by, its concept and its path below it, wherever its row is."""
-        return hash_uint64(self.path_hash, self.concept.astype(np.int64))
+    def identities(self, concepts: Sequence[Concept]) -> UInt64Array:
+        """uint64 [rows]: what each image is known by, its concept, of those that `concept` counts, and its path below
+        it, wherever its row is."""
+        keys = [concept.key(number) for number, concept in enumerate(concepts)]
+        return hash_uint64(self.path_hash, np.array(keys, dtype=np.uint64)[self.concept])
 
     def files(self) -> Iterator[str]:
         """The absolute paths of all rows, in order: faster than `file` for each row."""

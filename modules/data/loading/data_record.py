@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -39,13 +39,20 @@ class DataTable:
     content: UInt64Array  # Examples.contents
     trained: NDArray[np.bool_]
     packed_names: bytes  # paths below the concepts
+    is_read: bool  # whether `content` is of what is in the files, not of their sizes: the two cannot be compared
 
     @classmethod
     def of(
-        cls, identity: UInt64Array, content: UInt64Array, trained: NDArray[np.bool_], names: Sequence[bytes]
+        cls,
+        identity: UInt64Array,
+        content: UInt64Array,
+        trained: NDArray[np.bool_],
+        names: Sequence[bytes],
+        *,
+        is_read: bool,
     ) -> DataTable:
         """The table of these images."""
-        return cls(identity, content, trained, zlib.compress(b"\0".join(names), 1))
+        return cls(identity, content, trained, zlib.compress(b"\0".join(names), 1), is_read)
 
     def names(self) -> list[bytes]:
         """The paths, for messages; empty ones if they are damaged. They take much memory."""
@@ -61,6 +68,7 @@ class _Header(Record):
     """Where the order of the present epoch begins: at its first sample, or at the turn in it."""
 
     order: Annotated[str, Field(max_length=64)]  # Order.digest
+    is_read: bool  # DataTable
     samples: _Count
     step: _Count
 
@@ -83,6 +91,7 @@ def dump_record(table: DataTable, order: Order, samples_seen: int) -> bytes:
     progress = order.progress(samples_seen)
     header = _Header(
         order=order.digest(),
+        is_read=table.is_read,
         samples=samples_seen - progress.sample_in_epoch,
         step=progress.step - progress.step_in_epoch,
     )
@@ -119,6 +128,7 @@ def read_record(file: Path, samples: int, step: int, epoch: int) -> FormerData:
         columns["content"].astype(np.uint64),
         columns["trained"].astype(np.bool_),
         columns["names"].tobytes(),
+        header.is_read,
     )
     shown, before = (np.maximum(columns[name].astype(np.int32), 0) for name in ("shown", "shown_before"))
     return FormerData(table, header, shown, before, samples, step, epoch)
@@ -153,6 +163,8 @@ class _Changes:
     """Which images came, went, were renamed (the same content under another name) or changed."""
 
     def __init__(self, before: DataTable, now: DataTable) -> None:
+        if before.is_read != now.is_read:
+            before = replace(before, content=np.zeros_like(before.content))
         self._before, self._now = before, now
         row_before = _find(now.identity, before.identity)
         gone = np.ones(len(before.identity), dtype=np.bool_)

@@ -107,6 +107,10 @@ class Order:
         """Where the run is after that many samples."""
         return Progress(samples_seen, self.epoch_size, self.global_batch_size, self._origin)
 
+    def epochs_after(self, step: int) -> int:
+        """Complete epochs after that many steps of the run, at least those of the turn."""
+        return self.progress(self.progress(0).samples_until(step)).epoch
+
     def epoch(self, epoch: int) -> NDArray[np.int64]:
         """int64 [epoch_size]: the index rows of an epoch, `global_batch_size` of them for each step.
 
@@ -127,6 +131,8 @@ class Order:
 
     def shown(self, progress: Progress) -> NDArray[np.int64]:
         """int64 [images]: how often the present epoch has shown each image."""
+        if not progress.sample_in_epoch:
+            return self.shown_before(progress.epoch)
         places = self._places(progress.epoch)[0][: progress.sample_in_epoch]
         shown: NDArray[np.int64] = np.bincount(places, minlength=len(self.training.rows))
         return shown + self.shown_before(progress.epoch)
@@ -232,7 +238,7 @@ def make_order(
         index.concept[rows],
         balanced_repeats(settings.concepts, np.bincount(index.concept[rows], minlength=len(settings.concepts))),
         [concept.loss_weight for concept in settings.concepts],
-        index.identities()[rows] if by_image else None,
+        index.identities(settings.concepts)[rows] if by_image else None,
     )
     order = Order(training, seed, global_batch_size, settings.drop_last, turn)
     if not len(rows):

@@ -194,7 +194,6 @@ def _concept(index: int, concept: Mapping[str, object], translation: Translation
         return
     target = f"concepts.{translation.count('concepts')}."
     translation.apply(CONCEPT_TABLE, concept, prefix, target)
-    translation.put(f"{target}folder_repeats", False)  # only kohya's scripts read numbers in folder names
 
 
 def _sample(index: int, sample: Mapping[str, object], translation: Translation) -> None:

@@ -58,7 +58,6 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
             translation.skip(f"{prefix}crop_style", "random", f"its default: {CROP_STYLE}")
         target = f"concepts.{translation.count('concepts')}."
         translation.apply(BACKEND_TABLE, own, prefix, target)
-        translation.put(f"{target}folder_repeats", False)  # only kohya's scripts read numbers in folder names
 
 
 def _example(name: object, translation: Translation) -> object:

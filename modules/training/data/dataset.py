@@ -106,7 +106,7 @@ def prepare_dataset(
     check_sizes(config, family.longest_side(), index)
     precision.benchmark_convolutions(len(index.buckets))
     examples: Examples
-    if caches_images(type(family), config):
+    if is_cached := caches_images(type(family), config):
         fingerprint = cache_fingerprint(family, precision)
         examples = _fill_cache(index, config, family, fingerprint, groups, ranks, progress, report, select_rows)
     else:
@@ -115,7 +115,10 @@ def prepare_dataset(
     trained, changes = examples.usable & ~index.validation, ""
     # what only some machines may know of unusable images is left out: all go on with the same order
     contents = np.where(examples.usable, examples.contents, np.uint64(0))
-    table = DataTable.of(index.identities(), contents, trained, index.paths.unpack()) if by_image else None
+    table = None
+    if by_image:
+        identities = index.identities(config.concepts)
+        table = DataTable.of(identities, contents, trained, index.paths.unpack(), is_read=is_cached)
     if former is not None and table is not None:
         order, changes = resumed_order(former, table, lambda turn: make(turn=turn))
     else:
@@ -213,7 +216,7 @@ def resolve_data(
     config = _unpack_archives(config, ranks, progress)
     if not kind.learns_classes:
         return expand_concepts(config)
-    config = label_concepts(config)
+    config = expand_concepts(label_concepts(config))
     groups = ranks.shared_folder_groups("cache_dir", Path(config.cache_dir))
     return with_classes(config, update_index(config, kind, groups, ranks, progress, by_image=by_image))
 

@@ -26,7 +26,7 @@ def data_lines(config: TrainConfig, kind: type[Family]) -> tuple[list[str], list
         return [f"Archives are unpacked when the run starts: {', '.join(packed)}"], []
     concepts = tuple(unpacked_concept(c, cache_dir) if c.path in packed else c for c in config.concepts)
     config = config.model_copy(update={"concepts": concepts})
-    config = label_concepts(config) if kind.learns_classes else expand_concepts(config)
+    config = expand_concepts(label_concepts(config) if kind.learns_classes else config)
     index = read_index(config, config.seed, kind.size_step, cache_dir)
     check_not_empty(config, index)
     summaries = summarize_concepts(config.concepts, index, uses_masks=config.masked_training)

@@ -24,7 +24,7 @@ from modules.training.memory.model_setup import check_available, load_family, pr
 from modules.training.methods.method import export_of, prepare
 from modules.training.optim.schedule_free import averaged
 from modules.training.state.plan import InitialModel
-from modules.training.state.resume import check_initial_model
+from modules.training.state.resume import ADAPTER, check_initial_model
 
 
 def export_backup(backup: Path, config: TrainConfig, run_name: str, folder: Path, file: Path) -> list[Path]:
@@ -55,13 +55,13 @@ def export_backup(backup: Path, config: TrainConfig, run_name: str, folder: Path
 
 def _load(config: TrainConfig, state: StoredState, ranks: RankGroup) -> Family:
     """The family with the model that the run began with, prepared for the weights of its backup."""
+    config = config.model_copy(update={"training_adapter": None})  # which is no part of the result
     kind, report = check_available(config), SilentReport()
     fetch_base_model(kind, config, ranks, report, _go_on)
     family = load_family(resolve_data(config, kind, ranks, report, _go_on) if kind.learns_classes else config)
     base_model = state.config.get("base_model")
-    check_initial_model(
-        family, config, InitialModel(None if base_model is None else str(base_model), state.position.base)
-    )
+    digests = {name: digest for name, digest in state.position.base.items() if name != ADAPTER}
+    check_initial_model(family, config, InitialModel(None if base_model is None else str(base_model), digests))
     if config.method == "fine_tune":
         prepare_model(family, config, Precision(config.precision, ranks.device), ranks)
     else:

@@ -155,9 +155,17 @@ def _own_schedule(
     if build is None:
         return None
     steps = data.total_steps(config)
-    every = data.order.steps_per_epoch if config.scheduler_interval == "epoch" else 1
+    every, epochs_after = 1, None
+    if config.scheduler_interval == "epoch":
+        every, epochs_after = data.order.steps_per_epoch, data.order.epochs_after
     schedule = OwnSchedule(
-        build, guarded_step.optimizer, learning_rates, warmup_steps(config, steps), every, name_of_builder(config)
+        build,
+        guarded_step.optimizer,
+        learning_rates,
+        warmup_steps(config, steps),
+        every,
+        name_of_builder(config),
+        epochs_after,
     )
     schedule.check(steps)
     return schedule

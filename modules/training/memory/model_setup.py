@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -77,6 +78,13 @@ def check_available(config: TrainConfig) -> type[Family]:
     ]
     for path, sentence in wrong:
         raise ConfigError(f"{path} {sentence}.")
+    step = math.lcm(kind.size_step, config.bucket_step or 1)
+    if step > (least := min(side for some in sides.values() for side in some)):
+        raise ConfigError(
+            f"bucket_step is {config.bucket_step}, with which sides are multiples of {step}: more than the resolution "
+            f"{least}.",
+            "Use 64, or leave it out.",
+        )
     _check_image_cache(kind, config)
     _check_metric(kind, config)
     check_submodules(kind, config)

@@ -67,14 +67,17 @@ class OwnSchedule:
         warmup_steps: int,
         interval_steps: int = 1,
         name: str = "build_scheduler",
+        intervals: Callable[[int], int] | None = None,
     ) -> None:
-        """`learning_rates` are the groups' full ones; the scheduler steps every `interval_steps` optimizer steps.
+        """`learning_rates` are the groups' full ones; the scheduler steps every `interval_steps` optimizer steps. Where
+        these have changed during the run, `intervals` says how many are over after an optimizer step.
         `name` is what the user calls `build`.
 
         Raises ConfigError if `build` fails.
         """
         self._build, self._optimizer, self._name = build, optimizer, name
         self._learning_rates, self._warmup_steps, self._interval_steps = learning_rates, warmup_steps, interval_steps
+        self._intervals = intervals or (lambda step: step // interval_steps)
         self._start()
 
     def _start(self) -> None:
@@ -104,7 +107,7 @@ class OwnSchedule:
 
     def _steps_after(self, step: int) -> int:
         """The scheduler's steps after `step` of the optimizer."""
-        return max(0, step // self._interval_steps - self._warmup_steps // self._interval_steps)
+        return max(0, self._intervals(step) - self._warmup_steps // self._interval_steps)
 
     def _optimizer_step(self, steps: int) -> int:
         """The first optimizer step, counted from 1, after `steps` of the scheduler."""

@@ -15,7 +15,7 @@ from modules.data.index.expand import expand_concepts
 from modules.data.index.survey import survey
 from modules.data.loading.count_steps import steps_per_epoch
 from modules.data.missing import missing_data
-from tests.data.helpers import config_for, write_image
+from tests.data.helpers import config_for, index_of, write_image
 
 
 @pytest.fixture
@@ -54,7 +54,8 @@ def kohya_folders(root: Path) -> Path:
 
 
 def test_folders_of_kohya_are_concepts(tmp_path: Path) -> None:
-    config = config_for(kohya_folders(tmp_path / "set"), cache=tmp_path, repeats=3, prompt_prefix="p ")
+    own: dict[str, object] = {"folder_repeats": True, "repeats": 3, "prompt_prefix": "p "}
+    config = config_for(kohya_folders(tmp_path / "set"), cache=tmp_path, **own)
     records = list(survey(config))
     rows = [row for piece in of_type(records, "pictures") for row in cast("list[list[object]]", piece["rows"])]
     assert [row[0] for row in rows] == ["10_sks dog/a.png", "10_sks dog/b.png", "2_cats/more/c.png"]
@@ -69,6 +70,25 @@ def test_folders_of_kohya_are_concepts(tmp_path: Path) -> None:
     assert steps_per_epoch(config.model_copy(update={"batch_size": 1}), 1) == 66
 
 
+def test_images_are_known_in_their_folder_and_size_whatever_comes_before(tmp_path: Path) -> None:
+    kohya_folders(tmp_path / "set")
+    settings: dict[str, object] = {"folder_repeats": True, "resolutions": "32 16"}
+
+    def identities() -> dict[tuple[str, str], int]:
+        config = expand_concepts(config_for(tmp_path / "set", cache=tmp_path, **settings))
+        index = index_of(config, tmp_path)
+        rows = zip(index.files(), index.concept.tolist(), index.identities(config.concepts).tolist(), strict=True)
+        return {(file, config.concepts[number].resolutions): identity for file, number, identity in rows}
+
+    before = identities()
+    assert len(set(before.values())) == 6
+    write_image(tmp_path / "set/1_bird/a.png", 40, 40, seed=1)
+    settings["resolutions"] = "8 32 16"
+    after = identities()
+    assert len(set(after.values())) == 12
+    assert before.items() <= after.items()
+
+
 @pytest.mark.parametrize(
     ("settings", "more"),
     [
@@ -78,14 +98,19 @@ def test_folders_of_kohya_are_concepts(tmp_path: Path) -> None:
         ({}, "d.png"),
         ({}, "2023_holiday/d.png"),
         ({}, "masks/10_d.png"),
+        ({}, "metadata.jsonl"),
+        ({}, "captions/10_sks dog/a.txt"),
+        ({}, "other/without_suffix"),
         ({"family": "classifier"}, ""),
     ],
 )
 def test_other_folders_are_no_concepts(tmp_path: Path, settings: dict[str, object], more: str) -> None:
     kohya_folders(tmp_path / "set")
     if more:
-        write_image(tmp_path / "set" / more)
-    config = config_for(tmp_path / "set", cache=tmp_path, **settings)
+        (tmp_path / "set" / more).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "set" / more).touch()
+    (tmp_path / "set" / "loop").symlink_to("loop")
+    config = config_for(tmp_path / "set", cache=tmp_path, **{"folder_repeats": True, **settings})
     assert expand_concepts(config) == config
 
 

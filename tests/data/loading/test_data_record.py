@@ -39,6 +39,7 @@ class Images:
             np.array([self.files[name][0] for name in names], dtype=np.uint64),
             np.array([name not in self.held_out for name in names], dtype=np.bool_),
             [name.encode() for name in names],
+            is_read=True,
         )
 
     def order(self, turn: Turn | None = None) -> Order:
