@@ -46,6 +46,7 @@ class Driver:
         try:
             window.event_generate("<Motion>", warp=True, x=2, y=2)  # away from everything with a tooltip
             driver.settle()
+            driver.wait(lambda: not window._curtain.winfo_exists(), "a window that takes clicks")
             window.focus_force()
             driver.settle()
             yield driver

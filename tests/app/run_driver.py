@@ -35,6 +35,7 @@ class Driven:
         self.window.geometry("1280x800+0+0")
         try:
             self.until(self.window.winfo_viewable, "window")
+            self.until(lambda: not self.window._curtain.winfo_exists(), "window that takes clicks")
         except BaseException:
             self.window.destroy()
             raise

@@ -125,7 +125,7 @@ def test_impossible_jobs_are_refused_before_queueing(
         monkeypatch.setenv(name, value)
     for options, message in (
         (["--gpus", "2", "--set", "learnin_rate=1"], "did you mean learning_rate?"),
-        (["--gpus", "2", "--set", "concepts=[{path: /nowhere}]"], "there is no folder '/nowhere'"),
+        (["--gpus", "2", "--set", "concepts=[{path: /nowhere}]"], "the folder '/nowhere' does not exist"),
         (["--gpus", "2", "--partition", "gold"], "Invalid partition name specified. Choose another --partition"),
         (["--gpus", "2", "--gpu_type", "h900"], "node configuration is not available. No node has all of that"),
     ):
