@@ -28,10 +28,11 @@ def main() -> None:
     def write_state() -> None:
         bar = window.run_bar
         names = ("train", "resume", "stop", "back_up", "sample", "save")
+        seen = [] if window._curtain.winfo_exists() else names
         state = {
             "buttons": {
                 name: _middle(getattr(bar.buttons, name))
-                for name in names
+                for name in seen
                 if getattr(bar.buttons, name).winfo_viewable()
             },
             "enabled": [name for name in names if getattr(bar.buttons, name).cget("state") == "normal"],

@@ -24,8 +24,8 @@ def test_the_demo_learns_colours(tmp_path: Path) -> None:
     variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     del variables["PYTEST_CURRENT_TEST"]
     done = subprocess.run(
-        # 2 of its 25 epochs; nearly all colours are right from 3 on, the shapes from 12 on
-        [str(ROOT / "train_distributed.sh"), "all", "demo", "--run_name", "demo", "--set", "epochs=2"],
+        # 3 of its 25 epochs, from which on most colours are right; the shapes are from 12 on
+        [str(ROOT / "train_distributed.sh"), "all", "demo", "--run_name", "demo", "--set", "epochs=3"],
         cwd=tmp_path,
         env=variables,
         capture_output=True,
@@ -58,4 +58,4 @@ def test_the_demo_learns_colours(tmp_path: Path) -> None:
         for what in ("colours", "backgrounds")
     )
     assert backgrounds >= 90.0, checked.stdout + checked.stderr
-    assert colours >= 50.0, checked.stdout + checked.stderr  # 71 % now; an eighth by chance
+    assert colours >= 50.0, checked.stdout + checked.stderr  # 87.5 % now, 37.5 % an epoch earlier; an eighth by chance

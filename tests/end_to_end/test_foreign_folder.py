@@ -106,6 +106,6 @@ def test_relative_paths_start_in_the_current_folder(
     assert train.main(["--config", str(folder / "config.json"), "--dry_run"]) == 0
     (folder.parent / "elsewhere").mkdir()
     monkeypatch.chdir(folder.parent / "elsewhere")
-    assert train.main(["--config", str(folder / "config.json"), "--dry_run"]) == 2
-    assert f"there is no file '{folder.parent}/elsewhere/mine.py'" in capsys.readouterr().err
+    assert train.main(["--config", str(folder / "config.json"), "--dry_run"]) == 4, "the family is beside the config"
+    assert "the folder 'images' does not exist" in capsys.readouterr().err
     assert not marker.exists(), marker.read_text()
