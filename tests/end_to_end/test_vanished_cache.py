@@ -30,6 +30,7 @@ def test_a_cache_that_vanishes_between_epochs(
         loader_workers=workers,
         persistent_workers=persistent,
         validate_every="1 epoch" if validates else "never",
+        validation_split=0.2 if validates else 0.0,
         epochs=100_000,
         max_steps=1_000_000,
         backup_every="5 steps",
