@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -125,6 +126,7 @@ def _trained(config: TrainConfig) -> Run:
 
 def _peak_of_steps(config: TrainConfig) -> int:
     """Bytes that are allocated at most in the steps after the first, besides what there was before the run."""
+    gc.collect()  # the former run's weights, which would otherwise be freed during this one
     before = torch.cuda.memory_allocated()
     peaks = []
     former = GenericTrainer.after_step
