@@ -15,7 +15,7 @@ from tests.torture.kinds import KINDS, hosts, store
 from tests.torture.kinds.broken import EXPECTED
 from tests.torture.watch import Plan, Tally, run
 
-CASES = {"models": 4, "conversions": 8, "folders": 60, "frames": 15, "runs": 15}
+CASES = {"models": 12, "conversions": 8, "folders": 60, "frames": 15, "runs": 15}
 OF_OTHERS = 30
 MAY_REFUSE_ALL = {"frames"}  # which waits a second for a message: a busy machine has it refuse good ones, too
 
