@@ -55,12 +55,6 @@ def test_phases_add_up_to_the_step(pair: dict[str, Run]) -> None:
             assert sum(row[name] for name in phases) == pytest.approx(row["step_s"], rel=0.03)
             assert 0 < row["peak_percent"] < 100
             assert row["samples_per_s"] == pytest.approx(row["samples"] / row["step_s"], rel=0.01)
-    groups = [cast("list[dict[str, Any]]", event["ranks"]) for event in pair["slow rank"].events("ranks")]
-    sync, forward = (
-        [sum(group[rank][name] for group in groups) for rank in (0, 1)] for name in ("sync_s", "forward_s")
-    )
-    assert sync[0] > 0.2 * (forward[1] - forward[0]) > 0, "the fast rank waits for the slow one"
-    assert sync[1] < sync[0]
 
 
 def test_the_end_of_a_run_has_means_and_maxima(pair: dict[str, Run]) -> None:
