@@ -17,6 +17,8 @@ HEIGHT = 56
 WIDE_FROM = 980
 NAMES_FROM = 690
 NAMES_WIDTH = {True: 176, False: 140}  # whether the header is wide
+MOST_NAMES_WIDTH = 260  # what a wider one leaves goes to the names, until the longest preset's title fits
+NAMES_CHARACTER = 8  # unscaled pixels of a wide one
 SEARCH_WIDTH = {True: 220, False: 120}
 LEVEL_FROM = 480  # below that, it is in the menu
 
@@ -41,7 +43,8 @@ class Header(tk.Frame):
         theme.paint(self, bg=theme.WINDOW)
         self.pack_propagate(False)
         self._state, self._actions = state, actions
-        names = frame(self, theme.WINDOW)  # fixed width, so that the buttons keep their positions
+        # its width goes by the window's, so that the buttons keep their positions
+        names = frame(self, theme.WINDOW)
         names.pack_propagate(False)
         self._file = text(names, "", "strong", bg=theme.WINDOW)
         self._file.pack(anchor="w")
@@ -64,7 +67,7 @@ class Header(tk.Frame):
         self.search.pack(side="right", padx=(theme.px(8), theme.px(8)))
         for button in (self.presets, self.open, self.save, self.save_more, self.undo, self.redo):
             button.pack(side="left", padx=0 if button is self.save_more else 3)
-        self._names = names
+        self._names, self._names_width = names, NAMES_WIDTH[True]
         words = {**dict(self._labels), self.save_more: "Save as…", self.undo: "Undo", self.redo: "Redo"}
         self.overflow = Overflow(self, words, also=self._level_entry)
         state.subscribe("draft", self.refresh, self)
@@ -75,7 +78,7 @@ class Header(tk.Frame):
     def refresh(self) -> None:
         """Update the file name, status and buttons."""
         draft = self._state.draft
-        self._set(self._file, truncate(draft.title, 22))
+        self._set(self._file, truncate(draft.title, self._names_width // NAMES_CHARACTER))
         dirty = draft.is_dirty
         status = (
             "unsaved changes"
@@ -114,7 +117,12 @@ class Header(tk.Frame):
             for button, label in self._labels:
                 button.configure(text=label if wide else "")
             self.search.set_width(SEARCH_WIDTH[wide])
-            self._names.configure(width=theme.px(NAMES_WIDTH[wide]), height=theme.px(36))
+        spare = int(width / theme.px(100) * 100) - WIDE_FROM
+        names_width = min(NAMES_WIDTH[wide] + max(0, spare), MOST_NAMES_WIDTH)
+        self._names.configure(width=theme.px(names_width), height=theme.px(36))
+        if names_width != self._names_width:
+            self._names_width = names_width
+            self.refresh()
         room = width >= theme.px(NAMES_FROM)  # otherwise only the window title shows what is open
         if room != bool(self._names.winfo_manager()):
             if room:
@@ -130,7 +138,7 @@ class Header(tk.Frame):
             else:
                 self.level.pack_forget()
         beside = theme.px(SEARCH_WIDTH[self._wide] + 16) + has_level * (self.level.full_width + theme.px(32))
-        beside += theme.px(NAMES_WIDTH[self._wide] + 40) if room else 0
+        beside += theme.px(self._names_width + 40) if room else 0
         self.overflow.fit(width - beside, menu=not has_level)
 
     def _set(self, label: tk.Label, content: str) -> None:

@@ -76,7 +76,7 @@ class OutputSettings(Section):
         0,
         title="Saved models kept",
         help="Older ones of these models are deleted once a new one is complete. 0: all are kept.",
-        unit="models",
+        unit="models, 0 for all",
         ge=0,
         le=10_000,
         depends_on="save_every",
