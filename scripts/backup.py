@@ -185,6 +185,8 @@ def export(options: argparse.Namespace, run: RunFolder) -> int:
         raise ConfigError(f"{printable(taken)} exists", "Give another --out, or --overwrite to replace what was saved")
     written = export_backup(backup, config, run.name, out, file)
     echo(f"The model of step {step} is saved in {' and '.join(map(str, written))}.")
+    if options.out is None and config.saves_kept:
+        echo(f"If the run goes on, it keeps {config.saves_kept} models there (saves_kept); --out saves it elsewhere.")
     return FINISHED
 
 

@@ -101,9 +101,13 @@ def dump_record(table: DataTable, order: Order, samples_seen: int) -> bytes:
         "trained": table.trained,
         "names": np.frombuffer(table.packed_names, dtype=np.uint8),
     }
+    base, turn = np.zeros(len(table.identity), dtype=np.int64), order.turn
+    if turn is not None and turn.epoch == progress.epoch and turn.shown_of_all is not None:
+        base = turn.shown_of_all  # an image that cannot be read now may be readable again
     for name, shown in (("shown", order.shown(progress)), ("shown_before", order.shown_before(progress.epoch))):
-        columns[name] = np.zeros(len(table.identity), dtype=np.int32)
-        columns[name][order.training.rows] = np.minimum(shown, _MOST_SHOWN)
+        known = base.copy()
+        known[order.training.rows] = shown
+        columns[name] = np.minimum(known, _MOST_SHOWN).astype(np.int32)
     return pack_columns(columns, header.model_dump_json())
 
 
@@ -141,13 +145,14 @@ def resumed_order(former: FormerData, table: DataTable, make: Callable[[Turn | N
     """
     plain = make(None)
     changes = _Changes(former.table, table)
-    row_before = changes.row_before[plain.training.rows]
+    rows = plain.training.rows
     if plain.digest() == former.header.order:
-        shown = _taken(former.shown_before, row_before)
-        order = make(Turn(former.header.samples, former.header.step, former.epoch, shown))
+        shown = _taken(former.shown_before, changes.row_before)
+        order = make(Turn(former.header.samples, former.header.step, former.epoch, shown[rows], shown))
         effect = "The order stays the same."
     else:
-        order = make(Turn(former.samples, former.step, former.epoch, _taken(former.shown, row_before)))
+        shown = _taken(former.shown, changes.row_before)
+        order = make(Turn(former.samples, former.step, former.epoch, shown[rows], shown))
         left = len(order.epoch(former.epoch))
         effect = (
             f"The epoch goes on with the {left:,} samples of these that it has not shown yet; the next ones have "

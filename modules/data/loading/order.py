@@ -58,6 +58,7 @@ class Turn:
     step: int
     epoch: int
     shown: NDArray[np.int64]  # [images], how often this epoch has shown each image until then
+    shown_of_all: NDArray[np.int64] | None = None  # [rows of the index] the same, also of images not trained on now
 
 
 class Order:

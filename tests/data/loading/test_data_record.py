@@ -109,6 +109,20 @@ def changed(data: Images, draw: random.Random, count: int) -> tuple[Images, dict
     return Images(files, data.repeats, data.batch, data.drop_last), {n: o for n, o in renamed.items() if n in files}
 
 
+def test_an_image_that_cannot_be_trained_on_for_a_while_is_not_shown_twice(tmp_path: Path) -> None:
+    """Stopped after one step, resumed while some images are unreadable, stopped again, resumed with all of them."""
+    data = Images({f"{n:03}": (n + 1, 0, 0) for n in range(20)})
+    order = data.order()
+    first, samples = train(data, order, 0, 2, 1)
+    away = Images(data.files, held_out={name for name, _ in first[:3]})
+    less, _ = resumed_order(stored(data, order, samples, tmp_path), away.table(), away.order)
+    second, samples = train(away, less, samples, 1, 1)
+    back, _ = resumed_order(stored(away, less, samples, tmp_path), data.table(), data.order)
+    left = back.steps_in(0) - back.progress(samples).step_in_epoch
+    third, _ = train(data, back, samples, left, 1)
+    assert sorted(name for name, _ in [*first, *second, *third]) == sorted(data.files)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**9),
