@@ -128,3 +128,17 @@ def test_sections_declare_settings_with_setting_only() -> None:
     for base in TrainConfig.__bases__:
         source = inspect.getsource(base)
         assert "Field(" not in source
+
+
+@pytest.mark.parametrize(
+    ("given", "sides"), [(512, (512,)), ([512, 768], (512, 768)), ("512 768", (512, 768)), ([], ()), ("", ())]
+)
+def test_resolutions_of_a_concept(given: object, sides: tuple[int, ...]) -> None:
+    config = TrainConfig.model_validate({"concepts": [{"path": "a", "resolutions": given}]})
+    assert tuple(config.concepts[0].resolution_list) == sides
+
+
+@pytest.mark.parametrize("given", [4, [512, 9000], "512,768", True, [512.5]])
+def test_resolutions_that_are_none(given: object) -> None:
+    with pytest.raises(ValidationError, match="resolutions"):
+        TrainConfig.model_validate({"concepts": [{"path": "a", "resolutions": given}]})

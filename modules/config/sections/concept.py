@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar, Final, Literal, Self, TypeAlias
 
-from pydantic import PrivateAttr, model_validator
+from pydantic import PrivateAttr, field_validator, model_validator
 
 from modules.config.section import Section, broken_rules, setting
 
@@ -306,6 +306,13 @@ class Concept(Section):
     def resolution_list(self) -> tuple[int, ...]:
         """The resolutions of its own, in pixels."""
         return tuple(map(int, self.resolutions.split()))
+
+    @field_validator("resolutions", mode="before")
+    @classmethod
+    def _of_numbers(cls, value: object) -> object:
+        """Also as a number or a list of them."""
+        sides = value if isinstance(value, list | tuple) else [value]
+        return " ".join(map(str, sides)) if all(type(each) is int for each in sides) else value
 
     @model_validator(mode="after")
     def _check_resolutions(self) -> Self:
