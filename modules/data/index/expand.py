@@ -25,17 +25,22 @@ def expand_concepts(config: TrainConfig) -> TrainConfig:
     """The config with each concept as `parts`; of one that learns classes, its folders may be these."""
     facts = all_facts().get(config.family)
     classes = facts is not None and facts.learns_classes
-    expanded = [parts(each, classes=classes) for each in config.concepts]
-    if sum(map(len, expanded)) == len(expanded):
+    expanded = [
+        (number, concept, part)
+        for number, concept in enumerate(config.concepts)
+        for part in parts(concept, classes=classes)
+    ]
+    if all(part is concept for _, concept, part in expanded):
         return config
-    keyed = [part.known_as(_key(number, part, found)) for number, found in enumerate(expanded) for part in found]
-    return config.model_copy(update={"concepts": tuple(keyed)})
+    keyed = tuple(
+        part.known_as(number if part is concept else _key(number, part)) for number, concept, part in expanded
+    )
+    return config.model_copy(update={"concepts": keyed})
 
 
-def _key(number: int, part: Concept, found: tuple[Concept, ...]) -> int:
+def _key(number: int, part: Concept) -> int:
     """Of a part of the concept with this number: other folders that come or go do not change it."""
-    name = f"{number}/{os.path.basename(part.path)}/{part.resolutions}"
-    return number if len(found) == 1 else hash_bytes(os.fsencode(name))
+    return hash_bytes(os.fsencode(f"{number}/{os.path.basename(part.path)}/{part.resolutions}"))
 
 
 def parts(concept: Concept, *, classes: bool = False) -> tuple[Concept, ...]:

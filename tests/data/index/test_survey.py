@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -80,13 +81,24 @@ def test_images_are_known_in_their_folder_and_size_whatever_comes_before(tmp_pat
         rows = zip(index.files(), index.concept.tolist(), index.identities(config.concepts).tolist(), strict=True)
         return {(file, config.concepts[number].resolutions): identity for file, number, identity in rows}
 
+    shutil.move(tmp_path / "set/2_cats", tmp_path / "away")
+    alone = identities()
+    assert len(set(alone.values())) == 4
+    shutil.move(tmp_path / "away", tmp_path / "set/2_cats")
     before = identities()
     assert len(set(before.values())) == 6
+    assert alone.items() <= before.items()
     write_image(tmp_path / "set/1_bird/a.png", 40, 40, seed=1)
     settings["resolutions"] = "8 32 16"
     after = identities()
     assert len(set(after.values())) == 12
     assert before.items() <= after.items()
+
+
+def test_a_single_folder_of_kohya_is_one(tmp_path: Path) -> None:
+    write_image(tmp_path / "set/10_sks dog/a.png", 40, 40)
+    (concept,) = expand_concepts(config_for(tmp_path / "set", cache=tmp_path, folder_repeats=True)).concepts
+    assert (concept.repeats, concept.caption_source, concept.prompt_prefix) == (10, "none", "sks dog")
 
 
 @pytest.mark.parametrize(
