@@ -282,7 +282,12 @@ def outside(option: Option) -> list[object]:
 def test_wrong_values_get_one_sentence_with_what_is_allowed(option: Option) -> None:
     nothing = [] if option.optional else [None]
     takes_mapping = option.path in ("optimizer.arguments", "scheduler_arguments")
-    wrong = [each for each in WRONG[option.type] if not (takes_mapping and isinstance(each, dict))]
+    takes_numbers = option.path == "concepts.*.resolutions"
+    wrong = [
+        each
+        for each in WRONG[option.type]
+        if not (takes_mapping and isinstance(each, dict)) and not (takes_numbers and type(each) is int)
+    ]
     for value in [*wrong, *outside(option), *nothing]:
         found = sentences(around(option, value))
         path = option.path.replace("*", "0")
