@@ -28,10 +28,13 @@ ROOT = Path(__file__).resolve().parents[1]
 TINY = str(ROOT / "tests" / "tiny_family.py")
 
 
-def copy_before_0_2(folder: Path) -> None:
-    """Copy the files of commit c98b09e5, with the images and base model that they were made with, to a new folder."""
+LATER_VERSIONS = ("before_0_2", "version_0_2")  # in tests/fixtures, of the same make.py
+
+
+def copy_of_version(version: str, folder: Path) -> None:
+    """Copy the files of one of `LATER_VERSIONS`, with the images and base model of version_0_1, to a new folder."""
     fixtures = ROOT / "tests" / "fixtures"
-    shutil.copytree(fixtures / "before_0_2", folder)
+    shutil.copytree(fixtures / version, folder)
     for name in ("images", "tiny_sd"):
         shutil.copytree(fixtures / "version_0_1" / name, folder / name)
     for file in folder.rglob("*.json*"):

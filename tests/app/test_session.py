@@ -19,7 +19,7 @@ from modules.config.train_config import VERSION
 from modules.run.hosts.host_list import read_hosts
 from tests.app.driver import Driver
 from tests.app.fake_runs import make_fake_run
-from tests.runs import copy_before_0_2
+from tests.runs import LATER_VERSIONS, copy_of_version
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -85,9 +85,12 @@ def test_unsaved_changes_survive_a_kill(display: str, home: Path, monkeypatch: p
         assert driver.window.run_bar._message.startswith(r"a\nb, which was open last")
 
 
-def test_a_session_of_before_0_2_opens(display: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy_before_0_2(tmp_path / "of_before")
-    folder = tmp_path / "of_before" / "window"
+@pytest.mark.parametrize("version", LATER_VERSIONS)
+def test_a_session_of_before_opens(
+    version: str, display: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_of_version(version, tmp_path / version)
+    folder = tmp_path / version / "window"
     folder.chmod(0o700)
     (folder / "hosts.json").chmod(0o600)
     monkeypatch.setenv("TANDEM_CONFIG_DIR", str(folder))

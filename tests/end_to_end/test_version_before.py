@@ -1,6 +1,6 @@
 """What older states wrote still opens, resumes to the same bits and is not encoded anew.
 
-tests/fixtures/version_0_1 is of the release 0.1.0, tests/fixtures/before_0_2 of commit c98b09e5, shortly before 0.2.0.
+In tests/fixtures, version_0_1 and version_0_2 are of the releases 0.1.0 and 0.2.0, before_0_2 of commit c98b09e5.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from modules.config import load_config, load_preset, preset_names
 from modules.run import RunFolder
 from modules.run.queue.folder import RunQueue
 from scripts import backup, convert, sample
-from tests.runs import ROOT, Run, copy_before_0_2, train_alone
+from tests.runs import LATER_VERSIONS, ROOT, Run, copy_of_version, train_alone
 
 pytestmark = pytest.mark.end_to_end
 
@@ -40,11 +40,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield from working_directory(folder, monkeypatch)
 
 
-@pytest.fixture
-def later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The same of the files of c98b09e5, which used the images and the base model of the others."""
-    folder = tmp_path / "before_0_2"
-    copy_before_0_2(folder)
+@pytest.fixture(params=LATER_VERSIONS)
+def later(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The same of the files of later ones, which used the images and the base model of the first."""
+    folder = tmp_path / request.param
+    copy_of_version(request.param, folder)
     yield from working_directory(folder, monkeypatch)
 
 
@@ -183,12 +183,13 @@ def test_later_configs_mean_what_they_did(later: Path, caplog: pytest.LogCapture
     assert caplog.messages == [], "nothing of them is ambiguous"
 
 
-@pytest.mark.usefixtures("later")
-def test_later_runs_are_listed_and_viewed() -> None:
+def test_later_runs_are_listed_and_viewed(later: Path) -> None:
+    # c98b09e5 wrote the event of a backup's last step only after the backup
+    last = 1 if later.name == "before_0_2" else 2
     found = {run.name: run for run in RunList().scan(Path("runs"))}
     assert {name: (run.status.kind, run.step, run.total_steps) for name, run in found.items()} == {
         "pixel": ("finished", 8, 8),
-        "lora": ("killed", 1, 4),  # the event of its second step was still to be written
+        "lora": ("killed", last, 4),
     }
     view = read_view(RunFolder(Path("runs/pixel")))
     assert (view.position, view.last_loss) == (8, found["pixel"].loss)
