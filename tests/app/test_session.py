@@ -86,9 +86,7 @@ def test_unsaved_changes_survive_a_kill(display: str, home: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("version", LATER_VERSIONS)
-def test_a_session_of_before_opens(
-    version: str, display: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_of_before_opens(version: str, display: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy_of_version(version, tmp_path / version)
     folder = tmp_path / version / "window"
     folder.chmod(0o700)
