@@ -33,10 +33,10 @@ class Commands:
         self._pending: dict[str, str] = {}
         self._stuck: set[str] = set()
 
-    def pending(self) -> dict[str, str]:
+    def pending(self, *, at_once: bool = False) -> dict[str, str]:
         """The pending commands and their reasons (may be empty), or what else their files hold."""
         now = time.monotonic()
-        if now >= self._next_poll:
+        if at_once or now >= self._next_poll:
             self._next_poll = now + self._every_s
             self._pending = self._read()
         return dict(self._pending)
@@ -74,7 +74,7 @@ class Commands:
 class SilentCommands:
     """Never has a pending command; for ranks other than 0."""
 
-    def pending(self) -> dict[str, str]:
+    def pending(self, *, at_once: bool = False) -> dict[str, str]:
         """Always empty."""
         return {}
 

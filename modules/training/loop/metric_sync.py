@@ -53,7 +53,7 @@ class MetricSync:
         """
         unreadable = self._components.data.unreadable
         own = {
-            **self._requests.poll(),
+            **self._requests.poll(at_once=flush),
             **self._metrics.take_group(flush=flush),
             **self._memory.metrics(),
             **unreadable.metrics(),

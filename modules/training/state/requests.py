@@ -67,10 +67,13 @@ class ControlRequests:
         self._interrupted_at = 0.0  # seconds of time.monotonic()
         self._custom_samples: list[str] = []
 
-    def poll(self) -> dict[str, float]:
-        """1.0 for each request. Signals are repeated until the run ends, all others are returned once."""
+    def poll(self, *, at_once: bool = False) -> dict[str, float]:
+        """1.0 for each request. Signals are repeated until the run ends, all others are returned once.
+
+        With `at_once` the command files are those of this moment, otherwise they may have been read shortly before.
+        """
         requested = set(self._signalled)
-        for name, reason in self._commands.pending().items():
+        for name, reason in self._commands.pending(at_once=at_once).items():
             requested.add(_request(name, reason))
             if name == CUSTOM_SAMPLE:
                 self._custom_samples.append(reason)

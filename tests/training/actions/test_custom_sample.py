@@ -13,7 +13,19 @@ from PIL import Image
 from modules.config import ConfigError, Sample
 from modules.run import RunFolder, request_command
 from modules.run.folder.custom_sample import MAX_PROMPT_CHARS, decode_sample, encode_sample
-from tests.runs import ROOT, Job, Run, group_exit_codes, group_settings, same_state, tiny_config, train_group
+from modules.training.loop.generic_trainer import GenericTrainer
+from modules.training.state.requests import Outcome
+from tests.runs import (
+    ROOT,
+    Job,
+    Run,
+    group_exit_codes,
+    group_settings,
+    same_state,
+    tiny_config,
+    train_alone,
+    train_group,
+)
 
 STATEFUL: dict[str, object] = {
     "family_options": {"dropout": 0.2, "batch_norm": True},
@@ -95,6 +107,24 @@ def test_a_wrong_request_costs_a_warning(two_ranks: Mapping[str, Run], name: str
     assert group_exit_codes(run, 2) == [0, 0]
     assert same_state(run.state, two_ranks["quiet"].state)
     assert not list(run.folder.samples_dir.iterdir())
+
+
+def test_what_is_asked_for_after_the_last_step_is_done(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = GenericTrainer.finish
+
+    def ask_and_finish(trainer: GenericTrainer, outcome: Outcome) -> None:
+        request_command(trainer.folder, "custom_sample", ASKED)
+        request_command(trainer.folder, "sample")
+        finish(trainer, outcome)
+
+    monkeypatch.setattr(GenericTrainer, "finish", ask_and_finish)
+    samples = [{"prompt": "a red disc", "steps": 2}]
+    code, run = train_alone(tiny_config(images, tmp_path, max_steps=1, samples=samples, sample_every="never"))
+    assert code == 0, run.failure(0)
+    assert sorted(str(event["prompt"]) for event in run.events("sample")) == ["a blue disc", "a red disc"]
+    assert not list(run.folder.commands_dir.iterdir())
 
 
 @pytest.mark.parametrize(
