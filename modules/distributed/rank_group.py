@@ -166,8 +166,11 @@ class DistributedRanks(StoreBarrier):
 def single_process(metric_names: Sequence[str]) -> Iterator[SingleProcess]:
     """The group of a process that trains alone, with its device being monitored."""
     ranks = SingleProcess(metric_names)
-    with closing(Readings(ranks.cluster_info, 0)) as ranks.readings:
-        yield ranks
+    try:
+        with closing(Readings(ranks.cluster_info, 0)) as ranks.readings:
+            yield ranks
+    finally:
+        ranks.on_wait = do_nothing  # a bound method of the trainer: as a cycle it would keep the model's memory
 
 
 @contextmanager

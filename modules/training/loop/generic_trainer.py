@@ -288,7 +288,7 @@ class GenericTrainer:
     def finish(self, outcome: Outcome) -> None:
         """Read the last metrics. A complete run is tested, sampled and saved; whatever was trained leaves a backup."""
         self.previous = self.progress  # nothing but what was requested since is due
-        for action in self.due_actions(self.sync.settle(self.sync.exchange(flush=True))):
+        for action in self.due_actions(self.sync.finish()):
             self.run_action(action, training_continues=True)
         if outcome.is_complete:
             if self.config.restore_best:

@@ -45,15 +45,15 @@ class MetricSync:
         self._log_timer = TimeTrigger({"log": config.log_every})
         self._logged = progress
 
-    def exchange(self, *, flush: bool = False) -> Mapping[str, float]:
+    def exchange(self, *, flush: bool = False, polls: bool = True) -> Mapping[str, float]:
         """Send this rank's requests and metrics to the others; report what all ranks sent at the previous sync.
 
         Returns the sums over the ranks, in which a request is positive if any rank made it. The newest step may still
-        be computing on the device and waits for the next sync, unless `flush`.
+        be computing on the device and waits for the next sync, unless `flush`. Without `polls`, no new request is read.
         """
         unreadable = self._components.data.unreadable
         own = {
-            **self._requests.poll(at_once=flush),
+            **(self._requests.poll(at_once=flush) if polls else {}),
             **self._metrics.take_group(flush=flush),
             **self._memory.metrics(),
             **unreadable.metrics(),
@@ -82,9 +82,17 @@ class MetricSync:
         Returns the requests of all ranks: `requested` and those that were still on their way.
         """
         while self._metrics.pending:
-            sums = self.exchange(flush=True)
-            requested = {name: value + requested.get(name, 0.0) for name, value in sums.items()}
+            requested = _sum(requested, self.exchange(flush=True))
         return requested
+
+    def finish(self) -> Mapping[str, float]:
+        """Read and report what is left after the last step. Returns the requests that were made up to now."""
+        requested = self.settle(self.exchange(flush=True))
+        return _sum(requested, self.exchange(flush=True, polls=False))
+
+
+def _sum(first: Mapping[str, float], second: Mapping[str, float]) -> Mapping[str, float]:
+    return {name: first.get(name, 0.0) + second.get(name, 0.0) for name in {**first, **second}}
 
 
 def _newest_backup(backups: BackupWriter, ranks: RankGroup) -> str:

@@ -115,6 +115,7 @@ def test_what_is_asked_for_after_the_last_step_is_done(
     finish = GenericTrainer.finish
 
     def ask_and_finish(trainer: GenericTrainer, outcome: Outcome) -> None:
+        trainer.sync.settle({})  # no step's metrics are left to be exchanged, with which the requests would come
         request_command(trainer.folder, "custom_sample", ASKED)
         request_command(trainer.folder, "sample")
         finish(trainer, outcome)

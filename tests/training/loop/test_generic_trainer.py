@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import math
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from PIL import Image
 from modules.checkpoint import backups
 from modules.run import exit_codes
 from modules.training.actions import sample as sample_action
+from modules.training.loop.generic_trainer import GenericTrainer
+from modules.training.state.components import Components
 from modules.training.studies.parity import weight_difference
 from tests.runs import Run, group_exit_codes, same_state, same_tensors, tiny_config, train_alone
 
@@ -226,3 +229,15 @@ def test_a_stop_is_seen_however_often_backups_are_written(images: Path, tmp_path
     code, run = train_alone(tiny_config(images, tmp_path, samples=samples, scheduler="constant", **often))
     assert code == exit_codes.TERMINATED
     assert run.state.position.step < 100
+
+
+def test_a_finished_run_keeps_no_memory(images: Path, tmp_path: Path) -> None:
+    train_alone(tiny_config(images, tmp_path, max_steps=1))  # what torch imports at first keeps frames alive
+    gc.collect()
+    gc.disable()
+    try:
+        code, _ = train_alone(tiny_config(images, tmp_path, max_steps=1, run_name="y"))
+        left = [each for each in gc.get_objects() if isinstance(each, GenericTrainer | Components)]
+    finally:
+        gc.enable()
+    assert (code, left) == (0, [])
