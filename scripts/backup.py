@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_trust_code, add_version, allow_code, exit_code_of, is_interactive, prepare_program
+from scripts.common import add_trust_code, add_version, allow_code, confirmed, exit_code_of, prepare_program
 
 prepare_program()
 
@@ -27,6 +27,7 @@ from modules.run.folder.backup_list import BackupInfo, Rotation, list_backups, m
 from modules.run.folder.backup_manifest import find_damage, read_progress
 from modules.run.folder.links import refuse_links
 from modules.run.folder.run_lock import check_not_training, supervisor_lock
+from modules.run.format_progress import format_bytes
 
 EXAMPLES = """examples:
   the backups of a run, the newest first:
@@ -209,16 +210,16 @@ def prune(options: argparse.Namespace, run: RunFolder) -> int:
         return FINISHED
     total = sum(each.size for each in removed)
     names = ", ".join(each.folder.name for each in removed)
-    echo(f"{len(removed)} of {len(backups)} backups, {_size(total)}: {names}")
+    echo(f"{len(removed)} of {len(backups)} backups, {format_bytes(total)}: {names}")
     if options.dry_run:
         return FINISHED
-    if not options.yes and not (is_interactive() and _confirmed()):
+    if not options.yes and not confirmed():
         warn("Nothing was removed. Answer y, or start it with --yes.")
         return INTERRUPTED
     if left := remove_backups(run.backup_dir, [each.folder.name for each in removed]):
         warn(f"These could not be removed: {', '.join(left)}. May you write to {run.backup_dir}?")
         return FAILED
-    echo(f"Removed; {_size(total)} are free again.")
+    echo(f"Removed; {format_bytes(total)} are free again.")
     return FINISHED
 
 
@@ -266,11 +267,11 @@ def _row(backup: BackupInfo) -> tuple[str, ...]:
     position = backup.position
     written = time.strftime("%Y-%m-%d %H:%M", time.localtime(backup.written))
     if position is None:
-        return (backup.folder.name.removeprefix("step-"), "-", written, _size(backup.size), "-", backup.fault)
+        return (backup.folder.name.removeprefix("step-"), "-", written, format_bytes(backup.size), "-", backup.fault)
     best = position.best_validation
     note = backup.fault or ("" if best is None else f"best validation {_metric(backup.folder)} so far {best:.4g}")
     epochs = f"{position.samples_seen / position.epoch_size:.2f}"
-    return (f"{position.step}", epochs, written, _size(backup.size), f"{position.world_size}", note)
+    return (f"{position.step}", epochs, written, format_bytes(backup.size), f"{position.world_size}", note)
 
 
 def _write_json(backups: list[BackupInfo], file: str | None) -> None:
@@ -294,20 +295,6 @@ def _as_json(backup: BackupInfo) -> dict[str, object]:
         "epochs": position.samples_seen / position.epoch_size if position else None,
         "fault": backup.fault,
     }
-
-
-def _size(count: float) -> str:
-    """Bytes for people, as in 1.2 GB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
-def _confirmed(question: str = "Remove them? [y/N] ") -> bool:
-    print(question, end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 if __name__ == "__main__":

@@ -241,18 +241,28 @@ def is_interactive() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
+def confirmed(question: str = "Remove them? [y/N] ") -> bool:
+    """Whether somebody at a terminal says yes."""
+    if not is_interactive():
+        return False
+    return _answer(question)
+
+
 def ask_about_path(described: str) -> bool:
     """Ask once, in a terminal, whether a run of another machine may use a path on this one."""
     print(f"Machine 0's config names a path on this machine, {described}.\nThe run would read it.", file=sys.stderr)
-    print("May it? The answer yes is remembered. [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return _answer("May it? The answer yes is remembered. [y/N] ")
 
 
 def ask_about_code(described: str) -> bool:
     """Ask once, in a terminal, whether a family that is a Python file may run."""
     print(f"The config runs the Python file {described}.\nIt may do anything that you can do on this computer.",
           file=sys.stderr)  # fmt: skip
-    print("Have you read it, and may it run? [y/N] ", end="", file=sys.stderr, flush=True)
+    return _answer("Have you read it, and may it run? [y/N] ")
+
+
+def _answer(question: str) -> bool:
+    print(question, end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 

@@ -30,6 +30,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "monitor": ("scripts.monitor", "show the progress, step times and devices of a run"),
         "report": ("scripts.report", "write the report of a run as one HTML file, or its numbers"),
         "backup": ("scripts.backup", "list, check, restore, export and remove the backups of a run"),
+        "cache": ("scripts.cache", "see, check and shrink the cache of encoded images"),
         "debug-package": ("scripts.debug_package", "make one zip of a run for a bug report"),
     },
     "trained models": {

@@ -12,7 +12,6 @@ from PIL import ImageTk
 
 from app.state import AppState
 from app.tools.duplicates import MOST, Duplicates, Image
-from app.tools.job import format_bytes
 from app.tools.line_program import Answer
 from app.tools.model_tasks import ModelTask, ToolField
 from app.tools.program_page import ProgramPage, load_image
@@ -20,6 +19,7 @@ from app.tools.tool_form import ToolForm
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Menu, Style, card, frame, text
 from modules.files import expand_home
+from modules.run.format_progress import format_bytes
 
 MODULE: Final = "modules.data.index.near_duplicates"
 DISTANCES: Final[Mapping[str, str]] = {"0": "The same", "4": "Very similar", "10": "Similar"}

@@ -12,6 +12,7 @@ from typing import Final
 from app.child_program import ChildProgram, ended_early
 from modules import ROOT
 from modules.files import printable
+from modules.run.format_progress import format_bytes
 
 SCRIPT: Final = ROOT / "scripts" / "convert.py"
 _SHOWN: Final = 600  # characters of an error
@@ -82,11 +83,3 @@ def size_of(path: Path) -> int:
     if path.is_dir():
         return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
     return path.stat().st_size
-
-
-def format_bytes(count: int) -> str:
-    """Such as 1.2 GB."""
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= size:
-            return f"{count / size:.{0 if count >= 100 * size else 1}f} {unit}"
-    return f"{count} bytes"

@@ -12,7 +12,7 @@ from app.child_program import not_started
 from app.form.setting_text import with_actions
 from app.open_path import show_folder
 from app.state import AppState
-from app.tools.job import JobResult, ModelJob, format_bytes
+from app.tools.job import JobResult, ModelJob
 from app.tools.model_tasks import FORMATS, KIND, LORA_FILES, TASKS, arguments, faults, suggested_out
 from app.tools.tool_form import ToolForm
 from app.widgets import theme
@@ -22,6 +22,7 @@ from app.widgets.scroll import Scroll
 from modules.facts import family_names, named_family
 from modules.files import FileFault, expand_home
 from modules.run.format_duration import format_duration
+from modules.run.format_progress import format_bytes
 
 POLL_MS: Final = 200
 _INPUTS: Final = ("source", "to", "layout")  # the fields that the suggested name depends on

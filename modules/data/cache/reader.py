@@ -60,6 +60,11 @@ class CachedExamples:
         """The same examples with another limit (bytes) for what is kept in memory, and nothing kept yet."""
         return CachedExamples(self._slots, self._shards, self.problems, self.contents, memory_bytes)
 
+    def shards(self) -> list[Path]:
+        """The files in which any of its views are."""
+        numbers = np.unique(self._slots.shard)
+        return [self._shards[number] for number in numbers[numbers >= 0].tolist()]
+
     def __getstate__(self) -> dict[str, object]:
         # Without what this process has read: memory maps cannot be pickled, and copies would cost memory.
         return {**self.__dict__, "_reader": _ShardReader(self._reader.memory_bytes)}
@@ -102,7 +107,7 @@ class _ShardReader:
         self.memory_bytes = memory_bytes
         self._entries: OrderedDict[int, Entry] = OrderedDict()
         self._entry_bytes = 0
-        self._shards: OrderedDict[Path, _OpenShard] = OrderedDict()
+        self._shards: OrderedDict[Path, OpenShard] = OrderedDict()
 
     def get(self, slot: int) -> Entry | None:
         entry = self._entries.get(slot)
@@ -120,7 +125,7 @@ class _ShardReader:
     def read(self, path: Path, position: int) -> Entry:
         shard = self._shards.get(path)
         if shard is None:
-            shard = self._shards[path] = _OpenShard(path)
+            shard = self._shards[path] = OpenShard(path)
             if len(self._shards) > _MAX_OPEN_SHARDS:
                 self._shards.popitem(last=False)
         else:
@@ -136,7 +141,9 @@ class _TensorFile(Protocol):
     def get_tensor(self, name: str) -> Tensor: ...
 
 
-class _OpenShard:
+class OpenShard:
+    """A shard whose entries are read one by one. Raises OSError or SafetensorError if it is no such file."""
+
     def __init__(self, path: Path) -> None:
         file_size(path)  # raises for what is no file
         self._file = cast(_TensorFile, safe_open(path, framework="pt"))
@@ -146,6 +153,7 @@ class _OpenShard:
             self._names.setdefault(int(position), []).append(name)
 
     def read(self, position: int) -> Entry:
+        """The tensors of the entry at `position`. Raises KeyError or SafetensorError if it is not there."""
         # Cloned, because the tensors would keep the whole memory map and its pages alive.
         return {name: self._file.get_tensor(f"{position}.{name}").clone() for name in self._names[position]}
 

@@ -67,7 +67,7 @@ class ShardWriter:
         self._failed = False  # then the exit does not try to flush
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock(folder, warn)
+            self._lock = lock_folder(folder, warn)
             self._next_number = _remove_leftovers(folder)
         except OSError as error:
             raise _unwritable(folder, error) from error
@@ -137,7 +137,7 @@ class ShardWriter:
             with open(temporary, "rb+") as file:
                 os.fsync(file.fileno())
             size = temporary.stat().st_size
-        _sync_folder(self._folder)
+        sync_folder(self._folder)
         line.shard, line.shard_bytes = name, size
         line.keys = [key.hex() for key, _ in entries]
         line.checksums = [checksum(entry) for _, entry in entries]
@@ -170,7 +170,8 @@ def _append(path: Path, line: str) -> None:
         os.fsync(file.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
     if os.name == "nt":  # folders cannot be opened there
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -180,8 +181,11 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _lock(folder: Path, warn: Callable[[str], None]) -> int:
-    """A file descriptor that holds the folder's lock until it is closed or the process dies."""
+def lock_folder(folder: Path, warn: Callable[[str], None]) -> int:
+    """A file descriptor that holds the folder's lock until it is closed or the process dies.
+
+    Raises TandemError while another run writes to the folder; `warn` as for `ShardWriter`.
+    """
     descriptor = open_for_writing(folder / "lock", append=True)
     try:
         if sys.platform == "win32":

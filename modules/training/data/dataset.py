@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -17,6 +17,7 @@ from modules.config import Concept, ConfigError, TrainConfig
 from modules.data.archives.cifar import is_archive, unpack, unpacked_concept
 from modules.data.cache.cache import Cache
 from modules.data.cache.encode_batches import EncodeBatches, encode_batch_size
+from modules.data.cache.stored import mark_used
 from modules.data.captions import plain_caption
 from modules.data.index.build import build_index
 from modules.data.index.expand import expand_concepts
@@ -31,9 +32,8 @@ from modules.data.missing import check_not_empty, missing_data
 from modules.data.summary import summarize_dataset
 from modules.distributed import RankGroup, SharedFolderGroups
 from modules.families._family import Family
-from modules.machine import hostname
 from modules.monitoring import Report
-from modules.run.folder.run_lock import file_lock
+from modules.training.data.cache_locks import hold_in_use, locked_caches
 from modules.training.data.class_labels import label_concepts, with_classes
 from modules.training.data.consistency import (
     check_same_images,
@@ -47,8 +47,6 @@ from modules.training.step.finite_weights import encode_finite
 
 RowSelection: TypeAlias = Callable[[Index], NDArray[np.int64]]  # int64 [selected]: rows of the index
 _REPORT_EVERY_S: Final = 0.5
-LOCK: Final = "caching.lock"
-_LOOK_EVERY_S: Final = 1.0
 _CONCEPTS_IN_EVENT: Final = 200
 
 
@@ -65,6 +63,12 @@ class Dataset:
     test: list[StepSamples]
     unreadable: UnreadableImages
     table: DataTable | None = None  # of the images, for backups; None also for an order that does not go by image
+    held: ExitStack = field(default_factory=ExitStack)  # the lock of the cache folder
+
+    def close(self) -> None:
+        """End the loader's workers; others may remove what is cached."""
+        self.loader.close()
+        self.held.close()
 
     def total_steps(self, config: TrainConfig) -> int:
         """Optimizer steps of the whole run."""
@@ -106,7 +110,10 @@ def prepare_dataset(
     check_sizes(config, family.longest_side(), index)
     precision.benchmark_convolutions(len(index.buckets))
     examples: Examples
+    held = ExitStack()
     if is_cached := caches_images(type(family), config):
+        if groups.is_first_in_group:
+            hold_in_use(Path(config.cache_dir), ranks.rank, held)
         fingerprint = cache_fingerprint(family, precision)
         examples = _fill_cache(index, config, family, fingerprint, groups, ranks, progress, report, select_rows)
     else:
@@ -148,7 +155,7 @@ def prepare_dataset(
         for test in (False, True)
     )
     unreadable = UnreadableImages(len(index), ranks, report, problems_file, problems)
-    return Dataset(index, examples, config.concepts, order, loader, validation, test, unreadable, table)
+    return Dataset(index, examples, config.concepts, order, loader, validation, test, unreadable, table, held)
 
 
 def validation_step_size(config: TrainConfig, ranks: RankGroup, global_batch_size: int) -> int:
@@ -301,6 +308,8 @@ def _fill_cache(
             ranks.run_on_all("cache", find_missing)
         ranks.run_on_all("caching", encode_part)
     cached = cache.load()
+    if groups.is_first_in_group:
+        mark_used(cached.shards())
     if groups.is_shared_by_all:
         check_same_view(index, cached.usable, ranks)
     else:
@@ -374,57 +383,3 @@ class ProgressReport:
                 self._report.phase(phase, done * workers, total * workers)
 
         return on_progress
-
-
-@contextmanager
-def locked_caches(
-    cache_dir: Path, ranks: RankGroup, report: Report, check_stop: Callable[[], None], *, locks: bool
-) -> Iterator[bool]:
-    """Hold the locks of a run's cache folders for the block: those of the ranks with `locks`. All ranks call it.
-
-    Yields on each rank whether any of them has waited for another run.
-    """
-    has_waited: list[bool] = []
-    with ExitStack() as held:
-
-        def hold(rank: int) -> None:
-            if ranks.rank == rank:
-                has_waited.append(held.enter_context(cache_lock(cache_dir, report, check_stop)))
-
-        folder = f"{hostname()} {cache_dir.absolute()}" if locks else ""
-        for rank in lock_order(ranks.gather("cache folders to lock", folder)):
-            ranks.run_on_all("cache lock", partial(hold, rank))
-        yield any(ranks.gather("waited for another run's cache", "waited" if any(has_waited) else ""))
-
-
-@contextmanager
-def cache_lock(cache_dir: Path, report: Report, check_stop: Callable[[], None]) -> Iterator[bool]:
-    """Hold the lock of a cache folder for the block; yields whether another run was waited for.
-
-    Raises what `check_stop` raises, which is called while it waits. Does nothing on a file system without locks.
-    """
-    has_waited = False
-    while True:
-        with ExitStack() as held:
-            try:
-                is_held = held.enter_context(file_lock(cache_dir / LOCK, _LOOK_EVERY_S if has_waited else 0.0))
-            except OSError:  # whoever writes to the folder reports it
-                is_held = True
-            if is_held:
-                yield has_waited
-                return
-        if not has_waited:
-            report.note(
-                f"Another run is caching images in {cache_dir}: this one waits, then uses what is cached. If there is "
-                f"no other run (a host that is gone may leave its lock), remove {cache_dir / LOCK}."
-            )
-        has_waited = True
-        check_stop()
-
-
-def lock_order(folders: Sequence[str]) -> list[int]:
-    """The ranks that lock a cache folder, one after the other, from the folder of each rank ("" if it locks none).
-
-    Every run has the same order, so that two runs on the same machines never wait for each other.
-    """
-    return sorted((rank for rank, folder in enumerate(folders) if folder), key=folders.__getitem__)

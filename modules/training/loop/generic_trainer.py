@@ -93,7 +93,7 @@ class GenericTrainer:
                 outcome = self.train()
                 self.finish(outcome)
         finally:
-            self.components.data.loader.close()
+            self.components.data.close()
         return outcome
 
     # Before the first step

@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from modules.data.cache.stored import stored_shards
 from modules.monitoring import SilentReport
-from modules.training.data import dataset as module
-from modules.training.data.dataset import LOCK, cache_lock, lock_order
+from modules.training.data import cache_locks as module
+from modules.training.data.cache_locks import LOCK, cache_lock, lock_order
+from modules.training.loop.generic_trainer import GenericTrainer
+from modules.training.state.requests import Outcome
+from scripts import cache
+from tests.runs import ROOT, tiny_config, train_alone
 
 CACHES = """
 import sys
@@ -38,7 +43,7 @@ def test_another_runs_caching_is_waited_for(tmp_path: Path, monkeypatch: pytest.
     report, looks = Notes(), 0
     other = subprocess.Popen(
         [sys.executable, "-c", CACHES, str(tmp_path / LOCK)],
-        cwd=Path(__file__).parents[3],
+        cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -76,3 +81,31 @@ def test_two_runs_on_the_same_machines_lock_in_the_same_order() -> None:
     one, other = ["a /cache", "", "b /cache", ""], ["b /cache", "a /cache"]
     assert [one[rank] for rank in lock_order(one)] == [other[rank] for rank in lock_order(other)] == one[::2]
     assert lock_order(["", ""]) == []
+
+
+def test_nothing_is_removed_while_a_run_trains_from_it(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "cache"
+    command = [sys.executable, "scripts/cache.py", "prune", str(place), "--limit", "0", "--yes"]
+    begin = GenericTrainer.train
+
+    def prune_and_train(trainer: GenericTrainer) -> Outcome:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert "A run trains from" in done.stderr
+        assert done.returncode == 3
+        return begin(trainer)
+
+    config = tiny_config(images, tmp_path, max_steps=1)
+    assert train_alone(config)[0] == 0
+    for shard in stored_shards(place):
+        os.utime(shard.path, (0, 0))
+    monkeypatch.setattr(GenericTrainer, "train", prune_and_train)
+    code, run = train_alone(config.model_copy(update={"run_name": "second"}))
+    assert code == 0, run.failure(0)
+    assert all(shard.used > 0 for shard in stored_shards(place)), "a run's start counts as use"
+    assert not list(place.glob("in-use*"))
+    (place / "in-use-left-by-a-killed-run.lock").touch()
+    assert cache.main(command[2:]) == 0
+    assert stored_shards(place) == []
+    assert not list(place.glob("in-use*"))
