@@ -205,8 +205,8 @@ def add_trust_code(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--trust_code",
         action="store_true",
-        help="allow the Python files that the config names as its family, optimizer or scheduler, with what they import; "
-        "remembered until one of them changes",
+        help="allow the Python files that the config names as its family, optimizer or scheduler, with what they "
+        "import; remembered until one of them changes",
     )
 
 
