@@ -3,8 +3,8 @@ what somebody else has made, and nothing stops it between two of its operations,
 
 Its arguments are the file, the seconds that loading may take and an image may, and "gpu" or "cpu". It says the shapes
 of the input and the output, {"input": [...], "output": [...]}, then answers batches of images until its input ends.
-Each message is a line of JSON, {"shape": [...]}, and the 32-bit numbers of this shape; {"error": why} has none. It exits
-when the time is over. It imports nothing of Tandem, so that it starts at once.
+Each message is a line of JSON, {"shape": [...]}, and the 32-bit numbers of this shape; {"error": why} has none. It
+exits when the time is over. It imports nothing of Tandem, so that it starts at once.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import math
+import os
 import subprocess
 import sys
 import weakref
@@ -109,6 +110,7 @@ class Tagger:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,  # on which it says that the time is over
+                env=os.environ | {"ORT_DISABLE_TELEMETRY": "1"},  # it would tell Microsoft of each session
                 start_new_session=True,  # Ctrl-C in a terminal is handled by this process
             )
             weakref.finalize(self, _end, self._process)

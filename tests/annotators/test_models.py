@@ -189,9 +189,11 @@ def test_choice_of_tags() -> None:
     assert TagChoice(threshold=0.6, keep_underscores=True).tags(known, likely) == ["red_dress"]
 
 
-def test_tagger(tmp_path: Path) -> None:
+def test_tagger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     folder = model_folder(str(tiny_tagger(tmp_path / "tagger")), "tagger")
     tagger = Tagger(folder, TagChoice(), on_gpu=False, name="tiny")
     assert tagger([Image.new("RGB", (20, 20), colour) for colour in ("red", "blue", "black")]) == [
@@ -199,6 +201,7 @@ def test_tagger(tmp_path: Path) -> None:
         "blue sky",
         "",
     ]
+    assert not list((tmp_path / "home").iterdir()), "onnxruntime keeps there who its telemetry is about"
     tagger._batch = 2  # as if it were fixed
     assert tagger([Image.new("RGB", (20, 20), colour) for colour in ("red", "red", "blue")])[1:] == [
         "miss red, red dress, o_o",
