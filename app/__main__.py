@@ -23,6 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="run folder to show")
     parser.add_argument("--version", action="version", version=f"Tandem {__version__}")
     given = parser.parse_args(arguments)
+    if [] in (given.config, given.run):  # what argparse before Python 3.12.7 makes of --config=--
+        parser.error("'--' is no value for --config or --run")
     try:
         set_file_access()
     except ConfigError as error:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from itertools import takewhile
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,6 +29,7 @@ def prepare_program() -> None:
     open_missing_streams()
     _require_packages()
     _require_proc()
+    require_values()
 
 
 def open_missing_streams() -> None:
@@ -74,6 +77,14 @@ def _require_proc() -> None:
             "start the container with it.",
             file=sys.stderr,
         )
+        sys.exit(2)
+
+
+def require_values() -> None:
+    """End with a sentence if an option's value is "--", of which argparse makes an empty list before Python 3.12.7."""
+    options = takewhile("--".__ne__, sys.argv[1:])
+    if wrong := next((each for each in options if re.fullmatch(r"-\w--|--?\w[\w-]*=--", each)), ""):
+        print(f"{wrong.removesuffix('--').rstrip('=')} is '--', which is no value.", file=sys.stderr)
         sys.exit(2)
 
 
@@ -194,8 +205,8 @@ def add_trust_code(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--trust_code",
         action="store_true",
-        help="allow the Python file that the config names as its family, and those that it imports; remembered until "
-        "one of them changes",
+        help="allow the Python files that the config names as its family, optimizer or scheduler, with what they "
+        "import; remembered until one of them changes",
     )
 
 
@@ -255,8 +266,8 @@ def ask_about_path(described: str) -> bool:
 
 
 def ask_about_code(described: str) -> bool:
-    """Ask once, in a terminal, whether a family that is a Python file may run."""
-    print(f"The config runs the Python file {described}.\nIt may do anything that you can do on this computer.",
+    """Ask once, in a terminal, whether Python files that a config names may run."""
+    print(f"The config runs, {described}.\nIt may do anything that you can do on this computer.",
           file=sys.stderr)  # fmt: skip
     return _answer("Have you read it, and may it run? [y/N] ")
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_version, prepare_program
+from scripts.common import add_version, prepare_program, require_values
 from scripts.gpu_check_list import FIRST, OF_A_CHECK, POINTS, ROOT, checks
 
 # What an image of torch, transformers and accelerate for machines with GPUs is likely to lack, or to have too old.
@@ -40,6 +40,7 @@ MARGIN_MINUTES = 0.5  # for the start and the end of a call
 def main(arguments: list[str] | None = None) -> int:
     """Run the checks and print the table, or print the plan; returns an exit code."""
     started = time.monotonic()
+    require_values()
     options = parser().parse_args(arguments)
     if options.plan:
         print(plan(options.plan))

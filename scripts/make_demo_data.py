@@ -13,6 +13,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from scripts.common import prepare_program
+
+prepare_program()
+
 from modules.run.console import echo, warn
 from scripts.demo_shapes import (
     HELD_OUT,

@@ -34,6 +34,7 @@ from pydantic import ValidationError
 
 from modules.config import ConfigError, Sample, TandemError, TrainConfig, explain
 from modules.config.file_access import set_file_access
+from modules.files import write_fault
 from modules.machine import gpu_obstacle
 from modules.run.console import warn
 from modules.run.exit_codes import BAD_CONFIG, FAILED, INTERRUPTED
@@ -65,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     except TandemError as error:
         return failed(events, error.message, error.advice, error.exit_code)
     except OSError as error:
-        return failed(events, f"{error.filename or options.out}: {error.strerror or error}", "", FAILED)
+        return failed(events, f"{error.filename or options.out}: {write_fault(error)}", "", FAILED)
     except KeyboardInterrupt:
         warn("Stopped.")
         return INTERRUPTED
@@ -83,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
 def failed(events: SampleEvents, message: str, advice: str, exit_code: int) -> int:
     """Report why it ends; returns the exit code."""
     events.report("failed", message=message, advice=advice)
-    warn(f"No image was generated: {TandemError(message, advice)}")
+    warn(f"{'Not every' if events.images else 'No'} image was generated: {TandemError(message, advice)}")
     return exit_code
 
 
@@ -155,8 +156,11 @@ def generate(options: argparse.Namespace, events: SampleEvents) -> None:
         raise ConfigError(f"--count is {options.count}; use 1 to {MOST_IMAGES}.")
     device = find_device(options.device)
     folder = Path(options.out)
-    if os.path.lexists(folder) and not folder.is_dir():
-        raise ConfigError(f"--out: {options.out!r} is not a folder.", "Choose another name.")
+    nearest = next(each for each in (folder, *folder.absolute().parents) if os.path.lexists(each))
+    if not nearest.is_dir():
+        raise ConfigError(f"--out: {str(nearest)!r} is not a folder.", "Choose another name.")
+    if not os.access(nearest, os.W_OK):
+        raise ConfigError(f"--out: {str(nearest)!r} cannot be written.", "Choose another folder.")
     events.report("loading")
     strengths = lora_strengths(options.lora_scales, options.lora, options.lora_scale)
     try:
@@ -166,7 +170,10 @@ def generate(options: argparse.Namespace, events: SampleEvents) -> None:
     for note in notes(loaded.family, loaded.config, options):
         warn(f"Note: {note}")
         events.report("note", message=note)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out: {options.out!r} cannot be made: {write_fault(error)}.", "Choose another.") from error
     first = free_number(folder)
     images = write_rows(loaded, strengths, device, folder, events)
     requested = len(loaded.requests) * max(1, len(strengths))

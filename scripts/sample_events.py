@@ -33,6 +33,7 @@ class SampleEvents:
         self._output = None if file is None else os.fdopen(open_for_writing(file), "w", encoding="utf-8")
         self.was_interrupted = False  # by Ctrl-C
         self._next_step = 0.0
+        self.images = 0  # that were written
 
     @property
     def is_stopped(self) -> bool:
@@ -47,6 +48,7 @@ class SampleEvents:
 
     def report(self, event: str, **details: object) -> None:
         """Write one event; a full disk loses it."""
+        self.images += event == "image"
         if self._output is not None:
             with suppress(OSError):
                 self._output.write(json.dumps({"event": event, **details}) + "\n")

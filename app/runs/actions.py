@@ -33,7 +33,7 @@ from app.windows.custom_sample import custom_sample_obstacle
 from app.windows.dialog import open_dialogs
 from modules.config import TandemError, TrainConfig, load_config
 from modules.config.imported_code import CodeFile, read_class
-from modules.config.trusted_code import foreign_classes, is_trusted, trust_code
+from modules.config.trusted_code import foreign_classes, is_trusted, setting_said, trust_code
 from modules.run import RunFolder
 from modules.run.folder.backup_list import complete_backups
 from modules.run.hosts.host_list import known_hosts
@@ -119,7 +119,7 @@ class RunActions:
         for setting, path in foreign_classes(config):
             with suppress(TandemError):  # there is no such module: the check of the start says so
                 if not is_trusted(files := read_class(path, setting)):
-                    ask_for_code(self._owner, setting.partition("_")[0].partition(".")[0], files, allowed)
+                    ask_for_code(self._owner, setting_said(setting), files, allowed)
                     return True
         return False
 

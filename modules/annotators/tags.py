@@ -7,28 +7,34 @@ from __future__ import annotations
 
 import csv
 import io
-import threading
+import json
+import math
+import os
+import subprocess
+import sys
+import weakref
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 from PIL import Image
 
 from modules.config import ConfigError
 from modules.diffusion.hub.one_model import TAGGER_MODEL, TAGGER_TAGS
-from modules.diffusion.library_errors import first_line
 from modules.files import FileFault, file_size, printable, read_text
 
 RATING, GENERAL, CHARACTER = "9", "0", "4"  # categories of Danbooru
 _PIP: Final = "Install it: .venv/bin/python -m pip install onnxruntime (with an NVIDIA GPU: onnxruntime-gpu)"
+_PROCESS: Final = Path(__file__).with_name("tagger_process.py")
 _CSV_LIMIT: Final = 64 << 20  # bytes
 _MOST_SIDE: Final = 2048  # pixels; published taggers have 448
 _MOST_AT_ONCE: Final = 64  # images, for which memory is taken even if there is one; published taggers take any number
+_MOST_LOADING_SECONDS: Final = 300
 _MOST_SECONDS: Final = 120  # for an image, which published taggers are made to tag in seconds
 # faces, in which an underscore is no blank
 _FACES: Final = frozenset(
@@ -92,33 +98,34 @@ class Tagger:
 
     def __init__(self, folder: Path, choice: TagChoice, *, on_gpu: bool, name: str) -> None:
         """Raises ConfigError if the model cannot be loaded, or onnxruntime is not installed."""
-        try:
-            import onnxruntime
-        except ImportError:
-            raise ConfigError("Taggers need the package onnxruntime, which is not installed.", _PIP) from None
-        _limit_memory()
-        self._choice, self._name, self._run_options = choice, name, onnxruntime.RunOptions
+        if find_spec("onnxruntime") is None:
+            raise ConfigError("Taggers need the package onnxruntime, which is not installed.", _PIP)
+        self._choice, self._name = choice, name
         self._known = read_tags(folder / TAGGER_TAGS)
-        wanted = ["CUDAExecutionProvider", "CPUExecutionProvider"] if on_gpu else ["CPUExecutionProvider"]
-        providers = [each for each in wanted if each in onnxruntime.get_available_providers()]
         try:
             file_size(folder / TAGGER_MODEL)
-            options = onnxruntime.SessionOptions()
-            options.add_session_config_entry("session.use_env_allocators", "1")  # those of _limit_memory
-            options.log_severity_level = 3  # errors only
-            self._session: Any = onnxruntime.InferenceSession(folder / TAGGER_MODEL, options, providers=providers)
-        except Exception as error:  # onnxruntime has an exception of its own for each status
+            limits = (str(_MOST_LOADING_SECONDS), str(_MOST_SECONDS))
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", _PROCESS, folder / TAGGER_MODEL, *limits, "gpu" if on_gpu else "cpu"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # on which it says that the time is over
+                env=os.environ | {"ORT_DISABLE_TELEMETRY": "1"},  # it would tell Microsoft of each session
+                start_new_session=True,  # Ctrl-C in a terminal is handled by this process
+            )
+            weakref.finalize(self, _end, self._process)
+            shapes = self._answer(f"{_MOST_LOADING_SECONDS} s to be loaded")
+        except (RuntimeError, OSError, FileFault) as error:
             raise ConfigError(
-                f"--model: {TAGGER_MODEL} of {name!r} cannot be loaded ({printable(first_line(error), 300)}).",
+                f"--model: {TAGGER_MODEL} of {name!r} cannot be loaded ({printable(error, 300)}).",
                 "Copy or download it again, or choose another model.",
             ) from error
-        given, made = self._session.get_inputs()[0], self._session.get_outputs()[0]
-        self._input, self._output = given.name, made.name
-        self._side = _side_of(given.shape, name)
-        self._batch = given.shape[0] if isinstance(given.shape[0], int) else None
-        if made.shape[-1] != len(self._known) and isinstance(made.shape[-1], int):
+        given, made = shapes["input"], shapes["output"]
+        self._side = _side_of(given, name)
+        self._batch = given[0] if isinstance(given[0], int) else None
+        if made and isinstance(made[-1], int) and made[-1] != len(self._known):
             raise ConfigError(
-                f"--model: {name!r} has {made.shape[-1]} outputs and {len(self._known)} tags in {TAGGER_TAGS}.",
+                f"--model: {name!r} has {made[-1]} outputs and {len(self._known)} tags in {TAGGER_TAGS}.",
                 "Both files must be of the same model.",
             )
 
@@ -138,38 +145,41 @@ class Tagger:
     def _probabilities(self, images: NDArray[np.float32], size: int) -> NDArray[Any]:
         """[images, tags]; the model is given `size` images, black ones after those.
 
-        Raises RuntimeError, and ConfigError if it takes too long: its loops may have no end.
+        Raises RuntimeError, and ConfigError if it takes too long or gives something else.
         """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         filled = np.pad(images, [(0, size - len(images)), (0, 0), (0, 0), (0, 0)])
-        options = self._run_options()
-        options.log_severity_level = 4  # errors are raised
-        timer = threading.Timer(_MOST_SECONDS * size, setattr, (options, "terminate", True))
-        timer.daemon = True
-        timer.start()
-        try:
-            made: NDArray[Any] = self._session.run([self._output], {self._input: filled}, options)[0]
-        except Exception as error:  # as above; also for too little memory
-            if options.terminate:
-                raise ConfigError(
-                    f"--model: {self._name!r} takes more than {_MOST_SECONDS} s for an image.", "Choose another model."
-                ) from error
-            raise RuntimeError(first_line(error)) from error
-        finally:
-            timer.cancel()
-        return made[: len(images)]
+        with suppress(OSError):  # it has ended, which the answer says
+            self._process.stdin.write(f"{json.dumps({'shape': filled.shape})}\n".encode() + filled.tobytes())
+            self._process.stdin.flush()
+        shape = self._answer(f"{_MOST_SECONDS} s for an image")["shape"]
+        if shape != [size, len(self._known)]:
+            raise ConfigError(
+                f"--model: {self._name!r} gives numbers of the shape {shape} for {size} images and {len(self._known)} "
+                "tags.",
+                "Choose another model.",
+            )
+        made = np.frombuffer(self._process.stdout.read(4 * math.prod(shape)), np.float32)
+        return made.reshape(shape)[: len(images)]
+
+    def _answer(self, limit: str) -> dict[str, Any]:
+        """What the process says. Raises RuntimeError if the model fails, ConfigError if the process has ended."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            code = self._process.wait()
+            why = f"takes more than {limit}" if code == 1 else f"ends onnxruntime (exit code {code})"
+            raise ConfigError(f"--model: {self._name!r} {why}.", "Choose another model.")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer
 
 
-@lru_cache(maxsize=1)
-def _limit_memory() -> None:
-    """Let all sessions of this process together take no more than the memory that is free now: the system would grant
-    more, and end the process, or another one, when it is used."""
-    import onnxruntime
-
-    memory = onnxruntime.OrtMemoryInfo(
-        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
-    )
-    limits = onnxruntime.OrtArenaCfg({"max_mem": psutil.virtual_memory().available})
-    onnxruntime.create_and_register_allocator(memory, limits)
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()
 
 
 def prepared(image: Image.Image, side: int) -> NDArray[np.float32]:

@@ -40,9 +40,12 @@ MOST_FILES: Final = 400  # their hashes fit into an environment variable of Wind
 _MOST_FOLDERS: Final = 100
 _MOST_NAMES: Final = 10_000
 # What sys.path was in the first process before a user's file added to it, for spawned ones, which begin with all of it.
+# It only takes away: a folder of which it alone speaks is none of the environment.
 _VARIABLE: Final = "TANDEM_IMPORT_PATH"
-_SYS_PATH: Final = os.environ[_VARIABLE].split(os.pathsep) if _VARIABLE in os.environ else sys.path
-_AT_START: Final = tuple(os.path.abspath(each) for each in _SYS_PATH if each)
+_NAMED: Final = os.environ[_VARIABLE].split(os.pathsep) if _VARIABLE in os.environ else None
+_AT_START: Final = tuple(
+    path for path in map(os.path.abspath, filter(None, sys.path)) if _NAMED is None or path in _NAMED
+)
 OUR_FOLDERS: Final = tuple(str(ROOT / name) for name in ("modules", "scripts", "app", "tandem"))
 LIBRARIES: Final = (
     *dict.fromkeys(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),

@@ -100,8 +100,8 @@ def foreign_classes(config: TrainConfig) -> list[tuple[str, str]]:
 
 
 def allow_family(family: str, *, trust: bool, ask: Callable[[str], bool] | None) -> None:
-    """Let a family that is a Python file run, with the files that it imports, if `trust` or if `ask` says so to a
-    question; other names pass.
+    """Let a family that is a Python file run, with the files that it imports, if `trust` or if `ask` says so to what
+    it is told, "as its family, the Python file ..."; other names pass.
 
     Raises CodeNotTrusted if nobody allowed it, ConfigError if a file cannot be read.
     """
@@ -111,9 +111,15 @@ def allow_family(family: str, *, trust: bool, ask: Callable[[str], bool] | None)
 
 
 def _allow(files: Sequence[CodeFile], setting: str, *, trust: bool, ask: Callable[[str], bool] | None) -> None:
-    if trust or (not is_trusted(files) and ask is not None and ask(describe_code(files))):
+    question = f"as its {setting_said(setting)}, the Python file {describe_code(files)}"
+    if trust or (not is_trusted(files) and ask is not None and ask(question)):
         trust_code(files)
     require_trusted(files, setting)
+
+
+def setting_said(setting: str) -> str:
+    """What code of a setting is to a person: "scheduler" for scheduler_target."""
+    return setting.partition("_")[0].partition(".")[0]
 
 
 def describe_code(files: Sequence[CodeFile]) -> str:

@@ -12,6 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import cast
 
@@ -111,7 +112,9 @@ def decode_json(text: str | bytes, *, max_depth: int = MAX_DEPTH, only_finite: b
     Of a name that is given twice in a group, the last one counts, as for most readers.
     """
     try:
-        data: object = json.loads(text, parse_constant=_reject_constant if only_finite else float, parse_float=_finite)
+        if isinstance(text, bytes):
+            text = text.decode(json.detect_encoding(text), "surrogatepass")
+        data: object = _decoder(only_finite).decode(text)
     except json.JSONDecodeError as error:
         raise FileFault(f"is not JSON (line {error.lineno}: {error.msg[0].lower()}{error.msg[1:]})") from None
     except UnicodeDecodeError:
@@ -152,6 +155,11 @@ def _require_regular(mode: int) -> None:
         return
     kind = next((words for is_kind, words in _KINDS if is_kind(mode)), "something else")
     raise FileFault(f"is {kind}, not a file")
+
+
+@lru_cache
+def _decoder(only_finite: bool) -> json.JSONDecoder:  # that json.loads would make for each text: a line of a million
+    return json.JSONDecoder(parse_constant=_reject_constant if only_finite else float, parse_float=_finite)
 
 
 def _finite(text: str) -> float:

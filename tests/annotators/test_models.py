@@ -189,9 +189,11 @@ def test_choice_of_tags() -> None:
     assert TagChoice(threshold=0.6, keep_underscores=True).tags(known, likely) == ["red_dress"]
 
 
-def test_tagger(tmp_path: Path) -> None:
+def test_tagger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     folder = model_folder(str(tiny_tagger(tmp_path / "tagger")), "tagger")
     tagger = Tagger(folder, TagChoice(), on_gpu=False, name="tiny")
     assert tagger([Image.new("RGB", (20, 20), colour) for colour in ("red", "blue", "black")]) == [
@@ -199,6 +201,7 @@ def test_tagger(tmp_path: Path) -> None:
         "blue sky",
         "",
     ]
+    assert not list((tmp_path / "home").iterdir()), "onnxruntime keeps there who its telemetry is about"
     tagger._batch = 2  # as if it were fixed
     assert tagger([Image.new("RGB", (20, 20), colour) for colour in ("red", "red", "blue")])[1:] == [
         "miss red, red dress, o_o",
@@ -210,8 +213,8 @@ def test_tagger(tmp_path: Path) -> None:
     onnx.save(damaged, folder / "model.onnx")
     with pytest.raises(ConfigError, match=r"'tiny' gives probabilities that are not finite"):
         Tagger(folder, TagChoice(), on_gpu=False, name="tiny")(IMAGES)
-    tagger._input = "none"  # errors of onnxruntime are none of Python's
-    with pytest.raises(RuntimeError, match="none"):
+    tagger._side = 8  # errors of onnxruntime are none of Python's
+    with pytest.raises(RuntimeError, match="invalid dimensions"):
         tagger(IMAGES)
     model = onnx.load(folder / "model.onnx")
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1 << 31  # 6 TB, if it were filled up
@@ -251,17 +254,19 @@ def test_a_tagger_has_no_data_from_elsewhere(tmp_path: Path, place: str) -> None
 
 
 def test_a_tagger_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop of 2^62 rounds; and a tensor of 4 TB between others."""
+    """A loop of 2^62 rounds; a tensor of 4 TB between others; and 2^30 calls, which are written out at loading."""
     pytest.importorskip("onnxruntime")
     onnx = pytest.importorskip("onnx")
     folder = tiny_tagger(tmp_path / "tagger")
     whole = (folder / "model.onnx").read_bytes()
 
-    def tagger(*nodes: Any, **constants: list[int]) -> Tagger:
+    def tagger(*nodes: Any, functions: Sequence[Any] = (), **constants: list[int]) -> Tagger:
         model = onnx.load_from_string(whole)
         model.graph.node[-1].input[0] = "last"
         model.graph.node.extend(nodes)
         model.graph.node.append(model.graph.node.pop(3))
+        model.opset_import.append(onnx.helper.make_opsetid("own", 1))
+        model.functions.extend(functions)
         for name, values in constants.items():
             size = [len(values)] if name == "shape" else []
             model.graph.initializer.append(onnx.helper.make_tensor(name, onnx.TensorProto.INT64, size, values))
@@ -275,14 +280,26 @@ def test_a_tagger_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest
         [value("i", kinds.INT64, []), value("go", kinds.BOOL, []), value("x", kinds.FLOAT, None)],
         [value("on", kinds.BOOL, []), value("y", kinds.FLOAT, None)],
     )
-    endless = tagger(node("Loop", ["rounds", "", "sum"], ["last"], body=body), rounds=[1 << 62])
-    monkeypatch.setattr("modules.annotators.tags._MOST_SECONDS", 0.1)
-    with pytest.raises(ConfigError, match=r"--model: 'tiny' takes more than 0\.1 s for an image"):
-        _annotated(endless, [Image.new("RGB", (8, 8))])
     large = [node("Expand", ["mean", "shape"], ["large"]), node("ReduceMax", ["large"], ["most"], keepdims=0)]
     huge = tagger(*large, node("Add", ["sum", "most"], ["last"]), shape=[1 << 20, 1 << 20, 1, 3])
     with pytest.raises(RuntimeError, match="Available memory of"):
         huge([Image.new("RGB", (8, 8))])
+    monkeypatch.setattr("modules.annotators.tags._MOST_SECONDS", 0.1)
+    endless = tagger(node("Loop", ["rounds", "", "sum"], ["last"], body=body), rounds=[1 << 62])
+    with pytest.raises(ConfigError, match=r"--model: 'tiny' takes more than 0\.1 s for an image"):
+        _annotated(endless, [Image.new("RGB", (8, 8))])
+    monkeypatch.setattr("modules.annotators.tags._MOST_LOADING_SECONDS", 0.5)
+    versions = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("own", 1)]
+    bodies = [[(f"F{level + 1}", "a", "b"), (f"F{level + 1}", "b", "c")] for level in range(29)]
+    functions = [
+        onnx.helper.make_function(
+            "own", f"F{level}", ["a"], ["c"], [node(f, [a], [b], domain="own") for f, a, b in body], versions
+        )
+        for level, body in enumerate(bodies)
+    ]
+    functions.append(onnx.helper.make_function("own", "F29", ["a"], ["c"], [node("Identity", ["a"], ["c"])], versions))
+    with pytest.raises(ConfigError, match=r"--model: 'tiny' takes more than 0\.5 s to be loaded"):
+        tagger(node("F0", ["sum"], ["last"], domain="own"), functions=functions)
 
 
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "tag_id,name,category,count\n1,x,9,1\n"])

@@ -91,6 +91,11 @@ def test_a_class_of_ones_own_is_checked_without_running_anything(given: object, 
     [
         ("torch.optim.Adagard", "", r"has no optimizer Adagard\. Did you mean torch\.optim\.Adagrad\?"),
         ("torch.optim.LBFGS", "", "calls the loss several times in a step"),
+        (
+            "torch.optim.SparseAdam",
+            "",
+            r"SparseAdam cannot do a step here \(SparseAdam does not support",
+        ),
         ("pytorch_optimizer.ScheduleFreeSGD", "", "trains other weights than those to be used"),
         ("torch.optim.Adagrad", "beta = 0.9", "It takes lr_decay, weight_decay"),
         ("torch.optim.Adagrad", "eps = -1", "Invalid epsilon value"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -64,7 +66,9 @@ def test_the_files_that_it_imports_are_allowed_with_it(tmp_path: Path, monkeypat
 
     with pytest.raises(CodeNotTrusted, match=r"mine\.py' \(which imports \S+nets\.py\), which runs only after"):
         answer(yes=False)
-    assert [line.split()[0] for line in asked[0].splitlines()] == [str(file), str(helper)]
+    first, second = asked[0].splitlines()
+    assert first.startswith(f"as its family, the Python file {file} (")
+    assert second.split()[0] == str(helper)
     assert "allowed before), which imports" in asked[0]
     answer(yes=True)
     monkeypatch.setenv(VARIABLE, "")  # as in the next start
@@ -144,9 +148,21 @@ def test_a_class_of_another_package_is_asked_about_before_it_is_imported(
     asked: list[str] = []
     allow_code(config, trust=False, ask=lambda described: not asked.append(described))
     assert len(asked) == 1, "the scheduler is of the same file"
+    assert asked[0].startswith(f"as its optimizer, the Python file {package / 'small.py'} (")
     optimizers.check_optimizer(config, None)
     importlib.import_module("modules.training.optim.own_schedule").check_scheduler(config, None, None)
     assert not foreign_classes(validate({"optimizer": "torch.optim.Adagrad", "scheduler": "linear"}, "a test"))
+
+
+def test_a_variable_makes_no_folder_one_of_the_environment(tmp_path: Path) -> None:
+    """It says what sys.path was before a user's file added to it, to processes that begin with all of it."""
+    code = "import sys\nfrom modules.config.imported_code import is_of_environment as of\nprint(*map(of, sys.argv[1:]))"
+    given = {"TANDEM_IMPORT_PATH": f"{tmp_path}{os.pathsep}{tmp_path / 'lib'}", "PYTHONPATH": f"{tmp_path / 'lib'}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "a.py"), str(tmp_path / "lib" / "a.py")],
+        cwd=ROOT, env=os.environ | given, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["False", "True"]
 
 
 def test_a_class_in_a_folder_of_tandem_is_of_no_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from modules import ROOT, __version__
 from modules.run.join.join_token import JOIN_TOKEN
 from modules.run.supervise import signals
 from scripts import train
+from scripts.common import require_values
 from tandem.commands import COMMANDS, help_text
 from tests.hosts import skip_reason
 
@@ -42,6 +43,19 @@ def test_shows_its_help(program: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "usage" in done.stdout.lower()
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("given", ["--config=--", "-o--", "-o=--"])
+def test_two_dashes_are_no_value(
+    given: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """argparse would make an empty list of them."""
+    monkeypatch.setattr(sys, "argv", ["program", "--", given])
+    require_values()
+    monkeypatch.setattr(sys, "argv", ["program", "--all", given])
+    with pytest.raises(SystemExit, match="2"):
+        require_values()
+    assert capsys.readouterr().err == f"{given[:-2].rstrip('=')} is '--', which is no value.\n"
 
 
 @pytest.fixture

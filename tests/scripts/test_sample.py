@@ -18,6 +18,7 @@ GIVEN = ["--family", "stable_diffusion", "--prompt", "a cat"]
         (["--model", "a/b", "--lora", "x" * 300], "File name too long"),
         (["--model", "a/b", "--layout", "\x1b[2J"], r"control character \x1b"),
         (["--model", "a/b", "--out", __file__], "is not a folder"),
+        (["--model", "a/b", "--out", f"{__file__}/new/x"], "is not a folder"),
     ],
 )
 def test_a_hostile_command_line_is_one_sentence(

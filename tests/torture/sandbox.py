@@ -9,6 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
+
+from modules import ROOT
+
 MEMORY_LIMIT = 2 << 30  # bytes beyond what the process takes before the case
 _ADDRESS_SPACE = 5 << 30  # bytes beyond what the process has mapped at its start
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -56,7 +60,7 @@ class Sandbox:
             is_relative = event in _IN_FOLDER and arguments[-1] != -1  # shutil.rmtree, which is an event itself
             for at in () if is_relative else _CHANGES[event]:
                 self._check(event, arguments[at])
-        elif event in _NEVER:
+        elif event in _NEVER and not _is_taggers(event, arguments):
             self.escapes.append(f"{event}{str(arguments)[:200]}")
 
     def _check(self, event: str, path: object) -> None:
@@ -70,6 +74,17 @@ class Sandbox:
             if not is_inside and not name.startswith("/dev/"):
                 self.escapes.append(f"{event} {name[:200]!r}")
         self._is_on = True
+
+
+def _is_taggers(event: str, arguments: tuple[object, ...]) -> bool:
+    """Whether a tagger's model gets its process, or one that this process has started is ended."""
+    match event, arguments:
+        case "subprocess.Popen", (_, [_, "-P", Path() as file, *_], *_):
+            return file == ROOT / "modules" / "annotators" / "tagger_process.py"
+        case "os.kill", (int(pid), _):
+            with suppress(psutil.Error):
+                return psutil.Process(pid).ppid() == os.getpid()
+    return False
 
 
 def limit_memory() -> None:

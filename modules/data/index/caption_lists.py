@@ -9,7 +9,7 @@ import os
 import posixpath
 import re
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -120,6 +120,7 @@ def _entries(
     records: Sequence[Record], path: Path, folder: str, keys: Sequence[str], problems: list[Problem]
 ) -> dict[str, Texts]:
     entries: dict[str, Texts] = {}
+    several = defaultdict[str, list[str]](list)
     unnamed, columns, has_texts = 0, Counter[str](), False
     joins, repeats = path.suffix.lower() == ".json", path.suffix.lower() == ".txt"
     for record in records:
@@ -129,9 +130,14 @@ def _entries(
             continue
         key = posixpath.normpath(posixpath.join(folder, name.replace("\\", "/")))
         has_texts = has_texts or any(each in record for each in keys)
-        columns.update(str(each) for each in record if each not in FILE_KEYS)
+        for each in record:
+            columns[each] += 1
         texts = record_texts(record, keys, joins=joins)
-        entries[key] = (*entries.get(key, ()), *texts) if repeats else texts
+        if repeats:
+            several[key] += texts
+        else:
+            entries[key] = texts
+    entries |= {key: tuple(texts) for key, texts in several.items()}
     if unnamed:
         have = "entry has" if unnamed == 1 else "entries have"
         problems.append(Problem(str(path), f"{unnamed} {have} no `file_name`; ignored"))
@@ -140,7 +146,8 @@ def _entries(
         what = f"{lines} more cells than the header, which are not used: a caption with a separator needs quotes"
         problems.append(Problem(str(path), what))
     if entries and not has_texts:
-        found = ", ".join(printable(each, 40) for each, _ in columns.most_common(8)) or "none"
+        names = [each for each, _ in columns.most_common() if each not in FILE_KEYS]
+        found = ", ".join(printable(each, 40) for each in names[:8]) or "none"
         wanted = f"the column {keys[0]!r}" if len(keys) == 1 else f"one of the columns {', '.join(keys)}"
         problems.append(Problem(str(path), f"not used: it lacks {wanted}; it has {found}. See caption_column"))
         return {}

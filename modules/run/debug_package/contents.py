@@ -11,6 +11,7 @@ import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -225,14 +226,20 @@ def anonymous_text(text: str) -> str:
 def anonymous(value: object, name: str = "") -> object:
     """Data as of JSON, with all its texts made so; of prompts and captions only the length is left."""
     if isinstance(value, Mapping):
-        return {anonymous_text(str(key)): anonymous(item, str(key)) for key, item in value.items()}
+        return {_anonymous_word(str(key), Path.home()): anonymous(item, str(key)) for key, item in value.items()}
     if name in _PRIVATE_NAMES and value:
         return f"(left out, {len(str(value))} characters)"
     if isinstance(value, (list, tuple)):
         return [anonymous(item, name) for item in value]
     if is_secret_name(name) and value:
         return MASK
-    return anonymous_text(value) if isinstance(value, str) else value
+    return _anonymous_word(value, Path.home()) if isinstance(value, str) else value
+
+
+@lru_cache(maxsize=1 << 14)
+def _anonymous_word(text: str, home: Path) -> str:  # while the home is the same
+    """Events of 4,096 ranks have the same few thousand names in each line, and each takes 25 patterns."""
+    return anonymous_text(text)
 
 
 def private_texts(value: object, name: str = "") -> set[str]:

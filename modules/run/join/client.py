@@ -44,7 +44,7 @@ def join_run(join_line: JoinLine, echo: Echo, ask: Ask | None = None, ask_about_
     """Join the run, train to its end, and return its exit code. Raises TandemError if this machine cannot join.
 
     `ask` puts a question to the person at this machine: whether a path that machine 0 names may be used;
-    `ask_about_code`, whether a family that is a Python file may run.
+    `ask_about_code`, whether Python files that the config names may run.
     """
     check_local_settings(join_line.settings)
     notified = ""

@@ -46,7 +46,7 @@ class JoinLine:
     settings: tuple[str, ...] = ()
     config: TrainConfig | None = None
     allow_differences: bool = False
-    trust_code: bool = False  # allow a family that is a Python file
+    trust_code: bool = False  # allow the Python files that the config names
     allow: tuple[str, ...] = ()  # folders and files that machine 0's config may name
     retry_for_s: float = _RETRY_FOR_S
 

@@ -28,7 +28,7 @@ OwnOptimizer: TypeAlias = Callable[[Any, float], torch.optim.Optimizer]  # of pa
 
 def check_optimizer(config: TrainConfig, own: OwnOptimizer | None) -> None:
     """Raises ConfigError if the optimizer's package is not installed, since some are optional, or if its class does not
-    exist or does not take the arguments. `own` is what the family builds itself, if it does."""
+    exist, does not take the arguments, or cannot do a step. `own` is what the family builds itself, if it does."""
     path = config.optimizer.class_path()
     if own is None and not path:
         raise ConfigError(
@@ -44,7 +44,21 @@ def check_optimizer(config: TrainConfig, own: OwnOptimizer | None) -> None:
             f"Install it with `.venv/bin/python -m pip install {package}`, or choose another optimizer, such as adamw.",
         )
     if config.optimizer.name == "custom" and path:
-        build_optimizer([nn.Parameter(torch.zeros(2, 2))], config)
+        weight = nn.Parameter(torch.zeros(2, 2))
+        optimizer = build_optimizer([weight], config)
+        if package in ("torch", "pytorch_optimizer"):  # others may do their steps on a GPU alone
+            weight.grad = torch.ones(2, 2)
+            _require_step(optimizer)
+
+
+def _require_step(optimizer: torch.optim.Optimizer) -> None:
+    try:
+        optimizer.step()
+    except Exception as error:  # as below
+        raise ConfigError(
+            f"optimizer.target: {type(optimizer).__name__} cannot do a step here ({printable(error, 300)})",
+            "Choose one that takes dense gradients and step() without arguments",
+        ) from error
 
 
 def build_optimizer(
