@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import re
-import struct
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from modules.config.family_about import family_about
-from modules.facts import all_facts, family_names, hub_model_of, known_model, named_family, whole_model
-from modules.files import decode_json, expand_home, open_regular, printable, read_json, validate_record
+from modules.facts import all_facts, family_names, hub_model_of, is_lora, known_model, named_family, whole_model
+from modules.files import FileFault, expand_home, printable, read_header, read_json, validate_record
 
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*(@[\w./-]+)?")
 _WEIGHTS = (".safetensors", ".bin")
 _PICKLES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
-_MAX_HEADER_BYTES = 16 << 20  # of models some hundred KiB; parsing more would hold up the window
 _MOST_SHOWN = 600  # characters: a file may name thousands of components
 _PIPELINE_USE = re.compile(r"(Img2Img|Inpaint)?Pipeline$")
-_LORA = ("lora_", ".lora_", ".hada_", ".lokr_", ".oft_")
 
 
 @dataclass(frozen=True)
@@ -67,11 +63,6 @@ def other_family(info: BaseModelInfo, family: str) -> str:
     )
 
 
-def is_lora(names: Iterable[str]) -> bool:
-    """Whether tensors of these names are those of a LoRA or its kin."""
-    return any(part in name for name in names for part in _LORA)
-
-
 def _inspect_folder(folder: Path) -> BaseModelInfo:
     index = folder / "model_index.json"
     if not index.is_file():
@@ -117,8 +108,9 @@ def _inspect_file(file: Path) -> BaseModelInfo:
         return BaseModelInfo(
             error=f"{file.name} is not a model: choose a .safetensors file, a diffusers folder or a Hugging Face model."
         )
-    shapes = tensor_shapes(file)
-    if shapes is None:
+    try:
+        shapes = {name: entry.shape for name, entry in read_header(file).tensors.items()}
+    except FileFault:
         return BaseModelInfo(error=f"{file.name} is truncated or damaged: copy or download it again.")
     if is_lora(shapes):
         return BaseModelInfo(error=f"{file.name} is a LoRA, not a base model.")
@@ -133,23 +125,3 @@ def _inspect_file(file: Path) -> BaseModelInfo:
     if kind:
         return BaseModelInfo(f"{kind}, {count}.", family=trained_by)
     return BaseModelInfo(f"Unknown model type, {count}.")
-
-
-def tensor_shapes(file: Path) -> dict[str, list[int]] | None:
-    """The shapes in a safetensors header, by name; None if the file is damaged or truncated."""
-    with open_regular(file) as opened:
-        start = opened.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        if not 2 <= length <= _MAX_HEADER_BYTES:
-            return None
-        text = opened.read(length)
-    try:
-        header = validate_record(dict[str, Any], decode_json(text))
-        header.pop("__metadata__", None)
-        ends = [int(entry["data_offsets"][1]) for entry in header.values()]
-        shapes = {name: [int(side) for side in entry["shape"]] for name, entry in header.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-        return None
-    if file.stat().st_size < 8 + length + max(ends, default=0):
-        return None
-    return shapes

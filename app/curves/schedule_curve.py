@@ -76,6 +76,7 @@ def describe(config: TrainConfig, steps: int, highest: float, is_known: bool) ->
         "cosine": "falls along a cosine",
         "cosine_with_restarts": f"falls {cycles}along a cosine",
         "polynomial": "falls along a polynomial",
+        "rex": "falls slowly, and fast in the end,",
     }[config.scheduler]
     end = highest * learning_rate_factor(max(steps - 1, 0), steps, config)
     shape += "" if config.scheduler == "constant" else f" to {_short(end)} at the last step"

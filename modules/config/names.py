@@ -41,7 +41,8 @@ def class_of_torch(module: str, name: object) -> str | None:
 
 def nearest_path(model: type[Section], path: str, variant: str | None = None) -> str | None:
     """The path that an unknown one probably meant: the same name elsewhere, or in the same group the one whose title it
-    is (training_method for method), that other trainers call so (num_processes for world_size), or a similar one."""
+    is (training_method for method), that other trainers call so (num_processes for world_size), or a similar
+    one; else an argument of the class that the config names as optimizer or scheduler."""
     group, name = _split(path)
     inside = [
         option for option in options(model) if _fits(option, variant) and _split(option.path)[0] == generalise(group)
@@ -53,6 +54,8 @@ def nearest_path(model: type[Section], path: str, variant: str | None = None) ->
     own = {option.path: option.name for option in inside}
     called = [own[place] for place, names in ALIASES.items() if place in own and name in names]
     name = next(iter(titled + called), None) or nearest(name, known_names(model, path, variant)) or ""
+    if not name and (group == "scheduler." or (group == "optimizer." and variant == "custom")):
+        return f"{group}arguments.{path.removeprefix(group)}"
     return group + name if name else None
 
 

@@ -80,11 +80,17 @@ def _polynomial(done: float, config: TrainConfig) -> float:
     return float((1.0 - done) ** config.scheduler_power)
 
 
+def _rex(done: float, config: TrainConfig) -> float:
+    """The profile (1 - z) / (1 - b z) of arXiv:2107.04197, with OneTrainer's b."""
+    return (1.0 - done) / (1.0 - 0.9 * done)
+
+
 SCHEDULES: dict[str, Schedule] = {
     "constant": _constant,
     "linear": _linear,
     "cosine": _cosine,
     "cosine_with_restarts": _cosine_with_restarts,
     "polynomial": _polynomial,
+    "rex": _rex,
     "custom": _constant,  # the class has its own factor, modules/training/optim/own_schedule.py
 }

@@ -14,7 +14,8 @@ from safetensors import SafetensorError, safe_open
 from modules.config import ConfigError
 from modules.diffusion.hub.files import GGUF, GGUF_ADVICE, INDEX, PICKLES, weight_map
 from modules.diffusion.hub.model import HubModel
-from modules.files import FileFault, file_size, is_plain_name, open_regular, printable, read_json
+from modules.facts import is_lora
+from modules.files import FileFault, file_size, is_plain_name, printable, read_header, read_json
 
 # owner/model@revision; the hub's cache has a file of the revision's name, so none of its parts is ".." (as in git)
 REPO_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>(?!.*\.\.)[\w.-]+(/[\w.-]+)*))?")
@@ -41,7 +42,6 @@ _WORDS: Final = frozenset({"vocabulary_map", "label2id", "added_tokens_decoder"}
 LORA_ADVICE = "To continue training it, give it as lora_from; to generate images with it, as scripts/sample.py --lora."
 DAMAGED = "Copy or download the model folder again."
 ACCEPTED = "Give a diffusers folder, a .safetensors file, or the name of a model on the hub (owner/model)."
-_MOST_HEADER: Final = 32 << 20  # bytes, which the library is busy with for seconds; published models have at most 2 MB
 
 
 def find_base_model(name: str | None, pipelines: Collection[str], components: Collection[str]) -> Path | HubModel:
@@ -215,19 +215,13 @@ def _reason(error: OSError | FileFault) -> str:
     return str(error) if isinstance(error, FileFault) else f"cannot be read ({error.strerror})"
 
 
-def is_lora(names: Collection[str]) -> bool:
-    """Whether a file with tensors of these names is a LoRA, a LoHa or a LoKr."""
-    return any("lora" in name or ".hada_" in name or ".lokr_" in name for name in names)
-
-
 def _adapter_in(folder: Path) -> Path | None:
     """A LoRA file in the folder, as Tandem, diffusers and peft save one."""
     for file in sorted(folder.glob("*.safetensors")):
         try:
-            with open_safetensors(file) as weights:
-                if is_lora(set(weights.keys())):
-                    return file
-        except (OSError, FileFault, SafetensorError):  # the folder is reported as not a model either way
+            if is_lora(read_header(file).tensors):
+                return file
+        except (OSError, FileFault):  # the folder is reported as not a model either way
             continue
     return None
 
@@ -259,45 +253,32 @@ def read_shapes(files: list[Path]) -> dict[str, list[int]]:
     shapes = {}
     for file in files:
         try:
-            with open_safetensors(file) as weights:
-                for name in weights.keys():  # noqa: SIM118 - not a dict
-                    shapes[name] = weights.get_slice(name).get_shape()
+            shapes.update({name: entry.shape for name, entry in read_header(file).tensors.items()})
         except FileFault as error:
-            raise ConfigError(f"base_model: {str(file)!r} {error}.", ACCEPTED) from error
+            raise ConfigError(f"base_model: {str(file)!r} {error}.", "Download or copy it again.") from error
         except OSError as error:
             raise ConfigError(
                 f"base_model: {str(file)!r} cannot be read ({error.strerror or error}).", ACCEPTED
-            ) from error
-        except SafetensorError as error:
-            raise ConfigError(
-                f"base_model: {str(file)!r} is damaged or truncated.",
-                "Download or copy it again.",
             ) from error
     return shapes
 
 
 def stored_formats(files: Sequence[Path]) -> dict[str, str]:
     """The number format of each floating point tensor with a dimension, as safetensors calls it: F32, BF16, ..."""
-    found = {}
-    for file in files:
-        with open_safetensors(file) as weights:
-            for name in weights.keys():  # noqa: SIM118 - not a dict
-                entry = weights.get_slice(name)
-                if entry.get_shape() and entry.get_dtype().startswith(("F", "BF")):
-                    found[name] = entry.get_dtype()
-    return found
+    entries = [each for file in files for each in read_header(file).tensors.items()]
+    return {name: entry.dtype for name, entry in entries if entry.shape and entry.dtype.startswith(("F", "BF"))}
 
 
 def open_safetensors(file: Path) -> Any:
-    """An open .safetensors file, for use in `with`; the library ships no types.
+    """An open .safetensors file, for use in `with`, to read its tensors; the library ships no types.
 
-    Raises OSError or SafetensorError, or FileFault if it is no such file.
+    Raises OSError, or FileFault if it is no such file.
     """
-    with open_regular(file) as opened:  # before the library maps all of it into memory
-        start = opened.read(9)
-        if start[8:] != b"{" or header_is_huge(start):
-            raise FileFault("is damaged or truncated: it does not begin as a .safetensors file")
-    return safe_open(file, framework="pt")
+    read_header(file)  # before the library maps all of it into memory
+    try:
+        return safe_open(file, framework="pt")
+    except SafetensorError as error:
+        raise FileFault(f"is damaged ({printable(error, 200)})") from error
 
 
 def _incomplete(folder: Path, component: str, option: str = "base_model") -> ConfigError:
@@ -313,8 +294,3 @@ def _pickled(file: Path) -> ConfigError:
         "Use the .safetensors file of the model; most are offered as both. To convert one that you trust, load it on "
         "a machine without your data: torch.load(FILE, weights_only=True), then safetensors.torch.save_file.",
     )
-
-
-def header_is_huge(start: bytes) -> bool:
-    """Whether a safetensors file, of which these are the first 8 bytes or more, has a header that nobody needs."""
-    return int.from_bytes(start[:8], "little") > _MOST_HEADER

@@ -27,7 +27,7 @@ from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.samplers import build_scheduler
 from modules.diffusion.stored_dtype import dtype_of
 from modules.diffusion.text_encoders import TextEncoder, pool_at_end_token
-from modules.facts import FamilyFacts
+from modules.facts import FamilyFacts, is_lora
 
 CLASSES: Mapping[str, Any] = {
     "unet": UNet2DConditionModel,
@@ -202,9 +202,9 @@ def _layout_on_hub(file: Path, shapes: Mapping[str, list[int]], facts: FamilyFac
 def _check_file(file: Path, shapes: Mapping[str, list[int]], facts: FamilyFacts) -> bool:
     """Whether it is an inpainting model. Raises ConfigError if it is not a whole model, or of another family."""
     if not any(name.startswith(ORIGINAL_UNET) for name in shapes):
-        is_lora = base_model_files.is_lora(shapes)
-        what = "a LoRA" if is_lora else "not a Stable Diffusion model"
-        advice = f" {base_model_files.LORA_ADVICE}" if is_lora else ""
+        adapter = is_lora(shapes)
+        what = "a LoRA" if adapter else "not a Stable Diffusion model"
+        advice = f" {base_model_files.LORA_ADVICE}" if adapter else ""
         raise ConfigError(f"base_model: {str(file)!r} is {what}.", f"Give a whole model to start from.{advice}")
     if not EDM_KEYS.isdisjoint(shapes):
         raise ConfigError(

@@ -11,10 +11,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from modules.config import ConfigError
-from modules.diffusion.base_model_files import header_is_huge
 from modules.diffusion.finite import ADVICE, is_finite
 from modules.diffusion.hub.files import GGUF, PICKLES
-from modules.files import open_regular
+from modules.files import open_regular, read_header
 
 DTYPE_NAMES: Final[Mapping[torch.dtype, str]] = {
     torch.float64: "F64",
@@ -47,15 +46,16 @@ class SafetensorsFile:
         self.path = path
         try:
             _check_file(path)
+            self._header = read_header(path)
             self._file = safe_open(path, framework="pt", device="cpu")
         except OSError as error:
             raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror or error}.") from error
         except (SafetensorError, ValueError) as error:
             raise ConfigError(f"{str(path)!r} is damaged or truncated.", "Copy or download it again.") from error
-        self.names: list[str] = list(self._file.keys())
+        self.names = sorted(self._header.tensors)
         if len(self.names) > _MOST_TENSORS:
             raise ConfigError(f"{str(path)!r} has {len(self.names):,} tensors; the most is {_MOST_TENSORS:,}.")
-        self.metadata: dict[str, str] = self._file.metadata() or {}
+        self.metadata = self._header.metadata
 
     def __enter__(self) -> Self:
         return self
@@ -78,7 +78,7 @@ class SafetensorsFile:
 
     def map(self, name: str) -> Tensor:
         """One tensor on the CPU, as it is stored, mapped into memory: nothing is read of it yet."""
-        stored = self._file.get_slice(name).get_dtype()
+        stored = self._header.tensors[name].dtype
         if stored not in DTYPE_NAMES.values():  # torch cannot calculate with it, if it knows it
             raise ConfigError(
                 f"{str(self.path)!r}: {name!r} has the number format {stored}, which Tandem does not read.",
@@ -91,11 +91,11 @@ class SafetensorsFile:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of one tensor, without reading it."""
-        return tuple(self._file.get_slice(name).get_shape())
+        return tuple(self._header.tensors[name].shape)
 
     def stored_dtype(self, name: str) -> torch.dtype:
         """The dtype of one tensor, without reading it."""
-        stored = self._file.get_slice(name).get_dtype()
+        stored = self._header.tensors[name].dtype
         return next((dtype for dtype, known in DTYPE_NAMES.items() if known == stored), torch.float32)
 
 
@@ -122,5 +122,3 @@ def _check_file(path: Path) -> None:
         )
     if len(start) < 9 or start[8:9] != b"{":
         raise ConfigError(f"{str(path)!r} is not a safetensors file.", "Give a file that ends in .safetensors.")
-    if header_is_huge(start):
-        raise ConfigError(f"{str(path)!r} is damaged or truncated.", "Copy or download it again.")

@@ -14,6 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, Literal
 
+_LORA: Final = re.compile(r"(^|[._])(lora|hada|lokr|oft)[._]")
 PROGRAM: Final = "program"  # the family of runs that a user's own program has started (modules/library)
 
 Config = Mapping[str, Any]
@@ -184,6 +185,11 @@ def named_family(names: Iterable[str]) -> str:
         if found:
             return " or ".join(found)
     return ""
+
+
+def is_lora(names: Iterable[str]) -> bool:
+    """Whether a file with tensors of these names is a LoRA or its kin."""
+    return any(map(_LORA.search, names))
 
 
 def hub_model_of(shapes: Shapes, file_name: str) -> str:

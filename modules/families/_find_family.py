@@ -9,7 +9,7 @@ from modules.config import ConfigError, TrainConfig
 from modules.config.family_about import family_about
 from modules.diffusion import base_model_files
 from modules.diffusion.components import ORIGINAL_TEXT_ENCODER_2, ORIGINAL_UNET
-from modules.facts import all_facts, known_model, named_family
+from modules.facts import all_facts, is_lora, known_model, named_family
 from modules.files import FileFault
 
 
@@ -30,7 +30,7 @@ def find_family(model: str) -> str:
     if path.suffix.lower() != ".safetensors":
         raise ConfigError(f"{model!r} is not a .safetensors file.", base_model_files.ACCEPTED)
     names = base_model_files.read_shapes([path])
-    if (flow := named_family(names)) in all_facts() and not base_model_files.is_lora(names):
+    if (flow := named_family(names)) in all_facts() and not is_lora(names):
         return flow
     if not any(name.startswith(ORIGINAL_UNET) for name in names):
         return ""

@@ -35,6 +35,7 @@ from modules.files.reading import (
     read_text,
 )
 from modules.files.records import Record, validate_record
+from modules.files.safetensors_header import SafetensorsHeader, read_header
 from modules.files.writing import open_for_writing, remove_tree, write_fault
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "REPLACED_MODEL",
     "FileFault",
     "Record",
+    "SafetensorsHeader",
     "check_replaceable",
     "control_character",
     "decode_json",
@@ -62,6 +64,7 @@ __all__ = [
     "printable",
     "put_back_replaced",
     "read_bytes",
+    "read_header",
     "read_json",
     "read_lines",
     "read_tail",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeGuard
 
 from modules.config.explain import format_value
@@ -174,6 +174,12 @@ def resolution_side(value: object) -> object:
         return numbers[0]
     square = max(8, round(math.sqrt(max(numbers[0] * numbers[1], 1)) / 8) * 8)
     return ChangedValue(square, "Tandem's resolution is one number: the side of a square with as many pixels")
+
+
+def several_sides(values: Iterable[object]) -> str:
+    """Resolutions of a concept from the sides of squares, or widths and heights: "512 768"."""
+    sides = [resolution_side(each) for each in values]
+    return " ".join(dict.fromkeys(str(each.value if isinstance(each, ChangedValue) else each) for each in sides))
 
 
 PRECISIONS: Mapping[str, object] = {

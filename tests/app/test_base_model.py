@@ -144,7 +144,7 @@ def test_what_a_foreign_folder_says_stays_short(tmp_path: Path) -> None:
     error = inspect_base_model(str(tmp_path)).error
     assert error.startswith("Some\\x1bPipeline, but components are missing or incomplete: part-0\\n, ")
     assert len(error) < 1000
-    header = b"{" + b" " * (17 << 20) + b"}"
+    header = b"{" + b" " * (33 << 20) + b"}"
     (tmp_path / "huge.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
     assert "damaged" in inspect_base_model(str(tmp_path / "huge.safetensors")).error
 

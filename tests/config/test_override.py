@@ -126,6 +126,7 @@ def test_the_data_is_completed_and_not_modified() -> None:
         ("scheduler=StepLR", "did you mean torch.optim.lr_scheduler.StepLR?"),
         ("optimizer.arguments.x=1", "is not a setting of adamw; only of custom"),
         ("scheduler_arguments.=1", "no list of NAME = VALUE"),
+        ("scheduler.gamma=1", "did you mean scheduler.arguments.gamma?"),
         ("ema=maybe", 'ema is "maybe"; it must be true or false'),
         ("resolution=512.7", "resolution is 512.7; it must be a whole number"),
         ("concepts.x.path=1", "not a known setting"),
@@ -162,6 +163,10 @@ def test_non_decimal_digits_are_no_list_index() -> None:
         (["scheduler_arguments=step_size = 5"], ("custom", "torch.optim.lr_scheduler.StepLR", "step_size = 5")),
         (
             ["scheduler_arguments.gamma=0.5"],
+            ("custom", "torch.optim.lr_scheduler.StepLR", "step_size = 7, gamma = 0.5"),
+        ),
+        (
+            ["scheduler.arguments.gamma=0.5"],
             ("custom", "torch.optim.lr_scheduler.StepLR", "step_size = 7, gamma = 0.5"),
         ),
         (["scheduler.target=a.Steps"], ("custom", "a.Steps", "")),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from modules.files import (
     FileFault,
@@ -16,6 +22,7 @@ from modules.files import (
     is_plain_name,
     printable,
     read_bytes,
+    read_header,
     read_json,
     read_lines,
     read_tail,
@@ -115,3 +122,59 @@ def test_escape_codes_are_shown() -> None:
     assert printable("a\n\tb\x07", lines=True) == "a\n\tb\\x07"
     assert printable("x" * 50, 10) == "x" * 9 + "…"
     assert printable("\u202egnp.exe \ud800 café 猫") == "\\u202egnp.exe \\ud800 café 猫"
+
+
+HEADERS: Final[dict[str, Callable[[Any], object]]] = {
+    "whole": lambda header: None,
+    "no tensor": lambda header: header.pop("b"),
+    "unknown format": lambda header: header["a"].update(dtype="F128"),
+    "another size": lambda header: header["a"].update(shape=[7]),
+    "negative": lambda header: header["a"].update(shape=[-2, -3]),
+    "fraction": lambda header: header["a"].update(shape=[2.0, 3]),
+    "one offset": lambda header: header["a"].update(data_offsets=[0]),
+    "gap": lambda header: header["b"].update(data_offsets=[13, 15]),
+    "overlap": lambda header: header["b"].update(data_offsets=[11, 13]),
+    "number beside": lambda header: header["__metadata__"].update(x=1),
+    "nothing beside": lambda header: header.pop("__metadata__"),
+    "null beside": lambda header: header.update(__metadata__=None),
+    "more of a tensor": lambda header: header["a"].update(more=1),
+    "less of a tensor": lambda header: header["a"].pop("dtype"),
+    "empty tensor": lambda header: header.update(c={"dtype": "F4", "shape": [0, 9], "data_offsets": [14, 14]}),
+    "half a character": lambda header: header["__metadata__"].update(x="\ud800"),
+}
+
+
+@pytest.mark.parametrize("change", HEADERS)
+def test_headers_are_refused_where_the_library_refuses_them(change: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.safetensors"
+    save_file({"a": torch.zeros(2, 3, dtype=torch.half), "b": torch.zeros(2, dtype=torch.bool)}, file, {"x": "y"})
+    data = file.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    HEADERS[change](header)
+    text = json.dumps(header).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+    try:
+        opened = safe_open(file, "pt")
+    except SafetensorError:
+        with pytest.raises(FileFault, match="is damaged or truncated"):
+            read_header(file)
+        return
+    found = read_header(file)
+    assert found.metadata == (opened.metadata() or {})
+    assert {name: (entry.dtype, entry.shape) for name, entry in found.tensors.items()} == {
+        name: (opened.get_slice(name).get_dtype(), opened.get_slice(name).get_shape())
+        for name in opened.keys()  # noqa: SIM118 - not a dict
+    }
+
+
+def test_every_cut_of_a_safetensors_file_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "x.safetensors"
+    save_file({"a": torch.zeros(2)}, file)
+    data = file.read_bytes()
+    assert read_header(file).tensors["a"].shape == [2]
+    for end in range(len(data) + 2):
+        file.write_bytes((data + b"z")[:end])
+        if end != len(data):
+            with pytest.raises(FileFault, match="is damaged or truncated"):
+                read_header(file)

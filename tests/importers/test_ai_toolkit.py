@@ -250,14 +250,6 @@ def test_both_limits_of_denoising_steps(tmp_path: Path) -> None:
     assert options == {"min_timestep": 0.2, "max_timestep": 0.8}
 
 
-def test_of_several_resolutions_the_largest_is_taken(tmp_path: Path) -> None:
-    """preprocess_dataset_raw_config: each is a dataset of its own."""
-    (tmp_path / "a").mkdir()
-    found = imported(tmp_path, datasets=[{"folder_path": "a", "resolution": [512, 1024, 768]}])
-    assert found.config.resolution == 1024
-    assert "the largest" in reasons(found)["datasets.0.resolution"]
-
-
 def test_a_usual_file(ai_toolkit: Path) -> None:
     found = import_file(ai_toolkit)
     config = found.config

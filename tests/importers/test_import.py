@@ -184,7 +184,7 @@ def test_a_dataset_file_alone(kohya: Path) -> None:
     assert (first.repeats, first.prompt_prefix, first.horizontal_flip, first.keep_tags) == (5, "sks ", True, 2)
     assert (second.caption_source, second.prompt_prefix, second.keep_tags) == ("none", "a dog", 0)
     assert (third.path, third.repeats, third.tag_shuffle) == (first.path, 1, True)
-    assert "the first one is used" in entry(found, "datasets.1.resolution").why
+    assert (third.resolutions, entry(found, "datasets.1.resolution").why) == ("512", "")
 
 
 def test_dataset_config_takes_precedence(kohya: Path) -> None:

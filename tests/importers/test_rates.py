@@ -52,6 +52,16 @@ def after_warmup(optimizer: torch.optim.Optimizer, of_run: Build) -> of_torch.Se
     return of_torch.SequentialLR(optimizer, schedulers=[warmup, schedule], milestones=[WARMUP])
 
 
+def rex(optimizer: torch.optim.Optimizer) -> of_torch.LambdaLR:
+    """OneTrainer's lr_lambda_rex, after its warm-up."""
+
+    def factor(step: int) -> float:
+        progress = (step - WARMUP) / (STEPS - WARMUP)
+        return (1 - progress) / ((1 - 0.9) + (0.9 * (1 - progress)))
+
+    return of_torch.LambdaLR(optimizer, lambda step: step / WARMUP if step < WARMUP else factor(step))
+
+
 def wave(fall: int, low: float) -> Build:
     """SimpleTuner's Cosine.get_lr, which rounds down to 1e-9; its T_cur is the negated number of the step."""
     shape = lambda step: low + (RATE - low) * (1 + math.cos(math.pi * -step / fall)) / 2  # noqa: E731
@@ -154,6 +164,7 @@ CASES: dict[str, tuple[dict[str, object], Build]] = {
             ("CONSTANT", partial(of_diffusers.get_constant_schedule_with_warmup, **_WARM)),
             ("LINEAR", partial(of_diffusers.get_linear_schedule_with_warmup, **_WHOLE)),
             ("COSINE", partial(of_diffusers.get_cosine_schedule_with_warmup, **_WHOLE)),
+            ("REX", rex),
             ("COSINE_WITH_HARD_RESTARTS",
              partial(of_diffusers.get_cosine_with_hard_restarts_schedule_with_warmup, **_WHOLE, num_cycles=3)),
         )

@@ -47,7 +47,7 @@ def _split(assignment: str) -> tuple[str, str]:
     if not equals or not path:
         raise ConfigError(f"{assignment!r} is not an assignment; write name=value, such as learning_rate=1e-4.")
     group, _, name = path.partition(".")
-    is_in_group = group == "scheduler" and f"scheduler_{name}" in SCHEDULER
+    is_in_group = group == "scheduler" and f"scheduler_{name.partition('.')[0]}" in SCHEDULER
     return f"scheduler_{name}" if is_in_group else path, text.strip()
 
 

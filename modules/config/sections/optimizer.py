@@ -45,13 +45,13 @@ class OptimizerSettings(Section):
         le=10,
         resume="warn",
     )
-    scheduler: Literal["constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "custom"] = setting(
+    scheduler: Literal["constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "rex", "custom"] = setting(
         "constant",
         title="Learning-rate schedule",
         help="How the learning rate changes over the run. constant: stays the same. linear: falls evenly. "
         "cosine: falls slowly at the start and at the end. cosine_with_restarts: falls and jumps back several times. "
-        "polynomial: falls along a curve of the power you choose. custom: a scheduler class, or what your own file or "
-        "program builds.",
+        "polynomial: falls along a curve of the power you choose. rex: stays high for long and falls fast at the end "
+        "(arXiv:2107.04197). custom: a scheduler class, or what your own file or program builds.",
         resume="warn",
     )
     scheduler_target: str = setting(
@@ -107,7 +107,7 @@ class OptimizerSettings(Section):
         title="Minimum learning-rate factor",
         help="Fraction of the learning rate that is left at the end: 0 falls to nothing, 0.1 to a tenth.",
         advanced=True,
-        depends_on="scheduler=linear|cosine|cosine_with_restarts|polynomial",
+        depends_on="scheduler=linear|cosine|cosine_with_restarts|polynomial|rex",
         ge=0,
         le=1,
         resume="warn",
@@ -188,10 +188,11 @@ def with_scheduler_settings(data: Mapping[str, Any]) -> dict[str, Any]:
     given = data.get("scheduler")
     if given is None and (data.get("scheduler_target") or data.get("scheduler_arguments")):
         return {**data, "scheduler": "custom"}
-    if isinstance(given, Mapping) and given.keys() <= _SCHEDULER_KEYS:
+    if isinstance(given, Mapping) and (given.keys() & _SCHEDULER_KEYS or not given):
         named = given.get("name", "custom" if given.get("target") else "constant")
-        inner = {f"scheduler_{name}": given[name] for name in _SCHEDULER_KEYS - {"name"} if name in given}
-        return {**data, "scheduler": named, **inner}
+        inner = {f"scheduler{'_' if name in _SCHEDULER_KEYS else '.'}{name}": given[name] for name in given}
+        inner.pop("scheduler_name", None)
+        return {**data, "scheduler": named, **inner}  # a name with a dot is reported as unknown
     if isinstance(given, str) and "." in given:
         return {**data, "scheduler": "custom", "scheduler_target": given}
     return dict(data)

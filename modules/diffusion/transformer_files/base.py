@@ -10,7 +10,7 @@ from modules.config import ConfigError
 from modules.diffusion import base_model_files
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.transformer_files.names import PREFIX
-from modules.facts import hub_model_of, named_family
+from modules.facts import hub_model_of, is_lora, named_family
 
 LAYOUT = "family_options.layout"
 
@@ -82,7 +82,7 @@ def base_of_file(file: Path, layout: str, pipelines: Collection[str], components
 
 def _require_transformer(file: Path, names: Collection[str]) -> None:
     """Raises ConfigError if the file is not the transformer of a flow-matching model."""
-    if base_model_files.is_lora(names):
+    if is_lora(names):
         raise ConfigError(
             f"base_model: {str(file)!r} is a LoRA.", f"Give a model to start from. {base_model_files.LORA_ADVICE}"
         )

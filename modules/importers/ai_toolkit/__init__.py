@@ -103,10 +103,13 @@ def _datasets(
         if count == 0:
             first = shared
             translation.apply(FIRST_TABLE, shared, prefix)
-        for name, value in shared.items():
-            if value != first.get(name):
-                translation.skip(prefix + name, value, "all concepts share it: the first one is used")
         own = {name: value for name, value in dataset.items() if name not in shared}
+        size = dataset.get("resolution", 512)
+        if size != first.get("resolution", 512) or len(items(size)) > 1:
+            own["resolution"] = size
+        for name, value in shared.items():
+            if name != "resolution" and value != first.get(name):
+                translation.skip(prefix + name, value, "all concepts share it: the first one is used")
         translation.apply(DATASET_TABLE, own, prefix, f"concepts.{count}.")
         translation.put(f"concepts.{count}.include_subfolders", False)
         translation.put(f"concepts.{count}.caption_lines", "whole")  # toolkit/dataloader_mixins.py, load_caption

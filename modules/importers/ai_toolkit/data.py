@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from modules.importers import common
-from modules.importers.readers import boolean, data_path, integer, items, number, text
+from modules.importers.readers import boolean, data_path, integer, items, number, several_sides, text
 from modules.importers.rules import (
     ANY,
     EMPTY_VALUES,
     Assignment,
-    ChangedValue,
     CombinedRule,
     Rule,
     Table,
@@ -25,9 +24,18 @@ def _side(value: object) -> object:
     sizes = [integer(item) for item in items(value)]
     if not sizes:
         raise UnsupportedValueError("no size is given")
-    if len(sizes) > 1:
-        return ChangedValue(max(sizes), f"Tandem trains at one resolution, the largest of {sizes}, not at each of them")
-    return sizes[0]
+    return max(sizes)
+
+
+def _buckets(values: Values) -> list[Assignment]:
+    """An image has the shape of multiples of bucket_tolerance that is nearest to it (toolkit/buckets.py)."""
+    if not boolean(values["buckets"]):
+        return [Assignment("aspect_ratio_bucketing", False, keys=("buckets",))]
+    return [
+        Assignment("aspect_ratio_bucketing", True, keys=("buckets",)),
+        Assignment("bucket_step", integer(values["bucket_tolerance"]), common.SHAPES, ("bucket_tolerance",)),
+        Assignment("no_upscale", True, keys=("bucket_tolerance",), quiet=True),
+    ]
 
 
 def _caption_extension(value: object) -> object:
@@ -53,6 +61,8 @@ DATASET_TABLE = Table(
         CombinedRule({"network_weight": 1.0, "loss_multiplier": 1.0}, "loss_weight", _weight, _NETWORK_WEIGHT),
         Rule("shuffle_tokens", "tag_shuffle", False, boolean),
         Rule("token_dropout_rate", "tag_dropout", 0.0, number),
+        Rule("caption_dropout_rate", "caption_dropout", 0.0, number, optional=True),
+        Rule("resolution", "resolutions", 512, lambda value: several_sides(items(value)), optional=True),
         Rule("keep_tokens", "keep_tags", 0, integer),
         Rule("flip_x", "horizontal_flip", False, boolean),
         Rule("random_crop", "crop_jitter", False, boolean),
@@ -66,7 +76,6 @@ DATASET_TABLE = Table(
         Unsupported("mask_path alpha_mask", common.MASKS),
         Unsupported("mask_min_value", "set unmasked_weight"),
         Unsupported("scale", _DATA, default=1.0),
-        Unsupported("bucket_tolerance", common.BUCKETS, default=64),
         Unsupported("standardize_images", _DATA),
         Unsupported("num_frames", common.IMAGES_ONLY, default=1),
         Unsupported("fps", common.IMAGES_ONLY, default=16),
@@ -78,12 +87,17 @@ DATASET_TABLE = Table(
     ),
 )
 
-# Settings that all concepts share in Tandem: those of the first dataset are used.
+# Settings that all concepts share in Tandem: those of the first dataset are used. Its resolution is that of all; a
+# dataset with several, or another one, has them as its own (preprocess_dataset_raw_config copies it for each).
 FIRST_TABLE = Table(
     rules=(
         Rule("resolution", "resolution", 512, _side),
-        Rule("caption_dropout_rate", "caption_dropout", 0.0, number, "all concepts share one probability"),
-        Rule("buckets", "aspect_ratio_bucketing", True, boolean),
+        CombinedRule(
+            {"buckets": True, "bucket_tolerance": 64},
+            "aspect_ratio_bucketing, bucket_step, no_upscale",
+            _buckets,
+            "ai-toolkit enlarges no image",
+        ),
         common.LATENTS,
     )
 )

@@ -5,16 +5,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modules.importers import common
-from modules.importers.readers import boolean, data_path, integer, is_path, items, number
-from modules.importers.rules import Rule, Table, Unsupported, UnsupportedValueError
+from modules.importers.readers import (
+    boolean,
+    data_path,
+    is_path,
+    items,
+    number,
+    several_sides,
+)
+from modules.importers.rules import (
+    Assignment,
+    ChangedValue,
+    CombinedRule,
+    Rule,
+    Table,
+    Unsupported,
+    UnsupportedValueError,
+    Values,
+)
 from modules.importers.translation import Translation
 
 
 def _side(value: object) -> object:
-    sizes = items(value)
-    if len(sizes) != 1 or isinstance(sizes[0], list):
-        raise UnsupportedValueError("Tandem trains at one resolution at a time; set resolution")
-    return integer(sizes[0])
+    """The largest of several; the concepts have all of them."""
+    sides = [int(side) for side in several_sides(items(value)).split()]
+    if not sides:
+        raise UnsupportedValueError("no size is given")
+    is_plain = all(isinstance(each, int) for each in items(value))
+    return max(sides) if is_plain else ChangedValue(max(sides), "the side of a square with as many pixels")
+
+
+def _aspect(values: Values) -> list[Assignment]:
+    """The nearest bucket of min_ar to max_ar crops what is longer (utils/dataset.py, num_ar_buckets of them)."""
+    if not boolean(values["enable_ar_bucket"]) or None in (values["min_ar"], values["max_ar"]):
+        return []
+    low, high = number(values["min_ar"]), number(values["max_ar"])
+    longest = max(high, 1 / low if low > 0 else 1.0)
+    why = common.BUCKETS if abs(low * high - 1) < 0.01 else f"wide and tall images alike; {common.BUCKETS}"
+    return [Assignment("largest_aspect", longest, why, ("min_ar", "max_ar"))]
 
 
 DIRECTORY_TABLE = Table(
@@ -24,6 +52,7 @@ DIRECTORY_TABLE = Table(
         Rule("shuffle_tags", "tag_shuffle", False, boolean),
         Rule("cache_shuffle_delimiter", "tag_delimiter", ", ", lambda value: str(value).strip() or ",", optional=True),
         Rule("caption_prefix", "prompt_prefix", "", str, optional=True),
+        Rule("resolutions", "resolutions", [512], lambda value: several_sides(items(value)), optional=True),
     ),
     unsupported=(
         Unsupported("mask_path", common.MASKS),
@@ -37,6 +66,9 @@ DATA_TABLE = Table(
     rules=(
         Rule("resolutions", "resolution", [512], _side),
         Rule("enable_ar_bucket", "aspect_ratio_bucketing", False, boolean),
+        CombinedRule(
+            {"min_ar": None, "max_ar": None}, "largest_aspect", _aspect, common.BUCKETS, {"enable_ar_bucket": False}
+        ),
     )
 )
 DATA_NAMES = frozenset(DATA_TABLE.keys())
@@ -47,7 +79,8 @@ def add_directories(content: Mapping[str, object], translation: Translation) -> 
     directories = [item for item in items(content.get("directory")) if isinstance(item, Mapping)]
     general = {name: value for name, value in content.items() if name != "directory"}
     translation.apply(DATA_TABLE, {n: v for n, v in general.items() if n in DATA_NAMES}, "dataset.")
-    shared = {name: value for name, value in general.items() if name not in DATA_NAMES}
+    several = {"resolutions"} if len(items(general.get("resolutions"))) > 1 else set()
+    shared = {name: value for name, value in general.items() if name not in DATA_NAMES or name in several}
     count = 0
     for index, directory in enumerate(directories):
         prefix = f"dataset.directory.{index}."

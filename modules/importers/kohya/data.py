@@ -9,7 +9,17 @@ from pathlib import Path
 
 from modules.importers import common
 from modules.importers.kohya.captions import extension, keep_tags, lines, separator
-from modules.importers.readers import boolean, data_path, integer, is_path, items, number, resolution_side, text
+from modules.importers.readers import (
+    boolean,
+    data_path,
+    integer,
+    is_path,
+    items,
+    number,
+    resolution_side,
+    several_sides,
+    text,
+)
 from modules.importers.rules import Assignment, CombinedRule, Rule, Table, Unsupported, Values, is_default
 from modules.importers.translation import Translation
 
@@ -22,22 +32,39 @@ ARGUMENT_NAMES = {
 }
 _FOLDER = re.compile(r"(\d+)_(.*)", re.DOTALL)
 
+
+def _buckets(values: Values) -> list[Assignment]:
+    """Without enable_bucket they have no effect (train_util.py, DreamBoothDataset)."""
+    if not boolean(values["enable_bucket"]):
+        return []
+    is_kept = boolean(values["bucket_no_upscale"])
+    return [
+        Assignment("bucket_step", integer(values["bucket_reso_steps"]), common.SHAPES, ("bucket_reso_steps",)),
+        Assignment("no_upscale", is_kept, common.SHAPES * is_kept, ("bucket_no_upscale",)),
+    ]
+
+
 DATASET_TABLE = Table(
     rules=(
         Rule("resolution", "resolution", 512, resolution_side),
         Rule("batch_size", "batch_size", 1, integer),
         Rule("enable_bucket", "aspect_ratio_bucketing", False, boolean),
-        Rule("bucket_no_upscale", "no_upscale", False, boolean, optional=True),
-        Rule("caption_dropout_rate", "caption_dropout", 0.0, number, "all concepts share one probability"),
+        CombinedRule(
+            {"bucket_no_upscale": False, "bucket_reso_steps": 64},
+            "no_upscale, bucket_step",
+            _buckets,
+            common.SHAPES,
+            {"enable_bucket": False},
+        ),
+        Rule("caption_dropout_rate", "caption_dropout", 0.0, number),
+        Rule("validation_split", "validation_split", 0.0, number, "other images are held out", optional=True),
     ),
     unsupported=(
         Unsupported("min_bucket_reso", common.BUCKETS, default=256),
         Unsupported("max_bucket_reso", common.BUCKETS, default=1024),
-        Unsupported("bucket_reso_steps", common.BUCKETS, default=64),
         Unsupported("skip_image_resolution", "remove images that are too small beforehand"),
         Unsupported("network_multiplier", "set loss_weight of the concept", default=1.0),
         Unsupported("validation_seed", "the run has one seed"),
-        Unsupported("validation_split", "set validation_split", default=0),
         Unsupported("cache_info", "Tandem keeps an index of the images"),
     ),
 )
@@ -99,6 +126,8 @@ def subset_table(has_captions: bool) -> Table:
             ),
             Rule("keep_tokens_separator", "keep_separator", "", text, optional=True),
             Rule("caption_tag_dropout_rate", "tag_dropout", 0.0, number),
+            Rule("caption_dropout_rate", "caption_dropout", 0.0, number, optional=True),
+            Rule("resolution", "resolutions", 512, lambda value: several_sides([value]), optional=True),
             Rule("flip_aug", "horizontal_flip", False, boolean),
             Rule("random_crop", "crop_jitter", False, boolean),
         ),
@@ -117,8 +146,9 @@ def subset_table(has_captions: bool) -> Table:
     )  # fmt: skip
 
 
+OWN_NAMES = {"resolution": 512, "caption_dropout_rate": 0.0}  # of a concept where they are not those of the first one
 SUBSET_TABLE = subset_table(has_captions=True)
-SUBSET_NAMES = {*SUBSET_TABLE.keys(), *SUBSET_TABLE.unsupported_defaults()}
+SUBSET_NAMES = {*SUBSET_TABLE.keys(), *SUBSET_TABLE.unsupported_defaults()} - OWN_NAMES.keys()
 DATASET_NAMES = {*DATASET_TABLE.keys(), *DATASET_TABLE.unsupported_defaults()}
 PRIOR_ONLY = {"prior_loss_weight"}
 DATA_NAMES = SUBSET_NAMES | DATASET_NAMES | set(ARGUMENT_NAMES)
@@ -234,16 +264,21 @@ class KohyaData:
             return
         for name, value in values.items():
             mine = any(name in level.values for level in own)
-            if mine and value != self._first.get(name):
+            if mine and name not in OWN_NAMES and value != self._first.get(name):
                 self._translation.skip(shown[name], value, "all concepts share it: the first one is used")
 
     def _subset(self, levels: Sequence[Level]) -> None:
         if not is_path(levels[-1].values.get("image_dir")):
             self._translation.skip(levels[-1].prefix[:-1], dict(levels[-1].values), "it has no image_dir")
             return
-        values, shown = merge_levels(levels, _names_of_subset(levels))
-        values = {name: value for name, value in values.items() if name not in DATASET_NAMES}
-        self._add(values, shown)
+        values, shown = merge_levels(levels, _names_of_subset(levels) | OWN_NAMES.keys())
+        first = self._first or {}
+        own = {
+            name: values.get(name, default)
+            for name, default in OWN_NAMES.items()
+            if not is_default(values.get(name, default), first.get(name, default))
+        }
+        self._add({name: value for name, value in values.items() if name not in DATASET_NAMES} | own, shown)
 
     def _concept(self, key: str, subset: Mapping[str, object], why: str = "") -> None:
         """Translate one subfolder of the folder in the setting `key`."""

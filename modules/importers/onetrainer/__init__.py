@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from modules.facts import all_facts
 from modules.importers.dotted import flatten
 from modules.importers.flow_families import flow_family
-from modules.importers.onetrainer.data import CONCEPT_TABLE, SAMPLE_TABLE, SAMPLERS
+from modules.importers.onetrainer.data import CONCEPT_TABLE, SAMPLE_TABLE, SAMPLERS, several_resolutions
 from modules.importers.onetrainer.model import MODEL_RULES, MODEL_UNSUPPORTED
 from modules.importers.onetrainer.optimizer import OPTIMIZER_REST
 from modules.importers.onetrainer.submodules import (
@@ -16,7 +16,7 @@ from modules.importers.onetrainer.submodules import (
     unsupported_submodule_settings,
 )
 from modules.importers.onetrainer.training import TRAINING_RULES, TRAINING_UNSUPPORTED
-from modules.importers.readers import is_path, is_text
+from modules.importers.readers import is_path, is_text, several_sides
 from modules.importers.report import ImportEntry
 from modules.importers.rules import Table, Unsupported, is_default
 from modules.importers.translation import Translation
@@ -85,8 +85,9 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
     translation.put("lr_scaling", "none")
     settings, written_as = _as_loaded({name: value for name, value in rest.items() if name not in files}, translation)
     translation.apply(TABLE, settings, written_as=written_as)
+    sides = several_resolutions(settings.get("resolution", ""))
     for index, concept in enumerate(concepts):
-        _concept(index, concept, translation)
+        _concept(index, concept, sides, translation)
 
 
 def _as_loaded(given: Mapping[str, object], translation: Translation) -> tuple[dict[str, object], dict[str, str]]:
@@ -187,12 +188,14 @@ def _items(name: str, data: Mapping[str, object], translation: Translation) -> l
     return []
 
 
-def _concept(index: int, concept: Mapping[str, object], translation: Translation) -> None:
+def _concept(index: int, concept: Mapping[str, object], sides: list[str], translation: Translation) -> None:
     prefix = f"concepts.{index}."
     if not is_path(concept.get("path")):
         translation.skip(f"{prefix[:-1]}", concept, "it has no folder")
         return
     target = f"concepts.{translation.count('concepts')}."
+    if len(sides) > 1:  # unless it has its own
+        translation.put(f"{target}resolutions", several_sides(sides))
     translation.apply(CONCEPT_TABLE, concept, prefix, target)
 
 

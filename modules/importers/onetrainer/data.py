@@ -56,10 +56,15 @@ def _captions(values: Values) -> list[Assignment]:
 def _resolutions(values: Values) -> list[Assignment]:
     if not boolean(values["image.enable_resolution_override"]):
         return []
-    sides = text(values["image.resolution_override"]).replace(",", " ").split()
+    sides = several_resolutions(values["image.resolution_override"])
     if not all(side.isdecimal() for side in sides):
         raise UnsupportedValueError("Tandem has shapes of its own for each resolution; give the sides of squares")
-    return [Assignment("resolutions", " ".join(sides))]
+    return [Assignment("resolutions", " ".join(sides), DRAWN if len(sides) > 1 else "")]
+
+
+def several_resolutions(value: object) -> list[str]:
+    """The sides of the squares in OneTrainer's "512,768", or the whole text of "512x768"."""
+    return [side for each in text(value).split(",") if (side := each.strip())]
 
 
 def _tag_dropout(values: Values) -> list[Assignment]:
@@ -67,7 +72,9 @@ def _tag_dropout(values: Values) -> list[Assignment]:
         return []
     mode = str(values["text.tag_dropout_mode"]).upper()
     if mode == "FULL":
-        raise UnsupportedValueError("it drops all tags at once; caption_dropout does that for all concepts")
+        if integer(values["text.keep_tags_count"]) or str(values[f"{_SPECIAL}_mode"]).upper() != "NONE":
+            raise UnsupportedValueError("it drops all tags but some at once; set tag_dropout or caption_dropout")
+        return [Assignment("caption_dropout", number(values["text.tag_dropout_probability"]))]
     why = "tags at the end are not dropped more often" if "WEIGHTED" in mode else ""
     keys = ("text.tag_dropout_enable", "text.tag_dropout_mode", "text.tag_dropout_probability")
     found = [Assignment("tag_dropout", number(values["text.tag_dropout_probability"]), why, keys)]
@@ -77,10 +84,12 @@ def _tag_dropout(values: Values) -> list[Assignment]:
         if boolean(values[f"{_SPECIAL}_regex"]) or tags.lower().endswith((".txt", ".csv")):
             found.append(Assignment("", why="give the tags themselves in kept_tags or dropped_tags", keys=listed))
         else:
-            found.append(Assignment("kept_tags" if special == "WHITELIST" else "dropped_tags", tags, keys=listed))
+            why = "Tandem takes them with small and capital letters alike"
+            found.append(Assignment("kept_tags" if special == "WHITELIST" else "dropped_tags", tags, why, listed))
     return found
 
 
+DRAWN = "OneTrainer draws one of them for each image, Tandem shows each image at each of them in every epoch"
 _SPECIAL = "text.tag_dropout_special_tags"
 
 CONCEPT_TABLE = Table(
@@ -108,7 +117,8 @@ CONCEPT_TABLE = Table(
                 "text.tag_dropout_enable": False, "text.tag_dropout_mode": "FULL", "text.tag_dropout_probability": 0.0,
                 _SPECIAL: "", f"{_SPECIAL}_mode": "NONE", f"{_SPECIAL}_regex": False,
             },
-            "tag_dropout, kept_tags, dropped_tags", _tag_dropout,
+            "tag_dropout, caption_dropout, kept_tags, dropped_tags", _tag_dropout,
+            "FULL, which drops all tags, is caption_dropout unless some are kept", {"text.keep_tags_count": 1},
         ),
     ),
     unsupported=(

@@ -15,13 +15,12 @@ from modules.importers.rules import Assignment, CombinedRule, Unsupported, Unsup
 
 # Its schedules -> Tandem's and how they differ.
 SCHEDULES = {
-    **{name: (name, "") for name in ("constant", "linear", "cosine")},
+    **{name: (name, "") for name in ("constant", "linear", "cosine", "rex")},
     "cosine_with_restarts": (
         "cosine_with_restarts",
         "OneTrainer's rises as smoothly as it falls, Tandem's jumps",
     ),
     "cosine_with_hard_restarts": ("cosine_with_restarts", ""),
-    "rex": ("linear", "Tandem has no REX schedule; linear also decays to the end"),
     "adafactor": ("constant", "it follows Adafactor's own learning rate, which is constant without relative_step"),
 }
 # Settings of OneTrainer's optimizers that those here have as well; None means the optimizer's default.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modules.importers import common
+from modules.importers.onetrainer.data import DRAWN, several_resolutions
 from modules.importers.onetrainer.optimizer import OPTIMIZER_RULE, OPTIMIZER_UNSUPPORTED, SCHEDULE_RULE
 from modules.importers.onetrainer.submodules import (
     OTHER_MEMORY,
@@ -41,6 +42,14 @@ from modules.importers.rules import (
     Unsupported,
     Values,
 )
+
+
+def _resolution(value: object) -> object:
+    sides = several_resolutions(value)
+    if len(sides) < 2:
+        return resolution_side(value)
+    why = f"the largest; the concepts have all of them as resolutions: {DRAWN}"
+    return ChangedValue(max(integer(side) for side in sides), why)
 
 
 def _ema(values: Values) -> list[Assignment]:
@@ -216,7 +225,7 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     ),
     Rule("compile", "compile", False, boolean),
     Rule("caching_threads", "loader_workers", 2, integer, "OneTrainer uses threads, Tandem processes"),
-    Rule("resolution", "resolution", "512", resolution_side),
+    Rule("resolution", "resolution", "512", _resolution),
     Rule("aspect_ratio_bucketing", "aspect_ratio_bucketing", True, boolean),
     Rule("image_caching", "cache_latents", True, boolean),
     Rule("only_cache", "cache_only", False, boolean),

@@ -13,7 +13,6 @@ from modules.importers.translation import Translation
 
 TRAINER = "SimpleTuner"
 TABLES = {"settings": TABLE, "each local dataset of images": BACKEND_TABLE}
-_SHORTER_SIDE = "the shorter side there, here the side of a square with as many pixels"
 
 
 def recognises(data: object) -> bool:
@@ -48,10 +47,10 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
         translation.skip(written.get(model, model), None, "the file has no base model: set base_model")
     if _is_square(first):
         translation.add(ImportEntry(f"{prefix}crop", True, "aspect_ratio_bucketing", False))
-    elif str(given.get("resolution_type")).lower() == "pixel" and "resolution" in translation.data:
-        translation.change("resolution", translation.data["resolution"], _SHORTER_SIDE)
     for prefix, backend in backends.items():
         own = {name: value for name, value in backend.items() if not _is_shared(name, backend, first)}
+        if "resolution_type" in given and ("resolution" in own or "minimum_image_size" in own):
+            own.setdefault("resolution_type", backend.get("resolution_type", given["resolution_type"]))
         if _is_square(first) and not own.get("crop", False) and not _is_square(backend):
             translation.skip(f"{prefix}crop", False, "all concepts share aspect_ratio_bucketing: the first one is used")
         if backend.get("crop") is True and "crop_style" not in backend:
@@ -75,7 +74,8 @@ def _is_shared(name: str, backend: Mapping[str, object], first: Mapping[str, obj
     """Whether a setting is that of the first dataset, which was imported for all of them."""
     if name in ("crop", "crop_aspect"):
         return _is_square(backend) and _is_square(first)
-    return name in ("resolution", "resolution_type") and name in first and backend[name] == first[name]
+    size = ("resolution", "resolution_type")
+    return name in size and all(backend.get(each) == first.get(each) for each in size)
 
 
 def _plain(value: object) -> object:

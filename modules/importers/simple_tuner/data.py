@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from modules.importers import common
@@ -9,6 +10,7 @@ from modules.importers.readers import (
     boolean,
     data_path,
     integer,
+    number,
     text,
 )
 from modules.importers.rules import (
@@ -22,6 +24,7 @@ from modules.importers.rules import (
 )
 from modules.importers.simple_tuner.unsupported import IMAGES
 
+SHORTER_SIDE: Final = "the shorter side there, here the side of a square with as many pixels"
 CROP_STYLE: Final = "Tandem crops around the centre: set crop_jitter to shift the crop"
 
 
@@ -44,6 +47,30 @@ def _captions(values: Values) -> list[Assignment]:
     return found
 
 
+def resolution(values: Values) -> list[Assignment]:
+    """The resolution of all images."""
+    kind, size = str(values["resolution_type"]).lower(), number(values["resolution"])
+    if kind == "area":
+        side = round((max(size, 0.0) * 1e6) ** 0.5 / 8) * 8
+        return [Assignment("resolution", side, "megapixels become the side of a square of as many pixels")]
+    return [Assignment("resolution", integer(size), SHORTER_SIDE if kind == "pixel" else "")]
+
+
+def _own_resolution(values: Values) -> list[Assignment]:
+    if values["resolution"] is None:
+        return []
+    return [replace(each, target="resolutions", value=str(each.value)) for each in resolution(values)]
+
+
+def _smallest(values: Values) -> list[Assignment]:
+    """Of the shorter side only where resolution_type is pixel (helpers/metadata/backends/base.py)."""
+    if not values["minimum_image_size"]:
+        return []
+    if str(values["resolution_type"]).lower() != "pixel":
+        raise UnsupportedValueError("it is of the area: set min_size, which is of the shorter side")
+    return [Assignment("min_size", integer(values["minimum_image_size"]))]
+
+
 BACKEND_TABLE = Table(
     rules=(
         Rule("instance_data_dir", "path", None, data_path),
@@ -60,6 +87,11 @@ BACKEND_TABLE = Table(
             },
             "caption_source, prompt_prefix", _captions,
         ),
+        CombinedRule(
+            {"resolution": None, "resolution_type": "pixel_area"}, "resolutions", _own_resolution,
+            "of a dataset whose resolution is not that of the first",
+        ),
+        CombinedRule({"minimum_image_size": None}, "min_size", _smallest, uses={"resolution_type": "pixel_area"}),
         Rule("disable_multiline_split", "caption_lines", False, lambda value: "whole" if boolean(value) else "random"),
     ),
     unsupported=(
@@ -68,7 +100,6 @@ BACKEND_TABLE = Table(
         Unsupported("cache_dir*", "Tandem has its own cache: set cache_dir for another disk"),
         Unsupported("crop_style", CROP_STYLE, default="center"),
         Unsupported("crop*", "Tandem groups images by aspect ratio; crop_jitter shifts the crop"),
-        Unsupported("resolution*", "all concepts share one resolution"),
         Unsupported("*image_size target_downsample_size", IMAGES),
         Unsupported("aws_*", "Tandem reads local folders", secret=True),
         Unsupported("*", "Tandem's concepts have no such setting"),

@@ -42,6 +42,7 @@ from modules.importers.rules import (
     UnsupportedValueError,
     Values,
 )
+from modules.importers.simple_tuner.data import resolution
 from modules.importers.simple_tuner.lycoris import lycoris_assignments
 from modules.importers.simple_tuner.unsupported import UNSUPPORTED
 
@@ -242,14 +243,6 @@ def _ema_decay(values: Values) -> list[Assignment]:
     return [Assignment("ema_decay", root, common.ema_change(decay, root, steps, "SimpleTuner"))]
 
 
-def _resolution(values: Values) -> list[Assignment]:
-    kind, size = str(values["resolution_type"]).lower(), number(values["resolution"])
-    if kind == "area":
-        resolution_side = round((max(size, 0.0) * 1e6) ** 0.5 / 8) * 8
-        return [Assignment("resolution", resolution_side, "megapixels become the side of a square of as many pixels")]
-    return [Assignment("resolution", integer(size))]
-
-
 def _sample(values: Values) -> list[Assignment]:
     prompt = values["validation_prompt"]
     if not is_text(prompt):
@@ -367,7 +360,7 @@ TABLE = Table(
         ),
         Rule("seed", "seed", None, integer, optional=True),
         CombinedRule(
-            {"resolution": 1024, "resolution_type": "pixel_area"}, "resolution", _resolution, "megapixels are converted"
+            {"resolution": 1024, "resolution_type": "pixel_area"}, "resolution", resolution, "megapixels are converted"
         ),
         Rule("caption_dropout_probability", "caption_dropout", 0.1, lambda value: number(value or 0)),
         Rule("output_dir", "runs_dir", None, output_path, "every run gets its own folder in it", optional=True),

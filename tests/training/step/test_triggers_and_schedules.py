@@ -29,6 +29,7 @@ def config(**settings: object) -> TrainConfig:
         ({"scheduler": "cosine"}, [1, 0.5 + math.sqrt(0.125), 0.5, 0.5 - math.sqrt(0.125)]),
         ({"scheduler": "cosine_with_restarts", "scheduler_cycles": 2}, [1, 0.5, 1, 0.5]),
         ({"scheduler": "polynomial", "scheduler_power": 2}, [1, 0.5625, 0.25, 0.0625]),
+        ({"scheduler": "rex"}, [1, 0.75 / 0.775, 0.5 / 0.55, 0.25 / 0.325]),
         ({"scheduler": "linear", "min_learning_rate_factor": 0.2}, [1, 0.8, 0.6, 0.4]),
     ],
 )
@@ -52,7 +53,7 @@ def test_a_warm_up_that_lasts_the_whole_run_is_told(settings: dict[str, object],
     assert bool(found) == bool(named)
 
 
-@pytest.mark.parametrize("scheduler", ["linear", "cosine", "cosine_with_restarts", "polynomial"])
+@pytest.mark.parametrize("scheduler", ["linear", "cosine", "cosine_with_restarts", "polynomial", "rex"])
 def test_schedules_end_at_the_floor_and_stay_there(scheduler: str) -> None:
     settings = config(scheduler=scheduler, min_learning_rate_factor=0.1)
     assert learning_rate_factor(100, 100, settings) == pytest.approx(0.1)
