@@ -25,7 +25,7 @@ def _in_file_format(value: object) -> str:
         numbers = [float(word) for word in words]
     except ValueError:
         raise ValueError(_ALLOWED) from None
-    if not all(0 < number <= _LARGEST and math.isfinite(number) for number in numbers):
+    if not numbers or not all(0 < number <= _LARGEST and math.isfinite(number) for number in numbers):
         raise ValueError(_ALLOWED)
     return ", ".join(f"{number!r}".removesuffix(".0") for number in numbers)
 

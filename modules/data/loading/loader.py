@@ -173,6 +173,11 @@ class Loader:
         self._next_validation: tuple[Sequence[StepSamples], Iterator[Batch]] | None = None
         self._kept_validation: tuple[Sequence[StepSamples], list[Batch]] | None = None
 
+    @property
+    def read_ahead(self) -> int:
+        """The most micro-batches, and so steps, that are divided before they are trained on."""
+        return self._sampler.slots
+
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """The batches of this rank from step `first_step` of an epoch on; see `steps`."""
         return self._training_batches((epoch, step) for step in range(first_step, self._order.steps_in(epoch)))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 from heapq import heapify, heapreplace
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
+_MOST_LISTED: Final = 16  # ranks in a line
 ShareTable: TypeAlias = tuple[float, ...]  # the weight of each rank, above 0; empty: equal ones
 
 
@@ -34,10 +34,12 @@ def share_counts(samples: int, ranks: int, table: ShareTable = ()) -> tuple[int,
     return tuple(counts)
 
 
-def describe_shares(samples: int, table: Sequence[float]) -> str:
+def describe_shares(samples: int, ranks: int, table: ShareTable) -> str:
     """ "3 + 1 of 4 samples; 2.9 : 1.1 would be ideal"."""
-    counts = share_counts(samples, len(table), tuple(table))
-    ideal = [samples * weight / sum(table) for weight in table]
+    counts, weights = share_counts(samples, ranks, table), table or (1.0,) * ranks
+    if ranks > _MOST_LISTED:
+        return f"{min(counts)} to {max(counts)} each of {samples} samples"
+    ideal = [samples * weight / sum(weights) for weight in weights]
     found = f"{' + '.join(map(str, counts))} of {samples} samples"
     if all(abs(count - share) < 0.05 for count, share in zip(counts, ideal, strict=True)):
         return found

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from modules.checkpoint import Rotation
-from modules.config import ConfigError, TrainConfig, balance_numbers, check_balance
+from modules.config import AUTO, ConfigError, TrainConfig, balance_numbers, check_balance
 from modules.config.schedules import warmup_steps
 from modules.data.loading.shares import Shares
 from modules.distributed import RankGroup, SharedFolderGroups, Weights
@@ -36,6 +36,7 @@ from modules.training.state.components import Components
 from modules.training.state.plan import Plan
 from modules.training.state.resume import check_initial_model
 from modules.training.state.sample_requests import sample_requests
+from modules.training.step.load_balancer import LoadBalancer
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,16 @@ def build_components(
         ),
         sample_requests=requests,
     )
+
+
+def load_balancer(components: Components, ranks: RankGroup, report: Report) -> LoadBalancer | None:
+    """What follows the speed of several ranks, if the config asks for it; called by all ranks."""
+    if components.config.balance != AUTO or ranks.world_size == 1:
+        return None
+    # each machine may have its own loader_workers and prefetch_factor
+    read_ahead = max(map(int, ranks.gather("read ahead", str(components.data.loader.read_ahead))))
+    samples = components.plan.global_batch_size
+    return LoadBalancer(components.data.shares, ranks.world_size, samples, read_ahead + 1, report)
 
 
 def _checked_requests(config: TrainConfig, family: Family, report: Report) -> list[SampleRequest]:

@@ -40,7 +40,7 @@ def test_the_last_rank_could_not_end_earlier(table: tuple[float, ...], samples: 
 )
 def test_the_best_split_is_said(samples: int, table: tuple[float, ...], counts: tuple[int, ...], said: str) -> None:
     assert share_counts(samples, len(table), table) == counts
-    assert describe_shares(samples, table) == said
+    assert describe_shares(samples, len(table), table) == said
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7])
@@ -75,9 +75,7 @@ def test_every_sample_is_trained_once(
     assert all([each.is_last_of_step for each in rank] == [False] * (len(rank) - 1) + [True] for rank in ranks)
     if equal_counts:
         assert len({len(rank) for rank in ranks}) == 1
-    mean = sum(
-        np.dot(losses[list(each.rows)], each.weights) / each.step_samples for rank in ranks for each in rank
-    )
+    mean = sum(np.dot(losses[list(each.rows)], each.weights) / each.step_samples for rank in ranks for each in rank)
     assert mean == pytest.approx(np.dot(losses, weights) / count, rel=1e-12, abs=1e-12), "that of one rank"
 
 
