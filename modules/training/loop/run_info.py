@@ -59,7 +59,7 @@ def report_cluster(cluster_info: ClusterInfo, config: TrainConfig, report: Repor
     """The start-up report: what every rank runs on, and what is odd about it."""
     for line in cluster_lines(cluster_info):
         report.note(line)
-    for text in cluster_warnings(cluster_info, config.global_batch_size):
+    for text in cluster_warnings(cluster_info, config.global_batch_size, equal_shares=config.balance == EQUAL):
         report.warning(text)
 
 
