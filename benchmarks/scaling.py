@@ -1,15 +1,16 @@
-"""What several processes cost: for metric syncs, over a slow link, and for each process more.
+"""What several processes cost: for metric syncs, over a slow link, for each process more, and if one of them is slow.
 
-python benchmarks/scaling.py [--part sync|link|processes ...] [--steps N]
+python benchmarks/scaling.py [--part sync|link|processes|balance ...] [--steps N]
 
 trainer_overhead.py compares two processes with a bare DDP loop. `link` needs root: it emulates two machines with a
 100 Mbit/s cable between them. With GPUs, `processes` uses NCCL on all of them; otherwise two gloo processes share the
-CPU.
+CPU. In `balance` processes sleep for each sample, so that their speeds are known on any machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import cast
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -44,10 +46,13 @@ from modules.machine import find_free_port
 from modules.training.actions import ACTIONS
 from modules.training.state.requests import STOP_REQUESTS
 from modules.training.step.metrics import StepMetrics, metric_names
+from tests.conftest import draw_images
 from tests.hosts import skip_reason, two_hosts
+from tests.runs import Job, group_settings, tiny_config, train_group
 
 RATE = "100mbit"
-SYNC_SHARE, SENT_BYTES, HALVED, EFFICIENCY = 0.005, 1.1, 1.5, 0.9  # the targets
+SYNC_SHARE, SENT_BYTES, HALVED, EFFICIENCY, BALANCED = 0.005, 1.1, 1.5, 0.9, 0.93  # the targets
+FAST_S, SHARED = 0.03, 48  # seconds that the fast rank takes for a sample; samples of a step
 MIB = 2**20
 LAYERS, RANK = 360, 4  # two tensors per layer: 720
 STEP_S, NORM = 0.05, torch.tensor(1.0)
@@ -133,6 +138,42 @@ def processes(folder: Path, steps: int, targets: Targets) -> None:
         print(f"{ranks:<12}{seconds * 1e3:>9.1f}{alone / seconds:>12.1%}", flush=True)
         if backend == "nccl":  # processes that share one memory and its CPUs are no measure
             targets.at_least(f"{ranks} processes: efficiency", alone / seconds, EFFICIENCY)
+
+
+def balance(folder: Path, steps: int, targets: Targets) -> None:
+    """Two real ranks of unequal speed: samples/s as a share of what both compute alone, for each way to share steps."""
+    print("Two ranks that sleep for each sample; 100 % is the sum of their speeds")
+    print(f"{'speeds':<24}{'balance':<10}{'samples/s':>10}{'of the sum':>12}  samples of a step at the end")
+    (folder / "images").mkdir()
+    images = draw_images(folder / "images", 12)
+    count = max(10, steps // 5)  # of a second or more
+    cases = (("1 : 0.5", 0.5, 0.0), ("1 : 0.3", 0.3, 0.0), ("1 : 0.5, then 0.5 : 1", 0.5, 45.0))
+    for (label, slower, swap_s), way in itertools.product(cases, ("equal", "auto")):
+        config = tiny_config(
+            images,
+            folder,
+            **group_settings(2),
+            run_name=f"{way}-{slower}-{swap_s:.0f}",
+            family_options={"slow_sample_s": [FAST_S, FAST_S / slower], "speeds_swap_s": swap_s},
+            concepts=[{"path": str(images), "repeats": SHARED}],
+            aspect_ratio_bucketing=False,
+            loader_workers=1,
+            balance=way,
+            batch_size=16,
+            global_batch_size=SHARED,
+            max_steps=(5 if swap_s else 2) * count,
+        )
+        both = (1 + slower) / FAST_S
+        run = train_group(2, {"run": Job(config)})["run"]
+        first, last = (
+            [float(str(run.events("step")[n][key])) for key in ("samples_seen", "t")] for n in (-count // 2, -1)
+        )
+        speed = (last[0] - first[0]) / (last[1] - first[1])
+        shares = cast("list[dict[str, float]]", run.events("ranks")[-1]["ranks"])
+        at_end = " + ".join(f"{row['samples']:.0f}" for row in shares)
+        print(f"{label:<24}{way:<10}{speed:>10.1f}{speed / both:>12.1%}  {at_end}", flush=True)
+        if way == "auto":
+            targets.at_least(f"speeds {label}, balance auto: share of the sum", speed / both, BALANCED)
 
 
 class Adapted(nn.Module):
@@ -256,6 +297,7 @@ PARTS: dict[str, Callable[[Path, int, Targets], None]] = {
     "sync": sync,
     "link": link,
     "processes": processes,
+    "balance": balance,
 }
 
 

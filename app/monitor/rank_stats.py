@@ -56,6 +56,7 @@ def rank_stats(view: RunView) -> list[RankStats]:
     local = [_local_time(row) for row in rows]
     typical = median([each for each in local if each > 0]) if any(each > 0 for each in local) else 0.0
     slowest = max(local, default=0.0)
+    samples = sum(_number(row, "samples") or 0.0 for row in rows) if len(rows) > 1 else 0.0
     found = []
     for rank, row in enumerate(rows):
         step_s = _number(row, "step_s")
@@ -68,7 +69,7 @@ def rank_stats(view: RunView) -> list[RankStats]:
                 step_s,
                 rank_summaries[rank].get("step_s", MetricSummary()).mean,
                 _parts(row, step_s),
-                _gauges(row, rank_summaries[rank]),
+                _gauges(row, rank_summaries[rank], samples),
                 slowness,
                 min(1.0, (_number(row, "data_s") or 0.0) / step_s) if step_s else 0.0,
                 len(rows) > 1 and local[rank] == slowest and slowness >= STRAGGLER_RATIO,
@@ -95,9 +96,11 @@ def _parts(row: Row, step_s: float | None) -> dict[str, float]:
     return {name: seconds for name, seconds in parts.items() if seconds > 0}
 
 
-def _gauges(row: Row, rank_summaries: Mapping[str, MetricSummary]) -> dict[str, Gauge]:
+def _gauges(row: Row, rank_summaries: Mapping[str, MetricSummary], samples: float) -> dict[str, Gauge]:
+    """`samples` are those of a step, if several processes share it."""
     total = _number(row, "memory_total_mib")
     limits: dict[str, float | None] = {
+        **({"samples": samples} if samples else {}),
         "peak_percent": 100.0,
         "utilization_percent": 100.0,
         "memory_used_mib": total,

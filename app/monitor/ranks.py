@@ -314,6 +314,12 @@ class Figure:
 
 
 FIGURES: Final = {
+    "samples": Figure(
+        "Share of step",
+        "{:.0f}",
+        " samples",
+        help="The samples of a step that this process computes; see “Load balancing”.",
+    ),
     "utilization_percent": Figure("GPU load", "{:.0f}", " %"),
     "memory_used_mib": Figure("GPU memory", "{:.1f}", " GiB", 1 / 1024),
     "temperature_c": Figure("Temperature", "{:.0f}", " °C"),

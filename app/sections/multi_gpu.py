@@ -27,6 +27,7 @@ class Section(FormSection):
     cards = (
         Card("Devices", ("enable_multi_gpu", "training_mode", "device", "device_ids", "world_size"), 0),
         Card("Learning rate", ("lr_scaling",), 0),
+        Card("Load balancing", ("balance",), 0),
         Card(
             "Multiple machines",
             ("num_nodes", "node_rank", "master_addr", "processes_per_node", "rendezvous"),

@@ -1,6 +1,7 @@
 """The config of a run: settings, files, overrides, presets and error messages. Imports neither torch nor numpy."""
 
 from modules.config.all_faults import all_faults
+from modules.config.balance import AUTO, EQUAL, balance_numbers, check_balance
 from modules.config.changes import Change, find_changes
 from modules.config.derived import effective_batch, end_of_run, learning_rate_scale, total_steps
 from modules.config.errors import ConfigError, DataError, ResumeError, TandemError, TrainingError
@@ -21,6 +22,8 @@ from modules.config.sections.training import better_direction
 from modules.config.train_config import SECTIONS, TrainConfig
 
 __all__ = [
+    "AUTO",
+    "EQUAL",
     "SECTIONS",
     "TARGET_PRESETS",
     "UNET_PRESETS",
@@ -40,7 +43,9 @@ __all__ = [
     "TrainingError",
     "all_faults",
     "allowed",
+    "balance_numbers",
     "better_direction",
+    "check_balance",
     "dump",
     "effective_batch",
     "end_of_run",

@@ -170,6 +170,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "node_rank": ("machine_rank",),
     "master_addr": ("Address of the first machine", "main_process_ip", "rdzv_endpoint", "host"),
     "lr_scaling": ("Scale the learning rate", "learning_rate_scaler", "scale_lr", "lr scaler", "GLOBAL_BATCH"),
+    "balance": ("Share by speed", "uneven batches", "even_batches", "unequal GPUs", "straggler", "load balancer"),
     "find_unused_parameters": ("Look for unused weights", "ddp_find_unused_parameters", "unused parameters"),
     "broadcast_buffers": ("Share buffers", "ddp_broadcast_buffers"),
     "bucket_cap_mb": ("Transfer size", "ddp_bucket_cap_mb", "async_gradient_reduce_buffer", "buffer size"),

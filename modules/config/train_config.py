@@ -8,6 +8,7 @@ from typing import Final, Self
 
 from pydantic import model_validator
 
+from modules.config.balance import AUTO
 from modules.config.run_names import run_name_problem, sanitize_run_name
 from modules.config.section import Section, broken_rules, setting
 from modules.config.sections.adapters import (
@@ -83,6 +84,7 @@ class TrainConfig(
             *_port_rules(self),
             *_process_rules(self),
             *_sharding_rules(self),
+            *_balance_rules(self),
             *_validation_rules(self),
             *_adapter_rules(self),
             *_cache_rules(self),
@@ -188,6 +190,19 @@ def _sharding_rules(config: TrainConfig) -> _Rules:
     if config.channels_last:
         rules.append(("channels_last", "is true; training_mode fully_sharded flattens weights: set it to false"))
     return rules
+
+
+def _balance_rules(config: TrainConfig) -> _Rules:
+    """Where no rank can measure how fast it is by itself."""
+    waiting = {
+        "training_mode fully_sharded": config.training_mode == "fully_sharded",
+        "sync_batch_norm": config.sync_batch_norm,
+    }
+    found = [name for name, waits in waiting.items() if waits]
+    if config.balance != AUTO or not found:
+        return []
+    sentence = f"is auto, but with {found[0]} the ranks wait for each other in every layer, so none can measure its own"
+    return [("balance", f"{sentence} speed; give numbers, such as [2, 1], or equal")]
 
 
 def _validation_rules(config: TrainConfig) -> _Rules:

@@ -26,8 +26,9 @@ _MIXED_READINGS: Final = 2  # after an interruption: the one made in it, and the
 class PerformanceMonitor:
     """Applies the RULES to what is typical of the last steps; memory does not grow with their number."""
 
-    def __init__(self, loader_workers: int) -> None:
-        self._loader_workers = loader_workers
+    def __init__(self, loader_workers: int, *, balances: bool = False) -> None:
+        """`balances` as in Observation."""
+        self._loader_workers, self._balances = loader_workers, balances
         self.devices: Sequence[str] = ()  # of all ranks, as in the `started` event
         self._collected: list[Sequence[RankStepTimes]] = []
         self._readings: deque[Mapping[int, Reading]] = deque(maxlen=_READINGS)
@@ -67,7 +68,7 @@ class PerformanceMonitor:
         self._collected.clear()
         self._steps, self._seconds = 0, 0.0
         by_rank = {each.rank: [found[each.rank] for found in self._readings if each.rank in found] for each in typical}
-        seen = Observation(typical, self._loader_workers, by_rank, self.devices, late, exchange)
+        seen = Observation(typical, self._loader_workers, by_rank, self.devices, late, exchange, self._balances)
         found = self._warnings(seen, *window)
         self._is_first = False
         return found

@@ -48,6 +48,7 @@ class Observation:
 
     `late`: in which share of the steps a rank was the last; None: always the one that typically is. `exchange`: which
     share of a step the rank that waits least waits for the sum of the gradients; the others also wait for that rank.
+    `balances`: the ranks' shares of a step follow their speed (`balance: auto`).
     """
 
     ranks: Sequence[RankStepTimes]
@@ -56,6 +57,7 @@ class Observation:
     devices: Sequence[str] = ()
     late: Mapping[int, float] | None = None
     exchange: float = 1.0
+    balances: bool = False
 
     def mean(self, rank: int, name: str) -> float | None:
         """The mean of a metric over a rank's readings; None if they are too few."""
@@ -91,7 +93,7 @@ def straggler(seen: Observation) -> Finding | None:
             excess,
         )
     ratio = _slowness(slowest, others)
-    if ratio < SLOWDOWN or _is_mixed(seen, slowest):
+    if ratio < SLOWDOWN or _is_mixed(seen, slowest) or _is_being_balanced(seen, slowest):
         return None  # it has more samples, which the start-up report shows; or see mixed_gpus
     if reasons := seen.held_back_by(rank):
         return Finding(
@@ -100,8 +102,8 @@ def straggler(seen: Observation) -> Finding | None:
         )
     return Finding(
         f"{who}. It takes {ratio:.1f} x as long as the others per sample. Check {host} for other programs on the GPU "
-        "or CPU, for thermal throttling (nvidia-smi -q -d PERFORMANCE), and for a slower GPU model; if nothing helps, "
-        "leave it out with device_ids.",
+        "or CPU, for thermal throttling (nvidia-smi -q -d PERFORMANCE), and for a slower GPU model; if nothing helps: "
+        f"{_remedy(seen)}leave it out with device_ids.",
         excess,
     )
 
@@ -113,9 +115,12 @@ def mixed_gpus(seen: Observation) -> Finding | None:
         return None
     if _is_late_by_data(slowest, late_s, others) or _slowness(slowest, others) < SLOWDOWN:
         return None  # see straggler; or it has more samples
+    if _is_being_balanced(seen, slowest):
+        return None
     return Finding(
         f"The GPUs differ, and the faster ones are idle for {late_s / slowest.step_s:.0%} of each step, waiting for "
-        f"rank {slowest.rank} ({seen.device(slowest.rank)}). Leave it out with device_ids, or use it for another run.",
+        f"rank {slowest.rank} ({seen.device(slowest.rank)}). To even that out: {_remedy(seen)}leave it out with "
+        "device_ids, or use it for another run.",
         excess,
     )
 
@@ -261,6 +266,23 @@ def _is_mixed(seen: Observation, slowest: RankStepTimes) -> bool:
     """Whether the other ranks have another model of GPU; `devices` are "MODEL on HOST"."""
     models = [each.partition(" on ")[0] for each in seen.devices]
     return slowest.rank < len(models) and len(models) > 1 and models.count(models[slowest.rank]) < len(models)
+
+
+def _is_being_balanced(seen: Observation, slowest: RankStepTimes) -> bool:
+    """Whether `balance: auto` is about to spare this rank, as another one would clearly end earlier with one sample
+    more."""
+    end_s = _s_per_sample(slowest) * slowest.samples
+    return seen.balances and any(
+        (1 + LATE_FRACTION) * _s_per_sample(each) * (each.samples + 1) < end_s for each in seen.ranks
+    )
+
+
+def _remedy(seen: Observation) -> str:
+    """What to try first if a rank is slow."""
+    if not seen.balances:
+        return "set balance to auto, which gives it fewer samples; or "
+    shares = " + ".join(f"{each.samples:.0f}" for each in seen.ranks[:8]) + " + …" * (len(seen.ranks) > 8)
+    return f"a step has too few samples to share them better than {shares}, so raise global_batch_size; or "
 
 
 def _starved(ranks: Sequence[RankStepTimes]) -> tuple[RankStepTimes | None, float]:

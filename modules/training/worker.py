@@ -13,7 +13,7 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Final
 
-from modules.config import ConfigError, Interval, TrainConfig, TrainingError
+from modules.config import AUTO, ConfigError, Interval, TrainConfig, TrainingError
 from modules.config.hyperparameters import hyperparameters
 from modules.distributed import (
     DistributedRanks,
@@ -209,7 +209,7 @@ def _report(config: TrainConfig, folder: RunFolder, rank: int, world_size: int) 
     return RunReport(
         EventLog(folder.events_file),
         tensorboard_dir,
-        monitor=PerformanceMonitor(config.loader_workers),
+        monitor=PerformanceMonitor(config.loader_workers, balances=config.balance == AUTO),
         hyperparameters=compared,
         wandb=None if config.wandb == "off" else partial(WandbLog, config, compared, folder.path),
     )

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from modules.config.balance import EQUAL, Balance
 from modules.config.section import Section, setting
 
 DeviceId = Annotated[int, Field(ge=0, le=65_535)]
@@ -166,6 +167,15 @@ class MultiGpuSettings(Section):
         "GPUs make it four times as high. none: unchanged. Never scaled with a fixed global batch size, or with "
         "prodigy, which finds its step size itself.",
         depends_on="enable_multi_gpu & !global_batch_size",
+    )
+    balance: Balance = setting(
+        EQUAL,
+        title="Load balancing",
+        help="How the GPUs share the samples of each step. equal: all take as many, and wait for the slowest. auto: "
+        "by the speed that is measured while training, for unequal GPUs or ones that other programs use. A number for "
+        "each GPU, rank 0 first, such as [2, 1]: rank 0 takes two thirds. The result is the same but for rounding.",
+        advanced=True,
+        depends_on="enable_multi_gpu & training_mode=auto|distributed|fully_sharded",
     )
     find_unused_parameters: bool = setting(
         False,

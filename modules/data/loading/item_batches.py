@@ -18,6 +18,7 @@ from modules.data.batch import Batch, DataSets, MapDataset, MicroBatch
 from modules.data.loading.loader import Loader
 from modules.data.loading.micro_batches import micro_batches
 from modules.data.loading.order import Order
+from modules.data.loading.shares import Shares
 from modules.data.loading.worker_batches import MicroBatchReader
 from modules.data.nested import take_tensors
 from modules.data.random_state import keep_random_state, seed_everything
@@ -97,9 +98,10 @@ def item_loader(
     world_size: int,
     min_micro_batches: int,
     equal_counts: bool,
+    shares: Shares | None = None,
     source: object = None,
 ) -> Loader:
-    """The loader of one rank; for `source` see `data_loader`, for the five arguments before `micro_batches`."""
+    """The loader of one rank; for its arguments see `make_loader`."""
     split_step = partial(
         micro_batches,
         buckets=np.zeros(len(items), dtype=np.int32),
@@ -109,7 +111,7 @@ def item_loader(
         min_micro_batches=min_micro_batches,
         equal_counts=equal_counts,
     )
-    return Loader(settings, items, order, split_step, source=source)
+    return Loader(settings, items, order, split_step, shares or Shares(), source=source)
 
 
 _NUMBERS = {name: number for number, name in enumerate((TRAIN, VALIDATION, TEST))}

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, count, cycle, groupby, islice
+from itertools import chain, count, cycle, groupby, islice, starmap
 from operator import itemgetter
 from typing import Final, Protocol, Self, TypeAlias
 
@@ -25,6 +25,7 @@ from modules.data.index.problems import Problem
 from modules.data.loading.micro_batches import micro_batches
 from modules.data.loading.on_the_fly import UnreadableImage
 from modules.data.loading.order import Order, StepSamples
+from modules.data.loading.shares import Shares
 from modules.data.loading.worker_batches import (
     Loading,
     MicroBatchReader,
@@ -145,6 +146,7 @@ class Loader:
         data: MicroBatchReader,
         order: Order,
         split_step: SplitStep,
+        shares: Shares,
         mixes: bool = False,
         source: object = None,
     ) -> None:
@@ -154,11 +156,11 @@ class Loader:
         self.warning = worker_obstacle(workers) if any(workers) else ""
         if self.warning:
             workers = [0, 0]
-        self._data, self._order = data, order
-        self._split_step = split_step
+        self._data, self._order, self._shares = data, order, shares
+        self._split_step = partial(split_step, table=shares.first)
         self._split_training_step = partial(split_step, mixes=True) if mixes else split_step
         if settings.validation_batch_size is not None:
-            self._split_step = partial(split_step, batch_size=settings.validation_batch_size, min_micro_batches=1)
+            self._split_step = partial(self._split_step, batch_size=settings.validation_batch_size, min_micro_batches=1)
         self._keeps_workers = settings.persistent_workers
         # DataLoader asks for one more when it hands one out, which is copied before it hands out the next
         samplers = [MicroBatchSampler(each * settings.prefetch_factor + 1) for each in workers]
@@ -170,6 +172,11 @@ class Loader:
         )
         self._next_validation: tuple[Sequence[StepSamples], Iterator[Batch]] | None = None
         self._kept_validation: tuple[Sequence[StepSamples], list[Batch]] | None = None
+
+    @property
+    def read_ahead(self) -> int:
+        """The most micro-batches, and so steps, that are divided before they are trained on."""
+        return self._sampler.slots
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """The batches of this rank from step `first_step` of an epoch on; see `steps`."""
@@ -239,9 +246,12 @@ class Loader:
                 yield each, step
 
     def _training_batches(self, positions: Iterable[tuple[int, int]]) -> Iterator[Batch]:
-        steps = (self._order.step(epoch, step) for epoch, step in positions)
-        self._sampler.pending = chain.from_iterable(map(self._split_training_step, steps))
+        self._sampler.pending = chain.from_iterable(starmap(self._micro_batches, positions))
         return self._batches(self._training)
+
+    def _micro_batches(self, epoch: int, step: int) -> list[MicroBatch]:
+        table = self._shares.divide(self._order.progress(0).steps_until(epoch) + step)
+        return self._split_training_step(self._order.step(epoch, step), table=table)
 
     def _batches(self, loading: Loading) -> Iterator[Batch]:
         return map(self._remakeable, received(loading))
@@ -283,9 +293,13 @@ def make_loader(
     world_size: int = 1,
     min_micro_batches: int = 1,
     equal_counts: bool = False,
+    shares: Shares | None = None,
     source: object = None,
 ) -> Loader:
-    """The loader of one rank; for `source` see `data_loader`, for the five arguments before `micro_batches`."""
+    """The loader of one rank; for `source` see `data_loader`, for the five arguments before `shares` `micro_batches`.
+
+    Without `shares` they are equal.
+    """
     memory_bytes = MEMORY_BYTES // max(1, settings.loader_workers)
     examples = examples.with_memory(memory_bytes)
     data = MicroBatchDataset(
@@ -300,4 +314,4 @@ def make_loader(
         min_micro_batches=min_micro_batches,
         equal_counts=equal_counts,
     )
-    return Loader(settings, data, order, split_step, mixes=mixing is not None, source=source)
+    return Loader(settings, data, order, split_step, shares or Shares(), mixes=mixing is not None, source=source)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from modules.data.batch import MicroBatch
 from modules.data.loading.order import StepSamples
+from modules.data.loading.shares import ShareTable, share_counts
 from modules.data.rng import hash_uint64
 
 _PARTNERS = 0x9A17  # one number per use of a seed
@@ -23,19 +24,22 @@ def micro_batches(
     min_micro_batches: int = 1,
     equal_counts: bool = False,
     mixes: bool = False,
+    table: ShareTable = (),
 ) -> list[MicroBatch]:
     """One rank's part of a step, in micro-batches of one bucket and at most `batch_size` samples each.
 
-    The step is sorted by bucket and divided into nearly equal contiguous parts, so that every sample is on exactly one
-    rank. There are at least `min_micro_batches` if the part has that many samples, and with `equal_counts` the same
-    number on every rank. Missing ones, as on a rank without samples, are padded with a sample of weight 0. `buckets`
-    is the index column int32 [all rows]. With `mixes`, each sample gets a partner from the whole step.
+    The step is sorted by bucket and divided into contiguous parts, as large as `table` has it, so that every sample is
+    on exactly one rank. There are at least `min_micro_batches` if the part has that many samples, and with
+    `equal_counts` the same number on every rank. Missing ones, as on a rank without samples, are padded with a sample
+    of weight 0. `buckets` is the index column int32 [all rows]. With `mixes`, each sample gets a partner from the whole
+    step.
     """
     partner = _partners(step, buckets) if mixes else None
     by_bucket = np.argsort(buckets[step.rows], kind="stable")
+    borders = [0, *itertools.accumulate(share_counts(len(step), world_size, table))]
 
     def split(of_rank: int, at_least: int) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
-        part = by_bucket[len(step) * of_rank // world_size : len(step) * (of_rank + 1) // world_size]
+        part = by_bucket[borders[of_rank] : borders[of_rank + 1]]
         return part, _slices(buckets[step.rows[part]], batch_size, at_least)
 
     part, slices = split(rank, min_micro_batches)

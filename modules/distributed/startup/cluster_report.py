@@ -35,11 +35,17 @@ def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def cluster_warnings(cluster_info: ClusterInfo, global_batch_size: int | None) -> list[str]:
-    """One text with advice for each problem found."""
-    return [
+def cluster_warnings(
+    cluster_info: ClusterInfo, global_batch_size: int | None, *, equal_shares: bool = True
+) -> list[str]:
+    """One text with advice for each problem found. `equal_shares`: all ranks take as many samples of a step."""
+    of_equal_shares = (
         *_mixed_models(cluster_info),
         *_uneven_batch(len(cluster_info.rows), global_batch_size),
+        *_less_memory(cluster_info),
+    )
+    return [
+        *(of_equal_shares if equal_shares else ()),
         *_memory(cluster_info),
         *_versions(cluster_info),
         *_links(cluster_info),
@@ -98,8 +104,8 @@ def _mixed_models(cluster_info: ClusterInfo) -> Iterator[str]:
         f"Mixed GPU models ({counts}). All ranks process equal shares of a batch, so each step takes as long as on "
         f"rank {slowest.rank} ({slowest.model} on {slowest.host}): rank {fastest.rank} ({fastest.model} on "
         f"{fastest.host}) is {fast / slow:.1f} x as fast and idles {1 - slow / fast:.0%} of each step; {lost:.0%} of "
-        "the total GPU capacity is wasted. Select identical GPUs with device_ids, or leave out the slow one if the "
-        "others are faster without it."
+        "the total GPU capacity is wasted. Set balance to auto, which gives each rank samples by its speed, or select "
+        "identical GPUs with device_ids."
     )
 
 
@@ -126,6 +132,10 @@ def _memory(cluster_info: ClusterInfo) -> Iterator[str]:
                 f"Only {gib(row.free_mib)} of {gib(row.memory_mib)} are free on rank {row.rank}'s {row.model} on "
                 f"{row.host}: another program uses it. nvidia-smi shows which."
             )
+
+
+def _less_memory(cluster_info: ClusterInfo) -> Iterator[str]:
+    on_gpus = [row for row in cluster_info.rows if row.on_gpu]
     if not on_gpus:
         return
     least, most = (pick(on_gpus, key=lambda row: row.memory_mib) for pick in (min, max))

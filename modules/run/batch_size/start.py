@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from modules.config import ConfigError, Interval, TandemError, TrainConfig
+from modules.config import EQUAL, ConfigError, Interval, TandemError, TrainConfig
 from modules.files import FileFault, remove_tree
 from modules.run.batch_size.records import RESULT, VARIABLE, SearchRequest, SearchResult
 from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED
@@ -101,6 +101,7 @@ def search_config(config: TrainConfig, place: Path) -> TrainConfig:
             "run_name": "search",
             "cache_dir": str(cache),
             "batch_size": 1,
+            "balance": EQUAL,  # each rank searches by itself
             "drop_last": False,
             "cache_only": False,
             "early_stopping_patience": None,  # which would need validation images, and none are encoded

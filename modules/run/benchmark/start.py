@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from modules import __version__
-from modules.config import ConfigError, Interval, TandemError, TrainConfig
+from modules.config import EQUAL, ConfigError, Interval, TandemError, TrainConfig, balance_numbers
 from modules.files import FileFault, printable, remove_tree
 from modules.machine import system_hostname
 from modules.run.benchmark.records import RESULT, VARIABLE, BenchmarkRequest, BenchmarkResult, CaseResult, Measured
@@ -102,6 +102,8 @@ def case_config(config: TrainConfig, ranks: int, batch_size: int, request: Bench
     """The config of one case on this machine."""
     alone = {"enable_multi_gpu": False, "training_mode": "auto", "world_size": None}
     many: dict[str, object] = {"enable_multi_gpu": True, "world_size": ranks}
+    if len(balance_numbers(config.balance)) not in {0, ranks}:
+        many["balance"] = EQUAL
     if ranks > 1 and config.device_ids is not None:
         many["device_ids"] = config.device_ids[:ranks]
     here = {"run_name": f"{ranks}-{batch_size}", "batch_size": batch_size, "num_nodes": 1, "node_rank": 0}

@@ -45,6 +45,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "own_s": "Own part of the step",
     "model_tflops": "Model",
     "peak_percent": "Of the measured peak",
+    "samples": "Samples of a step",
     "samples_per_s": "Samples per second",
     "utilization_percent": "GPU load",
     "memory_used_mib": "GPU memory",
@@ -215,7 +216,7 @@ def _devices(view: RunView, info: RunInfo) -> list[DeviceRow]:
         values = [
             (_title(name), _figure(name, summary.mean), _figure(name, summary.maximum))
             for name, summary in summaries.items()
-            if name not in ("rank", "samples")
+            if name != "rank" and (name != "samples" or len(found) > 1)
         ]
         rows.append(DeviceRow(rank, printable(info.devices[rank]) if rank < len(info.devices) else _DASH, values))
     return rows

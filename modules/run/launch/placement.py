@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from modules.config import ConfigError, TrainConfig
+from modules.config import EQUAL, ConfigError, TrainConfig, check_balance
 
 Mode = Literal["single", "data_parallel", "distributed", "fully_sharded"]
 
@@ -51,6 +51,11 @@ def choose_placement(
         placement = _data_parallel(gpus)
     else:
         placement = _distributed(config, wanted, gpus, cores)
+        if None not in placement.process_counts:  # otherwise the ranks check it when they meet
+            check_balance(config.balance, sum(filter(None, placement.process_counts)))
+    if placement.mode in {"single", "data_parallel"} and config.balance != EQUAL:
+        said = f"balance={config.balance} has no effect: there is one process, which takes every sample"
+        placement = replace(placement, reasons=(*placement.reasons, said))
     if placement.mode != "single" and not config.enable_multi_gpu:
         said = f"enable_multi_gpu=false has no effect beside training_mode={wanted}: set that to auto for one process"
         placement = replace(placement, reasons=(*placement.reasons, said))

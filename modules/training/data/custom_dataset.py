@@ -13,6 +13,7 @@ from modules.config import DataError, TrainConfig
 from modules.data.batch import MicroBatch
 from modules.data.loading.item_batches import TEST, TRAIN, VALIDATION, ItemBatches, item_loader
 from modules.data.loading.order import Order, TrainingRows, item_steps
+from modules.data.loading.shares import Shares
 from modules.data.rng import hash_uint64, to_unit_interval
 from modules.distributed import RankGroup
 from modules.families._family import Family
@@ -36,6 +37,7 @@ def prepare_custom_dataset(
     report: Report,
     problems_file: Path,
     *,
+    shares: Shares,
     equal_micro_batches: bool = False,
 ) -> Dataset:
     """Build the data sets and lay out the order of samples. Called by every rank.
@@ -64,6 +66,7 @@ def prepare_custom_dataset(
         world_size=ranks.world_size,
         min_micro_batches=config.gradient_accumulation_steps if config.global_batch_size else 1,
         equal_counts=equal_micro_batches,
+        shares=shares,
         source=family.source,
     )
     size = validation_step_size(config, ranks, global_batch_size)
@@ -76,6 +79,7 @@ def prepare_custom_dataset(
         validation=item_steps(validation, np.concatenate([held_out, _numbered(own_validation)]), config.seed, size),
         test=item_steps(test, _numbered(test), config.seed, size),
         unreadable=UnreadableImages(len(items), ranks, report, problems_file, []),
+        shares=shares,
     )
 
 

@@ -28,6 +28,7 @@ from modules.data.loading.data_record import DataTable, FormerData, dump_record,
 from modules.data.loading.loader import Examples, Loader, make_loader
 from modules.data.loading.on_the_fly import OnTheFlyExamples, file_hashes
 from modules.data.loading.order import Order, StepSamples, make_order, validation_steps
+from modules.data.loading.shares import Shares
 from modules.data.missing import check_not_empty, missing_data
 from modules.data.summary import summarize_dataset
 from modules.distributed import RankGroup, SharedFolderGroups
@@ -62,6 +63,7 @@ class Dataset:
     validation: list[StepSamples]
     test: list[StepSamples]
     unreadable: UnreadableImages
+    shares: Shares  # of the ranks
     table: DataTable | None = None  # of the images, for backups; None also for an order that does not go by image
     held: ExitStack = field(default_factory=ExitStack)  # the lock of the cache folder
 
@@ -90,6 +92,7 @@ def prepare_dataset(
     problems_file: Path,
     check_stop: Callable[[], None],
     *,
+    shares: Shares,
     equal_micro_batches: bool = False,
     select_rows: RowSelection | None = None,
     former: FormerData | None = None,
@@ -147,6 +150,7 @@ def prepare_dataset(
         world_size=ranks.world_size,
         min_micro_batches=config.gradient_accumulation_steps if config.global_batch_size else 1,
         equal_counts=equal_micro_batches,
+        shares=shares,
         source=family.source,
     )
     size = validation_step_size(config, ranks, global_batch_size)
@@ -155,7 +159,7 @@ def prepare_dataset(
         for test in (False, True)
     )
     unreadable = UnreadableImages(len(index), ranks, report, problems_file, problems)
-    return Dataset(index, examples, config.concepts, order, loader, validation, test, unreadable, table, held)
+    return Dataset(index, examples, config.concepts, order, loader, validation, test, unreadable, shares, table, held)
 
 
 def validation_step_size(config: TrainConfig, ranks: RankGroup, global_batch_size: int) -> int:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.checkpoint import Backups, Position, Rotation
-from modules.config import TrainConfig
+from modules.config import EQUAL, TrainConfig
 from modules.data.batch import Batch
 from modules.distributed import RankGroup, Weights
 from modules.families._family import Family
@@ -35,7 +35,7 @@ from modules.training.data.dataset import RowSelection
 from modules.training.loop import run_info
 from modules.training.loop.load_checkpoint import load_checkpoint
 from modules.training.loop.metric_sync import MetricSync
-from modules.training.loop.setup import Parallelism, build_components
+from modules.training.loop.setup import Parallelism, build_components, load_balancer
 from modules.training.memory.model_setup import compile_model
 from modules.training.memory.move_model import move_model
 from modules.training.memory.probe import limit_to_memory, wants_probe
@@ -122,7 +122,12 @@ class GenericTrainer:
             self.histograms = WeightHistograms(config.histograms_every, self.components.weights, self.report)
             self.early_stopping = EarlyStopping.of(config)
             self.memory = MemoryGuard(
-                config.batch_size, plan.global_batch_size, ranks.rank, ranks.world_size, self.report
+                config.batch_size,
+                plan.global_batch_size,
+                ranks.rank,
+                ranks.world_size,
+                self.report,
+                together=config.balance == EQUAL,
             )
             self.probe_is_due = wants_probe(config, ranks.device) and not self.syncs_in_training
             self.actions = ActionRunner(computed_by_all=self.syncs_in_forward)
@@ -131,8 +136,9 @@ class GenericTrainer:
             if checkpoint is not None:
                 self.progress = load_checkpoint(checkpoint, self.components, self.early_stopping, self.report)
             self.previous = self.progress
+            balancer = load_balancer(self.components, ranks, self.report)
             self.sync = MetricSync(
-                self.components, self.metrics, self.memory, ranks, self.report, self.progress, self.requests
+                self.components, self.metrics, self.memory, balancer, ranks, self.report, self.progress, self.requests
             )
         run_info.announce(self.components, self.progress, ranks, self.report)
 

@@ -14,6 +14,7 @@ from modules.training.loop import run_info
 from modules.training.state.components import Components
 from modules.training.state.requests import ControlRequests
 from modules.training.step.finite_weights import check_weights
+from modules.training.step.load_balancer import LoadBalancer
 from modules.training.step.memory_guard import MemoryGuard
 from modules.training.step.metrics import StepMetrics
 from modules.training.step.safeguards import NonFiniteGuard
@@ -21,13 +22,14 @@ from modules.training.step.triggers import TimeTrigger, is_due
 
 
 class MetricSync:
-    """Sums what the ranks send, reports it, and lets memory guard, loss scale and unreadable images follow it."""
+    """Sums what the ranks send, reports it, and lets memory guard, shares, loss scale and lists of images follow it."""
 
     def __init__(
         self,
         components: Components,
         metrics: StepMetrics,
         memory: MemoryGuard,
+        balancer: LoadBalancer | None,
         ranks: RankGroup,
         report: Report,
         progress: Progress,
@@ -37,6 +39,7 @@ class MetricSync:
         config = components.config
         self._requests = requests
         self._components, self._metrics, self._memory = components, metrics, memory
+        self._balancer = balancer
         self._ranks, self._report = ranks, report
         # no method of this object: a cycle would keep the group's connections open after a failure
         newest_backup = partial(_newest_backup, components.backups, ranks)
@@ -70,7 +73,9 @@ class MetricSync:
         if records:
             rank_times = run_info.rank_times(sums, self._ranks.cluster_info)
             self._report.ranks(rank_times, self._ranks.readings.latest, len(records))
-            self._memory.follow_smallest(sums, records)
+            self._memory.follow(sums, records)
+            if self._balancer is not None:
+                self._balancer.follow(sums, records, self._metrics.steps_done)
             # all ranks learn of these steps here, and have to keep one scale
             self._components.guarded_step.undo_backoff(sum(record.out_of_memory for record in records))
         return sums

@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from modules.checkpoint import StoredState
-from modules.config import TrainConfig, end_of_run
+from modules.config import AUTO, EQUAL, TrainConfig, end_of_run
 from modules.config.own_builders import own_optimizer_note
 from modules.config.schedules import learning_rate_factor, long_warmup, own_scheduler_note
 from modules.data.loading.progress import Progress
+from modules.data.loading.shares import describe_shares
 from modules.distributed import ClusterInfo, RankGroup, cluster_lines, cluster_warnings, device_name
 from modules.machine import hostname
 from modules.monitoring import RankStepTimes, Report
@@ -58,7 +59,7 @@ def report_cluster(cluster_info: ClusterInfo, config: TrainConfig, report: Repor
     """The start-up report: what every rank runs on, and what is odd about it."""
     for line in cluster_lines(cluster_info):
         report.note(line)
-    for text in cluster_warnings(cluster_info, config.global_batch_size):
+    for text in cluster_warnings(cluster_info, config.global_batch_size, equal_shares=config.balance == EQUAL):
         report.warning(text)
 
 
@@ -126,9 +127,19 @@ def summary(components: Components, world_size: int) -> list[str]:
     groups = (group.summary(plan.learning_rate) for group in components.groups)
     notes = components.family.base_model_notes(components.config)
     batch_norm = batch_norm_note(weights.model, components.config, components.device, world_size)
-    last = (_idle_warning(components), weights.summary(), batch_norm, plan.explanation)
+    shares = _shares(components, world_size)
+    last = (_idle_warning(components), shares, weights.summary(), batch_norm, plan.explanation)
     lines = (first, end, own_optimizer_note(components.config), schedule, *notes, method, *groups, *last)
     return [line for line in lines if line]
+
+
+def _shares(components: Components, world_size: int) -> str:
+    """A sentence about the shares of several ranks, unless they are simply equal."""
+    if world_size == 1 or components.config.balance == EQUAL:
+        return ""
+    shares = describe_shares(components.plan.global_batch_size, world_size, components.data.shares.first)
+    until = " until their speed is known" if components.config.balance == AUTO else ""
+    return f"Load balancing: the ranks take {shares}{until}."
 
 
 def batch_norm_note(model: nn.Module, config: TrainConfig, device: torch.device, world_size: int) -> str:

@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 
 from modules.checkpoint import Rotation
-from modules.config import ConfigError, TrainConfig
+from modules.config import AUTO, ConfigError, TrainConfig, balance_numbers, check_balance
 from modules.config.schedules import warmup_steps
+from modules.data.loading.shares import Shares
 from modules.distributed import RankGroup, SharedFolderGroups, Weights
 from modules.families._family import Family, SampleRequest
 from modules.monitoring import Report
@@ -35,6 +36,7 @@ from modules.training.state.components import Components
 from modules.training.state.plan import Plan
 from modules.training.state.resume import check_initial_model
 from modules.training.state.sample_requests import sample_requests
+from modules.training.step.load_balancer import LoadBalancer
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ def build_components(
 
     Raises TandemError if config or data cannot be used.
     """
+    check_balance(config.balance, ranks.world_size)
     precision = choose_precision(config, ranks, parallelism)
     kind = check_available(config)
     fetch_base_model(kind, config, ranks, report, check_stop)
@@ -72,9 +75,11 @@ def build_components(
     prepare_model(family, config, precision, ranks)
     family.device = ranks.device
     problems_file, equal = folder.log_dir / "problems.txt", parallelism.equal_micro_batches
-    batch = plan.global_batch_size
+    batch, shares = plan.global_batch_size, Shares(balance_numbers(config.balance) if ranks.world_size > 1 else ())
     if kind.brings_data:
-        data = prepare_custom_dataset(config, family, batch, ranks, report, problems_file, equal_micro_batches=equal)
+        data = prepare_custom_dataset(
+            config, family, batch, ranks, report, problems_file, shares=shares, equal_micro_batches=equal
+        )
     else:
         data = prepare_dataset(
             data_config,
@@ -85,6 +90,7 @@ def build_components(
             report,
             problems_file,
             check_stop,
+            shares=shares,
             equal_micro_batches=equal,
             select_rows=select_rows,
             former=plan.former,
@@ -123,6 +129,16 @@ def build_components(
         ),
         sample_requests=requests,
     )
+
+
+def load_balancer(components: Components, ranks: RankGroup, report: Report) -> LoadBalancer | None:
+    """What follows the speed of several ranks, if the config asks for it; called by all ranks."""
+    if components.config.balance != AUTO or ranks.world_size == 1:
+        return None
+    # each machine may have its own loader_workers and prefetch_factor
+    read_ahead = max(map(int, ranks.gather("read ahead", str(components.data.loader.read_ahead))))
+    samples = components.plan.global_batch_size
+    return LoadBalancer(components.data.shares, ranks.world_size, samples, read_ahead + 1, report)
 
 
 def _checked_requests(config: TrainConfig, family: Family, report: Report) -> list[SampleRequest]:

@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from modules.config import TrainConfig
+from modules.config import AUTO, TrainConfig
 from modules.data.batch import Batch, MicroBatch
+from modules.data.loading.shares import share_counts
 from modules.distributed import RankGroup
 from modules.monitoring import Report
 from modules.training.data.dataset import Dataset
@@ -37,19 +38,20 @@ def limit_to_memory(
     memory: MemoryGuard,
     report: Report,
 ) -> None:
-    """Let `memory` take as many samples of the largest images at once as fit on every rank; called by all ranks.
+    """Let `memory` take as many samples of the largest images at once as fit on every rank, or with unequal shares on
+    this one; called by all ranks.
 
     `model` is the network without a wrapper that synchronises. Raises OutOfMemory on all ranks if not even one sample
     fits on one of them.
     """
-    largest, size = _largest_micro_batch(components, ranks.world_size)
+    most = _most_samples(components, ranks.rank, ranks.world_size)
+    largest, size = _largest_micro_batch(components, most)
     of_size = f" of {size}" if size else ""
     batch = components.data.loader.load(largest)
-    adds_up = _has_several_micro_batches(components, ranks.world_size)
-    fitting = _fitting_samples(components, model, dropout, batch, adds_up=adds_up)
-    by_rank = [int(text) for text in ranks.gather("memory probe", str(fitting))]
-    smallest = min(by_rank)
-    rank = by_rank.index(smallest)
+    fitting = _fitting_samples(components, model, dropout, batch, adds_up=_adds_up(components, most))
+    by_rank = [tuple(map(int, text.split())) for text in ranks.gather("memory probe", f"{fitting} {len(batch)}")]
+    smallest = min(fits for fits, _ in by_rank)
+    rank = next(number for number, (fits, _) in enumerate(by_rank) if fits == smallest)
     if smallest == 0:
         raise OutOfMemory(
             f"Out of memory on rank {rank} with a single sample{of_size}, before the first step.",
@@ -60,8 +62,16 @@ def limit_to_memory(
     if components.device.type == "cuda":
         total = torch.cuda.get_device_properties(components.device).total_memory
         peak = f" (peak {torch.cuda.max_memory_allocated(components.device) / GIB:.1f} of {total / GIB:.1f} GiB)"
-    if smallest == len(batch):
-        report.note(f"Memory probe: {smallest} {f'x {size}' if size else 'samples'} fit at once{peak}.")
+    if all(fits == wanted for fits, wanted in by_rank):
+        report.note(f"Memory probe: {fitting} {f'x {size}' if size else 'samples'} fit at once{peak}.")
+        return
+    if not memory.together:
+        memory.limit(fitting)
+        fewer = [f"{fits} instead of {wanted} on rank {n}" for n, (fits, wanted) in enumerate(by_rank) if fits < wanted]
+        report.warning(
+            f"Memory probe: micro-batches hold at most {', '.join(fewer)} samples, because no more{of_size} fit into "
+            f"the memory. The effective batch and the ranks' shares of it stay."
+        )
         return
     memory.limit(smallest)
     where = f" of rank {rank}" if ranks.world_size > 1 else ""
@@ -70,6 +80,14 @@ def limit_to_memory(
         f"more{of_size} fit into the memory{where}{peak}. The effective batch stays "
         f"{components.plan.global_batch_size}; set batch_size to {smallest} to start like this."
     )
+
+
+def _most_samples(components: Components, rank: int, world_size: int) -> int:
+    """The most samples of a step that this rank may get; with shares that follow its speed all of them."""
+    samples, table = components.plan.global_batch_size, components.data.shares.first
+    if components.config.balance == AUTO:
+        return samples
+    return share_counts(samples, world_size, table)[rank] if table else -(-samples // world_size)
 
 
 def buckets_of(data: Dataset, rows: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -84,13 +102,13 @@ def pixels_of_buckets(data: Dataset) -> NDArray[np.int64]:
     return np.array([bucket.height * bucket.width for bucket in data.index.buckets], dtype=np.int64)
 
 
-def _largest_micro_batch(components: Components, world_size: int) -> tuple[MicroBatch, str]:
-    """The micro-batch of an epoch with the most pixels that a rank may get, and their size; empty if unknown."""
+def _largest_micro_batch(components: Components, most: int) -> tuple[MicroBatch, str]:
+    """The micro-batch with the most pixels of a rank that gets up to `most` samples of a step, and their size; empty if
+    unknown."""
     data, config = components.data, components.config
     rows = data.order.epoch(0)
-    of_rank = -(-components.plan.global_batch_size // world_size)
     pixels, buckets = pixels_of_buckets(data), buckets_of(data, rows)
-    counts = np.minimum(np.bincount(buckets, minlength=len(pixels)), min(config.batch_size, of_rank))
+    counts = np.minimum(np.bincount(buckets, minlength=len(pixels)), min(config.batch_size, max(1, most)))
     chosen = int(np.argmax(counts * pixels))
     taken = rows[buckets == chosen][: counts[chosen]]
     size = "" if data.index is None else f"{data.index.buckets[chosen]} pixels"
@@ -120,11 +138,12 @@ def _fitting_samples(
     return 0
 
 
-def _has_several_micro_batches(components: Components, world_size: int) -> bool:
-    """Whether a rank may compute more than one micro-batch in a step, with the gradients of the first in memory."""
+def _adds_up(components: Components, most: int) -> bool:
+    """Whether a rank that gets up to `most` samples of a step may compute more than one micro-batch, with the gradients
+    of the first in memory."""
     data = components.data
     buckets = np.unique(buckets_of(data, data.order.epoch(0)))
-    return len(buckets) > 1 or components.plan.global_batch_size > components.config.batch_size * world_size
+    return len(buckets) > 1 or most > components.config.batch_size
 
 
 def fits(components: Components, dropout: PerSampleDropout, make_batch: Callable[[], Batch], *, adds_up: bool) -> bool:

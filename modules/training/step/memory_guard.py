@@ -27,11 +27,23 @@ class MemoryGuard:
     """Splits micro-batches into pieces that fit into memory, which does not change the gradients.
 
     A step in which memory ran out is skipped by every rank and followed by smaller pieces: first on this rank, then,
-    after the next sync, on all of them.
+    after the next sync, on all of them, if they have equal shares.
     """
 
-    def __init__(self, samples: int, global_batch_size: int, rank: int, world_size: int, report: Report) -> None:
-        self.max_samples = samples  # at once
+    def __init__(
+        self,
+        samples: int,
+        global_batch_size: int,
+        rank: int,
+        world_size: int,
+        report: Report,
+        *,
+        together: bool = True,
+    ) -> None:
+        """`samples` are the most at once; `together`: no rank takes more than the one with the least memory."""
+        self.max_samples = samples
+        self.together = together
+        self._of_ranks = [samples] * world_size  # at the latest sync
         self.skip_step = False  # whether the current step must not be applied
         self._global_batch_size = global_batch_size
         self._rank, self._world_size = rank, world_size
@@ -82,25 +94,28 @@ class MemoryGuard:
         """What the other ranks need to know of this one."""
         return {f"{SAMPLES_AT_ONCE}/{self._rank}": self.max_samples}
 
-    def follow_smallest(self, sums: Mapping[str, float], records: Sequence[StepRecord]) -> None:
-        """Take no more samples at once than the rank with the least memory, so that all ranks take equally long.
+    def follow(self, sums: Mapping[str, float], records: Sequence[StepRecord]) -> None:
+        """Report the `records` of a sync that were skipped; `sums` are those of the ranks.
 
-        `sums` are those of a sync and `records` its steps; those that were skipped are reported.
+        Ranks with equal shares then take equally many samples at once, so that they take equally long.
         """
-        by_rank = [int(sums[f"{SAMPLES_AT_ONCE}/{rank}"]) for rank in range(self._world_size)]
-        smallest = min(by_rank)
-        self.limit(smallest)
+        before, self._of_ranks = self._of_ranks, [int(sums[f"{SAMPLES_AT_ONCE}/{n}"]) for n in range(self._world_size)]
+        if self.together:
+            self.limit(min(self._of_ranks))
         if skipped := [record.step for record in records if record.out_of_memory]:
             self._skipped_steps += len(skipped)
-            self._report.warning(self._explain(skipped, by_rank.index(smallest), smallest))
+            fewer = [rank for rank, samples in enumerate(self._of_ranks) if samples < before[rank]]
+            rank = min(fewer or range(self._world_size), key=self._of_ranks.__getitem__)
+            self._report.warning(self._explain(skipped, rank, self._of_ranks[rank]))
 
     def _explain(self, steps: Sequence[int], rank: int, samples: int) -> str:
         where = f" on rank {rank}" if self._world_size > 1 else ""
         which = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
         held = f"{samples} samples" if samples > 1 else "1 sample"
+        whose, advice = ("", f"; set batch_size to {samples} to start like this") if self.together else ("its ", "")
         return (
-            f"Out of memory{where}: every rank skipped {which}, and micro-batches now hold at most {held}. "
-            f"The effective batch stays {self._global_batch_size}; set batch_size to {samples} to start like this. "
+            f"Out of memory{where}: every rank skipped {which}, and {whose}micro-batches now hold at most {held}. "
+            f"The effective batch stays {self._global_batch_size}{advice}. "
             f"Steps skipped for lack of memory so far: {self._skipped_steps}."
         )
 

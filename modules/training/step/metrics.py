@@ -71,6 +71,7 @@ class StepMetrics:
         self._world_size = world_size
         self._flops = flops
         self._steps_per_sync = 1
+        self.steps_done = 0  # of the run, once a step is complete
         self._loss = self._zero
         self._unsent: deque[_Step] = deque()
         self._sent: list[_Step] = []
@@ -104,6 +105,7 @@ class StepMetrics:
         end = self._phases.end()  # before the copy: once that has arrived, the GPU has passed all points of the step
         times = (end.at - self._started.at, self._samples, self._phases, self._gradient_sync, out_of_memory)
         self._unsent.append(_Step(progress, learning_rate, HostCopy(self._loss, grad_norm), *times))
+        self.steps_done = progress.step
         self._loss = self._zero
         self.restart_clock(end)
 
