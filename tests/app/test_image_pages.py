@@ -607,7 +607,7 @@ def test_sizes_follow_the_family(section: Section, shared_driver: Driver) -> Non
     assert family is not None
     driver.draft.set_family(replace(family, size_step=32))
     driver.window.state_.notify("family")
-    driver.wait(lambda: pages(section).is_complete and pages(section)._size_step == 32, "the folder read again")
+    driver.wait(lambda: pages(section).is_complete and pages(section).size_step == 32, "the folder read again")
     assert all(side % 32 == 0 for name, _ in pages(section).image_index.buckets for side in map(int, name.split("x")))
 
 
