@@ -66,6 +66,7 @@ class ConceptFolder:
     error: str = ""
     problems: Counter[str] = field(default_factory=Counter)  # by kind
     summary: list[str] = field(default_factory=list)  # what a run says of it before training, line by line
+    is_read: bool = False  # to its end
     median: tuple[int, int] = (0, 0)  # pixels
     samples: float = 0.0  # of an epoch, before the concept's repeats
     unused_masks: int = 0  # files, while masked_training is off
@@ -109,6 +110,7 @@ class ImageIndex:
             case "concept":
                 folder, summary = self._folder(_integer(record["concept"])), record.get("summary", [])
                 assert isinstance(summary, list)
+                folder.is_read = True
                 folder.error, folder.summary = str(record.get("error", "")), [str(line) for line in summary]
                 if not folder.error:
                     width, height = cast("list[object]", record["median"])

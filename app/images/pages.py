@@ -112,11 +112,6 @@ class ImagePages(tk.Frame):
         return next((self.image_index.folders[each] for each in numbers if each in self.image_index.folders), None)
 
     @property
-    def is_current(self) -> bool:
-        """Whether what is shown has been read from the folders that are set now."""
-        return self.is_complete and self._shown.get("concepts") == self._settings.get("concepts")
-
-    @property
     def folder_of_problem(self) -> Path | None:
         """The concept's folder of the problem to be captioned."""
         problem = self.problems.to_caption()

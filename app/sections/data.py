@@ -234,16 +234,17 @@ class Section(FormSection):
         self.tabs.relabel(title, f"{title} ({count:,})" if count else title)
 
     def _found(self) -> list[FoundConcept]:
-        """The concepts whose folders have been read."""
+        """The concepts whose folders have been read to the end."""
         if self.pages is None:
             return []
         found = [(number, each, self.pages.concept_folder(each)) for number, each in enumerate(self.list.items)]
-        return [(number, each, folder) for number, each, folder in found if folder is not None]
+        return [(number, each, folder) for number, each, folder in found if folder is not None and folder.is_read]
 
     def _show_findings(self) -> None:
         if self.pages is not None:
-            is_reading = bool(self.list.items) and not self.pages.is_current
-            self.findings.refresh(self._found(), self.pages.size_step, is_reading=is_reading)
+            found = self._found()
+            is_reading = len(found) < len(self.list.items) and not self.pages.is_complete
+            self.findings.refresh(found, self.pages.size_step, is_reading=is_reading)
 
     def _suggest(self) -> None:
         config = self.state.draft.config

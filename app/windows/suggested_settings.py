@@ -58,7 +58,9 @@ class SuggestedSettings:
 
     def _answered(self, answer: tuple[int, BatchMemory | None]) -> None:
         if self.dialog.window.winfo_exists():
-            self.line.configure(text="" if answer[1] else _UNKNOWN)
+            if answer[1]:
+                self.line.pack_forget()
+            self.line.configure(text=_UNKNOWN)
             self._show(*answer)
             self.dialog.place()
 

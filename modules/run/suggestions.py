@@ -18,6 +18,7 @@ from modules.config.io.text_formats import Data
 from modules.config.numbers import format_number
 from modules.config.sections.optimizers import OPTIMIZERS
 from modules.facts import FamilyFacts, all_facts, known_model
+from modules.run.batch_size.records import SearchRequest
 from modules.run.format_memory import format_memory
 
 # Learning rates of AdamW: LoRA and fine-tuning as in the presets, in ai-toolkit's examples (1e-4) and OneTrainer's
@@ -77,8 +78,8 @@ class BatchMemory:
 
     @property
     def most_images(self) -> int:
-        """How many fit at once; 0 if not even one does."""
-        return max(0, (self.capacity - self.fixed) // max(self.per_image, 1))
+        """How many fit at once into the share that find_batch_size fills; 0 if not even one does."""
+        return max(0, (round(SearchRequest.memory_target * self.capacity) - self.fixed) // max(self.per_image, 1))
 
     def needed(self, images: int) -> int:
         """Bytes that so many images at once take."""

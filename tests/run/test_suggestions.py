@@ -14,7 +14,7 @@ SDXL = {
     "method": "lora",
 }
 FINE_TUNE = {**SDXL, "method": "fine_tune"}
-CARD = BatchMemory(24 * GIB, 12 * GIB, 5 * GIB, 1024)
+CARD = BatchMemory(24 * GIB, 12 * GIB, 4 * GIB, 1024)
 
 
 def suggested(
