@@ -170,7 +170,7 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
     from modules.training.data.dry_run import data_lines
     from modules.training.loop.checks import check_startable
     from modules.training.memory.model_setup import check_available
-    from modules.training.memory.report import memory_lines
+    from modules.training.memory.report import batch_memory, memory_lines, memory_report
 
     check_start(config, require_multi_gpu=options.require_multi_gpu, token=options.token)
     if options.resume is not None:
@@ -185,8 +185,9 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
         extra_args=to_arguments({name: getattr(options, name) for name in REPEATED_FLAGS}),
         require_multi_gpu=options.require_multi_gpu,
     )
-    memory = memory_lines(config, plan.world_size or 1)
-    data, warnings = data_lines(config, check_available(config))
+    table, problems = memory_report(config, plan.world_size or 1)
+    memory = memory_lines(config, table, problems)
+    data, warnings = data_lines(config, check_available(config), plan.world_size or 1, batch_memory(config, table))
     if config.warmup_steps or config.warmup_fraction:
         steps = total_steps(config, steps_per_epoch(config, plan.world_size or 1))
         warnings += filter(None, [long_warmup(config, steps)])

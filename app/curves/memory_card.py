@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from typing import Final, Literal, cast
 
 from app.child_program import start_module
+from app.curves.run_length import planned_world_size
 from app.form.setting_text import choice_title, with_titles
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import card, frame, text, wrap_within
-from modules.config import ConfigError, TrainConfig, dump
+from modules.config import TrainConfig, dump
 from modules.files import decode_json, expand_home, printable
-from modules.run import LaunchPlan
 from modules.run.format_memory import format_memory
 from modules.run.queue.own_copy import own_copy
+from modules.run.suggestions import BatchMemory
 
 PAUSE_MS: Final = 2000  # after the last change
 _METHODS: Final = {"fine_tune": "Fine-tuning of the weights themselves", "embedding": "Embedding of a new word"}
@@ -97,7 +98,7 @@ class MemoryCard:
             return  # `_show` asks again
         self._is_busy = True
         self._state.background.run(
-            lambda: _answer(self.program, config),
+            lambda: memory_answer(self.program, config),
             lambda answer: self._show(request, config, answer),
             lambda reason: self._show(request, config, MemoryAnswer(error=reason)),
         )
@@ -198,14 +199,10 @@ def _total(rows: list[Row]) -> str:
     return shown if all(row.is_exact for row in rows) else f"≈ {shown}"
 
 
-def _answer(program: MemoryProgram, config: TrainConfig) -> MemoryAnswer:
+def memory_answer(program: MemoryProgram, config: TrainConfig) -> MemoryAnswer:
     """Slow: call it off the main thread. Raises ConfigError, OSError."""
-    try:
-        world_size = LaunchPlan.from_config(config, config_path="config.json").world_size or 1
-    except ConfigError:
-        world_size = 1  # which its own fields report
     whole_paths = own_copy(config, expand_home(config.runs_dir).absolute(), None)
-    return program.ask(dump(whole_paths), world_size)
+    return program.ask(dump(whole_paths), planned_world_size(config))
 
 
 @dataclass(frozen=True)
@@ -228,6 +225,7 @@ class MemoryAnswer:
     trained: int = 0
     problems: tuple[str, ...] = ()
     error: str = ""
+    batch: BatchMemory | None = None  # None also if the activations are not known
 
 
 class MemoryProgram:
@@ -275,6 +273,7 @@ def _parsed(output: str) -> MemoryAnswer:
             bool(data["has_activations"]),
             int(str(data.get("trained", 0))),
             tuple(map(str, cast("list[object]", data["problems"]))),
+            batch=BatchMemory(**cast("dict[str, int]", data["batch"])) if data.get("batch") else None,
         )
     except (ValueError, KeyError, TypeError):
         return MemoryAnswer(error=_UNKNOWN)

@@ -62,14 +62,17 @@ class RunLength:
             self._changed()
 
 
+def planned_world_size(config: TrainConfig) -> int:
+    """The processes that a run would have; slow."""
+    try:
+        return LaunchPlan.from_config(config, config_path="config.json").world_size or 1
+    except ConfigError:
+        return 1  # which its own fields report
+
+
 def count_steps(data: Mapping[str, object], config: TrainConfig | None) -> tuple[int | None, int, str]:
     """(steps, processes, `end`); None and "" if they cannot be counted. Slow: call it off the main thread."""
-    world_size = 1
-    if config is not None:
-        try:
-            world_size = LaunchPlan.from_config(config, config_path="config.json").world_size or 1
-        except ConfigError:
-            world_size = 1  # which its own fields report
+    world_size = 1 if config is None else planned_world_size(config)
     if not data.get("concepts"):
         return None, world_size, ""
     argv = [sys.executable, "-m", "modules.data.loading.count_steps", str(world_size)]

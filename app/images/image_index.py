@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from app.child_program import start_module
 from modules.config.captions import CaptionState
@@ -66,6 +66,11 @@ class ConceptFolder:
     error: str = ""
     problems: Counter[str] = field(default_factory=Counter)  # by kind
     summary: list[str] = field(default_factory=list)  # what a run says of it before training, line by line
+    is_read: bool = False  # to its end
+    median: tuple[int, int] = (0, 0)  # pixels
+    samples: float = 0.0  # of an epoch, before the concept's repeats
+    unused_masks: int = 0  # files, while masked_training is off
+    numbered_folder: str = ""  # one from which folder_repeats would take the repeats, while it is off
 
 
 @dataclass
@@ -105,7 +110,13 @@ class ImageIndex:
             case "concept":
                 folder, summary = self._folder(_integer(record["concept"])), record.get("summary", [])
                 assert isinstance(summary, list)
+                folder.is_read = True
                 folder.error, folder.summary = str(record.get("error", "")), [str(line) for line in summary]
+                if not folder.error:
+                    width, height = cast("list[object]", record["median"])
+                    folder.median, folder.samples = (_integer(width), _integer(height)), float(str(record["samples"]))
+                    folder.unused_masks = _integer(record["unused_masks"])
+                    folder.numbered_folder = str(record["numbered_folder"])
             case "error":
                 self.error = str(record["message"])
             case "buckets":

@@ -63,7 +63,7 @@ class ImagePages(tk.Frame):
         self._shown: Mapping[str, object] = {}  # and those of the images in sight: they say where a caption is
         self._written: dict[tuple[int, Path], IndexedImage] = {}  # since they are being read, by concept and file
         self._numbers: Mapping[str, list[int]] = {}  # of the concepts in these settings, by their path
-        self._size_step = 0
+        self.size_step = 0
         self._gone: set[Path] = set()  # images that the folders had when they were read
         self._reader = SurveyReader()
         self._reload_job = ""
@@ -125,9 +125,8 @@ class ImagePages(tk.Frame):
         settings = copy.deepcopy({name: self.state.draft.data.get(name) for name in SURVEY_SETTINGS})
         family = self.state.family.declaration
         size_step = _DEFAULT_SIZE_STEP if family is None else family.size_step
-        if (settings, size_step) != (self._settings, self._size_step):
-            self._settings, self._size_step = settings, size_step
-            self._numbers = _numbers_by_path(settings["concepts"])
+        if (settings, size_step) != (self._settings, self.size_step):
+            self._settings, self.size_step = settings, size_step
             if self._reload_job:
                 self.after_cancel(self._reload_job)
             self._reload_job = self.after(_PAUSE_MS if self._reader.has_read else 1, self.reload)
@@ -136,7 +135,7 @@ class ImagePages(tk.Frame):
         """Read the folders now."""
         self._reload_job = ""
         self._reading, self._written = self._settings, {}
-        self._reader.start(self._reading, self._size_step)
+        self._reader.start(self._reading, self.size_step)
         self._show_summary()
         if self._page and (self._page == "problems" or not self.image_index.images):
             self._fill(self._page)
@@ -165,6 +164,7 @@ class ImagePages(tk.Frame):
         if newest is not None:
             if self._shown != self._reading:
                 self.close()  # what is being typed goes where its caption was read from
+                self._numbers = _numbers_by_path(self._reading["concepts"])
             if self._written:
                 newest.keep_captions(self._written)
             self.image_index, self._shown = newest, self._reading

@@ -10,6 +10,7 @@ from app.form.cards import Card
 from app.form.item_list import ItemListSpec
 from app.form.item_row import ItemContent
 from app.form.setting_text import format_value
+from app.images.findings import Findings, FoundConcept, data_of
 from app.images.image_index import ConceptFolder, count_problems, sum_problems
 from app.images.pages import ImagePages
 from app.images.thumbnails import Thumbnails
@@ -18,6 +19,7 @@ from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Segments, card, text, wrap_within
 from app.windows.chooser import choose_path
+from app.windows.suggested_settings import SuggestedSettings
 from modules.config import Option
 
 TABS: Final = {
@@ -116,6 +118,7 @@ class Section(FormSection):
         self._origin.pack(padx=theme.px(16), pady=theme.px(16), anchor="w")
         self.columns.add(self.custom_dataset, 0)
         self.list = self.add_list(kind)
+        self.findings = Findings(self.list.frame, self.state, self._suggest)
         super().build()
         self._for_all = next(block for block in self.blocks if block.heading.cget("text") == ALL_IMAGES)
         self.page = "folders"
@@ -169,6 +172,7 @@ class Section(FormSection):
         super().refresh()
         if self.pages is not None:
             self.pages.reload_if_changed()
+            self._show_findings()
 
     def arrange(self) -> None:
         """With data sets of its own: where they come from, what applies to them, and concepts that are left over."""
@@ -224,9 +228,30 @@ class Section(FormSection):
     def _counted(self) -> None:
         """Update the counts of images and problems, in the list and at the tab."""
         self.list.refresh()
+        self._show_findings()
         count = len(self.pages.image_index.problems) if self.pages is not None else 0
         title = TABS["problems"]
         self.tabs.relabel(title, f"{title} ({count:,})" if count else title)
+
+    def _found(self) -> list[FoundConcept]:
+        """The concepts whose folders have been read to the end."""
+        if self.pages is None:
+            return []
+        found = [(number, each, self.pages.concept_folder(each)) for number, each in enumerate(self.list.items)]
+        return [(number, each, folder) for number, each, folder in found if folder is not None and folder.is_read]
+
+    def _show_findings(self) -> None:
+        if self.pages is not None:
+            found = self._found()
+            is_reading = len(found) < len(self.list.items) and not self.pages.is_complete
+            self.findings.refresh(found, self.pages.size_step, is_reading=is_reading)
+
+    def _suggest(self) -> None:
+        config = self.state.draft.config
+        if config is None:
+            self.state.notify("invalid")
+            return
+        SuggestedSettings(self, self.state, config, data_of(self._found())).show()
 
     def _describe(self, concept: dict[str, object]) -> ItemContent:
         """The text and cover of a concept in the list."""

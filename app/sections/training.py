@@ -14,6 +14,7 @@ from modules.config import Option, TrainConfig
 from modules.config.family_about import family_about
 from modules.config.numbers import plain_number
 from modules.config.sections.optimizers import OPTIMIZERS
+from modules.run.suggestions import LEARNING_RATES, METHODS
 
 OPTIMIZER = (
     "optimizer.name", "optimizer.target", "optimizer.arguments", "learning_rate",
@@ -26,7 +27,6 @@ OPTIMIZER = (
 
 
 SCHEDULE: Final = "Schedule"
-_USUAL: Final = {"lora": 1e-4, "fine_tune": 1e-5}  # learning rates, as the help says
 _FAR: Final = 5.0  # times from the usual one
 _VERY_FAR: Final = 100.0  # hardly ever what was meant
 
@@ -111,13 +111,12 @@ class LearningRateField(NumberField):
         super().refresh()
         draft = self.state.draft
         method, optimizer = str(draft.get("method")), OPTIMIZERS.get(draft.variant())
-        usual = _USUAL.get(method)
+        usual = LEARNING_RATES.get(method)
         is_large = method == "lora" or family_about(str(draft.get("family"))).weights_gb is not None
         off = 1.0
         if usual is not None and is_large and optimizer is not None and not optimizer.finds_step_size:
             off = _times(draft.get(self.path), usual)
-        what = "a LoRA" if method == "lora" else "a full fine-tune"
-        said = f"Usual for {what}: about {plain_number(usual)}." if usual and off >= _FAR else ""
+        said = f"Usual for {METHODS.get(method)}: about {plain_number(usual)}." if usual and off >= _FAR else ""
         self.note(said, theme.WARN if off >= _VERY_FAR else theme.MUTED)
 
 

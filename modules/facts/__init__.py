@@ -35,6 +35,7 @@ class KnownModel:
     frozen: Mapping[str, float]
     # large text encoders, by component: the name of the transformers class, and the configuration
     encoders: Mapping[str, tuple[str, Config]] = field(default_factory=dict)
+    resolution: int = 0  # in pixels, that it generates at, if not that of its family
     trained_instead: str = ""  # of one that was distilled to few steps: the model on the hub that people train
     family: str = ""  # `known_models` fills it in
 
@@ -74,6 +75,7 @@ class FamilyFacts:
 
     about: str  # for people: "NAME by MAKER: 6 B parameters (12 GB in bf16), LICENCE.", or "NAME: what it is."
     network: Network = "other"
+    resolution: int = 1024  # in pixels, that its models generate at; the usual limit of what is trained from scratch
     draws_samples: bool = True  # whether it generates images
     learns_classes: bool = False  # whether it learns which class an image is of: its folders, or its captions
     # The pipeline classes of diffusers whose models it trains, the plain one first, and their text encoders with their
@@ -125,6 +127,11 @@ class FamilyFacts:
     onetrainer_encoders: int = 1
     onetrainer_trains_encoders: bool = False
     onetrainer_shift: Literal["same", "other", "none"] = "same"
+
+    @property
+    def has_base_model(self) -> bool:
+        """Whether its models are trained further; others are trained from scratch."""
+        return bool(self.pipelines)
 
     @property
     def components(self) -> tuple[str, ...]:

@@ -1,5 +1,7 @@
 """Stable Diffusion 1 and 2."""
 
+from dataclasses import replace
+
 from modules.facts import FamilyFacts, KnownModel, WholeModel
 from modules.facts._networks import CLIP_L, CLIP_TEXT
 
@@ -28,6 +30,7 @@ _V2 = KnownModel(
 FACTS = FamilyFacts(
     about="Stable Diffusion 1 and 2: 0.9 B parameters (1.7 GB in bf16), CreativeML Open RAIL licences.",
     network="unet",
+    resolution=512,
     pipelines=("StableDiffusionPipeline", "StableDiffusionImg2ImgPipeline", "StableDiffusionInpaintPipeline"),
     encoders={"text_encoder": "tokenizer"},
     arguments={"safety_checker": None, "feature_extractor": None, "requires_safety_checker": False},
@@ -35,7 +38,7 @@ FACTS = FamilyFacts(
         "stable-diffusion-v1-5/stable-diffusion-v1-5": _V1,
         "runwayml/stable-diffusion-v1-5": _V1,
         "CompVis/stable-diffusion-v1-4": _V1,
-        "stabilityai/stable-diffusion-2-1": _V2,
+        "stabilityai/stable-diffusion-2-1": replace(_V2, resolution=768),
         "stabilityai/stable-diffusion-2-1-base": _V2,
         "stabilityai/stable-diffusion-2-base": _V2,
     },

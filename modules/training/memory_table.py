@@ -1,7 +1,7 @@
 """`python -m modules.training.memory_table [WORLD_SIZE] < config.json`: the memory table as JSON, for the window.
 
-{"rows": [...], "has_activations": ..., "trained": PARAMETERS, "problems": [...], "lines": [...]}; rows are
-empty if the model is not known before loading.
+{"rows": [...], "has_activations": ..., "trained": PARAMETERS, "problems": [...], "lines": [...], "batch": ...}; rows
+are empty if the model is not known before loading, `batch` is a BatchMemory or null.
 
 `python -m modules.training.memory_table PRESET ...` prints what each preset needs on its device, as in docs/models.md.
 """
@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from modules.config import TandemError, TrainConfig, load_preset
 from modules.families._by_name import family_class
 from modules.run.format_memory import format_memory
 from modules.training.memory.advice import RESERVED
-from modules.training.memory.report import memory_report
+from modules.training.memory.report import batch_memory, memory_report
 from modules.training.memory.table import memory_table
 
 
@@ -32,6 +33,7 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     data = {"rows": [], "has_activations": False} if table is None else table.as_data()
+    data["batch"] = (batch := batch_memory(config, table)) and asdict(batch)
     json.dump({**data, "problems": problems, "lines": [] if table is None else table.lines()}, sys.stdout)
     return 0
 

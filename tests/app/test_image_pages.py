@@ -20,6 +20,7 @@ from app.images.captions import Replacement
 from app.images.grid import NONE_FOUND
 from app.images.image_index import ImageProblem, tag_counts
 from app.images.pages import ImagePages
+from app.repair import new_item
 from app.sections.data import Section
 from app.widgets import theme
 from tests.app.driver import Driver
@@ -600,6 +601,52 @@ def test_concept_card_has_a_cover_and_counts(section: Section, shared_driver: Dr
     assert section.list._items[0][0].detail.startswith("no images  ·  ")
 
 
+def test_findings_and_suggestions_are_a_click_away_and_undone(
+    section: Section, shared_driver: Driver, folder: Path
+) -> None:
+    driver = shared_driver
+    for name in ("10_sks dog/a.png", "10_sks dog/masks/a.png", "2_cat/b.png"):
+        (place := folder.parent / "numbered" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (64, 64), (len(name), 90, 90)).save(place)
+    section.turn_to("folders")
+    driver.draft.set("resolution", 512)
+    driver.draft.insert("concepts", 1, {**new_item("concepts"), "path": str(folder.parent / "numbered")})
+    driver.wait(lambda: pages(section).is_complete, "the folders are read")
+    shown = driver.text(section.findings.frame)
+    assert "cats  ·  15 files: 14 usable, 1 unreadable, 2 without a caption, median 96 × 64" in shown
+    assert "numbered  ·  2 files: 2 usable, median 64 × 64" in shown
+    before = driver.draft.data
+
+    def click(label: str) -> None:
+        section.scroll.see(section.findings.frame)
+        driver.click_button(label)
+
+    for label, path, value in (
+        ("Set it to 64", "resolution", 64),
+        ("Use the masks", "masked_training", True),
+        ("Use these repeats", "concepts.1.folder_repeats", True),
+    ):
+        click(label)
+        driver.wait(lambda path=path, value=value: driver.draft.get(path) == value, path)  # type: ignore[misc]
+        driver.settle()
+        assert label not in driver.text(section.findings.frame)
+    click("Suggest settings…")
+    driver.wait(driver.dialogs, "the suggestions")
+    (dialog,) = driver.dialogs()
+    assert "1e-4 → 0.001" in driver.text(dialog)
+    driver.click_button("Apply")
+    driver.wait(lambda: not driver.dialogs(), "the end of the dialog")
+    assert (driver.draft.get("learning_rate"), driver.draft.get("global_batch_size")) == (1e-3, 16)  # of 14 + 10 + 2 samples
+    driver.press("ctrl+z", "ctrl+z", "ctrl+z", "ctrl+z")
+    driver.wait(lambda: driver.draft.data == before, "the settings of before")
+    driver.wait(lambda: "Use these repeats" in driver.text(section.findings.frame), "the findings of before")
+    click("Show problems")
+    driver.wait(lambda: section.page == "problems", "the problems")
+    section.turn_to("folders")
+    click("Write captions")
+    driver.wait(lambda: driver.window.section == "tools", "the page that writes captions")
+
+
 def test_sizes_follow_the_family(section: Section, shared_driver: Driver) -> None:
     driver = shared_driver
     driver.wait(lambda: driver.window.state_.family.declaration is not None, "the family's answer")
@@ -607,7 +654,7 @@ def test_sizes_follow_the_family(section: Section, shared_driver: Driver) -> Non
     assert family is not None
     driver.draft.set_family(replace(family, size_step=32))
     driver.window.state_.notify("family")
-    driver.wait(lambda: pages(section).is_complete and pages(section)._size_step == 32, "the folder read again")
+    driver.wait(lambda: pages(section).is_complete and pages(section).size_step == 32, "the folder read again")
     assert all(side % 32 == 0 for name, _ in pages(section).image_index.buckets for side in map(int, name.split("x")))
 
 

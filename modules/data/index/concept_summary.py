@@ -47,6 +47,7 @@ class ConceptSummary:
     findings: Findings
     uses_masks: bool
     repeats: float = 1.0
+    median: tuple[int, int] = (0, 0)  # width and height in pixels
 
     def lines(self) -> list[str]:
         """As text; the first line names the concept."""
@@ -104,6 +105,14 @@ class ConceptSummary:
             yield f"passed over, being no images that Tandem reads: {printable(others, 300)}"
 
 
+def median_size(width: NDArray[np.int32], height: NDArray[np.int32]) -> tuple[int, int]:
+    """Width and height of the image of which half the others have no more pixels; (0, 0) without images."""
+    if not len(width):
+        return 0, 0
+    middle = np.argsort(width.astype(np.int64) * height, kind="stable")[(len(width) - 1) // 2]
+    return int(width[middle]), int(height[middle])
+
+
 def count_of(count: int, noun: str) -> str:
     """Such as "1 image" and "2,000 images"."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
@@ -158,6 +167,7 @@ def summarize_concept(
         findings=findings,
         uses_masks=uses_masks,
         repeats=concept.repeats,
+        median=median_size(*(columns[name].astype(np.int32) for name in ("width", "height"))),
     )
 
 

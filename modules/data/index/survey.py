@@ -24,7 +24,7 @@ from modules.data.index.buckets import Bucket, bucket_images
 from modules.data.index.build import in_validation_split
 from modules.data.index.captions import unpack_captions
 from modules.data.index.concept_rows import ConceptRows, index_concept
-from modules.data.index.concept_summary import ConceptSummary, caption_warnings, summarize_concept
+from modules.data.index.concept_summary import ConceptSummary, caption_warnings, median_size, summarize_concept
 from modules.data.index.expand import parts
 from modules.data.index.index import no_progress
 from modules.data.index.scan import concept_root, scan_concept
@@ -57,7 +57,7 @@ def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
             yield {"type": "concept", "concept": number, "pictures": 0, "error": error.message}
             continue
         root, images, faults, others, lines = concept_root(concept), 0, 0, Counter[str](), list[str]()
-        roots = set[str]()
+        roots, sizes, samples, masks = set[str](), list[NDArray[np.int32]](), 0.0, 0
         for part, scan in scans:
             rows = index_concept(number, scan, part, None, no_progress)
             width, height = (rows.columns[name].astype(np.int32) for name in ("width", "height"))
@@ -67,6 +67,7 @@ def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
                 counts.update(buckets[each] for each in bucket.tolist())
             summary = _summary(settings, part, rows, scan.other_files, buckets, bucket)
             lines += [*summary.lines(), *caption_warnings(summary)]
+            samples += (summary.images - summary.held_out) * part.repeats / concept.repeats
             if scan.root in roots:  # at another resolution
                 continue
             roots.add(scan.root)
@@ -75,6 +76,8 @@ def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
             yield from _image_records(rows, below.removeprefix("./"), [str(each) for each in buckets], bucket.tolist())
             yield from ({"type": "problem", "concept": number, **problem} for problem in problems)
             images, faults, others = images + len(rows.paths), faults + len(problems), others + scan.other_files
+            sizes.append(np.stack([width, height]))
+            masks += rows.findings.masks
         yield {
             "type": "concept",
             "concept": number,
@@ -83,9 +86,21 @@ def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
             "other_files": dict(others),
             "problems": faults,
             "summary": lines,
+            "median": median_size(*np.concatenate(sizes, axis=1)),
+            "samples": samples,
+            "unused_masks": 0 if settings.masked_training else masks,
+            "numbered_folder": _numbered_folder(concept),
         }
     by_shape = sorted(counts, key=lambda bucket: (bucket.width / bucket.height, bucket.width))
     yield {"type": "buckets", "buckets": [[str(each), counts[each]] for each in by_shape]}
+
+
+def _numbered_folder(concept: Concept) -> str:
+    """A folder that `folder_repeats` would take the repeats from, such as "10_sks dog"; empty if it is on, or none."""
+    if concept.folder_repeats:
+        return ""
+    first = parts(concept.model_copy(update={"folder_repeats": True, "enabled": True, "resolutions": ""}))[0]
+    return "" if first.path == concept.path else os.path.basename(first.path)
 
 
 def _summary(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -16,6 +17,7 @@ from modules.families._family import Family
 from modules.machine import visible_gpus
 from modules.machine.host import usable_memory_mib
 from modules.run.format_memory import format_memory
+from modules.run.suggestions import BatchMemory
 from modules.training.memory.advice import RESERVED, memory_problem, settings_that_fit
 from modules.training.memory.table import GIB, MemoryTable, memory_table
 
@@ -41,9 +43,17 @@ def memory_report(config: TrainConfig, world_size: int = 1) -> tuple[MemoryTable
     return table, [said, advice(kind, config, capacity, world_size)] if said else []
 
 
-def memory_lines(config: TrainConfig, world_size: int = 1) -> list[str]:
-    """For the terminal; empty if the model is not known before it is loaded."""
-    table, said = memory_report(config, world_size)
+def batch_memory(config: TrainConfig, table: MemoryTable | None) -> BatchMemory | None:
+    """What an image of a micro-batch takes of the config's smallest device; None if activations are not known."""
+    if table is None or not table.has_activations:
+        return None
+    activations = sum(row.bytes for row in table.rows if row.what.startswith("activations"))
+    fixed = table.total("device", "training") - activations + RESERVED
+    return BatchMemory(_smallest_device(config)[0], fixed, activations // config.batch_size, config.largest_resolution)
+
+
+def memory_lines(config: TrainConfig, table: MemoryTable | None, said: Sequence[str]) -> list[str]:
+    """A `memory_report` for the terminal; empty if the model is not known before it is loaded."""
     if table is None:
         return []
     return [*table.lines(_smallest_device(config)[1]), *(f"Warning: {sentence}" for sentence in said)]

@@ -68,7 +68,18 @@ def test_folders_of_kohya_are_concepts(tmp_path: Path) -> None:
         "set/2_cats: 1 image, each 6 times per epoch",
         "  captions: 1 from NAME.txt, such as 'a cat' (more/c.png)",
     ]
+    assert (concept["samples"], concept["median"], concept["numbered_folder"]) == (22, (40, 40), "")
     assert steps_per_epoch(config.model_copy(update={"batch_size": 1}), 1) == 66
+
+
+def test_what_could_be_switched_on_is_found(tmp_path: Path) -> None:
+    write_image(kohya_folders(tmp_path / "set") / "2_cats/more/masks/c.png", 40, 40)
+    (concept,) = of_type(list(survey(config_for(tmp_path / "set", cache=tmp_path, validation_split=0.0))), "concept")
+    assert (concept["numbered_folder"], concept["unused_masks"], concept["samples"]) == ("10_sks dog", 1, 3)
+    write_image(tmp_path / "set/wide.png", 90, 40, seed=4)
+    write_image(tmp_path / "set/large.png", 400, 400, seed=5)
+    (concept,) = of_type(list(survey(config_for(tmp_path / "set", cache=tmp_path, masked_training=True))), "concept")
+    assert (concept["numbered_folder"], concept["unused_masks"], concept["median"]) == ("", 0, (40, 40))
 
 
 def test_images_are_known_in_their_folder_and_size_whatever_comes_before(tmp_path: Path) -> None:

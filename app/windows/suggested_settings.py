@@ -1,0 +1,121 @@
+"""Settings that suit the images, method and hardware, each with its reason, and a button that takes them over."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Sequence
+from typing import Final
+
+from app.curves.memory_card import MemoryProgram, memory_answer
+from app.curves.run_length import planned_world_size
+from app.form.setting_text import display_value
+from app.state import AppState
+from app.widgets import theme
+from app.widgets.buttons import frame, text
+from app.windows.dialog import Dialog
+from modules.config import TrainConfig, find_option
+from modules.run.suggestions import BatchMemory, ConceptData, Suggestion, suggest, with_suggestions
+
+_ABOUT: Final = "Rules of thumb for these images, this method and this hardware. One Undo takes all of them back."
+_COMPUTING: Final = "Computing how many images fit into the memory…"
+_UNKNOWN: Final = "How many images fit is not known before the model is loaded: Multi-GPU, Find the largest batch."
+_NONE: Final = "No image that is trained on has been found."
+_MOST_ROWS: Final = 9  # of them the last are repeats
+
+
+class SuggestedSettings:
+    """A dialog; `suggestions` are known at once, how many images fit only after some seconds, from another process."""
+
+    def __init__(self, owner: tk.Misc, state: AppState, config: TrainConfig, data: Sequence[ConceptData]) -> None:
+        self._state, self._config, self._data = state, config, data
+        family = state.family.declaration
+        self._size_step = 8 if family is None else family.size_step
+        self._program = MemoryProgram()
+        self.dialog = Dialog(owner, "Suggested settings", _ABOUT, wide=True)
+        self._rows = frame(self.dialog.body)
+        self._rows.pack(fill="x")
+        self.line = text(self.dialog.body, _COMPUTING, "small", colour=theme.MUTED, wrap=720)
+        self.line.pack(anchor="w", pady=(theme.px(8), 0))
+        self.dialog.button("Close", self.dialog.close)
+        self.apply_button = self.dialog.button("Apply", self._apply, "accent")
+        self.dialog.on_return(self._apply)
+        self.suggestions: list[Suggestion] = []
+        self._show(1, None)
+
+    def show(self) -> tk.Toplevel:
+        """Open it, and compute the memory in the background."""
+        window = self.dialog.show()
+        tk.Misc.bind(window, "<Destroy>", lambda event: self._program.stop(), add="+")
+        self._state.background.run(self._ask, self._answered, lambda reason: self._answered((1, None)))
+        return window
+
+    def _ask(self) -> tuple[int, BatchMemory | None]:
+        """Processes and memory; slow."""
+        world_size = planned_world_size(self._config)
+        suggested = with_suggestions(self._config, suggest(self._config, self._data, **self._known(world_size)))
+        one = suggested.model_copy(update={"batch_size": 1})
+        return world_size, memory_answer(self._program, one).batch
+
+    def _answered(self, answer: tuple[int, BatchMemory | None]) -> None:
+        if self.dialog.window.winfo_exists():
+            if answer[1]:
+                self.line.pack_forget()
+            self.line.configure(text=_UNKNOWN)
+            self._show(*answer)
+            self.dialog.place()
+
+    def _known(self, world_size: int) -> dict[str, int]:
+        return {"size_step": self._size_step, "world_size": world_size}
+
+    def _show(self, world_size: int, memory: BatchMemory | None) -> None:
+        self.suggestions = suggest(self._config, self._data, memory=memory, **self._known(world_size))
+        for child in self._rows.winfo_children():
+            child.destroy()
+        by_rank = sorted(self.suggestions, key=lambda each: each.path.startswith("concepts."))
+        for row, each in enumerate(by_rank[:_MOST_ROWS]):
+            self._show_row(row, each)
+        if not self.suggestions:
+            self.line.configure(text=_NONE)
+        more = len(by_rank) - _MOST_ROWS
+        if more > 0:
+            text(self._rows, f"and the repeats of {more:,} more concepts", colour=theme.MUTED).grid(
+                columnspan=3, sticky="w"
+            )
+        self.apply_button.configure(state="normal" if self._changes() else "disabled")
+
+    def _show_row(self, row: int, each: Suggestion) -> None:
+        option = find_option(TrainConfig, each.path)
+        assert option is not None
+        title = option.title
+        if each.path.startswith("concepts."):
+            concept = self._config.concepts[int(each.path.split(".")[1])]
+            title = f"Repeats of {concept.name or concept.path.rpartition('/')[2]}"
+        before, after = (display_value(option, value) for value in (self._state.draft.get(each.path), each.value))
+        is_kept = before == after
+        for column, (content, font, colour, wrap) in enumerate(
+            (
+                (title, "strong", theme.TEXT, 170),
+                (
+                    after if is_kept else f"{before} → {after}",
+                    "body",
+                    theme.MUTED if is_kept else theme.ACCENT_TEXT,
+                    170,
+                ),
+                (each.reason, "small", theme.MUTED, 380),
+            )
+        ):
+            label = text(self._rows, content, font, colour=colour, wrap=wrap)  # type: ignore[arg-type]
+            label.grid(row=row, column=column, sticky="nw", padx=(0, theme.px(20)), pady=theme.px(5))
+
+    def _changes(self) -> dict[str, object]:
+        draft = self._state.draft
+        return {each.path: each.value for each in self.suggestions if draft.get(each.path) != each.value}
+
+    def _apply(self) -> None:
+        changes = self._changes()
+        if not changes:
+            return
+        self.dialog.close()
+        self._state.draft.set_together(changes)
+        count = f"{len(changes)} setting{'s' * (len(changes) != 1)}"
+        self._state.say(f"{count} changed; Undo takes {'them' if len(changes) > 1 else 'it'} back.")
