@@ -20,6 +20,7 @@ from app.shell.closing import confirm_close
 from app.shell.files import Files
 from app.shell.header import Header
 from app.shell.keys import bind_keys
+from app.shell.palette import Palette
 from app.shell.prebuild import prepare_sections
 from app.shell.run_bar import RunBar
 from app.shell.session import Session
@@ -71,6 +72,7 @@ class MainWindow(ctk.CTk):
         self.actions = self.state_.actions = RunActions(self, self.state_)
         self.state_.queue_watch = QueueWatch(self.state_)
         self.state_.views = Views(self, self, self.state_)
+        self.palette = Palette(self)
         self._session = Session(self, self.state_) if keeps_session else None
         self.sections: dict[str, Any] = {}
         self.section = ""

@@ -38,6 +38,7 @@ class Preferences:
     places: dict[str, str] = field(default_factory=dict)  # where a file dialog was left, by what it chooses
     smoothing: int = 50  # of the curves, in steps
     log_scale: bool = False  # of the loss
+    comfyui: str = ""  # the folder of its models, once it has been chosen
     welcomed: bool = False
 
     @classmethod
@@ -57,6 +58,7 @@ class Preferences:
         loaded.recent = [name for name in loaded.recent if _is_path(name)][:RECENT_FILES]
         loaded.runs_folders = [name for name in loaded.runs_folders if _is_path(name)][:MOST_FOLDERS]
         loaded.last_run = loaded.last_run if _is_path(loaded.last_run) else ""
+        loaded.comfyui = loaded.comfyui if _is_path(loaded.comfyui) else ""
         loaded.hosts = [name for name in loaded.hosts if isinstance(name, str)][:MOST_HOSTS]
         # the other sections begin at their first page, which is quick to build
         loaded.pages = {

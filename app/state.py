@@ -75,6 +75,7 @@ class ConfigFiles(Protocol):
     """Opens settings, and asks about unsaved changes before: app/shell/files.py."""
 
     def open_copy(self, config: TrainConfig, name: str) -> None: ...
+    def train_further(self, config: TrainConfig, name: str) -> None: ...
 
 
 Topic = Literal["draft", "faults", "family", "run", "theme", "jump", "invalid", "page", "captions"]

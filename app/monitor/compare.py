@@ -1,10 +1,11 @@
-"""Compares runs: one plot, and the settings that differ."""
+"""Compares runs: one plot, the settings that differ, and their last samples of each prompt."""
 
 from __future__ import annotations
 
 import time
 import tkinter as tk
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
 
@@ -15,21 +16,31 @@ from app.monitor.legend import names_that_fit
 from app.monitor.plot import INSET, Plot
 from app.monitor.points import Axis, points_of
 from app.monitor.run_list import read_view, setting_differences
+from app.monitor.run_samples import RunSamples, read_samples
+from app.monitor.sample_compare import SampleCompare
+from app.monitor.tile_grid import TileGrid
+from app.monitor.tile_lines import Block
 from app.state import AppState
 from app.widgets import icons, theme
 from app.widgets.buttons import Button, Menu, Segments, Slider, card, frame, text
 from app.widgets.table import table
 from app.widgets.text_width import text_width
+from app.windows.dialog import Dialog
 from modules.config import TrainConfig, find_option
 from modules.run import RunFolder
+from modules.run.view.event_records import SampleFile
 from modules.run.view.run_view import RunView
 from modules.run.view.series import Curve
 
 MAX_RUNS: Final = len(theme.SERIES)
 _REDRAW_S: Final = 0.5
 _FEW_RUNS: Final = 3
+_ALL_FROM: Final = 1250  # unscaled pixels of width with room for settings and samples beside the plot
+_SETTINGS, _SAMPLES = "Settings", "Samples"
+_NO_SAMPLES: Final = "These runs have no samples."
 _SETTING: Final = 130  # unscaled pixels of the column of titles
 _LEAST_RUN: Final = 60  # and of each run's
+_DIALOG: Final = (720, 480)  # of samples, one over the other
 _DOT: Final = 12
 _BESIDE_NAME: Final = _DOT + 20  # unscaled pixels of the dot in a heading, and around it and the name
 METRICS: Final[Mapping[str, str]] = {
@@ -52,7 +63,11 @@ class RunComparison(tk.Frame):
         self._state = state
         self.names: Mapping[Path, str] = {}
         self.metric, self.axis, self.span = "loss", "steps", 20.0
+        self._plot_share = (3, 2)
+        self._arranged: object = None
+        self._beside = _SETTINGS  # the plot, where there is no room for both
         self._curves: dict[Path, tuple[int, dict[str, Curve], float]] = {}
+        self._samples: dict[Path, RunSamples] = {}
         self._reading: set[Path] = set()
         self._build(go_back)
 
@@ -66,6 +81,7 @@ class RunComparison(tk.Frame):
         shown = dict(list(names.items())[:MAX_RUNS])
         if shown != self.names:
             selected = tuple(shown)
+            self.pictures.clear()
             self._share_width(len(selected))
             self.names = shown
             self._state.background.run(
@@ -73,6 +89,7 @@ class RunComparison(tk.Frame):
             )
         self._read()
         self._redraw()
+        self._show_samples()
 
     def refresh(self) -> None:
         """Read runs that have grown, and redraw if due."""
@@ -110,13 +127,20 @@ class RunComparison(tk.Frame):
         slider.show(SPANS.index(20))
         slider.pack(side="left")
         self.back = Button(bar, "Show list", go_back)
+        self.beside = Segments(bar, [_SETTINGS, _SAMPLES], self._choose_beside)
+        self.beside.set(_SETTINGS)
         body = frame(self, theme.WINDOW)
         body.pack(fill="both", expand=True)
         self._body = body
         body.rowconfigure(0, weight=1)
-        left, right = card(body), card(body)
+        left, right, samples = card(body), card(body), card(body)
         left.grid(row=0, column=0, sticky="nsew", padx=6, pady=(0, 6))
-        right.grid(row=0, column=1, sticky="nsew", padx=6, pady=(0, 6))
+        self._cards = {_SETTINGS: right, _SAMPLES: samples}
+        body.bind("<Configure>", lambda event: self._arrange(), add="+")
+        self.pictures = TileGrid(samples, self._open_sample, _NO_SAMPLES)
+        self.pictures.canvas.configure(width=theme.px(200), height=theme.px(220))  # as the table: see below
+        self.pictures.pack(fill="both", expand=True, padx=theme.px(4), pady=theme.px(4))
+        self.pictures.bind("<Destroy>", lambda event: self.pictures.close(), add="+")
         self.plot = Plot(left, "Comparison", self._zoom, clips=True)
         self.plot.pack(fill="both", expand=True, padx=theme.px(INSET), pady=theme.px(INSET))
         self._table_frame = frame(right)
@@ -127,10 +151,59 @@ class RunComparison(tk.Frame):
 
     def _share_width(self, runs: int) -> None:
         """The table of the settings gets most of it once it has many columns."""
-        plot, settings = (3, 2) if runs <= _FEW_RUNS else (2, 3)
-        self._body.columnconfigure(0, weight=plot, uniform="halves")
-        self._body.columnconfigure(1, weight=settings, uniform="halves")
+        self._plot_share = (3, 2) if runs <= _FEW_RUNS else (2, 3)
+        self._arrange()
         self._body.update_idletasks()  # the names in the headings are as long as there is room
+
+    def _choose_beside(self, shown: str) -> None:
+        self._beside = shown
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Settings and samples beside the plot, or in a narrow window one of them, which is chosen above."""
+        has_room = self._body.winfo_width() >= theme.px(_ALL_FROM)
+        shown = (_SETTINGS, _SAMPLES) if has_room else (self._beside,)
+        if (shown, self._plot_share) == self._arranged:
+            return
+        self._arranged = (shown, self._plot_share)
+        for column, share in enumerate((*self._plot_share, self._plot_share[1] if has_room else 0)):
+            self._body.columnconfigure(column, weight=share, uniform="shares" if share else "", minsize=0)
+        for name, each in self._cards.items():
+            if name in shown:
+                each.grid(row=0, column=1 + shown.index(name), sticky="nsew", padx=6, pady=(0, 6))
+            else:
+                each.grid_forget()
+        if has_room:
+            self.beside.pack_forget()
+        else:
+            self.beside.pack(side="left", padx=theme.px(18))
+
+    def _show_samples(self) -> None:
+        """The prompts are the rows, the runs the columns."""
+        runs = self._shown_samples()
+        prompts = list(dict.fromkeys(prompt for run in runs for prompt in run.index.prompts))
+        rows = [[(run, run.of(prompt)[-1]) for run in runs if run.of(prompt)] for prompt in prompts]
+        items = [
+            (each, f"{run.name}, step {each.step:,}{' (best)' if each.step == run.best_step else ''} · {each.prompt}")
+            for row in rows
+            for run, each in row
+        ]
+        self.pictures.show(items, keep_scroll=True, blocks=[Block(len(row), len(runs)) for row in rows])
+
+    def _shown_samples(self) -> list[RunSamples]:
+        return [replace(self._samples[path], name=name) for path, name in self.names.items() if path in self._samples]
+
+    def _open_sample(self, sample: SampleFile) -> None:
+        """Its run beside the next one, with the line to drag between them."""
+        runs = sorted(self._shown_samples(), key=lambda run: sample not in run.of(sample.prompt))
+        dialog = Dialog(self, "Compare samples", modal=False)
+        compare = SampleCompare(dialog.body, self._state)
+        compare.configure(width=theme.px(_DIALOG[0]), height=theme.px(_DIALOG[1]))
+        compare.pack_propagate(False)
+        compare.pack(fill="both", expand=True)
+        compare.show(runs, sample.prompt)
+        dialog.button("Close", dialog.close)
+        dialog.show()
 
     def _show_differences(self, paths: tuple[Path, ...], rows: list[tuple[str, list[str]]]) -> None:
         if paths != self.paths:
@@ -164,18 +237,20 @@ class RunComparison(tk.Frame):
             if path not in self._reading and (cached is None or cached[0] != size):
                 self._reading.add(path)
                 self._state.background.run(
-                    lambda path=path: read_view(RunFolder(path)),  # type: ignore[misc]
-                    lambda view, path=path, size=size: self._show_run(path, size, view),  # type: ignore[misc]
+                    lambda path=path: _read_run(RunFolder(path)),  # type: ignore[misc]
+                    lambda found, path=path, size=size: self._show_run(path, size, *found),  # type: ignore[misc]
                 )
 
-    def _show_run(self, path: Path, size: int, view: RunView) -> None:
+    def _show_run(self, path: Path, size: int, view: RunView, samples: RunSamples) -> None:
         self._reading.discard(path)
+        self._samples[path] = samples
         curves = {
             name: series.curve() for name, series in {**view.eval_metrics, **view.metrics, **view.eval_losses}.items()
         }
         self._curves[path] = size, curves, view.first_time or 0.0
         if self.winfo_exists():
             self._redraw()
+            self._show_samples()
 
     def _redraw(self) -> None:
         lines = []
@@ -211,6 +286,11 @@ class RunComparison(tk.Frame):
     def _zoom(self, x_range: tuple[float, float] | None) -> None:
         self.plot.x_range = x_range
         self._redraw()
+
+
+def _read_run(folder: RunFolder) -> tuple[RunView, RunSamples]:
+    view = read_view(folder)
+    return view, read_samples(folder, view)
 
 
 def _size(path: Path) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from PIL import Image, ImageTk
@@ -36,6 +36,7 @@ class TileGrid(tk.Frame):
         self._items: Sequence[tuple[SampleFile, str]] = ()
         self._focused = 0
         self._marked = ""
+        self.best: Collection[str] = ()  # files that have a green frame
         self._blocks: Sequence[Block] = ()
         self._lines: list[Line] = []
         self._lines_key: object = None  # what they were made for
@@ -146,6 +147,8 @@ class TileGrid(tk.Frame):
             # each begins at the left and at the top, as its caption does
             right, bottom = left + photo.width(), top + photo.height()
             canvas.create_image(left, top, anchor="nw", image=photo, tags="image")
+        if sample.file in self.best:
+            canvas.create_rectangle(left, top, right, bottom, outline=theme.resolve(theme.GOOD), width=theme.px(3))
         if sample.file == self._marked or (index == self._focused and self.focus_get() is canvas):
             edge = theme.px(3)
             corners = left - edge, top - edge, right + edge, bottom + edge

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from modules.facts import all_facts
 from modules.files import FileFault, read_json
 from modules.run import RunFolder
 from modules.run.folder.saved_models import MODEL_INFO, saved_models
@@ -25,6 +26,7 @@ _OF_LORA: Final = {
     ),
 }
 _SINGLE_FILE: Final = "ComfyUI (models/checkpoints), A1111 and Forge (models/Stable-diffusion), kohya's scripts"
+_TRANSFORMER: Final = "ComfyUI (models/diffusion_models), the model's own code, diffusers, kohya's scripts"
 _EMBEDDING: Final = "ComfyUI (models/embeddings), A1111 and Forge (embeddings), diffusers (load_textual_inversion)"
 _DIFFUSERS: Final = "diffusers (from_pretrained), Forge, InvokeAI, Tandem as a base model"
 _OWN: Final = "Tandem: Generate, or scripts/sample.py"
@@ -36,7 +38,8 @@ _OWN_PIPELINES: Final = ("PixelDiffusionPipeline",)
 class Written:
     """A file or folder of a run, what it is, and what opens it; `size` in bytes.
 
-    A model of an earlier step has that `step`, and a `sample` of it if there is one.
+    A model of an earlier step has that `step`, and a `sample` of it if there is one. `comfyui` is the folder below
+    ComfyUI's `models` that a file belongs to; empty if ComfyUI does not open it.
     """
 
     path: Path
@@ -46,11 +49,12 @@ class Written:
     is_model: bool = False
     step: int | None = None
     sample: Path | None = None
+    comfyui: str = ""
 
 
 def what_was_written(folder: RunFolder) -> list[Written]:
     """What is in a run folder for its user, the model first. Takes milliseconds, on a slow disk longer."""
-    models = _models(folder.model_dir, folder.model_file)
+    models = models_of(folder.model_dir, folder.model_file)
     return [*models, *_saves(folder), *_results(folder), *_backups(folder)]
 
 
@@ -62,10 +66,13 @@ def format_size(size: int) -> str:
     return f"{size} bytes"
 
 
-def _models(model: Path, single: Path) -> Iterator[Written]:
+def models_of(model: Path, single: Path) -> Iterator[Written]:
     """The files of the model in a folder, and the same as a single file."""
     if single.is_file():
-        yield Written(single, "Model as a single file", _SINGLE_FILE, _size(single), is_model=True)
+        facts = all_facts().get(_text(model / MODEL_INFO, "family"))
+        is_whole = facts is None or facts.network != "transformer"
+        opens, place = (_SINGLE_FILE, "checkpoints") if is_whole else (_TRANSFORMER, "diffusion_models")
+        yield Written(single, "Model as a single file", opens, _size(single), is_model=True, comfyui=place)
     if not (model / MODEL_INFO).is_file():
         return
     if (model / _INDEX).is_file():
@@ -77,9 +84,10 @@ def _models(model: Path, single: Path) -> Iterator[Written]:
     for file in files:
         if method == "lora" and file.name in _OF_LORA:
             title, opens = _OF_LORA[file.name]
-            yield Written(file, title, opens, _size(file), is_model=True)
+            place = "loras" if "ComfyUI" in opens else ""
+            yield Written(file, title, opens, _size(file), is_model=True, comfyui=place)
         elif method == "embedding":
-            yield Written(file, "Embedding", _EMBEDDING, _size(file), is_model=True)
+            yield Written(file, "Embedding", _EMBEDDING, _size(file), is_model=True, comfyui="embeddings")
     if method not in ("lora", "embedding") or not files:
         opens = _CLASSIFIER if _text(model / MODEL_INFO, "family") == "classifier" else _OWN
         yield Written(model, "Model", opens, _size(model), is_model=True)
@@ -88,7 +96,7 @@ def _models(model: Path, single: Path) -> Iterator[Written]:
 def _saves(folder: RunFolder) -> Iterator[Written]:
     """The models of earlier steps, the newest first."""
     for saved in saved_models(folder)[::-1]:
-        files = [*_models(saved.folder, saved.file)]
+        files = [*models_of(saved.folder, saved.file)]
         if not files:
             continue
         title = "LoRA" if files[-1].title.startswith("LoRA") else files[-1].title

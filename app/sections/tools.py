@@ -21,6 +21,7 @@ PAGES: Final = {
     "duplicates": ("Near-duplicates", "app.tools.duplicates_page", "DuplicatesPage"),
     "preview": ("Preview as trained", "app.tools.preview_page", "PreviewPage"),
 }
+TABS: Final = {page: title for page, (title, *_) in PAGES.items()}
 
 
 class Section(tk.Frame):
@@ -35,7 +36,7 @@ class Section(tk.Frame):
         self.pages: dict[str, Any] = {}
         self.page = ""  # until one is built
         head = SectionHead(self, *SECTIONS[self.name])
-        self.tabs = Segments(head.frame, [page[0] for page in PAGES.values()], self._chosen)
+        self.tabs = Segments(head.frame, list(TABS.values()), self._chosen)
         self.tabs.pack(side="right")
 
     def show(self) -> None:
@@ -69,7 +70,7 @@ class Section(tk.Frame):
         self._build(name)
         self.page = name
         self.state.set_page(self.name, name)
-        self.tabs.set(PAGES[name][0])
+        self.tabs.set(TABS[name])
         self.pages[name].pack(fill="both", expand=True, padx=(theme.px(16), theme.px(4)))
         self._call("shown")
 
@@ -83,7 +84,7 @@ class Section(tk.Frame):
         return saved if saved in PAGES else next(iter(PAGES))
 
     def _chosen(self, title: str) -> None:
-        self.open_page(next(name for name, page in PAGES.items() if page[0] == title))
+        self.open_page(next(name for name, tab in TABS.items() if tab == title))
 
     def _call(self, method: str) -> None:
         """Tell the page in sight, if it wants to know."""

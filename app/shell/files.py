@@ -135,6 +135,17 @@ class Files:
 
         self.confirm_unsaved(open_it)
 
+    def train_further(self, config: TrainConfig, name: str) -> None:
+        """Edit the settings of the complete run `name`, so that Train continues it."""
+        length = "epochs" if config.max_steps is None else "max_steps"
+
+        def open_it() -> None:
+            self._state.draft.open_config(config.model_copy(update={"run_name": name}))
+            self._state.jump_to(length)
+            self._state.say(f"Raise it and press Train: {name} continues.")
+
+        self.confirm_unsaved(open_it)
+
     def show_save_menu(self, widget: tk.Misc) -> None:
         menu = popup_menu(self._window)
         menu.add_command("Save as…", self.save_as, accelerator=f"{CONTROL_NAME}+Shift+S")

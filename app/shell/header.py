@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from app.shell.search_box import SearchBox
+from app.shell.search_box import Commands, SearchBox
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Overflow, Segments, add_tooltip, frame, text
@@ -24,8 +24,10 @@ LEVEL_FROM = 480  # below that, it is in the menu
 
 
 class HeaderActions(Protocol):
-    """What the header's buttons do."""
+    """What the header's buttons and its search do."""
 
+    @property
+    def palette(self) -> Commands: ...
     def open_presets(self) -> None: ...
     def open_files(self) -> None: ...
     def save(self) -> object: ...
@@ -60,7 +62,7 @@ class Header(tk.Frame):
         )
         self.undo = Button(self, icon="undo", command=actions.undo, style="quiet", tooltip="Undo (Ctrl+Z)")
         self.redo = Button(self, icon="redo", command=actions.redo, style="quiet", tooltip="Redo (Ctrl+Y)")
-        self.search = SearchBox(self, state)
+        self.search = SearchBox(self, state, actions.palette)
         self.level = Segments(self, ["Simple", "Advanced"], lambda word: actions.set_advanced(word == "Advanced"))
         names.pack(side="left", padx=(theme.px(24), theme.px(16)))
         self.level.pack(side="right", padx=(8, 24))

@@ -13,6 +13,7 @@ from app.shell.files import Files
 from app.shell.header import Header
 from app.shell.run_bar import RunBar
 from app.state import AppState
+from app.widgets import theme
 from app.widgets.buttons import handler
 from app.widgets.tooltip import Tooltip
 
@@ -33,6 +34,7 @@ class ShortcutTarget(Protocol):
     def redo(self) -> None: ...
     def set_advanced(self, advanced: bool) -> None: ...
     def next_mode(self) -> None: ...
+    def set_mode(self, mode: theme.Mode) -> None: ...
     def scale_by(self, steps: int) -> None: ...
     def set_scale(self, percent: int) -> None: ...
     def show_section(self, name: str) -> None: ...
@@ -90,6 +92,7 @@ def bind_keys(root: tk.Tk, window: ShortcutTarget) -> None:
     tag = "TandemKeys"
     for key, action in keys.items():
         root.bind_class(tag, key, handler(action))
+    tk.Misc.bind(root, "<ButtonPress>", lambda event: window.header.search.pressed(event.widget), add="+")
     root.bind_all("<Escape>", lambda event: Tooltip.of(root).hide(), add="+")
     root.bind_class("all", "<FocusIn>", lambda event: _add_bindtag(root, event.widget, tag), add="+")
     root.bind_class("all", "<FocusIn>", lambda event: _return_focus(root, event.widget), add="+")

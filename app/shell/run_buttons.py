@@ -38,7 +38,7 @@ class RunButtons(tk.Frame):
         super().__init__(parent, borderwidth=0, highlightthickness=0)
         theme.paint(self, bg=theme.CARD)
         self._state, self._actions, self._say = state, actions, say
-        self._status = NO_RUN
+        self.status = NO_RUN
         self._level = -1
         self._labels: dict[Button, str] = {}
         self._shown: dict[str, bool] = {}
@@ -60,8 +60,8 @@ class RunButtons(tk.Frame):
 
     def show(self, status: Status) -> None:
         """Enable what is possible in this state of the run."""
-        self._status = status
-        reasons = self._actions.disabled_reasons(status)
+        self.status = status
+        reasons = self.reasons()
         for name in ("train", "stop", "back_up", "sample", "save"):
             allowed = not reasons[name]
             if self._has_changed(f"can {name}", allowed):
@@ -78,13 +78,17 @@ class RunButtons(tk.Frame):
         self._set_visible(self.join, status.kind == "waiting" and self._joins_by_hand())
         self._set_visible(self.result, status.has_result and not self._actions.is_starting)
 
+    def reasons(self) -> dict[str, str]:
+        """Why each button cannot be pressed, by its name; an empty text if it can."""
+        return self._actions.disabled_reasons(self.status)
+
     def tooltip_text(self, button: Button) -> str:
         """What a button does, or why it cannot be pressed."""
         name = next(name for name in HELP if getattr(self, name) is button)
         run = self._state.run
-        reason = self._actions.disabled_reasons(self._status).get(name, "")
+        reason = self.reasons().get(name, "")
         run_name = "" if run is None else run.folder.name
-        return help_text(name, reason, run_name, is_stopping=self._status.kind in STOPPED)
+        return help_text(name, reason, run_name, is_stopping=self.status.kind in STOPPED)
 
     def _build(self) -> None:
         actions = self._actions

@@ -1,38 +1,51 @@
-"""The search field: matching settings appear below it while typing; Enter jumps to the selected one."""
+"""The search field: settings, pages, actions, runs and presets appear below it; Enter opens the selected one."""
 
 from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from PIL import ImageTk
 
 from app.sections import SECTIONS
 from app.sections.places import section_of
-from app.shell.search import SearchHit, search
+from app.shell.search import MAX_HITS, Command, SearchHit, search_all
 from app.state import AppState
 from app.widgets import icons, rounded_images, theme
-from app.widgets.buttons import Entry, handler
+from app.widgets.buttons import Entry, add_tooltip, handler
 from app.widgets.ellipsis import fit
 from app.widgets.popover_rows import draw_border
+from app.widgets.text_width import text_width
 
 WIDTH: Final = 420  # this and all sizes below in unscaled pixels
 _ROW: Final = 44
 _PAD: Final = 8  # around the rows
 _SIDE: Final = 10  # inside a row
 _HINT: Final = 30  # below them
-_HELP: Final = "Enter opens the setting. Other trainers' names work, too."
+_ICON: Final = 28  # before the texts
+_FEWEST: Final = 3  # rows, however low the window
+_HELP: Final = "Settings, pages, actions, runs, presets; also other trainers' names."
+
+Hit = SearchHit | Command
+
+
+class Commands(Protocol):
+    """What is found besides settings: app/shell/palette.py."""
+
+    def read_runs(self, done: Callable[[], object]) -> None: ...
+    def commands(self) -> list[Command]: ...
 
 
 class SearchBox(tk.Frame):
-    """A text field with a drop-down list of hits."""
+    """A text field with a drop-down list of hits; `focus_search` lists the first commands before anything is typed."""
 
-    def __init__(self, parent: tk.Misc, state: AppState) -> None:
+    def __init__(self, parent: tk.Misc, state: AppState, palette: Commands) -> None:
         super().__init__(parent, borderwidth=0, highlightthickness=0)
         theme.paint(self, bg=theme.WINDOW)
-        self._state = state
-        self._hits: list[SearchHit] = []
+        self._state, self._palette = state, palette
+        self._hits: list[Hit] = []
+        self._commands: list[Command] = []  # of the moment at which the list was opened
         self.list: SearchList | None = None
         self.entry = Entry(
             self, self._typed, left=self._left, bg=theme.WINDOW, width=220, placeholder="Search", indent=20
@@ -42,6 +55,8 @@ class SearchBox(tk.Frame):
         self._icon.place(x=theme.px(9), rely=0.5, anchor="w")
         self._icon.bind("<Button-1>", handler(self.focus_search))
         line = self.entry.line
+        for widget in (self._icon, line):
+            add_tooltip(widget, "Go to a setting, page, run or preset, or do something (Ctrl+K).")
         for key, action in {
             "<Down>": lambda: self._move(1),
             "<Up>": lambda: self._move(-1),
@@ -55,19 +70,38 @@ class SearchBox(tk.Frame):
         """Focus the field and select its text."""
         self.entry.focus_set()
         self.entry.select_range(0, tk.END)
-        self._typed(self.entry.get())
+        self._palette.read_runs(self._found_runs)
+        self._open()
 
     def set_width(self, width: int) -> None:
         """Set the width in unscaled pixels."""
         self.entry.set_width(width)
 
+    def pressed(self, widget: object) -> None:
+        """Close the list at a click elsewhere."""
+        if self.list is not None and widget is not self.list and not str(widget).startswith(str(self)):
+            self._close()
+
     def _typed(self, query: str) -> None:
-        family = self._state.draft.family
-        self._hits = search(query, family.options if family else (), self._state.draft.variant())
         if query.strip():
-            self._drop()
+            self._open()
         else:
             self._close()
+
+    def _open(self) -> None:
+        if self.list is None:
+            self._commands = self._palette.commands()
+        query, family = self.entry.get(), self._state.draft.family
+        options = family.options if family else ()
+        self._hits = search_all(query, self._commands, options, self._state.draft.variant())
+        if not query.strip():
+            self._hits = [*self._commands[:MAX_HITS]]
+        self._drop()
+
+    def _found_runs(self) -> None:
+        if self.list is not None:
+            self._commands = self._palette.commands()
+            self._open()
 
     def _left(self) -> None:
         self.after(150, self._close)  # a click in the list takes the focus first
@@ -81,10 +115,17 @@ class SearchBox(tk.Frame):
             self._go_to(self.list.row)
 
     def _go_to(self, row: int) -> None:
-        if self._hits:
-            path = self._hits[row].option.path
-            self._escape()
-            self._state.jump_to(path)
+        if not self._hits:
+            return
+        hit = self._hits[row]
+        if isinstance(hit, Command) and hit.reason:
+            self._state.say(hit.reason)
+            return
+        self._escape()
+        if isinstance(hit, Command):
+            hit.act()
+        else:
+            self._state.jump_to(hit.option.path)
 
     def _escape(self) -> None:
         self.entry.show("")
@@ -111,7 +152,7 @@ class SearchList(tk.Canvas):
     def __init__(self, parent: tk.Misc, chosen: Callable[[int], object]) -> None:
         super().__init__(parent, highlightthickness=0, borderwidth=0, takefocus=0)
         theme.paint(self, bg=theme.CARD)
-        self.hits: Sequence[SearchHit] = ()
+        self.hits: Sequence[Hit] = ()
         self.row = 0
         self._chosen = chosen
         self._query = ""
@@ -120,10 +161,11 @@ class SearchList(tk.Canvas):
         self.bind("<Button-1>", self._clicked)
         self.bind("<Motion>", self._pointed)
 
-    def show(self, hits: Sequence[SearchHit], query: str, x: int, y: int) -> None:
-        """Show what was found, with the upper right corner at a place of the parent, in pixels."""
-        self.hits, self.row, self._query = hits, 0, query
-        width, height = theme.px(WIDTH), theme.px(max(len(hits), 1) * _ROW + _HINT + 2 * _PAD)
+    def show(self, hits: Sequence[Hit], query: str, x: int, y: int) -> None:
+        """Show what there is room for, with the upper right corner at a place of the parent, in pixels."""
+        room = (self.master.winfo_height() - y - theme.px(_HINT + 3 * _PAD)) // theme.px(_ROW)
+        self.hits, self.row, self._query = hits[: max(room, _FEWEST)], 0, query
+        width, height = theme.px(WIDTH), theme.px(max(len(self.hits), 1) * _ROW + _HINT + 2 * _PAD)
         if (width, height) != (self.winfo_reqwidth(), self.winfo_reqheight()):
             self.configure(width=width, height=height)
             self.place_forget()  # so that its corners take the colours of what is under them
@@ -152,16 +194,29 @@ class SearchList(tk.Canvas):
             top = px(_PAD) + number * px(_ROW)
             if number == self.row:
                 self._highlight(px(_PAD), top, px(WIDTH - 2 * _PAD), px(_ROW))
-            self._write(left, top + px(15), hit.option.title, theme.TEXT, "strong")
-            self._write(right, top + px(15), SECTIONS[section_of(hit.option.path)][0], theme.MUTED, "small", "e")
-            below = f"also known as {hit.alias}" if hit.alias else hit.option.help.split(". ")[0]
-            self._write(
-                left, top + px(32), fit(self, below, theme.tk_font("small"), right - left), theme.MUTED, "small"
-            )
+            self._draw_hit(hit, left, top, right)
         line = self.winfo_reqheight() - px(_PAD + _HINT - 4)
         self.create_line(left, line, right, line, fill=theme.resolve(theme.LINE), tags="row")
         self._write(left, line + px(_HINT / 2 + 2), _HELP, theme.FAINT, "small")
         self.tag_raise("frame")
+
+    def _draw_hit(self, hit: Hit, left: int, top: int, right: int) -> None:
+        px, ink = theme.px, theme.TEXT
+        if isinstance(hit, Command):
+            title, icon, kind, below = hit.title, hit.icon, hit.kind, hit.reason or hit.detail
+            ink = theme.FAINT if hit.reason else ink
+        else:
+            icon = section_of(hit.option.path)
+            title, kind = hit.option.title, SECTIONS[icon][0]
+            below = f"also known as {hit.alias}" if hit.alias else hit.option.help.split(". ")[0]
+        self._photos.append(icons.image(icon, 16, theme.MUTED))
+        self.create_image(left, top + px(22), anchor="w", image=self._photos[-1], tags="row")
+        left += px(_ICON)
+        strong, small = theme.tk_font("strong"), theme.tk_font("small")
+        room = right - left - text_width(self, kind, small) - px(_SIDE)
+        self._write(left, top + px(15), fit(self, title, strong, room), ink, "strong")
+        self._write(right, top + px(15), kind, theme.MUTED, "small", "e")
+        self._write(left, top + px(32), fit(self, below, small, right - left), theme.MUTED, "small")
 
     def _write(
         self,

@@ -22,7 +22,8 @@ SHORTCUTS: Final = (
         ("Ctrl+I", "Help for the field"), ("F8  Shift+F8", "Next or previous error"),
     )),
     ("Finding", (
-        ("Ctrl+F  Ctrl+K", "Search settings"), ("Ctrl+1 … Ctrl+9  Ctrl+0", "Section"), ("Ctrl+Tab", "Next section"),
+        ("Ctrl+K  Ctrl+F", "Search, commands"), ("Ctrl+1 … Ctrl+9  Ctrl+0", "Section"),
+        ("Ctrl+Tab", "Next section"),
         ("Ctrl+E", "Simple or advanced"), ("Tab  Shift+Tab", "Next or previous field"),
     )),
     ("Window", (

@@ -205,7 +205,7 @@ def test_the_result_window_says_so_if_there_is_nothing(home: Path, preferences: 
     try:
         shown = ResultWindow(driven.window, driven.window.state_, RunFolder(tmp_path / "gone"))
         shown.show()
-        driven.until(lambda: "Nothing yet" in shown._status.cget("text"), "the list")
+        driven.until(lambda: "Nothing yet" in shown.said.cget("text"), "the list")
         assert shown.generate.cget("state") == "disabled"
         shown.dialog.close()
     finally:

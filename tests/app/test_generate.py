@@ -226,8 +226,10 @@ def test_models_of_earlier_steps_are_listed_and_one_click_from_generate(
     window = shown.show()
     driver.wait(lambda: "Model of step 500" in driver.text(window), "the list")
     assert "loss 0.0125" in driver.text(window)
-    assert len(shown._pictures) == 2
-    rows_shown = [each for each in shown._scroll.inside.winfo_children() if "Model of step 500" in driver.text(each)]
+    assert len(shown.files.pictures) == 2
+    rows_shown = [
+        each for each in shown.files.scroll.inside.winfo_children() if "Model of step 500" in driver.text(each)
+    ]
     (generate,) = (
         each for each in rows_shown[0].winfo_children() if isinstance(each, Button) and each.cget("text") == "Generate"
     )

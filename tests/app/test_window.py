@@ -25,6 +25,7 @@ from modules.config import TrainConfig, imported_code, load_config, options, sav
 from modules.config.family_about import family_about
 from scripts.make_demo_data import make_demo_data
 from tests.app.driver import Driver, _all, click, write
+from tests.app.fake_runs import make_fake_run
 
 ROOT = Path(__file__).resolve().parents[2]
 EPOCHS_HELP = next(option.help for option in options(TrainConfig) if option.path == "epochs")[:30]
@@ -274,6 +275,38 @@ def test_search_says_in_which_section_of_the_sidebar_a_setting_is(driver: Driver
     assert shown[:2] == ["Learning rate", "Training"]
     assert len(found.find_withtag("frame")) == 5, "a border with four round corners"
     driver.press("Escape")
+
+
+def test_search_finds_actions_pages_presets_and_runs_too(driver: Driver, home: Path) -> None:
+    make_fake_run(home / "runs" / "sunflowers", steps=3)
+    search, window = driver.window.header.search, driver.window
+    driver.press("ctrl+k")
+    assert search.list is not None
+    assert [getattr(hit, "title", "") for hit in search.list.hits[:3]] == ["Train", "Add to queue", "Stop"]
+    driver.type("thme lght")  # words in any order, with letters left out
+    driver.press("Return")
+    assert window.preferences.mode == "light"
+    driver.press("ctrl+k")
+    driver.type("page near duplic")
+    driver.press("Return")
+    assert (window.section, window.sections["tools"].page) == ("tools", "duplicates")
+    driver.press("ctrl+k")
+    driver.type("flux 12gb preset")
+    driver.press("Down", "Up", "Return")
+    assert driver.draft.get("family") == "flux"
+    driver.press("ctrl+k")
+    driver.type("sunfl")
+    driver.wait(lambda: search.list is not None and search.list.hits, "the run")
+    driver.press("Return")
+    assert window.state_.run is not None
+    assert window.state_.run.folder.name == "sunflowers"
+    driver.press("ctrl+k")
+    driver.type("stop")
+    driver.press("Return")
+    assert "No run is active." in driver.text(window.run_bar), "why it cannot be done"
+    driver.click_really(window.sidebar)
+    assert search.list is None
+    window.set_mode("dark")
 
 
 def test_search_adds_an_item_to_an_empty_list(driver: Driver) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from app.widgets import icons, theme
+from app.widgets.ellipsis import fit
 from app.widgets.inputs.box import Box
 from app.widgets.popover import PopupMenu
 from modules.files import printable
+
+_BESIDE_TEXT: Final = 35  # unscaled pixels: the gap before it, and the arrow
 
 
 class Menu(Box):
@@ -109,7 +113,9 @@ class Menu(Box):
         self._chevron = icons.image("down", 14, theme.MUTED if self._enabled else theme.FAINT)
         self.itemconfigure(self._arrow, image=self._chevron)
         ink = theme.resolve(theme.TEXT if self._enabled else theme.FAINT)
-        self.itemconfigure(self._text, text=printable(self._titles.get(self._value, self._value), mask=False), fill=ink)
+        title = printable(self._titles.get(self._value, self._value), mask=False)
+        room = width - theme.px(_BESIDE_TEXT)
+        self.itemconfigure(self._text, text=fit(self, title, theme.tk_font(), room), fill=ink)
 
     def _jump(self, event: tk.Event[tk.Misc]) -> None:
         letter = event.char.lower()

@@ -1,0 +1,140 @@
+"""What a run has made: its samples side by side, the best of them, and its files for ComfyUI."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from app.monitor.run_list import read_view
+from app.monitor.run_samples import best_validation, read_samples
+from app.runs.comfyui import files_for_comfyui, free_name, models_folder, put
+from app.windows.result import FILES, SAMPLES, ResultWindow
+from modules.config import load_config
+from modules.run import RunFolder
+from modules.run.view.run_view import RunView
+from tests.app.driver import Driver
+from tests.app.fake_runs import line, make_fake_run
+
+
+def with_lora(run: RunFolder) -> RunFolder:
+    """The files of a LoRA, and of one of an earlier step."""
+    for folder in (run.model_dir, run.saved_dir(40)):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "tandem.json").write_text(json.dumps({"family": "stable_diffusion", "adapter": {"method": "lora"}}))
+        for name in ("lora_kohya.safetensors", "pytorch_lora_weights.safetensors"):
+            (folder / name).write_bytes(b"weights")
+    return run
+
+
+def validated(run: RunFolder, *losses: tuple[int, float]) -> RunFolder:
+    with run.events_file.open("a") as file:
+        for step, loss in losses:
+            file.write(line({"type": "validation", "set": "validation", "step": step, "loss": loss, "t": 1.0}))
+    return run
+
+
+@pytest.fixture
+def comfyui(tmp_path: Path) -> Path:
+    models = tmp_path / "portable" / "ComfyUI" / "models"
+    (models / "checkpoints").mkdir(parents=True)
+    return models
+
+
+def test_files_for_comfyui_are_put_where_they_belong(tmp_path: Path, comfyui: Path) -> None:
+    """As links, which stay as they are when the run saves anew; whatever of the folder was chosen."""
+    run = with_lora(make_fake_run(tmp_path / "cats", steps=3))
+    found = files_for_comfyui(run)
+    assert [(each.folder, each.name) for each in found] == [
+        ("loras", "cats.safetensors"),
+        ("loras", "cats-step-40.safetensors"),
+    ]
+    for chosen in (comfyui, comfyui.parent, comfyui.parent.parent):
+        assert models_folder(chosen) == comfyui
+    assert models_folder(tmp_path) is None
+    target = comfyui / "loras" / "cats.safetensors"
+    assert put(found[0].file, target) == "linked"
+    assert os.path.samefile(found[0].file, target)
+    assert free_name(target).name == "cats-2.safetensors"
+    (comfyui / "loras" / "cats-2.safetensors").touch()
+    assert free_name(target).name == "cats-3.safetensors"
+
+
+def test_on_another_disk_files_are_copied(tmp_path: Path, comfyui: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def other_disk(*paths: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", other_disk)
+    run = with_lora(make_fake_run(tmp_path / "cats", steps=3))
+    target = comfyui / "loras" / "cats.safetensors"
+    assert put(files_for_comfyui(run)[0].file, target) == "copied"
+    assert target.read_bytes() == b"weights"
+
+
+@pytest.mark.parametrize(
+    ("family", "folder"),
+    [("stable_diffusion_xl", "checkpoints"), ("flux", "diffusion_models"), ("unknown", "checkpoints")],
+)
+def test_a_single_file_of_a_transformer_is_no_checkpoint(tmp_path: Path, family: str, folder: str) -> None:
+    run = make_fake_run(tmp_path / "cats", steps=3)
+    run.model_dir.mkdir()
+    (run.model_dir / "tandem.json").write_text(json.dumps({"family": family}))
+    run.model_file.write_bytes(b"weights")
+    assert [(each.folder, each.name) for each in files_for_comfyui(run)] == [(folder, "cats.safetensors")]
+
+
+def test_best_validation_and_the_samples_nearest_to_it(tmp_path: Path) -> None:
+    run = make_fake_run(tmp_path / "cats", steps=60, samples_every=20)
+    assert best_validation(RunView()) is None
+    found = read_samples(validated(run, (10, 0.4), (30, 0.2), (60, 0.3)))
+    assert found.best is not None
+    assert (found.best.step, found.best.metric, found.best.value) == (30, "loss", 0.2)
+    assert found.best_step in (20, 40)
+    higher = make_fake_run(tmp_path / "dogs", steps=3, early_stopping_metric="accuracy")
+    with higher.events_file.open("a") as file:
+        for step, accuracy in ((1, 0.5), (2, 0.9), (3, 0.7)):
+            event = {"type": "validation", "set": "validation", "step": step, "t": 1.0}
+            file.write(line({**event, "metrics": {"accuracy": accuracy}}))
+    best = best_validation(read_view(higher))
+    assert best is not None
+    assert best.step == 2
+
+
+@pytest.mark.slow
+def test_result_of_a_run_is_seen_compared_and_used(driver: Driver, home: Path, comfyui: Path) -> None:
+    run = with_lora(validated(make_fake_run(home / "runs" / "cats", steps=60, samples_every=20), (20, 0.2), (60, 0.3)))
+    make_fake_run(home / "runs" / "dogs", steps=20, samples_every=20)
+    shown = ResultWindow(driver.window, driver.window.state_, run)
+    window = shown.show()
+    driver.wait(shown.grid.winfo_ismapped, SAMPLES)
+    assert "Best validation: step 20, loss 0.2" in driver.text(window)
+    assert {Path(file).name[:11] for file in shown.grid.best} == {"step-000020"}
+    driver.click_really(shown.tabs)  # its middle
+    compare = shown.compare
+    assert compare.winfo_ismapped()
+    assert (compare.left.value(), compare.right.value()) == ("step 20, best", "step 60")
+    driver.wait(lambda: compare.picture.find_withtag("all"), "the pictures")
+    driver.click_really(compare.picture)
+    driver.press("Right", "Right")
+    assert compare.picture.at == pytest.approx(0.6, abs=0.01)
+    shown.other.choose("dogs")
+    driver.wait(lambda: compare.right.value() == "dogs, step 20", "the other run")
+    assert compare.left.value() == "cats, step 60"
+    shown.turn_to(FILES)
+    assert "LoRA in kohya's layout" in driver.text(window)
+    driver.window.preferences.comfyui = str(comfyui)
+    target = comfyui / "loras" / "cats.safetensors"
+    target.parent.mkdir()
+    target.write_bytes(b"another")
+    driver.click_button("Use in ComfyUI…")
+    driver.press("Down", "Return")
+    assert "is in" in driver.text(driver.dialogs()[-1]), "nothing is replaced unasked"
+    driver.press("Return")
+    driver.wait(lambda: "as loras/cats-2.safetensors" in driver.text(window), "the link")
+    assert target.read_bytes() == b"another"
+    driver.click_button("Continue training")
+    driver.settle()
+    assert driver.draft.get("run_name") == "cats"
+    assert driver.draft.get("max_steps") == load_config(run.config_file).max_steps
