@@ -166,14 +166,16 @@ def check_small_parts(base: FlowBase, facts: FamilyFacts) -> None:
 
 
 def find_flow_model(base_model: str | None, layout: str, facts: FamilyFacts) -> FlowBase:
-    """A folder, a model on the hub, or a transformer's file with the other components of `layout` (see `base_of_file`).
+    """A folder, a model on the hub, or a transformer's file, also an index of shards or the folder that it is in, with
+    the other components of `layout` (see `base_of_file`).
 
     Raises ConfigError if it is none of these.
     """
     base = base_model_files.find_base_model(base_model, facts.pipelines, facts.components)
-    if isinstance(base, Path) and base.is_file():
-        return base_of_file(base, layout, facts.pipelines, facts.components)
-    return FlowBase(base)
+    file = None
+    if isinstance(base, Path):
+        file = base if base.is_file() else base_model_files.index_in(base)
+    return FlowBase(base) if file is None else base_of_file(file, layout, facts.pipelines, facts.components)
 
 
 def meta_transformer(base: FlowBase, facts: FamilyFacts) -> nn.Module | None:

@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 PROGRAM: Final = "program"  # the family of runs that a user's own program has started (modules/library)
+# Before all names of a transformer's tensors: in files of ComfyUI and of programs that save what they train, in Cosmos'
+# code and in diffusers' pipelines.
+PREFIXES: Final = ("model.diffusion_model.", "diffusion_model.", "net.", "transformer.")
 
 Config = Mapping[str, Any]
 Shapes = Mapping[str, Sequence[int]]
@@ -184,6 +187,11 @@ def named_family(names: Iterable[str]) -> str:
         if found:
             return " or ".join(found)
     return ""
+
+
+def file_prefix(names: Collection[str]) -> str:
+    """What is before the names of the transformer's tensors in a file with these; empty for nothing."""
+    return next((prefix for prefix in PREFIXES if any(name.startswith(prefix) for name in names)), "")
 
 
 def hub_model_of(shapes: Shapes, file_name: str) -> str:

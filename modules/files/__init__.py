@@ -10,6 +10,7 @@ from modules.files.display import (
     spreadsheet_cell,
     visible,
 )
+from modules.files.gguf_header import GgufTensor, read_gguf_header
 from modules.files.links import expand_home, find_link, is_link, whole_path
 from modules.files.partial import (
     PARTIAL,
@@ -44,6 +45,7 @@ __all__ = [
     "REPLACED",
     "REPLACED_MODEL",
     "FileFault",
+    "GgufTensor",
     "Record",
     "check_replaceable",
     "control_character",
@@ -62,6 +64,7 @@ __all__ = [
     "printable",
     "put_back_replaced",
     "read_bytes",
+    "read_gguf_header",
     "read_json",
     "read_lines",
     "read_tail",

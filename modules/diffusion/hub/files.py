@@ -13,10 +13,7 @@ INDEX = "model_index.json"
 PICKLES = frozenset({".ckpt", ".pt", ".pth", ".bin", ".pkl"})
 _INDEX_LIMIT = 64 << 20  # bytes
 GGUF = ".gguf"
-GGUF_ADVICE = (
-    "Use the .safetensors file or the diffusers folder of the same model. Under a LoRA, frozen weights take as little "
-    "memory in int8, fp8 or nf4 (parts.0.weights)."
-)
+FILE_INDEX = ".safetensors.index.json"  # of shards
 VARIANTS = ("", ".fp16")  # in order of preference
 _WEIGHTS = r"{component}/(diffusion_pytorch_model|model){variant}(-\d+-of-\d+)?\.safetensors"
 _SMALL_FILES = r"{component}/[^/]+\.(json|txt|jinja)"  # jinja: the chat template of a tokenizer
@@ -110,7 +107,11 @@ def _not_a_pipeline(label: str, files: Collection[str]) -> ConfigError:
     single = sorted(file for file in files if file.endswith(".safetensors") and "/" not in file)
     advice = "Choose a model in the diffusers format, or a .safetensors file."
     if any(file.lower().endswith(GGUF) for file in files):
-        advice = f"It has GGUF files, which Tandem does not read: choose the model that they were made from. {advice}"
+        gguf = next(file for file in files if file.lower().endswith(GGUF))
+        advice = (
+            f"It has GGUF files: `hf download {label.partition('@')[0]} {gguf}` downloads one and prints its path, "
+            "which base_model accepts."
+        )
     if single:
         advice = (
             f"It contains {single[0]}: if that is a whole model, `hf download {label.partition('@')[0]} {single[0]}` "

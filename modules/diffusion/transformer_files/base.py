@@ -9,8 +9,9 @@ from pathlib import Path
 from modules.config import ConfigError
 from modules.diffusion import base_model_files
 from modules.diffusion.hub.model import HubModel
-from modules.diffusion.transformer_files.names import PREFIX
-from modules.facts import hub_model_of, named_family
+from modules.diffusion.model_files.open_file import shapes_of_file
+from modules.diffusion.transformer_files.loading import of_base_model
+from modules.facts import PREFIXES, hub_model_of, named_family
 
 LAYOUT = "family_options.layout"
 
@@ -57,7 +58,8 @@ def base_of_file(file: Path, layout: str, pipelines: Collection[str], components
 
     Raises ConfigError if the file is no transformer.
     """
-    shapes = base_model_files.read_shapes([file])
+    with of_base_model():
+        shapes = shapes_of_file(file)
     _require_transformer(file, shapes)
     name = layout or hub_model_of(shapes, file.name)
     if not name:
@@ -87,10 +89,10 @@ def _require_transformer(file: Path, names: Collection[str]) -> None:
             f"base_model: {str(file)!r} is a LoRA.", f"Give a model to start from. {base_model_files.LORA_ADVICE}"
         )
     if not named_family(names):
-        is_stable_diffusion = any(name.startswith(PREFIX) for name in names)
+        is_stable_diffusion = any(name.startswith(PREFIXES[0]) for name in names)
         what = "a model of Stable Diffusion" if is_stable_diffusion else "not the transformer of a flow-matching model"
         raise ConfigError(
             f"base_model: {str(file)!r} is {what}, which this family does not train.",
-            "Give the transformer's .safetensors file, a diffusers folder, or the name of a model on the hub "
+            "Give the transformer's .safetensors or .gguf file, a diffusers folder, or the name of a model on the hub "
             "(owner/model).",
         )
