@@ -10,8 +10,28 @@ from pathlib import Path
 from typing import Any
 
 from modules.config.family_about import family_about
-from modules.facts import all_facts, family_names, hub_model_of, known_model, named_family, whole_model
-from modules.files import decode_json, expand_home, open_regular, printable, read_json, validate_record
+from modules.facts import (
+    FILE_INDEX,
+    GGUF,
+    MODEL_FILES,
+    all_facts,
+    family_names,
+    hub_model_of,
+    known_model,
+    named_family,
+    whole_model,
+)
+from modules.files import (
+    FileFault,
+    decode_json,
+    expand_home,
+    open_regular,
+    printable,
+    read_gguf_header,
+    read_json,
+    validate_record,
+    weight_map,
+)
 
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*(@[\w./-]+)?")
 _WEIGHTS = (".safetensors", ".bin")
@@ -75,6 +95,8 @@ def is_lora(names: Iterable[str]) -> bool:
 def _inspect_folder(folder: Path) -> BaseModelInfo:
     index = folder / "model_index.json"
     if not index.is_file():
+        if len(shards := [*folder.glob(f"*{FILE_INDEX}")]) == 1:
+            return _inspect_file(shards[0])
         return BaseModelInfo(error="This folder has no model_index.json: it is not a diffusers model.")
     try:
         entries = validate_record(dict[str, Any], read_json(index))
@@ -113,11 +135,15 @@ def _inspect_file(file: Path) -> BaseModelInfo:
         return BaseModelInfo(
             error=f"{file.name} is a pickle, which can run code when opened: convert it to .safetensors first."
         )
-    if file.suffix.lower() != ".safetensors":
+    if not file.name.lower().endswith(MODEL_FILES):
         return BaseModelInfo(
-            error=f"{file.name} is not a model: choose a .safetensors file, a diffusers folder or a Hugging Face model."
+            error=f"{file.name} is not a model: choose a .safetensors or .gguf file, a diffusers folder or a Hugging "
+            "Face model."
         )
-    shapes = tensor_shapes(file)
+    try:
+        shapes = tensor_shapes(file)
+    except FileFault as error:
+        return BaseModelInfo(error=f"{file.name} {error}.")
     if shapes is None:
         return BaseModelInfo(error=f"{file.name} is truncated or damaged: copy or download it again.")
     if is_lora(shapes):
@@ -136,7 +162,13 @@ def _inspect_file(file: Path) -> BaseModelInfo:
 
 
 def tensor_shapes(file: Path) -> dict[str, list[int]] | None:
-    """The shapes in a safetensors header, by name; None if the file is damaged or truncated."""
+    """The shapes in the header of a model file, or in those of the shards of an index, by name; None if a safetensors
+    file is damaged or truncated. Raises OSError or FileFault."""
+    if file.suffix.lower() == GGUF:
+        return {name: [*tensor.shape] for name, tensor in read_gguf_header(file).items()}
+    if file.name.lower().endswith(FILE_INDEX):
+        shards = [tensor_shapes(file.parent / name) for name in sorted(set(weight_map(file).values()))]
+        return None if None in shards else {name: shape for each in shards for name, shape in (each or {}).items()}
     with open_regular(file) as opened:
         start = opened.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0

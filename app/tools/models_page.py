@@ -19,7 +19,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Segments, card, frame, text, wrap_within
 from app.widgets.progress_bar import ProgressBar
 from app.widgets.scroll import Scroll
-from modules.facts import family_names, named_family
+from modules.facts import MODEL_FILES, family_names, named_family
 from modules.files import FileFault, expand_home
 from modules.run.format_duration import format_duration
 
@@ -227,7 +227,7 @@ def source_kind(name: str) -> SourceKind:
             if (path / "model_index.json").is_file():
                 return "folder"
             return "lora_folder" if any((path / name).is_file() for name in LORA_FILES) else ""
-        shapes = tensor_shapes(path) if path.suffix.lower() == ".safetensors" else None
+        shapes = tensor_shapes(path) if path.name.lower().endswith(MODEL_FILES) else None
     except (OSError, FileFault):
         return ""
     if not shapes:

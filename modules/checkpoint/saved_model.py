@@ -111,7 +111,7 @@ def _family_options(config: TrainConfig) -> dict[str, object]:
     """Those of the run; the folder that completes a base model in one file is found from other folders, too."""
     options: dict[str, object] = dict(config.family_options)
     base, layout = config.base_model, options.get("layout")
-    if isinstance(layout, str) and layout and base is not None and Path(base).is_file():
+    if isinstance(layout, str) and layout and base is not None and Path(base).exists():
         options["layout"] = _whole_path(layout)
     return options
 

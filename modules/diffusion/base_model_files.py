@@ -12,9 +12,10 @@ from huggingface_hub.utils._validators import validate_repo_id
 from safetensors import SafetensorError, safe_open
 
 from modules.config import ConfigError
-from modules.diffusion.hub.files import FILE_INDEX, GGUF, INDEX, PICKLES, weight_map
+from modules.diffusion.hub.files import INDEX, PICKLES
 from modules.diffusion.hub.model import HubModel
-from modules.files import FileFault, file_size, is_plain_name, open_regular, printable, read_json
+from modules.facts import FILE_INDEX, MODEL_FILES
+from modules.files import FileFault, file_size, is_plain_name, open_regular, printable, read_json, weight_map
 
 # owner/model@revision; the hub's cache has a file of the revision's name, so none of its parts is ".." (as in git)
 REPO_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>(?!.*\.\.)[\w.-]+(/[\w.-]+)*))?")
@@ -77,7 +78,7 @@ def find_base_model(name: str | None, pipelines: Collection[str], components: Co
 
 def is_model_file(path: Path) -> bool:
     """Whether the name is that of a model in one file, or of the index of its shards."""
-    return path.name.lower().endswith((".safetensors", GGUF, FILE_INDEX))
+    return path.name.lower().endswith(MODEL_FILES)
 
 
 def index_in(folder: Path) -> Path | None:

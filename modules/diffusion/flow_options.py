@@ -110,7 +110,7 @@ class FlowOptions(Section):
     layout: str = setting(
         "",
         title="Other components of a transformer file",
-        help="For a base model that is a transformer in one .safetensors file, as ComfyUI uses them: where text "
+        help="For a base model that is a transformer in a file of its own, as ComfyUI uses them: where text "
         "encoders, autoencoder, tokenizer and scheduler come from, a diffusers folder or a name on the hub "
         "(owner/model). Empty: the model on the hub that the file is known to be of (docs/models.md).",
         advanced=True,

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from modules.config import ConfigError
 from modules.diffusion.base_model_files import header_is_huge
-from modules.diffusion.hub.files import GGUF, PICKLES
+from modules.diffusion.hub.files import PICKLES
 from modules.diffusion.model_files.tensor_file import TensorFile
+from modules.facts import GGUF
 from modules.files import open_regular
 
 DTYPE_NAMES: Final[Mapping[torch.dtype, str]] = {

@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 PROGRAM: Final = "program"  # the family of runs that a user's own program has started (modules/library)
+GGUF: Final = ".gguf"
+FILE_INDEX: Final = ".safetensors.index.json"  # of a model in several files
+MODEL_FILES: Final = (".safetensors", GGUF, FILE_INDEX)  # how the names of models end that are no folders
 # Before all names of a transformer's tensors: in files of ComfyUI and of programs that save what they train, in Cosmos'
 # code and in diffusers' pipelines.
 PREFIXES: Final = ("model.diffusion_model.", "diffusion_model.", "net.", "transformer.")

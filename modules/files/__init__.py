@@ -36,6 +36,7 @@ from modules.files.reading import (
     read_text,
 )
 from modules.files.records import Record, validate_record
+from modules.files.weight_map import weight_map
 from modules.files.writing import open_for_writing, remove_tree, write_fault
 
 __all__ = [
@@ -75,6 +76,7 @@ __all__ = [
     "spreadsheet_cell",
     "validate_record",
     "visible",
+    "weight_map",
     "whole_path",
     "write_fault",
 ]

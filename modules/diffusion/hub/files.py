@@ -7,13 +7,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from modules.config import ConfigError
-from modules.files import FileFault, is_plain_name, read_json
+from modules.facts import GGUF
+from modules.files import FileFault, weight_map
 
 INDEX = "model_index.json"
 PICKLES = frozenset({".ckpt", ".pt", ".pth", ".bin", ".pkl"})
-_INDEX_LIMIT = 64 << 20  # bytes
-GGUF = ".gguf"
-FILE_INDEX = ".safetensors.index.json"  # of shards
 VARIANTS = ("", ".fp16")  # in order of preference
 _WEIGHTS = r"{component}/(diffusion_pytorch_model|model){variant}(-\d+-of-\d+)?\.safetensors"
 _SMALL_FILES = r"{component}/[^/]+\.(json|txt|jinja)"  # jinja: the chat template of a tokenizer
@@ -118,18 +116,6 @@ def _not_a_pipeline(label: str, files: Collection[str]) -> ConfigError:
             "downloads it and prints its path, which base_model accepts."
         )
     return ConfigError(f"base_model: {label!r} on the hub is not a diffusers pipeline: it has no {INDEX}.", advice)
-
-
-def weight_map(index: Path) -> dict[str, str]:
-    """The file beside `index` that each tensor is in. Raises OSError or FileFault, also for any other than these."""
-    content = read_json(index, _INDEX_LIMIT)
-    names = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(names, dict):
-        raise FileFault("has no weight_map")
-    for name in names.values():
-        if not is_plain_name(name) or not name.endswith(".safetensors"):
-            raise FileFault(f"names {str(name)[:80]!r}, which is no .safetensors file beside it")
-    return names
 
 
 def _shards_in(index: Path) -> set[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from modules.diffusion.hub.files import FILE_INDEX, GGUF
 from modules.diffusion.model_files.gguf_file import GgufFile
 from modules.diffusion.model_files.scaled_file import ScaledFile
 from modules.diffusion.model_files.sharded_file import ShardedFile
 from modules.diffusion.model_files.tensor_file import TensorFile
 from modules.diffusion.safetensors_reader import SafetensorsFile
+from modules.facts import FILE_INDEX, GGUF
 
 
 def open_model_file(path: Path) -> TensorFile:

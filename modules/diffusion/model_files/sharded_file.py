@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from modules.config import ConfigError
-from modules.diffusion.hub.files import weight_map
 from modules.diffusion.model_files.tensor_file import TensorFile
 from modules.diffusion.safetensors_reader import SafetensorsFile
-from modules.files import FileFault, printable
+from modules.files import FileFault, printable, weight_map
 
 _MOST_SHARDS = 1000
 
