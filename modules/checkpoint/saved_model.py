@@ -113,6 +113,8 @@ def _family_options(config: TrainConfig) -> dict[str, object]:
     base, layout = config.base_model, options.get("layout")
     if isinstance(layout, str) and layout and base is not None and Path(base).exists():
         options["layout"] = _whole_path(layout)
+    if isinstance(files := options.get("text_encoder_files"), str):
+        options["text_encoder_files"] = ", ".join(_whole_path(name.strip()) for name in files.split(","))
     return options
 
 

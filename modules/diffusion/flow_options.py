@@ -115,6 +115,15 @@ class FlowOptions(Section):
         "(owner/model). Empty: the model on the hub that the file is known to be of (docs/models.md).",
         advanced=True,
     )
+    text_encoder_files: str = setting(
+        "",
+        title="Text encoder files",
+        help="Files of text encoders as ComfyUI has them (models/text_encoders), separated by commas: .safetensors, "
+        "also in fp8 or int8 with scales, or .gguf of T5 and Qwen. Each takes the place of that text encoder of the "
+        "model, whose weights are then not downloaded.",
+        advanced=True,
+        resume="warn",
+    )
     offload_frozen: bool = setting(
         True,
         title="Offload frozen models (saves GPU memory)",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from modules.config import ConfigError
@@ -22,6 +22,7 @@ class FlowBase:
 
     model: Path | HubModel
     transformer: Path | None = None
+    encoders: Mapping[str, Path] = field(default_factory=dict)  # files of text encoders, by component
 
     @property
     def hub_model(self) -> HubModel | None:
@@ -48,7 +49,7 @@ class FlowBase:
 
     def check(self, folder: Path, pipelines: Collection[str], components: Collection[str]) -> None:
         """Raises ConfigError unless `folder`, which is that of the model, is complete."""
-        without = () if self.transformer is None else ("transformer",)
+        without = (*(() if self.transformer is None else ("transformer",)), *self.encoders)
         base_model_files.check_folder(folder, pipelines, components, option=self.option, without_weights=without)
 
 

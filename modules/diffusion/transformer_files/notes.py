@@ -8,10 +8,11 @@ from modules.diffusion.transformer_files.loading import quantized_as
 
 def base_notes(base: FlowBase) -> list[str]:
     """Where the other components come from, and what becomes of quantised weights; empty for a whole model."""
+    notes = [f"base_model: {component} comes from {file.name}." for component, file in base.encoders.items()]
     if base.transformer is None:
-        return []
+        return notes
     name = base.transformer.name
-    notes = [
+    notes += [
         f"base_model: {name} is the transformer alone; text encoders, autoencoder and scheduler come from {base.label} "
         f"({LAYOUT} chooses another)."
     ]

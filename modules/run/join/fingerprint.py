@@ -96,6 +96,10 @@ def family_listing(config: TrainConfig) -> Listing:
         if base.exists() and isinstance(layout, str) and os.path.isdir(layout):
             inside = {f"layout/{name}": what for name, what in _walk(Path(layout), _model_file)}
             found |= {name: what for name, what in inside.items() if not _IN_BASE_FILE.match(name)}
+    files = config.family_options.get("text_encoder_files")
+    for name in files.split(",") if isinstance(files, str) else ():
+        if (file := Path(name.strip())).is_file():
+            found[f"text_encoder_files/{file.name}"] = _model_file(file)
     return found
 
 
