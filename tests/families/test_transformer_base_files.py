@@ -15,6 +15,8 @@ from diffusers import DiffusionPipeline
 from safetensors.torch import load_file, save_file
 
 from modules.checkpoint.formats import write_single_file
+from modules.checkpoint.formats.conversion import convert_dtype, single_file_to_folder
+from modules.checkpoint.formats.file_types import require_diffusers_folder
 from modules.config import ConfigError, TrainConfig
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.facts import hub_model_of, known_models
@@ -126,6 +128,15 @@ def same_as_folder(family: str, file: Path, folder: Path, *, tolerance: float = 
     for name, tensor in loaded.items():
         wanted = stored[name].bfloat16().float()
         torch.testing.assert_close(tensor.float(), wanted, rtol=0, atol=tolerance * float(wanted.abs().max()))
+    if family == "flux" and file.is_file():
+        single_file_to_folder(file, folder, file.with_name("converted"), None)
+        convert_dtype(file, file.with_name("plain.safetensors"), torch.bfloat16)
+        for converted in (file.with_name("converted") / WEIGHTS, file.with_name("plain.safetensors")):
+            again: Any = family_class(family).load_for_training(config_of(family, converted, folder))
+            state = again.components.transformer.state_dict()
+            assert all(torch.equal(tensor, loaded[name].to(tensor.dtype)) for name, tensor in state.items())
+        shutil.rmtree(file.with_name("converted"))
+        file.with_name("plain.safetensors").unlink()
 
 
 @pytest.mark.parametrize("family", PREFIXED)
@@ -152,6 +163,8 @@ def test_a_file_as_published_is_the_model_of_its_folder(family: str, form: str, 
         (tmp_path / "x.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
         same_as_folder(family, tmp_path / "x.safetensors.index.json", folder)
         same_as_folder(family, tmp_path, folder)  # that it is in
+        with pytest.raises(ConfigError, match=r"shards.*\s*Give the index: .*x.safetensors.index.json"):
+            require_diffusers_folder(tmp_path)
     elif form == "fp8":
         stored: dict[str, torch.Tensor] = {f"{prefix}scaled_fp8": torch.zeros(2, dtype=torch.float8_e4m3fn)}
         for name, tensor in tensors.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import mmap
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from modules.diffusion.model_files.tensor_file import TensorFile, half_of_quanti
 from modules.files import FileFault, open_regular, read_gguf_header
 
 PLAIN: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_PIECE: Final = 1 << 22  # weights that are dequantised at a time, for each of which there are then 4 bytes
+_PIECE: Final = 1 << 20  # weights that a thread dequantises at a time, for each of which there are then 4 bytes
 _PIP: Final = "Install it: .venv/bin/python -m pip install gguf"
 
 
@@ -67,10 +68,14 @@ class GgufFile(TensorFile):
         rows = data.reshape(-1, entry.size // (int(np.prod(entry.shape, dtype=np.int64)) // entry.row))
         weight = torch.empty(len(rows), entry.row, dtype=self._half)
         step = max(1, _PIECE // entry.row)
-        for start in range(0, len(rows), step):
+
+        def fill(start: int) -> None:
             piece = rows[start : start + step]
             with np.errstate(over="ignore", invalid="ignore"):  # damaged scales show as numbers that are not finite
                 weight[start : start + step] = torch.from_numpy(quants.dequantize(piece, kind))
+
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # numpy computes in one thread
+            list(pool.map(fill, range(0, len(rows), step)))
         return weight.view(entry.shape)
 
     def shape(self, name: str) -> tuple[int, ...]:
