@@ -8,8 +8,28 @@ from pathlib import Path
 from typing import Any
 
 from modules.config.family_about import family_about
-from modules.facts import all_facts, family_names, hub_model_of, is_lora, known_model, named_family, whole_model
-from modules.files import FileFault, expand_home, printable, read_header, read_json, validate_record
+from modules.facts import (
+    FILE_INDEX,
+    GGUF,
+    MODEL_FILES,
+    all_facts,
+    family_names,
+    hub_model_of,
+    is_lora,
+    known_model,
+    named_family,
+    whole_model,
+)
+from modules.files import (
+    FileFault,
+    expand_home,
+    printable,
+    read_gguf_header,
+    read_header,
+    read_json,
+    validate_record,
+    weight_map,
+)
 
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*(@[\w./-]+)?")
 _WEIGHTS = (".safetensors", ".bin")
@@ -66,6 +86,8 @@ def other_family(info: BaseModelInfo, family: str) -> str:
 def _inspect_folder(folder: Path) -> BaseModelInfo:
     index = folder / "model_index.json"
     if not index.is_file():
+        if len(shards := [*folder.glob(f"*{FILE_INDEX}")]) == 1:
+            return _inspect_file(shards[0])
         return BaseModelInfo(error="This folder has no model_index.json: it is not a diffusers model.")
     try:
         entries = validate_record(dict[str, Any], read_json(index))
@@ -104,13 +126,15 @@ def _inspect_file(file: Path) -> BaseModelInfo:
         return BaseModelInfo(
             error=f"{file.name} is a pickle, which can run code when opened: convert it to .safetensors first."
         )
-    if file.suffix.lower() != ".safetensors":
+    if not file.name.lower().endswith(MODEL_FILES):
         return BaseModelInfo(
-            error=f"{file.name} is not a model: choose a .safetensors file, a diffusers folder or a Hugging Face model."
+            error=f"{file.name} is not a model: choose a .safetensors or .gguf file, a diffusers folder or a Hugging "
+            "Face model."
         )
     try:
-        shapes = {name: entry.shape for name, entry in read_header(file).tensors.items()}
-    except FileFault:
+        shapes = tensor_shapes(file)
+    except FileFault as error:
+        return BaseModelInfo(error=f"{file.name} {error}: copy or download it again.")
         return BaseModelInfo(error=f"{file.name} is truncated or damaged: copy or download it again.")
     if is_lora(shapes):
         return BaseModelInfo(error=f"{file.name} is a LoRA, not a base model.")
@@ -125,3 +149,14 @@ def _inspect_file(file: Path) -> BaseModelInfo:
     if kind:
         return BaseModelInfo(f"{kind}, {count}.", family=trained_by)
     return BaseModelInfo(f"Unknown model type, {count}.")
+
+
+def tensor_shapes(file: Path) -> dict[str, list[int]]:
+    """The shapes in the header of a model file, or in those of the shards of an index, by name. Raises OSError, or
+    FileFault if it is damaged."""
+    if file.suffix.lower() == GGUF:
+        return {name: [*tensor.shape] for name, tensor in read_gguf_header(file).items()}
+    if file.name.lower().endswith(FILE_INDEX):
+        shards = (file.parent / name for name in sorted(set(weight_map(file).values())))
+        return {name: shape for shard in shards for name, shape in tensor_shapes(shard).items()}
+    return {name: entry.shape for name, entry in read_header(file).tensors.items()}

@@ -95,8 +95,8 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--model",
         required=True,
-        help="a model folder, e.g. runs/NAME/model, a diffusers folder, a .safetensors file or, with --family, a hub "
-        "name",
+        help="a model folder, e.g. runs/NAME/model, a diffusers folder, a .safetensors or .gguf file or, with "
+        "--family, a hub name",
     )
     top.add_argument(
         "--lora", action="append", default=[], metavar="FILE", help="a LoRA file to apply; may be given several times"

@@ -14,6 +14,7 @@ from modules.checkpoint import read_model_config
 from modules.checkpoint.formats import AdapterWeights, SafetensorsFile, adapter_file, lora_of_family, read_adapter
 from modules.checkpoint.formats.file_types import DESCRIPTIONS, detect_file_type
 from modules.config import ConfigError, SubmoduleSettings, TrainConfig, validate
+from modules.diffusion.base_model_files import index_in
 from modules.diffusion.quantized import QuantizedLinear
 from modules.facts import FamilyFacts, all_facts, family_names, known_model
 from modules.families._family import Family, trained_submodules
@@ -118,7 +119,7 @@ def model_config(options: argparse.Namespace) -> tuple[Path | None, TrainConfig]
         folder = model_folder(name)
         _require_model(folder, name)
         return folder, _with_layout(read_model_config(folder), options.layout)
-    if Path(name).is_dir() and not (Path(name) / "model_index.json").is_file():
+    if Path(name).is_dir() and not (Path(name) / "model_index.json").is_file() and index_in(Path(name)) is None:
         folder = model_folder(name)  # raises for a run or a backup
         raise ConfigError(f"--model: {name!r} is not a model folder: it has no model_index.json.")
     if Path(name).suffix.lower() == ".safetensors" and Path(name).is_file() and not options.family:
@@ -160,7 +161,7 @@ def is_saved_model(name: str, options: argparse.Namespace) -> bool:
     if (path / "tandem.json").is_file():
         return True
     is_other = path.is_file() and not (path.parent / "tandem.json").is_file()
-    is_other = is_other or (path / "model_index.json").is_file()
+    is_other = is_other or (path / "model_index.json").is_file() or index_in(path) is not None
     return not (is_other or options.lora or options.family or _family_on_the_hub(name))
 
 

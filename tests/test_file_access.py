@@ -28,6 +28,7 @@ ALLOWED = {
     "modules/data/cache/shards.py": (["open", "os.open"], f"{OWN}; a folder, to sync it"),
     "modules/data/index/column_store.py": (["np.memmap"], CHECKED),
     "modules/diffusion/base_model_files.py": (["safe_open"], CHECKED),
+    "modules/diffusion/model_files/gguf_file.py": (["mmap.mmap"], "of what modules/files has opened"),
     "modules/diffusion/safetensors_reader.py": (["safe_open"], CHECKED),
     "modules/diffusion/flow_pipeline.py": (["shutil.copyfile", "shutil.copytree"], CHECKED),
     "modules/distributed/file_transfer.py": (["open"], OWN),

@@ -65,7 +65,9 @@ class NoiseCard:
         settings = {name: draft.data[name] for name in SETTINGS if draft.data.get(name) is not None}
         settings |= whole_path(settings, "base_model")
         if isinstance(options := settings.get("family_options"), Mapping):
-            settings["family_options"] = {**options, **whole_path(options, "layout")}
+            files = str(options.get("text_encoder_files") or "")
+            whole = {"text_encoder_files": ", ".join(os.path.abspath(name.strip()) for name in files.split(","))}
+            settings["family_options"] = {**options, **whole_path(options, "layout"), **(whole if files else {})}
         asked = json.dumps(settings)
         if asked == self._asked:
             return

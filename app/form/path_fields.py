@@ -11,6 +11,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button
 from app.windows.chooser import choose_path
 from app.windows.folder_listing import Purpose
+from modules.facts import MODEL_FILES
 
 CHECK_AFTER_MS = 400
 CREATED_ON_DEMAND = ("cache_dir", "runs_dir", "rescue_dir")
@@ -77,7 +78,7 @@ class PathField(TextField):
 class BaseModelField(PathField):
     """Shows below the field what type of model it is, or what is missing."""
 
-    endings = (".safetensors",)
+    endings = MODEL_FILES
 
     def build(self) -> None:
         super().build()

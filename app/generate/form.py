@@ -24,7 +24,7 @@ from app.windows.chooser import choose_path
 from app.windows.folder_listing import Purpose
 from modules.config import Option, in_words
 from modules.config.family_about import family_about
-from modules.facts import family_names
+from modules.facts import MODEL_FILES, family_names
 
 WIDTH: Final = 372  # unscaled pixels
 _DEVICES: Final = {"cpu": "CPU"}
@@ -240,7 +240,7 @@ class GenerateForm(tk.Frame):
         control = self.fields[name].control
         assert isinstance(control, Entry)
         purpose: Purpose = {"lora": "open", "folder": "folder"}.get(name, "any")  # type: ignore[assignment]
-        endings = (".safetensors",) if name in ("lora", "model") else ()
+        endings = {"lora": (".safetensors",), "model": MODEL_FILES}.get(name, ())
         start = Path(control.get())
         chosen = choose_path(self, purpose, OPTIONS[name].title, start, endings)
         if chosen:

@@ -29,8 +29,8 @@ class GenerateSettings(Sample):
     model: str = setting(
         "",
         title="Base model",
-        help="A diffusers folder, a .safetensors file, a Hugging Face model such as owner/name, or the model folder of "
-        "a run.",
+        help="A diffusers folder, a .safetensors or .gguf file, a Hugging Face model such as owner/name, or the "
+        "model folder of a run.",
         picks="file",
     )
     family: str = setting(

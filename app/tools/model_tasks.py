@@ -14,7 +14,7 @@ from modules.run import RunFolder
 
 Kind = Literal["any", "file", "folder", "save", "choice", "integer", "number", "switch", "text"]
 AS_IS: Final = "as in the file"
-_MODEL: Final = "A diffusers folder or a .safetensors file."
+_MODEL: Final = "A diffusers folder, a .safetensors or a .gguf file."
 _LORA: Final = "A LoRA in a .safetensors file."
 LORAS: Final = ("lora", "kohya_lora", "lora_folder")  # kinds of the source
 LORA_FILES: Final = ("lora_kohya.safetensors", "pytorch_lora_weights.safetensors")  # of a run, in its model folder

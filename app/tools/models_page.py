@@ -7,6 +7,7 @@ import tkinter as tk
 from collections.abc import Mapping
 from typing import Final, Literal
 
+from app.base_model import tensor_shapes
 from app.child_program import not_started
 from app.form.setting_text import with_actions
 from app.open_path import show_folder
@@ -18,8 +19,8 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Segments, card, frame, text, wrap_within
 from app.widgets.progress_bar import ProgressBar
 from app.widgets.scroll import Scroll
-from modules.facts import family_names, is_lora, named_family
-from modules.files import FileFault, expand_home, read_header
+from modules.facts import MODEL_FILES, family_names, is_lora, named_family
+from modules.files import FileFault, expand_home
 from modules.run.format_duration import format_duration
 from modules.run.format_progress import format_bytes
 
@@ -227,7 +228,7 @@ def source_kind(name: str) -> SourceKind:
             if (path / "model_index.json").is_file():
                 return "folder"
             return "lora_folder" if any((path / name).is_file() for name in LORA_FILES) else ""
-        shapes = read_header(path).tensors if path.suffix.lower() == ".safetensors" else None
+        shapes = tensor_shapes(path) if path.name.lower().endswith(MODEL_FILES) else None
     except (OSError, FileFault):
         return ""
     if not shapes:

@@ -12,6 +12,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Menu, Switch, frame, text
 from app.windows.chooser import choose_path
 from app.windows.folder_listing import Purpose
+from modules.facts import MODEL_FILES
 from modules.files import expand_home
 
 _TITLES: Final = 190  # unscaled pixels of the column of titles
@@ -147,7 +148,7 @@ class ToolForm(tk.Frame):
         control = self.controls[field.name]
         assert isinstance(control, Entry)
         start = expand_home(control.get().strip() or self.values().get("source", ""))
-        endings = () if field.kind == "folder" else (".safetensors",)
+        endings = {"folder": (), "any": MODEL_FILES}.get(field.kind, (".safetensors",))
         if field.kind == "save":
             chosen = choose_path(self, "save", field.title, start.parent, endings, start.name)
         else:

@@ -111,8 +111,10 @@ def _family_options(config: TrainConfig) -> dict[str, object]:
     """Those of the run; the folder that completes a base model in one file is found from other folders, too."""
     options: dict[str, object] = dict(config.family_options)
     base, layout = config.base_model, options.get("layout")
-    if isinstance(layout, str) and layout and base is not None and Path(base).is_file():
+    if isinstance(layout, str) and layout and base is not None and Path(base).exists():
         options["layout"] = _whole_path(layout)
+    if isinstance(files := options.get("text_encoder_files"), str):
+        options["text_encoder_files"] = ", ".join(_whole_path(name.strip()) for name in files.split(","))
     return options
 
 

@@ -12,10 +12,10 @@ from huggingface_hub.utils._validators import validate_repo_id
 from safetensors import SafetensorError, safe_open
 
 from modules.config import ConfigError
-from modules.diffusion.hub.files import GGUF, GGUF_ADVICE, INDEX, PICKLES, weight_map
+from modules.diffusion.hub.files import INDEX, PICKLES
 from modules.diffusion.hub.model import HubModel
-from modules.facts import is_lora
-from modules.files import FileFault, file_size, is_plain_name, printable, read_header, read_json
+from modules.facts import FILE_INDEX, MODEL_FILES, is_lora
+from modules.files import FileFault, file_size, is_plain_name, printable, read_header, read_json, weight_map
 
 # owner/model@revision; the hub's cache has a file of the revision's name, so none of its parts is ".." (as in git)
 REPO_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>(?!.*\.\.)[\w.-]+(/[\w.-]+)*))?")
@@ -41,11 +41,11 @@ _MOST_COUNTED = 1000
 _WORDS: Final = frozenset({"vocabulary_map", "label2id", "added_tokens_decoder"})  # tables whose keys are any words
 LORA_ADVICE = "To continue training it, give it as lora_from; to generate images with it, as scripts/sample.py --lora."
 DAMAGED = "Copy or download the model folder again."
-ACCEPTED = "Give a diffusers folder, a .safetensors file, or the name of a model on the hub (owner/model)."
+ACCEPTED = "Give a diffusers folder, a .safetensors or .gguf file, or the name of a model on the hub (owner/model)."
 
 
 def find_base_model(name: str | None, pipelines: Collection[str], components: Collection[str]) -> Path | HubModel:
-    """The diffusers folder or .safetensors file that `base_model` names, or these `components` of a model on the hub.
+    """The diffusers folder or model file that `base_model` names, or these `components` of a model on the hub.
 
     Raises ConfigError if it can be none of these; the hub is not contacted.
     """
@@ -54,8 +54,6 @@ def find_base_model(name: str | None, pipelines: Collection[str], components: Co
     path = Path(name)
     if path.suffix.lower() in PICKLES:
         raise _pickled(path)
-    if path.suffix.lower() == GGUF:
-        raise ConfigError(f"base_model: {name!r} is a GGUF file, which Tandem does not read.", GGUF_ADVICE)
     try:
         is_folder, is_file = path.is_dir(), path.is_file()
     except OSError as error:  # a name that is too long
@@ -64,10 +62,10 @@ def find_base_model(name: str | None, pipelines: Collection[str], components: Co
     if is_folder:
         return path
     if is_file:
-        if path.suffix.lower() != ".safetensors":
-            raise ConfigError(f"base_model: {name!r} is not a .safetensors file.", ACCEPTED)
+        if not is_model_file(path):
+            raise ConfigError(f"base_model: {name!r} is not a .safetensors or .gguf file.", ACCEPTED)
         return path
-    found = None if path.suffix.lower() == ".safetensors" else REPO_ID.fullmatch(name)
+    found = None if is_model_file(path) else REPO_ID.fullmatch(name)
     if found is None:
         raise ConfigError(f"base_model: there is no {name!r}.", ACCEPTED)
     try:
@@ -75,6 +73,19 @@ def find_base_model(name: str | None, pipelines: Collection[str], components: Co
     except HFValidationError as error:  # ./model or a--b/c: meant as a folder, which does not exist
         raise ConfigError(f"base_model: there is no {name!r}.", ACCEPTED) from error
     return HubModel(found["name"], found["revision"] or "", tuple(components), tuple(sorted(pipelines)))
+
+
+def is_model_file(path: Path) -> bool:
+    """Whether the name is that of a model in one file, or of the index of its shards."""
+    return path.name.lower().endswith(MODEL_FILES)
+
+
+def index_in(folder: Path) -> Path | None:
+    """The index of the shards in a folder that is no diffusers pipeline; None if it has none, or several."""
+    if (folder / INDEX).is_file():
+        return None
+    found = [path for path in folder.glob(f"*{FILE_INDEX}") if path.is_file()]
+    return found[0] if len(found) == 1 else None
 
 
 def check_folder(
@@ -142,7 +153,7 @@ def check_small_files(folder: Path, subfolders: Collection[Path], option: str) -
     files = sorted(file for subfolder in subfolders for kind in ("*.json", "*.txt") for file in subfolder.glob(kind))
     for file in files:
         try:
-            if file.name.endswith(".safetensors.index.json"):
+            if file.name.endswith(FILE_INDEX):
                 weight_map(file)
             elif file.name == _ADAPTER:
                 raise FileFault("makes libraries load the model that it names: merge the adapter, or remove the file")

@@ -101,10 +101,10 @@ def require_loaded(folder: Path, component: str, info: Mapping[str, Any]) -> Non
     files = weight_files(folder, component)
     for name, stored, wanted in info["mismatched_keys"]:
         raise _misshapen("base_model: ", files, name, stored, wanted)
-    missing = sorted(name for name in info["missing_keys"] if not any(part in f"{name}." for part in _NOT_USED))
+    missing = sorted(filter(is_used, info["missing_keys"]))
     if missing:
         raise _missing("base_model: ", files, missing)
-    if component in TRAINED and (surplus := _of_more_blocks(read_shapes(files), info["unexpected_keys"])):
+    if component in TRAINED and (surplus := of_more_blocks(read_shapes(files), info["unexpected_keys"])):
         raise ConfigError(
             f"base_model: {str(files[0].parent)!r} has {surplus!r}, a layer of a block that config.json does not "
             "describe.",
@@ -112,7 +112,12 @@ def require_loaded(folder: Path, component: str, info: Mapping[str, Any]) -> Non
         )
 
 
-def _of_more_blocks(names: Collection[str], unexpected: Iterable[str]) -> str:
+def is_used(name: str) -> bool:
+    """Whether a text encoder needs the tensor of this name."""
+    return not any(part in f"{name}." for part in _NOT_USED)
+
+
+def of_more_blocks(names: Collection[str], unexpected: Iterable[str]) -> str:
     """One of the `unexpected` tensors, which were not loaded, that is named as loaded ones of other blocks are; or
     an empty string. There are harmless ones of other names."""
     left = set(unexpected)

@@ -110,10 +110,19 @@ class FlowOptions(Section):
     layout: str = setting(
         "",
         title="Other components of a transformer file",
-        help="For a base model that is a transformer in one .safetensors file, as ComfyUI uses them: where text "
+        help="For a base model that is a transformer in a file of its own, as ComfyUI uses them: where text "
         "encoders, autoencoder, tokenizer and scheduler come from, a diffusers folder or a name on the hub "
         "(owner/model). Empty: the model on the hub that the file is known to be of (docs/models.md).",
         advanced=True,
+    )
+    text_encoder_files: str = setting(
+        "",
+        title="Text encoder files",
+        help="Files of text encoders as ComfyUI has them (models/text_encoders), separated by commas: .safetensors, "
+        "also in fp8 or int8 with scales, or .gguf of T5 and Qwen. Each takes the place of that text encoder of the "
+        "model, whose weights are then not downloaded.",
+        advanced=True,
+        resume="warn",
     )
     offload_frozen: bool = setting(
         True,

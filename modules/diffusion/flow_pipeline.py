@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ from modules.diffusion.encoder_weights import move_encoder, quantize_encoder_
 from modules.diffusion.finite import ADVICE, names_not_finite
 from modules.diffusion.fitting_weights import described_network
 from modules.diffusion.hub.files import INDEX
+from modules.diffusion.hub.model import HubModel
 from modules.diffusion.library_errors import damage_refused
+from modules.diffusion.model_files.encoder_file import check_encoder_file, encoder_files, load_encoder_file
 from modules.diffusion.pipeline_classes import component_classes
 from modules.diffusion.quantized_networks import (
     describe_quantized_,
@@ -52,6 +54,7 @@ class FlowComponents:
     scheduler: dict[str, Any]  # its config
     tokenizers: Mapping[str, Any]  # by their own names
     index: Mapping[str, Any]  # model_index.json
+    encoder_files: Mapping[str, Path] = field(default_factory=dict)  # of those that are not in the folder
 
     def load_encoders(self, dtype: torch.dtype, device: torch.device, weights: str = "run") -> dict[str, nn.Module]:
         """The text encoders, frozen, large ones quantised as `weights` says. Raises ConfigError if they are damaged.
@@ -72,6 +75,8 @@ class FlowComponents:
         return found
 
     def _load_encoder(self, name: str, dtype: torch.dtype) -> Any:
+        if file := self.encoder_files.get(name):
+            return load_encoder_file(file, self.folder, name, self.classes[name], dtype)
         if layers := quantized_layers(self.folder, name):
             return load_quantized_encoder(self.folder, name, self.classes[name], dtype, layers)
         return load_network(self.folder, name, self.classes[name], dtype)
@@ -80,7 +85,11 @@ class FlowComponents:
         """The first 128 bits of the SHA-256 of the files of text encoders and tokenizers, as hex."""
         hasher = hashlib.sha256()
         for name in (*self.facts.encoders, *self.facts.encoders.values()):
-            for file in sorted(path for path in (self.folder / name).iterdir() if path.is_file()):
+            own = self.encoder_files.get(name)
+            files = [path for path in (self.folder / name).iterdir() if path.is_file()]
+            if own is not None:
+                files = [own, *(path for path in files if path.suffix != ".safetensors")]
+            for file in sorted(files):
                 with open_regular(file) as opened:
                     digest = hashlib.file_digest(opened, "sha256").hexdigest()
                 hasher.update(f"{name}/{file.name} {digest}\n".encode())
@@ -104,9 +113,13 @@ class FlowComponents:
         copied as it is."""
         folder.mkdir(parents=True, exist_ok=True)
         for name in self.facts.components:
-            if name != "transformer":
+            if name != "transformer" and name not in self.encoder_files:
                 shutil.copytree(self.folder / name, folder / name, dirs_exist_ok=True, copy_function=shutil.copyfile)
         shutil.copyfile(self.folder / INDEX, folder / INDEX)
+        for name, file in self.encoder_files.items():
+            with quiet_libraries():
+                encoder: Any = load_encoder_file(file, self.folder, name, self.classes[name], None)
+                encoder.save_pretrained(folder / name)
         with quiet_libraries():
             transformer: Any = copy_with_weights(self.transformer, state)
             transformer.save_pretrained(folder / "transformer")
@@ -149,6 +162,7 @@ def load_flow_components(base: FlowBase, facts: FamilyFacts, dtype: torch.dtype)
             scheduler=scheduler_config(folder, base.option),
             tokenizers={name: _load_tokenizer(folder, name, classes[name]) for name in facts.encoders.values()},
             index=index,
+            encoder_files=base.encoders,
         )
 
 
@@ -162,18 +176,31 @@ def check_small_parts(base: FlowBase, facts: FamilyFacts) -> None:
     _, classes, _ = component_classes(folder, facts.components)
     for name in facts.encoders.values():
         _load_tokenizer(folder, name, classes[name])
+    for name, file in base.encoders.items():
+        label = f"base_model: {name}/config.json of the model in {str(folder)!r} cannot be used"
+        with damage_refused(label), torch.device("meta"):
+            described = described_network(folder, name, classes[name])
+        check_encoder_file(file, name, described, base.label)
     scheduler_config(folder, base.option)
 
 
-def find_flow_model(base_model: str | None, layout: str, facts: FamilyFacts) -> FlowBase:
-    """A folder, a model on the hub, or a transformer's file with the other components of `layout` (see `base_of_file`).
+def find_flow_model(base_model: str | None, layout: str, facts: FamilyFacts, files: str = "") -> FlowBase:
+    """A folder, a model on the hub, or a transformer's file, also an index of shards or the folder that it is in, with
+    the other components of `layout` (see `base_of_file`); `files` are those of text encoders (see `encoder_files`).
 
     Raises ConfigError if it is none of these.
     """
     base = base_model_files.find_base_model(base_model, facts.pipelines, facts.components)
-    if isinstance(base, Path) and base.is_file():
-        return base_of_file(base, layout, facts.pipelines, facts.components)
-    return FlowBase(base)
+    file = None
+    if isinstance(base, Path):
+        file = base if base.is_file() else base_model_files.index_in(base)
+    found = FlowBase(base) if file is None else base_of_file(file, layout, facts.pipelines, facts.components)
+    if not (encoders := encoder_files(files, facts)):
+        return found
+    model = found.model
+    if isinstance(model, HubModel):
+        model = replace(model, without_weights=(*model.without_weights, *encoders))
+    return replace(found, model=model, encoders=encoders)
 
 
 def meta_transformer(base: FlowBase, facts: FamilyFacts) -> nn.Module | None:
@@ -210,11 +237,11 @@ def _known_transformer(name: str, facts: FamilyFacts) -> nn.Module | None:
 
 
 def find_scheduler(
-    base_model: str | None, layout: str, facts: FamilyFacts
+    base_model: str | None, layout: str, facts: FamilyFacts, files: str = ""
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
     """The scheduler's config and model_index.json; None if there is no such model on this computer."""
     try:
-        base = find_flow_model(base_model, layout, facts)
+        base = find_flow_model(base_model, layout, facts, files)
         folder = base.folder()
         if folder is None:
             return None

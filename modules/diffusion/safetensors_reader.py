@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from modules.config import ConfigError
-from modules.diffusion.finite import ADVICE, is_finite
-from modules.diffusion.hub.files import GGUF, PICKLES
+from modules.diffusion.hub.files import PICKLES
+from modules.diffusion.model_files.tensor_file import TensorFile
+from modules.facts import GGUF
 from modules.files import open_regular, read_header
 
 DTYPE_NAMES: Final[Mapping[torch.dtype, str]] = {
@@ -38,7 +39,7 @@ _MOST_DIMENSIONS: Final = 64  # with which torch calculates
 _MOST_TENSORS: Final = 100_000  # models have thousands; every one of a file without data takes a millisecond to copy
 
 
-class SafetensorsFile:
+class SafetensorsFile(TensorFile):
     """A safetensors file open for reading, one tensor at a time."""
 
     def __init__(self, path: Path) -> None:
@@ -57,27 +58,14 @@ class SafetensorsFile:
             raise ConfigError(f"{str(path)!r} has {len(self.names):,} tensors; the most is {_MOST_TENSORS:,}.")
         self.metadata = self._header.metadata
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    @property
+    def quantized_as(self) -> str:
+        return "fp8" * any(entry.dtype.startswith("F8_") for entry in self._header.tensors.values())
 
     def close(self) -> None:
-        """Close the file."""
         self._file.__exit__(None, None, None)
 
-    def read(self, name: str) -> Tensor:
-        """As `map`. Raises ConfigError if not all its numbers are finite; of masks, infinity is no fault."""
-        tensor = self.map(name)
-        if not is_finite(tensor) and ("mask" not in name or bool(tensor.isnan().any())):
-            raise ConfigError(
-                f"{str(self.path)!r} is damaged: {name!r} contains values that are no finite numbers.", ADVICE
-            )
-        return tensor
-
     def map(self, name: str) -> Tensor:
-        """One tensor on the CPU, as it is stored, mapped into memory: nothing is read of it yet."""
         stored = self._header.tensors[name].dtype
         if stored not in DTYPE_NAMES.values():  # torch cannot calculate with it, if it knows it
             raise ConfigError(
@@ -90,11 +78,9 @@ class SafetensorsFile:
         return tensor
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of one tensor, without reading it."""
         return tuple(self._header.tensors[name].shape)
 
     def stored_dtype(self, name: str) -> torch.dtype:
-        """The dtype of one tensor, without reading it."""
         stored = self._header.tensors[name].dtype
         return next((dtype for dtype, known in DTYPE_NAMES.items() if known == stored), torch.float32)
 
@@ -117,8 +103,8 @@ def _check_file(path: Path) -> None:
         )
     if path.suffix.lower() == GGUF or start[:4] == b"GGUF":
         raise ConfigError(
-            f"{str(path)!r} is a GGUF file, which Tandem does not read.",
+            f"{str(path)!r} is a GGUF file, which is read only as a base model or a text encoder, by a name in .gguf.",
             "Use the .safetensors file of the same model, in bf16, fp16 or fp32.",
         )
     if len(start) < 9 or start[8:9] != b"{":
-        raise ConfigError(f"{str(path)!r} is not a safetensors file.", "Give a file that ends in .safetensors.")
+        raise ConfigError(f"{str(path)!r} is not a safetensors file.", "Download it again, or give another file.")

@@ -16,6 +16,12 @@ from typing import Any, Final, Literal
 
 _LORA: Final = re.compile(r"(^|[._])(lora|hada|lokr|oft)[._]")
 PROGRAM: Final = "program"  # the family of runs that a user's own program has started (modules/library)
+GGUF: Final = ".gguf"
+FILE_INDEX: Final = ".safetensors.index.json"  # of a model in several files
+MODEL_FILES: Final = (".safetensors", GGUF, FILE_INDEX)  # how the names of models end that are no folders
+# Before all names of a transformer's tensors: in files of ComfyUI and of programs that save what they train, in Cosmos'
+# code and in diffusers' pipelines.
+PREFIXES: Final = ("model.diffusion_model.", "diffusion_model.", "net.", "transformer.")
 
 Config = Mapping[str, Any]
 Shapes = Mapping[str, Sequence[int]]
@@ -197,6 +203,11 @@ def named_family(names: Iterable[str]) -> str:
 def is_lora(names: Iterable[str]) -> bool:
     """Whether a file with tensors of these names is a LoRA or its kin."""
     return any(map(_LORA.search, names))
+
+
+def file_prefix(names: Collection[str]) -> str:
+    """What is before the names of the transformer's tensors in a file with these; empty for nothing."""
+    return next((prefix for prefix in PREFIXES if any(name.startswith(prefix) for name in names)), "")
 
 
 def hub_model_of(shapes: Shapes, file_name: str) -> str:

@@ -9,6 +9,8 @@ from modules.config import ConfigError, TrainConfig
 from modules.config.family_about import family_about
 from modules.diffusion import base_model_files
 from modules.diffusion.components import ORIGINAL_TEXT_ENCODER_2, ORIGINAL_UNET
+from modules.diffusion.model_files.open_file import shapes_of_file
+from modules.diffusion.transformer_files.loading import of_base_model
 from modules.facts import all_facts, is_lora, known_model, named_family
 from modules.files import FileFault
 
@@ -16,9 +18,11 @@ from modules.files import FileFault
 def find_family(model: str) -> str:
     """The name of the family that trains the diffusers folder or single file `model`; empty if that is unknown.
 
-    Nothing is read but names. Raises ConfigError if the file is damaged or not a safetensors file.
+    Nothing is read but names. Raises ConfigError if the file is damaged or not a model file.
     """
     path = Path(model)
+    if path.is_dir() and (index := base_model_files.index_in(path)) is not None:
+        path = index
     if path.is_dir():
         try:
             pipeline = base_model_files.pipeline_class(path)
@@ -27,9 +31,10 @@ def find_family(model: str) -> str:
         return next((name for name, facts in all_facts().items() if pipeline in facts.pipelines), "")
     if not path.is_file():
         return ""
-    if path.suffix.lower() != ".safetensors":
-        raise ConfigError(f"{model!r} is not a .safetensors file.", base_model_files.ACCEPTED)
-    names = base_model_files.read_shapes([path])
+    if not base_model_files.is_model_file(path):
+        raise ConfigError(f"{model!r} is not a .safetensors or .gguf file.", base_model_files.ACCEPTED)
+    with of_base_model():
+        names = shapes_of_file(path)
     if (flow := named_family(names)) in all_facts() and not is_lora(names):
         return flow
     if not any(name.startswith(ORIGINAL_UNET) for name in names):
@@ -63,8 +68,9 @@ def check_family(config: TrainConfig, pipelines: Collection[str]) -> None:
         is_file, is_folder = base.is_file(), base.is_dir()
     except OSError:
         return  # a name that is too long
-    if is_file and base.suffix.lower() == ".safetensors":
+    if (is_file and base_model_files.is_model_file(base)) or (is_folder and base_model_files.index_in(base)):
         _check_family_of_file(config, config.base_model, pipelines)
+        return
     if not is_folder:
         return
     try:

@@ -161,7 +161,7 @@ class FlowTransformer(DiffusionFamily):
     def noise_levels(cls, config: TrainConfig) -> NoiseLevels:
         """An image of `resolution` x `resolution` has one token for each square of `size_step` pixels."""
         options = read_options(cls.Options, config.family_options)
-        found = find_scheduler(config.base_model, options.layout, cls.facts)
+        found = find_scheduler(config.base_model, options.layout, cls.facts, options.text_encoder_files)
         if found is None and options.timestep_shift == "model":
             unknown = "without the base model's shift, which is known once the model is on this computer"
             return NoiseLevels(partial(sample_sigma, options, 1.0), unknown)
@@ -398,7 +398,7 @@ class FlowTransformer(DiffusionFamily):
     @classmethod
     def meta_encoder(cls, config: TrainConfig) -> Callable[[Tensor], Tensor] | None:
         options = read_options(cls.Options, config.family_options)
-        base = find_flow_model(config.base_model, options.layout, cls.facts)
+        base = cls._base(config)
         return meta_encoder(base.folder(), base.label, tiling=options.vae_tiling)
 
     @classmethod
@@ -406,10 +406,10 @@ class FlowTransformer(DiffusionFamily):
         options = read_options(cls.Options, config.family_options)
         vae = torch.float64 if config.precision == "fp64" else torch.float32
         dtypes = {"vae": vae, **dict.fromkeys(cls.facts.encoders, HALF_DTYPES.get(config.precision, torch.float32))}
-        base = find_flow_model(config.base_model, options.layout, cls.facts)
+        base = cls._base(config)
         folder = base.folder()
         weights = options.text_encoder_weights
-        is_counted = folder is not None and weights == "run"  # in the headers of its files
+        is_counted = folder is not None and weights == "run" and not base.encoders  # in the headers of its files
         return frozen_networks(
             config,
             base.model,
@@ -435,12 +435,13 @@ class FlowTransformer(DiffusionFamily):
     def _base(cls, config: TrainConfig) -> FlowBase:
         """What `base_model` names. Raises ConfigError if it is no model."""
         options = read_options(cls.Options, config.family_options)
-        return find_flow_model(config.base_model, options.layout, cls.facts)
+        return find_flow_model(config.base_model, options.layout, cls.facts, options.text_encoder_files)
 
     @classmethod
     def _networks(cls, base: FlowBase) -> tuple[str, ...]:
         """Those that are read from the base's folder, without the autoencoder."""
-        return (*(("transformer",) if base.transformer is None else ()), *cls.facts.encoders)
+        transformer = ("transformer",) if base.transformer is None else ()
+        return (*transformer, *(name for name in cls.facts.encoders if name not in base.encoders))
 
     def _latents_per_token(self) -> int:
         """The latents of one token of the transformer, which the shift by resolution counts."""

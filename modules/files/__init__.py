@@ -10,6 +10,7 @@ from modules.files.display import (
     spreadsheet_cell,
     visible,
 )
+from modules.files.gguf_header import GgufTensor, read_gguf_header
 from modules.files.links import expand_home, find_link, is_link, whole_path
 from modules.files.partial import (
     PARTIAL,
@@ -36,6 +37,7 @@ from modules.files.reading import (
 )
 from modules.files.records import Record, validate_record
 from modules.files.safetensors_header import SafetensorsHeader, read_header
+from modules.files.weight_map import weight_map
 from modules.files.writing import open_for_writing, remove_tree, write_fault
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "REPLACED",
     "REPLACED_MODEL",
     "FileFault",
+    "GgufTensor",
     "Record",
     "SafetensorsHeader",
     "check_replaceable",
@@ -64,6 +67,7 @@ __all__ = [
     "printable",
     "put_back_replaced",
     "read_bytes",
+    "read_gguf_header",
     "read_header",
     "read_json",
     "read_lines",
@@ -75,6 +79,7 @@ __all__ = [
     "spreadsheet_cell",
     "validate_record",
     "visible",
+    "weight_map",
     "whole_path",
     "write_fault",
 ]

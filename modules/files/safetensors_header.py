@@ -49,6 +49,8 @@ def read_header(file: Path) -> SafetensorsHeader:
     with open_regular(file) as opened:
         size = os.fstat(opened.fileno()).st_size
         start = opened.read(9)
+        if start[:4] == b"GGUF":
+            raise FileFault("is a GGUF file, which is read of flow-matching transformers and text encoders alone")
         length = int.from_bytes(start[:8], "little")
         if start[8:] != b"{" or not 2 <= length <= min(_MOST_BYTES, size - 8):
             raise FileFault(_DAMAGED)

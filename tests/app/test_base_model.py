@@ -120,6 +120,24 @@ def test_single_files_are_identified_by_tensor_names(tmp_path: Path, name: str, 
     assert ("Chroma does not train it: choose" in wrong) == bool(info.family)
 
 
+def test_shards_and_gguf_are_identified_and_damaged_ones_explained(tmp_path: Path) -> None:
+    name = "diffusion_model.layers.0.attention.qkv.weight"
+    index, folder = tmp_path / "shards" / "x.safetensors.index.json", tmp_path / "shards"
+    folder.mkdir()
+    index.write_text(json.dumps({"weight_map": {name: "x-1.safetensors"}}))
+    assert "x-1.safetensors cannot be read" in inspect_base_model(str(index)).error
+    save_file({name: torch.zeros(2)}, folder / "x-1.safetensors")
+    for path in (index, folder):
+        assert inspect_base_model(str(path)).family == "z_image"
+    head = b"GGUF" + struct.pack("<IQQQ", 3, 1, 0, len(name)) + name.encode()
+    head += struct.pack("<IQIQ", 1, 2, 0, 0)
+    head += b"\0" * (-len(head) % 32)
+    (tmp_path / "x.gguf").write_bytes(head + bytes(8))
+    assert inspect_base_model(str(tmp_path / "x.gguf")).family == "z_image"
+    (tmp_path / "x.gguf").write_bytes(head)
+    assert "is damaged or truncated: " in inspect_base_model(str(tmp_path / "x.gguf")).error
+
+
 def test_unusable_files_are_explained(tmp_path: Path) -> None:
     save_file({"unet.down.lora_A.weight": torch.zeros(2)}, tmp_path / "lora.safetensors")
     whole = tmp_path / "whole.safetensors"

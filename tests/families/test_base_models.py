@@ -114,9 +114,9 @@ def test_incomplete_model_folder(
         ("nothing.safetensors", "there is no 'nothing.safetensors'"),
         ("no/such/place", "there is no 'no/such/place'"),
         ("./model", "there is no './model'"),
-        ("model-Q4_0.gguf", "is a GGUF file, which Tandem does not read.*int8, fp8 or nf4"),
-        ("readme.txt", "is not a .safetensors file"),
-        ("torn.safetensors", "is damaged"),
+        ("model-Q4_0.gguf", "is a GGUF file, which is read of flow-matching transformers and text encoders alone"),
+        ("readme.txt", "is not a .safetensors or .gguf file"),
+        ("torn.safetensors", "is not a safetensors file"),
         ("lora.safetensors", "is a LoRA"),
         ("other.safetensors", "is not a Stable Diffusion model"),
         ("xl.safetensors", "is a model of Stable Diffusion XL.*stable_diffusion_xl"),
@@ -127,6 +127,7 @@ def test_unusable_model_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, na
     one = torch.zeros(1)
     Path("readme.txt").write_text("hello")
     Path("torn.safetensors").write_bytes(b"torn")
+    Path("model-Q4_0.gguf").write_bytes(b"GGUF\3\0\0\0" + bytes(16))
     save_file({"lora_unet_x.lora_up.weight": one}, "lora.safetensors")
     save_file({"x": one}, "other.safetensors")
     save_file({"model.diffusion_model.x": one, "conditioner.embedders.1.x": torch.zeros(2)}, "xl.safetensors")

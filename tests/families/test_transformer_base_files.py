@@ -15,6 +15,8 @@ from diffusers import DiffusionPipeline
 from safetensors.torch import load_file, save_file
 
 from modules.checkpoint.formats import write_single_file
+from modules.checkpoint.formats.conversion import convert_dtype, single_file_to_folder
+from modules.checkpoint.formats.file_types import require_diffusers_folder
 from modules.config import ConfigError, TrainConfig
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.facts import hub_model_of, known_models
@@ -46,7 +48,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path
 
 
 def config_of(family: str, file: Path, layout: Path | str = "") -> TrainConfig:
-    return TrainConfig(family=family, base_model=str(file), family_options={"layout": str(layout)} if layout else {})
+    settings = {"base_model": str(file), "family_options": {"layout": str(layout)} if layout else {}}
+    return TrainConfig.model_validate({"family": family, "resolution": 64, **settings})
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -93,16 +96,97 @@ def test_fp8_becomes_bf16_and_is_said(base: Any, tmp_path: Path) -> None:
     save_file(small, tmp_path / "fp8.safetensors")
     config = config_of("z_image", tmp_path / "fp8.safetensors", folder)
     notes = family_class("z_image").base_model_notes(config)
-    assert [word in note for word, note in zip(("come from", "its weights become bf16"), notes, strict=True)] == [
+    assert [word in note for word, note in zip(("come from", "is in fp8; its weights are"), notes, strict=True)] == [
         True
     ] * 2
     loaded = family_class("z_image").load_for_training(config).model
     assert {weight.dtype for weight in loaded.parameters()} == {torch.bfloat16}
-    save_file({**small, "layers.0.feed_forward.w1.scale_weight": torch.ones(1)}, tmp_path / "scaled.safetensors")
+    save_file({**small, "layers.0.feed_forward.w1.SCB": torch.ones(1)}, tmp_path / "scaled.safetensors")
     config = config_of("z_image", tmp_path / "scaled.safetensors", folder)
     for read in (family_class("z_image").base_model_notes, family_class("z_image").load):
         with pytest.raises(ConfigError, match=r"base_model: .*' is quantised.*\s*Use the file in bf16"):
             read(config)
+
+
+PREFIXED = {
+    "z_image": "diffusion_model.",
+    "flux": "model.diffusion_model.",
+    "qwen_image": "transformer.",
+    "stable_diffusion_3": "net.",
+    "flux2": "",
+}
+
+
+def same_as_folder(family: str, file: Path, folder: Path, *, tolerance: float = 0.0) -> None:
+    """The file is found, checked and loaded as the transformer of the folder."""
+    assert find_family(str(file)) == family
+    config = config_of(family, file, folder)
+    family_class(family).base_model_notes(config)
+    loading: Any = family_class(family).load_for_training(config)
+    loaded, stored = loading.components.transformer.state_dict(), load_file(folder / WEIGHTS)
+    assert loaded.keys() == stored.keys()
+    for name, tensor in loaded.items():
+        wanted = stored[name].bfloat16().float()
+        torch.testing.assert_close(tensor.float(), wanted, rtol=0, atol=tolerance * float(wanted.abs().max()))
+    if family == "flux" and file.is_file():
+        single_file_to_folder(file, folder, file.with_name("converted"), None)
+        convert_dtype(file, file.with_name("plain.safetensors"), torch.bfloat16)
+        for converted in (file.with_name("converted") / WEIGHTS, file.with_name("plain.safetensors")):
+            again: Any = family_class(family).load_for_training(config_of(family, converted, folder))
+            state = again.components.transformer.state_dict()
+            assert all(torch.equal(tensor, loaded[name].to(tensor.dtype)) for name, tensor in state.items())
+        shutil.rmtree(file.with_name("converted"))
+        file.with_name("plain.safetensors").unlink()
+
+
+@pytest.mark.parametrize("family", PREFIXED)
+@pytest.mark.parametrize("form", ["whole", "shards", "fp8", "gguf"])
+def test_a_file_as_published_is_the_model_of_its_folder(family: str, form: str, base: Any, tmp_path: Path) -> None:
+    folder, plain = base(family)
+    prefix = PREFIXED[family]
+    tensors = {
+        prefix + name.removeprefix("model.diffusion_model."): tensor for name, tensor in load_file(plain).items()
+    }
+    if form == "whole":
+        save_file(tensors, tmp_path / "x.safetensors")
+        same_as_folder(family, tmp_path / "x.safetensors", folder)
+        shapes = {name: [*tensor.shape] for name, tensor in tensors.items()}
+        assert hub_model_of(shapes, "x") == hub_model_of(
+            {name: [*tensor.shape] for name, tensor in load_file(plain).items()}, "x"
+        )
+    elif form == "shards":
+        names = sorted(tensors)
+        halves = {f"x-0000{part + 1}-of-00002.safetensors": names[part::2] for part in (0, 1)}
+        for shard, own in halves.items():
+            save_file({name: tensors[name] for name in own}, tmp_path / shard)
+        places = {name: shard for shard, own in halves.items() for name in own}
+        (tmp_path / "x.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+        same_as_folder(family, tmp_path / "x.safetensors.index.json", folder)
+        same_as_folder(family, tmp_path, folder)  # that it is in
+        with pytest.raises(ConfigError, match=r"shards.*\s*Give the index: .*x.safetensors.index.json"):
+            require_diffusers_folder(tmp_path)
+    elif form == "fp8":
+        stored: dict[str, torch.Tensor] = {f"{prefix}scaled_fp8": torch.zeros(2, dtype=torch.float8_e4m3fn)}
+        for name, tensor in tensors.items():
+            if tensor.dim() == 2 and name.endswith(".weight"):
+                scale = tensor.float().abs().amax() / 448
+                stored |= {name: (tensor.float() / scale).to(torch.float8_e4m3fn), name[:-6] + "scale_weight": scale}
+            else:
+                stored[name] = tensor
+        save_file(stored, tmp_path / "x.safetensors")
+        same_as_folder(family, tmp_path / "x.safetensors", folder, tolerance=1 / 16)
+    else:
+        gguf = pytest.importorskip("gguf")
+        writer = gguf.GGUFWriter(tmp_path / "x.gguf", "flux")
+        for name, tensor in tensors.items():
+            is_large = tensor.dim() == 2 and tensor.shape[1] % 32 == 0
+            kind = gguf.GGMLQuantizationType.Q8_0 if is_large else gguf.GGMLQuantizationType.BF16
+            writer.add_tensor(name, gguf.quants.quantize(tensor.float().numpy(), kind), raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        same_as_folder(family, tmp_path / "x.gguf", folder, tolerance=1 / 64)
 
 
 @pytest.mark.slow

@@ -40,12 +40,14 @@ from modules.checkpoint.formats.single_file import (
 from modules.checkpoint.saved_model import fault_of_info
 from modules.config import ConfigError
 from modules.diffusion.dtypes import DTYPES
+from modules.diffusion.model_files.open_file import open_model_file
+from modules.diffusion.model_files.scaled_file import IN_HEADER
 from modules.facts import whole_models
 from modules.files import read_json
 from modules.run.folder.saved_models import MODEL_INFO
 
 _PIXELS_PER_LATENT: Final = 8  # along each side
-_FORMAT_KEYS: Final = frozenset({"format", ADAPTER_METADATA, *KOHYA_HASH_KEYS})
+_FORMAT_KEYS: Final = frozenset({"format", ADAPTER_METADATA, IN_HEADER, *KOHYA_HASH_KEYS})
 
 
 def folder_to_single_file(source: Path, out: Path, dtype: torch.dtype | None) -> None:
@@ -120,8 +122,8 @@ def convert_embedding(source: Path, out: Path, dtype: torch.dtype | None) -> Non
 
 
 def convert_dtype(source: Path, out: Path, dtype: torch.dtype) -> None:
-    """The same tensors under the same names, floating point ones as `dtype`."""
-    with SafetensorsFile(source) as file:
+    """The same tensors under the same names, floating point ones as `dtype`; of a quantised file without its scales."""
+    with open_model_file(source) as file:
         tensors = {}
         for name in file.names:
             stored = file.stored_dtype(name)
@@ -135,8 +137,8 @@ def convert_dtype(source: Path, out: Path, dtype: torch.dtype) -> None:
 
 def tensor_names(source: Path) -> list[str]:
     """The names of all tensors in a file."""
-    with SafetensorsFile(source) as file:
-        return file.names
+    with open_model_file(source) as file:
+        return [*file.names]
 
 
 def detect_architecture(source: Path) -> str:

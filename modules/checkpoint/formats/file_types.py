@@ -9,6 +9,7 @@ from typing import Final, Literal
 from modules.checkpoint.formats.lora import is_adapter
 from modules.checkpoint.formats.safetensors_file import SafetensorsFile
 from modules.config import ConfigError
+from modules.diffusion.base_model_files import index_in
 from modules.diffusion.transformer_files.names import is_transformer_file
 
 FileType = Literal["model", "transformer", "lora", "embedding", "other"]
@@ -50,6 +51,11 @@ def require_diffusers_folder(folder: Path) -> None:
         raise ConfigError(
             f"{str(folder)!r} is not a diffusers folder but one component of it: it has no model_index.json.",
             f"Give the whole model: {str(folder.absolute().parent)!r}.",
+        )
+    if (index := index_in(folder)) is not None:
+        raise ConfigError(
+            f"{str(folder)!r} has a model in shards, and is no diffusers folder: it has no model_index.json.",
+            f"Give the index: {str(index)!r}.",
         )
     files = sorted(folder.glob("*.safetensors"))
     for file in files:

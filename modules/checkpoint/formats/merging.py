@@ -19,7 +19,7 @@ from modules.checkpoint.formats.lora_origin import of_family
 from modules.checkpoint.formats.lora_weights import CLIP_PREFIX, AdapterPrefixes, AdapterWeights, module_in_file
 from modules.checkpoint.formats.metadata import SDXL
 from modules.checkpoint.formats.oft import OftWeights, OutputOftWeights
-from modules.checkpoint.formats.safetensors_file import HASH_KEY, LazyTensor, SafetensorsFile, write_safetensors
+from modules.checkpoint.formats.safetensors_file import HASH_KEY, LazyTensor, write_safetensors
 from modules.checkpoint.formats.single_file import (
     WEIGHT_FILES,
     architecture_of,
@@ -28,6 +28,9 @@ from modules.checkpoint.formats.single_file import (
     transformer_layout_of,
 )
 from modules.config import ConfigError
+from modules.diffusion.model_files.open_file import open_model_file
+from modules.diffusion.model_files.scaled_file import IN_HEADER
+from modules.diffusion.model_files.tensor_file import TensorFile
 from modules.diffusion.transformer_files.names import layout_of_file
 from modules.diffusion.transformer_files.original_name import ComponentConfig, OriginalName
 from modules.diffusion.transformer_files.tensor_forms import part_rows
@@ -145,7 +148,7 @@ def merge_into_file(
 ) -> None:
     """Write the single file `source`, a model of Stable Diffusion or the transformer of a flow-matching model, with the
     adapters merged as `out`; as for a folder."""
-    with SafetensorsFile(source) as weights:
+    with open_model_file(source) as weights:
         architecture, _ = whole_model(weights.names)
         find, names = _names_of(weights, architecture, prefixes)
         edits: dict[str, list[_Edit]] = {}
@@ -156,12 +159,13 @@ def merge_into_file(
                 _require(merge.file, adapter, _part_shape(weights, original))
                 edits.setdefault(name, []).append(_Edit(adapter, merge.scale, original))
         titles = [weights.metadata.get(_MERGED_FROM) or weights.metadata.get("modelspec.title") or source.stem]
-        metadata = {**weights.metadata, _MERGED_FROM: ", ".join([*titles, *(merge.file.stem for merge in merges)])}
+        stored = {key: value for key, value in weights.metadata.items() if key != IN_HEADER}
+        metadata = {**stored, _MERGED_FROM: ", ".join([*titles, *(merge.file.stem for merge in merges)])}
         write_safetensors(out, _lazy_tensors(weights, edits, dtype), metadata | {HASH_KEY: ""})
 
 
 def _names_of(
-    weights: SafetensorsFile, architecture: str, prefixes: Callable[[str], AdapterPrefixes]
+    weights: TensorFile, architecture: str, prefixes: Callable[[str], AdapterPrefixes]
 ) -> tuple[Callable[[AdapterWeights], OriginalName | None], AdapterPrefixes]:
     """Where an adapted weight is in the file, and the adapter prefixes of its model. Raises ConfigError if it is none.
 
@@ -185,7 +189,7 @@ def _names_of(
 
 
 def _lazy_tensors(
-    weights: ComponentWeights | SafetensorsFile, edits: Mapping[str, Sequence[_Edit]], dtype: torch.dtype | None
+    weights: ComponentWeights | TensorFile, edits: Mapping[str, Sequence[_Edit]], dtype: torch.dtype | None
 ) -> dict[str, LazyTensor]:
     tensors = {}
     for name in weights.names:
@@ -196,7 +200,7 @@ def _lazy_tensors(
     return tensors
 
 
-def _merged(weights: ComponentWeights | SafetensorsFile, name: str, edits: Sequence[_Edit]) -> Tensor:
+def _merged(weights: ComponentWeights | TensorFile, name: str, edits: Sequence[_Edit]) -> Tensor:
     whole = weights.read(name).double()
     for edit in edits:
         part = _part(whole, edit.original)
@@ -224,7 +228,7 @@ def _swapped(tensor: Tensor) -> Tensor:
     return torch.cat(tensor.chunk(2)[::-1])
 
 
-def _part_shape(weights: SafetensorsFile, original: OriginalName | None) -> Sequence[int] | None:
+def _part_shape(weights: TensorFile, original: OriginalName | None) -> Sequence[int] | None:
     if original is None or original.name not in weights.names:
         return None
     return _part(torch.empty(weights.shape(original.name), device="meta"), original).shape

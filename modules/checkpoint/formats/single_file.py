@@ -31,10 +31,12 @@ from modules.checkpoint.formats.original_names import (
     unet_name,
     vae_name,
 )
-from modules.checkpoint.formats.safetensors_file import LazyTensor, SafetensorsFile, write_safetensors
+from modules.checkpoint.formats.safetensors_file import LazyTensor, write_safetensors
 from modules.config import ConfigError
 from modules.config.family_about import family_about
 from modules.diffusion.declared_schedule import VELOCITY_KEY, ZERO_SNR_KEY, declared_schedule
+from modules.diffusion.model_files.open_file import open_model_file, shapes_of_file
+from modules.diffusion.model_files.tensor_file import TensorFile
 from modules.diffusion.transformer_files.names import TransformerLayout, transformer_layout
 from modules.diffusion.transformer_files.original_name import ComponentConfig, NameMapper, OriginalName
 from modules.diffusion.transformer_files.tensor_forms import original_shape, to_diffusers, to_original
@@ -106,7 +108,7 @@ def write_diffusers_folder(file: Path, layout: Path, folder: Path, dtype: torch.
     remove_tree(partial_folder)
     try:
         copy_without_weights(layout, partial_folder)
-        with SafetensorsFile(file) as source:
+        with open_model_file(file) as source:
             _copy_schedule(source, partial_folder / "scheduler" / "scheduler_config.json")
             for component, mapper in _name_mappers(model).items():
                 tensors = dict(_from_original(source, component, mapper, model, dtype))
@@ -121,8 +123,7 @@ def write_diffusers_folder(file: Path, layout: Path, folder: Path, dtype: torch.
 
 def _require_same_architecture(file: Path, layout: DiffusersFolder) -> None:
     """Compares names; if only shapes differ, `_from_original` reports the first tensor that does not fit."""
-    with SafetensorsFile(file) as source:
-        found, _ = whole_model(source.names)
+    found, _ = whole_model(shapes_of_file(file))
     expected = whole_models().get(architecture_of(layout))
     if found and expected and found != expected.title:
         raise ConfigError(
@@ -242,7 +243,7 @@ def _empty() -> LazyTensor:
 
 
 def _from_original(
-    source: SafetensorsFile, component: str, mapper: NameMapper, layout: DiffusersFolder, dtype: torch.dtype | None
+    source: TensorFile, component: str, mapper: NameMapper, layout: DiffusersFolder, dtype: torch.dtype | None
 ) -> Iterator[tuple[str, LazyTensor]]:
     """The tensors of one component under diffusers' names, with the shapes that `layout` requires."""
     shapes, config = expected_shapes(component, layout), layout.components[component]
@@ -253,11 +254,11 @@ def _from_original(
         yield name, LazyTensor(shape, chosen, partial(_read_as_diffusers, source, original, shape))
 
 
-def _read_as_diffusers(source: SafetensorsFile, original: OriginalName, shape: tuple[int, ...]) -> Tensor:
+def _read_as_diffusers(source: TensorFile, original: OriginalName, shape: tuple[int, ...]) -> Tensor:
     return to_diffusers(original, source.read(original.name), shape)
 
 
-def _copy_schedule(source: SafetensorsFile, scheduler_file: Path) -> None:
+def _copy_schedule(source: TensorFile, scheduler_file: Path) -> None:
     """Set the scheduler's prediction type and zero terminal SNR to what the single file declares, if anything."""
     declared = declared_schedule(source.names, source.metadata)
     if declared is None or not scheduler_file.is_file():

@@ -26,7 +26,7 @@ class ModelSettings(Section):
     base_model: str | None = setting(
         None,
         title="Base model",
-        help="The model to start from: a diffusers folder, a .safetensors file or a hub name (owner/model, or "
+        help="The model to start from: a diffusers folder, a .safetensors or .gguf file or a hub name (owner/model, or "
         "owner/model@branch). Leave it empty for families that train from scratch. A relative path is resolved from "
         "the folder in which you start Tandem.",
         picks="file",

@@ -7,16 +7,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from modules.config import ConfigError
-from modules.files import FileFault, is_plain_name, read_json
+from modules.facts import GGUF
+from modules.files import FileFault, weight_map
 
 INDEX = "model_index.json"
 PICKLES = frozenset({".ckpt", ".pt", ".pth", ".bin", ".pkl"})
-_INDEX_LIMIT = 64 << 20  # bytes
-GGUF = ".gguf"
-GGUF_ADVICE = (
-    "Use the .safetensors file or the diffusers folder of the same model. Under a LoRA, frozen weights take as little "
-    "memory in int8, fp8 or nf4 (parts.0.weights)."
-)
 VARIANTS = ("", ".fp16")  # in order of preference
 _WEIGHTS = r"{component}/(diffusion_pytorch_model|model){variant}(-\d+-of-\d+)?\.safetensors"
 _SMALL_FILES = r"{component}/[^/]+\.(json|txt|jinja)"  # jinja: the chat template of a tokenizer
@@ -110,25 +105,17 @@ def _not_a_pipeline(label: str, files: Collection[str]) -> ConfigError:
     single = sorted(file for file in files if file.endswith(".safetensors") and "/" not in file)
     advice = "Choose a model in the diffusers format, or a .safetensors file."
     if any(file.lower().endswith(GGUF) for file in files):
-        advice = f"It has GGUF files, which Tandem does not read: choose the model that they were made from. {advice}"
+        gguf = next(file for file in files if file.lower().endswith(GGUF))
+        advice = (
+            f"It has GGUF files: `hf download {label.partition('@')[0]} {gguf}` downloads one and prints its path, "
+            "which base_model accepts."
+        )
     if single:
         advice = (
             f"It contains {single[0]}: if that is a whole model, `hf download {label.partition('@')[0]} {single[0]}` "
             "downloads it and prints its path, which base_model accepts."
         )
     return ConfigError(f"base_model: {label!r} on the hub is not a diffusers pipeline: it has no {INDEX}.", advice)
-
-
-def weight_map(index: Path) -> dict[str, str]:
-    """The file beside `index` that each tensor is in. Raises OSError or FileFault, also for any other than these."""
-    content = read_json(index, _INDEX_LIMIT)
-    names = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(names, dict):
-        raise FileFault("has no weight_map")
-    for name in names.values():
-        if not is_plain_name(name) or not name.endswith(".safetensors"):
-            raise FileFault(f"names {str(name)[:80]!r}, which is no .safetensors file beside it")
-    return names
 
 
 def _shards_in(index: Path) -> set[str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from modules.config import ConfigError
-from modules.diffusion.hub.files import PICKLES, weight_map
-from modules.files import FileFault, printable, read_json
+from modules.diffusion.hub.files import PICKLES
+from modules.files import FileFault, printable, read_json, weight_map
 
 OneModelKind = Literal["transformers", "tagger"]
 CONFIG = "config.json"

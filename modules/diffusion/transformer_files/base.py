@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from modules.config import ConfigError
 from modules.diffusion import base_model_files
 from modules.diffusion.hub.model import HubModel
-from modules.diffusion.transformer_files.names import PREFIX
-from modules.facts import hub_model_of, is_lora, named_family
+from modules.diffusion.model_files.open_file import shapes_of_file
+from modules.diffusion.transformer_files.loading import of_base_model
+from modules.facts import PREFIXES, hub_model_of, is_lora, named_family
 
 LAYOUT = "family_options.layout"
 
@@ -21,6 +22,7 @@ class FlowBase:
 
     model: Path | HubModel
     transformer: Path | None = None
+    encoders: Mapping[str, Path] = field(default_factory=dict)  # files of text encoders, by component
 
     @property
     def hub_model(self) -> HubModel | None:
@@ -47,7 +49,7 @@ class FlowBase:
 
     def check(self, folder: Path, pipelines: Collection[str], components: Collection[str]) -> None:
         """Raises ConfigError unless `folder`, which is that of the model, is complete."""
-        without = () if self.transformer is None else ("transformer",)
+        without = (*(() if self.transformer is None else ("transformer",)), *self.encoders)
         base_model_files.check_folder(folder, pipelines, components, option=self.option, without_weights=without)
 
 
@@ -57,7 +59,8 @@ def base_of_file(file: Path, layout: str, pipelines: Collection[str], components
 
     Raises ConfigError if the file is no transformer.
     """
-    shapes = base_model_files.read_shapes([file])
+    with of_base_model():
+        shapes = shapes_of_file(file)
     _require_transformer(file, shapes)
     name = layout or hub_model_of(shapes, file.name)
     if not name:
@@ -87,10 +90,10 @@ def _require_transformer(file: Path, names: Collection[str]) -> None:
             f"base_model: {str(file)!r} is a LoRA.", f"Give a model to start from. {base_model_files.LORA_ADVICE}"
         )
     if not named_family(names):
-        is_stable_diffusion = any(name.startswith(PREFIX) for name in names)
+        is_stable_diffusion = any(name.startswith(PREFIXES[0]) for name in names)
         what = "a model of Stable Diffusion" if is_stable_diffusion else "not the transformer of a flow-matching model"
         raise ConfigError(
             f"base_model: {str(file)!r} is {what}, which this family does not train.",
-            "Give the transformer's .safetensors file, a diffusers folder, or the name of a model on the hub "
+            "Give the transformer's .safetensors or .gguf file, a diffusers folder, or the name of a model on the hub "
             "(owner/model).",
         )

@@ -12,10 +12,10 @@ from accelerate import init_empty_weights  # type: ignore[import-untyped]
 from torch import Tensor
 
 from modules.config import ConfigError
-from modules.diffusion import base_model_files
 from modules.diffusion.fitting_weights import described_network
 from modules.diffusion.library_errors import damage_refused
-from modules.diffusion.safetensors_reader import SafetensorsFile
+from modules.diffusion.model_files.open_file import open_model_file
+from modules.diffusion.model_files.tensor_file import TensorFile
 from modules.diffusion.transformer_files.names import transformer_layout
 from modules.diffusion.transformer_files.original_name import OriginalName
 from modules.diffusion.transformer_files.tensor_forms import to_diffusers
@@ -28,14 +28,15 @@ _FROM_FP8 = torch.bfloat16  # holds every number of both
 def load_transformer_file(file: Path, kind: Any, folder: Path) -> Any:
     """A transformer of diffusers' class `kind` with the config in `folder`, on the CPU, its weights as in `file`.
 
-    Those in fp8 become bf16. Only these and the few whose rows are in another order in diffusers take memory of their
-    own. Raises ConfigError if the file does not hold such a transformer.
+    Quantised ones become half precision. Only these and the few whose rows are in another order in diffusers take
+    memory of their own. Raises ConfigError if the file does not hold such a transformer.
     """
     transformer = without_weights(kind, folder)
-    with _of_base_model(), SafetensorsFile(file) as source:
+    with of_base_model(), open_model_file(file) as source:
         found = _tensors_of(source, transformer, str(folder))
+        stored = {name: source.map(name) for name in dict.fromkeys(original.name for original, _ in found.values())}
         tensors = {
-            name: to_diffusers(original, source.map(original.name), shape) for name, (original, shape) in found.items()
+            name: to_diffusers(original, stored[original.name], shape) for name, (original, shape) in found.items()
         }
     transformer.load_state_dict(in_usable_formats(tensors, kind), assign=True)
     return transformer.eval()
@@ -46,13 +47,11 @@ def check_transformer_file(file: Path, transformer: Any, layout: str) -> None:
 
     Raises ConfigError as `load_transformer_file` does; `layout` is its folder or hub name, for the message.
     """
-    with _of_base_model(), SafetensorsFile(file) as source:
+    with of_base_model(), open_model_file(file) as source:
         _tensors_of(source, transformer, layout)
 
 
-def _tensors_of(
-    source: SafetensorsFile, transformer: Any, layout: str
-) -> dict[str, tuple[OriginalName, tuple[int, ...]]]:
+def _tensors_of(source: TensorFile, transformer: Any, layout: str) -> dict[str, tuple[OriginalName, tuple[int, ...]]]:
     """As `find_originals`."""
     shapes = {name: tuple(tensor.shape) for name, tensor in transformer.state_dict().items()}
     kind, config = type(transformer).__name__, transformer.config
@@ -66,7 +65,7 @@ def _tensors_of(
 
 
 @contextmanager
-def _of_base_model() -> Iterator[None]:
+def of_base_model() -> Iterator[None]:
     """Name the setting in errors."""
     try:
         yield
@@ -74,9 +73,10 @@ def _of_base_model() -> Iterator[None]:
         raise ConfigError(f"base_model: {error.message}", error.advice) from error
 
 
-def stored_in_fp8(file: Path) -> bool:
-    """Whether weights of the file are in fp8."""
-    return any(kind.startswith("F8_") for kind in base_model_files.stored_formats([file]).values())
+def quantized_as(file: Path) -> str:
+    """In which format the weights of the file are, if they are quantised, for messages; else empty."""
+    with of_base_model(), open_model_file(file) as source:
+        return source.quantized_as
 
 
 def without_weights(kind: Any, folder: Path) -> Any:

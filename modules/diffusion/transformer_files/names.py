@@ -1,8 +1,9 @@
 """The names of flow-matching transformers' tensors in the models' own code, whose files ComfyUI reads.
 
 ComfyUI (comfy/utils.py: flux_to_diffusers, krea2_to_diffusers, z_image_to_diffusers; comfy/ldm) takes a file in its
-folder diffusion_models with or without the prefix `model.diffusion_model.`; here each has the one of its published
-files. The other direction is in diffusers/loaders/single_file_utils.py, against which the tests check this one.
+folder diffusion_models with or without the prefix `model.diffusion_model.`. Here each is written with the one of its
+published files, and read with any of PREFIXES. The other direction is in diffusers/loaders/single_file_utils.py,
+against which the tests check this one.
 """
 
 from __future__ import annotations
@@ -14,9 +15,7 @@ from functools import partial
 from typing import Final
 
 from modules.diffusion.transformer_files.original_name import ComponentConfig, NameMapper, OriginalName
-from modules.facts import TransformerFile, all_facts, named_family
-
-PREFIX: Final = "model.diffusion_model."
+from modules.facts import TransformerFile, all_facts, file_prefix, named_family
 
 _BLOCK_NUMBER: Final = re.compile(r"(blocks|layers|norms|refiner)\.(\d{1,4})\.")
 _JOINT_BLOCK: Final = re.compile(r"joint_blocks\.(\d{1,4})\.")
@@ -37,7 +36,8 @@ def transformer_files() -> Mapping[str, TransformerFile]:
 
 def is_transformer_file(names: Collection[str]) -> bool:
     """Whether a file with tensors of these names is the transformer of a flow-matching model."""
-    return any(prefix + file.signature in names for file in transformer_files().values() for prefix in ("", PREFIX))
+    prefix = file_prefix(names)
+    return any(prefix + file.signature in names for file in transformer_files().values())
 
 
 @dataclass(frozen=True)
@@ -65,19 +65,18 @@ class FileLayout:
         self.architecture = layout.architecture
         self._layout = layout
         self._names = frozenset(names)
+        self._prefix = file_prefix(names)
         blocks = [int(found[1]) for name in names if (found := _JOINT_BLOCK.search(name))]
         self._config: ComponentConfig = {"num_layers": 1 + max(blocks, default=0)}
 
     def find(self, name: str) -> OriginalName | None:
         """The tensor of the file that is, or has as a part, diffusers' tensor `name`; None if there is none."""
-        if name in self._names:
-            return OriginalName(name)
+        if (own := self._prefix + name) in self._names:
+            return OriginalName(own)
         original = self._layout.name(name, self._config)
-        if original is None:
+        if original is None or (stored := self._prefix + original.name) not in self._names:
             return None
-        bare = original.name.removeprefix(PREFIX)
-        stored = next((each for each in (bare, PREFIX + bare) if each in self._names), None)
-        return None if stored is None else OriginalName(stored, original.form, original.part, original.is_grouped)
+        return OriginalName(stored, original.form, original.part, original.is_grouped)
 
 
 def layout_of_file(names: Collection[str]) -> FileLayout | None:

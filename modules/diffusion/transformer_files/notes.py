@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from modules.diffusion.transformer_files.base import LAYOUT, FlowBase
-from modules.diffusion.transformer_files.loading import stored_in_fp8
+from modules.diffusion.transformer_files.loading import quantized_as
 
 
 def base_notes(base: FlowBase) -> list[str]:
-    """Where the other components come from, and what becomes of weights in fp8; empty for a whole model."""
+    """Where the other components come from, and what becomes of quantised weights; empty for a whole model."""
+    notes = [f"base_model: {component} comes from {file.name}." for component, file in base.encoders.items()]
     if base.transformer is None:
-        return []
+        return notes
     name = base.transformer.name
-    notes = [
+    notes += [
         f"base_model: {name} is the transformer alone; text encoders, autoencoder and scheduler come from {base.label} "
         f"({LAYOUT} chooses another)."
     ]
-    if stored_in_fp8(base.transformer):
+    if form := quantized_as(base.transformer):
         notes.append(
-            f"base_model: {name} is in fp8; its weights become bf16, with the precision of fp8. Prefer the "
-            "file in bf16 of the same model."
+            f"base_model: {name} is in {form}; its weights are read in half precision, with the rounding of {form}. "
+            "Prefer the file in bf16 of the same model, above all for fine_tune."
         )
     return notes

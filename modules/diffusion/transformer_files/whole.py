@@ -8,18 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from modules.config import ConfigError
-from modules.diffusion.safetensors_reader import SafetensorsFile
-from modules.diffusion.transformer_files.names import PREFIX
+from modules.diffusion.model_files.tensor_file import TensorFile
 from modules.diffusion.transformer_files.original_name import ComponentConfig, NameMapper, OriginalName
 from modules.diffusion.transformer_files.tensor_forms import is_of_shape, original_shape
-from modules.facts import named_family
+from modules.facts import file_prefix, named_family
 
 SAME_ARCHITECTURE: Final = "Give the layout of a model of the same architecture."
 # In a file of a whole model: these components come from the layout.
 _OTHER_COMPONENTS: Final = ("vae.", "first_stage_model.", "text_encoders.", "cond_stage_model.", "conditioner.")
 # In a file of ComfyUI, left over from another model's code; no network uses it, and diffusers drops it as well.
 _UNUSED: Final = ("norm_final.weight",)
-# ComfyUI's scaled fp8, bitsandbytes' and other quantised files: a weight is what is stored times its scale.
+# Of quantised files that ScaledFile does not read, such as bitsandbytes': a weight is what is stored times its scale.
 _SCALE: Final = re.compile(
     r"scale_weight|weight_scale|scale_input|input_scale|scaled_fp8|comfy_quant|absmax|quant_map|\.SCB$"
 )
@@ -42,7 +41,7 @@ class Network:
 
 
 def find_originals(
-    source: SafetensorsFile, network: Network, mapper: NameMapper
+    source: TensorFile, network: Network, mapper: NameMapper
 ) -> dict[str, tuple[OriginalName, tuple[int, ...]]]:
     """By the names in diffusers, the tensors of the file and the shapes in diffusers.
 
@@ -51,15 +50,15 @@ def find_originals(
     """
     own = set(source.names)
     is_transformer = network.component == "transformer"
+    prefix = file_prefix(own) if is_transformer else ""
     if is_transformer:
         require_unscaled(source)
     needed: dict[str, tuple[OriginalName, tuple[int, ...]]] = {}
-    has_own_names = is_transformer and network.shapes.keys() <= own
+    has_own_names = is_transformer and all(prefix + name in own for name in network.shapes)
     for name, shape in network.shapes.items():
         original = OriginalName(name) if has_own_names else mapper(name, network.config)
-        if original is not None and is_transformer and original.name not in own:
-            bare = original.name.removeprefix(PREFIX)
-            original = replace(original, name=PREFIX + bare if PREFIX + bare in own else bare)
+        if original is not None and is_transformer:
+            original = replace(original, name=prefix + original.name.removeprefix(file_prefix([original.name])))
         if original is None or original.name not in own:
             missing = name if original is None else original.name
             what = "the transformer of a model" if is_transformer else "a whole model"
@@ -78,20 +77,21 @@ def find_originals(
             )
         needed[name] = (original, shape)
     if is_transformer:
-        _require_whole(source, needed, network.place)
+        _require_whole(source, needed, network.place, prefix)
     return needed
 
 
 def _require_whole(
-    source: SafetensorsFile, needed: Mapping[str, tuple[OriginalName, tuple[int, ...]]], layout: str
+    source: TensorFile, needed: Mapping[str, tuple[OriginalName, tuple[int, ...]]], layout: str, prefix: str
 ) -> None:
     """Raises ConfigError for a tensor that would be lost, or that is no plain weight.
 
-    `needed` has the original of each tensor in diffusers, and the shape there; `layout` names the layout in messages.
+    `needed` has the original of each tensor in diffusers, and the shape there; `layout` names the layout in messages;
+    `prefix` is before all names of the file.
     """
     names = {original.name for original, _ in needed.values()}
     for name in source.names:
-        if name in names or name.removeprefix(PREFIX) in _UNUSED or name.startswith(_OTHER_COMPONENTS):
+        if name in names or name.removeprefix(prefix) in _UNUSED or name.startswith(_OTHER_COMPONENTS):
             continue
         raise ConfigError(
             f"{str(source.path)!r} has {name!r}, for which {layout} has no place{of_family(source)}.",
@@ -114,7 +114,7 @@ def _require_whole(
             )
 
 
-def require_unscaled(source: SafetensorsFile) -> None:
+def require_unscaled(source: TensorFile) -> None:
     """Raises ConfigError for a quantised file, in which a weight is what is stored times its scale."""
     own = (name for name in source.names if not name.startswith(_OTHER_COMPONENTS))
     if scale := next((name for name in own if _SCALE.search(name)), None):
@@ -125,7 +125,7 @@ def require_unscaled(source: SafetensorsFile) -> None:
         )
 
 
-def of_family(source: SafetensorsFile) -> str:
+def of_family(source: TensorFile) -> str:
     """A clause for a message about a file of another model; empty if its family is not known."""
     family = named_family(source.names)
     return f" (the file belongs to the family {family})" if family else ""

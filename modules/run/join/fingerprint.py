@@ -13,6 +13,7 @@ import os
 import platform
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,8 @@ from modules import ROOT
 from modules.config import Concept, DataError, TrainConfig
 from modules.config.imported_code import read_with_imports
 from modules.config.sections.concept import IMAGE_SUFFIXES, METADATA_SUFFIXES
-from modules.files import FileFault, printable, read_bytes
+from modules.facts import FILE_INDEX
+from modules.files import FileFault, printable, read_bytes, weight_map
 from modules.machine import hostname
 
 Listing = dict[str, str]  # name -> hash, size or version
@@ -83,13 +85,21 @@ def family_listing(config: TrainConfig) -> Listing:
     if config.base_model is not None:
         base = Path(config.base_model)
         if base.is_dir():
-            inside = {f"base_model/{name}": what for name, what in _walk(base, _model_file)}
-            return {**found, **inside}
-        found["base_model"] = _model_file(base) if base.is_file() else config.base_model
+            found |= {f"base_model/{name}": what for name, what in _walk(base, _model_file)}
+        else:
+            found["base_model"] = _model_file(base) if base.is_file() else config.base_model
+        if base.name.endswith(FILE_INDEX):
+            with suppress(FileFault, OSError):  # loading it says what is wrong
+                shards = sorted(set(weight_map(base).values()))
+                found |= {f"base_model/{name}": _model_file(base.parent / name) for name in shards}
         layout = config.family_options.get("layout")
-        if base.is_file() and isinstance(layout, str) and os.path.isdir(layout):
+        if base.exists() and isinstance(layout, str) and os.path.isdir(layout):
             inside = {f"layout/{name}": what for name, what in _walk(Path(layout), _model_file)}
             found |= {name: what for name, what in inside.items() if not _IN_BASE_FILE.match(name)}
+    files = config.family_options.get("text_encoder_files")
+    for name in files.split(",") if isinstance(files, str) else ():
+        if (file := Path(name.strip())).is_file():
+            found[f"text_encoder_files/{file.name}"] = _model_file(file)
     return found
 
 

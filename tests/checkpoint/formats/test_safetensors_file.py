@@ -102,7 +102,7 @@ def test_damaged_files_are_explained(tmp_path: Path) -> None:
         "pickle.safetensors": "is a pickle",
         "text.safetensors": "is not a safetensors file",
         "empty.safetensors": "is empty",
-        "gguf.safetensors": "is a GGUF file, which Tandem does not read",
+        "gguf.safetensors": "is a GGUF file, which is read only as a base model",
         "model.ckpt": "is a pickle",
         "missing.safetensors": "There is no file",
         ".": "is a folder",

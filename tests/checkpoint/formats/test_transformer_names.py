@@ -130,7 +130,7 @@ def test_a_file_keeps_its_number_format_and_needs_a_whole_model(
 
 
 def with_scale(tensors: dict[str, Tensor]) -> None:
-    tensors["double_blocks.0.img_attn.qkv.scale_weight"] = torch.tensor(0.01)
+    tensors["double_blocks.0.img_attn.qkv.SCB"] = torch.tensor(0.01)
 
 
 def with_another_block(tensors: dict[str, Tensor]) -> None:
@@ -148,7 +148,7 @@ def with_wide_layer(tensors: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (with_scale, "is quantised: its weights are to be multiplied by 'double_blocks.0.img_attn.qkv.scale_weight'"),
+        (with_scale, "is quantised: its weights are to be multiplied by 'double_blocks.0.img_attn.qkv.SCB'"),
         (with_another_block, "has no place (the file belongs to the family flux)"),
         (in_whole_numbers, "'img_in.weight' is of whole numbers, so the file is quantised"),
         (with_wide_layer, "has 224 rows, but transformer of the layout"),

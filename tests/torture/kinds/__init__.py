@@ -22,6 +22,7 @@ KINDS = {
     "frames": "the bytes of a machine that joins, or of the one that it joins",
     "hosts": "a machine 0 that knows the token, and the machine that joins it, to the end of the run",
     "models": "model folders, single files and saved models",
+    "published": "shards and their index, files in scaled fp8 and int8, and GGUF",
     "folders": "every file of the folders of base models, captioners and mask models",
     "conversions": "single files, layouts, model folders and LoRA, given to scripts/convert.py",
 }
