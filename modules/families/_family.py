@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,13 @@ class SampleRequest:
     steps: int
     guidance_scale: float
     seed: int
+    references: tuple[str, ...] = ()  # absolute paths of images, of families whose facts say that they take some
+
+    def settings(self) -> dict[str, object]:
+        """What an image that is generated keeps of it; no path of this machine."""
+        found: dict[str, object] = {name: value for name, value in vars(self).items() if name != "references"}
+        names = "; ".join(os.path.basename(file) for file in self.references)
+        return {**found, "reference": names} if names else found
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from diffusers.pipelines.flux2.system_messages import SYSTEM_MESSAGE
+from PIL import Image
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.utils import logging as transformers_logging
@@ -24,12 +25,22 @@ from modules.diffusion import flow_pipeline, pipeline_classes
 from modules.distributed import Weights
 from modules.facts import FamilyFacts
 from modules.families._by_name import family_class
+from modules.families._family import SampleRequest
 from modules.training.device.precision import Precision
 from modules.training.memory.model_setup import prepare_model
 from modules.training.methods.lora import adapter_names
 from modules.training.methods.lora_files import LORA_FILES
 from modules.training.methods.method import export_of
-from tests.families.flow_checks import REQUEST, VELOCITIES, batch, direct_loss, load, pipeline, unpadded_prompts
+from tests.families.flow_checks import (
+    REQUEST,
+    VELOCITIES,
+    batch,
+    direct_loss,
+    load,
+    pipeline,
+    reference,
+    unpadded_prompts,
+)
 from tests.families.tiny_flow_pipelines import TINY
 
 aten = torch.ops.aten
@@ -44,6 +55,21 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: TINY[name](place / name) for name in FAMILIES}
 
 
+def request_for(name: str, place: Path) -> SampleRequest:
+    """REQUEST as the family's pipelines can take it."""
+    if name.startswith("flux2"):  # they have no negative prompt but klein's empty one
+        return replace(REQUEST, negative_prompt="")
+    if name != "flux_kontext":
+        return REQUEST
+    reference_image().save(place / "reference.png")
+    return replace(REQUEST, references=(str(place / "reference.png"),))
+
+
+def reference_image() -> Image.Image:
+    """32 x 48 pixels."""
+    return Image.fromarray(reference(0).permute(1, 2, 0).numpy())
+
+
 def drawn(folder: Path, lora: Path | None = None) -> np.ndarray:
     """The picture of REQUEST by diffusers' pipeline."""
     pipe = pipeline(folder)
@@ -54,8 +80,11 @@ def drawn(folder: Path, lora: Path | None = None) -> np.ndarray:
     name = type(pipe).__name__
     if name == "QwenImagePipeline":
         given["true_cfg_scale"] = given.pop("guidance_scale")
-    elif name in ("FluxPipeline", "Flux2KleinPipeline", "Flux2Pipeline"):
+    elif name in ("FluxPipeline", "FluxKontextPipeline", "Flux2KleinPipeline", "Flux2Pipeline"):
         given.pop("negative_prompt")
+        if name == "FluxKontextPipeline":  # its own size for this shape is 832 x 1248, for images of 1024 x 1024
+            given["image"] = reference_image().resize((416, 624), Image.Resampling.LANCZOS)
+            given |= {"_auto_resize": False, "max_area": REQUEST.width * REQUEST.height}
     elif name == "ChromaPipeline":
         given |= unpadded_prompts(pipe, given.pop("prompt"), given.pop("negative_prompt"))
     generator = torch.Generator().manual_seed(REQUEST.seed)
@@ -151,11 +180,8 @@ def test_gradient_checkpointing_masks_the_padding_of_chroma(folders: dict[str, P
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_sample_is_the_pipelines_to_the_bit(name: str, folders: dict[str, Path]) -> None:
-    request = REQUEST
-    if name.startswith("flux2"):  # its pipelines have no negative prompt but klein's empty one
-        request = type(REQUEST)(**{**REQUEST.__dict__, "negative_prompt": ""})
-    sample = np.array(load(name, folders[name]).sample(request))
+def test_a_sample_is_the_pipelines_to_the_bit(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
+    sample = np.array(load(name, folders[name]).sample(request_for(name, tmp_path)))
     assert sample.std() > 5
     assert np.array_equal(sample, drawn(folders[name]))
 
@@ -170,7 +196,7 @@ def test_lora_and_model_are_read_by_diffusers(name: str, folders: dict[str, Path
     for key, weight in family.model.named_parameters():
         if ".lora_B." in key:
             torch.nn.init.normal_(weight, std=0.3, generator=torch.Generator().manual_seed(len(key)))
-    request = REQUEST if name != "flux2" else type(REQUEST)(**{**REQUEST.__dict__, "negative_prompt": ""})
+    request = request_for(name, tmp_path)
     in_memory = np.array(family.sample(request))
     export_of(family, Weights(family.model), config, {})(tmp_path)
     names = adapter_names(family)

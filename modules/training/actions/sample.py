@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -14,6 +14,7 @@ from typing import TypeAlias
 from PIL import Image
 
 from modules.config import ConfigError
+from modules.data.index.images import read_reference
 from modules.families._family import SampleRequest
 from modules.machine import hostname
 from modules.monitoring import make_grid, save_image
@@ -75,7 +76,7 @@ def _write(context: ActionContext, result: SampleImage | list[SampleImage]) -> N
 def write_sample(context: ActionContext, image: Image.Image, request: SampleRequest, file: Path) -> None:
     """Write an image with its settings and report it. Raises OSError."""
     step = context.position.step
-    settings = {**asdict(request), **context.components.family.sample_metadata(), "step": step}
+    settings = {**request.settings(), **context.components.family.sample_metadata(), "step": step}
     save_image(image, file, settings)
     context.report.sample(file, request.prompt, step)
 
@@ -103,6 +104,8 @@ def generate_one(context: ActionContext, request: SampleRequest) -> Generated:
     """An image; a sentence if there is an error, such as for want of memory, which costs the run only this image."""
     components = context.components
     what = f"the sample {request.prompt!r} ({request.width}x{request.height})"
+    if fault := _reference_fault(context, request):
+        return f"Step {context.position.step}: {fault} It is left out; training continues."
     try:
         with inference_model(components), components.precision.autocast():
             return components.family.sample(request)
@@ -114,6 +117,21 @@ def generate_one(context: ActionContext, request: SampleRequest) -> Generated:
     components.family.offload_frozen()
     release_memory()
     return warning
+
+
+def _reference_fault(context: ActionContext, request: SampleRequest) -> str:
+    """Why a reference image cannot be read, on any of the ranks that compute the sample together; else empty."""
+    if not request.references:
+        return ""
+    fault = ""
+    try:
+        for file in request.references:
+            read_reference(file)
+    except ConfigError as error:
+        fault = f"{error} ({hostname()})"
+    if not is_sharded(context):
+        return fault
+    return next(filter(None, context.ranks.gather("reference images", fault)), "")
 
 
 def _left_out(context: ActionContext, error: Exception, what: str) -> str:
