@@ -37,6 +37,7 @@ from modules.data.loading.worker_batches import (
 from modules.data.rng import SampleRng, UInt64Array
 
 KEPT_BYTES: Final = 64 << 20  # of validation batches, on each rank
+_REFERENCES: Final = 0x4EF5
 SplitStep: TypeAlias = Callable[..., list[MicroBatch]]  # into the micro-batches of one rank
 
 
@@ -134,7 +135,8 @@ class MicroBatchDataset(MicroBatchReader):
             caption = plain_caption(captions[0], concept)
         else:
             caption = augment_caption(captions, concept, self._caption_dropout, rng)
-            if self._index.reference_sizes(row) and rng.uniform() < self._reference_dropout:
+            # a stream of its own, because images that are cached take other random numbers than those that are not
+            if self._index.reference_sizes(row) and SampleRng(seed ^ _REFERENCES).uniform() < self._reference_dropout:
                 example = {**example, DROPPED_REFERENCES: torch.tensor(True)}
         generator.manual_seed(seed)
         return transform(example, caption, generator)
