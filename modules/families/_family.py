@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class ReferenceImage:
+    """An image that a sample is generated from: whole, RGB, and the name of its file."""
+
+    name: str
+    image: Image
+
+
+@dataclass(frozen=True)
 class SampleRequest:
     """One image to generate. `width` and `height` in pixels, multiples of the family's `size_step`."""
 
@@ -37,12 +44,12 @@ class SampleRequest:
     steps: int
     guidance_scale: float
     seed: int
-    references: tuple[str, ...] = ()  # absolute paths of images, of families whose facts say that they take some
+    references: tuple[ReferenceImage, ...] = ()  # of families whose facts say that they take some
 
     def settings(self) -> dict[str, object]:
         """What an image that is generated keeps of it; no path of this machine."""
         found: dict[str, object] = {name: value for name, value in vars(self).items() if name != "references"}
-        names = "; ".join(os.path.basename(file) for file in self.references)
+        names = "; ".join(each.name for each in self.references)
         return {**found, "reference": names} if names else found
 
 

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from modules.config import ConfigError, TrainConfig
 from modules.data.batch import LENGTH, REFERENCE, REFERENCES, Batch, Example
-from modules.data.index.images import read_reference
 from modules.diffusion.component_files import weights_fingerprint
 from modules.diffusion.dtypes import HALF_DTYPES
 from modules.diffusion.fitting_weights import require_fitting
@@ -204,13 +203,13 @@ class FlowTransformer(DiffusionFamily):
         return {}
 
     def reference_images(self, request: SampleRequest) -> list[Image.Image]:
-        """The reference images of a sample, scaled as in training. Raises ConfigError if one cannot be read."""
-        resize = partial(self.config.reference_size, resolution=self.config.resolution, step=self.size_step)
-        found = []
-        for file in request.references:
-            image = read_reference(file)
-            found.append(image.resize(resize(*image.size), Image.Resampling.LANCZOS))
-        return found
+        """The reference images of a sample, scaled as in training."""
+        sizes = [
+            self.config.reference_size(*each.image.size, self.config.resolution, self.size_step)
+            for each in request.references
+        ]
+        resample = Image.Resampling.LANCZOS
+        return [each.image.resize(size, resample) for each, size in zip(request.references, sizes, strict=True)]
 
     @classmethod
     def freeze_unused(cls, transformer: nn.Module) -> None:

@@ -25,7 +25,7 @@ from modules.diffusion import flow_pipeline, pipeline_classes
 from modules.distributed import Weights
 from modules.facts import FamilyFacts
 from modules.families._by_name import family_class
-from modules.families._family import SampleRequest
+from modules.families._family import ReferenceImage, SampleRequest
 from modules.training.device.precision import Precision
 from modules.training.memory.model_setup import prepare_model
 from modules.training.methods.lora import adapter_names
@@ -55,14 +55,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: TINY[name](place / name) for name in FAMILIES}
 
 
-def request_for(name: str, place: Path) -> SampleRequest:
+def request_for(name: str) -> SampleRequest:
     """REQUEST as the family's pipelines can take it."""
     if name.startswith("flux2"):  # they have no negative prompt but klein's empty one
         return replace(REQUEST, negative_prompt="")
     if name != "flux_kontext":
         return REQUEST
-    reference_image().save(place / "reference.png")
-    return replace(REQUEST, references=(str(place / "reference.png"),))
+    return replace(REQUEST, references=(ReferenceImage("reference.png", reference_image()),))
 
 
 def reference_image() -> Image.Image:
@@ -180,8 +179,8 @@ def test_gradient_checkpointing_masks_the_padding_of_chroma(folders: dict[str, P
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_sample_is_the_pipelines_to_the_bit(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
-    sample = np.array(load(name, folders[name]).sample(request_for(name, tmp_path)))
+def test_a_sample_is_the_pipelines_to_the_bit(name: str, folders: dict[str, Path]) -> None:
+    sample = np.array(load(name, folders[name]).sample(request_for(name)))
     assert sample.std() > 5
     assert np.array_equal(sample, drawn(folders[name]))
 
@@ -196,7 +195,7 @@ def test_lora_and_model_are_read_by_diffusers(name: str, folders: dict[str, Path
     for key, weight in family.model.named_parameters():
         if ".lora_B." in key:
             torch.nn.init.normal_(weight, std=0.3, generator=torch.Generator().manual_seed(len(key)))
-    request = request_for(name, tmp_path)
+    request = request_for(name)
     in_memory = np.array(family.sample(request))
     export_of(family, Weights(family.model), config, {})(tmp_path)
     names = adapter_names(family)

@@ -14,7 +14,6 @@ from typing import TypeAlias
 from PIL import Image
 
 from modules.config import ConfigError
-from modules.data.index.images import read_reference
 from modules.families._family import SampleRequest
 from modules.machine import hostname
 from modules.monitoring import make_grid, save_image
@@ -104,8 +103,6 @@ def generate_one(context: ActionContext, request: SampleRequest) -> Generated:
     """An image; a sentence if there is an error, such as for want of memory, which costs the run only this image."""
     components = context.components
     what = f"the sample {request.prompt!r} ({request.width}x{request.height})"
-    if fault := _reference_fault(context, request):
-        return f"Step {context.position.step}: {fault} It is left out; training continues."
     try:
         with inference_model(components), components.precision.autocast():
             return components.family.sample(request)
@@ -117,21 +114,6 @@ def generate_one(context: ActionContext, request: SampleRequest) -> Generated:
     components.family.offload_frozen()
     release_memory()
     return warning
-
-
-def _reference_fault(context: ActionContext, request: SampleRequest) -> str:
-    """Why a reference image cannot be read, on any of the ranks that compute the sample together; else empty."""
-    if not request.references:
-        return ""
-    fault = ""
-    try:
-        for file in request.references:
-            read_reference(file)
-    except ConfigError as error:
-        fault = f"{error} ({hostname()})"
-    if not is_sharded(context):
-        return fault
-    return next(filter(None, context.ranks.gather("reference images", fault)), "")
 
 
 def _left_out(context: ActionContext, error: Exception, what: str) -> str:

@@ -7,7 +7,7 @@ import os
 from modules.config import ConfigError, TrainConfig
 from modules.config.train_config import reference_fault
 from modules.data.index.images import read_reference
-from modules.families._family import SampleRequest
+from modules.families._family import ReferenceImage, SampleRequest
 from modules.files import whole_path
 
 
@@ -28,10 +28,8 @@ def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
                 )
         if fault := reference_fault(config.family, len(sample.reference_files)):
             raise ConfigError(f"samples.{number}.reference {fault}.")
-        references = tuple(str(whole_path(os.path.expanduser(file))) for file in sample.reference_files)
         try:
-            for file in references:
-                read_reference(file)
+            references = tuple(map(_reference, sample.reference_files))
         except ConfigError as error:
             raise ConfigError(f"samples.{number}.reference: {error.message}", error.advice) from error
         requests.append(
@@ -47,3 +45,7 @@ def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
             )
         )
     return requests
+
+
+def _reference(file: str) -> ReferenceImage:
+    return ReferenceImage(os.path.basename(file), read_reference(str(whole_path(os.path.expanduser(file)))))
