@@ -13,6 +13,7 @@ import diffusers
 import numpy as np
 import pytest
 import torch
+from diffusers.pipelines.flux.pipeline_flux_kontext import PREFERRED_KONTEXT_RESOLUTIONS
 from diffusers.pipelines.flux2.system_messages import SYSTEM_MESSAGE
 from PIL import Image
 from torch.overrides import TorchFunctionMode
@@ -23,7 +24,7 @@ from modules.checkpoint.formats import read_lora
 from modules.config import TrainConfig
 from modules.diffusion import flow_pipeline, pipeline_classes
 from modules.distributed import Weights
-from modules.facts import FamilyFacts
+from modules.facts import FamilyFacts, all_facts
 from modules.families._by_name import family_class
 from modules.families._family import ReferenceImage, SampleRequest
 from modules.training.device.precision import Precision
@@ -250,3 +251,29 @@ def test_the_import_of_a_pipeline_prints_no_warning(folders: dict[str, Path], mo
     levels.clear()
     flow_pipeline._known_transformer("black-forest-labs/FLUX.1-dev", facts)
     assert levels[0] == logging.ERROR
+
+
+def test_references_have_the_sizes_of_the_pipeline() -> None:
+    facts = all_facts()["flux_kontext"].references
+    assert facts is not None
+    assert sorted(facts.sizes) == sorted(PREFERRED_KONTEXT_RESOLUTIONS)
+    for width, height in ((100, 100), (1920, 1080), (500, 777), (10, 400)):
+        *_, across, down = min((abs(width / height - w / h), w, h) for w, h in PREFERRED_KONTEXT_RESOLUTIONS)
+        assert facts.size(width, height, 1024, 16) == (across, down)
+    assert facts.size(1568, 672, 512, 16) == (784, 336)
+
+
+def test_a_dropped_reference_is_not_seen(folders: dict[str, Path]) -> None:
+    family = load("flux_kontext", folders["flux_kontext"])
+    given = batch(family)
+    tensors = given.tensors
+    blind = replace(given, tensors={name: value for name, value in tensors.items() if "reference" not in name})
+    mixed = replace(given, tensors={**tensors, "references.length": torch.tensor([1, 0, 1])})
+    with torch.no_grad():
+        seen, unseen, found = (family.loss(each) for each in (given, blind, mixed))
+        none = family.loss(replace(given, tensors={**tensors, "references.length": torch.tensor([0, 0, 0])}))
+    assert (seen - unseen).abs().min() > 1e-4
+    torch.testing.assert_close(found, torch.stack([seen[0], unseen[1], seen[2]]), atol=1e-6, rtol=1e-6)
+    assert torch.equal(none, unseen)
+    family.components.transformer.enable_gradient_checkpointing()
+    torch.testing.assert_close(family.loss(mixed), found, atol=1e-6, rtol=1e-6)

@@ -120,7 +120,8 @@ def decode_references(index: Index, row: int, files: Sequence[bytes]) -> list[Im
         try:
             image = decode_image(data, (file.width, file.height), min_size=(width, height))
         except IMAGE_ERRORS as error:
-            raise ValueError(f"its reference image {file.path}: {describe_image_error(error)}") from error
+            reason = describe_image_error(error).removeprefix("skipped: ")
+            raise ValueError(f"its reference image {file.path}: {reason}") from error
         found.append(image.resize((width, height), Image.Resampling.LANCZOS))
     return found
 

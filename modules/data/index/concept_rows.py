@@ -222,7 +222,7 @@ class _RowBuilder:
             for file in files:
                 size = known.get((file.path, file.size, file.mtime_ns)) or _try_size(file.path)
                 if isinstance(size, str):
-                    return f"skipped: its reference image {file.path} is {size}"
+                    return f"skipped: its reference image {file.path}: {size.removeprefix('skipped: ')}"
                 with_sizes.append(replace(file, width=size[0], height=size[1]))
             return tuple(with_sizes)
 
