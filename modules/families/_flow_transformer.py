@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -203,13 +204,14 @@ class FlowTransformer(DiffusionFamily):
         return {}
 
     def reference_images(self, request: SampleRequest) -> list[Image.Image]:
-        """The reference images of a sample, scaled as in training."""
-        sizes = [
-            self.config.reference_size(*each.image.size, self.config.resolution, self.size_step)
+        """The reference images of a sample, scaled as beside images of its size in training."""
+        side = math.isqrt(request.width * request.height)
+        return [
+            each.image.resize(
+                self.config.reference_size(*each.image.size, side, self.size_step), Image.Resampling.LANCZOS
+            )
             for each in request.references
         ]
-        resample = Image.Resampling.LANCZOS
-        return [each.image.resize(size, resample) for each, size in zip(request.references, sizes, strict=True)]
 
     @classmethod
     def freeze_unused(cls, transformer: nn.Module) -> None:

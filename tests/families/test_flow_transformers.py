@@ -83,7 +83,7 @@ def drawn(folder: Path, lora: Path | None = None) -> np.ndarray:
     elif name in ("FluxPipeline", "FluxKontextPipeline", "Flux2KleinPipeline", "Flux2Pipeline"):
         given.pop("negative_prompt")
         if name == "FluxKontextPipeline":  # its own size for this shape is 832 x 1248, for images of 1024 x 1024
-            given["image"] = reference_image().resize((416, 624), Image.Resampling.LANCZOS)
+            given["image"] = reference_image().resize((48, 64), Image.Resampling.LANCZOS)
             given |= {"_auto_resize": False, "max_area": REQUEST.width * REQUEST.height}
     elif name == "ChromaPipeline":
         given |= unpadded_prompts(pipe, given.pop("prompt"), given.pop("negative_prompt"))
