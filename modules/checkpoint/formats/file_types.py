@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -71,7 +71,7 @@ def require_diffusers_folder(folder: Path) -> None:
     )
 
 
-def _names_in(file: Path) -> list[str]:
+def _names_in(file: Path) -> Sequence[str]:
     try:
         with SafetensorsFile(file) as opened:
             return opened.names
