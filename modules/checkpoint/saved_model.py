@@ -113,8 +113,11 @@ def _family_options(config: TrainConfig) -> dict[str, object]:
     base, layout = config.base_model, options.get("layout")
     if isinstance(layout, str) and layout and base is not None and Path(base).exists():
         options["layout"] = _whole_path(layout)
-    if isinstance(files := options.get("text_encoder_files"), str):
-        options["text_encoder_files"] = ", ".join(_whole_path(name.strip()) for name in files.split(","))
+    if config.method == "fine_tune":
+        options.pop("text_encoder_files", None)  # the model's own folder has them
+    elif isinstance(files := options.get("text_encoder_files"), str):
+        names = filter(None, map(str.strip, files.split(",")))
+        options["text_encoder_files"] = ", ".join(map(_whole_path, names))
     return options
 
 

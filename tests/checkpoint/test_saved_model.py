@@ -40,6 +40,14 @@ def test_an_adapter_finds_its_base_model_from_other_folders(tmp_path: Path, monk
         save_model(write, tmp_path / "model", config, step=7)
         saved = read_model_config(tmp_path / "model")
         assert (saved.base_model, saved.family_options["layout"]) == found
+    for method, files, names in (
+        ("lora", "base.safetensors, layout,", f"{tmp_path / 'base.safetensors'}, {tmp_path / 'layout'}"),
+        ("lora", "", ""),
+        ("fine_tune", "base.safetensors", None),  # the folder has them
+    ):
+        settings = {"family": "flux", "method": method, "family_options": {"text_encoder_files": files}}
+        save_model(write, tmp_path / "model", TrainConfig.model_validate(settings), step=7)
+        assert read_model_config(tmp_path / "model").family_options.get("text_encoder_files") == names
 
 
 def test_saving_replaces_what_the_run_has_written_and_keeps_other_files(tmp_path: Path) -> None:
