@@ -26,6 +26,7 @@ from scripts.common import (
     lora_strengths,
     option_groups,
     prepare_program,
+    quick_imports,
 )
 
 prepare_program()
@@ -191,11 +192,12 @@ def generate(options: argparse.Namespace, events: SampleEvents) -> None:
 
 def load(options: argparse.Namespace, events: SampleEvents, device_type: str) -> Loaded:
     """What `options` name. Raises TandemError or OSError."""
-    from modules.families._by_name import family_class
-    from modules.training.methods.method import apply_adapter
-    from modules.training.state.sample_requests import sample_requests
-    from scripts.sample_images import Loaded
-    from scripts.sample_lora import merged_dtype, model_config, read_loras, with_parts_of
+    with quick_imports():
+        from modules.families._by_name import family_class
+        from modules.training.methods.method import apply_adapter
+        from modules.training.state.sample_requests import sample_requests
+        from scripts.sample_images import Loaded
+        from scripts.sample_lora import merged_dtype, model_config, read_loras, with_parts_of
 
     scales = lora_scales(options.lora, options.lora_scale, "--lora")
     saved_model, config = model_config(options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from pathlib import Path
@@ -19,6 +20,8 @@ from scripts.common import (
 )
 
 prepare_program()
+if __name__ == "__mp_main__":  # a spawned rank, which now imports torch; it collects from _run_rank on
+    gc.disable()
 
 from modules.config import TandemError, TrainConfig, resolve_config, save_config, total_steps
 from modules.config.file_access import set_file_access
@@ -224,11 +227,7 @@ def run_as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namesp
 def run_supervised(folder: RunFolder, options: argparse.Namespace) -> int:
     """A process started by the supervisor: one rank, the only process, or the one that spawns the ranks."""
     with quick_imports():
-        from modules.torch_compat import preload_compiler
         from modules.training.worker import run_worker, spawn_workers, supervised_by_us
-
-        if options.spawn is None:
-            preload_compiler()
 
     config = resolve_config(options.config, options.set)
     if options.spawn is not None:
@@ -241,4 +240,9 @@ def run_supervised(folder: RunFolder, options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    if "modules.training.worker" in sys.modules:  # not in a supervisor
+        from modules.training.worker import end_without_teardown
+
+        end_without_teardown(code)
+    sys.exit(code)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from tests.runs import Run
 
+gc.disable()  # until all tests are collected, see pytest_collection_finish
 scrub(os.environ)  # before anything is imported that reads them, such as torch and the hub's library
 VISIBLE_GPUS = {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ}
 os.environ[trusted_code.VARIABLE] = "any"  # the family files of the tests; inherited by every process
@@ -88,6 +89,7 @@ def pytest_collection_finish() -> None:
     """What was imported stays: full collections, of which some tests make many, leave its million objects out."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def file_of(nodeid: str) -> str:

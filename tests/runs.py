@@ -20,7 +20,7 @@ from modules.checkpoint import Backups, TrainingState, read_backup
 from modules.config import TrainConfig, save_config
 from modules.distributed import Group, RankEnv, spawn
 from modules.run import Event, RunFolder, read_events
-from modules.training.worker import run_worker
+from modules.training.worker import end_without_teardown, run_worker
 from tests.environment import LAUNCHER_VARIABLES
 from tests.ports import first_port, free_port
 
@@ -170,6 +170,7 @@ def _train_all(
         (path / "log" / f"exit-{rank_env.rank}").write_text(str(code))
     if afterwards is not None:
         afterwards(rank_env)
+    end_without_teardown(0)
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ from modules.run.launch.fatal_startup import is_fatal, report_fatal_startup
 from modules.run.launch.restarts import restarts_left, resume_after_restart
 from modules.run.queued_output import queued_output
 from modules.run.supervise.outcome import outcome_message, outcome_of_failure
+from modules.torch_compat import defer_compiler
 from modules.training.actions import ACTIONS
 from modules.training.backup.find_backup import find_backup
 from modules.training.device.choice import require_device
@@ -92,6 +93,7 @@ def run_worker(
     rank, world_size = (0, 1) if rank_env is None else (rank_env.rank, rank_env.world_size)
     in_supervised_group = supervised and rank_env is not None
     trainer: GenericTrainer | None = None
+    defer_compiler()
     with queued_output():
         log = start_rank_log(folder, rank)
         report = _report(config, folder, rank, world_size)
@@ -246,9 +248,14 @@ def spawn_workers(config: TrainConfig, folder: RunFolder, world_size: int, port:
 
 def _spawned_worker(rank_env: RankEnv, config: TrainConfig, folder: RunFolder, resume: str | None) -> None:
     code = run_worker(config, folder, rank_env, resume=resume)
-    # after what multiprocessing cleans up: Python itself would take down all that is imported, for seconds
-    Finalize(None, exit_at_once, (code,), exitpriority=_LAST)
+    end_without_teardown(code)
     sys.exit(code)
+
+
+def end_without_teardown(code: int) -> None:
+    """Let this process end once multiprocessing has cleaned up: Python would take down all that is imported, for
+    seconds."""
+    Finalize(None, exit_at_once, (code,), exitpriority=_LAST)
 
 
 def supervised_by_us() -> bool:

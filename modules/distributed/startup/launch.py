@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -97,6 +98,8 @@ def spawn(function: Callable[..., None], world_size: int, port: int, arguments: 
 def _run_rank(
     rank: int, world_size: int, port: int, secret: str, function: Callable[..., None], arguments: tuple[object, ...]
 ) -> None:
+    gc.freeze()  # what was imported stays
+    gc.enable()
     rank_env = RankEnv(rank, rank, world_size, "127.0.0.1", port)
     if sys.platform == "linux":
         # torch makes the kernel send SIGINT when the parent dies, which would look like a stop request
