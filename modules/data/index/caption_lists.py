@@ -27,6 +27,8 @@ TEXT_KEYS: Final = ("text", "caption", "prompt", "description", "tags")
 LABEL_KEYS: Final = ("label", "class")
 _SEPARATORS: Final = (",", ";", "\t", "|")
 _MAX_BYTES: Final = 512 << 20  # a line of text for each of a million images
+_MOST_ROWS: Final = 1 << 22  # of a parquet file
+_ROWS_AT_ONCE: Final = 256
 _MAX_FAULTS: Final = 20  # listed of one file
 _BEYOND: Final = "\0"  # the column of what is beyond the last one
 _LINE_END: Final = re.compile("[\r\n]")
@@ -171,11 +173,21 @@ def _parquet(data: bytes, wanted: set[str]) -> list[Record]:
     from pyarrow import ArrowException
     from pyarrow.parquet import ParquetFile
 
+    rows: list[Record] = []
+    size = 0
     try:
         file = ParquetFile(io.BytesIO(data))
         names = file.schema_arrow.names
-        rows: list[Record] = file.read(columns=[each for each in names if each in wanted]).to_pylist()
-    except ArrowException as error:
+        if file.metadata.num_rows > _MOST_ROWS:  # those of its columns end the process if they are damaged (pyarrow 26)
+            raise FileFault(f"has more than {_MOST_ROWS:,} rows")
+        for batch in file.iter_batches(_ROWS_AT_ONCE, columns=[each for each in names if each in wanted]):
+            size += batch.nbytes  # a few bytes of a file can repeat a text a million times
+            if size > _MAX_BYTES:
+                raise FileFault(f"has more than {_MAX_BYTES >> 20} MiB of texts")
+            rows += batch.to_pylist()
+    except FileFault:
+        raise
+    except (ArrowException, OverflowError, ValueError) as error:  # also a time that Python does not know
         raise FileFault(f"cannot be read as parquet: {error}") from None
     return [{**dict.fromkeys(names), **row} for row in rows[:1]] + rows[1:]  # a message names all columns
 

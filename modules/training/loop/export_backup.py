@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from modules.config import ResumeError, TrainConfig, total_steps
 from modules.distributed import RankGroup, Weights, single_process
 from modules.distributed.weights import FullTensor
 from modules.families._family import Family
+from modules.files import printable
 from modules.monitoring.report_protocol import SilentReport
 from modules.training.actions.save import ModelExport, run_metadata, write_model
 from modules.training.data.dataset import resolve_data
@@ -70,12 +70,21 @@ def _load(config: TrainConfig, state: StoredState, ranks: RankGroup) -> Family:
 
 
 def _saved_weights(state: StoredState) -> Mapping[str, FullTensor]:
-    """The weights and buffers that a run saves: averaged ones, if it has them."""
+    """The weights and buffers that a run saves: averaged ones, if it has them. Raises ValueError if they do not fit."""
     optimizer, weights = state.optimizer, state.weights
     if optimizer.class_name == "ScheduleFreeAdamW":
-        beta1 = cast("list[float]", optimizer.groups[0]["betas"])[0]
-        z = {name: optimizer.tensors[f"{name}/z"] for name in weights if f"{name}/z" in optimizer.tensors}
-        found: dict[str, Tensor] = {name: averaged(weights[name][...], each[...], beta1) for name, each in z.items()}
+        match optimizer.groups:
+            case [{"betas": [float(beta1), *_]}, *_] if 0 < beta1 <= 1:
+                pass
+            case _:
+                raise ValueError("its optimizer has no betas")
+        found: dict[str, Tensor] = {}
+        for name, weight in weights.items():
+            if f"{name}/z" in optimizer.tensors:
+                y, z = weight[...], optimizer.tensors[f"{name}/z"][...]
+                if (z.shape, z.dtype) != (y.shape, y.dtype):
+                    raise ValueError(f"'{printable(name)}/z' has another shape or type than the weight")
+                found[name] = averaged(y, z, beta1)
         return {**weights, **found}
     return {**weights, **(state.ema or {})}
 

@@ -66,6 +66,9 @@ def test_metadata_in_parquet(folder: Path) -> None:
     assert Found(folder, caption_column="note").captions["a.png"] == ("x",)
     parquet.write_table(pyarrow.table(columns), folder / "metadata.parquet")
     assert any("it lacks one of the columns text, caption" in each.what for each in Found(folder).index.problems())
+    same = pyarrow.array(["00.png"]).take(pyarrow.array([0] * 5_000_000, pyarrow.int8()))  # 3 kB in a file
+    parquet.write_table(pyarrow.table({"file_name": same}), folder / "metadata.parquet")
+    assert any("has more than 4,194,304 rows" in each.what for each in Found(folder).index.problems())
     (folder / "metadata.parquet").write_bytes(b"PAR1 and no more")
     assert any("cannot be read as parquet" in each.what for each in Found(folder).index.problems())
 

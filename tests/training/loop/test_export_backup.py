@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from modules.run.folder.saved_models import saved_models
 from scripts import backup
 from tests.conftest import draw_images
 from tests.pair_jobs import ADAPTERS
 from tests.runs import Run, same_tensors, tiny_config, train_alone
+from tests.torture.kinds.backups import seal
 
 CASES: dict[str, dict[str, object]] = {
     "ema": {"ema": True, "family_options": {"batch_norm": True}, "save_dtype": "fp16"},
@@ -61,7 +62,7 @@ def test_it_is_what_the_run_has_saved(tmp_path: Path, case: str) -> None:
 def test_it_goes_beside_the_models_of_other_steps_and_replaces_none_unasked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = trained(tmp_path)
+    run = trained(tmp_path, **CASES["schedule-free"])
     folder = str(run.folder.path)
     assert backup.main(["export", folder, "3", "--trust_code"]) == 0
     assert [each.step for each in saved_models(run.folder)] == [2, 3]
@@ -79,3 +80,17 @@ def test_it_goes_beside_the_models_of_other_steps_and_replaces_none_unasked(
     assert backup.main(["export", folder, "3", "--out", str(tmp_path / "out")]) == 2
     assert "the checksum of weights.safetensors does not match" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+    place = run.folder.backup_dir / "step-000002"
+    whole = json.loads((place / "optimizer.json").read_text())
+    for groups in ([], [{}], [{"betas": "x"}], [{"betas": [0.0, 0.9]}]):  # of somebody else, with checksums that fit
+        (place / "optimizer.json").write_text(json.dumps({**whole, "groups": groups}))
+        seal(place)
+        assert backup.main(["export", folder, "2", "--out", str(tmp_path / "out")]) == 2
+        assert "holds another model (its optimizer has no betas)" in capsys.readouterr().err
+    weights, state = (load_file(place / f"{name}.safetensors") for name in ("weights", "optimizer"))
+    name = next(name for name in weights if f"{name}/z" in state)
+    save_file(state | {f"{name}/z": state[f"{name}/z"][:1]}, place / "optimizer.safetensors")
+    (place / "optimizer.json").write_text(json.dumps(whole))
+    seal(place)
+    assert backup.main(["export", folder, "2", "--out", str(tmp_path / "out")]) == 2
+    assert "/z' has another shape or type than the weight" in capsys.readouterr().err
