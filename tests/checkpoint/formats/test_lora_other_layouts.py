@@ -439,7 +439,8 @@ def test_every_layout_of_sdxl_is_read(layout: str, kind: str, tmp_path: Path) ->
         layer = "text_model.encoder.layers.0.self_attn.q_proj"
         stems["text_encoder", layer.removeprefix("text_model.")] = f"lora_te1_{flat(layer)}"  # transformers' name
         stems["text_encoder_2", layer] = f"lora_te2_{flat(layer)}"
-    tensors, expected = {}, {}
+    tensors: dict[str, Tensor] = {}
+    expected: dict[tuple[str, str], Tensor] = {}
     for place, stem in stems.items():
         own, expected[place] = products(kind)
         tensors |= {f"{stem}.{ends.get(end, end)}": tensor for end, tensor in own.items()}
