@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import torch
@@ -377,3 +378,74 @@ def test_a_lora_that_was_joined_for_a_fused_layer_has_its_rank_again(tmp_path: P
     for one in made:
         assert found[one.module].rank == one.rank
         torch.testing.assert_close(found[one.module].delta(), one.delta(), rtol=1e-5, atol=1e-6)
+
+
+# A layer of SDXL's UNet by its name in diffusers and in Stability AI's code, of each kind
+SDXL_LAYERS: Final = {
+    "time_embedding.linear_1": "time_embed.0",
+    "add_embedding.linear_2": "label_emb.0.2",
+    "conv_in": "input_blocks.0.0",
+    "down_blocks.1.resnets.0.conv1": "input_blocks.4.0.in_layers.2",
+    "down_blocks.2.attentions.1.transformer_blocks.9.attn2.to_out.0": (
+        "input_blocks.8.1.transformer_blocks.9.attn2.to_out.0"
+    ),
+    "mid_block.attentions.0.proj_in": "middle_block.1.proj_in",
+    "up_blocks.0.attentions.2.transformer_blocks.0.attn1.to_q": "output_blocks.2.1.transformer_blocks.0.attn1.to_q",
+}
+PEFTS: Final = {"lora_down.weight": "lora_A.weight", "lora_up.weight": "lora_B.weight"}
+SLOTS: Final = {"lora_down.weight": "lora_A.default.weight", "lora_up.weight": "lora_B.default.weight"}
+
+
+def flat(name: str) -> str:
+    return name.replace(".", "_")
+
+
+# The name of a layer, and of its matrices, as files have them; the layers of text encoders are as in kohya's
+SDXL_LAYOUTS: Final[dict[str, tuple[Callable[[str], str], dict[str, str]]]] = {
+    "LyCORIS": (lambda name: f"lycoris_{flat(name)}", {}),
+    "kohya": (lambda name: f"lora_unet_{flat(SDXL_LAYERS[name])}", {}),
+    "kohya, diffusers' names": (lambda name: f"lora_unet_{flat(name)}", {}),
+    "OneTrainer for ComfyUI": (lambda name: f"diffusion_model.{SDXL_LAYERS[name]}", {}),
+    "a whole model's": (lambda name: f"model.diffusion_model.{SDXL_LAYERS[name]}", PEFTS),
+    "ai-toolkit": (lambda name: f"unet.{name}", PEFTS),
+    "PEFT without its config": (lambda name: f"base_model.model.{name}", PEFTS),
+    "PEFT's modules": (lambda name: f"base_model.model.{name}", SLOTS),
+    "no prefix": (lambda name: name, SLOTS),
+}
+
+
+def products(kind: str) -> tuple[dict[str, Tensor], Tensor]:
+    """The tensors of a layer of 8 x 8, and what LyCORIS (functional/loha.py, lokr.py, locon.py) makes of them."""
+    matrices = [torch.randn(shape) for shape in ((8, 2), (2, 8), (8, 2), (2, 8))]
+    if kind == "lora":
+        up, down = matrices[:2]
+        return {"lora_up.weight": up, "lora_down.weight": down, "alpha": torch.tensor(3.0)}, 1.5 * (up @ down)
+    if kind == "loha":
+        tensors = dict(zip(("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"), matrices, strict=True))
+        product = (matrices[0] @ matrices[1]) * (matrices[2] @ matrices[3])
+        return {**tensors, "alpha": torch.tensor(3.0)}, 1.5 * product
+    small, a, b = torch.randn(2, 2), torch.randn(4, 2), torch.randn(2, 4)
+    tensors = {"lokr_w1": small, "lokr_w2_a": a, "lokr_w2_b": b, "alpha": torch.tensor(3.0)}
+    return tensors, 1.5 * torch.kron(small, a @ b)
+
+
+@pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
+@pytest.mark.parametrize("layout", SDXL_LAYOUTS)
+def test_every_layout_of_sdxl_is_read(layout: str, kind: str, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    name_of, ends = SDXL_LAYOUTS[layout]
+    stems = {("unet", name): name_of(name) for name in SDXL_LAYERS}
+    if layout.startswith(("LyCORIS", "kohya")):
+        layer = "text_model.encoder.layers.0.self_attn.q_proj"
+        stems["text_encoder", layer.removeprefix("text_model.")] = f"lora_te1_{flat(layer)}"  # transformers' name
+        stems["text_encoder_2", layer] = f"lora_te2_{flat(layer)}"
+    tensors: dict[str, Tensor] = {}
+    expected: dict[tuple[str, str], Tensor] = {}
+    for place, stem in stems.items():
+        own, expected[place] = products(kind)
+        tensors |= {f"{stem}.{ends.get(end, end)}": tensor for end, tensor in own.items()}
+    save_file(tensors, tmp_path / "x.safetensors")
+    read = {(one.submodule, one.module): one.delta() for one in read_adapter(tmp_path / "x.safetensors", SDXL)}
+    assert read.keys() == expected.keys()
+    for place, delta in expected.items():
+        assert_close(read[place], delta)
