@@ -12,13 +12,16 @@ from modules.config.errors import ConfigError
 AUTO: Final = "auto"
 EQUAL: Final = "equal"
 _LARGEST: Final = 1_000_000.0  # a number that floats and people can tell from its neighbours
-_ALLOWED: Final = "give auto, equal, or a number above 0 for each rank, such as [2, 1]"
+_ALLOWED: Final = "it must be auto, equal, or a number above 0 for each rank, such as [2, 1]"
 
 
 def _in_file_format(value: object) -> str:
     """What files keep: a list becomes "2, 1". Raises ValueError for what is neither a word nor such numbers."""
-    given = value if isinstance(value, (list, tuple)) else str(value).strip().strip("[]()").replace(":", ",").split(",")
-    words = [str(each).strip() for each in given]
+    if isinstance(value, str):
+        value = value.strip().strip("[]()").replace(":", ",").split(",")
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(_ALLOWED)
+    words = [str(each).strip() for each in value]
     if len(words) == 1 and words[0].lower() in (AUTO, EQUAL):
         return words[0].lower()
     try:

@@ -24,6 +24,7 @@ VALUES: dict[str, object] = {
     "run_name": "my-run",
     "master_addr": "gpu01",
     "processes_per_node": [2],
+    "balance": "2, 1",
     "optimizer.name": "lion",
     "optimizer.target": "torch.optim.Adagrad",
     "optimizer.arguments": "lr_decay = 0.1",

@@ -90,6 +90,8 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
     data["node_rank"] = min(data["node_rank"], data["num_nodes"] - 1)
     data["master_addr"] = f"gpu{len(data['master_addr'])}"  # not every text is a host name
     data["run_name"] = data["run_name"] and sanitize_run_name(data["run_name"])
+    own_speed = data["training_mode"] != "fully_sharded" and not data["sync_batch_norm"]
+    data["balance"] = ("equal", "2.5, 1", "auto" if own_speed else "1, 3")[len(data["balance"]) % 3]
     data["initial_port"] = min(data["initial_port"], 65_534)  # machines join on the next port
     if data["device_ids"] is not None and data["world_size"] is not None:
         data["world_size"] = len(data["device_ids"]) * data["num_nodes"]

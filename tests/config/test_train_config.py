@@ -67,6 +67,13 @@ def test_rules_between_settings() -> None:
     assert sentences(processes_per_node=[1, 2], num_nodes=2, world_size=4) == [
         "world_size is 4, but processes_per_node adds up to 3; leave one of them empty."
     ]
+    assert sentences(balance="auto", training_mode="fully_sharded") == [
+        "balance is auto, but with training_mode fully_sharded the ranks wait for each other in every layer, so none "
+        "can measure its own speed; give numbers, such as [2, 1], or equal."
+    ]
+    assert sentences(balance=[2, "x"]) == [
+        'balance is [2, "x"]; it must be auto, equal, or a number above 0 for each rank, such as [2, 1].'
+    ]
     assert sentences(optimizer={"name": "sgd", "momentum": 0, "nesterov": True}) == [
         "optimizer.nesterov is true; it needs a momentum above 0, such as 0.9."
     ]

@@ -55,6 +55,15 @@ def rank(
     return RankStepTimes(number, "alpha" if number < 2 else "beta", step_s, data_s, own_s, samples, sync_s=sync_s)
 
 
+def test_what_is_being_balanced_is_no_straggler() -> None:
+    slow = [rank(0, 0.3), rank(1, 0.9)]
+    assert "set balance to auto, which gives it fewer samples; or leave it out" in straggler_warning(slow)
+    assert RULES["straggler"](Observation(slow, balances=True)) is None, "it is about to get fewer samples"
+    finding = RULES["straggler"](Observation([rank(0, 0.3, samples=1), rank(1, 0.5, samples=1)], balances=True))
+    assert finding is not None
+    assert "too few samples to share them better than 1 + 1, so raise global_batch_size" in finding.text
+
+
 def test_straggler_is_named_with_host_and_delay() -> None:
     text = straggler_warning([rank(0, 0.3), rank(1, 0.32), rank(2, 0.66), rank(3, 0.31)])
     assert text.startswith("Rank 2 on beta is a straggler: the others wait 0.35 s of each 1.00 s step.")

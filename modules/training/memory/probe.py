@@ -67,10 +67,14 @@ def limit_to_memory(
         return
     if not memory.together:
         memory.limit(fitting)
-        fewer = [f"{fits} instead of {wanted} on rank {n}" for n, (fits, wanted) in enumerate(by_rank) if fits < wanted]
+        fewer = [
+            f"{fits} instead of {wanted} samples on rank {n}"
+            for n, (fits, wanted) in enumerate(by_rank)
+            if fits < wanted
+        ]
         report.warning(
-            f"Memory probe: micro-batches hold at most {', '.join(fewer)} samples, because no more{of_size} fit into "
-            f"the memory. The effective batch and the ranks' shares of it stay."
+            f"Memory probe: micro-batches hold at most {', '.join(fewer)}, because no more{of_size} fit into the "
+            "memory there. The effective batch and the ranks' shares of it stay."
         )
         return
     memory.limit(smallest)

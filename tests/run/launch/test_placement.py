@@ -14,6 +14,13 @@ def config(**settings: object) -> TrainConfig:
     return TrainConfig.model_validate(settings)
 
 
+def test_balance_has_a_number_for_each_rank() -> None:
+    with pytest.raises(
+        ConfigError, match=r"balance is \[2, 1\], 2 numbers, but the run has 4 ranks\. .*\[4, 3, 2, 1\]"
+    ):
+        choose_placement(config(balance=[2, 1], **MULTI), gpus=4, cores=8)
+
+
 @pytest.mark.parametrize(
     ("gpu_count", "settings", "mode", "processes", "reason"),
     [
@@ -26,6 +33,8 @@ def config(**settings: object) -> TrainConfig:
         (1, MULTI, "single", 1, "one GPU was found"),
         (4, MULTI, "distributed", 4, ""),
         (4, {"world_size": 2, **MULTI}, "distributed", 2, ""),
+        (2, {"balance": [2, 1], **MULTI}, "distributed", 2, ""),
+        (4, {"balance": "auto"}, "single", 1, "balance=auto has no effect: there is one process"),
         (4, {"world_size": 1, **MULTI}, "single", 1, "world_size=1"),
         (0, {"world_size": 2, **MULTI}, "distributed", 2, ""),
         (0, {"training_mode": "distributed", "world_size": 2}, "distributed", 2, "enable_multi_gpu=false"),

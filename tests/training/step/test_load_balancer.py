@@ -11,6 +11,7 @@ from modules.config import ConfigError, TrainConfig, check_balance
 from modules.data.loading.shares import Shares, share_counts
 from modules.monitoring import SilentReport, StepRecord
 from modules.training.step.load_balancer import WARM_UP, WINDOW_STEPS, LoadBalancer
+from modules.training.step.memory_guard import MemoryGuard
 from modules.training.studies.parity import loss_difference, weight_difference
 from tests.pair_jobs import PARITY, TIMEOUTS
 from tests.runs import ROOT, Job, Run, group_settings, recorded, same_state, tiny_config, train_alone, train_group
@@ -34,6 +35,13 @@ PAIR_JOBS: dict[str, dict[str, object]] = {
     "two to one again": LIST,
     "two to one in halves": {**LIST, "max_steps": STEPS // 2},
     "two to one resumed": {**LIST, "resumes": "two to one in halves"},
+    "a rank has less memory": {
+        **LIST,
+        "max_steps": 2,
+        "balance": [1.001, 1],
+        "probe_memory": "on",
+        "family_options": {"faults": ["fits:1:2"]},
+    },
     "a rank is slow": {**SLOW, "family_options": {"slow_sample_s": [0.003, 0.009], "record": "slow"}},
 }
 
@@ -43,9 +51,13 @@ class Notes(SilentReport):
 
     def __init__(self) -> None:
         self.notes: list[str] = []
+        self.warnings: list[str] = []
 
     def note(self, text: str) -> None:
         self.notes.append(text)
+
+    def warning(self, text: str) -> None:
+        self.warnings.append(text)
 
 
 class Ranks:
@@ -133,6 +145,21 @@ def test_a_wrong_balance_says_what_is_allowed(given: object) -> None:
         TrainConfig.model_validate({"balance": given})
 
 
+def test_a_rank_with_less_memory_limits_the_others_only_if_shares_are_equal() -> None:
+    sums = {"samples_at_once/0": 4, "samples_at_once/1": 2}
+    skipped = [StepRecord(3, 0, 0, 1.0, 0.1, 1.0, 0.1, out_of_memory=True)]
+    for together, limit, said in (
+        (True, 2, "and micro-batches now hold at most 2"),
+        (False, 4, "and its micro-batches"),
+    ):
+        report = Notes()
+        guard = MemoryGuard(4, GLOBAL_BATCH, 0, 2, report, together=together)
+        guard.follow(sums, skipped)
+        assert guard.max_samples == limit
+        assert "Out of memory on rank 1" in report.warnings[0]
+        assert said in report.warnings[0]
+
+
 def test_as_many_numbers_as_ranks() -> None:
     check_balance("2, 1", 2)
     check_balance("2, 1", 1)  # which takes every sample
@@ -207,6 +234,14 @@ def test_measured_shares_spare_the_slow_rank(one: Run, place: Path, pair: dict[s
     counts = [len(recorded(pair_place / "slow", rank, skip_first_call=True).samples) for rank in range(2)]
     assert counts[0] > counts[1]
     assert sum(counts) == len(recorded(place / "one", 0, skip_first_call=False).samples)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("pair")
+def test_the_probe_limits_each_rank_by_its_own_memory(one: Run, pair: dict[str, Run]) -> None:
+    run = pair["a rank has less memory"]
+    assert "hold at most 2 instead of 4 samples on rank 1, because no more" in run.warnings
+    assert_same_losses(one, run, 2)
 
 
 @pytest.mark.slow
