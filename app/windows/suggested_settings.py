@@ -20,6 +20,7 @@ _ABOUT: Final = "Rules of thumb for these images, this method and this hardware.
 _COMPUTING: Final = "Computing how many images fit into the memory…"
 _UNKNOWN: Final = "How many images fit is not known before the model is loaded: Multi-GPU, Find the largest batch."
 _NONE: Final = "No image that is trained on has been found."
+_COLUMN, _GAP, _REASON, _EDGE = 170, 20, 380, 30  # unscaled pixels
 _MOST_ROWS: Final = 9  # of them the last are repeats
 
 
@@ -34,7 +35,9 @@ class SuggestedSettings:
         self.dialog = Dialog(owner, "Suggested settings", _ABOUT, wide=True)
         self._rows = frame(self.dialog.body)
         self._rows.pack(fill="x")
-        self.line = text(self.dialog.body, _COMPUTING, "small", colour=theme.MUTED, wrap=720)
+        room = owner.winfo_screenwidth() / theme.scale() - 2 * _EDGE
+        self._wrap = round(min(_REASON, room - 2 * (_COLUMN + _GAP)))  # at 200 % a screen has little room
+        self.line = text(self.dialog.body, _COMPUTING, "small", colour=theme.MUTED, wrap=round(min(720, room)))
         self.line.pack(anchor="w", pady=(theme.px(8), 0))
         self.dialog.button("Close", self.dialog.close)
         self.apply_button = self.dialog.button("Apply", self._apply, "accent")
@@ -94,18 +97,18 @@ class SuggestedSettings:
         is_kept = before == after
         for column, (content, font, colour, wrap) in enumerate(
             (
-                (title, "strong", theme.TEXT, 170),
+                (title, "strong", theme.TEXT, _COLUMN),
                 (
                     after if is_kept else f"{before} → {after}",
                     "body",
                     theme.MUTED if is_kept else theme.ACCENT_TEXT,
                     170,
                 ),
-                (each.reason, "small", theme.MUTED, 380),
+                (each.reason, "small", theme.MUTED, self._wrap),
             )
         ):
             label = text(self._rows, content, font, colour=colour, wrap=wrap)  # type: ignore[arg-type]
-            label.grid(row=row, column=column, sticky="nw", padx=(0, theme.px(20)), pady=theme.px(5))
+            label.grid(row=row, column=column, sticky="nw", padx=(0, theme.px(_GAP)), pady=theme.px(5))
 
     def _changes(self) -> dict[str, object]:
         draft = self._state.draft
