@@ -55,7 +55,7 @@ class SuggestedSettings:
     def _ask(self) -> tuple[int, BatchMemory | None]:
         """Processes and memory; slow."""
         world_size = planned_world_size(self._config)
-        suggested = with_suggestions(self._config, suggest(self._config, self._data, **self._known(world_size)))
+        suggested = with_suggestions(self._config, self._suggest(world_size, None))
         one = suggested.model_copy(update={"batch_size": 1})
         return world_size, memory_answer(self._program, one).batch
 
@@ -67,11 +67,12 @@ class SuggestedSettings:
             self._show(*answer)
             self.dialog.place()
 
-    def _known(self, world_size: int) -> dict[str, int]:
-        return {"size_step": self._size_step, "world_size": world_size}
+    def _suggest(self, world_size: int, memory: BatchMemory | None) -> list[Suggestion]:
+        step = self._size_step
+        return suggest(self._config, self._data, size_step=step, world_size=world_size, memory=memory)
 
     def _show(self, world_size: int, memory: BatchMemory | None) -> None:
-        self.suggestions = suggest(self._config, self._data, memory=memory, **self._known(world_size))
+        self.suggestions = self._suggest(world_size, memory)
         for child in self._rows.winfo_children():
             child.destroy()
         by_rank = sorted(self.suggestions, key=lambda each: each.path.startswith("concepts."))
@@ -102,7 +103,7 @@ class SuggestedSettings:
                     after if is_kept else f"{before} → {after}",
                     "body",
                     theme.MUTED if is_kept else theme.ACCENT_TEXT,
-                    170,
+                    _COLUMN,
                 ),
                 (each.reason, "small", theme.MUTED, self._wrap),
             )
