@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Final
 
 from app.curves.memory_card import MemoryProgram, memory_answer
@@ -12,6 +13,7 @@ from app.form.setting_text import display_value
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import frame, text
+from app.widgets.ellipsis import fit
 from app.windows.dialog import Dialog
 from modules.config import TrainConfig, find_option
 from modules.run.suggestions import BatchMemory, ConceptData, Suggestion, suggest, with_suggestions
@@ -21,7 +23,7 @@ _COMPUTING: Final = "Computing how many images fit into the memory…"
 _UNKNOWN: Final = "How many images fit is not known before the model is loaded: Multi-GPU, Find the largest batch."
 _NONE: Final = "No image that is trained on has been found."
 _COLUMN, _GAP, _REASON, _EDGE = 170, 20, 380, 30  # unscaled pixels
-_MOST_ROWS: Final = 9  # of them the last are repeats
+_MOST_ROWS: Final = 8  # of them the last are repeats
 
 
 class SuggestedSettings:
@@ -93,7 +95,8 @@ class SuggestedSettings:
         title = option.title
         if each.path.startswith("concepts."):
             concept = self._config.concepts[int(each.path.split(".")[1])]
-            title = f"Repeats of {concept.name or concept.path.rpartition('/')[2]}"
+            title = f"Repeats of {concept.name or PurePath(concept.path).name}"
+            title = fit(self._rows, title, theme.tk_font("strong"), theme.px(_COLUMN))
         before, after = (display_value(option, value) for value in (self._state.draft.get(each.path), each.value))
         is_kept = before == after
         for column, (content, font, colour, wrap) in enumerate(
