@@ -19,7 +19,6 @@ from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Segments, card, text, wrap_within
 from app.windows.chooser import choose_path
-from app.windows.suggested_settings import SuggestedSettings
 from modules.config import Option
 from modules.facts import all_facts
 
@@ -261,6 +260,8 @@ class Section(FormSection):
             self.findings.refresh(found, self.pages.size_step, is_reading=is_reading)
 
     def _suggest(self) -> None:
+        from app.windows.suggested_settings import SuggestedSettings
+
         config = self.state.draft.config
         if config is None:
             self.state.notify("invalid")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Final
 
 from app.curves.memory_card import MemoryProgram, memory_answer
@@ -12,6 +13,7 @@ from app.form.setting_text import display_value
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import frame, text
+from app.widgets.ellipsis import fit
 from app.windows.dialog import Dialog
 from modules.config import TrainConfig, find_option
 from modules.run.suggestions import BatchMemory, ConceptData, Suggestion, suggest, with_suggestions
@@ -20,7 +22,8 @@ _ABOUT: Final = "Rules of thumb for these images, this method and this hardware.
 _COMPUTING: Final = "Computing how many images fit into the memory…"
 _UNKNOWN: Final = "How many images fit is not known before the model is loaded: Multi-GPU, Find the largest batch."
 _NONE: Final = "No image that is trained on has been found."
-_MOST_ROWS: Final = 9  # of them the last are repeats
+_COLUMN, _GAP, _REASON, _EDGE = 170, 20, 380, 30  # unscaled pixels
+_MOST_ROWS: Final = 8  # of them the last are repeats
 
 
 class SuggestedSettings:
@@ -34,7 +37,9 @@ class SuggestedSettings:
         self.dialog = Dialog(owner, "Suggested settings", _ABOUT, wide=True)
         self._rows = frame(self.dialog.body)
         self._rows.pack(fill="x")
-        self.line = text(self.dialog.body, _COMPUTING, "small", colour=theme.MUTED, wrap=720)
+        room = owner.winfo_screenwidth() / theme.scale() - 2 * _EDGE
+        self._wrap = round(min(_REASON, room - 2 * (_COLUMN + _GAP)))  # at 200 % a screen has little room
+        self.line = text(self.dialog.body, _COMPUTING, "small", colour=theme.MUTED, wrap=round(min(720, room)))
         self.line.pack(anchor="w", pady=(theme.px(8), 0))
         self.dialog.button("Close", self.dialog.close)
         self.apply_button = self.dialog.button("Apply", self._apply, "accent")
@@ -52,7 +57,7 @@ class SuggestedSettings:
     def _ask(self) -> tuple[int, BatchMemory | None]:
         """Processes and memory; slow."""
         world_size = planned_world_size(self._config)
-        suggested = with_suggestions(self._config, suggest(self._config, self._data, **self._known(world_size)))
+        suggested = with_suggestions(self._config, self._suggest(world_size, None))
         one = suggested.model_copy(update={"batch_size": 1})
         return world_size, memory_answer(self._program, one).batch
 
@@ -64,11 +69,12 @@ class SuggestedSettings:
             self._show(*answer)
             self.dialog.place()
 
-    def _known(self, world_size: int) -> dict[str, int]:
-        return {"size_step": self._size_step, "world_size": world_size}
+    def _suggest(self, world_size: int, memory: BatchMemory | None) -> list[Suggestion]:
+        step = self._size_step
+        return suggest(self._config, self._data, size_step=step, world_size=world_size, memory=memory)
 
     def _show(self, world_size: int, memory: BatchMemory | None) -> None:
-        self.suggestions = suggest(self._config, self._data, memory=memory, **self._known(world_size))
+        self.suggestions = self._suggest(world_size, memory)
         for child in self._rows.winfo_children():
             child.destroy()
         by_rank = sorted(self.suggestions, key=lambda each: each.path.startswith("concepts."))
@@ -89,23 +95,24 @@ class SuggestedSettings:
         title = option.title
         if each.path.startswith("concepts."):
             concept = self._config.concepts[int(each.path.split(".")[1])]
-            title = f"Repeats of {concept.name or concept.path.rpartition('/')[2]}"
+            title = f"Repeats of {concept.name or PurePath(concept.path).name}"
+            title = fit(self._rows, title, theme.tk_font("strong"), theme.px(_COLUMN))
         before, after = (display_value(option, value) for value in (self._state.draft.get(each.path), each.value))
         is_kept = before == after
         for column, (content, font, colour, wrap) in enumerate(
             (
-                (title, "strong", theme.TEXT, 170),
+                (title, "strong", theme.TEXT, _COLUMN),
                 (
                     after if is_kept else f"{before} → {after}",
                     "body",
                     theme.MUTED if is_kept else theme.ACCENT_TEXT,
-                    170,
+                    _COLUMN,
                 ),
-                (each.reason, "small", theme.MUTED, 380),
+                (each.reason, "small", theme.MUTED, self._wrap),
             )
         ):
             label = text(self._rows, content, font, colour=colour, wrap=wrap)  # type: ignore[arg-type]
-            label.grid(row=row, column=column, sticky="nw", padx=(0, theme.px(20)), pady=theme.px(5))
+            label.grid(row=row, column=column, sticky="nw", padx=(0, theme.px(_GAP)), pady=theme.px(5))
 
     def _changes(self) -> dict[str, object]:
         draft = self._state.draft

@@ -25,7 +25,7 @@ from modules.run.format_memory import format_memory
 # presets (1e-5); embedding as in the preset textual_inversion.
 LEARNING_RATES: Final[Mapping[str, float]] = {"lora": 1e-4, "fine_tune": 1e-5, "embedding": 5e-3}
 _FROM_SCRATCH: Final = 1e-3  # the default of torch.optim.Adam
-_LOKR: Final = 10.0  # times that of a LoRA: SimpleTuner, documentation/quickstart/FLUX.md, "Learning rates"
+_LOKR: Final = 10.0  # times that of a LoRA: SimpleTuner, documentation/quickstart, "Learning rates"
 _LION: Final = 0.2  # of that of AdamW, from the same place: 1e-3 and 2e-4
 _LIKE_ADAMW: Final = frozenset(
     {"adamw", "adamw_8bit", "flash_adamw", "schedule_free_adamw", "adam", "adafactor", "came"}
@@ -263,7 +263,7 @@ def _epochs(config: TrainConfig, situation: Situation) -> Iterator[Suggestion]:
     epochs = max(1, math.floor(min(max(usual, math.ceil(least / per_epoch)), max(most / per_epoch, 1))))
     steps = format_number(round(epochs * per_epoch))
     span = f"at least {format_number(least)}" if math.isinf(most) else f"{least:,.0f} to {most:,.0f}"
-    yield Suggestion("epochs", epochs, f"About {steps} steps of {batch} images; {span} are usual for {_what(config)}.")
+    yield Suggestion("epochs", epochs, f"About {steps} steps of {batch}; {span} are usual for {_what(config)}.")
 
 
 def _learning_rate(config: TrainConfig, situation: Situation) -> Iterator[Suggestion]:

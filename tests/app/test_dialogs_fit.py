@@ -24,10 +24,13 @@ from app.windows.file_dialog import FileDialog
 from app.windows.importer import show_import
 from app.windows.preflight import PreflightWindow
 from app.windows.shortcuts import show_shortcuts
+from app.windows.suggested_settings import SuggestedSettings
 from app.windows.welcome import show_welcome
+from modules.config import TrainConfig
 from modules.importers import import_file
 from modules.run import RunFolder
 from modules.run.preflight_report.report import Cell, PreflightReport
+from modules.run.suggestions import ConceptData
 from modules.run.view.event_records import SampleFile
 from tests.app.driver import Driver
 
@@ -62,6 +65,14 @@ def image(driver: Driver) -> None:
     SampleViewer(driver.window, SampleIndex(), sample)
 
 
+def suggested_settings(driver: Driver) -> None:
+    concepts = [{"path": f"folder {number} with a name of some words"} for number in range(12)]
+    config = TrainConfig.model_validate({"concepts": concepts})
+    driver.draft.open_config(config)
+    data = [ConceptData(number, 10 if number else 1000, 10, 64, 64) for number in range(12)]
+    SuggestedSettings(driver.window, driver.window.state_, config, data).show()
+
+
 DIALOGS: dict[str, Callable[[Driver], object]] = {
     "batch size": lambda driver: BatchSizeWindow(driver.window, driver.window.state_).dialog.show(),
     "benchmark": lambda driver: BenchmarkWindow(driver.window, driver.window.state_).show(),
@@ -72,6 +83,7 @@ DIALOGS: dict[str, Callable[[Driver], object]] = {
     "folder": lambda driver: file_chooser(driver, "folder"),
     "host": host,
     "image": image,
+    "suggested settings": suggested_settings,
     "import": lambda driver: show_import(driver.window, driver.window.state_, import_file(ONETRAINER)),
     "machines": lambda driver: ask_machines(driver.window, "cats", 3, ["beta"], lambda answer: None),
     "notes": lambda driver: RunNotesWindow(driver.window, RunFolder(Path("cats")), lambda: None).show(),

@@ -636,8 +636,10 @@ def test_findings_and_suggestions_are_a_click_away_and_undone(
     assert "1e-4 → 0.001" in driver.text(dialog)
     driver.click_button("Apply")
     driver.wait(lambda: not driver.dialogs(), "the end of the dialog")
-    batch = driver.draft.get("global_batch_size")
-    assert (driver.draft.get("learning_rate"), batch) == (1e-3, 16), "of 14 + 10 + 2 samples"
+    assert (driver.draft.get("learning_rate"), driver.draft.get("global_batch_size")) == (
+        1e-3,
+        16,
+    )  # of 14 + 10 + 2 samples
     driver.press("ctrl+z", "ctrl+z", "ctrl+z", "ctrl+z")
     driver.wait(lambda: driver.draft.data == before, "the settings of before")
     driver.wait(lambda: "Use these repeats" in driver.text(section.findings.frame), "the findings of before")

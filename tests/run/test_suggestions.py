@@ -19,12 +19,12 @@ CARD = BatchMemory(24 * GIB, 12 * GIB, 4 * GIB, 1024)
 
 def suggested(
     images: tuple[int, ...],
+    settings: dict[str, object],
     side: int = 1200,
     memory: BatchMemory | None = None,
     world_size: int = 1,
-    **settings: object,
 ) -> dict[str, object]:
-    """Path -> value, for concepts of so many images; those whose names begin with prior are prior concepts."""
+    """Path -> value, for concepts of so many images."""
     concepts = [{"path": f"folder{number}"} for number in range(len(images))]
     config = TrainConfig.model_validate({"concepts": concepts, **settings})
     data = [ConceptData(number, count, count, side, side) for number, count in enumerate(images)]
@@ -76,7 +76,7 @@ def test_resolution_is_the_models_own_unless_images_are_smaller(
     ],
 )  # fmt: skip
 def test_rules(images: tuple[int, ...], settings: dict[str, object], expected: dict[str, object]) -> None:
-    found = suggested(images, **settings)
+    found = suggested(images, settings)
     assert {path: found.get(path) for path in expected} == expected
 
 
@@ -96,7 +96,7 @@ def test_rules(images: tuple[int, ...], settings: dict[str, object], expected: d
 def test_batch_size_is_what_fits_of_the_share(
     settings: dict[str, object], side: int, memory: BatchMemory | None, world_size: int, expected: int | None
 ) -> None:
-    assert suggested((500,), side, memory, world_size, **settings).get("batch_size") == expected
+    assert suggested((500,), settings, side, memory, world_size).get("batch_size") == expected
 
 
 def test_concepts_that_are_not_to_be_learned_do_not_count() -> None:
