@@ -123,7 +123,7 @@ def test_result_of_a_run_is_seen_compared_and_used(driver: Driver, home: Path, c
     driver.wait(lambda: compare.right.value().startswith("dogs, step 20"), "the other run")
     assert compare.left.value() == "cats, step 60"
     shown.turn_to(FILES)
-    assert "LoRA in kohya's layout" in driver.text(window)
+    driver.wait(lambda: "LoRA in kohya's layout" in driver.text(window), "the files")
     driver.window.preferences.comfyui = str(comfyui)
     target = comfyui / "loras" / "cats.safetensors"
     target.parent.mkdir()
