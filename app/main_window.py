@@ -14,6 +14,7 @@ from app.gc import TkThreadCollector
 from app.preferences import Preferences
 from app.runs.actions import RunActions
 from app.runs.queue_watch import QueueWatch
+from app.runs.status import Status
 from app.sections import SECTIONS
 from app.sections.places import in_order, section_of
 from app.shell.closing import confirm_close
@@ -42,6 +43,7 @@ from app.windows.faults import show_faults
 from app.windows.shortcuts import show_shortcuts
 from app.windows.welcome import show_welcome
 from modules.config import TandemError
+from modules.run.notification import show_on_desktop
 
 SMALLEST = (720, 480)
 SWITCH_S = 0.001  # how long a background thread may hold up the window; Python's default is 0.005
@@ -77,6 +79,7 @@ class MainWindow(ctk.CTk):
         self.sections: dict[str, Any] = {}
         self.section = ""
         self._width = 0
+        self._news = ""  # the end of a run, in the title until somebody looks
         self._run_folder = run_folder
         self._window_geometry = WindowGeometry(
             self, self.preferences, SMALLEST, is_second=bool(self.state_.second_window)
@@ -235,18 +238,27 @@ class MainWindow(ctk.CTk):
         self.sidebar.grid(row=0, column=0, rowspan=2, sticky="ns")
         self.header = Header(self, self.state_, self)
         self.header.grid(row=0, column=1, sticky="ew")
-        self.run_bar = RunBar(self, self.state_, self.actions)
+        self.run_bar = RunBar(self, self.state_, self.actions, self._run_ended)
         self.run_bar.grid(row=2, column=0, columnspan=2, sticky="ew")
         bottom = self.sidebar.bottom
         self._mode_button = Button(bottom, icon="system", style="quiet", bg=theme.SIDEBAR, command=self.next_mode)
         self._scale_button = Button(bottom, icon="scale", style="quiet", bg=theme.SIDEBAR, command=self._open_scales)
+        self._bell_button = Button(
+            bottom, icon="bell", style="quiet", bg=theme.SIDEBAR, command=lambda: self.state_.views.notifications()
+        )
         self._help_button = Button(
             bottom, icon="keyboard", style="quiet", bg=theme.SIDEBAR, command=self.show_shortcuts
         )
         add_tooltip(self._mode_button, lambda: f"Theme: {self.preferences.mode}")
         add_tooltip(self._scale_button, lambda: f"Size: {self.preferences.scale} %")
+        add_tooltip(self._bell_button, "Notifications when a run ends")
         add_tooltip(self._help_button, "Keyboard shortcuts (F1)")
-        below = {self._scale_button: "Size", self._mode_button: "Theme", self._help_button: "Keyboard shortcuts"}
+        below = {
+            self._scale_button: "Size",
+            self._mode_button: "Theme",
+            self._bell_button: "Notifications",
+            self._help_button: "Keyboard shortcuts",
+        }
         self.sidebar.set_below(below)  # the first of them is the way back to a smaller size
         self._label_bottom()
 
@@ -274,6 +286,9 @@ class MainWindow(ctk.CTk):
 
     def _look_outside(self) -> None:
         """Another program may have changed what is shown."""
+        if self._news:
+            self._news = ""
+            self._update_title()
         self.files.look_outside()
         if look := getattr(self.sections.get(self.section), "look_outside", None):
             look()
@@ -304,7 +319,19 @@ class MainWindow(ctk.CTk):
     def _update_title(self) -> None:
         draft = self.state_.draft
         second = " (second window)" if self.state_.second_window else ""
-        self.title(f"{'● ' if draft.is_dirty else ''}{draft.title} - Tandem{second}")
+        self.title(f"{self._news}{'● ' if draft.is_dirty else ''}{draft.title} - Tandem{second}")
+
+    def _run_ended(self, name: str, status: Status) -> None:
+        """Say it where the user is, if that is not this window."""
+        self.bell()
+        if self.focus_displayof() is not None:
+            return
+        self._news = f"{name}: {status.title} - "
+        self._update_title()
+        if self.preferences.notifies:
+            why = "" if status.problem is None else status.problem.text.split("\n")[0]
+            told = partial(show_on_desktop, f"{name}: {status.title}", with_titles(why) or status.detail)
+            self.state_.background.run(told, lambda nothing: None)
 
     def _mode_changed(self, dark: bool) -> None:
         hidden = self._hidden_sections()

@@ -38,6 +38,7 @@ class Preferences:
     places: dict[str, str] = field(default_factory=dict)  # where a file dialog was left, by what it chooses
     smoothing: int = 50  # of the curves, in steps
     log_scale: bool = False  # of the loss
+    notifies: bool = True  # on the desktop, when a run ends
     comfyui: str = ""  # the folder of its models, once it has been chosen
     welcomed: bool = False
 

@@ -6,6 +6,7 @@ import argparse
 import gc
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -47,6 +48,7 @@ from modules.run.launch.preview import absolute_config_path, preview, to_argumen
 from modules.run.launch.rank_env import RankEnv, launch_notes, launched_rank_env, read_rank_env, use_own_slice
 from modules.run.launch.slurm_environment import check_gpus_of_step
 from modules.run.launch.store_secret import NO_SECRET, store_secret
+from modules.run.notification import find_target, notifying, take_notify
 from modules.run.queued_output import queued_output
 from modules.run.start import check_start, start_run
 from modules.run.supervise.signals import block_pause_signal, ignore_signals_after_stop, ignore_termination_signals
@@ -68,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments is None:  # as a program
         ignore_signals_after_stop()
     with queued_output():
-        token = take_token(os.environ)
+        token, notify = take_token(os.environ), take_notify(os.environ)
         options = parser().parse_args(arguments)
         if options.run_folder is None and (code := previous_fatal_exit_code()) is not None:
             return code
@@ -85,6 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
                     return join_run(line, echo, *questions)
             config = config_of(options)
             options.token = token_of(config, options, token)
+            options.notify = find_target(options.notify, notify)
             rank_env = launched_rank_env(os.environ, config.initial_port)
             check_rank(config, options, rank_env)
             allow_code(config, trust=options.trust_code, may_ask=rank_env is None)
@@ -124,7 +127,8 @@ def start(config: TrainConfig, options: argparse.Namespace) -> int:
         return resume(config, options)
     folder = RunFolder.create(config) if options.start_in is None else RunFolder(Path(options.start_in))
     echo(f"Run folder: {folder.path}")
-    code = start_run(
+    run = partial(
+        start_run,
         config,
         folder,
         echo,
@@ -132,6 +136,7 @@ def start(config: TrainConfig, options: argparse.Namespace) -> int:
         token=options.token,
         hosts=hosts_of(options),
     )
+    code = notifying(options.notify, folder, run)
     if config.run_name is None and options.start_in is None:
         remove_unstarted_run(folder)
     return code
@@ -141,28 +146,31 @@ def resume(config: TrainConfig, options: argparse.Namespace) -> int:
     """As `start`, in the folder of the run to resume; its config is restored if the new one is refused."""
     folder = folder_to_resume(config, options.resume) if options.start_in is None else RunFolder(Path(options.start_in))
     check_not_training(folder)
-    extra = ["--resume", options.resume]
-    with supervisor_lock(folder):  # before the config changes: another start may be about to read it
-        previous = former_config(folder)
-        save_config(config, folder.config_file)
-        try:
-            folder.resume_config_file.unlink(missing_ok=True)
-        except OSError as error:  # such as a folder of that name
-            folder.config_file.write_bytes(previous)
-            raise not_writable_error(folder.path, error) from error
-        echo(f"Run folder: {folder.path}")
-        code = start_run(
-            config,
-            folder,
-            echo,
-            extra_args=extra,
-            require_multi_gpu=options.require_multi_gpu,
-            token=options.token,
-            hosts=hosts_of(options),
-        )
-        if code == BAD_CONFIG:
-            folder.config_file.write_bytes(previous)
-    return code
+
+    def run() -> int:
+        with supervisor_lock(folder):  # before the config changes: another start may be about to read it
+            previous = former_config(folder)
+            save_config(config, folder.config_file)
+            try:
+                folder.resume_config_file.unlink(missing_ok=True)
+            except OSError as error:  # such as a folder of that name
+                folder.config_file.write_bytes(previous)
+                raise not_writable_error(folder.path, error) from error
+            echo(f"Run folder: {folder.path}")
+            code = start_run(
+                config,
+                folder,
+                echo,
+                extra_args=["--resume", options.resume],
+                require_multi_gpu=options.require_multi_gpu,
+                token=options.token,
+                hosts=hosts_of(options),
+            )
+            if code == BAD_CONFIG:
+                folder.config_file.write_bytes(previous)
+        return code
+
+    return notifying(options.notify, folder, run)  # once another start may follow
 
 
 def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
@@ -221,7 +229,8 @@ def run_as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namesp
         echo(NO_SECRET)
     store = open_store(rank_env, config.startup_timeout_s, echo)
     folder = shared_run_folder(config, rank_env, store, options.resume)
-    return run_worker(config, folder, rank_env, store, options.resume, supervised=False)
+    run = partial(run_worker, config, folder, rank_env, store, options.resume, supervised=False)
+    return notifying(options.notify if rank_env.rank == 0 else "", folder, run)
 
 
 def run_supervised(folder: RunFolder, options: argparse.Namespace) -> int:

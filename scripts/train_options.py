@@ -18,6 +18,7 @@ from modules.run.join.join_line import JoinLine, parse_address
 from modules.run.join.join_token import JOIN_TOKEN, ask_for_token, find_token
 from modules.run.join.local_settings import check_local_settings
 from modules.run.launch.rank_env import RankEnv
+from modules.run.notification import NOTIFY
 from scripts.common import add_allow, add_local_rank, add_trust_code, add_version, option_groups, resolved_config
 
 # Flags that --dry_run repeats in the commands it shows.
@@ -57,6 +58,12 @@ def parser() -> argparse.ArgumentParser:
     devices.add_argument("--single_gpu_data_loading", action="store_true", help="let one process encode all images")
     run.add_argument(
         "--profile", metavar="STEPS", help="record so many steps: a trace of each rank, and what takes longest"
+    )
+    run.add_argument(
+        "--notify",
+        metavar="COMMAND|URL",
+        help=f"when the run ends or fails, run this command, or POST JSON to this https URL; or set {NOTIFY} "
+        "(default: what Notifications in the window says; '' for none)",
     )
     run.add_argument("--dry_run", action="store_true", help="check the settings and show what would start")
     run.add_argument(

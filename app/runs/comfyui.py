@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from app.runs.written import models_of
-from modules.files import replacing
+from modules.files import is_link, replacing
 from modules.run import RunFolder
 from modules.run.folder.saved_models import saved_models
 
@@ -34,7 +34,7 @@ def files_for_comfyui(run: RunFolder) -> list[ComfyFile]:
     found = []
     for name, folder, single in models:
         for each in models_of(folder, single):
-            if each.comfyui:
+            if each.comfyui and not is_link(each.path):
                 title = each.title if folder == run.model_dir else f"{each.title}, {folder.name}"
                 # ComfyUI's token of an embedding is the name of its file
                 named = each.path.name if each.comfyui == "embeddings" else f"{name}.safetensors"

@@ -125,6 +125,13 @@ class Palette:
             detail="Searches for it by trying.",
             words=("find batch size",),
         )
+        yield Command(
+            "Notifications",
+            views.notifications,
+            icon="bell",
+            detail="What happens when a run ends: desktop, command, webhook.",
+            words=("notify", "webhook", "alert"),
+        )
         yield Command("Benchmark", views.benchmark, icon="chart", detail="These settings on 1 to all GPUs.")
         yield Command(
             "Multiple machines",

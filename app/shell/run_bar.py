@@ -11,6 +11,7 @@ from typing import Final
 
 from app.form.setting_text import with_titles
 from app.runs.actions import RunActions
+from app.runs.control import RunControl
 from app.runs.custom_sample_watch import CustomSampleWatch, generate_fields
 from app.runs.request_watch import RequestWatch
 from app.runs.status import NO_RUN, Status, Tone, no_run
@@ -58,10 +59,15 @@ _GAP: Final = 8  # between a figure and the next column, in unscaled pixels
 class RunBar(tk.Frame):
     """Polls the followed run four times a second; redraws only what changed."""
 
-    def __init__(self, parent: tk.Misc, state: AppState, actions: RunActions) -> None:
+    def __init__(
+        self, parent: tk.Misc, state: AppState, actions: RunActions, ended: Callable[[str, Status], object]
+    ) -> None:
+        """`ended` is called with the name and the status of a run that has been seen to end."""
         super().__init__(parent, borderwidth=0, highlightthickness=0)
         theme.paint(self, bg=theme.CARD)
         self._state = state
+        self._ended = ended
+        self._seen_alive: RunControl | None = None
         self.actions = actions
         self._custom = CustomSampleWatch()
         self._requests = RequestWatch()
@@ -135,6 +141,11 @@ class RunBar(tk.Frame):
             self._figures_of = folder
         self.buttons.show(status)
         self._status = status
+        if run is not None and status.is_alive:
+            self._seen_alive = run
+        elif run is not None and self._seen_alive is run and status.kind != "reading":
+            self._seen_alive = None
+            self._ended(run.folder.name, status)
         if self._has_changed("details", self._has_details()):
             for label in (self._dot, self._title, self._detail):
                 label.configure(cursor="hand2" if self._has_details() else "")

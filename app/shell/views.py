@@ -100,6 +100,12 @@ class Views:
         if self._state.run is not None:
             ResultWindow(self._root, self._state, self._state.run.folder).show()
 
+    def notifications(self) -> None:
+        """What happens when a run ends."""
+        from app.windows.notifications import NotificationsWindow
+
+        NotificationsWindow(self._root, self._state).show()
+
     def generate(
         self,
         folder: RunFolder | None = None,

@@ -203,7 +203,11 @@ def test_what_does_not_fit_at_200_percent_is_in_a_menu(shared_driver: Driver, si
             assert [name_of(each) for part in parts for each in inside(part) if is_cut_off(each)] == [], name
             assert window.sidebar.entries[name].winfo_viewable()
         if size == "800x600":
-            assert choose(shared_driver, window.sidebar.overflow.more, "Tools")[-2:] == ["Theme", "Keyboard shortcuts"]
+            assert choose(shared_driver, window.sidebar.overflow.more, "Tools")[-3:] == [
+                "Theme",
+                "Notifications",
+                "Keyboard shortcuts",
+            ]
             assert window.section == "tools"
             assert window.sidebar.entries["tools"].winfo_viewable(), "the section in sight stays among the entries"
             choose(shared_driver, window.header.overflow.more, "Simple settings")

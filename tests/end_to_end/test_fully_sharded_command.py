@@ -45,8 +45,11 @@ def test_it_obeys_commands_stops_and_resumes_unsharded(
     assert training.leftovers() == []
     last = run.state.position.step
     whole = tiny_config(images, tmp_path, **{**SETTINGS, "max_steps": last + 3})
-    done = run_command(train_command(whole, tmp_path / "whole.json", "--resume", "latest"))
+    told = tmp_path / "told.txt"
+    notify = f'echo "$TANDEM_STATE $TANDEM_STEP" > "{told}"'
+    done = run_command(train_command(whole, tmp_path / "whole.json", "--resume", "latest", "--notify", notify))
     assert done.returncode == 0, done.stdout + done.stderr
+    assert told.read_text() == f"finished {last + 3}\n"
     assert f"Resuming at step {last}" in done.stdout
     _, alone = train_alone(tiny_config(images, tmp_path, **{**SETTINGS, "run_name": "alone", "max_steps": last + 3}))
     assert weight_difference(alone.state, run.state) <= 1e-9
@@ -58,5 +61,7 @@ def test_a_dry_run_shows_what_would_be_started(
     argv = train_command(tiny_config(images, tmp_path, **SHARDED), tmp_path / "c.json")[2:]
     assert train.main([*argv, "--dry_run"]) == 0
     assert "2 processes (gloo)" in capsys.readouterr().out
+    assert train.main([*argv, "--notify", "http://example.org/secret"]) == 2
+    assert "notify is http://example.org/***, which is no https URL" in capsys.readouterr().err
     assert train.main([*argv, "--set", "optimizer=came"]) == 2
     assert "optimizer is came" in capsys.readouterr().err

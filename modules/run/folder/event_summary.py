@@ -38,6 +38,7 @@ class EventSummary:
         self.reason = ""  # of the last `finished` event
         self.finished_at: float | None = None  # seconds since 1970, of the last event, if that is `finished`
         self.error: ReportedError | None = None
+        self.step: int | None = None  # the latest
         self.add(events)
 
     @classmethod
@@ -60,6 +61,8 @@ class EventSummary:
     def _add(self, event: Event, kind: str) -> None:
         self.count += 1
         self.finished_at = None
+        if kind == "step" and isinstance(step := event.get("step"), int):
+            self.step = step
         if kind in ("phase", "step"):
             self.phase = self.phase_since_finished = "training" if kind == "step" else _text(event, "phase")
         elif kind == "started":
