@@ -27,7 +27,7 @@ from modules.config.sections.output import OutputSettings
 from modules.config.sections.sampling import SamplingSettings
 from modules.config.sections.submodule import SubmoduleSettings
 from modules.config.sections.training import TrainingSettings, better_direction
-from modules.facts import family_names
+from modules.facts import ReferenceFacts, all_facts, family_names
 
 VERSION = 2  # to be raised with each change of what a setting means, and a step in io/migrations.py
 _Rules = list[tuple[str, str]]  # settings that conflict, as pairs of field and rest of the sentence
@@ -70,6 +70,19 @@ class TrainConfig(
         le=VERSION,
     )
 
+    @property
+    def most_references(self) -> int:
+        """How many reference images the family takes for one image."""
+        facts = _references(self.family)
+        return 0 if facts is None else facts.most
+
+    def reference_size(self, width: int, height: int, resolution: int, step: int) -> tuple[int, int]:
+        """(width, height) in pixels, multiples of `step`, that a reference image of such a width and height has beside
+        images of `resolution`. The family must be one that takes references."""
+        facts = _references(self.family)
+        assert facts is not None
+        return facts.size(width, height, self.reference_resolution or min(resolution, facts.side), step)
+
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
         rules = [
@@ -86,6 +99,7 @@ class TrainConfig(
             *_validation_rules(self),
             *_adapter_rules(self),
             *_cache_rules(self),
+            *_reference_rules(self),
             *_logging_rules(self),
             *memory_rules(self),
         ]
@@ -216,6 +230,30 @@ def _cache_rules(config: TrainConfig) -> _Rules:
     if config.cache_latents or not config.cache_only:
         return []
     return [("cache_only", "is true, but cache_latents is false, so there is nothing to cache; set one of them back")]
+
+
+def _reference_rules(config: TrainConfig) -> _Rules:
+    given = [
+        *((f"concepts.{n}.references", len(c.reference_folders)) for n, c in enumerate(config.concepts) if c.enabled),
+        *((f"samples.{n}.reference", len(s.reference_files)) for n, s in enumerate(config.samples) if s.enabled),
+    ]
+    return [(path, fault) for path, count in given if (fault := reference_fault(config.family, count))]
+
+
+def reference_fault(family: str, count: int) -> str:
+    """The rest of a sentence, if a caption or prompt of this family cannot have so many reference images."""
+    facts = _references(family)
+    if not count or (facts is not None and count <= facts.most):
+        return ""
+    if facts is not None:
+        return f"names {count}; {family} takes {facts.most} for each image"
+    others = ", ".join(name for name, each in all_facts().items() if each.references is not None)
+    return f"is given, but {family} takes no reference images; models that edit images do: {others}"
+
+
+def _references(family: str) -> ReferenceFacts | None:
+    facts = all_facts().get(family)
+    return None if facts is None else facts.references
 
 
 def _logging_rules(config: TrainConfig) -> _Rules:

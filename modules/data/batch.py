@@ -13,6 +13,8 @@ from modules.data.index.problems import Problem
 from modules.data.nested import map_leaves, put_tensors
 
 LENGTH = ".length"
+# Tensors of references are `reference.0` and so on; a cached example with `references.dropped` is trained without.
+REFERENCE, REFERENCES, DROPPED_REFERENCES = "reference.", "references", "references.dropped"
 
 
 class MapDataset(Protocol):
@@ -45,6 +47,7 @@ class Example:
     original_size: tuple[int, int]  # height, width of the file in pixels
     crop: tuple[int, int]  # top, left, in pixels of the resized and perhaps mirrored image before cropping
     flipped: bool  # mirrored left to right
+    references: tuple[Tensor, ...] = ()  # uint8 [3, h, w] each: whole, mirrored as the image
 
 
 class SampleTransform(Protocol):

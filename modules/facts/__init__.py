@@ -68,6 +68,23 @@ class TransformerFile:
 
 
 @dataclass(frozen=True)
+class ReferenceFacts:
+    """What an edit model takes as the images that its caption is about."""
+
+    most: int  # images for one caption
+    side: int  # pixels: the square root of the area that references usually have
+    sizes: tuple[tuple[int, int], ...]  # (width, height) of that area: the one of nearest shape is used
+
+    def size(self, width: int, height: int, side: int, step: int) -> tuple[int, int]:
+        """(width, height) that a reference of such a width and height is scaled to: about side², multiples of `step`.
+
+        At the usual side, the choice of diffusers' pipeline."""
+        _, *found = min((abs(width / height - across / down), across, down) for across, down in self.sizes)
+        across, down = (max(step, round(each * side / self.side / step) * step) for each in found)
+        return across, down
+
+
+@dataclass(frozen=True)
 class FamilyFacts:
     """What is known of a family without importing its file."""
 
@@ -81,6 +98,7 @@ class FamilyFacts:
     encoders: Mapping[str, str] = field(default_factory=dict)
     arguments: Mapping[str, object] = field(default_factory=dict)  # of the pipeline's constructor, besides components
     transformer: str = ""  # its class in diffusers
+    references: ReferenceFacts | None = None  # of a model that edits images; None: it takes none
     # Pattern for the last words of the names of its feed-forward layers, unless they are named as in most transformers:
     # ff.net (modules/training/methods/lora.py).
     feed_forward: str = ""

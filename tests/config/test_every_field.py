@@ -110,6 +110,10 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
     for number, concept in enumerate(data["concepts"]):
         concept["caption_extension"] = f".txt .caption{number}"
         concept["resolutions"] = f"512 {number + 600}"
+        concept["references"] = f"references {number}"
+    for sample in data["samples"]:
+        sample["reference"] = "cat.png"
+    data["family"] = "flux_kontext"  # which takes one
     for place, part in enumerate(data["parts"]):
         part.update(part=f"part {place}", train=True, weights="run", stop_after="3 epochs")
     data["learning_rate_factors"] = "head = 0.1"

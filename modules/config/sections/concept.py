@@ -277,6 +277,15 @@ class Concept(Section):
         le=16,
         resume="warn",
     )
+    references: str = setting(
+        "",
+        title="Reference images",
+        help="For models that edit images: the folder with the images that the captions change. The reference of "
+        "a/cat.jpg is a/cat.png in it, in any format, or several are a/cat_1.png, a/cat_2.png and so on; several "
+        "folders, separated by ;, have one each. Images without are left out, and listed. Empty: none.",
+        picks="folder",
+        resume="warn",
+    )
     mask_suffix: str = setting(
         "-masklabel.png",
         title="Mask file suffix",
@@ -307,6 +316,17 @@ class Concept(Section):
         """The resolutions of its own, in pixels."""
         return tuple(map(int, self.resolutions.split()))
 
+    @property
+    def reference_folders(self) -> tuple[str, ...]:
+        """The folders with references, as they are written."""
+        return split_paths(self.references)
+
+    @field_validator("references", mode="before")
+    @classmethod
+    def _of_folders(cls, value: object) -> object:
+        """Also as a list."""
+        return join_paths(value)
+
     @field_validator("resolutions", mode="before")
     @classmethod
     def _of_numbers(cls, value: object) -> object:
@@ -331,6 +351,17 @@ class Concept(Section):
             )
             raise broken_rules([("caption_extension", f"is {given}; {sentence}")])
         return self
+
+
+def split_paths(text: str) -> tuple[str, ...]:
+    """The paths in a setting that takes several, separated by semicolons."""
+    return tuple(path for each in text.split(";") if (path := each.strip()))
+
+
+def join_paths(value: object) -> object:
+    """A list of paths as the text of such a setting; anything else unchanged."""
+    is_list = isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+    return "; ".join(value) if is_list else value  # type: ignore[arg-type]
 
 
 def _is_extension(text: str) -> bool:

@@ -121,6 +121,29 @@ class DataSettings(Section):
         le=1,
         resume="warn",
     )
+    reference_resolution: int | None = setting(
+        None,
+        title="Resolution of references",
+        help="The size that reference images are scaled to, whole and in the nearest shape that the model knows: the "
+        "side of a square of the same area. Larger shows the model more detail and takes more memory and time. Empty: "
+        "as the images that are trained, and at most the model's own.",
+        unit="pixels",
+        empty="as the images, at most the model's own",
+        advanced=True,
+        ge=8,
+        le=8192,
+        resume="warn",
+    )
+    reference_dropout: float = setting(
+        0.0,
+        title="Reference dropout",
+        help="Probability of training on an image without its reference images, so that the model can still generate "
+        "images from texts alone. 0 always shows them.",
+        advanced=True,
+        ge=0,
+        le=1,
+        resume="warn",
+    )
     masked_training: bool = setting(
         False,
         title="Masked training",

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pydantic import field_validator
+
 from modules.config.interval import Interval
 from modules.config.section import Section, setting
+from modules.config.sections.concept import join_paths, split_paths
 
 
 class Sample(Section):
@@ -24,6 +27,13 @@ class Sample(Section):
         title="Negative prompt",
         help="What to keep out of the image. Only takes effect with guidance above 1, and in models that support it.",
         picks="long_text",
+    )
+    reference: str = setting(
+        "",
+        title="Reference image",
+        help="For models that edit images: the image that the prompt changes, scaled as in training. Several, if the "
+        "model takes them, are separated by ;. Empty: none.",
+        picks="file",
     )
     enabled: bool = setting(
         True,
@@ -69,6 +79,17 @@ class Sample(Section):
         ge=0,
         le=2**63 - 1,
     )
+
+    @property
+    def reference_files(self) -> tuple[str, ...]:
+        """The reference images, as they are written."""
+        return split_paths(self.reference)
+
+    @field_validator("reference", mode="before")
+    @classmethod
+    def _of_files(cls, value: object) -> object:
+        """Also as a list."""
+        return join_paths(value)
 
 
 class SamplingSettings(Section):

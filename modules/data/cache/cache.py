@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,10 +76,11 @@ class Cache:
         found = np.full((count, 3), -1, dtype=np.int64)
         first = keys.first_slot.tolist()
         contents = np.zeros(len(self._index), dtype=np.uint64)
-        for row, content, mask in self._contents(manifest):
-            contents[row] = int.from_bytes(content[:8], "little")
+        for row, content, others in self._contents(manifest):
+            whole = hashlib.sha256(content + others).digest() if self._index.reference_sizes(row) else content
+            contents[row] = int.from_bytes(whole[:8], "little")
             for view in range(first[row + 1] - first[row]):
-                entry = manifest.entries.get(keys.key(row, view, content, mask))
+                entry = manifest.entries.get(keys.key(row, view, content, others))
                 if entry is not None:
                     found[first[row] + view] = entry
         slots = Slots(
@@ -99,18 +101,18 @@ class Cache:
         index, manifest = self._index, CacheManifest(self._cache_dir)
         usable = self.load().usable
         contents = np.zeros(len(index), dtype=np.uint64)
-        for row, content, mask in self._contents(manifest):
+        for row, content, others in self._contents(manifest):
             text = index.caption_texts[row]
-            contents[row] = hash_bytes(content + mask + text) if usable[row] else 0
+            contents[row] = hash_bytes(content + others + text) if usable[row] else 0
         use = index.concept.astype(np.int64) * 2 + index.validation
         return np.where(contents, hash_uint64(index.path_hash, use, contents), np.uint64(0))
 
     def _done_rows(self, manifest: CacheManifest) -> Iterator[int]:
         """Rows with nothing left to do: all views cached, or a bad file that has not changed since."""
         first = self._keys.first_slot.tolist()
-        for row, content, mask in self._contents(manifest):
+        for row, content, others in self._contents(manifest):
             views = range(first[row + 1] - first[row])
-            if all(self._keys.key(row, view, content, mask) in manifest.entries for view in views):
+            if all(self._keys.key(row, view, content, others) in manifest.entries for view in views):
                 yield row
         if manifest.bad:
             for row, path in enumerate(self._index.files()):
@@ -119,14 +121,19 @@ class Cache:
                     yield row
 
     def _contents(self, manifest: CacheManifest) -> Iterator[tuple[int, bytes, bytes]]:
-        """(row, sha256 of the image, sha256 of its mask) of rows whose files were read and have not changed."""
+        """(row, sha256 of the image, those of its mask and references) of rows whose files were read and have not
+        changed."""
         index = self._index
         sizes, mtimes_ns = index.size.tolist(), index.mtime_ns.tolist()
         for row, path in enumerate(index.files()):
             content = manifest.contents.get((path, sizes[row], mtimes_ns[row]))
             mask = self._mask_content(row, path, manifest) if content is not None else None
-            if content is not None and mask is not None:
-                yield row, content, mask
+            if content is None or mask is None:
+                continue
+            files = index.references(row)
+            references = [manifest.contents.get((each.path, each.size, each.mtime_ns)) for each in files]
+            if None not in references:
+                yield row, content, b"".join([mask, *filter(None, references)])
 
     def _mask_content(self, row: int, path: str, manifest: CacheManifest) -> bytes | None:
         if not self._settings.masked_training:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 from modules.config import Concept
 from modules.data.batch import Example
 from modules.data.index.buckets import Bucket
+from modules.data.index.images import IMAGE_ERRORS, decode_image, describe_image_error
+from modules.data.index.index import Index
 from modules.data.rng import hash_uint64, to_unit_interval
 
 
@@ -106,6 +109,30 @@ def crop_example(
         crop=(crop.top, crop.left_as_seen),
         flipped=crop.flipped,
     )
+
+
+def decode_references(index: Index, row: int, files: Sequence[bytes]) -> list[Image.Image]:
+    """The references of a row, whole, in the sizes of its bucket; `files` are their contents.
+
+    Raises one of IMAGE_ERRORS; of a damaged one the ValueError says which."""
+    found = []
+    for data, file, (height, width) in zip(files, index.references(row), index.reference_sizes(row), strict=True):
+        try:
+            image = decode_image(data, (file.width, file.height), min_size=(width, height))
+        except IMAGE_ERRORS as error:
+            reason = describe_image_error(error).removeprefix("skipped: ")
+            raise ValueError(f"its reference image {file.path}: {reason}") from error
+        found.append(image.resize((width, height), Image.Resampling.LANCZOS))
+    return found
+
+
+def with_references(example: Example, references: Sequence[Image.Image]) -> Example:
+    """The example with its references, mirrored if it is."""
+    if not references:
+        return example
+    flip = Image.Transpose.FLIP_LEFT_RIGHT
+    pixels = (_pixels(image.transpose(flip) if example.flipped else image) for image in references)
+    return replace(example, references=tuple(pixels))
 
 
 def _crop(image: Image.Image, crop: Crop) -> Image.Image:

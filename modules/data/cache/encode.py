@@ -19,7 +19,7 @@ from torch import Tensor
 from modules.config import TrainingError
 from modules.config.sections.data import DataSettings
 from modules.data.batch import Example
-from modules.data.cache.crops import crop_example
+from modules.data.cache.crops import crop_example, decode_references, with_references
 from modules.data.cache.encode_batches import EncodeBatches
 from modules.data.cache.keys import NO_MASK, WHOLE_MASK, ViewKeys
 from modules.data.cache.manifest import BadFile, CacheManifest, FileRecord
@@ -117,12 +117,16 @@ class Encoder:
             stamp = int(self._index.size[row]), int(self._index.mtime_ns[row])
             data, content = self._read(path, stamp, prepared)
             mask_data, mask_content = self._read_mask(row, prepared)
+            read = [self._read(f.path, (f.size, f.mtime_ns), prepared) for f in self._index.references(row)]
+            others = b"".join([mask_content, *(digest for _, digest in read)])
             views = range(int(self._keys.views[row]))
-            keys = {view: self._keys.key(row, view, content, mask_content) for view in views}
+            keys = {view: self._keys.key(row, view, content, others) for view in views}
             missing = [view for view in views if keys[view] not in self._cached]
             if missing:
+                references = decode_references(self._index, row, [file for file, _ in read])
                 prepared.examples = [
-                    (keys[view], example) for view, example in self._crop(row, missing, data, mask_data)
+                    (keys[view], with_references(example, references))
+                    for view, example in self._crop(row, missing, data, mask_data)
                 ]
         except IMAGE_ERRORS as error:
             # A missing permission or an unplugged drive does not show in the file's mtime, so those are retried.

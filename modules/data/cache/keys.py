@@ -35,11 +35,14 @@ class ViewKeys:
         self.views = per_concept[index.concept, index.validation.astype(np.int64)]  # [rows]
         self.first_slot = np.concatenate([[0], np.cumsum(self.views)]).astype(np.int64)  # [rows + 1]
 
-    def key(self, row: int, view: int, content: bytes, mask: bytes) -> bytes:
-        """The 16-byte key of one view; `content` and `mask` are the sha256 digests of the image and mask files."""
+    def key(self, row: int, view: int, content: bytes, others: bytes) -> bytes:
+        """The 16-byte key of one view; `content` is the sha256 digest of the image file, `others` has those of its mask
+        and references."""
         variation, flipped = self._split(row, view)
         hasher = self._start.copy()
-        hasher.update(content + mask + self._numbers(variation)[row].tobytes() + (b"\1" if flipped else b"\0"))
+        hasher.update(content + others + self._numbers(variation)[row].tobytes() + (b"\1" if flipped else b"\0"))
+        if sizes := self._index.reference_sizes(row):
+            hasher.update(f"{sizes}".encode())
         if self._captions_in_key:
             hasher.update(pack_captions(self.captions(row)))
         return hasher.digest()[:_KEY_BYTES]
@@ -56,9 +59,11 @@ class ViewKeys:
         return tuple(plain_caption(caption, concept) for caption in self._index.captions(row))
 
     def stamps(self, row: int) -> tuple[int, ...]:
-        """Size and mtime_ns of the image and of its mask: while they are unchanged, a bad file is still bad."""
+        """Size and mtime_ns of the image, of its mask and its references: while they are unchanged, a bad file is still
+        bad."""
         index = self._index
-        return (int(index.size[row]), int(index.mtime_ns[row]), *index.mask_file[row].tolist())
+        references = (stamp for file in index.references(row) for stamp in (file.size, file.mtime_ns))
+        return (int(index.size[row]), int(index.mtime_ns[row]), *index.mask_file[row].tolist(), *references)
 
     def _split(self, row: int, view: int) -> tuple[int, bool]:
         return (0, False) if view == 0 else split_view(view, self._concepts[self._index.concept[row]])

@@ -4,12 +4,15 @@ cropping."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from modules.config import TrainConfig
 from modules.config.sections.data import DataSettings
+from modules.data.index.references import unpack_references
 
 # The aspect ratios of cameras and screens, so that most photographs fit one exactly. Few on purpose: with a bucket
 # per multiple of 8, a small dataset would split into batches of one.
@@ -18,13 +21,15 @@ _WIDE_ASPECTS = (5 / 4, 4 / 3, 3 / 2, 16 / 9, 2.0, 5 / 2, 3.0, 4.0)
 
 @dataclass(frozen=True, order=True)
 class Bucket:
-    """The size in pixels of all images of one bucket."""
+    """The size in pixels of all images of one bucket, and (height, width) of each of the references they have."""
 
     height: int
     width: int
+    references: tuple[tuple[int, int], ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.width}x{self.height}"
+        """Such as 512x768, or with a reference 512x768+512x512."""
+        return "+".join(f"{width}x{height}" for height, width in ((self.height, self.width), *self.references))
 
 
 def make_buckets(resolution: int, size_step: int, bucketing: bool, largest_aspect: float = 4.0) -> tuple[Bucket, ...]:
@@ -71,6 +76,29 @@ def bucket_images(
     return buckets, order[np.searchsorted(keys[order], sizes[:, 0] << 32 | sizes[:, 1])].astype(np.int32)
 
 
+def split_by_references(
+    config: TrainConfig,
+    size_step: int,
+    concept: NDArray[np.int32],
+    references: Sequence[bytes],
+    buckets: tuple[Bucket, ...],
+    bucket: NDArray[np.int32],
+) -> tuple[tuple[Bucket, ...], NDArray[np.int32]]:
+    """`bucket_images`' result with a bucket for each combination of an image's size and those of its references, so
+    that all samples of a batch have tensors of the same shapes. `references` [n] are from `pack_references`."""
+    if not any(references):
+        return buckets, bucket
+    step = math.lcm(size_step, config.bucket_step or 1)
+    found = list[Bucket]()
+    for number, own, packed in zip(concept.tolist(), bucket.tolist(), references, strict=True):
+        resolution = config.resolution_of(config.concepts[number])
+        sizes = [config.reference_size(each.width, each.height, resolution, step) for each in unpack_references(packed)]
+        found.append(replace(buckets[own], references=tuple((height, width) for width, height in sizes)))
+    split = _sorted(set(found))
+    numbers = {each: number for number, each in enumerate(split)}
+    return split, np.array([numbers[each] for each in found], dtype=np.int32)
+
+
 def assign_buckets(
     buckets: tuple[Bucket, ...], width: NDArray[np.int32], height: NDArray[np.int32]
 ) -> NDArray[np.int32]:
@@ -83,7 +111,7 @@ def assign_buckets(
 
 
 def _sorted(buckets: set[Bucket]) -> tuple[Bucket, ...]:
-    return tuple(sorted(buckets, key=lambda bucket: (bucket.width / bucket.height, bucket.width)))
+    return tuple(sorted(buckets, key=lambda bucket: (bucket.width / bucket.height, bucket.width, bucket.references)))
 
 
 def _size(resolution: int, size_step: int, aspect: float) -> Bucket:

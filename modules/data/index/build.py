@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from modules.config import ConfigError, DataError, TandemError
+from modules.config import ConfigError, DataError, TandemError, TrainConfig
 from modules.config.sections.concept import IMAGE_SUFFIXES
 from modules.config.sections.data import DataSettings
-from modules.data.index.buckets import bucket_images
+from modules.data.index.buckets import bucket_images, split_by_references
 from modules.data.index.column_store import Column, StringColumn, write_columns
 from modules.data.index.concept_rows import ConceptRows, index_concept
 from modules.data.index.findings import Findings
@@ -27,7 +27,7 @@ _NAMED_SUFFIXES = 20  # of files that are not images
 
 
 def build_index(
-    settings: DataSettings,
+    settings: TrainConfig,
     seed: int,
     size_step: int,
     cache_dir: Path,
@@ -45,7 +45,7 @@ def build_index(
     return load_index(path)
 
 
-def read_index(settings: DataSettings, seed: int, size_step: int, cache_dir: Path) -> Index:
+def read_index(settings: TrainConfig, seed: int, size_step: int, cache_dir: Path) -> Index:
     """As `build_index`, but nothing is written."""
     path = index_path(settings, seed, size_step, cache_dir)
     return Index(path, *_index_columns(path, settings, seed, size_step, no_progress))
@@ -53,7 +53,7 @@ def read_index(settings: DataSettings, seed: int, size_step: int, cache_dir: Pat
 
 def _index_columns(
     path: Path,
-    settings: DataSettings,
+    settings: TrainConfig,
     seed: int,
     size_step: int,
     progress: ProgressCallback,
@@ -67,10 +67,13 @@ def _index_columns(
     for n, scan in scans.items():
         before = sum(len(scans[other].paths) for other in concepts)
         counted = partial(_count_all, progress, before, total)
-        concepts[n] = index_concept(n, scan, settings.concepts[n], previous, counted)
+        concepts[n] = index_concept(n, scan, settings.concepts[n], previous, counted, settings.most_references)
     joined = _joined(list(concepts.values()))
     number, width, height = (joined[name].astype(np.int32) for name in ("concept", "width", "height"))
-    buckets, bucket = bucket_images(settings, size_step, number, width, height)
+    references = [each for rows in concepts.values() for each in rows.references]
+    buckets, bucket = split_by_references(
+        settings, size_step, number, references, *bucket_images(settings, size_step, number, width, height)
+    )
     columns = _with_settings(joined, settings, seed, by_image=by_image) | {"bucket": bucket}
     header = IndexHeader(
         roots=tuple(scans[n].root if n in scans else "" for n in range(len(settings.concepts))),
@@ -134,6 +137,7 @@ def _joined(concepts: list[ConceptRows]) -> dict[str, Column]:
         ("path", [path for rows in concepts for path in rows.paths]),
         ("caption", [caption for rows in concepts for caption in rows.captions]),
         ("mask", [mask for rows in concepts for mask in rows.masks]),
+        ("reference", [each for rows in concepts for each in rows.references]),
     ):
         packed = StringColumn.pack(texts)
         columns[f"{name}_blob"], columns[f"{name}_starts"] = packed.blob, packed.starts

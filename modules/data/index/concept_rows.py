@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -19,8 +19,16 @@ from modules.data.index.findings import CaptionFindings, Findings
 from modules.data.index.images import IMAGE_ERRORS, describe_image_error, read_image_size, suppress_pillow_warnings
 from modules.data.index.index import Index, ProgressCallback, no_progress
 from modules.data.index.problems import Problem
+from modules.data.index.references import (
+    ReferenceFile,
+    ReferenceFolder,
+    pack_references,
+    reference_roots,
+    references_of,
+)
 from modules.data.index.scan import FolderScan
 from modules.data.rng import hash_bytes
+from modules.files import printable
 
 RowIndices: TypeAlias = NDArray[np.int64]
 Result = TypeVar("Result")
@@ -39,6 +47,7 @@ class ConceptRows:
     paths: list[bytes]
     captions: list[bytes]  # from `pack_captions`
     masks: list[bytes]  # relative paths of those that are not NAME + mask_suffix, else empty
+    references: list[bytes]  # from `pack_references`
     origin: str  # Captions.origin
     problems: list[Problem]
     caption_faults: list[Problem]  # of the images whose state is CaptionState.UNREADABLE
@@ -46,20 +55,28 @@ class ConceptRows:
 
 
 def index_concept(
-    number: int, scan: FolderScan, concept: Concept, previous: Index | None, progress: ProgressCallback
+    number: int,
+    scan: FolderScan,
+    concept: Concept,
+    previous: Index | None,
+    progress: ProgressCallback,
+    most_references: int = 0,
 ) -> ConceptRows:
-    """Table rows for the scanned images; unusable files become problems instead of rows."""
-    return _RowBuilder(scan, concept, _PreviousRows.of(previous, scan.root, number)).build(number, progress)
+    """Table rows for the scanned images; unusable files become problems instead of rows, as do images with more than
+    `most_references`."""
+    previous_rows = _PreviousRows.of(previous, scan.root, number)
+    return _RowBuilder(scan, concept, previous_rows, most_references).build(number, progress)
 
 
 def usable_images(
-    number: int, scan: FolderScan, concept: Concept, previous: Index | None, most_opened: int
+    number: int, scan: FolderScan, concept: Concept, previous: Index | None, most_opened: int, most_references: int
 ) -> NDArray[np.bool_]:
     """bool [scanned images]: which of them `index_concept` would keep; no captions are read.
 
     If more than `most_opened` files are not in the `previous` index, none is opened, and all of them count as usable.
     """
-    return _RowBuilder(scan, concept, _PreviousRows.of(previous, scan.root, number)).find_usable(most_opened)
+    previous_rows = _PreviousRows.of(previous, scan.root, number)
+    return _RowBuilder(scan, concept, previous_rows, most_references).find_usable(most_opened)
 
 
 class _PreviousRows:
@@ -83,6 +100,12 @@ class _PreviousRows:
         findings = index.header.findings[number] if index.header.findings else Findings()
         return cls(index, index.header.origins[number], findings, dict(zip(paths, range(first, last), strict=True)))
 
+    def reference_sizes(self) -> dict[tuple[str, int, int], tuple[int, int]]:
+        """(width, height) of the references of these rows by path, size and mtime."""
+        rows = () if self.index is None else self._rows.values()
+        files = (file for row in rows for file in self.index.references(row))  # type: ignore[union-attr]
+        return {(file.path, file.size, file.mtime_ns): (file.width, file.height) for file in files}
+
     def rows(self, paths: list[bytes]) -> RowIndices:
         """int64 [paths]: the previous row of each path, -1 for new ones."""
         get = self._rows.get
@@ -92,19 +115,21 @@ class _PreviousRows:
 class _RowBuilder:
     """Builds one concept's rows; all arrays have one element per scanned image until `build` drops the unusable."""
 
-    def __init__(self, scan: FolderScan, concept: Concept, previous: _PreviousRows) -> None:
-        self.scan, self.concept, self.previous = scan, concept, previous
+    def __init__(self, scan: FolderScan, concept: Concept, previous: _PreviousRows, most_references: int) -> None:
+        self.scan, self.concept, self.previous, self.most_references = scan, concept, previous, most_references
         self.paths = scan.paths
         self.previous_row = previous.rows(self.paths)
         self.problems = list(scan.problems)
         self.caption_faults: list[Problem] = []
         self.usable = np.ones(len(self.paths), dtype=np.bool_)
+        self.lost_references: list[str] = []  # relative paths of images that lack one
 
     def find_usable(self, most_opened: int) -> NDArray[np.bool_]:
         file, mask = self.scan.stamps[:, 0], self.scan.stamps[:, 2]
         if int((self.previous_row < 0).sum()) <= most_opened:
             with suppress_pillow_warnings(), ThreadPoolExecutor(_THREADS) as pool:
                 self._mask_sizes(mask, self._sizes(file, pool, no_progress), pool)
+                self._references(pool)
         return self.usable
 
     def build(self, number: int, progress: ProgressCallback) -> ConceptRows:
@@ -113,6 +138,7 @@ class _RowBuilder:
         with suppress_pillow_warnings(), ThreadPoolExecutor(_THREADS) as pool:
             sizes = self._sizes(file, pool, progress)
             mask_sizes = self._mask_sizes(mask, sizes, pool)
+            references = self._references(pool)
             texts, states, places = self._captions(caption, pool)
         keep = np.flatnonzero(self.usable)
         columns: dict[str, Column] = {
@@ -133,10 +159,11 @@ class _RowBuilder:
             [self.paths[row] for row in keep.tolist()],
             [texts[row] for row in keep.tolist()],
             [os.fsencode(self.scan.mask_at.get(self.paths[row], "")) for row in keep.tolist()],
+            [pack_references(references[row]) for row in keep.tolist()],
             self.captions.origin,
             self.problems,
             self.caption_faults,
-            self.findings,
+            self._with_references(references, keep.tolist()),
         )
 
     def _sizes(self, file: RowIndices, pool: ThreadPoolExecutor, progress: ProgressCallback) -> NDArray[np.int32]:
@@ -174,6 +201,50 @@ class _RowBuilder:
                 shapes = f"{mask_sizes[row, 0]}x{mask_sizes[row, 1]}, the image {sizes[row, 0]}x{sizes[row, 1]}"
                 self._size_or_reject(row, f"skipped: its mask has another shape ({shapes})")
         return mask_sizes
+
+    def _references(self, pool: ThreadPoolExecutor) -> list[tuple[ReferenceFile, ...]]:
+        """The reference images of each image, with their sizes; images that lack some are rejected."""
+        found: list[tuple[ReferenceFile, ...]] = [()] * len(self.paths)
+        folders = [ReferenceFolder(root) for root in reference_roots(self.concept)]
+        if not folders:
+            return found
+        known = self.previous.reference_sizes()
+
+        def find(row: int) -> tuple[ReferenceFile, ...] | str:
+            try:
+                files = references_of(os.fsdecode(self.paths[row]), folders, self.most_references)
+            except OSError as error:
+                return f"skipped: its reference image {error.filename}: {error.strerror}"
+            if isinstance(files, str):
+                self.lost_references.append(os.fsdecode(self.paths[row]))
+                return files
+            with_sizes = []
+            for file in files:
+                size = known.get((file.path, file.size, file.mtime_ns)) or _try_size(file.path)
+                if isinstance(size, str):
+                    return f"skipped: its reference image {file.path}: {size.removeprefix('skipped: ')}"
+                with_sizes.append(replace(file, width=size[0], height=size[1]))
+            return tuple(with_sizes)
+
+        for row, files in _map(pool, np.flatnonzero(self.usable).tolist(), find):
+            if isinstance(files, str):
+                self._size_or_reject(row, files)
+            else:
+                found[row] = files
+        return found
+
+    def _with_references(self, references: list[tuple[ReferenceFile, ...]], rows: list[int]) -> Findings:
+        """The findings, and what was found of the references of the images that are kept."""
+        having = [row for row in rows if references[row]]
+        lost = sorted(self.lost_references)
+        names = [os.fsdecode(self.paths[row]) for row in having[:1]]
+        return replace(
+            self.findings,
+            references=len(having),
+            reference_example=printable(f"{references[having[0]][0].path} of {names[0]}", 300) if having else "",
+            lost_references=len(lost),
+            lost_reference_example=printable(lost[0], 200) if lost else "",
+        )
 
     def _captions(
         self, caption: RowIndices, pool: ThreadPoolExecutor

@@ -84,6 +84,14 @@ class ConceptSummary:
 
     def _others(self) -> Iterator[str]:
         found = self.findings
+        if found.references or found.lost_references:
+            such = f", such as {found.reference_example}" if found.references else ""
+            yield f"reference images: of {count_of(found.references, 'image')}{such}"
+        if found.lost_references:
+            yield (
+                f"{count_of(found.lost_references, 'image')} left out without a reference image, such as "
+                f"{found.lost_reference_example}"
+            )
         if found.masks and not self.uses_masks:
             yield (
                 f"{count_of(found.masks, 'mask')}, such as {found.mask_example}: not trained on as images, and not "

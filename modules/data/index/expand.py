@@ -11,6 +11,7 @@ from typing import Final
 
 from modules.config import Concept, TrainConfig
 from modules.config.sections.concept import IMAGE_SUFFIXES, METADATA_SUFFIXES
+from modules.data.index.references import reference_roots
 from modules.data.index.scan import LIST_NAMES, METADATA_NAMES, concept_root
 from modules.data.rng import hash_bytes
 from modules.facts import all_facts
@@ -81,6 +82,9 @@ def may_repeat(concept: Concept) -> bool:
 def _part(concept: Concept, folder: str, repeats: int, words: str) -> Concept:
     name = f"{concept.name or Path(concept.path).name}/{os.path.basename(folder)}"
     changes: dict[str, object] = {"path": folder, "name": name, "repeats": concept.repeats * repeats}
+    if concept.references:
+        below = ((root, os.path.join(root, os.path.basename(folder))) for root in reference_roots(concept))
+        changes["references"] = "; ".join(own if os.path.isdir(own) else root for root, own in below)
     texts = {*_TEXTS, *(_suffix(f"x{each}") for each in concept.caption_extensions)}
     if concept.caption_source == "auto" and not any(_suffix(file) in texts for file in _files(folder)):
         changes |= {"caption_source": "none", "prompt_prefix": f"{concept.prompt_prefix}{words}"}

@@ -43,6 +43,10 @@ class Findings:
     lost_mask_example: str = ""
     orphans: int = 0  # texts that belong to no image
     orphan_example: str = ""
+    references: int = 0  # images that have some
+    reference_example: str = ""
+    lost_references: int = 0  # images that lack theirs, and are left out
+    lost_reference_example: str = ""
 
     @classmethod
     def of(cls, scan: FolderScan, captions: CaptionFindings, encoding: str) -> Findings:

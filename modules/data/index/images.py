@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from PIL import Image, UnidentifiedImageError
 
-from modules.files import FileFault, file_size
+from modules.config import ConfigError
+from modules.files import FileFault, file_size, open_regular
 from modules.files.images import check_png, is_truncated, is_turned, open_image, upright_rgb
 
 # Images that Tandem does not read: reported, so that nobody wonders why they are missing.
@@ -67,6 +68,21 @@ def decode_image(data: bytes, size: tuple[int, int], min_size: tuple[int, int]) 
         if image.size != (size[::-1] if is_turned(image) else size):
             raise ValueError(f"it is {image.size[0]}x{image.size[1]} now")
         return upright_rgb(image, (2 * min_size[0], 2 * min_size[1]))
+
+
+def read_reference(file: str) -> Image.Image:
+    """The image of a file as `decode_image` has it, at its own size, to generate another one from it.
+
+    Raises ConfigError if it cannot be read."""
+    try:
+        with suppress_pillow_warnings(), open_regular(file) as opened:
+            data = opened.read()
+            check_png(data)
+            with open_image(data) as image:
+                return upright_rgb(image)
+    except IMAGE_ERRORS as error:
+        reason = describe_image_error(error).removeprefix("skipped: ")
+        raise ConfigError(f"The reference image {file!r} cannot be used: {reason}.", "Choose another one.") from error
 
 
 def decode_mask(data: bytes) -> Image.Image:

@@ -13,14 +13,14 @@ from typing import TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from modules.config import Concept, DataError
+from modules.config import Concept, DataError, TrainConfig
 from modules.config.captions import CaptionPlace, CaptionState
-from modules.config.sections.data import DataSettings
 from modules.data.index.buckets import Bucket
 from modules.data.index.captions import unpack_captions
 from modules.data.index.column_store import Column, StringColumn, map_columns
 from modules.data.index.findings import Findings
 from modules.data.index.problems import Problem
+from modules.data.index.references import ReferenceFile, reference_roots, unpack_references
 from modules.data.index.scan import concept_root
 from modules.data.rng import UInt64Array, hash_uint64
 from modules.files import FileFault, decode_json, validate_record
@@ -82,6 +82,7 @@ class Index:
         self.paths = _string_column(columns, "path")
         self.caption_texts = _string_column(columns, "caption")  # from `pack_captions`
         self.masks = _string_column(columns, "mask")  # relative paths of those that are not NAME + mask_suffix
+        self.reference_files = _string_column(columns, "reference")  # from `pack_references`
 
     def __len__(self) -> int:
         return len(self.concept)
@@ -130,6 +131,15 @@ class Index:
         mask = os.fsdecode(self.masks[row]) or os.path.splitext(path)[0] + mask_suffix
         return os.path.join(self.header.roots[self.concept[row]], mask)
 
+    def references(self, row: int) -> tuple[ReferenceFile, ...]:
+        """The image's reference images; their sizes in training are those of its bucket."""
+        return unpack_references(self.reference_files[row])
+
+    def reference_sizes(self, row: int) -> tuple[tuple[int, int], ...]:
+        """(height, width) of each of the image's references in training."""
+        bucket: Bucket = self.buckets[self.bucket[row]]
+        return bucket.references
+
     def problems(self) -> list[Problem]:
         """All problems found when the index was built, of used and unused images."""
         found = list(self.header.problems)
@@ -144,13 +154,14 @@ class Index:
         return found
 
 
-def index_path(settings: DataSettings, seed: int, size_step: int, cache_dir: Path, *, by_image: bool = True) -> Path:
+def index_path(settings: TrainConfig, seed: int, size_step: int, cache_dir: Path, *, by_image: bool = True) -> Path:
     """The file of the index for these settings; other settings have other files. `by_image`: see `Order`."""
     concepts = [
         [
             *(concept_root(c), c.enabled, c.kind, c.include_subfolders, c.caption_source, c.mask_suffix),
             *(c.caption_lines, *c.caption_extensions, *([[c.caption_column]] if c.caption_column else [])),
             *([["sizes", c.resolutions, c.min_size]] if c.resolutions or c.min_size else []),
+            *([["references", *reference_roots(c)]] if c.references else []),
         ]
         for c in settings.concepts
     ]
@@ -159,6 +170,8 @@ def index_path(settings: DataSettings, seed: int, size_step: int, cache_dir: Pat
     split: list[object] = [settings.validation_split, seed, settings.masked_training]
     if by_image and settings.validation_split:
         split.append("exact")
+    if any(concept.references for concept in settings.concepts):
+        split.append([settings.family, settings.reference_resolution])
     digest = hashlib.sha256(
         json.dumps([FORMAT, concepts, sizes, split, *([] if more == [False, None, 4.0] else [more])]).encode()
     ).hexdigest()
@@ -182,12 +195,15 @@ def load_index(path: Path) -> Index:
 
 
 def _of_former_version(columns: Mapping[str, Column]) -> dict[str, Column]:
-    """What the columns that came later are in an index without them: 0.1.0 had captions and masks in one place each."""
+    """What the columns that came later are in an index without them: 0.1.0 had captions and masks in one place each,
+    and up to 0.3.0 there were no references."""
     rows = columns["concept"].size if "concept" in columns else 0
     return {
         "caption_place": np.zeros(rows, dtype=np.uint8),
         "mask_blob": np.zeros(0, dtype=np.uint8),
         "mask_starts": np.zeros(rows + 1, dtype=np.uint64),
+        "reference_blob": np.zeros(0, dtype=np.uint8),
+        "reference_starts": np.zeros(rows + 1, dtype=np.uint64),
     }
 
 
@@ -208,7 +224,7 @@ def _check(columns: Mapping[str, Column], header: IndexHeader) -> None:
     for name, (dtype, shape) in _PER_ROW.items():
         if name not in columns or columns[name].dtype != dtype or columns[name].shape != (rows, *shape):
             raise ValueError(f"its column {name} has another type or length")
-    for name in ("path", "caption", "mask"):
+    for name in ("path", "caption", "mask", "reference"):
         blob, starts = columns.get(f"{name}_blob"), columns.get(f"{name}_starts")
         if blob is None or starts is None or blob.dtype != np.uint8 or starts.dtype != np.uint64:
             raise ValueError(f"its column {name} has another type or length")

@@ -20,6 +20,7 @@ from modules.config.sections.concept import IMAGE_SUFFIXES
 from modules.data.index.images import UNSUPPORTED_SUFFIXES
 from modules.data.index.links import describe_foreign_link, is_foreign_link
 from modules.data.index.problems import Problem
+from modules.data.index.references import reference_roots
 from modules.files import FileFault, open_regular, whole_path
 from modules.files.images import SIGNATURE_BYTES, has_image_signature
 
@@ -136,7 +137,7 @@ def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:
         raise missing(concept) from error
     except OSError as error:
         raise DataError(f"concepts: the folder {scan.root!r} cannot be opened: {error.strerror}.") from error
-    visited = set()
+    visited = _references_in(scan.root, concept)
     while pending:
         folder, prefix, status = pending.pop()
         # A folder is scanned once however many links lead to it: circular links end, and no image counts twice.
@@ -152,6 +153,29 @@ def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:
     scan.sort()
     _refuse_foreign_metadata(scan)
     return scan
+
+
+def _references_in(root: str, concept: Concept) -> set[tuple[int, int]]:
+    """The concept's reference folders, in which no images to train on are looked for. Raises DataError if one is
+    `root` or cannot be listed."""
+    found = set[tuple[int, int]]()
+    for folder in reference_roots(concept):
+        try:
+            status = os.stat(folder)
+            with os.scandir(folder):
+                pass
+        except OSError as error:
+            raise DataError(
+                f"concepts: the folder of reference images {folder!r} cannot be opened: {error.strerror}.",
+                "Correct the path in references, or remove it for a concept without reference images.",
+            ) from error
+        if os.path.samefile(folder, root):
+            raise DataError(
+                f"concepts: {concept.path!r} is the folder of the images and that of their references.",
+                "Put the reference images into a folder of their own, under the names of the images.",
+            )
+        found.add((status.st_dev, status.st_ino))
+    return found
 
 
 def _scan_folder(

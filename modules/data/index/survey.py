@@ -59,7 +59,7 @@ def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
         root, images, faults, others, lines = concept_root(concept), 0, 0, Counter[str](), list[str]()
         roots = set[str]()
         for part, scan in scans:
-            rows = index_concept(number, scan, part, None, no_progress)
+            rows = index_concept(number, scan, part, None, no_progress, settings.most_references)
             width, height = (rows.columns[name].astype(np.int32) for name in ("width", "height"))
             alone = settings.model_copy(update={"concepts": (part,)})
             buckets, bucket = bucket_images(alone, size_step, np.zeros(len(width), dtype=np.int32), width, height)

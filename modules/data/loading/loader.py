@@ -17,7 +17,7 @@ from torch import Tensor
 
 from modules.config import Concept
 from modules.config.sections.data import DataSettings
-from modules.data.batch import Batch, MicroBatch, SampleMixing, SampleTransform, stack_samples
+from modules.data.batch import DROPPED_REFERENCES, Batch, MicroBatch, SampleMixing, SampleTransform, stack_samples
 from modules.data.cache.reader import MEMORY_BYTES
 from modules.data.captions import augment_caption, plain_caption
 from modules.data.index.index import Index
@@ -37,6 +37,7 @@ from modules.data.loading.worker_batches import (
 from modules.data.rng import SampleRng, UInt64Array
 
 KEPT_BYTES: Final = 64 << 20  # of validation batches, on each rank
+_REFERENCES: Final = 0x4EF5
 SplitStep: TypeAlias = Callable[..., list[MicroBatch]]  # into the micro-batches of one rank
 
 
@@ -66,8 +67,10 @@ class MicroBatchDataset(MicroBatchReader):
         transform: SampleTransform,
         validation_transform: SampleTransform | None = None,
         mixing: SampleMixing | None = None,
+        reference_dropout: float = 0.0,
     ) -> None:
         self._concepts, self._caption_dropout = concepts, caption_dropout
+        self._reference_dropout = reference_dropout
         self._index, self._examples, self._transform = index, examples, transform
         self._validation_transform = validation_transform or transform
         self._mixing = mixing
@@ -132,6 +135,9 @@ class MicroBatchDataset(MicroBatchReader):
             caption = plain_caption(captions[0], concept)
         else:
             caption = augment_caption(captions, concept, self._caption_dropout, rng)
+            # a stream of its own, because images that are cached take other random numbers than those that are not
+            if self._index.reference_sizes(row) and SampleRng(seed ^ _REFERENCES).uniform() < self._reference_dropout:
+                example = {**example, DROPPED_REFERENCES: torch.tensor(True)}
         generator.manual_seed(seed)
         return transform(example, caption, generator)
 
@@ -289,7 +295,14 @@ def make_loader(
     memory_bytes = MEMORY_BYTES // max(1, settings.loader_workers)
     examples = examples.with_memory(memory_bytes)
     data = MicroBatchDataset(
-        settings.concepts, settings.caption_dropout, index, examples, transform, validation_transform, mixing
+        settings.concepts,
+        settings.caption_dropout,
+        index,
+        examples,
+        transform,
+        validation_transform,
+        mixing,
+        settings.reference_dropout,
     )
     split_step = partial(
         micro_batches,

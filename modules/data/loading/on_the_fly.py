@@ -15,8 +15,8 @@ from torch import Tensor
 
 from modules.config import Concept, DataError
 from modules.config.sections.data import DataSettings
-from modules.data.batch import ExampleTransform
-from modules.data.cache.crops import Crop, compute_crops, crop_example
+from modules.data.batch import Example, ExampleTransform
+from modules.data.cache.crops import Crop, compute_crops, crop_example, decode_references, with_references
 from modules.data.captions import plain_caption
 from modules.data.index.images import (
     IMAGE_ERRORS,
@@ -27,6 +27,7 @@ from modules.data.index.images import (
 )
 from modules.data.index.index import Index
 from modules.data.index.problems import Problem
+from modules.data.index.references import unpack_references
 from modules.data.index.scan import concept_root
 from modules.data.rng import SampleRng, UInt64Array, hash_bytes, hash_uint64
 from modules.files import open_regular
@@ -49,7 +50,8 @@ class OnTheFlyExamples:
         self.problems: list[Problem] = []
         self.usable: NDArray[np.bool_] = np.ones(len(index), dtype=np.bool_)
         sides = index.width.astype(np.int64), index.height.astype(np.int64)
-        self.contents = hash_uint64(index.size, *sides)  # what is known without reading the files
+        # what is known without reading the files
+        self.contents = hash_uint64(index.size, *sides, *_reference_hashes(index))
         self._index, self._transform = index, transform
         self._concepts, self._masked = settings.concepts, settings.masked_training
 
@@ -68,6 +70,8 @@ class OnTheFlyExamples:
         try:
             with suppress_pillow_warnings():
                 image, mask = self._decode(row, concept, crop)
+                files = [_read(each.path, each.size) for each in self._index.references(row)]
+                references = decode_references(self._index, row, files)
         except IMAGE_ERRORS as error:
             if isinstance(error, OSError) and not os.path.isdir(concept_root(concept)):
                 raise DataError(
@@ -76,7 +80,7 @@ class OnTheFlyExamples:
                 ) from error
             problem = Problem(self._index.file(row), describe_image_error(error))
             raise UnreadableImage(problem, self._blank(concept, crop)) from error
-        return self._example(row, concept, crop, image, mask, rng)
+        return self._transform(with_references(self._example(row, concept, crop, image, mask, rng), references))
 
     def _example(
         self,
@@ -86,20 +90,22 @@ class OnTheFlyExamples:
         image: Image.Image,
         mask: Image.Image | None,
         rng: SampleRng | None,
-    ) -> dict[str, Tensor]:
+    ) -> Example:
         captions = tuple(plain_caption(caption, concept) for caption in self._index.captions(row))
         original = int(self._index.height[row]), int(self._index.width[row])
         example = crop_example(image, mask, self._masked, captions, original, crop)
         if rng is not None and concept.color_jitter > 0:
             example = replace(example, pixels=jitter_colors(example.pixels, concept.color_jitter, rng))
-        return self._transform(example)
+        return example
 
     def _blank(self, concept: Concept, crop: Crop) -> dict[str, Tensor]:
         """What stands for an image that cannot be read: grey, of the size that the others of its batch have."""
         image = Image.new("RGB", (crop.bucket.width, crop.bucket.height), "grey")
         size = crop.bucket.height, crop.bucket.width
         whole = Crop(size, 0, 0, crop.bucket, flipped=False)
-        return self._transform(crop_example(image, None, self._masked, (concept.prompt_prefix,), size, whole))
+        example = crop_example(image, None, self._masked, (concept.prompt_prefix,), size, whole)
+        references = [Image.new("RGB", (width, height), "grey") for height, width in crop.bucket.references]
+        return self._transform(with_references(example, references))
 
     def _crop(self, row: int, concept: Concept, rng: SampleRng | None) -> Crop:
         height, width, top, left = self._centre_crops[row].tolist()
@@ -143,7 +149,16 @@ def file_hashes(index: Index) -> UInt64Array:
     """uint64 [rows]: a hash of each row's path, file size, caption and use, for machines to compare."""
     captions = np.array([hash_bytes(text) for text in index.caption_texts.unpack()], dtype=np.uint64)
     use = index.concept.astype(np.int64) * 2 + index.validation
-    return hash_uint64(index.path_hash, use, index.size, captions)
+    return hash_uint64(index.path_hash, use, index.size, captions, *_reference_hashes(index))
+
+
+def _reference_hashes(index: Index) -> list[UInt64Array]:
+    """One array [rows] of hashes of the files of references, if there are any."""
+    if not len(index.reference_files.blob):
+        return []
+    files = (unpack_references(text) for text in index.reference_files.unpack())
+    known = ([(os.path.basename(each.path), each.size, each.width, each.height) for each in row] for row in files)
+    return [np.array([hash_bytes(repr(row).encode()) for row in known], dtype=np.uint64)]
 
 
 def _read(path: str, size: int) -> bytes:

@@ -13,6 +13,7 @@ LOCAL_SETTINGS: Final = (
     "base_model",
     "cache_dir",
     "concepts.N.path",
+    "concepts.N.references",
     "device",
     "device_ids",
     "family",
@@ -65,5 +66,6 @@ def shared_settings(config: TrainConfig) -> dict[str, str]:
 def _concept_settings(concepts: list[Any]) -> dict[str, str]:
     found = {"concepts": f"{len(concepts)} of them"}
     for number, concept in enumerate(concepts):
-        found |= {f"concepts.{number}.{name}": str(value) for name, value in concept.items() if name != "path"}
+        each = ((f"concepts.{number}.{name}", str(value)) for name, value in concept.items())
+        found |= {path: value for path, value in each if not _is_local(path)}
     return found
