@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from modules.data.batch import Example
+from modules.data.batch import DROPPED_REFERENCES, LENGTH, REFERENCE, REFERENCES, Example
 from modules.diffusion.caption_cache import CAPTION_IDS
 from modules.diffusion.flow_matching import SigmaShift, sample_sigma
 from modules.diffusion.flow_options import FlowOptions
@@ -38,7 +38,8 @@ class FlowSampleTransform:
     def __call__(self, cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:
         """latents and noise fp32 [C, h, w], sigma fp32 []; the tensors of the caption, or its bytes uint8 [N]; with a
         mask, loss weights [1, h, w]. Of an image that is not cached, image uint8 [3, H, W] and latent_noise [C, h, w]
-        stand for latents."""
+        stand for latents.
+        Of references reference.0 and so on, latents or images likewise, and references.length, how many are shown."""
         space = self.space
         sample: dict[str, Tensor] = {}
         if IMAGE in cached:
@@ -61,6 +62,12 @@ class FlowSampleTransform:
             sample |= self.empty_caption if found is None else found
         else:
             sample[CAPTION] = caption_bytes(caption)
+        references = [name for name in cached if name.startswith(REFERENCE)]
+        for name in references:
+            latents = cached[name]
+            sample[name] = space.normalize(latents) if latents.is_floating_point() else latents
+        if references:
+            sample[REFERENCES + LENGTH] = torch.tensor(0 if DROPPED_REFERENCES in cached else len(references))
         if "mask" in cached:
             sample["weights"] = mask_loss_weights(cached["mask"], self.unmasked_weight, normalize=self.normalize_mask)
         return sample
@@ -74,8 +81,9 @@ class FlowExample:
     pixels_per_latent: int
 
     def __call__(self, example: Example) -> dict[str, Tensor]:
-        """image uint8 [3, H, W]; with masked training mask uint8 [1, h, w]."""
+        """image uint8 [3, H, W]; with masked training mask uint8 [1, h, w]; references uint8 [3, h, w] each."""
         encoded = {IMAGE: example.pixels}
+        encoded |= {f"{REFERENCE}{number}": pixels for number, pixels in enumerate(example.references)}
         if self.masked:
             height, width = (side // self.pixels_per_latent for side in example.pixels.shape[-2:])
             encoded["mask"] = downsample_mask(mask_or_ones(example), torch.Size((height, width)))

@@ -17,7 +17,8 @@ def from_tokens(tokens: Tensor, size: torch.Size, patch: int = 2) -> Tensor:
     return nn.functional.pixel_shuffle(tokens.transpose(1, 2).unflatten(2, (height, width)), patch)
 
 
-def image_positions(latents: Tensor) -> Tensor:
-    """(0, row, column) of each 2 x 2 patch of latents [B, C, h, w]: [h w / 4, 3]."""
-    places = [torch.arange(size, device=latents.device) for size in (1, latents.shape[2] // 2, latents.shape[3] // 2)]
+def image_positions(latents: Tensor, first: int = 0) -> Tensor:
+    """(`first`, row, column) of each 2 x 2 patch of latents [B, C, h, w]: [h w / 4, 3]."""
+    ranges = ((first, first + 1), (0, latents.shape[2] // 2), (0, latents.shape[3] // 2))
+    places = [torch.arange(start, end, device=latents.device) for start, end in ranges]
     return torch.cartesian_prod(*places).to(latents.dtype)

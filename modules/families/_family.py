@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class ReferenceImage:
+    """An image that a sample is generated from: whole, RGB, and the name of its file."""
+
+    name: str
+    image: Image
+
+
+@dataclass(frozen=True)
 class SampleRequest:
     """One image to generate. `width` and `height` in pixels, multiples of the family's `size_step`."""
 
@@ -36,6 +44,13 @@ class SampleRequest:
     steps: int
     guidance_scale: float
     seed: int
+    references: tuple[ReferenceImage, ...] = ()  # of families whose facts say that they take some
+
+    def settings(self) -> dict[str, object]:
+        """What an image that is generated keeps of it; no path of this machine."""
+        found: dict[str, object] = {name: value for name, value in vars(self).items() if name != "references"}
+        names = "; ".join(each.name for each in self.references)
+        return {**found, "reference": names} if names else found
 
 
 @dataclass(frozen=True)

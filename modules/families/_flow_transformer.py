@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from modules.config import ConfigError, TrainConfig
-from modules.data.batch import LENGTH, Batch, Example
+from modules.data.batch import LENGTH, REFERENCE, REFERENCES, Batch, Example
 from modules.diffusion.component_files import weights_fingerprint
 from modules.diffusion.dtypes import HALF_DTYPES
 from modules.diffusion.fitting_weights import require_fitting
@@ -97,7 +98,7 @@ class FlowTransformer(DiffusionFamily):
 
     def __init__(self, config: TrainConfig, options: FlowOptions, components: FlowComponents) -> None:
         self.options, self.components = options, components
-        self.precision = config.precision
+        self.config, self.precision = config, config.precision
         self.sample_inputs = SampleInputs()
         self.known_prompts = [(each.prompt, each.negative_prompt) for each in config.samples if each.enabled]
         self._text_pipeline: Any = None  # the text encoders, while they are needed
@@ -177,6 +178,12 @@ class FlowTransformer(DiffusionFamily):
         `guidance` [B] is the input of a guidance-distilled model, None for others.
         """
 
+    def edit_velocity(
+        self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None, references: References
+    ) -> Tensor:
+        """`velocity` given reference images, of a family whose facts say that it takes some."""
+        raise NotImplementedError
+
     @abstractmethod
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
         """The tensors `text_names` of one prompt, without a batch dimension, by the pipeline's own `encode_prompt`."""
@@ -191,6 +198,20 @@ class FlowTransformer(DiffusionFamily):
         self, prompt: Mapping[str, Tensor], negative: Mapping[str, Tensor], guidance_scale: float
     ) -> dict[str, Any]:
         """The pipeline's arguments for the tensors of a prompt and a negative prompt, each [1, ...]."""
+
+    def reference_arguments(self, request: SampleRequest) -> dict[str, Any]:
+        """The pipeline's arguments for the reference images of a sample, of a family that takes some."""
+        return {}
+
+    def reference_images(self, request: SampleRequest) -> list[Image.Image]:
+        """The reference images of a sample, scaled as beside images of its size in training."""
+        side = math.isqrt(request.width * request.height)
+        return [
+            each.image.resize(
+                self.config.reference_size(*each.image.size, side, self.size_step), Image.Resampling.LANCZOS
+            )
+            for each in request.references
+        ]
 
     @classmethod
     def freeze_unused(cls, transformer: nn.Module) -> None:
@@ -220,15 +241,21 @@ class FlowTransformer(DiffusionFamily):
     @torch.no_grad()
     def encode_batch(self, examples: Sequence[Example], size: int) -> list[dict[str, Tensor]]:
         """Each is a dictionary of mean (and spread) fp32 [C, h, w]; mask uint8 [1, h, w] with masked
-        training; for N captions the output of `pack_captions`.
+        training; reference.0 and so on, the most likely latents of references; for N captions the output of
+        `pack_captions`.
 
         Captions are encoded one by one: encoders round differently in other batches."""
         pixels = pad_batch(torch.stack([example.pixels for example in examples]), size)
         vae = self._vae_on(self.device)
         latents = self.space.encode(vae, pixels.to(self.device), self.options.latents)
+        references = dict[str, Tensor]()
+        for number, own_references in enumerate(zip(*(example.references for example in examples), strict=True)):
+            pixels = pad_batch(torch.stack(own_references), size)
+            references[f"{REFERENCE}{number}"] = self.space.encode(vae, pixels.to(self.device), "mode")["mean"]
         encoded = []
         for place, example in enumerate(examples):
             own = {name: tensor[place].cpu() for name, tensor in latents.items()}
+            own |= {name: tensor[place].cpu() for name, tensor in references.items()}
             if self.masked:
                 own["mask"] = downsample_mask(mask_or_ones(example), own["mean"].shape[-2:])
             if self.encodes_captions:
@@ -254,10 +281,12 @@ class FlowTransformer(DiffusionFamily):
     def loss(self, batch: Batch) -> Tensor:
         """Loss of the predicted velocity for each sample, weighted by its noise level: [B]."""
         tensors = batch.tensors
-        sigma, text = tensors["sigma"], self._text(tensors)
+        sigma, text, references = tensors["sigma"], self._text(tensors), self._references(tensors)
 
         def predict(x_t: Tensor) -> Tensor:
-            return self.velocity(x_t, sigma, text, self._guidance(x_t))
+            if references is None:
+                return self.velocity(x_t, sigma, text, self._guidance(x_t))
+            return self.edit_velocity(x_t, sigma, text, self._guidance(x_t), references)
 
         x_0 = self._latents(tensors)
         return self.denoising_loss.of(predict, x_0, tensors["noise"], sigma, tensors.get("weights"))
@@ -351,6 +380,7 @@ class FlowTransformer(DiffusionFamily):
         arguments = self.pipeline_arguments(prompt, negative, request.guidance_scale)
         image: Image.Image = pipeline(
             **arguments,
+            **self.reference_arguments(request),
             width=request.width,
             height=request.height,
             num_inference_steps=request.steps,
@@ -392,7 +422,14 @@ class FlowTransformer(DiffusionFamily):
         shapes = cls.text_shapes(transformer.config, tokens)
         text = FullTexts({name: torch.zeros(samples, *shape, dtype=dtype) for name, shape in shapes.items()})
         sigma = torch.zeros(samples, dtype=dtype)
-        prediction: Tensor = family.velocity(x_t, sigma, text, family._guidance(x_t))
+        given = (x_t, sigma, text, family._guidance(x_t))
+        count = max((len(each.reference_folders) for each in config.concepts if each.enabled), default=0)
+        if count:
+            width, height = config.reference_size(*size, config.largest_resolution, cls.size_step)
+            latents = x_t.new_zeros(samples, channels, height // cls.pixels_per_latent, width // cls.pixels_per_latent)
+            prediction: Tensor = family.edit_velocity(*given, References((latents,) * count, (True,) * samples))
+        else:
+            prediction = family.velocity(*given)
         return (prediction.to(dtype) - x_t).square().flatten(1).mean(1)
 
     @classmethod
@@ -465,6 +502,20 @@ class FlowTransformer(DiffusionFamily):
             x_0 = x_0 + encoded["spread"].to(dtype) * tensors[LATENT_NOISE]
         return self.space.normalize(x_0)
 
+    def _references(self, tensors: Mapping[str, Tensor]) -> References | None:
+        """Those of a batch, encoded now if they are not cached; None if no sample is shown any."""
+        shown = tensors[REFERENCES + LENGTH].tolist() if REFERENCES + LENGTH in tensors else []
+        if not any(shown):
+            return None
+        found = list[Tensor]()
+        for number in range(max(shown)):
+            latents = tensors[f"{REFERENCE}{number}"]
+            if not latents.is_floating_point():
+                encoded = self.space.encode(self._vae_on(latents.device), latents, "mode")["mean"]
+                latents = self.space.normalize(encoded.to(tensors["noise"].dtype))
+            found.append(latents)
+        return References(tuple(found), tuple(count > 0 for count in shown))
+
     def _text(self, tensors: Mapping[str, Tensor]) -> TextBatch:
         """The captions' tensors; of captions that are not cached, encoded now."""
         if CAPTION not in tensors:
@@ -504,6 +555,24 @@ class FlowTransformer(DiffusionFamily):
 
     def _vae_on(self, device: torch.device) -> Any:
         return on_device(self.components.vae, device)
+
+
+@dataclass(frozen=True)
+class References:
+    """The reference images of a batch: `latents` [B, C, h, w] of the first one of each sample, of the second and so
+    on, as the transformer is trained on them; `shown` says which samples are to see theirs."""
+
+    latents: tuple[Tensor, ...]
+    shown: tuple[bool, ...]
+
+    def mask(self, before: int, tokens: int) -> Tensor | None:
+        """bool [B, 1, 1, `tokens`]: what attention may see, which is the `before` first tokens alone for a sample that
+        is not to see its references; None if all are, because no flash attention takes a mask."""
+        if all(self.shown):
+            return None
+        places = torch.arange(tokens, device=self.latents[0].device)
+        # one by one, because a GPU would wait for a copy
+        return torch.stack([places < (tokens if each else before) for each in self.shown])[:, None, None]
 
 
 @dataclass(frozen=True)

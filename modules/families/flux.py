@@ -26,17 +26,32 @@ class Flux(FlowTransformer):
     caption_tokenizer = "tokenizer_2"
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
-        prediction = self.model(
-            hidden_states=to_tokens(x_t),
+        prediction = self.predict(to_tokens(x_t), image_positions(x_t), sigma, text, guidance)
+        return from_tokens(prediction, x_t.shape)
+
+    def predict(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        sigma: Tensor,
+        text: TextBatch,
+        guidance: Tensor | None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """What the transformer makes of image `tokens` [B, T, C] at `positions` [T, 3]. `mask` [B, 1, 1, ...] says
+        which of the text's and these tokens attention sees."""
+        prediction: Tensor = self.model(
+            hidden_states=tokens,
             timestep=sigma,
             guidance=guidance,
             pooled_projections=text[POOLED],
             encoder_hidden_states=text[PROMPT],
-            txt_ids=x_t.new_zeros(text[PROMPT].shape[1], 3),
-            img_ids=image_positions(x_t),
+            txt_ids=tokens.new_zeros(text[PROMPT].shape[1], 3),
+            img_ids=positions,
+            joint_attention_kwargs=None if mask is None else {"attention_mask": mask},
             return_dict=False,
         )[0]
-        return from_tokens(prediction, x_t.shape)
+        return prediction
 
     @property
     def caption_limit(self) -> int:

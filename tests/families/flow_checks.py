@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -68,12 +69,20 @@ def example(number: int) -> Example:
     return Example(pixels, None, (CAPTIONS[number], "another one"), (100, 80), (0, 0), flipped=False)
 
 
+def reference(number: int) -> Tensor:
+    """An image of noise of another shape than the examples, uint8 [3, 48, 32]."""
+    generator = torch.Generator().manual_seed(100 + number)
+    return torch.randint(0, 256, (3, 48, 32), generator=generator, dtype=torch.uint8)
+
+
 def batch(family: FlowTransformer) -> Batch:
-    """Three samples, as the loader makes them."""
+    """Three samples, as the loader makes them, with references if the family takes some."""
     transform = family.sample_transform
     encode = family.example_transform or family.encode
+    takes = family.facts.references is not None
+    examples = [replace(example(n), references=(reference(n),) if takes else ()) for n in range(len(CAPTIONS))]
     samples = [
-        transform(encode(example(number)), caption, torch.Generator().manual_seed(number))
+        transform(encode(examples[number]), caption, torch.Generator().manual_seed(number))
         for number, caption in enumerate(CAPTIONS)
     ]
     tensors = stack_samples(samples, transform.varying_length)
@@ -131,6 +140,18 @@ def _flux(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
     guidance = torch.ones(1)
     out = pipe.transformer(_pack(pipe, x_t), states, pooled, sigma, ids, text_ids, guidance).sample
     return cast(Tensor, pipe._unpack_latents(out, x_t.shape[2] * 8, x_t.shape[3] * 8, 8))
+
+
+def _flux_kontext(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
+    states, pooled, text_ids = pipe.encode_prompt(caption)
+    image = reference(CAPTIONS.index(caption))[None].float() / 127.5 - 1
+    size = x_t.shape[2] * 8, x_t.shape[3] * 8
+    tokens, image_tokens, ids, image_ids = pipe.prepare_latents(
+        image, 1, x_t.shape[1], *size, torch.float32, "cpu", latents=_pack(pipe, x_t)
+    )
+    both = torch.cat([tokens, image_tokens], dim=1), torch.cat([ids, image_ids])
+    out = pipe.transformer(both[0], states, pooled, sigma, both[1], text_ids, torch.ones(1)).sample
+    return cast(Tensor, pipe._unpack_latents(out[:, : tokens.shape[1]], *size, 8))
 
 
 def _sd3(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
@@ -194,6 +215,7 @@ def _unpack(tokens: Tensor, height: int, width: int) -> Tensor:
 VELOCITIES: Mapping[str, Callable[[Any, Tensor, Tensor, str], Tensor]] = {
     "z_image": _z_image,
     "flux": _flux,
+    "flux_kontext": _flux_kontext,
     "stable_diffusion_3": _sd3,
     "qwen_image": _qwen_image,
     "flux2": _flux2,

@@ -13,7 +13,9 @@ import diffusers
 import numpy as np
 import pytest
 import torch
+from diffusers.pipelines.flux.pipeline_flux_kontext import PREFERRED_KONTEXT_RESOLUTIONS
 from diffusers.pipelines.flux2.system_messages import SYSTEM_MESSAGE
+from PIL import Image
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.utils import logging as transformers_logging
@@ -22,14 +24,24 @@ from modules.checkpoint.formats import read_lora
 from modules.config import TrainConfig
 from modules.diffusion import flow_pipeline, pipeline_classes
 from modules.distributed import Weights
-from modules.facts import FamilyFacts
+from modules.facts import FamilyFacts, all_facts
 from modules.families._by_name import family_class
+from modules.families._family import ReferenceImage, SampleRequest
 from modules.training.device.precision import Precision
 from modules.training.memory.model_setup import prepare_model
 from modules.training.methods.lora import adapter_names
 from modules.training.methods.lora_files import LORA_FILES
 from modules.training.methods.method import export_of
-from tests.families.flow_checks import REQUEST, VELOCITIES, batch, direct_loss, load, pipeline, unpadded_prompts
+from tests.families.flow_checks import (
+    REQUEST,
+    VELOCITIES,
+    batch,
+    direct_loss,
+    load,
+    pipeline,
+    reference,
+    unpadded_prompts,
+)
 from tests.families.tiny_flow_pipelines import TINY
 
 aten = torch.ops.aten
@@ -44,6 +56,20 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: TINY[name](place / name) for name in FAMILIES}
 
 
+def request_for(name: str) -> SampleRequest:
+    """REQUEST as the family's pipelines can take it."""
+    if name.startswith("flux2"):  # they have no negative prompt but klein's empty one
+        return replace(REQUEST, negative_prompt="")
+    if name != "flux_kontext":
+        return REQUEST
+    return replace(REQUEST, references=(ReferenceImage("reference.png", reference_image()),))
+
+
+def reference_image() -> Image.Image:
+    """32 x 48 pixels."""
+    return Image.fromarray(reference(0).permute(1, 2, 0).numpy())
+
+
 def drawn(folder: Path, lora: Path | None = None) -> np.ndarray:
     """The picture of REQUEST by diffusers' pipeline."""
     pipe = pipeline(folder)
@@ -54,8 +80,11 @@ def drawn(folder: Path, lora: Path | None = None) -> np.ndarray:
     name = type(pipe).__name__
     if name == "QwenImagePipeline":
         given["true_cfg_scale"] = given.pop("guidance_scale")
-    elif name in ("FluxPipeline", "Flux2KleinPipeline", "Flux2Pipeline"):
+    elif name in ("FluxPipeline", "FluxKontextPipeline", "Flux2KleinPipeline", "Flux2Pipeline"):
         given.pop("negative_prompt")
+        if name == "FluxKontextPipeline":  # its own size for this shape is 832 x 1248, for images of 1024 x 1024
+            given["image"] = reference_image().resize((48, 64), Image.Resampling.LANCZOS)
+            given |= {"_auto_resize": False, "max_area": REQUEST.width * REQUEST.height}
     elif name == "ChromaPipeline":
         given |= unpadded_prompts(pipe, given.pop("prompt"), given.pop("negative_prompt"))
     generator = torch.Generator().manual_seed(REQUEST.seed)
@@ -152,10 +181,7 @@ def test_gradient_checkpointing_masks_the_padding_of_chroma(folders: dict[str, P
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_sample_is_the_pipelines_to_the_bit(name: str, folders: dict[str, Path]) -> None:
-    request = REQUEST
-    if name.startswith("flux2"):  # its pipelines have no negative prompt but klein's empty one
-        request = type(REQUEST)(**{**REQUEST.__dict__, "negative_prompt": ""})
-    sample = np.array(load(name, folders[name]).sample(request))
+    sample = np.array(load(name, folders[name]).sample(request_for(name)))
     assert sample.std() > 5
     assert np.array_equal(sample, drawn(folders[name]))
 
@@ -170,7 +196,7 @@ def test_lora_and_model_are_read_by_diffusers(name: str, folders: dict[str, Path
     for key, weight in family.model.named_parameters():
         if ".lora_B." in key:
             torch.nn.init.normal_(weight, std=0.3, generator=torch.Generator().manual_seed(len(key)))
-    request = REQUEST if name != "flux2" else type(REQUEST)(**{**REQUEST.__dict__, "negative_prompt": ""})
+    request = request_for(name)
     in_memory = np.array(family.sample(request))
     export_of(family, Weights(family.model), config, {})(tmp_path)
     names = adapter_names(family)
@@ -225,3 +251,29 @@ def test_the_import_of_a_pipeline_prints_no_warning(folders: dict[str, Path], mo
     levels.clear()
     flow_pipeline._known_transformer("black-forest-labs/FLUX.1-dev", facts)
     assert levels[0] == logging.ERROR
+
+
+def test_references_have_the_sizes_of_the_pipeline() -> None:
+    facts = all_facts()["flux_kontext"].references
+    assert facts is not None
+    assert sorted(facts.sizes) == sorted(PREFERRED_KONTEXT_RESOLUTIONS)
+    for width, height in ((100, 100), (1920, 1080), (500, 777), (10, 400)):
+        *_, across, down = min((abs(width / height - w / h), w, h) for w, h in PREFERRED_KONTEXT_RESOLUTIONS)
+        assert facts.size(width, height, 1024, 16) == (across, down)
+    assert facts.size(1568, 672, 512, 16) == (784, 336)
+
+
+def test_a_dropped_reference_is_not_seen(folders: dict[str, Path]) -> None:
+    family = load("flux_kontext", folders["flux_kontext"])
+    given = batch(family)
+    tensors = given.tensors
+    blind = replace(given, tensors={name: value for name, value in tensors.items() if "reference" not in name})
+    mixed = replace(given, tensors={**tensors, "references.length": torch.tensor([1, 0, 1])})
+    with torch.no_grad():
+        seen, unseen, found = (family.loss(each) for each in (given, blind, mixed))
+        none = family.loss(replace(given, tensors={**tensors, "references.length": torch.tensor([0, 0, 0])}))
+    assert (seen - unseen).abs().min() > 1e-4
+    torch.testing.assert_close(found, torch.stack([seen[0], unseen[1], seen[2]]), atol=1e-6, rtol=1e-6)
+    assert torch.equal(none, unseen)
+    family.components.transformer.enable_gradient_checkpointing()
+    torch.testing.assert_close(family.loss(mixed), found, atol=1e-6, rtol=1e-6)

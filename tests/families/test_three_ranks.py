@@ -11,6 +11,7 @@ from modules.config import TrainConfig
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.training.studies.parity import loss_difference, weight_difference
 from tests.conftest import draw_images
+from tests.data.helpers import write_image
 from tests.families.bitsandbytes_folders import quantized_folder
 from tests.families.tiny_flow_pipelines import TINY
 from tests.pair_jobs import TIMEOUTS
@@ -40,6 +41,11 @@ def configs(images: Path, place: Path, bases: dict[str, Path]) -> dict[str, Trai
         **{f"{family} {method}": each for family in FINE_TUNE for method, each in OF_UNETS.items()},
         **{f"{family} fine_tune": each for family, each in FINE_TUNE.items()},
         "z_image int8": INT8,
+        "flux_kontext edits": {
+            **LORA,
+            "reference_dropout": 0.4,
+            "concepts": [{"path": str(images), "references": str(place / "references")}],
+        },
         "flux2 stored": {**LORA, "base_model": str(quantized_folder(bases["flux2"], place / "stored", "nf4"))},
     }
     return {
@@ -77,7 +83,9 @@ def test_three_ranks_train_as_one_does(sd_folder: Path, sdxl_folder: Path, tmp_p
     for number, file in enumerate(sorted(images.glob("*.txt"))):
         file.write_text(CAPTIONS[number % 3])
     with quiet_libraries():
-        bases = {family: TINY[family](tmp_path / family) for family in FLOW}
+        bases = {family: TINY[family](tmp_path / family) for family in (*FLOW, "flux_kontext")}
+    for number, file in enumerate(sorted(images.glob("*.png"))):
+        write_image(tmp_path / "references" / file.name, 64, 64 if number % 2 else 90, seed=number)
     one = configs(images, tmp_path, bases | {"stable_diffusion": sd_folder, "stable_diffusion_xl": sdxl_folder})
     alone: dict[str, Run] = {}
     for name, config in one.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -49,6 +50,7 @@ with quiet_libraries():
         Flux2KleinPipeline,
         Flux2Pipeline,
         Flux2Transformer2DModel,
+        FluxKontextPipeline,
         FluxPipeline,
         FluxTransformer2DModel,
         Krea2Pipeline,
@@ -89,12 +91,12 @@ def tiny_z_image(folder: Path) -> Path:
     return save(pipeline, folder)
 
 
-def tiny_flux(folder: Path) -> Path:
-    """A FluxPipeline in `folder`, guidance-distilled as dev."""
+def tiny_flux(folder: Path, kind: type[FluxPipeline | FluxKontextPipeline] = FluxPipeline) -> Path:
+    """A FluxPipeline, or another `kind`, in `folder`, guidance-distilled as dev."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         clip, t5 = tiny_pipelines.clip_tokenizer(), t5_tokenizer()
-        pipeline = FluxPipeline(
+        pipeline = kind(
             scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
             vae=vae(),
             text_encoder=CLIPTextModel(tiny_pipelines.clip_config(clip)),
@@ -316,6 +318,7 @@ def tiny_lumina2(folder: Path) -> Path:
 TINY: Mapping[str, Callable[[Path], Path]] = {
     "z_image": tiny_z_image,
     "flux": tiny_flux,
+    "flux_kontext": partial(tiny_flux, kind=FluxKontextPipeline),
     "stable_diffusion_3": tiny_sd3,
     "qwen_image": tiny_qwen_image,
     "flux2": tiny_flux2,

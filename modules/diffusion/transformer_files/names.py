@@ -51,11 +51,12 @@ class TransformerLayout:
 
 def transformer_layout(class_name: str, config: ComponentConfig, pipeline: str = "") -> TransformerLayout | None:
     """Of the transformer of this diffusers class and config, in a pipeline of that class; None if there is none."""
-    for facts in all_facts().values():
-        if facts.transformer == class_name and facts.file is not None:
-            name = partial(_original_name, facts.file)
-            return TransformerLayout(facts.architecture_of(config, pipeline), name, facts.file.prefix)
-    return None
+    known = [facts for facts in all_facts().values() if facts.transformer == class_name and facts.file is not None]
+    facts = min(known, key=lambda each: pipeline not in each.pipelines, default=None)
+    if facts is None or facts.file is None:
+        return None
+    name = partial(_original_name, facts.file)
+    return TransformerLayout(facts.architecture_of(config, pipeline), name, facts.file.prefix)
 
 
 class FileLayout:
