@@ -117,6 +117,12 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--base_model", help="base model of a LoRA or an embedding, if it was moved")
     top.add_argument("--prompt", required=True, action="append", help="the prompt, or ''; may be given several times")
     top.add_argument("--negative_prompt", default="", help="what to avoid")
+    top.add_argument(
+        "--reference",
+        default="",
+        metavar="FILE",
+        help="of a model that edits images: the image that the prompts change",
+    )
     output.add_argument(
         "--out",
         default="samples",
@@ -293,6 +299,7 @@ def checked_sample(options: argparse.Namespace, prompt: str, seed: int) -> Sampl
     given = {
         "prompt": prompt,
         "negative_prompt": options.negative_prompt,
+        "reference": options.reference,
         "width": options.width,
         "height": options.height,
         "steps": options.steps,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -113,7 +113,7 @@ def write_images(
             family.on_sampling_step = partial(events.step, before + number + 1, total)
             image = _generate(family, request, precision)
             file = folder / f"sample-{first + number:02d}.png"
-            save_image(image, file, {**asdict(request), **family.sample_metadata(), **origin})
+            save_image(image, file, {**request.settings(), **family.sample_metadata(), **origin})
             echo(str(file))
             events.report("image", file=str(file))
             images.append((image, request.prompt))

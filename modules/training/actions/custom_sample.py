@@ -20,10 +20,11 @@ from modules.training.state.sample_requests import sample_requests
 def _compute(context: ActionContext) -> Generator[tuple[SampleRequest, Image.Image], None, None]:
     """The image of each request; a warning for one that is wrong or runs out of memory."""
     for text in _requested(context):
-        try:
-            request = _request(context, text)
-        except ConfigError as error:
-            context.report.warning(f"{error} It is left out; training continues.")
+        request, fault = _request_or_fault(context, text)
+        if is_sharded(context):  # a reference image may be missing on some machine
+            fault = next(filter(None, context.ranks.gather("fault of a custom sample", fault)), "")
+        if request is None or fault:
+            context.report.warning(f"{fault} It is left out; training continues.")
             continue
         image = generate_one(context, request)
         if isinstance(image, str):
@@ -41,8 +42,15 @@ def _requested(context: ActionContext) -> list[str]:
     return received
 
 
+def _request_or_fault(context: ActionContext, text: str) -> tuple[SampleRequest | None, str]:
+    try:
+        return _request(context, text), ""
+    except ConfigError as error:
+        return None, str(error)
+
+
 def _request(context: ActionContext, text: str) -> SampleRequest:
-    """Raises ConfigError, equally on all ranks."""
+    """Raises ConfigError."""
     config, family = context.components.config, context.components.family
     if not family.draws_samples:
         raise ConfigError(f"The custom sample: the family {config.family!r} generates no images.")

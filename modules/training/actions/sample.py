@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -75,7 +75,7 @@ def _write(context: ActionContext, result: SampleImage | list[SampleImage]) -> N
 def write_sample(context: ActionContext, image: Image.Image, request: SampleRequest, file: Path) -> None:
     """Write an image with its settings and report it. Raises OSError."""
     step = context.position.step
-    settings = {**asdict(request), **context.components.family.sample_metadata(), "step": step}
+    settings = {**request.settings(), **context.components.family.sample_metadata(), "step": step}
     save_image(image, file, settings)
     context.report.sample(file, request.prompt, step)
 

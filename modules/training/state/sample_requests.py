@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 from modules.config import ConfigError, TrainConfig
-from modules.families._family import SampleRequest
+from modules.config.train_config import reference_fault
+from modules.data.index.images import read_reference
+from modules.families._family import ReferenceImage, SampleRequest
+from modules.files import whole_path
 
 
 def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
-    """The enabled samples of a config. Raises ConfigError if a side is not a multiple of the family's `size_step`."""
+    """The enabled samples of a config. Raises ConfigError if a side is not a multiple of the family's `size_step`
+    or a reference image cannot be read."""
     requests = []
     for number, sample in enumerate(config.samples):
         if not sample.enabled:
@@ -20,6 +26,12 @@ def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
                     f"samples.{number}.{name} is {side}; {config.family} needs a multiple of {size_step}, "
                     f"for example {nearest}."
                 )
+        if fault := reference_fault(config.family, len(sample.reference_files)):
+            raise ConfigError(f"samples.{number}.reference {fault}.")
+        try:
+            references = tuple(map(_reference, sample.reference_files))
+        except ConfigError as error:
+            raise ConfigError(f"samples.{number}.reference: {error.message}", error.advice) from error
         requests.append(
             SampleRequest(
                 prompt=sample.prompt,
@@ -29,6 +41,11 @@ def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
                 steps=sample.steps,
                 guidance_scale=sample.guidance_scale,
                 seed=sample.seed,
+                references=references,
             )
         )
     return requests
+
+
+def _reference(file: str) -> ReferenceImage:
+    return ReferenceImage(os.path.basename(file), read_reference(str(whole_path(os.path.expanduser(file)))))
