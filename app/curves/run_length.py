@@ -9,6 +9,7 @@ import tkinter as tk
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from app.images.image_index import absolute_references
 from app.state import AppState
 from modules import ROOT
 from modules.config import ConfigError, TrainConfig
@@ -16,7 +17,16 @@ from modules.files import decode_json, expand_home, whole_path
 from modules.run import LaunchPlan
 
 SETTINGS: Final = (
-    *("concepts", "validation_split", "seed", "epochs", "max_steps", "batch_size", "gradient_accumulation_steps"),
+    *(
+        "family",
+        "concepts",
+        "validation_split",
+        "seed",
+        "epochs",
+        "max_steps",
+        "batch_size",
+        "gradient_accumulation_steps",
+    ),
     *("global_batch_size", "drop_last", "masked_training", "enable_multi_gpu", "world_size"),
     *("training_mode", "device", "device_ids", "num_nodes", "processes_per_node", "cache_dir"),
 )
@@ -89,7 +99,7 @@ def count_steps(data: Mapping[str, object], config: TrainConfig | None) -> tuple
 def absolute_concepts(concepts: object) -> list[object]:
     """The concepts with folders that a process with another working directory finds."""
     return [
-        {**each, "path": str(expand_home(each["path"]).absolute())}
+        {**each, "path": str(expand_home(each["path"]).absolute()), **absolute_references(each)}
         if isinstance(each, dict) and isinstance(each.get("path"), str) and each["path"]
         else each
         for each in (concepts if isinstance(concepts, list) else [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 from app.base_model import BaseModelInfo, inspect_base_model, other_family
@@ -11,9 +12,12 @@ from app.widgets import theme
 from app.widgets.buttons import Button
 from app.windows.chooser import choose_path
 from app.windows.folder_listing import Purpose
+from modules.config.sections.concept import split_paths
+from modules.files import expand_home
 
 CHECK_AFTER_MS = 400
 CREATED_ON_DEMAND = ("cache_dir", "runs_dir", "rescue_dir")
+_SEVERAL = ("references", "reference")  # paths separated by semicolons
 
 
 class PathField(TextField):
@@ -62,13 +66,17 @@ class PathField(TextField):
         if not name or self.option.path in CREATED_ON_DEMAND:
             self.note("")
             return
-        self.state.background.run(lambda: os.path.exists(name), lambda exists: self._show_result(name, exists))
+        several = self.option.name in _SEVERAL
+        paths = [expand_home(path) for path in split_paths(name)] if several else [Path(name)]
+        self.state.background.run(lambda: all(map(os.path.exists, paths)), partial(self._show_result, name))
 
     def _show_result(self, name: str, exists: bool) -> None:
         if self.area.winfo_exists() and name == self.control.get():
             missing = (
                 "This folder does not exist."
                 if self.option.picks == "folder"
+                else "This file does not exist."
+                if self.option.name in _SEVERAL
                 else "No such file or folder; treated as a Hugging Face model."
             )
             self.note("" if exists else missing)

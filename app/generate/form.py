@@ -24,6 +24,7 @@ from app.windows.chooser import choose_path
 from app.windows.folder_listing import Purpose
 from modules.config import Option, in_words
 from modules.config.family_about import family_about
+from modules.config.sections.concept import IMAGE_SUFFIXES
 from modules.facts import family_names
 
 WIDTH: Final = 372  # unscaled pixels
@@ -31,6 +32,7 @@ _DEVICES: Final = {"cpu": "CPU"}
 _PLACEHOLDERS: Final = {
     "model": "Folder, file or owner/name",
     "lora": "none",
+    "reference": "none; for models that edit images",
     "width": "automatic",
     "height": "automatic",
 }
@@ -170,6 +172,7 @@ class GenerateForm(tk.Frame):
             for key in ("<Control-Return>", "<Control-KP_Enter>"):
                 box.text.bind(key, lambda event: self._submitted())
             field.control = box
+        self._path(body, "reference")
 
     def _build_images(self, body: tk.Frame) -> None:
         for names in (("width", "height"), ("steps", "guidance_scale"), ("count", "seed")):
@@ -239,8 +242,9 @@ class GenerateForm(tk.Frame):
     def _browse(self, name: str) -> None:
         control = self.fields[name].control
         assert isinstance(control, Entry)
-        purpose: Purpose = {"lora": "open", "folder": "folder"}.get(name, "any")  # type: ignore[assignment]
-        endings = (".safetensors",) if name in ("lora", "model") else ()
+        purpose: Purpose = {"lora": "open", "reference": "open", "folder": "folder"}.get(name, "any")  # type: ignore[assignment]
+        is_model = name in ("lora", "model")
+        endings = (".safetensors",) if is_model else tuple(sorted(IMAGE_SUFFIXES)) if name == "reference" else ()
         start = Path(control.get())
         chosen = choose_path(self, purpose, OPTIONS[name].title, start, endings)
         if chosen:

@@ -30,6 +30,7 @@ _REUSED: Final = ("prompt", "negative_prompt", "width", "height", "steps", "guid
 _TITLES: Final = {
     "prompt": "Prompt",
     "negative_prompt": "Negative prompt",
+    "reference": "Reference image",
     "model": "Model",
     "lora": "LoRA",
     "size": "Size",

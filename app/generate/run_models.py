@@ -34,6 +34,7 @@ class RunModel:
     steps: int | None = None
     guidance_scale: float | None = None
     seed: int | None = None
+    reference: str = ""
 
     @property
     def fields(self) -> dict[str, object]:
@@ -47,7 +48,7 @@ class RunModel:
             "height": self.height,
         }
         if self.prompt:
-            found |= {"prompt": self.prompt, "negative_prompt": self.negative_prompt}
+            found |= {"prompt": self.prompt, "negative_prompt": self.negative_prompt, "reference": self.reference}
         more = {"steps": self.steps, "guidance_scale": self.guidance_scale, "seed": self.seed}
         return found | {name: value for name, value in more.items() if value is not None}
 
@@ -88,6 +89,7 @@ def read_run_model(folder: RunFolder, step: int | None = None) -> RunModel:
         sample.steps,
         sample.guidance_scale,
         sample.seed,
+        sample.reference,
     )
 
 

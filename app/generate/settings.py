@@ -121,6 +121,8 @@ def arguments(settings: GenerateSettings, events: Path) -> list[str]:
         given["family"] = settings.family
     if settings.device != AUTOMATIC:
         given["device"] = settings.device
+    if settings.reference.strip():
+        given["reference"] = "; ".join(map(_path, settings.reference_files))
     if settings.lora.strip():
         several = ",".join(f"{scale:g}" for scale in settings.lora_scale)
         given |= {

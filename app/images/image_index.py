@@ -13,12 +13,13 @@ from typing import Final
 
 from app.child_program import start_module
 from modules.config.captions import CaptionState
+from modules.config.sections.concept import split_paths
 from modules.files import expand_home
 
 # The settings that determine the result of a survey.
 SURVEY_SETTINGS = (
     *("concepts", "resolution", "aspect_ratio_bucketing", "no_upscale", "bucket_step", "largest_aspect"),
-    *("masked_training", "validation_split", "seed"),
+    *("masked_training", "validation_split", "seed", "family"),
 )
 _COUNTED: Final = {
     "broken": "unreadable",
@@ -237,9 +238,18 @@ def tag_counts(images: Iterable[IndexedImage]) -> list[tuple[str, int]]:
 def _with_roots(concepts: object, roots: Mapping[int, Path]) -> list[object]:
     entries = list(concepts) if isinstance(concepts, Iterable) else []
     return [
-        {**entry, "path": str(roots[number])} if isinstance(entry, Mapping) and number in roots else entry
+        {**entry, "path": str(roots[number]), **absolute_references(entry)}
+        if isinstance(entry, Mapping) and number in roots
+        else entry
         for number, entry in enumerate(entries)
     ]
+
+
+def absolute_references(concept: Mapping[str, object]) -> dict[str, object]:
+    """The concept's folders of references, if it has some, as a process with another working directory finds them."""
+    given = concept.get("references")
+    paths = split_paths(given) if isinstance(given, str) else ()
+    return {"references": "; ".join(str(expand_home(each).absolute()) for each in paths)} if paths else {}
 
 
 def _parse_image(concept: int, root: Path, row: list[object]) -> IndexedImage:

@@ -25,6 +25,7 @@ _SCROLLBAR: Final = 14
 _SETTINGS: Final = {
     "prompt": "Prompt",
     "negative_prompt": "Negative prompt",
+    "reference": "Reference image",
     "step": "After training step",
     "size": "Size",
     "steps": "Sampling steps",

@@ -19,6 +19,7 @@ from app.widgets import theme
 from app.widgets.buttons import Segments, card, text, wrap_within
 from app.windows.chooser import choose_path
 from modules.config import Option
+from modules.facts import all_facts
 
 TABS: Final = {
     "folders": "Folders and settings",
@@ -36,6 +37,8 @@ _OF_OWN_DATA: Final = frozenset(
         *("loader_workers", "prefetch_factor", "persistent_workers", "pin_memory", "drop_last"),
     )
 )
+
+_OF_EDITS: Final = ("references", "reference_resolution", "reference_dropout")  # for families that edit images
 
 ALL_IMAGES: Final = "All images"
 EMPTY = "No images yet.\nAdd a folder of images: a concept, with captions and repeats of its own."
@@ -69,6 +72,7 @@ class Section(FormSection):
             ),
             1,
         ),
+        Card("Reference images", ("references",), 1),
         Card("Augmentation", ("horizontal_flip", "crop_jitter", "color_jitter", "image_variations", "mask_suffix"), 1),
     )
     cards = (
@@ -81,6 +85,7 @@ class Section(FormSection):
             0,
         ),
         Card("Masks", ("masked_training", "unmasked_weight", "normalize_masked_area_loss"), 0),
+        Card("References", ("reference_resolution", "reference_dropout"), 0),
         Card("Cache", ("cache_dir", "cache_latents", "cache_only", "cache_batch_size"), 0),
         Card(
             "Data loading",
@@ -155,6 +160,13 @@ class Section(FormSection):
         return declaration is not None and declaration.brings_data
 
     @property
+    def _edits(self) -> bool:
+        """Whether the chosen family takes reference images, or some are set although it does not."""
+        facts = all_facts().get(self.state.family.name)
+        given = any(str(each.get("references") or "").strip() for each in self.list.items)
+        return given or (facts is not None and facts.references is not None)
+
+    @property
     def _is_read(self) -> bool:
         """Whether all folders have been read as they are set now."""
         return self.pages is not None and self.pages.is_complete
@@ -184,6 +196,8 @@ class Section(FormSection):
         self.columns.arrange(lambda frame: str(frame) not in hidden)
 
     def wants(self, option: Option) -> bool:
+        if option.name in _OF_EDITS and not self._edits and option.path not in self._forced:
+            return False
         return super().wants(option) and (
             not self.brings_data
             or option.path in _OF_OWN_DATA

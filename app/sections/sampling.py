@@ -12,6 +12,8 @@ from app.sections.form_section import FormSection, first_line
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import card, text, wrap_within
+from modules.config import Option
+from modules.facts import all_facts
 
 NO_SAMPLES = "The model family generates no images, so there is nothing to sample."
 NEVER, EACH_EPOCH = "never", "1 epochs"  # as intervals are written in files
@@ -25,7 +27,7 @@ class Section(FormSection):
     declared_in = ("Sampling",)
     items = "samples"
     item_cards = (
-        Card("This sample", ("prompt", "negative_prompt", "enabled"), 1),
+        Card("This sample", ("prompt", "negative_prompt", "reference", "enabled"), 1),
         Card("Generation", ("width", "height", "steps", "guidance_scale", "seed"), 1),
     )
     cards = (Card("Interval", ("sample_every",), 0),)
@@ -54,6 +56,14 @@ class Section(FormSection):
             hidden |= {str(self.list.frame), *(str(block.frame) for block in self.blocks)}
         hidden |= self.empty_cards()
         self.columns.arrange(lambda frame: str(frame) not in hidden)
+
+    def wants(self, option: Option) -> bool:
+        """The reference image only for families that take one, or if it is set although they do not."""
+        facts = all_facts().get(self.state.family.name)
+        takes_none = option.name == "reference" and (facts is None or facts.references is None)
+        if takes_none and not any(str(each.get("reference") or "").strip() for each in self.list.items):
+            return False
+        return super().wants(option)
 
     def _added(self) -> None:
         """Go to the prompt of the new sample, which is next to be typed.

@@ -21,7 +21,7 @@ from modules.files.images import open_image
 
 SETTINGS: Final = (
     *("concepts", "resolution", "aspect_ratio_bucketing", "validation_split", "caption_dropout", "masked_training"),
-    *("cache_latents", "seed", "batch_size", "gradient_accumulation_steps", "global_batch_size", "drop_last"),
+    *("family", "cache_latents", "seed", "batch_size", "gradient_accumulation_steps", "global_batch_size", "drop_last"),
 )
 MODULE: Final = "modules.data.loading.preview"
 COUNTS: Final = ("12", "24", "48")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from pydantic import ValidationError
@@ -18,6 +18,7 @@ from app.widgets import theme
 from app.widgets.buttons import Entry, TextBox, frame, text
 from app.windows.dialog import Dialog
 from modules.config import Sample, faults, options
+from modules.facts import all_facts
 from modules.run.folder.commands import CUSTOM_SAMPLE
 from modules.run.folder.custom_sample import MAX_PROMPT_CHARS, encode_sample
 
@@ -81,6 +82,12 @@ class CustomSampleDialog:
             for key in ("<Control-Return>", "<Control-KP_Enter>"):
                 box.text.bind(key, lambda event: self._send_by_key())
         start = {**self._first_sample(), **draft}
+        self.reference: Entry | None = None
+        if self._takes_reference():
+            text(body, _OPTIONS["reference"].title, "small", colour=theme.MUTED).pack(anchor="w")
+            self.reference = Entry(body, lambda _: self._edited(), width=_WIDTH, placeholder="none")
+            self.reference.pack(fill="x", pady=(theme.px(3), theme.px(10)))
+            self.reference.show(str(start.get("reference", "")))
         for names in _NUMBERS:
             row = frame(body)
             row.pack(fill="x", pady=(0, theme.px(10)))
@@ -144,6 +151,8 @@ class CustomSampleDialog:
             typed = entry.get().strip().replace(",", ".")
             if typed or name not in _OPTIONAL:
                 values[name] = typed
+        if self.reference is not None:
+            values["reference"] = self.reference.get().strip()
         try:
             sample = Sample.model_validate(values)
         except ValidationError as error:
@@ -156,6 +165,8 @@ class CustomSampleDialog:
 
     def _edited(self) -> None:
         controls: dict[str, TextBox | Entry] = {**self.texts, **self.entries}
+        if self.reference is not None:
+            controls["reference"] = self.reference
         self._draft.update({name: control.get() for name, control in controls.items()})
         self._show_remark()
         if not self._has_ended:
@@ -168,12 +179,20 @@ class CustomSampleDialog:
         self.send()
         return "break"
 
-    def _first_sample(self) -> dict[str, str]:
-        """Numbers to begin with: those of the run's first sample, or the usual ones."""
+    def _takes_reference(self) -> bool:
+        facts = all_facts().get(str(self._run_config().get("family")))
+        return facts is not None and facts.references is not None
+
+    def _run_config(self) -> Mapping[str, object]:
         with self._run.view.lock:
             run_info = self._run.view.run_info
-        samples = None if run_info is None else run_info.config.get("samples")
+        return {} if run_info is None else run_info.config
+
+    def _first_sample(self) -> dict[str, str]:
+        """Numbers and reference to begin with: those of the run's first sample, or the usual ones."""
+        samples = self._run_config().get("samples")
         first = samples[0] if isinstance(samples, list) and samples and isinstance(samples[0], dict) else {}
         usual = {"seed": 42, "steps": 20, "guidance_scale": 4}
         found = {name: first.get(name, usual.get(name)) for names in _NUMBERS for name in names}
-        return {name: format_value(value) for name, value in found.items() if isinstance(value, (int, float))}
+        numbers = {name: format_value(value) for name, value in found.items() if isinstance(value, (int, float))}
+        return numbers | {"reference": str(first.get("reference") or "")}

@@ -51,6 +51,10 @@ FIRST: dict[str, dict[str, object]] = {  # other settings that make a value vali
     "scheduler_target": {"scheduler": "custom"},
     "scheduler_interval": {"scheduler": "custom"},
     "fused_backward": {"max_grad_norm": None},
+    "concepts.*.references": {"family": "flux_kontext"},  # which edits images
+    "reference_resolution": {"family": "flux_kontext"},
+    "reference_dropout": {"family": "flux_kontext"},
+    "samples.*.reference": {"family": "flux_kontext"},
 }
 
 
