@@ -381,6 +381,16 @@ def test_what_is_no_ordinary_lora_does_not_start(tmp_path: Path, process: dict[s
     assert named in problem
 
 
+def test_pairs_of_a_model_that_edits_images_are_imported(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    model = {"name_or_path": "black-forest-labs/FLUX.1-Kontext-dev", "arch": "flux_kontext"}
+    found = imported(tmp_path, model=model, datasets=[{"folder_path": "a", "control_path": "b"}])
+    assert (found.config.family, found.config.base_model) == ("flux_kontext", model["name_or_path"])
+    assert [Path(each).name for each in found.config.concepts[0].reference_folders] == ["b"]
+    assert found.report.problems == ()
+
+
 def test_loss_weights_of_noise_levels_are_told(tmp_path: Path) -> None:
     """custom_flowmatch_sampler.py: "weighted" draws as "linear" does, and weighs the loss."""
     found = of_model(tmp_path, "flux", {}, train={"lr": 1e-4, "timestep_type": "weighted"})

@@ -8,8 +8,8 @@ from modules.config.errors import ConfigError
 from modules.config.explain import format_value
 from modules.config.io.text_formats import Data
 from modules.importers import common
-from modules.importers.ai_toolkit.data import DATASET_TABLE, FIRST_NAMES, FIRST_TABLE, SAMPLE_TABLE
-from modules.importers.ai_toolkit.other_training import other_training
+from modules.importers.ai_toolkit.data import CONTROL_TABLE, DATASET_TABLE, FIRST_NAMES, FIRST_TABLE, SAMPLE_TABLE
+from modules.importers.ai_toolkit.other_training import other_training, takes_references
 from modules.importers.ai_toolkit.prompts import split_prompt
 from modules.importers.ai_toolkit.tables import PROCESS_TABLE
 from modules.importers.readers import is_path, is_text, items, non_empty_text
@@ -23,6 +23,7 @@ TABLES = {
     "the process": PROCESS_TABLE,
     "the first of datasets": FIRST_TABLE,
     "each of datasets": DATASET_TABLE,
+    "each of datasets, for models that edit images": CONTROL_TABLE,
     "each sample": SAMPLE_TABLE,
 }
 
@@ -107,6 +108,9 @@ def _datasets(
             if value != first.get(name):
                 translation.skip(prefix + name, value, "all concepts share it: the first one is used")
         own = {name: value for name, value in dataset.items() if name not in shared}
+        if "control_path" in own and takes_references(process):
+            control = {"control_path": own.pop("control_path")}
+            translation.apply(CONTROL_TABLE, control, prefix, f"concepts.{count}.")
         translation.apply(DATASET_TABLE, own, prefix, f"concepts.{count}.")
         translation.put(f"concepts.{count}.include_subfolders", False)
         translation.put(f"concepts.{count}.caption_lines", "whole")  # toolkit/dataloader_mixins.py, load_caption

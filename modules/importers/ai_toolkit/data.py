@@ -44,6 +44,12 @@ def _weight(values: Values) -> list[Assignment]:
     return [Assignment("loss_weight", weight * number(values["loss_multiplier"]), why)]
 
 
+def _folder(value: object) -> object:
+    if len(folders := items(value)) != 1:
+        raise UnsupportedValueError("set references to these folders, separated by ;")
+    return data_path(folders[0])
+
+
 DATASET_TABLE = Table(
     rules=(
         Rule("folder_path", "path", None, data_path),
@@ -77,6 +83,9 @@ DATASET_TABLE = Table(
         Unsupported("*", _DATA),
     ),
 )
+
+# Of models that edit images.
+CONTROL_TABLE = Table(rules=(Rule("control_path", "references", "", _folder),))
 
 # Settings that all concepts share in Tandem: those of the first dataset are used.
 FIRST_TABLE = Table(
