@@ -14,10 +14,9 @@ from torch import Tensor
 from modules.config import ConfigError, DataError, TrainConfig, validate
 from modules.data.batch import DROPPED_REFERENCES, Example
 from modules.data.cache.cache import Cache
-from modules.data.index.build import load_index
 from modules.data.index.concept_rows import index_concept
 from modules.data.index.concept_summary import summarize_concepts
-from modules.data.index.index import no_progress
+from modules.data.index.index import load_index, no_progress
 from modules.data.index.references import unpack_references
 from modules.data.index.scan import scan_concept
 from modules.data.loading.loader import MicroBatchDataset
