@@ -29,7 +29,8 @@ def main(file: str, loading_s: str, image_s: str, device: str) -> None:
         session = _loaded(file, on_gpu=device == "gpu")
         given, made = session.get_inputs()[0], session.get_outputs()[0]
     except Exception as error:  # noqa: BLE001  # onnxruntime has an exception of its own for each status
-        return _say(error=_described(error))
+        _say(error=_described(error))
+        return
     _say(input=given.shape, output=made.shape)
     faulthandler.cancel_dump_traceback_later()
     while line := sys.stdin.buffer.readline():
@@ -42,7 +43,6 @@ def main(file: str, loading_s: str, image_s: str, device: str) -> None:
         except Exception as error:  # noqa: BLE001  # as above; also for too little memory
             _say(error=_described(error))
         faulthandler.cancel_dump_traceback_later()
-    return None
 
 
 def _loaded(file: str, *, on_gpu: bool) -> Any:
