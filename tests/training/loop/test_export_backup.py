@@ -82,7 +82,8 @@ def test_it_goes_beside_the_models_of_other_steps_and_replaces_none_unasked(
     assert not (tmp_path / "out").exists()
     place = run.folder.backup_dir / "step-000002"
     whole = json.loads((place / "optimizer.json").read_text())
-    for groups in ([], [{}], [{"betas": "x"}], [{"betas": [0.0, 0.9]}]):  # of somebody else, with checksums that fit
+    foreign: list[list[dict[str, object]]] = [[], [{}], [{"betas": "x"}], [{"betas": [0.0, 0.9]}]]
+    for groups in foreign:  # of somebody else, with checksums that fit
         (place / "optimizer.json").write_text(json.dumps({**whole, "groups": groups}))
         seal(place)
         assert backup.main(["export", folder, "2", "--out", str(tmp_path / "out")]) == 2
