@@ -14,10 +14,11 @@ from modules.facts import (
     MODEL_FILES,
     all_facts,
     family_names,
+    family_of_file,
     hub_model_of,
     is_lora,
     known_model,
-    named_family,
+    shares_files,
     whole_model,
 )
 from modules.files import (
@@ -45,6 +46,7 @@ class BaseModelInfo:
     description: str = ""
     error: str = ""
     family: str = ""  # that trains it; empty if that is not known
+    is_file: bool = False  # of a transformer, which others with the same layers train as well
 
 
 def inspect_base_model(name: str) -> BaseModelInfo:
@@ -75,7 +77,8 @@ def _inspect(name: str) -> BaseModelInfo:
 
 def other_family(info: BaseModelInfo, family: str) -> str:
     """A sentence if the model is one of another built-in family than `family`; else empty."""
-    if not info.family or info.family == family or family not in family_names():
+    is_of_it = info.family == family or (info.is_file and shares_files(info.family, family))
+    if not info.family or is_of_it or family not in family_names():
         return ""
     return (
         f"{info.description} {family_about(family).title} does not train it: choose "
@@ -134,16 +137,18 @@ def _inspect_file(file: Path) -> BaseModelInfo:
     try:
         shapes = tensor_shapes(file)
     except FileFault as error:
-        return BaseModelInfo(error=f"{file.name} {error}: copy or download it again.")
-        return BaseModelInfo(error=f"{file.name} is truncated or damaged: copy or download it again.")
+        advice = ": copy or download it again" if str(error).startswith(("is damaged", "is truncated")) else ""
+        return BaseModelInfo(error=f"{file.name} {error}{advice}.")
     if is_lora(shapes):
         return BaseModelInfo(error=f"{file.name} is a LoRA, not a base model.")
     count = f"{len(shapes):,} tensors"
-    if (family := named_family(shapes)) in family_names():
-        rest = hub_model_of(shapes, file.name)
+    if (family := family_of_file(shapes, file.name)) in family_names():
+        rest = hub_model_of(family, shapes, file.name)
         source = f"; the other components come from {rest}, unless others are chosen (Advanced)" if rest else ""
         return BaseModelInfo(
-            f"Transformer of {family_about(family).title} (family {family}), {count}{source}.", family=family
+            f"Transformer of {family_about(family).title} (family {family}), {count}{source}.",
+            family=family,
+            is_file=True,
         )
     kind, trained_by = whole_model(shapes)
     if kind:

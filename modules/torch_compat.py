@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import sys
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from threading import Lock
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -58,11 +55,11 @@ __all__ = [
     "compiler_cache",
     "ddp_options",
     "default_store",
-    "defer_compiler",
     "found_overflows",
     "gathered_apart",
     "in_backward",
     "needs_zero_gradients",
+    "preload_compiler",
     "set_group_timeout",
     "set_parent_death_signal",
     "shared_storage",
@@ -114,57 +111,9 @@ def compiler_cache() -> str:
     return str(importlib.import_module("torch._inductor.runtime.cache_dir_utils").default_cache_dir())
 
 
-_COMPILER: Final = "torch._dynamo"
-
-
-def defer_compiler() -> None:
-    """Let torch.compile's front end be imported when something is compiled, and not by torch's optimizers and DDP.
-
-    They only tell it what it must not compile, and its import takes as long as that of torch.
-    """
-    sys.modules.setdefault(_COMPILER, _DeferredCompiler())
-
-
-class _Deferred(ModuleType):
-    """Has the attributes that are `known`; others are those of the module that `load` returns."""
-
-    def __init__(self, name: str, load: Callable[[], ModuleType], **known: object) -> None:
-        super().__init__(name)
-        self._load = load
-        vars(self).update(known)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__path__":  # asked of all modules, by inspect and warnings
-            raise AttributeError(name)
-        return getattr(self._load(), name)
-
-
-class _DeferredCompiler(_Deferred):
-    def __init__(self) -> None:
-        def submodule(name: str, **known: object) -> _Deferred:
-            full = f"{_COMPILER}.{name}"
-            return _Deferred(full, lambda: importlib.import_module(full), **known)
-
-        super().__init__(_COMPILER, self._imported, graph_break=lambda: None, disable=self._disabled)
-        self.trace_rules = submodule("trace_rules", clear_lru_cache=lambda: None)
-        self.utils = submodule("utils", get_optimize_ddp_mode=lambda: "ddp_optimizer")  # its default
-        self._lock, self._not_compiled = Lock(), list[Callable[..., object]]()
-
-    def _imported(self) -> ModuleType:
-        with self._lock:  # not while it imports: a thread that waits may hold the lock of another import
-            if sys.modules.get(_COMPILER) is self:
-                del sys.modules[_COMPILER]
-        compiler = importlib.import_module(_COMPILER)
-        with self._lock:  # the next calls let the compiler know
-            while self._not_compiled:
-                vars(self._not_compiled.pop()).pop("__dynamo_disable", None)
-        return compiler
-
-    def _disabled(self, function: Any = None, recursive: bool = True, **options: object) -> Any:
-        if sys.modules.get(_COMPILER) is not self or options != {"wrapping": False}:
-            return self._imported().disable(function, recursive, **options)
-        self._not_compiled.append(function)  # torch remembers in it what is returned here
-        return function
+def preload_compiler() -> None:
+    """Import torch.compile's front end now, which torch's optimizers do in their first step."""
+    importlib.import_module("torch._dynamo")
 
 
 def shared_storage(size: int) -> torch.UntypedStorage:

@@ -135,6 +135,7 @@ def prune(options: argparse.Namespace, folder: Path) -> int:
     if not options.yes and not confirmed():
         warn("Nothing was removed. Answer y, or start it with --yes.")
         return INTERRUPTED
+    check_not_in_use(folder)  # again: a run may have started during the question
     remove_shards(removed)
     echo(f"Removed; {format_bytes(_size(removed))} are free again.")
     return FINISHED

@@ -16,7 +16,7 @@ from modules.checkpoint.formats.file_types import DESCRIPTIONS, detect_file_type
 from modules.config import ConfigError, SubmoduleSettings, TrainConfig, validate
 from modules.diffusion.base_model_files import index_in
 from modules.diffusion.quantized import QuantizedLinear
-from modules.facts import FamilyFacts, all_facts, family_names, known_model
+from modules.facts import FamilyFacts, all_facts, family_names, known_model, shares_files
 from modules.families._family import Family, trained_submodules
 from modules.families._find_family import find_family
 from modules.run.folder.run_folder import run_of_model
@@ -127,6 +127,8 @@ def model_config(options: argparse.Namespace) -> tuple[Path | None, TrainConfig]
     trained = next((config for file in options.lora if (config := _trained_with(Path(file))) is not None), None)
     of_lora = "" if trained is None else trained.family
     family = options.family or find_family(name) or _family_on_the_hub(name) or of_lora
+    if not options.family and shares_files(family, of_lora):  # a file does not tell them apart, a LoRA does
+        family = of_lora
     if family not in family_names() and not family.endswith(".py"):
         what = f"--family is {family!r}" if family else f"--model: the family of {name!r} is not known"
         raise ConfigError(f"{what}.", f"Give --family: one of {', '.join(family_names())}.")

@@ -236,7 +236,11 @@ def run_as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namesp
 def run_supervised(folder: RunFolder, options: argparse.Namespace) -> int:
     """A process started by the supervisor: one rank, the only process, or the one that spawns the ranks."""
     with quick_imports():
+        from modules.torch_compat import preload_compiler
         from modules.training.worker import run_worker, spawn_workers, supervised_by_us
+
+        if options.spawn is None:
+            preload_compiler()
 
     config = resolve_config(options.config, options.set)
     if options.spawn is not None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,37 +26,6 @@ def test_private_names_are_in_one_module() -> None:
         for name in private_names(path.read_text(encoding="utf-8"))
     }
     assert not found
-
-
-COMPILE_LATE = """
-import sys, types, torch
-from modules.torch_compat import defer_compiler
-
-defer_compiler()
-assert isinstance(sys.modules["torch._dynamo"], types.ModuleType) and hasattr(torch, "_dynamo")
-torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
-optimizer = torch.optim.AdamW(model.parameters())
-model(torch.ones(2, 3)).sum().backward()
-optimizer.step()
-optimizer.zero_grad()
-stands_in = torch._dynamo
-assert "sympy" not in sys.modules and "__dynamo_disable" in vars(torch.optim.Optimizer.zero_grad.__wrapped__)
-answers = stands_in.utils.get_optimize_ddp_mode()
-compiled = torch.compile(lambda x: x.sin() + 1, backend="eager", fullgraph=True)
-assert torch.equal(compiled(torch.ones(2)), torch.ones(2).sin() + 1)
-assert torch._dynamo is sys.modules["torch._dynamo"] is not stands_in
-assert torch._dynamo.utils.get_optimize_ddp_mode() == answers and stands_in.utils.counters["stats"]
-assert "__dynamo_disable" not in vars(torch.optim.Optimizer.zero_grad.__wrapped__)
-optimizer.zero_grad()
-assert vars(torch.optim.Optimizer.zero_grad.__wrapped__)["__dynamo_disable"].__name__ == "_fn"
-torch.distributed.destroy_process_group()
-"""
-
-
-@pytest.mark.slow
-def test_a_deferred_compiler_is_imported_when_something_is_compiled() -> None:
-    subprocess.run([sys.executable, "-W", "error", "-c", COMPILE_LATE], cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize(

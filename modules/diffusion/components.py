@@ -23,6 +23,7 @@ from modules.diffusion.declared_schedule import EDM_KEYS, DeclaredSchedule, decl
 from modules.diffusion.fitting_weights import require_stored_component
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.library_errors import damage_refused, first_line
+from modules.diffusion.model_files.scaled_file import is_aside
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.samplers import build_scheduler
 from modules.diffusion.stored_dtype import dtype_of
@@ -88,7 +89,7 @@ def required_hub_model(base_model: str | None, layout: str, facts: FamilyFacts) 
     base = base_model_files.find_base_model(base_model, facts.pipelines, facts.components)
     if isinstance(base, HubModel):
         return base
-    return None if layout or base.is_dir() else _layout_on_hub(base, base_model_files.read_shapes([base]), facts)
+    return None if layout or base.is_dir() else _layout_on_hub(base, _shapes_in(base), facts)
 
 
 def check_base_model(base: Path, layout: str, facts: FamilyFacts) -> None:
@@ -96,9 +97,26 @@ def check_base_model(base: Path, layout: str, facts: FamilyFacts) -> None:
     if base.is_dir():
         base_model_files.check_folder(base, facts.pipelines, facts.components)
         return
-    _check_file(base, base_model_files.read_shapes([base]), facts)
+    _check_file(base, _shapes_in(base), facts)
     if layout:
         _check_layout(layout, facts)
+
+
+def _shapes_in(file: Path) -> dict[str, list[int]]:
+    """The shapes of all tensors of a model in one file, by name. Raises ConfigError if it is of another kind."""
+    if file.suffix.lower() != ".safetensors":
+        raise ConfigError(
+            f"base_model: {str(file)!r} is no model in one .safetensors file, which Stable Diffusion needs.",
+            "Give such a file, a diffusers folder, or the name of a model on the hub (owner/model).",
+        )
+    shapes = base_model_files.read_shapes([file])
+    if any(map(is_aside, shapes)):
+        raise ConfigError(
+            f"base_model: {str(file)!r} holds quantised weights with scales, which are read of flow-matching "
+            "transformers and text encoders alone.",
+            "Use the file of the same model in fp16, bf16 or fp32.",
+        )
+    return shapes
 
 
 def check_small_parts(base_model: str | None, layout: str, facts: FamilyFacts) -> None:
@@ -106,7 +124,7 @@ def check_small_parts(base_model: str | None, layout: str, facts: FamilyFacts) -
     `load_components`."""
     base = base_model_files.find_base_model(base_model, facts.pipelines, facts.components)
     if isinstance(base, Path) and base.is_file():
-        base = Path(layout) if layout else _layout_on_hub(base, base_model_files.read_shapes([base]), facts)
+        base = Path(layout) if layout else _layout_on_hub(base, _shapes_in(base), facts)
     folder = base.cached_folder() if isinstance(base, HubModel) else base
     if folder is not None:
         for name in facts.encoders.values():
@@ -119,7 +137,7 @@ def read_schedule(file: Path, layout: str) -> DeclaredSchedule | None:
 
     Raises ConfigError if the file is damaged.
     """
-    base_model_files.read_shapes([file])
+    _shapes_in(file)
     with base_model_files.open_safetensors(file) as opened:
         names = set(opened.keys())
         declared = declared_schedule(names, opened.metadata() or {})
@@ -161,7 +179,7 @@ def _from_folder(folder: Path, facts: FamilyFacts) -> Components:
 
 
 def _from_file(file: Path, layout: str, facts: FamilyFacts) -> Components:
-    shapes = base_model_files.read_shapes([file])
+    shapes = _shapes_in(file)
     is_inpainting = _check_file(file, shapes, facts)
     config = Path(layout) if layout else _layout_on_hub(file, shapes, facts).ensure_cached()
     _check_layout(config, facts)

@@ -89,7 +89,7 @@ class FlowComponents:
             files = [path for path in (self.folder / name).iterdir() if path.is_file()]
             if own is not None:
                 files = [own, *(path for path in files if path.suffix != ".safetensors")]
-            for file in sorted(files):
+            for file in sorted(files, key=lambda path: path.name):  # wherever they are
                 with open_regular(file) as opened:
                     digest = hashlib.file_digest(opened, "sha256").hexdigest()
                 hasher.update(f"{name}/{file.name} {digest}\n".encode())

@@ -228,9 +228,29 @@ def file_prefix(names: Collection[str]) -> str:
     return next((prefix for prefix in PREFIXES if any(name.startswith(prefix) for name in names)), "")
 
 
-def hub_model_of(shapes: Shapes, file_name: str) -> str:
-    """The model on the hub that a transformer's file lacks only the transformer of; empty if none is known."""
-    facts = all_facts().get(named_family(shapes))
+def shares_files(first: str, second: str) -> bool:
+    """Whether transformers' files of these built-in families cannot be told apart by their tensors."""
+    one, other = (all_facts().get(name) for name in (first, second))
+    if one is None or other is None or one.file is None or other.file is None:
+        return False
+    return one.transformer == other.transformer and one.file.signature == other.file.signature
+
+
+def family_of_file(names: Iterable[str], file_name: str) -> str:
+    """The family that the layers in a transformer's file show, or the one with the same layers that its name shows."""
+    named, words = named_family(names), file_name.lower()
+    likely = (
+        family
+        for family, facts in all_facts().items()
+        if family != named and shares_files(named, family) and any(alias in words for alias in facts.aliases)
+    )
+    return next(likely, named)
+
+
+def hub_model_of(family: str, shapes: Shapes, file_name: str) -> str:
+    """The model on the hub that a transformer's file of this family lacks only the transformer of; empty if none is
+    known."""
+    facts = all_facts().get(family)
     return "" if facts is None or facts.hub_model_of is None else facts.hub_model_of(shapes, file_name.lower())
 
 

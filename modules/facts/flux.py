@@ -43,8 +43,7 @@ def _variant(config: Config, pipeline: str) -> str:
 def _hub_model_of(shapes: Shapes, file_name: str) -> str:
     if not has(shapes, "guidance_in.", "guidance_embedder."):
         return "black-forest-labs/FLUX.1-schnell"
-    names = {"krea": "Krea-dev", "kontext": "Kontext-dev"}
-    return f"black-forest-labs/FLUX.1-{next((name for word, name in names.items() if word in file_name), 'dev')}"
+    return f"black-forest-labs/FLUX.1-{'Krea-dev' if 'krea' in file_name else 'dev'}"
 
 
 FACTS = FamilyFacts(

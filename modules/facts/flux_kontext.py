@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from modules.facts import ReferenceFacts
+from modules.facts import ReferenceFacts, hub_model_by_name
 from modules.facts.flux import FACTS as FLUX
 
 # PREFERRED_KONTEXT_RESOLUTIONS of diffusers' pipeline, at which the model was trained: width, height
@@ -16,7 +16,7 @@ FACTS = replace(
     references=ReferenceFacts(most=1, side=1024, sizes=_SIZES),
     models={"black-forest-labs/FLUX.1-Kontext-dev": FLUX.models["black-forest-labs/FLUX.1-dev"]},
     layers=(),
-    hub_model_of=None,
+    hub_model_of=hub_model_by_name({}, "black-forest-labs/FLUX.1-Kontext-dev"),
     file=FLUX.file and replace(FLUX.file, is_rarer=True),
     architecture="flux-1-kontext-dev",
     architectures=("flux-1-kontext",),

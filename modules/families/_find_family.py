@@ -11,7 +11,7 @@ from modules.diffusion import base_model_files
 from modules.diffusion.components import ORIGINAL_TEXT_ENCODER_2, ORIGINAL_UNET
 from modules.diffusion.model_files.open_file import shapes_of_file
 from modules.diffusion.transformer_files.loading import of_base_model
-from modules.facts import all_facts, is_lora, known_model, named_family
+from modules.facts import all_facts, family_of_file, is_lora, known_model, shares_files
 from modules.files import FileFault
 
 
@@ -35,7 +35,7 @@ def find_family(model: str) -> str:
         raise ConfigError(f"{model!r} is not a .safetensors or .gguf file.", base_model_files.ACCEPTED)
     with of_base_model():
         names = shapes_of_file(path)
-    if (flow := named_family(names)) in all_facts() and not is_lora(names):
+    if (flow := family_of_file(names, path.name)) in all_facts() and not is_lora(names):
         return flow
     if not any(name.startswith(ORIGINAL_UNET) for name in names):
         return ""
@@ -87,7 +87,8 @@ def check_family(config: TrainConfig, pipelines: Collection[str]) -> None:
 
 def _check_family_of_file(config: TrainConfig, file: str, pipelines: Collection[str]) -> None:
     right = find_family(file)
-    if right and not set(all_facts()[right].pipelines) & set(pipelines):
+    alike = (facts for name, facts in all_facts().items() if name == right or shares_files(name, right))
+    if right and not any(set(facts.pipelines) & set(pipelines) for facts in alike):
         raise ConfigError(
             f"base_model: {file!r} is a model of {family_about(right).title}, which the family {config.family!r} does "
             "not train.",

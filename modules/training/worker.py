@@ -57,7 +57,6 @@ from modules.run.launch.fatal_startup import is_fatal, report_fatal_startup
 from modules.run.launch.restarts import restarts_left, resume_after_restart
 from modules.run.queued_output import queued_output
 from modules.run.supervise.outcome import outcome_message, outcome_of_failure
-from modules.torch_compat import defer_compiler
 from modules.training.actions import ACTIONS
 from modules.training.backup.find_backup import find_backup
 from modules.training.device.choice import require_device
@@ -93,7 +92,6 @@ def run_worker(
     rank, world_size = (0, 1) if rank_env is None else (rank_env.rank, rank_env.world_size)
     in_supervised_group = supervised and rank_env is not None
     trainer: GenericTrainer | None = None
-    defer_compiler()
     with queued_output():
         log = start_rank_log(folder, rank)
         report = _report(config, folder, rank, world_size)

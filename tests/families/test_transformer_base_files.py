@@ -14,14 +14,17 @@ import torch
 from diffusers import DiffusionPipeline
 from safetensors.torch import load_file, save_file
 
+from app.base_model import inspect_base_model, other_family
 from modules.checkpoint.formats import write_single_file
 from modules.checkpoint.formats.conversion import convert_dtype, single_file_to_folder
 from modules.checkpoint.formats.file_types import require_diffusers_folder
 from modules.config import ConfigError, TrainConfig
+from modules.diffusion.hub.model import HubModel
 from modules.diffusion.quiet_libraries import quiet_libraries
-from modules.facts import hub_model_of, known_models
+from modules.diffusion.transformer_files.base import base_of_file
+from modules.facts import all_facts, family_of_file, hub_model_of, known_models
 from modules.families._by_name import family_class
-from modules.families._find_family import find_family
+from modules.families._find_family import check_family, find_family
 from modules.training.state.resume import weight_digest
 from tests.families.flow_checks import REQUEST, load
 from tests.families.tiny_flow_pipelines import TINY
@@ -56,7 +59,8 @@ def config_of(family: str, file: Path, layout: Path | str = "") -> TrainConfig:
 def test_a_file_is_the_model_of_its_folder_in_the_format_of_the_file(family: str, base: Any) -> None:
     folder, file = base(family)
     assert find_family(str(file)) == family
-    assert hub_model_of({name: list(each.shape) for name, each in load_file(file).items()}, file.name) in known_models()
+    shapes = {name: list(each.shape) for name, each in load_file(file).items()}
+    assert hub_model_of(family, shapes, file.name) in known_models()
     loading: Any = family_class(family).load_for_training(config_of(family, file, folder))
     loaded = loading.components.transformer.state_dict()
     stored = load_file(folder / WEIGHTS)
@@ -151,8 +155,8 @@ def test_a_file_as_published_is_the_model_of_its_folder(family: str, form: str, 
         save_file(tensors, tmp_path / "x.safetensors")
         same_as_folder(family, tmp_path / "x.safetensors", folder)
         shapes = {name: [*tensor.shape] for name, tensor in tensors.items()}
-        assert hub_model_of(shapes, "x") == hub_model_of(
-            {name: [*tensor.shape] for name, tensor in load_file(plain).items()}, "x"
+        assert hub_model_of(family, shapes, "x") == hub_model_of(
+            family, {name: [*tensor.shape] for name, tensor in load_file(plain).items()}, "x"
         )
     elif form == "shards":
         names = sorted(tensors)
@@ -234,9 +238,25 @@ def test_another_family_or_layout_is_named(base: Any, tmp_path: Path) -> None:
     ],
 )
 def test_the_model_on_the_hub_is_found_by_tensors_and_name(shapes: Any, name: str, expected: str) -> None:
-    found = hub_model_of(shapes, name)
+    found = hub_model_of(family_of_file(shapes, name), shapes, name)
     assert found.endswith(expected)
     assert found in known_models()
+
+
+def test_a_file_of_flux_is_also_one_of_kontext(base: Any) -> None:
+    _, file = base("flux")
+    named = Path(shutil.copy(file, file.with_name("flux1-dev-kontext.safetensors")))
+    assert (find_family(str(file)), find_family(str(named))) == ("flux", "flux_kontext")
+    for each, family in ((each, family) for each in (file, named) for family in ("flux", "flux_kontext")):
+        pipelines = all_facts()[family].pipelines
+        check_family(config_of(family, each), pipelines)
+        found = base_of_file(each, "", pipelines, ()).model
+        assert isinstance(found, HubModel)
+        assert ("Kontext" in found.name) == (family == "flux_kontext")
+        assert not other_family(inspect_base_model(str(each)), family)
+    with pytest.raises(ConfigError, match="Set family to flux"):
+        check_family(config_of("qwen_image", named), all_facts()["qwen_image"].pipelines)
+    named.unlink()
 
 
 def test_without_a_layout_all_but_the_transformer_comes_from_the_hub(

@@ -65,13 +65,18 @@ def _folders(concept: Concept) -> tuple[Concept, ...]:
         return (concept,)
     root = concept_root(concept)
     try:
-        found = [(name, KOHYA_FOLDER.fullmatch(name)) for name in _folders_with_images(root)]
+        own = [name for name in _folders_with_images(root) if not _is_of_references(os.path.join(root, name), concept)]
+        found = [(name, KOHYA_FOLDER.fullmatch(name)) for name in own]
     except OSError:  # which the scan explains
         return (concept,)
     numbered = [(name, match) for name, match in found if match is not None]
     if not numbered or len(numbered) < len(found):
         return (concept,)
     return tuple(_part(concept, os.path.join(root, name), int(match[1]), match[2]) for name, match in numbered)
+
+
+def _is_of_references(folder: str, concept: Concept) -> bool:
+    return any(os.path.exists(each) and os.path.samefile(folder, each) for each in reference_roots(concept))
 
 
 def may_repeat(concept: Concept) -> bool:

@@ -7,12 +7,15 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
 from modules.config import Concept, DataError
 from modules.config.sections.concept import IMAGE_SUFFIXES
 from modules.files import FileFault, decode_json, whole_path
+
+_ROWS: Final = TypeAdapter(list[tuple[str, int, int, int, int]])
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def unpack_references(text: bytes) -> tuple[ReferenceFile, ...]:
     if not text:
         return ()
     try:
-        rows = TypeAdapter(list[tuple[str, int, int, int, int]]).validate_python(decode_json(text))
+        rows = _ROWS.validate_python(decode_json(text))
     except (FileFault, ValidationError) as error:
         raise DataError(
             f"The index is damaged: its reference images cannot be read ({error}).",

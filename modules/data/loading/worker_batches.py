@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import sys
@@ -217,6 +218,7 @@ class _Unreadable(Dataset["Received"]):
 def prepare_worker(_worker: int) -> None:
     """The worker_init_fn of the DataLoader."""
     ignore_foreign_sigterm()
+    gc.enable()  # which is off while a spawned process imports
     Finalize(None, _leave_at_once, exitpriority=_AFTER_QUEUES)
 
 

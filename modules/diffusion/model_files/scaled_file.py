@@ -86,13 +86,13 @@ class ScaledFile(TensorFile):
             self._layers = dict(_layers(source))
         except FileFault as error:
             raise ConfigError(f"{str(source.path)!r} {error}.", _ADVICE) from error
-        self.names = [name for name in source.names if not _is_aside(name)]
+        self.names = [name for name in source.names if not is_aside(name)]
         self._half = half_of_quantized([source.stored_dtype(name) for name in self.names])
 
     @staticmethod
     def has_scales(source: TensorFile) -> bool:
         """Whether a file has scales, or says that it is quantised."""
-        return any(_is_aside(name) for name in source.names)
+        return any(is_aside(name) for name in source.names)
 
     @property
     def quantized_as(self) -> str:
@@ -178,7 +178,7 @@ def _hadamard(size: int) -> Tensor:
     return matrix.div(size**0.5)
 
 
-def _is_aside(name: str) -> bool:
+def is_aside(name: str) -> bool:
     """Whether a tensor is no part of the model, but of its quantisation."""
     return name.endswith((*_SCALES, *_OF_INPUTS, _SETTINGS)) or name.rpartition(".")[2] == _MARKER
 

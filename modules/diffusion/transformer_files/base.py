@@ -11,7 +11,7 @@ from modules.diffusion import base_model_files
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.model_files.open_file import shapes_of_file
 from modules.diffusion.transformer_files.loading import of_base_model
-from modules.facts import PREFIXES, hub_model_of, is_lora, named_family
+from modules.facts import PREFIXES, Shapes, all_facts, hub_model_of, is_lora, named_family, shares_files
 
 LAYOUT = "family_options.layout"
 
@@ -62,7 +62,7 @@ def base_of_file(file: Path, layout: str, pipelines: Collection[str], components
     with of_base_model():
         shapes = shapes_of_file(file)
     _require_transformer(file, shapes)
-    name = layout or hub_model_of(shapes, file.name)
+    name = layout or hub_model_of(_family(shapes, pipelines), shapes, file.name)
     if not name:
         raise ConfigError(
             f"base_model: {str(file)!r} is a transformer without text encoders and autoencoder, and it is not known "
@@ -81,6 +81,13 @@ def base_of_file(file: Path, layout: str, pipelines: Collection[str], components
             f"{LAYOUT} is {layout!r}, a file.", "Give the diffusers folder of a model of the same architecture."
         )
     return FlowBase(found, file)
+
+
+def _family(shapes: Shapes, pipelines: Collection[str]) -> str:
+    """The one whose layers the file has; of several, the one with these pipelines."""
+    named = named_family(shapes)
+    alike = (family for family, facts in all_facts().items() if set(facts.pipelines) & set(pipelines))
+    return next((family for family in alike if shares_files(family, named)), named)
 
 
 def _require_transformer(file: Path, names: Collection[str]) -> None:

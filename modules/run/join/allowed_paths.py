@@ -25,6 +25,8 @@ VARIABLE: Final = "TANDEM_ALLOW"  # folders and files, separated as in PATH
 OWN_FOLDERS: Final = ("runs_dir", "cache_dir")
 _OF_MACHINE_0: Final = ("rescue_dir",)  # no other machine saves models
 _MOST_REMEMBERED: Final = 500
+# Settings with several paths, by the last part of their names, and what is between these.
+_SEVERAL: Final = {"references": ";", "reference": ";", "text_encoder_files": ","}
 
 # All that machine 0 is told, so that it cannot find out what exists here.
 FOR_MACHINE_0: Final = "a path of the config is missing there, or not allowed (its terminal says which)"
@@ -70,7 +72,20 @@ def check_paths(config: TrainConfig, own: Iterable[str], resume: str, allow: Seq
 def paths_of_machine_0(config: TrainConfig, own: Iterable[str]) -> list[tuple[str, str]]:
     """(name, value) of the paths that a joining machine, which has chosen `own` itself, takes from machine 0."""
     chosen = {*own, *OWN_FOLDERS, *_OF_MACHINE_0}
-    return [each for each in path_settings(config) if each[0] not in chosen]
+    named = [each for each in path_settings(config) if each[0] not in chosen]
+    return [(name, path) for name, value in named for path in paths_in(name, value)]
+
+
+def separator_of(name: str) -> str:
+    """What is between the paths of a setting that takes several; empty for others."""
+    return _SEVERAL.get(name.rpartition(".")[2], "")
+
+
+def paths_in(name: str, value: str) -> list[str]:
+    """The paths that a value of `path_settings` names, if it is one that takes several."""
+    separator = separator_of(name)
+    parts = [part for each in value.split(separator) if (part := each.strip())] if separator else []
+    return parts if parts and not name.startswith("family_options.") else [value, *parts]
 
 
 def asked_about(config: TrainConfig) -> dict[str, str]:

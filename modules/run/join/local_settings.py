@@ -18,6 +18,7 @@ LOCAL_SETTINGS: Final = (
     "device_ids",
     "family",
     "family_options.layout",
+    "family_options.text_encoder_files",
     "loader_workers",
     "lora_from",
     "node_rank",

@@ -10,7 +10,7 @@ from typing import Any, Final
 from modules import ROOT
 from modules.config import TrainConfig, dump, validate
 from modules.files import whole_path
-from modules.run.join.allowed_paths import OWN_FOLDERS, path_settings
+from modules.run.join.allowed_paths import OWN_FOLDERS, path_settings, separator_of
 
 _OF_THIS_MACHINE: Final = (*OWN_FOLDERS, "rescue_dir", "family")
 _ALWAYS_FOLDERS: Final = (*OWN_FOLDERS, "concepts", "rescue_dir")  # others may be names on the hub
@@ -27,14 +27,20 @@ def own_copy(
     data: dict[str, Any] = dict(dump(config))
     is_in_tandem = has_hosts and os.path.samefile(os.curdir, ROOT)
     for name, value in path_settings(config):
-        first = name.partition(".")[0]
-        if not value or os.path.isabs(value) or (is_in_tandem and first not in _OF_THIS_MACHINE):
+        first, separator = name.partition(".")[0], separator_of(name)
+        if not value or (is_in_tandem and first not in _OF_THIS_MACHINE):
             continue
-        if first in _ALWAYS_FOLDERS or os.path.exists(value):
-            _set(data, name.split("."), str(whole_path(value)))
+        parts = [each.strip() for each in value.split(separator)] if separator else [value]
+        whole = [str(whole_path(each)) if _is_here(each, first) else each for each in parts]
+        if whole != parts:
+            _set(data, name.split("."), f"{separator} ".join(whole))
     data["runs_dir"] = str(runs_dir)
     copy = validate(data, "the entry")
     return copy if devices is None else on_devices(copy, devices)
+
+
+def _is_here(path: str, setting: str) -> bool:
+    return bool(path) and not os.path.isabs(path) and (setting in _ALWAYS_FOLDERS or os.path.exists(path))
 
 
 def on_devices(config: TrainConfig, devices: Sequence[int] | None) -> TrainConfig:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -247,13 +247,7 @@ class GenericTrainer:
         if BACKUP in due:  # no event of its steps may be missing after a failure
             requested = self.sync.settle(requested)
             due = self.due_actions(requested)
-        for action in due:
-            try:
-                self.run_action(action, training_continues=True)
-            except UnknownMetric:  # on every rank
-                self.sync.settle({})
-                self.run_action(BACKUP, training_continues=True)
-                raise
+        self.run_actions(due)
         if due:
             self.report.phase("training")
             self.metrics.restart_clock()
@@ -268,6 +262,16 @@ class GenericTrainer:
     def due_actions(self, requested: Mapping[str, float]) -> list[Action]:
         """The actions to run after this step, the same on all ranks."""
         return due_actions(ACTIONS, self.config, requested, self.previous, self.progress)
+
+    def run_actions(self, due: Iterable[Action]) -> None:
+        """Run what is due; if that ends the run with an error of the config, after a backup."""
+        for action in due:
+            try:
+                self.run_action(action, training_continues=True)
+            except UnknownMetric:  # on every rank
+                self.sync.settle({})
+                self.run_action(BACKUP, training_continues=True)
+                raise
 
     def run_action(self, action: Action, *, training_continues: bool = False) -> None:
         """Run an action, at most once per step. Raises OSError if a file cannot be written, unless training goes on."""
@@ -294,8 +298,7 @@ class GenericTrainer:
     def finish(self, outcome: Outcome) -> None:
         """Read the last metrics. A complete run is tested, sampled and saved; whatever was trained leaves a backup."""
         self.previous = self.progress  # nothing but what was requested since is due
-        for action in self.due_actions(self.sync.finish()):
-            self.run_action(action, training_continues=True)
+        self.run_actions(self.due_actions(self.sync.finish()))
         if outcome.is_complete:
             if self.config.restore_best:
                 self.restore_best_weights()

@@ -66,7 +66,8 @@ def limit_to_memory(
         report.note(f"Memory probe: {fitting} {f'x {size}' if size else 'samples'} fit at once{peak}.")
         return
     if not memory.together:
-        memory.limit(fitting)
+        if fitting < len(batch):
+            memory.limit(fitting)
         fewer = [
             f"{fits} instead of {wanted} samples on rank {n}"
             for n, (fits, wanted) in enumerate(by_rank)

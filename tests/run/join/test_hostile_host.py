@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.config import ConfigError, TandemError, TrainConfig, dump, trusted_code
+from modules.config import ConfigError, TandemError, TrainConfig, dump, trusted_code, validate
 from modules.run.join import fingerprint
 from modules.run.join.allowed_paths import FOR_MACHINE_0, VARIABLE, check_paths, path_settings
 from modules.run.join.channel import ChannelClosed, Message, authenticate_client
@@ -222,6 +222,22 @@ def test_every_declared_path_is_found() -> None:
     assert found == {
         "base_model": "c", "concepts.0.path": "a", "concepts.1.path": "b", "runs_dir": "runs", "cache_dir": "cache",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"family_options": {"text_encoder_files": "{0},"}},
+        {"family_options": {"text_encoder_files": "missing.gguf, {0}"}},
+        {"samples": [{"prompt": "x", "reference": "{0};"}]},
+        {"concepts": [{"path": "", "references": "{0}; {0}"}]},
+    ],
+)
+def test_each_of_several_paths_is_asked_about(home: Path, settings: dict[str, object]) -> None:
+    data = json.loads(json.dumps(settings).replace("{0}", str(home / ".ssh")))
+    config = validate({"family": "flux_kontext", **data}, "the config")
+    with pytest.raises(ConfigError, match=r"machine 0's config names .*/\.ssh'"):
+        check_paths(config, [], "", (), None)
 
 
 def test_a_backup_that_the_host_names_is_a_path_too(home: Path) -> None:

@@ -77,8 +77,8 @@ class Ranks:
             for rank, count in enumerate(counts):
                 took = max(1, count) * seconds(rank, count)
                 sums |= {f"forward_s/{rank}": took / 3, f"backward_s/{rank}": took * 2 / 3}
-                sums[f"samples/{rank}"] = max(1, count)  # a rank without samples computes padding
-            self.balancer.follow(sums, [StepRecord(self.step, 0, 0, 1.0, 0.1, 1.0, 0.1)], self.step)
+                sums |= {f"samples/{rank}": max(1, count), f"step_s/{rank}": took}  # without samples, padding
+            self.balancer.follow(sums, [StepRecord(self.step, 0, 0, 1.0, 0.1, 1.0, 1.0)], self.step)
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -110,6 +110,25 @@ def test_shares_follow_the_speed(samples: int, speeds: tuple[float, ...], counts
     assert all(f"{' + '.join(map(str, counts))} of {samples} samples" in note for note in ranks.report.notes)
     ranks.train(LONG, lambda rank, _: 1 / speeds[rank])
     assert len(ranks.report.notes) == (counts != equal), "they stay"
+
+
+def test_all_ranks_change_at_the_same_step() -> None:
+    clocks = (0.0665, 0.0668)  # seconds of a step, as each rank measures them for itself
+    ranks = [Ranks(16), Ranks(16)]
+    for sync in range(100):
+        fast = sync // 25 % 2
+        for rank, clock in zip(ranks, clocks, strict=True):
+            rank.step += 3
+            for done in range(rank.step - 3, rank.step):
+                rank.shares.divide(done)
+            sums = {f"{name}/{n}": value for n in (0, 1) for name, value in (("samples", 8), ("step_s", 0.0667))}
+            for n in (0, 1):
+                took = 0.02 if n == fast else 0.04
+                sums |= {f"forward_s/{n}": took / 3, f"backward_s/{n}": took * 2 / 3}
+            records = [StepRecord(rank.step - 2 + n, 0, 0, 1.0, 0.1, 1.0, clock) for n in range(3)]
+            rank.balancer.follow(sums, records, rank.step)
+        assert ranks[0].shares.latest == ranks[1].shares.latest, sync
+    assert len(ranks[0].report.notes) > 1
 
 
 def test_shares_follow_a_change_of_speed() -> None:
