@@ -106,7 +106,7 @@ def _shapes_in(file: Path) -> dict[str, list[int]]:
     """The shapes of all tensors of a model in one file, by name. Raises ConfigError if it is of another kind."""
     if file.suffix.lower() != ".safetensors":
         raise ConfigError(
-            f"base_model: {str(file)!r} is no model in one .safetensors file, which Stable Diffusion needs.",
+            f"base_model: {str(file)!r} is no model in one .safetensors file, the only ones that this family reads.",
             "Give such a file, a diffusers folder, or the name of a model on the hub (owner/model).",
         )
     shapes = base_model_files.read_shapes([file])

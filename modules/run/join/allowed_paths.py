@@ -84,8 +84,10 @@ def separator_of(name: str) -> str:
 def paths_in(name: str, value: str) -> list[str]:
     """The paths that a value of `path_settings` names, if it is one that takes several."""
     separator = separator_of(name)
-    parts = [part for each in value.split(separator) if (part := each.strip())] if separator else []
-    return parts if parts and not name.startswith("family_options.") else [value, *parts]
+    if not separator:
+        return [value]
+    parts = [part for each in value.split(separator) if (part := each.strip())]
+    return [value, *parts] if name.startswith("family_options.") else parts
 
 
 def asked_about(config: TrainConfig) -> dict[str, str]:
@@ -117,7 +119,7 @@ def _paths_of(section: Section, prefix: str) -> Iterator[tuple[str, str]]:
             path = f"{prefix}{name}" if number is None else f"{prefix}{name}.{number}"
             if isinstance(item, Section):
                 yield from _paths_of(item, f"{path}.")
-            elif isinstance(item, str) and isinstance(extra, dict) and extra.get("picks") in ("file", "folder"):
+            elif isinstance(item, str) and item and isinstance(extra, dict) and extra.get("picks") in ("file", "folder"):
                 yield path, item
 
 

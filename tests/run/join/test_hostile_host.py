@@ -230,7 +230,7 @@ def test_every_declared_path_is_found() -> None:
         {"family_options": {"text_encoder_files": "{0},"}},
         {"family_options": {"text_encoder_files": "missing.gguf, {0}"}},
         {"samples": [{"prompt": "x", "reference": "{0};"}]},
-        {"concepts": [{"path": "", "references": "{0}; {0}"}]},
+        {"concepts": [{"path": "missing", "enabled": False, "references": "missing; {0}"}]},
     ],
 )
 def test_each_of_several_paths_is_asked_about(home: Path, settings: dict[str, object]) -> None:
