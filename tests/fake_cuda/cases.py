@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,7 @@ FEATURES: Final[Mapping[str, Mapping[str, object]]] = {
     "prodigy": {"optimizer": {"name": "prodigy"}, "learning_rate": 1.0},
     "channels_last": {"channels_last": True},
     "loader_workers": {"loader_workers": 1},
+    "references": {"reference_dropout": 0.3},  # of a model that edits images
 }
 # Faults in a step that a feature cannot do without, see run_cases.faults_of_step: prodigy reads its estimate before the
 # weights change, and a histogram is of the step in which it is read.
@@ -64,6 +66,7 @@ CHOSEN: Final = (
     "stable_diffusion_3 lora int8 validation",
     "flux lora fp8 block_offload ema_on_cpu",
     "flux lora nf4 block_offload gradient_checkpointing samples backup save",
+    "flux_kontext lora samples references",
     "flux2 lora int8 block_offload backup",
     "flux2_dev lora nf4",
     "chroma lora fp8 samples",
@@ -124,6 +127,10 @@ class Case:
             given["family_options"] = SHORT_CAPTIONS
         for feature in self.features:
             given.update(FEATURES[feature])
+        if "references" in self.features:
+            images = _images(self.family, place)
+            copies = shutil.copytree(images, place / "references", dirs_exist_ok=True)
+            given["concepts"] = [{"path": str(images), "references": str(copies)}]
         if (weights := given.pop("weights", None)) is not None:
             part = "unet" if self.family.startswith("stable_diffusion") and self.family[-1] != "3" else "transformer"
             given["parts"] = [{"part": part, "weights": weights}]
