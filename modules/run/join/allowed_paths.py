@@ -114,6 +114,7 @@ def path_settings(config: TrainConfig) -> list[tuple[str, str]]:
 def _paths_of(section: Section, prefix: str) -> Iterator[tuple[str, str]]:
     for name, field in type(section).model_fields.items():
         value, extra = getattr(section, name), field.json_schema_extra
+        is_path = isinstance(extra, dict) and extra.get("picks") in ("file", "folder")
         items = enumerate(value) if isinstance(value, (tuple, list)) else [(None, value)]
         for number, item in items:
             path = f"{prefix}{name}" if number is None else f"{prefix}{name}.{number}"
