@@ -120,9 +120,7 @@ def _paths_of(section: Section, prefix: str) -> Iterator[tuple[str, str]]:
             path = f"{prefix}{name}" if number is None else f"{prefix}{name}.{number}"
             if isinstance(item, Section):
                 yield from _paths_of(item, f"{path}.")
-            elif (
-                isinstance(item, str) and item and isinstance(extra, dict) and extra.get("picks") in ("file", "folder")
-            ):
+            elif isinstance(item, str) and item and is_path:
                 yield path, item
 
 
