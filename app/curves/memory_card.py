@@ -97,8 +97,9 @@ class MemoryCard:
         if self._is_busy or config is None:
             return  # `_show` asks again
         self._is_busy = True
+        program = self.program = MemoryProgram()
         self._state.background.run(
-            lambda: memory_answer(self.program, config),
+            lambda: memory_answer(program, config),
             lambda answer: self._show(request, config, answer),
             lambda reason: self._show(request, config, MemoryAnswer(error=reason)),
         )
@@ -229,9 +230,10 @@ class MemoryAnswer:
 
 
 class MemoryProgram:
-    """Call `ask` off the main thread, one call at a time; `stop` from any thread."""
+    """Call `ask` once, off the main thread; `stop` from any thread, also before."""
 
     def __init__(self) -> None:
+        self._is_stopped = False
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -241,7 +243,11 @@ class MemoryProgram:
 
     def ask(self, settings: Mapping[str, object], world_size: int) -> MemoryAnswer:
         """The answer for a whole config, after seconds; `stop` makes it one with an error. Raises OSError."""
+        if self._is_stopped:
+            return MemoryAnswer(error=_UNKNOWN)
         process = self._process = start_module("modules.training.memory_table", str(world_size))
+        if self._is_stopped:  # while it was being started
+            process.kill()
         try:
             output, said = process.communicate(json.dumps(settings), TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -255,7 +261,8 @@ class MemoryProgram:
         return MemoryAnswer(error=printable(line, _MOST_CHARS) if is_sentence else _UNKNOWN)
 
     def stop(self) -> None:
-        """End the process, if there is one."""
+        """End the process, and start none any more."""
+        self._is_stopped = True
         if self._process is not None:
             self._process.kill()
 

@@ -15,7 +15,7 @@ from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, frame, text, wrap_within
 from modules.facts import all_facts
-from modules.files import expand_home
+from modules.files import expand_home, printable
 from modules.run.suggestions import ConceptData, fitting_resolution, median_of
 
 _MOST_LINES: Final = 4  # concepts
@@ -34,6 +34,7 @@ class Finding:
     what: str
     button: str
     act: Callable[[], object]
+    paths: tuple[str, ...] = ()  # of the concepts that `act` is about
 
 
 class Findings:
@@ -42,7 +43,7 @@ class Findings:
     def __init__(self, parent: tk.Misc, state: AppState, suggest: Callable[[], object]) -> None:
         self.frame = frame(parent)
         self._state = state
-        self._shown: tuple[str, list[tuple[str, str]]] | None = None
+        self._shown: tuple[str, list[tuple[str, str, tuple[str, ...]]]] | None = None
         self._suggest = suggest
         self.line = text(self.frame, _READING, "small", colour=theme.MUTED)
         wrap_within(self.line, self.frame, 0)
@@ -62,7 +63,7 @@ class Findings:
         found = list(findings(self._state, concepts, size_step))
         if any(folder.images for *_, folder in concepts):
             found.append(Finding(_FIRST_SETTINGS, "Suggest settings…", self._suggest))
-        shown = "\n".join(concept_lines(concepts)), [(each.what, each.button) for each in found]
+        shown = "\n".join(concept_lines(concepts)), [(each.what, each.button, each.paths) for each in found]
         if shown == self._shown:
             return
         self._shown = shown
@@ -119,9 +120,9 @@ def findings(state: AppState, concepts: Sequence[FoundConcept], size_step: int) 
     ]
     if uncaptioned:
         count = sum(number for _, number in uncaptioned)
-        folder = expand_home(str(uncaptioned[0][0].get("path"))).absolute()
+        path = str(uncaptioned[0][0].get("path"))
         what = f"{count:,} image{' has' if count == 1 else 's have'} no caption."
-        yield Finding(what, "Write captions", partial(views.annotate, folder))
+        yield Finding(what, "Write captions", partial(_write_captions, state, path), (path,))
     problems = sum((folder.problems for *_, folder in concepts), Counter[str]())
     del problems["caption"]
     if said := count_problems(problems):
@@ -131,13 +132,33 @@ def findings(state: AppState, concepts: Sequence[FoundConcept], size_step: int) 
         what = f"{masks:,} mask{' is' if masks == 1 else 's are'} not used."
         yield Finding(what, "Use the masks", partial(draft.set, "masked_training", True))
     numbered = {
-        f"concepts.{number}.folder_repeats": folder.numbered_folder
-        for number, concept, folder in concepts
+        str(concept.get("path")): folder.numbered_folder
+        for _, concept, folder in concepts
         if folder.numbered_folder and not concept.get("folder_repeats")
     }
     if numbered and not (facts and facts.learns_classes):
         what = f"Subfolders have numbers of repeats: {next(iter(numbered.values()))}."
-        yield Finding(what, "Use these repeats", partial(draft.set_together, dict.fromkeys(numbered, True)))
+        paths = tuple(numbered)
+        yield Finding(what, "Use these repeats", partial(_use_repeats, state, paths), paths)
+
+
+def _write_captions(state: AppState, path: str) -> None:
+    if _numbers_of(state, (path,)):
+        state.views.annotate(expand_home(path).absolute())
+
+
+def _use_repeats(state: AppState, paths: Sequence[str]) -> None:
+    state.draft.set_together({f"concepts.{n}.folder_repeats": True for n in _numbers_of(state, paths)})
+
+
+def _numbers_of(state: AppState, paths: Sequence[str]) -> list[int]:
+    """The present positions of the concepts with these paths; if there are none, the window says so."""
+    concepts = state.draft.get("concepts")
+    items = enumerate(concepts if isinstance(concepts, list) else ())
+    found = [number for number, each in items if isinstance(each, Mapping) and str(each.get("path")) in paths]
+    if not found:
+        state.say(f"{printable(paths[0])} is no longer one of the concepts.")
+    return found
 
 
 def _resolution(state: AppState, concepts: Sequence[FoundConcept], size_step: int) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ _LEAST: Final = 40  # pixels of a canvas in which a picture is seen
 _KNOB: Final = 7
 _BY: Final = 0.05  # of the width, by a key
 _MENU: Final = 100  # unscaled pixels, at least
+_PAUSE_MS: Final = 100  # after the last change of the size
 
 
 class SampleCompare(tk.Frame):
@@ -101,11 +102,12 @@ class PictureSlider(tk.Canvas):
         self.at = 0.5  # where the line is, in widths
         self._sides: tuple[tuple[str, str], ...] = ()  # the file and the label of each
         self._wanted: object = None  # what is being read
+        self._job = ""
         self._images: tuple[Image.Image, Image.Image] | None = None
         self._photo: ImageTk.PhotoImage | None = None
         theme.paint(self, bg=theme.CARD)
         theme.follow(self, "pictures", self._draw)
-        self.bind("<Configure>", lambda event: self._read())
+        self.bind("<Configure>", lambda event: self._resized())
         for sequence in ("<Button-1>", "<B1-Motion>"):
             self.bind(sequence, lambda event: self._drag(event.x))
         for key, by in (("<Left>", -_BY), ("<Right>", _BY)):
@@ -118,7 +120,23 @@ class PictureSlider(tk.Canvas):
         self._sides = left, right
         self._read()
 
+    def destroy(self) -> None:
+        """Read nothing any more."""
+        self._cancel()
+        super().destroy()
+
+    def _cancel(self) -> None:
+        if self._job:
+            self.after_cancel(self._job)
+            self._job = ""
+
+    def _resized(self) -> None:
+        """Read the pictures once the window has been dragged to its size."""
+        self._cancel()
+        self._job = self.after(_PAUSE_MS, self._read)
+
     def _read(self) -> None:
+        self._cancel()
         width = self.winfo_width() - 2 * theme.px(_MARGIN)
         height = self.winfo_height() - theme.px(_LABELS + _MARGIN)
         if not self._sides or min(width, height) < _LEAST:

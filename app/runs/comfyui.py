@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from app.runs.written import models_of
-from modules.files import is_link, replacing
+from modules.files import is_link, remove_partial, replacing
 from modules.run import RunFolder
 from modules.run.folder.saved_models import saved_models
-
-_CANNOT_LINK: Final = (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EACCES)
 
 
 @dataclass(frozen=True)
@@ -49,16 +45,15 @@ def models_folder(chosen: Path) -> Path | None:
 
 
 def put(file: Path, target: Path) -> str:
-    """Make `file` known under the name `target`, also in place of another file: "linked", or "copied" where the disk is
-    another one. A hard link takes no space, and stays as it is when the run saves anew. Raises OSError.
+    """Make `file` known under the name `target`, also in place of another file: "linked", or "copied" where that is
+    not possible. A hard link takes no space, and stays as it is when the run saves anew. Raises OSError.
     """
     target.parent.mkdir(exist_ok=True)
-    with replacing(target) as partial:
+    remove_partial(target.parent, only="")  # of windows that were closed while they copied
+    with replacing(target, ".part") as partial:  # ComfyUI would list half a .safetensors
         try:
             os.link(file, partial)
-        except OSError as error:
-            if error.errno not in _CANNOT_LINK:
-                raise
+        except OSError:  # another disk, or a file system without hard links, of which each has an error of its own
             shutil.copyfile(file, partial)
             return "copied"
     return "linked"

@@ -135,14 +135,15 @@ class Files:
 
         self.confirm_unsaved(open_it)
 
-    def train_further(self, config: TrainConfig, name: str) -> None:
-        """Edit the settings of the complete run `name`, so that Train continues it."""
+    def train_further(self, config: TrainConfig, folder: Path) -> None:
+        """Edit the settings of the complete run in `folder`, wherever that is now, so that Train continues it."""
+        names = {"run_name": folder.name, "runs_dir": str(folder.absolute().parent)}
         length = "epochs" if config.max_steps is None else "max_steps"
 
         def open_it() -> None:
-            self._state.draft.open_config(config.model_copy(update={"run_name": name}))
+            self._state.draft.open_config(config.model_copy(update=names))
             self._state.jump_to(length)
-            self._state.say(f"Raise it and press Train: {name} continues.")
+            self._state.say(f"Raise it and press Train: {folder.name} continues.")
 
         self.confirm_unsaved(open_it)
 

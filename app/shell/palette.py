@@ -156,7 +156,8 @@ class Palette:
         for run in self._runs:
             follow = partial(self._follow, run)
             detail = " · ".join(filter(None, (run.status.title, run.notes.line)))
-            yield Command(run.name, follow, "Run", "monitor", detail, words=("follow",), penalty=_MANY)
+            place = str(run.path)
+            yield Command(run.name, follow, "Run", "monitor", detail, words=("follow",), penalty=_MANY, name=place)
 
     def _follow(self, run: RunSummary) -> None:
         self._state.actions.follow(run.path)
@@ -175,4 +176,5 @@ def _presets(window: ShortcutTarget) -> Iterator[Command]:
         about = preset_summary(name)
         act = partial(window.files.confirm_unsaved, partial(window.files.open_preset, name))
         title = about.title or name.removeprefix(f"{OWN}/")
-        yield Command(title, act, "Preset", "presets", about.about, words=(name, about.family), penalty=_MANY)
+        words = (name, about.family)
+        yield Command(title, act, "Preset", "presets", about.about, words=words, penalty=_MANY, name=name)

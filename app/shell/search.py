@@ -21,6 +21,11 @@ class SearchHit:
     alias: str
     score: float
 
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What stays the same when the list is made anew."""
+        return ("Setting", self.option.path)
+
 
 @dataclass(frozen=True)
 class Command:
@@ -34,6 +39,12 @@ class Command:
     reason: str = ""
     words: tuple[str, ...] = ()  # other names
     penalty: float = 0.0  # of the score: of many that are alike
+    name: str = ""  # of one of several that may have the same title
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What stays the same when the list is made anew."""
+        return (self.kind, self.title, self.name)
 
 
 def search_all(

@@ -44,7 +44,6 @@ class SearchBox(tk.Frame):
         super().__init__(parent, borderwidth=0, highlightthickness=0)
         theme.paint(self, bg=theme.WINDOW)
         self._state, self._palette = state, palette
-        self._hits: list[Hit] = []
         self._commands: list[Command] = []  # of the moment at which the list was opened
         self.list: SearchList | None = None
         self.entry = Entry(
@@ -88,20 +87,19 @@ class SearchBox(tk.Frame):
         else:
             self._close()
 
-    def _open(self) -> None:
+    def _open(self, *, keeps_row: bool = False) -> None:
         if self.list is None:
             self._commands = self._palette.commands()
         query, family = self.entry.get(), self._state.draft.family
         options = family.options if family else ()
-        self._hits = search_all(query, self._commands, options, self._state.draft.variant())
-        if not query.strip():
-            self._hits = [*self._commands[:MAX_HITS]]
-        self._drop()
+        hits = search_all(query, self._commands, options, self._state.draft.variant())
+        self._drop(hits if query.strip() else self._commands[:MAX_HITS], keeps_row=keeps_row)
 
     def _found_runs(self) -> None:
         if self.list is not None:
             self._commands = self._palette.commands()
-            self._open()
+            if self.entry.get().strip():  # else none of the runs is shown
+                self._open(keeps_row=True)
 
     def _left(self) -> None:
         self.after(150, self._close)  # a click in the list takes the focus first
@@ -115,9 +113,9 @@ class SearchBox(tk.Frame):
             self._go_to(self.list.row)
 
     def _go_to(self, row: int) -> None:
-        if not self._hits:
+        if self.list is None or not self.list.hits:
             return
-        hit = self._hits[row]
+        hit = self.list.hits[row]
         if isinstance(hit, Command) and hit.reason:
             self._state.say(hit.reason)
             return
@@ -137,13 +135,13 @@ class SearchBox(tk.Frame):
             self.list.destroy()
             self.list = None
 
-    def _drop(self) -> None:
+    def _drop(self, hits: Sequence[Hit], *, keeps_row: bool) -> None:
         top = self.winfo_toplevel()
         if self.list is None:
             self.list = SearchList(top, self._go_to)
         right = self.winfo_rootx() - top.winfo_rootx() + self.winfo_width()
         below = self.winfo_rooty() - top.winfo_rooty() + self.winfo_height() + theme.px(4)
-        self.list.show(self._hits, self.entry.get(), right, below)
+        self.list.show(hits, self.entry.get(), right, below, keeps_row=keeps_row)
 
 
 class SearchList(tk.Canvas):
@@ -161,10 +159,19 @@ class SearchList(tk.Canvas):
         self.bind("<Button-1>", self._clicked)
         self.bind("<Motion>", self._pointed)
 
-    def show(self, hits: Sequence[Hit], query: str, x: int, y: int) -> None:
-        """Show what there is room for, with the upper right corner at a place of the parent, in pixels."""
+    def show(self, hits: Sequence[Hit], query: str, x: int, y: int, *, keeps_row: bool = False) -> None:
+        """Show what there is room for, with the upper right corner at a place of the parent, in pixels.
+
+        The first is selected, or with `keeps_row` what was; if that would no longer be there, the list stays as it is.
+        """
         room = (self.master.winfo_height() - y - theme.px(_HINT + 3 * _PAD)) // theme.px(_ROW)
-        self.hits, self.row, self._query = hits[: max(room, _FEWEST)], 0, query
+        hits, row = hits[: max(room, _FEWEST)], 0
+        if keeps_row and self.hits:
+            selected = self.hits[self.row].identity
+            row = next((number for number, hit in enumerate(hits) if hit.identity == selected), -1)
+            if row < 0:
+                return
+        self.hits, self.row, self._query = hits, row, query
         width, height = theme.px(WIDTH), theme.px(max(len(self.hits), 1) * _ROW + _HINT + 2 * _PAD)
         if (width, height) != (self.winfo_reqwidth(), self.winfo_reqheight()):
             self.configure(width=width, height=height)

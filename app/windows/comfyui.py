@@ -68,9 +68,14 @@ class ComfyMenu:
         if models is None:
             return
         target = models / each.folder / each.name
+        try:
+            is_there = os.path.exists(target) and os.path.samefile(target, each.file)
+        except OSError as error:  # the run, or a person, has removed it since it was listed
+            self._say(f"Not copied: {printable(each.file)} cannot be read: {error.strerror or error}.")
+            return
         if not os.path.lexists(target):
             self._put(each, target)
-        elif os.path.exists(target) and os.path.samefile(target, each.file):
+        elif is_there:
             self._say(f"{each.folder}/{target.name} is there already.")
         else:
             self._ask_to_replace(each, target)

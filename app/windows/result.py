@@ -228,4 +228,4 @@ class ResultWindow:
             self._say(str(error).split("\n")[0])
             return
         self.dialog.close()
-        self._state.files.train_further(config, self._folder.name)
+        self._state.files.train_further(config, self._folder.path)

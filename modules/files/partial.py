@@ -25,14 +25,16 @@ _PIDS: Final = 1 << 31  # what is more, such as a date with a time, is none
 
 
 @contextmanager
-def replacing(file: Path) -> Iterator[Path]:
+def replacing(file: Path, ending: str = "") -> Iterator[Path]:
     """The name of a file to write, which becomes `file`, in place of an older one, at the end of the block.
+
+    With an `ending` such as ".part", programs that list files by their ending do not find it before.
 
     If the block fails, the older one stays. An OSError of writing names `file`, which was asked for. Raises OSError for
     what `check_replaceable` refuses.
     """
     check_replaceable(file)
-    partial = file.parent / f"{PARTIAL}{os.getpid()}-{_short(file.name)}"  # a folder such as / has no name
+    partial = file.parent / f"{PARTIAL}{os.getpid()}-{_short(file.name)}{ending}"  # a folder such as / has no name
     try:
         partial.unlink(missing_ok=True)  # in a container, a program that was killed may have had the same PID
         yield partial

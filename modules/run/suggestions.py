@@ -122,7 +122,7 @@ def suggest(
     if not trained:
         return []
     situation, found = Situation(trained, size_step, world_size, memory), list[Suggestion]()
-    for rule in (_resolution, _repeats, _global_batch, _batch_size, _epochs, _learning_rate):
+    for rule in (_resolution, _repeats, _global_batch, _accumulation, _batch_size, _epochs, _learning_rate):
         for suggestion in rule(config, situation):
             if not may_change(suggestion.path):
                 continue
@@ -215,14 +215,14 @@ def _repeats(config: TrainConfig, situation: Situation) -> Iterator[Suggestion]:
             yield Suggestion(f"concepts.{each.number}.repeats", repeats, reason)
 
 
-def _samples(config: TrainConfig, situation: Situation) -> float:
-    """Of an epoch."""
-    return sum(each.samples * config.concepts[each.number].repeats for each in situation.data)
+def _samples(config: TrainConfig, situation: Situation) -> int:
+    """Of an epoch, rounded for each concept as a run does."""
+    return sum(max(1, math.floor(each.samples * config.concepts[each.number].repeats + 0.5)) for each in situation.data)
 
 
 def _global_batch(config: TrainConfig, situation: Situation) -> Iterator[Suggestion]:
     batch = usual = _BATCH_FROM_SCRATCH if _is_from_scratch(config) else _BATCHES[config.method]
-    while batch > max(1, _samples(config, situation)):
+    while batch > _samples(config, situation):
         batch //= 2
     reason = f"Usual for {_what(config)}, and the same on any number of GPUs."
     if batch < usual:
@@ -230,6 +230,12 @@ def _global_batch(config: TrainConfig, situation: Situation) -> Iterator[Suggest
     if batch < situation.world_size:
         batch, reason = situation.world_size, "One for each GPU."
     yield Suggestion("global_batch_size", batch, reason)
+
+
+def _accumulation(config: TrainConfig, situation: Situation) -> Iterator[Suggestion]:
+    if config.gradient_accumulation_steps > 1 and config.global_batch_size is not None:
+        reason = "The global batch size alone says what a step has; more would only split it into smaller batches."
+        yield Suggestion("gradient_accumulation_steps", 1, reason)
 
 
 def _batch_size(config: TrainConfig, situation: Situation) -> Iterator[Suggestion]:
@@ -259,9 +265,10 @@ def _epochs(config: TrainConfig, situation: Situation) -> Iterator[Suggestion]:
     least, most = _STEPS_FROM_SCRATCH if is_from_scratch else _STEPS[config.method]
     usual = _EPOCHS_FROM_SCRATCH if is_from_scratch else _EPOCHS[config.method]
     batch = config.global_batch_size or config.batch_size * situation.world_size * config.gradient_accumulation_steps
-    per_epoch = max(1.0, _samples(config, situation) / batch)
+    samples = _samples(config, situation)
+    per_epoch = max(1, samples // batch if config.drop_last else -(-samples // batch))
     epochs = max(1, math.floor(min(max(usual, math.ceil(least / per_epoch)), max(most / per_epoch, 1))))
-    steps = format_number(round(epochs * per_epoch))
+    steps = format_number(epochs * per_epoch)
     span = f"at least {format_number(least)}" if math.isinf(most) else f"{least:,.0f} to {most:,.0f}"
     yield Suggestion("epochs", epochs, f"About {steps} steps of {batch}; {span} are usual for {_what(config)}.")
 

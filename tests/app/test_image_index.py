@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from PIL import Image, ImageChops
 
+from app.draft import Draft
 from app.images.captions import CaptionFiles, Replacement, apply, plan_replacement, read_caption, write_caption
-from app.images.image_index import ImageIndex, ImageProblem, IndexedImage, sum_problems, survey, tag_counts
+from app.images.findings import findings
+from app.images.image_index import (
+    ConceptFolder,
+    ImageIndex,
+    ImageProblem,
+    IndexedImage,
+    sum_problems,
+    survey,
+    tag_counts,
+)
 from app.images.thumbnails import Thumbnails
+from app.state import AppState
 from app.tools.program_page import load_image
 from modules.data.index.images import decode_image, read_image_size
 from modules.files import FileFault
@@ -46,6 +59,26 @@ def test_index_has_sizes_buckets_and_captions(folder: Path) -> None:
     assert index.images[0].file == folder / "0.png"
     assert dict(index.buckets) == {"64x64": 2, "88x48": 1}
     assert index.error == ""
+
+
+def test_findings_act_on_their_concepts_wherever_these_are_now() -> None:
+    def found(folder: str) -> ConceptFolder:
+        return ConceptFolder(is_read=True, numbered_folder=folder, problems=Counter(caption=1))
+
+    draft, said, captioned = Draft(lambda _: None), list[str](), list[Path]()
+    views = SimpleNamespace(annotate=captioned.append)
+    state = cast(AppState, SimpleNamespace(draft=draft, views=views, say=said.append))
+    draft.set("concepts", [{"path": "/a"}, {"path": "/b"}])
+    of_b, of_a = (list(findings(state, [(n, {"path": path}, found("2_x"))], 8)) for n, path in ((1, "/b"), (0, "/a")))
+    assert [each.paths for each in (*of_b, *of_a)] == [("/b",), ("/b",), ("/a",), ("/a",)]
+    draft.remove("concepts", 0)
+    for each in of_a:
+        each.act()
+    assert said == ["/a is no longer one of the concepts."] * 2
+    for each in of_b:
+        each.act()
+    assert draft.get("concepts") == [{"path": "/b", "folder_repeats": True}]
+    assert captioned == [Path("/b")]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -62,15 +63,24 @@ def test_files_for_comfyui_are_put_where_they_belong(tmp_path: Path, comfyui: Pa
     assert free_name(target).name == "cats-3.safetensors"
 
 
-def test_on_another_disk_files_are_copied(tmp_path: Path, comfyui: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def other_disk(*paths: object) -> None:
-        raise OSError(18, "Invalid cross-device link")
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.ENOSYS, errno.EINVAL])
+def test_files_are_copied_where_they_cannot_be_linked(
+    number: int, tmp_path: Path, comfyui: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a killed window had begun is removed, and never has the ending of a model."""
 
-    monkeypatch.setattr(os, "link", other_disk)
+    def refuse(file: Path, partial: Path) -> None:
+        assert partial.suffix == ".part"
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refuse)
+    (comfyui / "loras").mkdir()
+    (comfyui / "loras" / ".partial-99999999-cats.safetensors").touch()
     run = with_lora(make_fake_run(tmp_path / "cats", steps=3))
     target = comfyui / "loras" / "cats.safetensors"
     assert put(files_for_comfyui(run)[0].file, target) == "copied"
     assert target.read_bytes() == b"weights"
+    assert os.listdir(target.parent) == ["cats.safetensors"]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +114,8 @@ def test_best_validation_and_the_samples_nearest_to_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_result_of_a_run_is_seen_compared_and_used(driver: Driver, home: Path, comfyui: Path) -> None:
-    run = with_lora(validated(make_fake_run(home / "runs" / "cats", steps=60, samples_every=20), (20, 0.2), (60, 0.3)))
+    made = make_fake_run(home / "runs" / "cats", steps=60, samples_every=20, runs_dir="former/place")
+    run = with_lora(validated(made, (20, 0.2), (60, 0.3)))
     make_fake_run(home / "runs" / "dogs", steps=20, samples_every=20)
     shown = ResultWindow(driver.window, driver.window.state_, run)
     window = shown.show()
@@ -134,7 +145,12 @@ def test_result_of_a_run_is_seen_compared_and_used(driver: Driver, home: Path, c
     driver.press("Return")
     driver.wait(lambda: "as loras/cats-2.safetensors" in driver.text(window), "the link")
     assert target.read_bytes() == b"another"
+    pruned = next(each for each in shown.comfyui._files if each.name == "cats-step-40.safetensors")
+    (target.parent / pruned.name).touch()
+    pruned.file.unlink()
+    shown.comfyui._use(pruned)
+    assert "Not copied: " in driver.text(window)
     driver.click_button("Continue training")
     driver.settle()
-    assert driver.draft.get("run_name") == "cats"
+    assert (driver.draft.get("run_name"), driver.draft.get("runs_dir")) == ("cats", str(home / "runs"))
     assert driver.draft.get("max_steps") == load_config(run.config_file).max_steps

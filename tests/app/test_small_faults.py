@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from app.curves.memory_card import MemoryProgram
 from app.form.setting_text import help_text, inactive_reason, setting_title, with_titles
 from app.images.problem_list import ProblemList
 from app.preferences import Preferences
@@ -460,6 +461,14 @@ def test_no_script_outlives_a_dialog_that_was_not_needed(driver: Driver) -> None
     ours = [name for name in commands if not str(name).startswith(("::", "tk", "ttk"))]
     assert ours
     assert [name for name in ours if not call("info", "commands", name)] == []
+
+
+def test_a_memory_program_that_was_stopped_before_is_not_started() -> None:
+    """As by a dialog that is closed while the thread still prepares the question."""
+    program = MemoryProgram()
+    program.stop()
+    assert program.ask({}, 1).error
+    assert program._process is None
 
 
 def test_two_quick_clicks_are_two(driver: Driver) -> None:

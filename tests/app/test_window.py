@@ -283,6 +283,17 @@ def test_search_finds_actions_pages_presets_and_runs_too(driver: Driver, home: P
     driver.press("ctrl+k")
     assert search.list is not None
     assert [getattr(hit, "title", "") for hit in search.list.hits[:3]] == ["Train", "Add to queue", "Stop"]
+    driver.press("Down", "Down")
+    search._found_runs()
+    assert search.list.row == 2, "Enter does the same after the folders of runs have been read"
+    driver.type("preset")
+    driver.press("Down")
+    selected = search.list.hits[1]
+    make_fake_run(home / "runs" / "preset", steps=3)
+    search._palette.read_runs(search._found_runs)
+    driver.wait(lambda: search.list is not None and "Run" in search.list.hits[0].identity, "the run")
+    assert search.list.hits[search.list.row].identity == selected.identity
+    driver.press("ctrl+a")
     driver.type("thme lght")  # words in any order, with letters left out
     driver.press("Return")
     assert window.preferences.mode == "light"

@@ -73,6 +73,10 @@ def test_resolution_is_the_models_own_unless_images_are_smaller(
         ((60, 3), SDXL, {"concepts.1.repeats": 10}),
         ((60, 50), SDXL, {"concepts.1.repeats": None}),
         ((), SDXL, {"resolution": None}),
+        ((5,), SDXL, {"global_batch_size": 4, "epochs": 250}),  # of two steps, the second of one image
+        ((5,), {**SDXL, "drop_last": True}, {"epochs": 500}),
+        ((60,), {**SDXL, "gradient_accumulation_steps": 4}, {"global_batch_size": 4, "gradient_accumulation_steps": 1}),
+        ((60,), SDXL, {"gradient_accumulation_steps": None}),
     ],
 )  # fmt: skip
 def test_rules(images: tuple[int, ...], settings: dict[str, object], expected: dict[str, object]) -> None:
