@@ -23,7 +23,16 @@ from modules.run.exit_codes import INTERRUPTED
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and import; 0 if the config was made, 2 for input that cannot be used."""
-    options = parser().parse_args(arguments)
+    code = exit_code_of_import(parser().parse_args(arguments))
+    if arguments is None and "torch" in sys.modules:  # as a program, which Python would take seconds to take down
+        from modules.distributed import exit_at_once
+
+        exit_at_once(code)
+    return code
+
+
+def exit_code_of_import(options: argparse.Namespace) -> int:
+    """Import as the command line says."""
     try:
         set_file_access()
         check_target(options.out, overwrite=options.overwrite)

@@ -48,7 +48,7 @@ from modules.run.launch.preview import absolute_config_path, preview, to_argumen
 from modules.run.launch.rank_env import RankEnv, launch_notes, launched_rank_env, read_rank_env, use_own_slice
 from modules.run.launch.slurm_environment import check_gpus_of_step
 from modules.run.launch.store_secret import NO_SECRET, store_secret
-from modules.run.notification import find_target, notifying, take_notify
+from modules.run.notification import end_told, find_target, notifying, take_notify
 from modules.run.queued_output import queued_output
 from modules.run.start import check_start, start_run
 from modules.run.supervise.signals import block_pause_signal, ignore_signals_after_stop, ignore_termination_signals
@@ -229,8 +229,8 @@ def run_as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namesp
         echo(NO_SECRET)
     store = open_store(rank_env, config.startup_timeout_s, echo)
     folder = shared_run_folder(config, rank_env, store, options.resume)
-    run = partial(run_worker, config, folder, rank_env, store, options.resume, supervised=False)
-    return notifying(options.notify if rank_env.rank == 0 else "", folder, run)
+    tell = end_told(options.notify if rank_env.rank == 0 else "", folder)
+    return run_worker(config, folder, rank_env, store, options.resume, supervised=False, on_end=tell)
 
 
 def run_supervised(folder: RunFolder, options: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ what somebody else has made, and nothing stops it between two of its operations,
 Its arguments are the file, the seconds that loading may take and an image may, and "gpu" or "cpu". It says the shapes
 of the input and the output, {"input": [...], "output": [...]}, then answers batches of images until its input ends.
 Each message is a line of JSON, {"shape": [...]}, and the 32-bit numbers of this shape; {"error": why} has none. It
-exits when the time is over. It imports nothing of Tandem, so that it starts at once.
+exits with code 1 when the time is over, and only then. It imports nothing of Tandem, so that it starts at once.
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ def main(file: str, loading_s: str, image_s: str, device: str) -> None:
     _say(input=given.shape, output=made.shape)
     faulthandler.cancel_dump_traceback_later()
     while line := sys.stdin.buffer.readline():
-        shape = json.loads(line)["shape"]
-        faulthandler.dump_traceback_later(float(image_s) * shape[0], exit=True)
-        images = np.frombuffer(sys.stdin.buffer.read(4 * math.prod(shape)), np.float32).reshape(shape)
+        images = None
         try:
+            shape = json.loads(line)["shape"]
+            faulthandler.dump_traceback_later(float(image_s) * shape[0], exit=True)
+            images = np.frombuffer(sys.stdin.buffer.read(4 * math.prod(shape)), np.float32).reshape(shape)
             answer = np.asarray(session.run([made.name], {given.name: images})[0], np.float32)
             _say(answer.tobytes(), shape=answer.shape)
         except Exception as error:  # noqa: BLE001  # as above; also for too little memory
             _say(error=_described(error))
+            if images is None:  # what is left of them would be taken for a header
+                return
         faulthandler.cancel_dump_traceback_later()
 
 
@@ -84,4 +87,7 @@ def _limit_memory(onnxruntime: Any, *, on_gpu: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except BaseException:  # noqa: BLE001  # with which Python would exit with code 1
+        sys.exit(2)

@@ -153,28 +153,35 @@ class Tagger:
         with suppress(OSError):  # it has ended, which the answer says
             self._process.stdin.write(f"{json.dumps({'shape': filled.shape})}\n".encode() + filled.tobytes())
             self._process.stdin.flush()
-        shape = self._answer(f"{_MOST_SECONDS} s for an image")["shape"]
+        limit = f"{_MOST_SECONDS} s for an image"
+        shape = self._answer(limit)["shape"]
         if shape != [size, len(self._known)]:
             raise ConfigError(
                 f"--model: {self._name!r} gives numbers of the shape {shape} for {size} images and {len(self._known)} "
                 "tags.",
                 "Choose another model.",
             )
-        made = np.frombuffer(self._process.stdout.read(4 * math.prod(shape)), np.float32)
-        return made.reshape(shape)[: len(images)]
+        made = self._process.stdout.read(4 * math.prod(shape))
+        if len(made) < 4 * math.prod(shape):
+            raise self._ended(limit)
+        return np.frombuffer(made, np.float32).reshape(shape)[: len(images)]
 
     def _answer(self, limit: str) -> dict[str, Any]:
         """What the process says. Raises RuntimeError if the model fails, ConfigError if the process has ended."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        if not line:
-            code = self._process.wait()
-            why = f"takes more than {limit}" if code == 1 else f"ends onnxruntime (exit code {code})"
-            raise ConfigError(f"--model: {self._name!r} {why}.", "Choose another model.")
+        if not line.endswith(b"\n"):
+            raise self._ended(limit)
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise RuntimeError(answer["error"])
         return answer
+
+    def _ended(self, limit: str) -> ConfigError:
+        """Why the process has ended."""
+        code = self._process.wait()
+        why = f"takes more than {limit}" if code == 1 else f"ends onnxruntime (exit code {code})"
+        return ConfigError(f"--model: {self._name!r} {why}.", "Choose another model.")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

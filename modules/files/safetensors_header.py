@@ -7,9 +7,9 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
-from pydantic import Field, NonNegativeInt
+from pydantic import Field
 
 from modules.files.reading import FileFault, decode_json, open_regular
 from modules.files.records import Record, validate_record
@@ -25,6 +25,7 @@ _BITS: Final = {
     "F6_E2M3": 6,
     "F6_E3M2": 6,
 }
+_Count: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 63)]  # the product of longer numbers would take seconds
 
 
 class StoredEntry(Record):
@@ -32,8 +33,8 @@ class StoredEntry(Record):
     after its last."""
 
     dtype: str
-    shape: list[NonNegativeInt]
-    data_offsets: Annotated[list[NonNegativeInt], Field(min_length=2, max_length=2)]
+    shape: Annotated[list[_Count], Field(max_length=1024)]
+    data_offsets: Annotated[list[_Count], Field(min_length=2, max_length=2)]
 
 
 @dataclass(frozen=True)

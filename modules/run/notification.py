@@ -29,8 +29,10 @@ from modules.machine import hostname
 from modules.run.console import warn
 from modules.run.endings import ENDINGS
 from modules.run.exit_codes import FINISHED, INTERRUPTED, PAUSED, TERMINATED
-from modules.run.folder.event_summary import EventSummary
+from modules.run.folder.event_summary import EventSummary, follow_from_end
 from modules.run.folder.run_folder import RunFolder
+from modules.run.launch.restarts import is_restarted_after
+from modules.run.supervise.signals import keep_exit_code
 
 NOTIFY: Final = "TANDEM_NOTIFY"
 _DESKTOP_S: Final = 15.0
@@ -135,6 +137,8 @@ def masked(target: str) -> str:
     """What a log may say of it: a URL's path and a command's arguments are often secrets."""
     if not _is_url(target):
         program, _, rest = target.strip().partition(" ")
+        if not re.fullmatch(r"[\w./\\:~-]+", program) or "://" in program:  # such as TOKEN=... before the program
+            return MASK
         return printable(f"{program} {MASK}" if rest else program, 100)
     scheme, _, rest = target.partition("://")
     return printable(f"{scheme}://{re.split('[/?#]', rest, maxsplit=1)[0].rpartition('@')[2]}/{MASK}", 100)
@@ -142,19 +146,36 @@ def masked(target: str) -> str:
 
 def notifying(target: str, folder: RunFolder, run: Callable[[], int]) -> int:
     """`run` a run in its folder, and tell how it has ended; returns its exit code, and raises what it raises."""
+    tell = end_told(target, folder)
     try:
         code = run()
     except TandemError as error:
+        keep_exit_code()
         notify(target, RunEnd("failed", folder.name, error=_sentence(str(error))))
         raise
-    if target:
-        notify(target, end_of_run(folder, code))
+    tell(code)
     return code
 
 
-def end_of_run(folder: RunFolder, code: int) -> RunEnd:
-    """How the run of a folder has ended, by its events and its exit code."""
-    seen = EventSummary.of_file(folder.events_file)
+def end_told(target: str, folder: RunFolder) -> Callable[[int], None]:
+    """What tells how the run that now starts in `folder` has ended, once it is called with its exit code.
+
+    A failure after which torchrun starts it again is no end. In a program that ends with its run, signals do not change
+    the exit code any more.
+    """
+    events, reader = EventSummary(), follow_from_end(folder.events_file)
+
+    def tell(code: int) -> None:
+        keep_exit_code()
+        if target and not is_restarted_after(code):
+            events.read(reader)
+            notify(target, end_of_run(folder, events, code))
+
+    return tell
+
+
+def end_of_run(folder: RunFolder, seen: EventSummary, code: int) -> RunEnd:
+    """How the run of a folder has ended, by the events of this start and its exit code."""
     state = seen.reason if seen.exit_code == code and seen.reason else _BY_CODE.get(code, "failed")
     error = seen.error.message if state == "failed" and seen.error is not None else ""
     return RunEnd(printable(state, 40), folder.name, seen.step, _sentence(error))

@@ -53,8 +53,8 @@ from modules.run.console import warn
 from modules.run.folder.event_summary import EventSummary
 from modules.run.folder.run_lock import training_lock
 from modules.run.html_report import update_report
-from modules.run.launch.fatal_startup import is_fatal, report_fatal_startup
-from modules.run.launch.restarts import restarts_left, resume_after_restart
+from modules.run.launch.fatal_startup import report_fatal_startup
+from modules.run.launch.restarts import is_restarted_after, restarts_left, resume_after_restart
 from modules.run.queued_output import queued_output
 from modules.run.supervise.outcome import outcome_message, outcome_of_failure
 from modules.training.actions import ACTIONS
@@ -83,11 +83,13 @@ def run_worker(
     resume: str | None = None,
     *,
     supervised: bool = True,
+    on_end: Callable[[int], object] | None = None,
 ) -> int:
     """Train as one rank of a group, or alone if `rank_env` is None. Returns the run folder protocol's exit code.
 
-    A failure is written to log/rank-N.error.json; a supervisor reports it, and without one rank 0 does. If it left a
-    group that cannot be destroyed safely, the process ends here.
+    A failure is written to log/rank-N.error.json; a supervisor reports it, and without one rank 0 does. `on_end` gets
+    the exit code once everything is reported. If a failure left a group that cannot be destroyed safely, the process
+    then ends here.
     """
     rank, world_size = (0, 1) if rank_env is None else (rank_env.rank, rank_env.world_size)
     in_supervised_group = supervised and rank_env is not None
@@ -130,6 +132,8 @@ def run_worker(
             if rank == 0:
                 update_report(folder)
             stop_rank_log(log)
+        if on_end is not None:
+            on_end(code)
     exit_if_group_is_left(code)
     return code
 
@@ -264,7 +268,7 @@ def supervised_by_us() -> bool:
 def report_failure(failure: Failure, folder: RunFolder, report: Report, rank: int) -> None:
     """Report why the run ended as rank 0, or as rank 1 if rank 0 itself is what failed."""
     report_fatal_startup(exit_code_of(failure.kind))
-    if restarts_left() and not is_fatal(exit_code_of(failure.kind)):
+    if is_restarted_after(exit_code_of(failure.kind)):
         report.warning(
             f"Rank {failure.rank} on {failure.host} failed: {failure.message} torchrun starts all ranks again, "
             f"which resume from the newest backup ({restarts_left()} restarts left)."

@@ -6,6 +6,8 @@ import json
 import math
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,7 @@ from modules.annotators.model_folder import model_folder
 from modules.annotators.processor import check_image_sizes
 from modules.annotators.propose import Wording, _annotated, images_left, propose
 from modules.annotators.select import select_images
-from modules.annotators.tags import TagChoice, Tagger, prepared, read_tags
+from modules.annotators.tags import _PROCESS, TagChoice, Tagger, prepared, read_tags
 from modules.config import ConfigError
 from modules.diffusion.hub.one_model import is_complete_model, required_model_files
 from tests.annotators.tiny_models import tiny_blip, tiny_clipseg, tiny_florence2, tiny_git
@@ -229,6 +231,29 @@ def test_tagger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "model.onnx").write_bytes(b"none")
     with pytest.raises(ConfigError, match=r"model\.onnx of 'tiny' cannot be loaded"):
         Tagger(folder, TagChoice(), on_gpu=False, name="tiny")
+
+
+def test_a_tagger_process_that_ends_is_not_called_slow(tmp_path: Path) -> None:
+    """Before its answer, amid it, or at images that it cannot read; only the end of its time is exit code 1."""
+    pytest.importorskip("onnxruntime")
+    tagger = Tagger(tiny_tagger(tmp_path / "tagger"), TagChoice(), on_gpu=False, name="tiny")
+    assert tagger._process.stdin is not None
+    tagger._process.stdin.write(b'{"shape": [1, -1, "x"]}\n')
+    tagger._process.stdin.flush()
+    with pytest.raises(RuntimeError, match="TypeError"):
+        tagger._answer("1 s")
+    with pytest.raises(ConfigError, match=r"ends onnxruntime \(exit code 0\)"):
+        tagger(IMAGES)
+    for said in (f'{{"shape": [{len(IMAGES)}, {len(TAGS)}]}}\n1234', '{"shape": ['):
+        program = f"import sys; sys.stdout.write({said!r}); sys.exit(5)"
+        tagger._process = subprocess.Popen(
+            [sys.executable, "-Sc", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        with pytest.raises(ConfigError, match=r"ends onnxruntime \(exit code 5\)"):
+            tagger(IMAGES)
+        tagger._process.communicate()
+    done = subprocess.run([sys.executable, "-P", _PROCESS, "x", "no number", "", ""], check=False)
+    assert done.returncode == 2, "as after any exception"
 
 
 @pytest.mark.parametrize("place", ["../secret", "/etc/hostname", "link"])

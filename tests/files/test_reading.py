@@ -140,6 +140,7 @@ HEADERS: Final[dict[str, Callable[[Any], object]]] = {
     "more of a tensor": lambda header: header["a"].update(more=1),
     "less of a tensor": lambda header: header["a"].pop("dtype"),
     "empty tensor": lambda header: header.update(c={"dtype": "F4", "shape": [0, 9], "data_offsets": [14, 14]}),
+    "long side": lambda header: header.update(c={"dtype": "F4", "shape": [0, 10**4000], "data_offsets": [14, 14]}),
     "half a character": lambda header: header["__metadata__"].update(x="\ud800"),
 }
 
@@ -166,6 +167,17 @@ def test_headers_are_refused_where_the_library_refuses_them(change: str, tmp_pat
         name: (opened.get_slice(name).get_dtype(), opened.get_slice(name).get_shape())
         for name in opened.keys()  # noqa: SIM118 - not a dict
     }
+
+
+def test_shapes_of_which_no_model_has_so_many_sides(tmp_path: Path) -> None:
+    """The library takes them, but to multiply a million numbers takes minutes."""
+    file = tmp_path / "x.safetensors"
+    save_file({"a": torch.zeros(2)}, file)
+    data = file.read_bytes()
+    text = data[8:-8].replace(b"[2]", b"[2" + b",1" * 1024 + b"]")
+    file.write_bytes(len(text).to_bytes(8, "little") + text + data[-8:])
+    with pytest.raises(FileFault, match="is damaged or truncated"):
+        read_header(file)
 
 
 def test_every_cut_of_a_safetensors_file_is_seen(tmp_path: Path) -> None:

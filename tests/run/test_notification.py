@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -13,6 +14,7 @@ import pytest
 
 from modules.config import ConfigError
 from modules.run import RunFolder
+from modules.run.folder.event_summary import EventSummary
 from modules.run.notification import (
     NOTIFY,
     RunEnd,
@@ -26,6 +28,7 @@ from modules.run.notification import (
     take_notify,
     target_file,
 )
+from modules.run.supervise import signals
 
 END = RunEnd("failed", "cats", 12, "rank 1: out of memory")
 
@@ -120,13 +123,20 @@ def test_which_target_counts() -> None:
         ("https://user:word@hooks.example.org/T0/B0?key=1", "https://hooks.example.org/***"),
         ("curl -d done https://hooks.example.org/T0", "curl ***"),
         ("/home/me/ended.sh", "/home/me/ended.sh"),
+        (r"C:\me\ended.bat word", r"C:\me\ended.bat ***"),
+        ("TOKEN=word curl https://example.org", "***"),
+        ("SLACK=https://hooks.example.org/T0 curl $SLACK", "***"),
+        ("hooks=https://ntfy.sh/word;curl $hooks", "***"),
+        ("curl;https://ntfy.sh/word", "***"),
     ],
 )
 def test_logs_have_no_secrets(target: str, shown: str) -> None:
     assert masked(target) == shown
 
 
-def test_how_a_run_ended_and_an_error_of_its_start(tmp_path: Path, server: str) -> None:
+def test_how_a_run_ended_and_an_error_of_its_start(
+    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = RunFolder(tmp_path / "cats")
     folder.path.mkdir()
     events = [
@@ -134,16 +144,53 @@ def test_how_a_run_ended_and_an_error_of_its_start(tmp_path: Path, server: str) 
         {"v": 1, "t": 2.0, "type": "error", "rank": 0, "message": "a NaN\nin the loss"},
         {"v": 1, "t": 2.0, "type": "finished", "reason": "failed", "exit_code": 3},
     ]
-    folder.events_file.write_text("".join(f"{json.dumps(event)}\n" for event in events))
-    assert end_of_run(folder, 3) == RunEnd("failed", "cats", 7, "a NaN")
-    assert end_of_run(folder, 130) == RunEnd("interrupted", "cats", 7), "which no event says"
-    assert notifying(f"{server}/x", folder, lambda: 3) == 3
+    seen = EventSummary(events)
+    assert end_of_run(folder, seen, 3) == RunEnd("failed", "cats", 7, "a NaN")
+    assert end_of_run(folder, seen, 130) == RunEnd("interrupted", "cats", 7), "which no event says"
+
+    def trains() -> int:
+        with folder.events_file.open("a") as file:
+            file.writelines(f"{json.dumps(event)}\n" for event in events)
+        return 3
+
+    assert notifying(f"{server}/x", folder, trains) == 3
 
     def fails() -> int:
         raise ConfigError("port 12355 is in use")
 
     with pytest.raises(ConfigError):
         notifying(f"{server}/x", folder, fails)
-    said = [facts["error"] for _, facts in _Receiver.received if isinstance(facts, dict)]
-    assert said[0] == "a NaN"
-    assert said[1].startswith("port 12355 is in use")
+    assert notifying(f"{server}/x", folder, lambda: 3) == 3  # killed, say, before it wrote anything
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "1")
+    assert notifying(f"{server}/x", folder, lambda: 3) == 3, "torchrun starts it again"
+    assert notifying(f"{server}/x", folder, lambda: 130) == 130
+    said = [facts["text"].split(": ", 2)[2] for _, facts in _Receiver.received if isinstance(facts, dict)]
+    assert said == [
+        "Failed at step 7. a NaN",
+        "Failed. port 12355 is in use.",
+        "Failed.",
+        "Interrupted.",
+    ]
+
+
+@pytest.mark.parametrize("is_program", [True, False])
+def test_a_signal_does_not_change_the_exit_code_while_a_program_notifies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_program: bool
+) -> None:
+    """The command has the signals that others have, and Ctrl-C ends it."""
+    monkeypatch.setattr(signals, "_IGNORES_AFTER_STOP", threading.Event())
+    if is_program:
+        signals.ignore_signals_after_stop()
+    received: list[int] = []
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2)
+    before = {number: signal.getsignal(number) for number in numbers}
+    signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    try:
+        notifying("kill -TERM $PPID", RunFolder(tmp_path / "x"), lambda: 0)
+        now = {number: signal.getsignal(number) for number in numbers}
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert received == ([] if is_program else [signal.SIGTERM])
+    assert now[signal.SIGINT] == before[signal.SIGINT]
+    assert signal.SIG_IGN not in {handler for number, handler in now.items() if handler != before[number]}

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 
 from modules.machine import process_start
+from modules.run.exit_codes import FAILED
 from modules.run.folder.resume import LATEST
 from modules.run.folder.run_folder import RunFolder
 
@@ -20,6 +21,12 @@ def restart_number() -> int:
 def restarts_left() -> int:
     """How often torchrun would still restart after a failure of this process."""
     return max(0, _number("TORCHELASTIC_MAX_RESTARTS") - restart_number())
+
+
+def is_restarted_after(exit_code: int) -> bool:
+    """Whether torchrun starts all ranks again after this process ends with that code: a failure, which what is no
+    setting or data may not repeat."""
+    return exit_code == FAILED and restarts_left() > 0
 
 
 def resume_after_restart(resume: str | None, folder: RunFolder) -> str | None:

@@ -55,6 +55,18 @@ def ignore_termination_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def keep_exit_code() -> None:
+    """In a program that ends with its run, which has ended: only Ctrl-C still changes its exit code.
+
+    A command that it starts ends at these signals as others do, which it would not if they were ignored here.
+    """
+    if not ignores_signals_after_stop():
+        return
+    for number in termination_signals():
+        if number != signal.SIGINT and signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: None)
+
+
 @contextmanager
 def signals_handled(numbers: Iterable[int], handler: Handler) -> Iterator[None]:
     """Inside the block `handler` gets these signals; no effect outside the main thread, the only one that may."""
