@@ -52,7 +52,7 @@ def test_choice_by_keyboard_alone(driver: Driver) -> None:
     assert selected(driver) == "Constant", "the chosen value is highlighted"
     driver.press("Down")
     assert selected(driver) == "Linear"
-    driver.press("End", "Up", "Up")
+    driver.press("End", "Up", "Up", "Up")
     assert selected(driver) == "Cosine with restarts"
     assert "cosine_with_restarts" in [row.shortcut for row in rows(driver)._rows], "as files have it"
     assert rows(driver).select_start("cosine_w"), "by its name in files, too"
