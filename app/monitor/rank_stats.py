@@ -56,7 +56,8 @@ def rank_stats(view: RunView) -> list[RankStats]:
     local = [_local_time(row) for row in rows]
     typical = median([each for each in local if each > 0]) if any(each > 0 for each in local) else 0.0
     slowest = max(local, default=0.0)
-    samples = sum(_number(row, "samples") or 0.0 for row in rows) if len(rows) > 1 else 0.0
+    shares = [_number(row, "samples") or 0.0 for row in rows]
+    samples = sum(shares) if max(shares, default=0.0) - min(shares, default=0.0) > 1 else 0.0  # equal ones say nothing
     found = []
     for rank, row in enumerate(rows):
         step_s = _number(row, "step_s")
@@ -97,7 +98,7 @@ def _parts(row: Row, step_s: float | None) -> dict[str, float]:
 
 
 def _gauges(row: Row, rank_summaries: Mapping[str, MetricSummary], samples: float) -> dict[str, Gauge]:
-    """`samples` are those of a step, if several processes share it."""
+    """`samples` are those of a step, if the processes share it unequally."""
     total = _number(row, "memory_total_mib")
     limits: dict[str, float | None] = {
         **({"samples": samples} if samples else {}),

@@ -287,13 +287,11 @@ def outside(option: Option) -> list[object]:
 @pytest.mark.parametrize("option", ALL, ids=name_of)
 def test_wrong_values_get_one_sentence_with_what_is_allowed(option: Option) -> None:
     nothing = [] if option.optional else [None]
-    takes_mapping = option.path in ("optimizer.arguments", "scheduler_arguments")
-    takes_numbers = option.path == "concepts.*.resolutions"
-    wrong = [
-        each
-        for each in WRONG[option.type]
-        if not (takes_mapping and isinstance(each, dict)) and not (takes_numbers and type(each) is int)
-    ]
+    right = {
+        "optimizer.arguments": dict, "scheduler_arguments": dict, "concepts.*.resolutions": int,
+        "concepts.*.references": list, "samples.*.reference": list,
+    }.get(option.path)  # fmt: skip
+    wrong = [each for each in WRONG[option.type] if type(each) is not right]
     for value in [*wrong, *outside(option), *nothing]:
         found = sentences(around(option, value))
         path = option.path.replace("*", "0")

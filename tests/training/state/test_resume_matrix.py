@@ -90,7 +90,7 @@ CASES: dict[str, dict[str, Any]] = {
         "validation_split": 0.2,
         "validate_every": "3 steps",
     },
-    "muon": {"optimizer": "muon", "family_options": MOST, "ema": True, "concepts": [CAPTIONS]},
+    "muon": {"optimizer": "muon", "scheduler": "rex", "family_options": MOST, "ema": True, "concepts": [CAPTIONS]},
     "flash_adamw": {"optimizer": {"name": "flash_adamw", "weight_decay": 0.1}, "family_options": MOST},
     "lora": {**ADAPTERS["lora"], "precision": "fp16", "ema": True, "max_steps": STEPS, "batch_size": 3},
     "dora in half": {
