@@ -74,8 +74,8 @@ def parser() -> argparse.ArgumentParser:
 
 def show(options: argparse.Namespace, folder: Path) -> int:
     """`list`."""
-    left, now = stored_shards(folder), time.time()
-    rows = [("last used", "views", "size")]
+    left = shards = stored_shards(folder)
+    rows, now = [("last used", "views", "size")], time.time()
     for days, title in _AGES:
         found = [shard for shard in left if now - shard.used < days * _DAY_S]
         left = [shard for shard in left if now - shard.used >= days * _DAY_S]
@@ -84,8 +84,7 @@ def show(options: argparse.Namespace, folder: Path) -> int:
     if len(rows) == 1:
         echo(f"{folder} holds no encoded images.")
         return FINISHED
-    everything = stored_shards(folder)
-    rows.append(("in all", f"{_views(everything):,}", format_bytes(_size(everything))))
+    rows.append(("in all", f"{_views(shards):,}", format_bytes(_size(shards))))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for age, views, size in rows:
         echo(f"{age.ljust(widths[0])}  {views.rjust(widths[1])}  {size.rjust(widths[2])}")
