@@ -170,7 +170,10 @@ def _resolution(state: AppState, concepts: Sequence[FoundConcept], size_step: in
     if not data or not isinstance(resolution, int) or resolution <= 0:
         return
     median = median_of(data)
-    fitting = fitting_resolution(str(draft.get("family")), str(draft.get("base_model") or ""), median.side, size_step)
+    family = str(draft.get("family"))
+    fitting = fitting_resolution(family, str(draft.get("base_model") or ""), median.side, size_step)
+    if fitting > resolution and not all_facts()[family].has_base_model:
+        return  # from scratch a small size is a choice, as in the demo: it takes less time
     if fitting and not 1 / _FAR < fitting / resolution < _FAR:
         what = f"The images are mostly {median.width} × {median.height}, the resolution is {resolution}."
         yield Finding(what, f"Set it to {fitting}", partial(draft.set, "resolution", fitting))

@@ -615,6 +615,11 @@ def test_findings_and_suggestions_are_a_click_away_and_undone(
     shown = driver.text(section.findings.frame)
     assert "cats  ·  15 files: 14 usable, 1 unreadable, 2 without a caption, median 96 × 64" in shown
     assert "numbered  ·  2 files: 2 usable, median 64 × 64" in shown
+    driver.draft.set("resolution", 16)
+    driver.settle()
+    assert "Set it to" not in driver.text(section.findings.frame), "from scratch, less is a choice"
+    driver.draft.set("resolution", 512)
+    driver.settle()
     before = driver.draft.data
 
     def click(label: str) -> None:
@@ -636,10 +641,8 @@ def test_findings_and_suggestions_are_a_click_away_and_undone(
     assert "1e-4 → 0.001" in driver.text(dialog)
     driver.click_button("Apply")
     driver.wait(lambda: not driver.dialogs(), "the end of the dialog")
-    assert (driver.draft.get("learning_rate"), driver.draft.get("global_batch_size")) == (
-        1e-3,
-        16,
-    )  # of 14 + 10 + 2 samples
+    batch = driver.draft.get("global_batch_size")
+    assert (driver.draft.get("learning_rate"), batch) == (1e-3, 16), "of 14 + 10 + 2 samples"
     driver.press("ctrl+z", "ctrl+z", "ctrl+z", "ctrl+z")
     driver.wait(lambda: driver.draft.data == before, "the settings of before")
     driver.wait(lambda: "Use these repeats" in driver.text(section.findings.frame), "the findings of before")
