@@ -6,12 +6,15 @@ import queue
 import threading
 import tkinter as tk
 from collections.abc import Callable
-from typing import Any, TypeVar
+from itertools import count
+from typing import Any, Final, TypeAlias, TypeVar
 
 from app.widgets.own_events import bind_own
 from modules.config import TandemError
 
 T = TypeVar("T")
+# calls `then` or `failed`
+Outcome: TypeAlias = "Callable[[Callable[[Any], object], Callable[[str], object] | None], object]"
 
 THREADS = 3  # daemon threads, so that none keeps the program alive
 POLL_MS = 15
@@ -20,15 +23,21 @@ DESTROYED_WIDGET = ('bad window path name ".', 'invalid command name ".')  # sta
 
 
 class Background:
-    """A small thread pool; its result queue is polled only while work is pending. It ends with the window."""
+    """A small thread pool; its result queue is polled only while work is pending. It ends with the window.
+
+    Only the Tk thread may free what belongs to widgets, such as fonts and colours: Tk may crash otherwise. A thread
+    therefore never holds the last reference to a function it was given.
+    """
 
     def __init__(self, root: tk.Misc) -> None:
+        _ENDING[:] = [one for one in _ENDING if any(thread.is_alive() for thread in one._threads)]
         self._root = root
-        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._results: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._pending = 0
+        self._jobs: queue.SimpleQueue[tuple[int, Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
+        self._numbers = count()
+        self._pending: dict[int, tuple[Callable[[], Any], Callable[[Any], object], Callable[[str], object] | None]] = {}
         self._pause_ms = POLL_MS
-        self._threads = 0
+        self._threads: list[threading.Thread] = []
         self._is_open = True
         bind_own(root, "<Destroy>", self._root_destroyed)
 
@@ -45,62 +54,69 @@ class Background:
         """
         if not self._is_open:
             return
-        if self._threads < THREADS:
-            self._threads += 1
-            name = f"background-{self._threads}"
-            # not a bound method: a thread that outlives the window must not free it, which only the Tk thread may do
-            threading.Thread(target=_work, args=(self._jobs,), name=name, daemon=True).start()
-        self._jobs.put(lambda: self._execute(function, then, failed))
-        self._pending += 1
+        if len(self._threads) < THREADS:
+            name = f"background-{len(self._threads) + 1}"
+            thread = threading.Thread(target=_work, args=(self._jobs, self._results), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        number = next(self._numbers)
+        self._pending[number] = function, then, failed
+        self._jobs.put((number, function))
         self._pause_ms = POLL_MS
-        if self._pending == 1:
+        if len(self._pending) == 1:
             self._root.after(POLL_MS, self._collect)
 
     def _root_destroyed(self) -> None:
         """End each thread after its current job: nobody is left to receive results."""
         if self._is_open:
             self._is_open = False
-            for _ in range(self._threads):
+            _ENDING.append(self)
+            for _ in self._threads:
                 self._jobs.put(None)
-
-    def _execute(
-        self, function: Callable[[], T], then: Callable[[T], object], failed: Callable[[str], object] | None
-    ) -> None:
-        try:
-            result = function()
-        except (TandemError, OSError) as error:
-            message = _message(error)
-            self._results.put(lambda: failed(message) if failed else None)
-        except BaseException as error:  # noqa: BLE001  (raised again on the Tk thread)
-            bug = error
-            self._results.put(lambda: _raise(bug))
-        else:
-            self._results.put(lambda: then(result))
 
     def _collect(self) -> None:
         """Deliver one result per turn, so that many of them never block the keyboard."""
         try:
-            deliver = self._results.get_nowait()
+            number, outcome = self._results.get_nowait()
         except queue.Empty:
             self._root.after(self._pause_ms, self._collect)
             self._pause_ms = min(2 * self._pause_ms, LONGEST_POLL_MS)
             return
         self._pause_ms = POLL_MS
-        self._pending -= 1
+        _, then, failed = self._pending.pop(number)
         if self._pending:
             self._root.after(1 if not self._results.empty() else POLL_MS, self._collect)
         try:
-            deliver()
+            outcome(then, failed)
         except tk.TclError as error:
             if not str(error).startswith(DESTROYED_WIDGET):
                 raise
             # the caller is gone: a change of scale rebuilds all sections
 
 
-def _work(jobs: queue.SimpleQueue[Callable[[], object] | None]) -> None:
+_ENDING: Final[list[Background]] = []  # of destroyed windows, until their threads have ended
+
+
+def _work(
+    jobs: queue.SimpleQueue[tuple[int, Callable[[], Any]] | None], results: queue.SimpleQueue[tuple[int, Outcome]]
+) -> None:
     while (job := jobs.get()) is not None:
-        job()
-        del job  # it references widgets, which must not outlive their window
+        number, function = job
+        outcomes = [_outcome(function)]
+        del job, function  # before the Tk thread can take the outcome and forget them
+        results.put((number, outcomes.pop()))
+
+
+def _outcome(function: Callable[[], Any]) -> Outcome:
+    try:
+        result = function()
+    except (TandemError, OSError) as error:
+        message = _message(error)
+        return lambda then, failed: failed(message) if failed else None
+    except BaseException as error:  # noqa: BLE001  (raised again on the Tk thread)
+        bug = error
+        return lambda then, failed: _raise(bug)
+    return lambda then, failed: then(result)
 
 
 def _message(error: TandemError | OSError) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 import tkinter as tk
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -72,3 +75,73 @@ def test_result_for_a_destroyed_widget_is_dropped(root: tk.Tk) -> None:
     done.set()
     wait(root, lambda: not root.tk.call("after", "info"))
     assert reported == []
+
+
+class Widget:
+    """Notes which thread frees it."""
+
+    def __init__(self, freed_by: list[threading.Thread]) -> None:
+        self._freed_by = freed_by
+
+    def work(self) -> None:
+        """What a thread is given."""
+
+    def show(self, result: object) -> None:
+        """What gets the result."""
+
+    def fail(self) -> None:
+        raise ConfigError("It is wrong.", "Make it right.")
+
+    def __del__(self) -> None:
+        self._freed_by.append(threading.current_thread())
+
+
+class LateQueue(queue.SimpleQueue[Any]):
+    """Returns from `put` only after what was put has been delivered."""
+
+    def __init__(self) -> None:
+        self.delivered = threading.Event()
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        super().put(item)
+        del item
+        self.delivered.wait(100)
+
+
+@pytest.mark.parametrize("job", ["work", "fail"])
+def test_only_the_tk_thread_frees_what_a_thread_was_given(root: tk.Tk, job: str) -> None:
+    background, late = Background(root), LateQueue()
+    freed_by: list[threading.Thread] = []
+    background._results = late
+    widget = Widget(freed_by)
+    background.run(getattr(widget, job), widget.show)
+    del widget
+    wait(root, lambda: not background._pending)
+    late.delivered.set()
+    background._root_destroyed()
+    for thread in background._threads:
+        thread.join(100)
+    assert freed_by == [threading.main_thread()]
+
+
+def test_what_a_thread_still_uses_outlives_the_window(display: str) -> None:
+    freed_by: list[threading.Thread] = []
+    goes_on = threading.Event()
+
+    def work(widget: Widget) -> None:
+        goes_on.wait(100)
+
+    root = tk.Tk()
+    background = Background(root)
+    background.run(partial(work, Widget(freed_by)), str)
+    threads = background._threads
+    root.destroy()
+    del root, background
+    goes_on.set()
+    for thread in threads:
+        thread.join(100)
+    assert not freed_by
+    next_root = tk.Tk()
+    Background(next_root)
+    next_root.destroy()
+    assert freed_by == [threading.main_thread()]
