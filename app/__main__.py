@@ -1,4 +1,7 @@
-"""`python -m app [--config FILE] [--run FOLDER]`: opens the window."""
+"""`python -m app [--config FILE] [--run FOLDER]`: opens the window.
+
+With a file or a run, relative paths start in the current folder, otherwise in that of the user's files.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
     faulthandler.enable()  # prints a traceback if Tk or a library crashes
+    from app.home import enter_home
     from app.main_window import MainWindow  # only now: importing it needs a display
+    from app.preferences import Preferences
 
-    MainWindow(given.config, given.run, keeps_session=True).mainloop()
+    problem = "" if given.config or given.run else enter_home(Preferences.load())
+    window = MainWindow(given.config, given.run, keeps_session=True)
+    if problem:
+        window.after_idle(window.state_.say, problem)
+    window.mainloop()
     return 0
 
 

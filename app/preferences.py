@@ -39,6 +39,7 @@ class Preferences:
     smoothing: int = 50  # of the curves, in steps
     log_scale: bool = False  # of the loss
     notifies: bool = True  # on the desktop, when a run ends
+    home: str = ""  # where the user's files are; empty: in the folder that the window is started from
     comfyui: str = ""  # the folder of its models, once it has been chosen
     welcomed: bool = False
 
@@ -59,6 +60,7 @@ class Preferences:
         loaded.recent = [name for name in loaded.recent if _is_path(name)][:RECENT_FILES]
         loaded.runs_folders = [name for name in loaded.runs_folders if _is_path(name)][:MOST_FOLDERS]
         loaded.last_run = loaded.last_run if _is_path(loaded.last_run) else ""
+        loaded.home = loaded.home if _is_path(loaded.home) else ""
         loaded.comfyui = loaded.comfyui if _is_path(loaded.comfyui) else ""
         loaded.hosts = [name for name in loaded.hosts if isinstance(name, str)][:MOST_HOSTS]
         # the other sections begin at their first page, which is quick to build

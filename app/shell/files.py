@@ -6,11 +6,11 @@ import os
 import sys
 import tkinter as tk
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from app.form.setting_text import with_titles
+from app.home import current_folder, with_tilde
 from app.outside_change import OutsideChange
 from app.sections.places import in_order
 from app.shell.ask import Choice, ask
@@ -97,10 +97,21 @@ class Files:
         recent = self._state.preferences.recent
         for name in recent:
             action = partial(self.confirm_unsaved, partial(self.open, Path(name)))
-            menu.add_command(Path(name).name, action, detail=_folder(name))
+            menu.add_command(Path(name).name, action, detail=_shortened(Path(name).parent))
         if not recent:
             menu.add_command(label="No recent files", state="disabled")
+        menu.add_separator()
+        menu.add_command("Folder of your files…", self.choose_home, icon="folder", detail=_shortened(current_folder()))
         menu.open_below(widget)
+
+    def choose_home(self) -> None:
+        """Choose where runs, the cache, generated images and other files with relative paths are kept."""
+        before = current_folder()
+        chosen = choose_path(self._window, "folder", "Folder of your files: runs, cache, images", before)
+        if chosen and not os.path.samefile(chosen, before):
+            self._state.preferences.home = chosen
+            self._state.preferences.save()
+            self._state.say(f"From the next start on, your files are kept in {chosen}; those in {before} stay there.")
 
     def show_presets_menu(self, widget: tk.Misc) -> None:
         """Show the menu with all presets and Save as preset."""
@@ -178,9 +189,7 @@ class Files:
         """That of the open file, else where a config was last opened or saved, else the present one."""
         recent = self._state.preferences.recent[:1]
         file = self._state.draft.file or next((Path(name) for name in recent if os.path.exists(name)), None)
-        with suppress(OSError):  # the working directory was deleted
-            return file.parent if file else Path.cwd()
-        return Path.home()
+        return file.parent if file else current_folder()
 
     def _suggested_stem(self) -> str:
         """The name of the run, or of the preset that was opened."""
@@ -303,9 +312,9 @@ class Files:
         ask(self._window, title, with_titles(message), (Choice("", "Close", "accent"),), lambda answer: None)
 
 
-def _folder(name: str) -> str:
-    folder = str(Path(name).parent).replace(str(Path.home()), "~", 1)
-    return folder if len(folder) < 48 else f"…{folder[-46:]}"
+def _shortened(folder: Path) -> str:
+    shown = with_tilde(folder)
+    return shown if len(shown) < 48 else f"…{shown[-46:]}"
 
 
 def _lines(error: ConfigError) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
+from app.home import current_folder
 from app.monitor.run_list import RunList, RunSummary
 from app.open_path import show_folder
 from app.sections import SECTIONS
@@ -90,6 +91,13 @@ class Palette:
         yield _keyed("New settings", files.new, "file")
         yield _keyed("Open a config", files.choose, "open")
         yield Command("Import from another trainer", files.import_settings, icon="link", detail=IMPORTS)
+        yield Command(
+            "Folder of your files",
+            files.choose_home,
+            icon="folder",
+            detail=f"Where runs and relative paths are: {current_folder()}",
+            words=("home", "workspace", "runs folder"),
+        )
         yield _keyed("Save", files.save, "save")
         yield _keyed("Save as", files.save_as, "save")
         yield Command("Save as preset", files.save_as_preset, icon="save", detail="It is then at the top of Presets.")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
+from pathlib import Path
 
+from app.home import current_folder, move_home, with_tilde
 from app.shell.files import Files
 from app.state import AppState
 from app.widgets import icons, theme
 from app.widgets.buttons import Button, Style, frame, text
 from app.widgets.clickable import ClickableRow
+from app.windows.chooser import choose_path
 from app.windows.dialog import Dialog
 
 
@@ -21,7 +24,18 @@ def show_welcome(parent: tk.Misc, state: AppState, files: Files, open_presets: C
         "Train image models on one GPU or many machines. How would you like to start?",
     )
     state.preferences.welcomed = True
-    status = text(dialog.body, "F1 lists the keyboard shortcuts.", "small", colour=theme.MUTED)
+    below = frame(dialog.body)
+    where = text(below, "", "small", colour=theme.MUTED, wrap=520)
+
+    def say_where() -> None:
+        where.configure(text=f"Your runs, images and settings are kept in {with_tilde(current_folder())}.")
+
+    def change() -> None:
+        chosen = choose_path(dialog.window, "folder", "Folder of your files: runs, cache, images", current_folder())
+        if chosen:
+            if problem := move_home(state.preferences, Path(chosen)):
+                state.say(problem)
+            say_where()
 
     def demo() -> None:
         dialog.close()
@@ -67,5 +81,9 @@ def show_welcome(parent: tk.Misc, state: AppState, files: Files, open_presets: C
         row.on_click(action)
         if icon == "play":
             dialog.window.after_idle(button.focus_set)
-    status.pack(anchor="w", pady=(theme.px(12), 0))
+    say_where()
+    where.pack(side="left")
+    Button(below, "Change…", change, style="quiet", bg=theme.CARD).pack(side="right", padx=(24, 12))
+    below.pack(fill="x", pady=(theme.px(12), 0))
+    text(dialog.body, "F1 lists the keyboard shortcuts.", "small", colour=theme.MUTED).pack(anchor="w")
     return dialog.show()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from app.home import enter_home
 from app.preferences import Preferences, preferences_file
 from app.shell.window_geometry import usable_geometry
 from modules.config import TrainConfig, dump, save_config
@@ -74,6 +75,66 @@ def test_missing_config_is_reported_at_start(display: str, home: Path) -> None:
         assert "does not exist" in driver.text(dialog)
         driver.wait(lambda: dialog.winfo_rootx() > driver.window.winfo_rootx() + 100, "its place in the middle")
         driver.press("Escape")
+
+
+# The folder of the user's files
+
+
+@pytest.fixture
+def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the system keeps them; the current folder and that of the preferences are others, and empty."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(tmp_path / "preferences"))
+    monkeypatch.setattr("app.home.user_documents_path", lambda: tmp_path / "Dokumente")
+    return tmp_path / "Dokumente"
+
+
+def test_first_start_keeps_files_in_the_documents(documents: Path) -> None:
+    assert enter_home(Preferences.load()) == ""
+    assert Path.cwd() == documents / "Tandem"
+    os.chdir(documents)
+    assert enter_home(Preferences.load()) == ""
+    assert Path.cwd() == documents / "Tandem", "and the next one"
+
+
+@pytest.mark.parametrize("sign", ["runs", "older", "documents"])
+def test_where_tandem_is_in_use_the_folder_stays(documents: Path, sign: str) -> None:
+    if sign == "runs":
+        Path("runs").mkdir()
+    elif sign == "older":
+        Preferences(welcomed=True).save()
+    else:
+        documents.write_text("not a folder")
+    here = Path.cwd()
+    assert enter_home(Preferences.load()) == ""
+    assert (Path.cwd(), Preferences.load().home) == (here, "")
+
+
+def test_a_folder_that_cannot_be_used_is_said_and_stays_chosen(documents: Path) -> None:
+    documents.write_text("not a folder")
+    Preferences(welcomed=True, home=str(documents)).save()
+    assert enter_home(Preferences.load()) == (
+        f"The folder of your files, {documents}, cannot be used: File exists. "
+        f"Relative paths start in {Path.cwd()} until the next start."
+    )
+    assert Preferences.load().home == str(documents)
+
+
+def test_welcome_and_open_menu_change_the_folder(display: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "first").mkdir()
+    monkeypatch.setattr("app.windows.welcome.choose_path", lambda *given: str(home / "first"))
+    monkeypatch.setattr("app.shell.files.choose_path", lambda *given: str(home))
+    with Driver.open(welcomed=False) as driver:
+        driver.wait(driver.dialogs, "the welcome")
+        assert str(home) in driver.text(driver.dialogs()[0])
+        driver.answer("Change…")
+        assert str(home / "first") in driver.text(driver.dialogs()[0])
+        assert Path.cwd() == home / "first"
+        driver.press("Escape")
+        driver.window.files.choose_home()
+        assert Path.cwd() == home / "first", "what is open refers to it"
+        assert Preferences.load().home == str(home)
 
 
 # Preferences
