@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -29,6 +30,8 @@ from modules.config.io.files import read_data
 from modules.config.io.presets import preset_summary
 from modules.config.io.text_formats import Data
 from modules.run.folder.links import refuse_linked_config
+
+_OF_THE_USER: Final = ("concepts", "samples", "run_name", "runs_dir", "cache_dir")  # no preset knows them better
 
 
 class Draft:
@@ -175,6 +178,11 @@ class Draft:
     def open_preset(self, name: str) -> None:
         """Edit a copy of a preset; saving asks for a file."""
         self._load(dump(load_preset(name)), file=None, preset=name)
+
+    def apply_preset(self, name: str) -> None:
+        """Take the settings of a preset except for what is of the user's data and folders, as one step to undo."""
+        own = {path: self.data[path] for path in _OF_THE_USER if self.data.get(path)}
+        self.replace_all({**dump(load_preset(name)), **own})
 
     def open_config(self, config: TrainConfig, is_new: bool = False, origin: str = "") -> None:
         """Edit a copy of a config, for example a run's; `is_new` marks it as unsaved, `origin` is its title."""

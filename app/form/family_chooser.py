@@ -7,6 +7,7 @@ from typing import Final
 
 from app.form.family_method import choose_family
 from app.form.family_tiles import FamilyTiles, Tile
+from app.form.hardware_fit import HardwareFit, hardware_fit
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, card, frame, handler, text
@@ -63,15 +64,16 @@ class FamilyChooser:
             self._body.pack(fill="x", padx=theme.px(16), pady=(0, theme.px(14)))
             self.search.pack(side="right", padx=(0, theme.px(8)))
             if not self._all:
-                self._state.background.run(lambda: [family_about(name) for name in family_names()], self._fill)
+                self._state.background.run(_read, self._fill)
         else:
             self._body.pack_forget()
             self.search.pack_forget()
         label, icon = ("Hide", "up") if self.is_open else ("Show all", "down")
         self.fold_button.configure(text=label, icon=icon)
 
-    def _fill(self, found: Sequence[FamilyAbout]) -> None:
-        made = [(about, Tile.of(about, number)) for number, about in enumerate(found)]
+    def _fill(self, found: tuple[Sequence[FamilyAbout], HardwareFit]) -> None:
+        families, fit = found
+        made = [(about, Tile.of(about, number, fit.line(about.name))) for number, about in enumerate(families)]
         self._all = sorted(made, key=lambda each: each[0].title.casefold())
         self._filter()
         self.refresh()
@@ -107,6 +109,10 @@ class FamilyChooser:
 
     def _see(self, top: int, bottom: int) -> None:
         self._area.see(self.tiles, part=(top, bottom))
+
+
+def _read() -> tuple[Sequence[FamilyAbout], HardwareFit]:
+    return [family_about(name) for name in family_names()], hardware_fit()
 
 
 def _searched(about: FamilyAbout) -> str:

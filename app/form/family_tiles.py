@@ -37,13 +37,14 @@ class Tile:
     more: str = ""
 
     @classmethod
-    def of(cls, about: FamilyAbout, number: int) -> Tile:
-        """The tile of a family, the `number`th."""
+    def of(cls, about: FamilyAbout, number: int, fit: str) -> Tile:
+        """The tile of a family, the `number`th; `fit` says whether it fits this computer, if that is known."""
         colour = theme.SERIES[number % len(theme.SERIES)]
         if about.weights:
             size = about.size.removesuffix(" parameters")
-            lines: tuple[str, ...] = (" · ".join(filter(None, (about.maker, size))), about.least_memory)
-            more = f"Licence: {about.licence.removeprefix('Licence: ')}"
+            lines: tuple[str, ...] = (" · ".join(filter(None, (about.maker, size))), fit or about.least_memory)
+            licence = f"Licence: {about.licence.removeprefix('Licence: ')}"
+            more = f"{about.least_memory}\n{licence}" if fit else licence
         else:
             first, _, rest = about.text.partition("; ")
             lines, more = (first,), f"{rest[:1].upper()}{rest[1:]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,16 +14,18 @@ from app.form.cards import GAP, Card
 from app.form.family_chooser import FamilyChooser
 from app.form.family_fields import FamilyField, MethodField
 from app.form.field import Field
+from app.form.hardware_fit import HardwareFit, hardware_fit
 from app.form.path_fields import BaseModelField
 from app.form.setting_text import with_titles
 from app.sections.form_section import FormSection, options_at
 from app.state import AppState
 from app.widgets import icons, theme
-from app.widgets.buttons import Button, card, frame, text, wrap_within
+from app.widgets.buttons import Button, add_tooltip, card, frame, text, wrap_within
 from app.windows.allow_code import ask_for_code
 from modules.config import Option, TandemError
 from modules.config.family_about import FamilyAbout, family_about
 from modules.config.imported_code import read_with_imports
+from modules.config.io.presets import PresetSummary
 from modules.facts import family_names
 
 _TALL_ENOUGH = 580  # unscaled height of a page that shows all families and the base model below them
@@ -41,15 +44,17 @@ class Section(FormSection):
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
         self._shown: tuple[str, str, FamilyDeclaration | None] = ("", "", None)
         self._was_offered = False
+        self._fit: HardwareFit | None = None
         super().__init__(parent, state)
         state.subscribe("family", self._changed, self)
+        state.background.run(hardware_fit, self._fit_known)
         self.bind("<Configure>", lambda event: self._offer_families(event.height), add="+")
 
     def build(self) -> None:
         self.families = FamilyChooser(self.scroll, self.state, self._browse)
         self.families.frame.grid(row=0, column=0, columnspan=2, sticky="ew", padx=GAP / 2, pady=(0, GAP))
         super().build()
-        self.family_card = FamilyCard(self.scroll.inside)
+        self.family_card = FamilyCard(self.scroll.inside, self._apply)
         self.columns.add(self.family_card.frame, 1)
         self._note = card(self.scroll.inside)
         self._status = text(self._note, "", colour=theme.MUTED)
@@ -80,6 +85,7 @@ class Section(FormSection):
 
     def refresh(self) -> None:
         self._show_family()
+        self._propose_preset()
         self.families.refresh()
         super().refresh()
         self.noise.refresh()
@@ -115,6 +121,21 @@ class Section(FormSection):
         field = self.find("family")
         if isinstance(field, FamilyField):
             field.browse()
+
+    def _fit_known(self, fit: HardwareFit) -> None:
+        self._fit = fit
+        self._propose_preset()
+
+    def _propose_preset(self) -> None:
+        """The preset that is made for what is here, unless it is the one that is open."""
+        draft = self.state.draft
+        if self._fit is not None:
+            found = self._fit.preset(str(draft.get("family")), str(draft.get("method")))
+            self.family_card.propose(None if found is None or found.name == draft.preset else found)
+
+    def _apply(self, preset: PresetSummary) -> None:
+        self.state.draft.apply_preset(preset.name)
+        self.state.say(f"The settings of {preset.title} apply; your concepts and prompts stay. Ctrl+Z takes it back.")
 
     def _review(self) -> None:
         with suppress(TandemError):  # a file that cannot be read; the family's status says why
@@ -159,9 +180,9 @@ class Section(FormSection):
 
 
 class FamilyCard:
-    """The card `frame`; `show` fills it."""
+    """The card `frame`; `show` and `propose` fill it. `apply` gets the proposed preset."""
 
-    def __init__(self, parent: tk.Misc) -> None:
+    def __init__(self, parent: tk.Misc, apply: Callable[[PresetSummary], object]) -> None:
         self.frame = card(parent)
         head = frame(self.frame)
         head.pack(fill="x", padx=theme.px(16), pady=(theme.px(14), theme.px(8)))
@@ -183,6 +204,12 @@ class FamilyCard:
             wrap_within(value, self.frame, 120)
         self.text = text(self._facts, "")
         wrap_within(self.text, self.frame)
+        self._preset_label = text(self._facts, "Preset", colour=theme.MUTED)
+        self._preset: PresetSummary | None = None
+        self.preset_button = Button(
+            self._facts, "", lambda: self._preset and apply(self._preset), icon="presets", bg=theme.CARD
+        )
+        add_tooltip(self.preset_button, lambda: self._preset.about if self._preset else "")
 
     def show(self, about: FamilyAbout) -> None:
         """Show another family."""
@@ -203,3 +230,14 @@ class FamilyCard:
             self.text.grid(row=len(FACTS), column=0, columnspan=2, sticky="w")
         else:
             self.text.grid_remove()
+
+    def propose(self, preset: PresetSummary | None) -> None:
+        """Show a button that opens this preset, or none."""
+        self._preset = preset
+        for column, each in enumerate((self._preset_label, self.preset_button)):
+            if preset is None:
+                each.grid_remove()
+            else:
+                each.grid(row=len(FACTS) + 1, column=column, sticky="w", pady=theme.px(6))
+        if preset is not None:
+            self.preset_button.configure(text=preset.title)

@@ -37,7 +37,14 @@ class PresetSummary:
     family: str
     method: str
 
+    @property
+    def memory_gb(self) -> int:
+        """The memory of the one GPU that it is made for, from its title; 0 if that does not say."""
+        match = _MEMORY.search(self.title)
+        return int(match[1]) if match else 0
 
+
+_MEMORY = re.compile(r", (\d{1,4}) GB$")
 _NAME = re.compile(r"[\w][\w .-]{0,99}")
 
 

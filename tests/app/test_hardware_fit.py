@@ -1,0 +1,73 @@
+"""What the Model page says of the GPUs of this computer: which families fit, and the preset that is made for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.form import hardware_fit as module
+from app.form.hardware_fit import HardwareFit, hardware_fit
+from modules.config import preset_names
+from modules.config.io.presets import preset_data, preset_summary
+from modules.machine import Gpu
+from tests.app.driver import Driver
+
+PRESETS = [preset for preset in map(preset_summary, preset_names()) if preset.memory_gb]
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Of 16 GB and, a little less as drivers say it, 24 GB."""
+    gpus = [Gpu(0, "RTX 4080", 16_376, "GPU-a"), Gpu(1, "RTX 4090", 24_564, "GPU-b")]
+    monkeypatch.setattr(module, "visible_gpus", lambda: gpus)
+    hardware_fit.cache_clear()
+    yield
+    hardware_fit.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("gib", "preset", "line"),
+    [
+        (0, "z_image_lora_12gb", ""),
+        (8, "z_image_lora_12gb", "LoRA from 12 GB; your GPU has 8"),
+        (12, "z_image_lora_12gb", "LoRA from 12 GB: fits your GPU"),
+        (20, "z_image_lora_16gb", "LoRA from 12 GB: fits your GPU"),
+        (140, "z_image_lora_24gb", "LoRA from 12 GB: fits your GPU"),
+    ],
+)
+def test_largest_preset_that_fits_is_proposed(gib: int, preset: str, line: str) -> None:
+    fit = HardwareFit(gib, PRESETS)
+    found = fit.preset("z_image", "lora")
+    assert found is not None
+    assert (found.name, fit.line("z_image")) == (preset, line)
+    assert fit.preset("chroma", "lora") is None
+    assert fit.line("chroma") == ""
+
+
+def test_memory_of_a_preset_is_that_of_its_name() -> None:
+    named = {name: int(name.rpartition("_")[2].removesuffix("gb")) for name in preset_names() if name.endswith("gb")}
+    assert {name: preset_summary(name).memory_gb for name in named} == named
+
+
+def test_preset_of_the_card_keeps_the_users_data(two_gpus: None, driver: Driver, home: Path) -> None:
+    driver.draft.insert("concepts", 0, {"path": str(home)})
+    driver.draft.set("run_name", "mine")
+    before = driver.draft.data
+    section = driver.window.sections["model"]
+    driver.wait(lambda: section.families.tiles.titles, "the families")
+    driver.draft.set_together({"family": "z_image", "method": "lora"})
+    driver.wait(section.family_card.preset_button.winfo_viewable, "the proposal")
+    assert section.family_card.preset_button.cget("text") == "Z-Image LoRA, 24 GB"
+    assert "LoRA from 12 GB: fits your GPU" in [line for tile in section.families.tiles._tiles for line in tile.lines]
+    section.family_card.preset_button.invoke()
+    driver.settle()
+    preset = preset_data("z_image_lora_24gb")
+    assert driver.draft.get("base_model") == preset["base_model"]
+    assert driver.draft.get("lora_rank") == preset["lora_rank"]
+    assert driver.draft.get("concepts.0.path") == str(home)
+    assert driver.draft.get("run_name") == "mine"
+    driver.window.undo()
+    driver.window.undo()
+    assert driver.draft.data == before
