@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tkinter as tk
 from collections.abc import Mapping
+from functools import partial
 
 from app.family_declaration import FamilyDeclaration
 from app.form.cards import Card
@@ -18,6 +19,7 @@ from app.form.text_fields import NumberField
 from app.sections.form_section import FormSection
 from app.state import AppState
 from app.widgets import theme
+from app.widgets.buttons import Button, card, text, wrap_within
 from modules.config import Option
 from modules.config.family_about import FamilyAbout, family_about
 
@@ -43,6 +45,7 @@ class Section(FormSection):
 
     name = "adapters"
     declared_in = ("Adapters",)
+    masters = ("method=lora", "method=embedding")
     items = "parts"
     item_cards = (Card("This submodule", ("part", "train", "learning_rate", "stop_after", "weights"), 1),)
     cards = (
@@ -68,6 +71,18 @@ class Section(FormSection):
             ItemListSpec(self.items, "train", "Submodules", "Add a submodule", EMPTY, describe, fill=self._fill)
         )
         super().build()
+        self._other = card(self.scroll.inside)
+        told = text(self._other, "A LoRA and textual inversion have settings, too, once they are the training method.")
+        wrap_within(told, self._other)
+        told.pack(padx=theme.px(16), pady=theme.px(14), anchor="w")
+        method = partial(self.state.jump_to, "method")
+        choose = Button(self._other, "Training method…", method, bg=theme.CARD)
+        choose.pack(padx=theme.px(16), pady=(0, theme.px(16)), anchor="w")
+        self.columns.add(self._other, 1)
+
+    def empty_cards(self) -> set[str]:
+        has_settings = self.state.draft.get("method") in ("lora", "embedding")
+        return {*super().empty_cards(), *([str(self._other)] if has_settings else [])}
 
     def field_class(self, option: Option) -> type[Field]:
         return FIELD_CLASSES.get(option.path) or super().field_class(option)

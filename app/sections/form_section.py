@@ -30,7 +30,9 @@ class FormSection(tk.Frame):
     cards: tuple[Card, ...] = ()
     items = ""  # the list of setting groups of the section, and the cards of its selected item
     item_cards: tuple[Card, ...] = ()
-    master_switch = ""  # while it is off, only what depends on it and was changed is shown
+    masters: tuple[
+        str, ...
+    ] = ()  # conditions of `depends_on`; of what needs an unmet one, only what was changed is shown
 
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
         super().__init__(parent, borderwidth=0, highlightthickness=0)
@@ -159,10 +161,13 @@ class FormSection(tk.Frame):
         return (self.state.advanced or not option.advanced) and not self._is_collapsed(option)
 
     def _is_collapsed(self, option: Option) -> bool:
-        """Whether a setting has no effect while the section's master switch is off, and is as it was."""
+        """Whether a setting has no effect while one of the section's masters is not met, and is as it was."""
         draft = self.state.draft
-        depends = bool(self.master_switch) and self.master_switch in (option.depends_on or "").split(" & ")
-        return depends and draft.get(self.master_switch) is not True and draft.is_default(option.path, option)
+        for condition in set(self.masters) & set((option.depends_on or "").split(" & ")):
+            path, _, value = condition.partition("=")
+            if draft.get(path) != (value or True):
+                return draft.is_default(option.path, option)
+        return False
 
     def jump_to(self, path: str) -> None:
         """Scroll to the field of a path, focus it and highlight it; once all cards have appeared, which move it."""

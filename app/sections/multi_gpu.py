@@ -23,7 +23,7 @@ class Section(FormSection):
 
     name = "multi_gpu"
     declared_in = ("Multi-GPU",)
-    master_switch = "enable_multi_gpu"
+    masters = ("enable_multi_gpu",)
     cards = (
         Card("Devices", ("enable_multi_gpu", "training_mode", "device", "device_ids", "world_size"), 0),
         Card("Learning rate", ("lr_scaling",), 0),

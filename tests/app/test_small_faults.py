@@ -107,6 +107,27 @@ def test_a_runs_folder_that_cannot_be_is_told_in_the_words_of_the_window(driver:
     driver.press("Escape")
 
 
+def test_settings_of_a_method_are_shown_with_it(driver: Driver) -> None:
+    driver.window.show_section("adapters")
+    driver.settle()
+    section = driver.window.sections["adapters"]
+    assert section.find("lora_rank") is section.find("embedding_token") is None
+    assert "once they are the training method" in driver.text(section)
+    driver.draft.set("method", "lora")
+    driver.settle()
+    assert section.find("lora_rank") is not None
+    assert section.find("embedding_token") is None
+    assert "once they are the training method" not in driver.text(section)
+    driver.draft.set("lora_rank", 8)
+    driver.draft.set("method", "fine_tune")
+    driver.settle()
+    assert section.find("lora_rank") is not None, "what was changed stays in sight"
+    assert section.find("lora_alpha") is None
+    section.jump_to("embedding_token")
+    driver.settle()
+    assert section.find("embedding_token") is not None, "the search found it"
+
+
 def test_alpha_that_is_not_the_rank_is_explained_beside_the_setting(driver: Driver) -> None:
     for path, value in {"method": "lora", "lora_rank": 16, "lora_alpha": 8.0}.items():
         driver.draft.set(path, value)
