@@ -36,7 +36,7 @@ from tests.library.trainer_programs import (
     squared_error,
 )
 from tests.ports import free_port
-from tests.runs import ROOT, environment
+from tests.runs import ROOT, Run, environment
 
 SETTINGS: dict[str, object] = {
     "epochs": 4,
@@ -328,6 +328,27 @@ def test_an_optimizer_of_ones_own_steps_as_it_does_in_torch(tmp_path: Path) -> N
     assert same(model, expected, rtol=1e-12)
 
 
+class Counting(torch.optim.SGD):
+    """Counts its steps where no backup sees it."""
+
+    steps = 0
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, lr)
+        self.velocity = [torch.zeros(1)]
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.steps += 1
+        self.velocity[0].add_(1)
+        super().step()
+
+
+def test_what_an_optimizer_of_ones_own_keeps_beside_its_state_is_named_once(tmp_path: Path) -> None:
+    folder = trainer(tmp_path, make_model(), optimizer=Counting, backup_every="1 step").fit().folder
+    (told,) = (each for each in Run(RunFolder(folder)).warnings.splitlines() if "optimizer" in each)
+    assert "keeps steps, velocity outside of its state and groups" in told
+
+
 def test_a_scheduler_of_ones_own_is_stepped_as_in_torch(tmp_path: Path) -> None:
     model, expected = make_model(), make_model()
     everything: dict[str, Any] = {"batch_size": SAMPLES, "global_batch_size": SAMPLES, "max_grad_norm": None}
@@ -351,6 +372,11 @@ def test_a_scheduler_of_ones_own_is_stepped_as_in_torch(tmp_path: Path) -> None:
             {"optimizer": lambda parameters, learning_rate: torch.optim.SGD([torch.zeros(1)], learning_rate)},
             "optimizer returned an optimizer of other weights",
         ),
+        (
+            {"optimizer": lambda parameters, learning_rate: torch.optim.SGD(parameters, 0.3)},
+            "optimizer sets the learning rate 0.3, but learning_rate is 0.02",
+        ),
+        ({"optimizer": torch.optim.LBFGS}, "optimizer: LBFGS calls the loss several times in a step"),
         ({"optimizer": lambda parameters: None}, "Define it as optimizer(parameters, learning_rate)."),
         ({"optimizer": lambda parameters, learning_rate: 1 / 0}, "optimizer failed: test_trainer.py, line"),
         ({"scheduler": lambda optimizer: None}, "scheduler returned None"),

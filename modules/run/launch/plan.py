@@ -32,6 +32,7 @@ from modules.run.folder.run_folder import RunFolder
 from modules.run.join.join_token import with_token
 from modules.run.launch.environment import MULTI_PROCESS_MODES, LaunchEnvironment, build_launch_environment
 from modules.run.launch.placement import Mode, choose_placement
+from modules.run.launch.rank_env import torchrun_options
 
 Launcher = Literal["none", "spawn", "torchrun"]
 
@@ -338,6 +339,11 @@ def _unused_variables(environment: Mapping[str, str], master_addr: str, port: in
                 f"{name}={printable(environment[name])} in the environment has no effect, since Tandem starts the "
                 f"processes; {setting} is {used}"
             )
+    if options := torchrun_options(environment):
+        yield (
+            f"{', '.join(options)} in the environment {'has' if len(options) == 1 else 'have'} no effect, since Tandem "
+            "starts the processes; torchrun scripts/train.py, started by yourself, reads them"
+        )
 
 
 def _other_address(master_addr: str) -> str:

@@ -1,4 +1,4 @@
-"""Rank, world size and master address of this process, from the environment set by torchrun, srun or spawn."""
+"""Rank, world size and master address of this process, from the environment set by torchrun, srun, mpirun or spawn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,21 @@ from modules.run.launch.slurm_environment import (
 )
 
 _TORCHRUN: Final = "TORCHELASTIC_RUN_ID"  # torchrun alone sets it
-_RANK_VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID")
+_MPI: Final = {  # the variable of the rank: that of the number of processes
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",  # Open MPI, IBM's jsrun
+    "PMI_RANK": "PMI_SIZE",  # MPICH, Intel MPI, Cray's PALS
+    "MV2_COMM_WORLD_RANK": "MV2_COMM_WORLD_SIZE",  # MVAPICH
+}
+_MPI_LOCAL_RANK: Final = (
+    *("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID"),
+    "MV2_COMM_WORLD_LOCAL_RANK",
+)
+_MPI_LOCAL_SIZE: Final = (
+    *("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE"),
+    "MV2_COMM_WORLD_LOCAL_SIZE",
+)
+_RANK_VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", *_MPI)
+_OWN_TORCHRUN_OPTIONS: Final = ("PET_LOG_DIR",)  # which concern no other process
 _LAUNCHERS = "torchrun and srun set these variables; without a launcher, unset RANK, WORLD_SIZE and SLURM_PROCID"
 _PORT = "Set the same free port on every machine, such as 29500"
 
@@ -50,7 +64,7 @@ def read_rank_env(environ: Mapping[str, str], default_port: int = 12355) -> Rank
     """The rank environment of this process, or None if no launcher started it.
 
     torchrun sets RANK, LOCAL_RANK and WORLD_SIZE. srun sets SLURM_PROCID, SLURM_LOCALID and SLURM_STEP_NUM_TASKS;
-    MASTER_ADDR and MASTER_PORT are respected there and derived if missing.
+    MASTER_ADDR and MASTER_PORT are respected there and derived if missing. mpirun sets those of `_MPI`.
     Raises ConfigError if a variable is not a number or out of range.
     """
     if "RANK" in environ and "WORLD_SIZE" in environ:
@@ -63,6 +77,8 @@ def read_rank_env(environ: Mapping[str, str], default_port: int = 12355) -> Rank
                 master_port=_number(environ, "MASTER_PORT", str(default_port)),
             )
         )
+    if (rank_variable := _mpi_rank_variable(environ)) is not None:
+        return _validated(_rank_of_mpirun(environ, rank_variable, default_port))
     if started_by_srun(environ):
         port = port_of_job(environ, default_port)
         return _validated(
@@ -80,6 +96,37 @@ def read_rank_env(environ: Mapping[str, str], default_port: int = 12355) -> Rank
     return None
 
 
+def _mpi_rank_variable(environ: Mapping[str, str]) -> str | None:
+    """The variable in which mpirun has set this process's rank; None if it has not started several.
+
+    Under Slurm mpirun starts a task on each node and the processes from there. srun itself sets PMI_RANK as well.
+    """
+    for rank, size in _MPI.items():
+        if rank in environ and (processes := _number(environ, size, "1")) > 1:
+            is_slurms = started_by_srun(environ) and tasks_of_step(environ) == processes
+            return None if is_slurms and environ["SLURM_PROCID"] == environ[rank] else rank
+    return None
+
+
+def _rank_of_mpirun(environ: Mapping[str, str], rank_variable: str, default_port: int) -> RankEnv:
+    rank, size = rank_variable, _MPI[rank_variable]
+    local_rank = next((name for name in _MPI_LOCAL_RANK if name in environ), rank)
+    local_size = next((name for name in _MPI_LOCAL_SIZE if name in environ), size)
+    if "MASTER_ADDR" not in environ and environ[local_size] != environ[size]:
+        raise ConfigError(
+            f"{size}={environ[size]} and {local_size}={environ[local_size]}: mpirun has started processes on several "
+            "machines, but MASTER_ADDR does not name the first",
+            "mpirun -x MASTER_ADDR=ADDRESS (Open MPI), mpiexec -genv MASTER_ADDR ADDRESS (MPICH, Intel MPI)",
+        )
+    return RankEnv(
+        rank=_number(environ, rank),
+        local_rank=_number(environ, local_rank),
+        world_size=_number(environ, size),
+        master_addr=environ.get("MASTER_ADDR", "127.0.0.1"),
+        master_port=_number(environ, "MASTER_PORT", str(default_port)),
+    )
+
+
 def launched_rank_env(environ: Mapping[str, str], default_port: int = 12355) -> RankEnv | None:
     """As `read_rank_env`, for a program that starts processes itself.
 
@@ -92,7 +139,13 @@ def launched_rank_env(environ: Mapping[str, str], default_port: int = 12355) -> 
 
 def without_rank(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment without what would make the processes started with it ranks of another group."""
-    return {name: value for name, value in environ.items() if name not in _RANK_VARIABLES}
+    left_out = {*_RANK_VARIABLES, *torchrun_options(environ)}
+    return {name: value for name, value in environ.items() if name not in left_out}
+
+
+def torchrun_options(environ: Mapping[str, str]) -> list[str]:
+    """The variables from which torchrun takes options, as a PyTorchJob sets them: the rendezvous of another group."""
+    return sorted(name for name in environ if name.startswith("PET_") and name not in _OWN_TORCHRUN_OPTIONS)
 
 
 def use_own_slice(environ: MutableMapping[str, str], rank_env: RankEnv) -> None:
@@ -139,7 +192,11 @@ def started_by_hand(environ: Mapping[str, str], rank_env: RankEnv) -> str:
     if rank_env.world_size == 1 or _TORCHRUN in environ:
         return ""
     names, starter, advice = ("RANK", "WORLD_SIZE"), "somebody else", "To train with this one alone, unset both"
-    if started_by_srun(environ):
+    if "RANK" not in environ and (rank := _mpi_rank_variable(environ)) is not None:
+        if rank_env.rank > 0:
+            return ""
+        names, starter = (rank, _MPI[rank]), "mpirun"
+    elif started_by_srun(environ):
         if "RANK" in environ or rank_env.rank > 0 or _is_started_by_slurm():
             return ""
         names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS")

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from modules.checkpoint import TrainingState
+from modules.config.sections.optimizers import Custom
 from modules.training.actions.action import Action, ActionContext
 from modules.training.state.checkpoint_state import capture_part, capture_state
 
 
 def _compute(context: ActionContext) -> Generator[TrainingState, None, None]:
     parts, ranks = context.components, context.ranks
+    if isinstance(parts.config.optimizer, Custom) and (lost := parts.guarded_step.not_in_backups()):
+        context.report.warning(
+            f"The optimizer keeps {', '.join(lost)} outside of its state and groups, and no backup holds that: a "
+            "resumed run does not go on exactly if its steps depend on it. self.state[parameter] and param_groups are "
+            "saved."
+        )
     if parts.weights.are_sharded:
         yield capture_part(parts, context.position, ranks.rank, ranks.world_size)
     else:

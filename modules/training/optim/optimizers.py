@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,9 @@ from modules.run.folder.error_help import explain_exception
 from modules.training.optim.named_class import named_class
 from modules.training.optim.per_parameter_step import PerParameterStep
 
+_SAVED_OR_TORCHS: Final = {
+    *("param_groups", "state", "defaults", "grad_scale", "found_inf", "_warned_capturable_if_run_uncaptured")
+}
 OwnOptimizer: TypeAlias = Callable[[Any, float], torch.optim.Optimizer]  # of parameters and learning rate
 
 
@@ -73,7 +76,15 @@ def build_optimizer(
     given = list(parameters)
     if own is not None:
         name = "optimizer" if config.family == PROGRAM else "build_optimizer"  # as the user wrote it
-        return _without_modes(_with_groups_of(own(given, config.learning_rate), given, name))
+        made = _with_groups_of(own(given, config.learning_rate), given, name)
+        _check_step(type(made), name)
+        if others := {group["lr"] for group in made.param_groups} - {config.learning_rate}:
+            raise ConfigError(
+                f"{name} sets the learning rate {printable(min(others))}, but learning_rate is {config.learning_rate}, "
+                "which each step gives it",
+                "Pass on the learning rate that it is called with; learning_rate_factors are for single parts",
+            )
+        return _without_modes(made)
     kind, arguments = _class_of(config.optimizer.class_path()), config.optimizer.keywords()
     try:
         optimizer: torch.optim.Optimizer = kind(given, lr=config.learning_rate, **arguments)
@@ -91,13 +102,17 @@ def build_optimizer(
 def _class_of(path: str) -> type[Any]:
     """The class at "module:Class". Raises ConfigError if it is no optimizer, or one that is not trained with here."""
     kind = named_class(path.replace(":", "."), "optimizer.target", torch.optim.Optimizer, "optimizer")
+    _check_step(kind, "optimizer.target")
+    return kind
+
+
+def _check_step(kind: type[torch.optim.Optimizer], said: str) -> None:
     closure = inspect.signature(kind.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ConfigError(
-            f"optimizer.target: {kind.__name__} calls the loss several times in a step, which Tandem does not do",
+            f"{said}: {kind.__name__} calls the loss several times in a step, which Tandem does not do",
             "Choose one whose step() needs no closure",
         )
-    return kind
 
 
 def _with_groups_of(optimizer: object, given: Sequence[object], name: str) -> torch.optim.Optimizer:
@@ -145,6 +160,21 @@ def loss_factor(world_size: int) -> float:
     return 2.0 ** (world_size.bit_length() - 1)
 
 
+def _kept_outside_state(optimizer: torch.optim.Optimizer) -> dict[str, object]:
+    """What an optimizer has in attributes of its own: values that differ once it has changed them."""
+    return {name: _version_of(value) for name, value in vars(optimizer).items() if name not in _SAVED_OR_TORCHS}
+
+
+def _version_of(value: object) -> object:
+    if isinstance(value, Tensor):
+        return id(value), value._version
+    if isinstance(value, list | tuple):
+        return [_version_of(each) for each in value]
+    if isinstance(value, dict):
+        return [_version_of(each) for each in value.values()]
+    return value if isinstance(value, bool | int | float | str) else None
+
+
 class GuardedStep:
     """Clips and applies gradients; if they are not finite, the step changes no weight.
 
@@ -179,6 +209,7 @@ class GuardedStep:
         # fused kernels read `found_inf` on the device; for others the host has to decide
         self._on_device = all(group.get("fused") for group in optimizer.param_groups)
         self._has_momentum = any(group.get("momentum") for group in optimizer.param_groups)
+        self._at_start, self._told = _kept_outside_state(optimizer), set[str]()
         self.is_restored = False  # from a backup, with which no step has been made
 
     def apply(
@@ -200,6 +231,13 @@ class GuardedStep:
             parameter.grad = gradient
         self._weights.clear_gradients()
         return norm
+
+    def not_in_backups(self) -> list[str]:
+        """The attributes that the optimizer's steps have changed, besides its `state` and groups; each is told once."""
+        before, now = self._at_start, _kept_outside_state(self.optimizer)
+        found = [name for name in now.keys() - self._told if name not in before or now[name] != before[name]]
+        self._told.update(found)
+        return sorted(found)
 
     def step_one(self, weight: Tensor, number: int, fault: Tensor) -> Tensor:
         """Step `number` of one weight, by `per_parameter`; returns the norm [] of its gradient, which stays unclipped.

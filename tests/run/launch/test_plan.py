@@ -20,6 +20,7 @@ from modules.run import LaunchPlan
 from modules.run.launch.environment import network_interfaces
 from modules.run.launch.plan import TORCHRUN, TRAIN_SCRIPT, elsewhere, where_joined
 from modules.run.launch.preview import preview
+from modules.run.launch.rank_env import without_rank
 from tests.hosts import ROOT, skip_reason
 from tests.nvml import A100_MIG, H100, RTX, fake_nvml
 from tests.ports import free_port
@@ -96,6 +97,13 @@ def test_variables_for_other_launchers_are_named() -> None:
     assert [each.partition(" in the ")[0] for each in said] == ["MASTER_ADDR=10.0.0.9", "MASTER_PORT=29500"]
     assert said[1].endswith(f"initial_port is {port}")
     assert not plan(1, environment=given).reasons, "one process has no address"
+
+
+def test_torchruns_options_in_the_environment_are_named_and_kept_from_it() -> None:
+    pod = {"PET_NNODES": "2", "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "10.0.0.9:29500", "PET_LOG_DIR": "/logs"}
+    (said,) = plan(2, environment=pod, **MULTI, initial_port=free_port()).reasons
+    assert said.startswith("PET_NNODES, PET_RDZV_BACKEND, PET_RDZV_ENDPOINT in the environment have no effect")
+    assert without_rank(pod) == {"PET_LOG_DIR": "/logs"}
 
 
 def test_machines_with_different_counts() -> None:

@@ -62,9 +62,43 @@ def test_torchrun_takes_precedence_over_slurm() -> None:
     assert (found.rank, found.world_size) == (0, 2)
 
 
+OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+MPICH = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+
+
+def test_mpirun_starts_ranks_as_torchrun_does() -> None:
+    assert read_rank_env({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}) == RankEnv(1, 1, 4, "127.0.0.1", 12355)
+    assert read_rank_env({**MPICH, "MASTER_ADDR": "node0"}, 13000) == RankEnv(3, 1, 4, "node0", 13000)
+    cray = {"PMI_RANK": "3", "PMI_SIZE": "4", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "2", "MASTER_ADDR": "node0"}
+    assert read_rank_env(cray) == RankEnv(3, 1, 4, "node0", 12355)
+    mvapich = {"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "2", "MV2_COMM_WORLD_LOCAL_RANK": "1"}
+    assert read_rank_env(mvapich) == RankEnv(1, 1, 2, "127.0.0.1", 12355)
+    assert read_rank_env({**OPEN_MPI, "RANK": "0", "WORLD_SIZE": "2"}) == RankEnv(0, 0, 2, "127.0.0.1", 12355)
+    assert read_rank_env({"PMI_RANK": "0", "PMI_SIZE": "1"}) is None
+    assert without_rank(OPEN_MPI | MPICH).keys().isdisjoint({"OMPI_COMM_WORLD_RANK", "PMI_RANK"})
+
+
+def test_in_a_job_of_slurm_mpirun_or_srun_is_recognised() -> None:
+    step = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "2"}
+    by_mpirun = {**MPICH, **step, "MASTER_ADDR": "node0"}  # whose one task on each node starts two processes
+    assert read_rank_env(by_mpirun) == RankEnv(3, 1, 4, "node0", 12355)
+    by_srun = {**step, "PMI_RANK": "1", "PMI_SIZE": "2"}
+    assert read_rank_env(by_srun) == RankEnv(1, 0, 2, "127.0.0.1", 12355)
+
+
+def test_the_variables_of_mpirun_are_named_once() -> None:
+    first = {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+    note = started_by_hand(first, RankEnv(0, 0, 4, "127.0.0.1", 1))
+    assert "OMPI_COMM_WORLD_RANK=0 and OMPI_COMM_WORLD_SIZE=4" in note
+    assert "waits for 3 more that mpirun starts" in note
+    assert started_by_hand(OPEN_MPI, RankEnv(1, 1, 4, "127.0.0.1", 1)) == ""
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        (MPICH, "PMI_SIZE=4 and MPI_LOCALNRANKS=2: mpirun has started processes on several machines, but MASTER_ADDR"),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "x"}, "OMPI_COMM_WORLD_SIZE is 'x'"),
         ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK is 'x'"),
         ({"RANK": "1"}, "RANK is set in the environment (1), but WORLD_SIZE is not"),
         ({"WORLD_SIZE": "2"}, "WORLD_SIZE is set in the environment (2), but RANK is not"),
