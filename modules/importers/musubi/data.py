@@ -19,7 +19,6 @@ _RENAMED: Final = {
     "qwen_image_edit_no_resize_control": "no_resize_control",
     "qwen_image_edit_control_resolution": "control_resolution",
 }
-_CROPPED: Final = "whole, in its own shape; there cropped to that of its image, unless it has a control_resolution"
 
 
 def _buckets(values: Values) -> list[Assignment]:
@@ -57,7 +56,7 @@ CONCEPT_TABLE = Table(
         Rule(FOLDER, "path", None, data_path),
         Rule("num_repeats", "repeats", 1, integer),
         Rule("caption_extension", "caption_extension", None, text, optional=True),
-        Rule("control_directory", "references", None, data_path, _CROPPED, optional=True),
+        Rule("control_directory", "references", None, data_path, common.WHOLE_REFERENCES, optional=True),
         Rule("resolution", "resolutions", _SIZE, lambda value: several_sides([value]), optional=True),
     ),
     unsupported=(

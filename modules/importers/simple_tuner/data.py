@@ -14,6 +14,7 @@ from modules.importers.readers import (
     text,
 )
 from modules.importers.rules import (
+    ANY,
     Assignment,
     CombinedRule,
     Rule,
@@ -71,6 +72,19 @@ def _smallest(values: Values) -> list[Assignment]:
     return [Assignment("min_size", integer(values["minimum_image_size"]))]
 
 
+# A dataset that another names as its conditioning_data, for models that edit images.
+REFERENCE_TABLE = Table(
+    rules=(Rule("instance_data_dir", "references", None, data_path, common.WHOLE_REFERENCES),),
+    unsupported=(
+        Unsupported("id conditioning_type source_dataset_id", "says whose images they are", default=ANY),
+        Unsupported("type", "Tandem reads local folders", default="local"),
+        Unsupported("dataset_type", "says whose images they are", default="conditioning"),
+        Unsupported("cache_dir*", "Tandem has its own cache: set cache_dir for another disk"),
+        Unsupported("caption_strategy", "the captions are those of the images that come out"),
+        Unsupported("resolution* *image_size target_downsample_size crop*", "set reference_resolution"),
+        Unsupported("*", "Tandem's references have no such setting"),
+    ),
+)
 BACKEND_TABLE = Table(
     rules=(
         Rule("instance_data_dir", "path", None, data_path),
