@@ -156,6 +156,9 @@ def test_simple_tuner(folder: Path) -> None:
     assert "megapixels" in whys(found, "concepts.1.resolutions")[0]
     assert "shorter side" in whys(found, "concepts.2.resolutions")[0]
     assert any("set min_size" in entry.why for entry in found.report.not_imported)
+    first = simple_tuner(folder, {"resolution": 1024, "resolution_type": "pixel", "minimum_image_size": 600})
+    assert first.config.concepts[0].min_size == 600
+    assert not [entry for entry in first.report.not_imported if "resolution_type" in entry.source]  # it was imported
 
 
 def test_diffusion_pipe(folder: Path) -> None:
