@@ -23,6 +23,6 @@ FACTS = replace(
     variant=None,
     aliases=("flux_kontext", "flux1_kontext", "flux_1_kontext", "kontext", "flux_kontext_dev"),
     kohya_file="",
-    simple_tuner={},
+    simple_tuner={"kontext": "black-forest-labs/FLUX.1-Kontext-dev"},
     simple_tuner_assisted=(),
 )

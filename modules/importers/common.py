@@ -18,6 +18,7 @@ FLOW = "set family_options.timestep_distribution and timestep_shift"
 IMAGES_ONLY = "Tandem trains on images"
 LORA = "Tandem's LoRA has no such setting"
 LORA_INSTEAD = "Tandem trains a plain LoRA instead"
+WHOLE_REFERENCES = "whole, in its own shape; there cropped to that of its image"
 SCALE = "which matters to plain SGD and max_grad_norm only"
 NO_DROPOUT = "Tandem has dropout of plain LoRA only"
 MERGE_FIRST = (

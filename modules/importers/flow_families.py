@@ -24,6 +24,11 @@ def known_family(name: object) -> str | None:
     return next((family for family, facts in all_facts().items() if plain in facts.aliases), None)
 
 
+def takes_references(family: str | None) -> bool:
+    """Whether it is a family of models that edit images."""
+    return family in all_facts() and all_facts()[str(family)].references is not None
+
+
 def flow_family(name: object) -> str | None:
     """As `known_family`, if it is trained by flow matching."""
     family = known_family(name)

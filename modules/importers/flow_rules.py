@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from modules.facts import all_facts, known_model
 from modules.importers.memory import swap_rule
-from modules.importers.readers import boolean, number
-from modules.importers.rules import EMPTY_VALUES, Assignment, CombinedRule, UnsupportedValueError, Values
+from modules.importers.readers import boolean, is_path, number
+from modules.importers.rules import EMPTY_VALUES, Assignment, CombinedRule, PathValue, UnsupportedValueError, Values
 
 OWN: Final = "family_options."
 PATH: Final = "flow_options."  # where rules put what counts only if the family turns out to be one of these
@@ -44,8 +45,23 @@ def option(name: str, value: object, *keys: str) -> Assignment:
     return Assignment(PATH + name, value, keys=keys)
 
 
+def encoder_files_rule(*keys: str) -> CombinedRule:
+    """Files of text encoders, each in a setting of its own."""
+
+    def read(values: Values) -> list[Assignment]:
+        given = {key: text.strip() for key in keys if is_path(text := values[key])}
+        if named := next((text for text in given.values() if "," in text), ""):
+            raise UnsupportedValueError(f"{named!r} has a comma, which separates files here: give it another name")
+        files = PathValue(", ".join(given.values()), "data", ", ")
+        return [Assignment(f"{PATH}text_encoder_files", files, keys=tuple(given))] if given else []
+
+    return CombinedRule(dict.fromkeys(keys), f"{OWN}text_encoder_files", read)
+
+
 # kohya-ss/sd-scripts, library/flux_train_utils.py, get_noisy_model_input_and_timesteps
 _KOHYA_SAMPLING: Final = {"uniform": "uniform", "sigmoid": "logit_normal", "shift": "logit_normal"}
+_LOSS_SCHEMES: Final = ("sigma_sqrt", "cosmap")
+_OWN_SHIFTS: Final = ("flux_shift", "qwen_shift", "flux2_shift", "krea2_shift")
 _KOHYA_SD3: Final[Mapping[str, object]] = {
     "network_module": None, "sd3_checkbox": False, "clip_g": None, "pretrained_model_name_or_path": None,
 }  # fmt: skip
@@ -58,7 +74,7 @@ def _is_kohya_sd3(values: Values) -> bool:
     return named or is_known or values["clip_g"] not in EMPTY_VALUES
 
 
-def _kohya(values: Values) -> list[Assignment]:
+def _kohya(values: Values, *, weighs_loss: bool = False) -> list[Assignment]:
     is_sd3 = _is_kohya_sd3(values)  # sd3_train_utils.py: always by weighting_scheme, with a shift of its own
     sampling = "sigma" if is_sd3 else str(values["timestep_sampling"] or "sigma")
     scheme = str(values["weighting_scheme"] or "uniform")
@@ -73,11 +89,9 @@ def _kohya(values: Values) -> list[Assignment]:
             found.append(option("logit_std", number(values["logit_std"]), "logit_std"))
         if name == "mode":
             found.append(option("mode_scale", number(values["mode_scale"]), "mode_scale"))
-        if scheme in ("sigma_sqrt", "cosmap"):
-            found.append(Assignment("", why="set family_options.loss_weighting", keys=("weighting_scheme",)))
         shift = "training_shift" if is_sd3 else "discrete_flow_shift"
         found += static_shift(values[shift], shift)
-    elif sampling in (*_KOHYA_SAMPLING, "flux_shift", "qwen_shift"):
+    elif sampling in (*_KOHYA_SAMPLING, *_OWN_SHIFTS):
         found.append(distribution(_KOHYA_SAMPLING.get(sampling, "logit_normal"), "timestep_sampling"))
         if (scale := number(values["sigmoid_scale"])) != 1 and sampling != "uniform":
             found.append(option("logit_std", scale, "sigmoid_scale"))
@@ -87,7 +101,12 @@ def _kohya(values: Values) -> list[Assignment]:
         found += static_shift(values["discrete_flow_shift"], "discrete_flow_shift")
     elif sampling in ("uniform", "sigmoid"):  # without a shift there
         found += static_shift(1, "timestep_sampling")
-    return found
+    if scheme not in _LOSS_SCHEMES:
+        return found
+    if not (is_sd3 or weighs_loss):
+        why = "sd-scripts weighs the loss with model_prediction_type sigma_scaled only, which Tandem does not have"
+        return [*found, Assignment("", why=why, keys=("weighting_scheme",))]
+    return [*found, option("loss_weighting", scheme, "weighting_scheme")]
 
 
 def _guidance(values: Values) -> list[Assignment]:
@@ -108,6 +127,39 @@ KOHYA_RULES: Final = (
     ),
     CombinedRule({"guidance_scale": 3.5}, f"{OWN}guidance", _guidance, "of models that have the input"),
     swap_rule("blocks_to_swap"),
+    encoder_files_rule("clip_l", "clip_g", "t5xxl", "gemma2"),
+)  # fmt: skip
+
+
+def _musubi(values: Values) -> list[Assignment]:
+    """As in sd-scripts, and schemes that weigh the loss do so with every sampling (training/trainer_base.py)."""
+    found = _kohya({**_KOHYA_SD3, **values, "training_shift": 1.0}, weighs_loss=True)
+    if values["timestep_sampling"] == "flux2_shift":
+        why = "exp(0.5 to 1.15) by resolution there, that of the model's pipeline here"
+        found = [replace(each, why=why) if each.value == "logit_normal" else each for each in found]
+    return found
+
+
+def _unguided(values: Values) -> list[Assignment]:
+    """FLUX.1 Kontext and FLUX.2 get 1 there (*_train_network.py, call_dit)."""
+    if values["guidance_scale"] not in (None, 1):
+        raise UnsupportedValueError("musubi-tuner uses it for HunyuanVideo only: it trains with 1")
+    return [option("guidance", 1.0, "guidance_scale")]
+
+
+MUSUBI_RULES: Final = (
+    timestep_rule(
+        {
+            "timestep_sampling": "sigma", "weighting_scheme": "none", "discrete_flow_shift": 1.0, "logit_mean": 0.0,
+            "logit_std": 1.0, "mode_scale": 1.29, "sigmoid_scale": 1.0,
+        },
+        _musubi,
+        "flux_shift, flux2_shift, qwen_shift and krea2_shift are the model's own shift; with sigma, a logit_mean above "
+        "0 means low noise levels",
+    ),
+    CombinedRule({"guidance_scale": 1.0}, f"{OWN}guidance", _unguided, "of models that have the input"),
+    swap_rule("blocks_to_swap"),
+    encoder_files_rule("text_encoder1", "text_encoder2", "text_encoder"),
 )  # fmt: skip
 
 
@@ -182,6 +234,7 @@ DIFFUSION_PIPE_RULES: Final = (
 # Of settings that are given although they are at the default; OneTrainer's are not translated then.
 ALL_RULES: Final = (
     *KOHYA_RULES,
+    *MUSUBI_RULES,
     *AI_TOOLKIT_RULES,
     *SIMPLE_TUNER_RULES,
     *DIFFUSION_PIPE_RULES,

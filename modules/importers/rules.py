@@ -26,11 +26,12 @@ class ChangedValue:
 @dataclass(frozen=True)
 class PathValue:
     """A converter's result for a path, which is then resolved: data must exist, a model may also be a name on the hub,
-    and an output need not exist.
+    and an output need not exist. With a `separator` between them, `text` is several.
     """
 
     text: str
     kind: Literal["data", "model", "output"]
+    separator: str = ""
 
 
 @dataclass(frozen=True)

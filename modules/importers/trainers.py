@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from modules.importers import ai_toolkit, diffusion_pipe, kohya, onetrainer, simple_tuner, training_yaml
+from modules.importers import ai_toolkit, diffusion_pipe, kohya, musubi, onetrainer, simple_tuner, training_yaml
 from modules.importers.rules import Table
 from modules.importers.translation import Translation
 
@@ -23,6 +23,8 @@ class Trainer:
 
 _FILES = {
     onetrainer: "a preset or config (JSON); concepts and samples are read from the files it refers to",
+    musubi: "a --config_file (TOML) or a dataset file (TOML or JSON) for models of images; dataset and prompts are "
+    "read from the files it refers to",
     kohya: "a --config_file (TOML), a dataset file (TOML or JSON), or a JSON saved by its GUI, kohya_ss; dataset and "
     "prompts are read from the files it refers to",
     ai_toolkit: "a job (YAML or JSON) with one training process",

@@ -226,13 +226,20 @@ class Translation:
         """The entry with its path resolved, if its value is a path."""
         if not isinstance(entry.new_value, PathValue):
             return entry
-        text, kind = entry.new_value.text, entry.new_value.kind
+        text, kind, separator = entry.new_value.text, entry.new_value.kind, entry.new_value.separator
+        if separator:
+            each = [
+                self._resolve_path(replace(entry, new_value=PathValue(part, kind))) for part in text.split(separator)
+            ]
+            whys = dict.fromkeys(one.why for one in each if one.why)
+            return replace(entry, new_value=separator.join(str(one.new_value) for one in each), why="; ".join(whys))
         found = self.paths.find(text)
         if found is not None or kind == "output":
             return replace(entry, new_value=self.paths.path(text))
         if kind == "model" and _HUB_NAME.fullmatch(text):
             return replace(entry, new_value=text)
         why = "there is no such file or folder on this machine: choose another one"
+        why = "; ".join(filter(None, (entry.why, why)))
         return replace(entry, new_value=self.paths.path(text), why=why)
 
     def _skip_unknown(self, name: str, value: object, shown: str, unsupported: Iterable[Unsupported]) -> None:

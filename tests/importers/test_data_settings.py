@@ -156,6 +156,9 @@ def test_simple_tuner(folder: Path) -> None:
     assert "megapixels" in whys(found, "concepts.1.resolutions")[0]
     assert "shorter side" in whys(found, "concepts.2.resolutions")[0]
     assert any("set min_size" in entry.why for entry in found.report.not_imported)
+    first = simple_tuner(folder, {"resolution": 1024, "resolution_type": "pixel", "minimum_image_size": 600})
+    assert first.config.concepts[0].min_size == 600
+    assert not [entry for entry in first.report.not_imported if "resolution_type" in entry.source]  # it was imported
 
 
 def test_diffusion_pipe(folder: Path) -> None:
@@ -168,3 +171,21 @@ def test_diffusion_pipe(folder: Path) -> None:
     assert own(found) == [("512 960", None), ("256", None)]
     assert whys(found, "largest_aspect")
     assert own(diffusion_pipe(folder, "resolutions = [512]\n" + directories)) == [("", None), ("256", None)]
+
+
+@pytest.mark.parametrize(
+    ("general", "aspect", "told"),
+    [
+        ("", 4, "at most"),  # 1024 / 256 of 768: narrower than 768^2 / 256 = 2304 high
+        ("min_bucket_reso = 512\nmax_bucket_reso = 1536", 2.25, "the ratio"),  # 768^2 / 512 = 1152 high
+        ("min_bucket_reso = 384\nmax_bucket_reso = 960", 2.5, "the ratio"),
+        ("bucket_no_upscale = true\nmax_bucket_reso = 2048", 4, "kohya ignores it with bucket_no_upscale"),
+    ],
+)
+def test_shortest_and_longest_sides_of_kohya(folder: Path, general: str, aspect: float, told: str) -> None:
+    """model_util.py, make_bucket_resolutions: widths from the shortest, heights of the area, up to the longest."""
+    found = kohya(folder, general)
+    assert found.config.largest_aspect == aspect
+    if general:
+        entries = (*found.report.changed, *found.report.not_imported)
+        assert any("max_bucket_reso" in entry.source and told in entry.why for entry in entries)

@@ -189,3 +189,29 @@ def test_the_shipped_config_of_a_model_that_is_here(tmp_path: Path) -> None:
     assert (config.precision, config.gradient_checkpointing, config.block_offload) == ("bf16", True, 0.13)
     assert [(part.part, part.weights) for part in config.parts] == [("transformer", "fp8")]
     assert config.family_options == {"timestep_distribution": "logit_normal", "timestep_shift": "static", "shift": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "family", "problem"),
+    [
+        ("flux", "flux1-kontext-dev.safetensors", "flux_kontext", ""),
+        ("flux", "flux1-dev.safetensors", "flux", "pairs of images"),
+        ("qwen_image", "qwen_image_edit.safetensors", "qwen_image", "pairs of images"),
+    ],
+)
+def test_pairs(tmp_path: Path, kind: str, file: str, family: str, problem: str) -> None:
+    """docs/supported_models.md: Kontext is a flux; examples/flux_kontext_dataset.toml: control_path."""
+    for name in ("after", "before"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "data.toml").write_text("[[directory]]\npath = 'after'\ncontrol_path = 'before'\n", encoding="utf-8")
+    model = (
+        f"[model]\ntype = '{kind}'\ndtype = 'bfloat16'\ntransformer_path = '{file}'\ndiffusers_path = 'x/FLUX.1-dev'\n"
+    )
+    (tmp_path / "run.toml").write_text(f"dataset = 'data.toml'\n{model}{ADAPTER.format()}", encoding="utf-8")
+    found = import_file(tmp_path / "run.toml")
+    assert found.config.family == family
+    assert bool(found.config.base_model) is not bool(problem)
+    assert problem in "".join(found.report.problems)
+    if not problem:
+        assert Path(found.config.concepts[0].references) == tmp_path / "before"
+        assert "control_path" not in " ".join(entry.source for entry in found.report.not_imported)

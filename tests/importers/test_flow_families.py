@@ -82,6 +82,7 @@ def test_kohya_flux(tmp_path: Path) -> None:
     assert [part.part for part in config.parts] in ([], ["transformer"])
     assert config.family_options == {
         "timestep_distribution": "logit_normal", "timestep_shift": "static", "shift": 3.1582, "guidance": 1.0,
+        "text_encoder_files": "/models/clip_l.safetensors, /models/t5xxl_fp16.safetensors",
     }  # fmt: skip
 
 

@@ -63,7 +63,7 @@ SIMPLE_TUNER_ROWS: Final[dict[str, tuple[Given, Given]]] = {
     "kontext.peft-lora": (
         {"model_flavour": "kontext", "learning_rate": 1e-8, "optimizer": "optimi-lion", "resolution": 512,
          "flow_schedule_shift": None},
-        {"learning_rate": 1e-8, "resolution": 512, **LION, **HELD},
+        {"family": "flux_kontext", "learning_rate": 1e-8, "resolution": 512, **LION, **HELD},
     ),
     "flux2.peft-lora, flux2.peft-lora+TREAD": (
         {"model_family": "flux2", "base_model_precision": "int8-sdnq", "checkpoint_step_interval": 10},

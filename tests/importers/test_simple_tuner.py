@@ -314,7 +314,8 @@ def test_huber_losses_have_a_schedule_there(tmp_path: Path, name: str) -> None:
     [
         ({"model_family": "z-image"}, "set training_adapter"),  # its default flavour has one
         ({"model_family": "flux", "model_flavour": "schnell"}, "set training_adapter"),
-        ({"model_family": "flux", "model_flavour": "kontext"}, "pairs of images"),
+        ({"model_family": "flux", "model_flavour": "kontext"}, "pairs of images"),  # which it does not name
+        ({"model_family": "qwen_image", "model_flavour": "edit-v2"}, "pairs of images"),
         ({"controlnet": True}, "a ControlNet"),
         ({"slider_lora_target": True}, "a slider"),
         ({"distillation_method": "anyflow"}, "a distillation"),
@@ -377,3 +378,32 @@ def test_layers_of_a_lora(tmp_path: Path, given: dict[str, Any], matched: str, p
     pattern = imported(tmp_path, **given).config.lora_targets
     assert re.search(pattern, matched)
     assert not re.search(pattern, passed_over)
+
+
+def test_references_of_a_model_that_edits_images(tmp_path: Path) -> None:
+    """documentation/quickstart/FLUX_KONTEXT.md; the captions are those of the images that come out."""
+    for name in ("after", "before"):
+        (tmp_path / name).mkdir()
+    after = {"id": "a", "type": "local", "instance_data_dir": "after", "caption_strategy": "textfile"}
+    before = {
+        "id": "b", "type": "local", "instance_data_dir": "before", "conditioning_type": "reference_strict",
+        "resolution": 1024, "caption_strategy": None, "cache_dir_vae": "x",
+    }  # fmt: skip
+    kontext: dict[str, Any] = {"model_family": "flux", "model_flavour": "kontext"}
+    found = imported(
+        tmp_path, "--pretrained_model_name_or_path", [{**after, "conditioning_data": ["b"]}, before], **kontext
+    )
+    assert (found.config.family, found.config.base_model) == ("flux_kontext", "black-forest-labs/FLUX.1-Kontext-dev")
+    (concept,) = found.config.concepts
+    assert (Path(concept.path), Path(concept.references)) == (tmp_path / "after", tmp_path / "before")
+    assert not found.report.problems
+    assert reasons(found)["data_backend_config.1.resolution"] == "set reference_resolution"
+    linked = imported(
+        tmp_path, "", [after, {**before, "dataset_type": "conditioning", "source_dataset_id": "a"}], **kontext
+    )
+    assert [Path(each.references).name for each in linked.config.concepts] == ["before"]
+    several = imported(
+        tmp_path, "", [{**after, "conditioning_data": ["b", "c"]}, before, {**before, "id": "c"}], **kontext
+    )
+    assert "images as a condition" in several.report.problems[0]
+    assert [Path(each.path).name for each in several.config.concepts] == ["after"]

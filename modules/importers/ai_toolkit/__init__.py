@@ -9,7 +9,7 @@ from modules.config.explain import format_value
 from modules.config.io.text_formats import Data
 from modules.importers import common
 from modules.importers.ai_toolkit.data import CONTROL_TABLE, DATASET_TABLE, FIRST_NAMES, FIRST_TABLE, SAMPLE_TABLE
-from modules.importers.ai_toolkit.other_training import other_training, takes_references
+from modules.importers.ai_toolkit.other_training import imports_references, other_training
 from modules.importers.ai_toolkit.prompts import split_prompt
 from modules.importers.ai_toolkit.tables import PROCESS_TABLE
 from modules.importers.readers import is_path, is_text, items, non_empty_text
@@ -111,7 +111,7 @@ def _datasets(
         for name, value in shared.items():
             if name != "resolution" and value != first.get(name):
                 translation.skip(prefix + name, value, "all concepts share it: the first one is used")
-        if "control_path" in own and takes_references(process):
+        if "control_path" in own and imports_references(process):
             control = {"control_path": own.pop("control_path")}
             translation.apply(CONTROL_TABLE, control, prefix, f"concepts.{count}.")
         translation.apply(DATASET_TABLE, own, prefix, f"concepts.{count}.")

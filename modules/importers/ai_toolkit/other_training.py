@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from modules.facts import all_facts
 from modules.importers import common
 from modules.importers.ai_toolkit.data import CONTROL_TABLE
-from modules.importers.flow_families import known_family
+from modules.importers.flow_families import known_family, takes_references
 from modules.importers.readers import items
 from modules.importers.rules import EMPTY_VALUES
 
@@ -16,12 +15,10 @@ TRAINERS: Final = ("", "sd_trainer", "ui_trainer", "diffusion_trainer", "textual
 _PAIRS: Final = ("control_path", "control_path_1", "inpaint_path", "controls", "clip_image_path", "unconditional_path")
 
 
-def takes_references(process: Mapping[str, object]) -> bool:
+def imports_references(process: Mapping[str, object]) -> bool:
     """Whether the model edits images, and Tandem has it: then `control_path` is imported."""
     model = process.get("model")
-    arch = model.get("arch") if isinstance(model, Mapping) else None
-    facts = all_facts().get(known_family(arch) or "")
-    return facts is not None and facts.references is not None
+    return takes_references(known_family(model.get("arch") if isinstance(model, Mapping) else None))
 
 
 def other_training(process: Mapping[str, object]) -> Iterator[str]:
@@ -35,7 +32,7 @@ def other_training(process: Mapping[str, object]) -> Iterator[str]:
     adapter = process.get("adapter")
     if isinstance(adapter, Mapping):
         yield f"adapter: ai-toolkit trains an adapter of the type {adapter.get('type', 't2i')}, which Tandem does not"
-    imported = CONTROL_TABLE.keys() if takes_references(process) else {}
+    imported = CONTROL_TABLE.keys() if imports_references(process) else {}
     pairs = [name for name in _PAIRS if name not in imported]
     for index, dataset in enumerate(each for each in items(process.get("datasets")) if isinstance(each, Mapping)):
         if name := next((name for name in pairs if dataset.get(name) not in EMPTY_VALUES), ""):

@@ -52,6 +52,7 @@ DIRECTORY_TABLE = Table(
         Rule("shuffle_tags", "tag_shuffle", False, boolean),
         Rule("cache_shuffle_delimiter", "tag_delimiter", ", ", lambda value: str(value).strip() or ",", optional=True),
         Rule("caption_prefix", "prompt_prefix", "", str, optional=True),
+        Rule("control_path", "references", None, data_path, common.WHOLE_REFERENCES, optional=True),
         Rule("resolutions", "resolutions", [512], lambda value: several_sides(items(value)), optional=True),
     ),
     unsupported=(

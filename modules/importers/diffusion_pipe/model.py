@@ -8,7 +8,7 @@ from modules.importers import common
 from modules.importers.flow_families import flow_family
 from modules.importers.flow_rules import DIFFUSION_PIPE_RULES
 from modules.importers.readers import boolean, choice, integer, model_path, number, optional_number
-from modules.importers.rules import Assignment, ChangedValue, CombinedRule, Rule, UnsupportedValueError, Values
+from modules.importers.rules import Assignment, CombinedRule, Rule, UnsupportedValueError, Values
 
 SUBMODULE_RATES = {
     "unet": "model.unet_lr",
@@ -24,14 +24,25 @@ LONG_CAPTIONS = (
 )
 # docs/supported_models.md: some models have the first, the others the second.
 TRANSFORMER_FILES: Mapping[str, object] = {"model.diffusion_model": None, "model.transformer_path": None}
+_EDITS: Mapping[str, tuple[str, ...]] = {"flux": ("kontext",)}  # words in the names of models that edit images
 _NO_LAYOUT = "of Chroma's own components: set family_options.layout, or leave it empty for the hub's"
 
 
-def _family(value: object) -> object:
-    name = str(value).lower()
+def kind_of(values: Mapping[str, object]) -> str | None:
+    """The family of flow-matching models; FLUX.1 Kontext is a flux whose name has the word."""
+    kind = flow_family(values.get("model.type"))
+    names = " ".join(str(values.get(name) or "") for name in ("model.diffusers_path", *TRANSFORMER_FILES)).lower()
+    word = next((word for word in _EDITS.get(str(kind), ()) if word in names), None)
+    return f"{kind}_{word}" if word else kind
+
+
+def _family(values: Values) -> list[Assignment]:
+    name = str(values["model.type"] or "").lower()
     if name == "sdxl":
-        return ChangedValue("stable_diffusion_xl", LONG_CAPTIONS)
-    return flow_family(name) or ChangedValue(name.replace("-", "_") or "unknown", common.NO_FAMILY)
+        return [Assignment("family", "stable_diffusion_xl", LONG_CAPTIONS)]
+    if (family := kind_of(values)) is not None:
+        return [Assignment("family", family)]
+    return [Assignment("family", name.replace("-", "_") or "unknown", common.NO_FAMILY)] if name else []
 
 
 def _base_model(values: Values) -> list[Assignment]:
@@ -39,7 +50,7 @@ def _base_model(values: Values) -> list[Assignment]:
     such a folder has. Chroma's are those of FLUX.1 there, in which Tandem's Chroma cannot look for them."""
     checkpoint, folder = (values[f"model.{name}"] for name in ("checkpoint_path", "diffusers_path"))
     key = next((key for key in TRANSFORMER_FILES if values[key] is not None), "")
-    kind = flow_family(values["model.type"])
+    kind = kind_of(values)
     if not key or kind is None:
         keys = ("model.checkpoint_path" if folder is None else "model.diffusers_path",)
         base = checkpoint if folder is None else folder
@@ -105,7 +116,10 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
         "diffusion-pipe's alpha is the rank, and its LoRA is on all linear layers of blocks and SDXL's text encoders",
         {"model.type": None},
     ),
-    Rule("model.type", "family", None, _family, optional=True),
+    CombinedRule(
+        {"model.type": None}, "family", _family, "FLUX.1 Kontext is a flux there: its name tells it",
+        {"model.diffusers_path": None, **TRANSFORMER_FILES},
+    ),
     CombinedRule(
         {"model.checkpoint_path": None, "model.diffusers_path": None, **TRANSFORMER_FILES},
         "base_model, family_options.layout", _base_model, "a transformer's file has its other components in layout",

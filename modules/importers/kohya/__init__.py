@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from modules.importers.kohya.data import ARGUMENT_NAMES, DATA_NAMES, DATASET_TABLE, SUBSET_TABLE, KohyaData
 from modules.importers.kohya.gui import GUI_NAMES, GUI_ONLY, is_saved_by_gui, passed_on, split_parameters
 from modules.importers.kohya.model import MODEL_RULES, MODEL_UNSUPPORTED
-from modules.importers.kohya.prompts import PROMPT_TABLE, prompts_of
+from modules.importers.kohya.prompts import LETTERS, PROMPT_TABLE, add_prompts
 from modules.importers.kohya.training import TRAINING_RULES, TRAINING_UNSUPPORTED
-from modules.importers.readers import is_text
 from modules.importers.report import ImportEntry
 from modules.importers.rules import Table
-from modules.importers.source_file import lines_of
 from modules.importers.translation import Translation
 
 TRAINER = "kohya's sd-scripts"
@@ -66,7 +63,8 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
         sets.add_file(inside)
     _data(given, sets, translation)
     sets.finish()
-    _samples(given, translation)
+    if (prompts := given.get("sample_prompts")) is not None:
+        add_prompts(prompts, translation, PROMPT_TABLE, LETTERS)
 
 
 def _merge_groups(data: Mapping[str, object]) -> dict[str, object]:
@@ -96,41 +94,3 @@ def _data(given: Mapping[str, object], sets: KohyaData, translation: Translation
             sets.add_folders(name, folder, is_reg=name == "reg_data_dir")
         elif folder is not None:
             translation.skip(name, folder, "expected the path of a folder")
-
-
-def _samples(given: Mapping[str, object], translation: Translation) -> None:
-    source = given.get("sample_prompts")
-    if source is None:
-        return
-    prompts = _prompts(source, translation)
-    for index, prompt in enumerate(prompts):
-        prefix = f"sample_prompts.{index}."
-        if not is_text(prompt.get("prompt")):
-            translation.skip(prefix[:-1], dict(prompt), "it has no prompt")
-            continue
-        translation.apply(PROMPT_TABLE, prompt, prefix, f"samples.{translation.count('samples')}.")
-
-
-def _prompts(source: object, translation: Translation) -> list[Mapping[str, object]]:
-    """The prompts of a text, TOML or JSON file; kohya's GUI writes the lines themselves."""
-    if not isinstance(source, str):
-        translation.skip("sample_prompts", source, "expected a file")
-        return []
-    file = translation.paths.find(source) if len(source) < 1000 and "\n" not in source else None
-    is_name = Path(source).suffix.lower() in (".txt", ".toml", ".json") and "\n" not in source
-    if file is None and not is_name:
-        return [*prompts_of(source.splitlines())]
-    if Path(source).suffix.lower() in (".toml", ".json"):
-        return _listed(translation.read_file("sample_prompts", source))
-    lines = translation.read_file("sample_prompts", source, read=lines_of)
-    return [*prompts_of(lines)] if isinstance(lines, list) else []
-
-
-def _listed(content: object) -> list[Mapping[str, object]]:
-    """[prompt] with [[prompt.subset]] in TOML, a list in JSON."""
-    if isinstance(content, Mapping) and isinstance(content.get("prompt"), Mapping):
-        common = {name: value for name, value in content["prompt"].items() if name != "subset"}
-        subsets = content["prompt"].get("subset")
-        found = subsets if isinstance(subsets, list) else [{}]
-        return [{**common, **item} for item in found if isinstance(item, Mapping)]
-    return [item for item in content if isinstance(item, Mapping)] if isinstance(content, list) else []

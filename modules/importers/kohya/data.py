@@ -20,7 +20,16 @@ from modules.importers.readers import (
     several_sides,
     text,
 )
-from modules.importers.rules import Assignment, CombinedRule, Rule, Table, Unsupported, Values, is_default
+from modules.importers.rules import (
+    Assignment,
+    CombinedRule,
+    Rule,
+    Table,
+    Unsupported,
+    UnsupportedValueError,
+    Values,
+    is_default,
+)
 from modules.importers.translation import Translation
 
 # Names on the command line and in kohya's GUI -> names in a dataset file.
@@ -30,6 +39,7 @@ ARGUMENT_NAMES = {
     "max_resolution": "resolution",
     "caption_extention": "caption_extension",
 }
+MOST_ASPECT = 4  # of largest_aspect
 _FOLDER = re.compile(r"(\d+)_(.*)", re.DOTALL)
 
 
@@ -38,10 +48,20 @@ def _buckets(values: Values) -> list[Assignment]:
     if not boolean(values["enable_bucket"]):
         return []
     is_kept = boolean(values["bucket_no_upscale"])
-    return [
+    found = [
         Assignment("bucket_step", integer(values["bucket_reso_steps"]), common.SHAPES, ("bucket_reso_steps",)),
         Assignment("no_upscale", is_kept, common.SHAPES * is_kept, ("bucket_no_upscale",)),
     ]
+    keys = ("min_bucket_reso", "max_bucket_reso")
+    if is_kept:
+        return [*found, Assignment("", why="kohya ignores it with bucket_no_upscale", keys=keys)]
+    side, low, high = several_sides([values["resolution"]]), *(integer(values[key]) for key in keys)
+    if low <= 0:
+        raise UnsupportedValueError(f"min_bucket_reso is {low}; sides are above 0")
+    aspect = min(high, int(side) ** 2 // low) / low  # of the narrowest shape (library/model_util.py)
+    limit = "the ratio of its longest shape, which has the area of all shapes here"
+    most = f"{limit}; {MOST_ASPECT} at most" if aspect > MOST_ASPECT else limit
+    return [*found, Assignment("largest_aspect", round(max(1.0, min(aspect, MOST_ASPECT)), 2), most, keys)]
 
 
 DATASET_TABLE = Table(
@@ -50,18 +70,16 @@ DATASET_TABLE = Table(
         Rule("batch_size", "batch_size", 1, integer),
         Rule("enable_bucket", "aspect_ratio_bucketing", False, boolean),
         CombinedRule(
-            {"bucket_no_upscale": False, "bucket_reso_steps": 64},
-            "no_upscale, bucket_step",
+            {"bucket_no_upscale": False, "bucket_reso_steps": 64, "min_bucket_reso": 256, "max_bucket_reso": 1024},
+            "no_upscale, bucket_step, largest_aspect",
             _buckets,
             common.SHAPES,
-            {"enable_bucket": False},
+            {"enable_bucket": False, "resolution": 512},
         ),
         Rule("caption_dropout_rate", "caption_dropout", 0.0, number),
         Rule("validation_split", "validation_split", 0.0, number, "other images are held out", optional=True),
     ),
     unsupported=(
-        Unsupported("min_bucket_reso", common.BUCKETS, default=256),
-        Unsupported("max_bucket_reso", common.BUCKETS, default=1024),
         Unsupported("skip_image_resolution", "remove images that are too small beforehand"),
         Unsupported("network_multiplier", "set loss_weight of the concept", default=1.0),
         Unsupported("validation_seed", "the run has one seed"),

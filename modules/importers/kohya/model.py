@@ -5,7 +5,7 @@ from __future__ import annotations
 from modules.importers import common
 from modules.importers.flow_rules import KOHYA_RULES
 from modules.importers.kohya.family import FAMILY_KEYS, FILES, METHOD_KEYS, XL_ONLY, family, find_method, is_xl
-from modules.importers.kohya.trained import MOST_RANK, dropout, rank, submodules, targets
+from modules.importers.kohya.trained import MOST_RANK, alpha, dropout, rank, submodules, targets
 from modules.importers.readers import boolean, integer, number, optional_number, prediction_type
 from modules.importers.rules import (
     EMPTY_VALUES,
@@ -28,11 +28,6 @@ def _clip_skip(values: Values) -> list[Assignment]:
         raise UnsupportedValueError("kohya's scripts ignore it for SDXL, which always skips a layer")
     why = "Tandem counts the skipped layers, kohya the layer that is used"
     return [Assignment("family_options.clip_skip", found - 1, why, ("clip_skip",))]
-
-
-def _alpha(values: Values) -> list[Assignment]:
-    """networks/lora.py: an alpha of 0 is that of the rank."""
-    return [Assignment("lora_alpha", number(values["network_alpha"]) or number(values["network_dim"]))]
 
 
 def _offset(values: Values) -> list[Assignment]:
@@ -76,7 +71,7 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
         {"network_dim": 4}, "lora_rank", rank, f"of a LoKr at most {MOST_RANK}, where both factors are whole as well",
         {**METHOD_KEYS, "network_args": None},
     ),
-    CombinedRule({"network_alpha": 1.0}, "lora_alpha", _alpha, "0 means the rank", {"network_dim": 4}),
+    CombinedRule({"network_alpha": 1.0}, "lora_alpha", alpha, "0 means the rank", {"network_dim": 4}),
     CombinedRule(
         {"network_dropout": 0.0}, "lora_dropout", dropout, "of the inputs; kohya drops the first matrix's outputs",
         {**METHOD_KEYS, "network_args": None},

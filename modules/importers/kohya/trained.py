@@ -17,14 +17,14 @@ LYCORIS_PRESETS = {"full": "all", "full-lin": "all_linear", "attn-mlp": "kohya",
 
 OTHERS = ("loha", "lokr")
 MOST_RANK = 4096  # of Tandem's adapters
-_PLUS = ("loraplus_lr_ratio", "loraplus_unet_lr_ratio")
+PLUS = ("loraplus_lr_ratio", "loraplus_unet_lr_ratio")
 
 
 def targets(values: Values) -> list[Assignment]:
     """networks.lora is on all layers of transformers, with conv_dim also on residual blocks; LyCORIS has presets."""
     if method(values) != "lora":
         return []
-    arguments = _arguments(values)
+    arguments = adapter_arguments(values)
     kind = str(values["LoRA_type"] or "")
     if kind in WITH_CONVOLUTIONS or kind.startswith("LyCORIS"):
         arguments = {"conv_dim": values["conv_dim"], "conv_alpha": values["conv_alpha"], **arguments}
@@ -32,8 +32,8 @@ def targets(values: Values) -> list[Assignment]:
         found = _lycoris_targets(arguments, values)
     else:
         found = _kohya_targets(arguments)
-    found += _algorithm(arguments, values)
-    known = {"conv_dim", "conv_alpha", "algo", "dora_wd", "preset", "factor", "rs_lora", *_PLUS}
+    found += algorithm_assignments(arguments, values)
+    known = {"conv_dim", "conv_alpha", "algo", "dora_wd", "preset", "factor", "rs_lora", *PLUS}
     rest = ", ".join(sorted(name for name in set(arguments) - known if arguments[name] not in EMPTY_VALUES))
     if rest:
         found.append(Assignment("", why=f"Tandem's LoRA has no {rest}", keys=("network_args",)))
@@ -43,8 +43,13 @@ def targets(values: Values) -> list[Assignment]:
 def rank(values: Values) -> list[Assignment]:
     """Above half of a layer's side both factors of a LoKr are whole, here and in LyCORIS (lycoris/modules/lokr.py)."""
     found = integer(values["network_dim"])
-    is_lokr = algorithm(values, _arguments(values)) == "lokr"
+    is_lokr = algorithm(values, adapter_arguments(values)) == "lokr"
     return [Assignment("lora_rank", min(found, MOST_RANK) if is_lokr else found)]
+
+
+def alpha(values: Values) -> list[Assignment]:
+    """networks/lora.py: an alpha of 0 is that of the rank."""
+    return [Assignment("lora_alpha", number(values["network_alpha"]) or number(values["network_dim"]))]
 
 
 def dropout(values: Values) -> list[Assignment]:
@@ -52,17 +57,18 @@ def dropout(values: Values) -> list[Assignment]:
     found = optional_number(values["network_dropout"])
     if not found:
         return []
-    if algorithm(values, _arguments(values)) in OTHERS:
+    if algorithm(values, adapter_arguments(values)) in OTHERS:
         return [Assignment("", why=common.NO_DROPOUT, keys=("network_dropout",))]
     why = "kohya drops the outputs of the LoRA's first matrix, Tandem its inputs"
     return [Assignment("lora_dropout", found, why)]
 
 
-def _arguments(values: Values) -> Mapping[str, object]:
+def adapter_arguments(values: Values) -> Mapping[str, object]:
+    """`network_args`, by name."""
     return parse_arguments(values["network_args"]) if values["network_args"] not in EMPTY_VALUES else {}
 
 
-def _algorithm(arguments: Mapping[str, object], values: Values) -> list[Assignment]:
+def algorithm_assignments(arguments: Mapping[str, object], values: Values) -> list[Assignment]:
     """lycoris/kohya.py: algo, factor, rs_lora and dora_wd; LoRA+ of networks/lora.py."""
     named, keys = algorithm(values, arguments), ("network_args",)
     if named not in ("lora", "locon", *OTHERS):
@@ -78,9 +84,9 @@ def _algorithm(arguments: Mapping[str, object], values: Values) -> list[Assignme
     if boolean(arguments.get("dora_wd", False)):
         only = "" if named not in OTHERS else "Tandem has DoRA of plain LoRA only"
         found.append(Assignment("" if only else "lora_weight_decompose", True, only, keys))
-    ratios = [number(value) for name in _PLUS if (value := arguments.get(name, values[name])) not in EMPTY_VALUES]
+    ratios = [number(value) for name in PLUS if (value := arguments.get(name, values[name])) not in EMPTY_VALUES]
     if ratios and named not in OTHERS:
-        found.append(Assignment("lora_plus_ratio", ratios[0], keys=(*_PLUS, *keys)))
+        found.append(Assignment("lora_plus_ratio", ratios[0], keys=(*PLUS, *keys)))
     return found
 
 

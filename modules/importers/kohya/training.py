@@ -188,7 +188,8 @@ def _kept(values: Values) -> list[Assignment]:
 
 
 _SAVE_EVERY: Final[Mapping[str, Unit]] = {"save_every_n_epochs": "epochs", "save_every_n_steps": "steps"}
-TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
+# Also of musubi-tuner.
+SHARED_RULES: tuple[Rule | CombinedRule, ...] = (
     Rule("learning_rate", "learning_rate", 2e-6, positive_number),
     CombinedRule(
         {"optimizer_type": "", "optimizer_args": None, "use_8bit_adam": False, "use_lion_optimizer": False},
@@ -215,33 +216,22 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     ),
     Rule("gradient_accumulation_steps", "gradient_accumulation_steps", 1, integer),
     Rule("max_grad_norm", "max_grad_norm", 1.0, optional_number),
-    Rule("mixed_precision", "precision", "no", precision),
     Rule("gradient_checkpointing", "gradient_checkpointing", False, boolean),
-    base_weights_rule({"fp8_base": False, "fp8_base_unet": False}, _base_weights, METHOD_KEYS, ONE_SCALE),
     fused_rule(
         "fused_backward_pass", "flux_fused_backward_pass", "sd3_fused_backward_pass", "blockwise_fused_optimizers",
         "fused_optimizer_groups",
     ),
     CombinedRule({"full_bf16": False}, "stochastic_rounding", _rounding, ROUNDED, METHOD_KEYS),
-    Rule("torch_compile", "compile", False, boolean, optional=True),
-    Rule("opt_channelslast", "channels_last", False, boolean, optional=True),
     Rule("seed", "seed", None, integer, optional=True),
-    CombinedRule(
-        {"masked_loss": False}, "masked_training, unmasked_weight", _masks, _MASKS
-    ),
     Rule("max_data_loader_n_workers", "loader_workers", 8, integer),
     Rule("persistent_data_loader_workers", "persistent_workers", False, boolean),
-    common.LATENTS,
-    Rule("vae_batch_size", "cache_batch_size", 1, positive_integer, optional=True),
     common.interval("sample_every", {"sample_every_n_epochs": "epochs", "sample_every_n_steps": "steps"}),
-    Rule("sample_sampler", "family_options.sample_scheduler", "ddim", choice(SAMPLERS, "choose another sampler")),
     common.interval("save_every", _SAVE_EVERY),
     CombinedRule(
         {"save_last_n_epochs": None, "save_last_n_steps": None}, "saves_kept", _kept,
         "how many models are among the last so many epochs or steps", dict.fromkeys(_SAVE_EVERY),
     ),
     Rule("save_precision", "save_dtype", None, save_dtype, optional=True),
-    CombinedRule({"save_model_as": None}, "lora_layouts, save_single_file", _layouts, "no pickles", METHOD_KEYS),
     Rule("output_dir", "runs_dir", None, output_path, "every run gets its own folder in it", optional=True),
     Rule("output_name", "run_name", None, non_empty_text, optional=True),
     Rule("metadata_title", "model_title", None, non_empty_text, optional=True),
@@ -255,10 +245,47 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     Rule("ddp_static_graph", "static_graph", False, boolean, optional=True),
     Rule("ddp_gradient_as_bucket_view", "gradient_as_bucket_view", False, boolean, optional=True),
 )  # fmt: skip
+TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
+    *SHARED_RULES,
+    Rule("mixed_precision", "precision", "no", precision),
+    base_weights_rule({"fp8_base": False, "fp8_base_unet": False}, _base_weights, METHOD_KEYS, ONE_SCALE),
+    Rule("torch_compile", "compile", False, boolean, optional=True),
+    Rule("opt_channelslast", "channels_last", False, boolean, optional=True),
+    CombinedRule(
+        {"masked_loss": False}, "masked_training, unmasked_weight", _masks, _MASKS
+    ),
+    common.LATENTS,
+    Rule("vae_batch_size", "cache_batch_size", 1, positive_integer, optional=True),
+    Rule("sample_sampler", "family_options.sample_scheduler", "ddim", choice(SAMPLERS, "choose another sampler")),
+    CombinedRule({"save_model_as": None}, "lora_layouts, save_single_file", _layouts, "no pickles", METHOD_KEYS),
+)  # fmt: skip
 
 _FLOW = "text encoders and autoencoder come from family_options.layout, a diffusers folder or a name on the hub"
 
+SHARED_UNSUPPORTED: tuple[Unsupported, ...] = (
+    Unsupported("dynamo_backend", "compile uses PyTorch's default backend", default="no"),
+    Unsupported("dynamo_mode", "compile uses PyTorch's defaults", default="default"),
+    Unsupported("dynamo_*", "compile uses PyTorch's defaults"),
+    Unsupported("ddp_timeout", "set step_timeout_s"),
+    Unsupported("lr_decay_steps", "the learning rate decays over the whole run", default=0),
+    Unsupported("lr_scheduler_timescale", "Tandem has no such schedule"),
+    Unsupported("save_last_n_*_state", "set backups_kept, a number of backups", default=0),
+    Unsupported("save_state*", "set backup_every: Tandem's backups always contain everything needed to resume"),
+    Unsupported("resume initial_epoch initial_step skip_until_initial_step", "use --resume"),
+    Unsupported("resume_from_huggingface", common.UPLOAD),
+    Unsupported("huggingface_token", common.UPLOAD, secret=True),
+    Unsupported("huggingface_* async_upload", common.UPLOAD),
+    Unsupported("sample_at_first", common.FIRST_SAMPLES),
+    Unsupported("logging_dir", "all files of a run are in its folder in runs_dir"),
+    Unsupported("log_with log_* wandb_run_name use_wandb", common.MONITOR),
+    Unsupported("wandb_api_key", common.MONITOR, secret=True),
+    Unsupported("metadata_description metadata_tags training_comment", common.METADATA),
+    Unsupported("no_metadata", "saved files contain training metadata; image folders only with metadata_dataset"),
+    Unsupported("config_file", "the file itself", default=ANY),
+    Unsupported("debug_dataset", "the Data page shows the images"),
+)  # fmt: skip
 TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
+    *SHARED_UNSUPPORTED,
     Unsupported("model_list", "used by kohya's GUI only", default=ANY),
     Unsupported(
         "train_dir create_caption create_buckets use_latent_files caption_metadata_filename latent_metadata_filename "
@@ -280,42 +307,22 @@ TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("lowram lowvram highvram", "set family_options.offload_frozen instead"),
     Unsupported("cpu_offload_checkpointing", "set gradient_checkpointing instead"),
     Unsupported("*blocks_to_swap", SET_OFFLOAD, default=0),
-    Unsupported("dynamo_backend", "compile uses PyTorch's default backend", default="no"),
-    Unsupported("dynamo_mode", "compile uses PyTorch's defaults", default="default"),
-    Unsupported("dynamo_*", "compile uses PyTorch's defaults"),
     Unsupported("num_cpu_threads_per_process", "PyTorch decides", default=2),
     Unsupported("extra_accelerate_launch_args", "Tandem does not use accelerate: see the Multi-GPU settings"),
     Unsupported("additional_parameters", "set them by hand"),
-    Unsupported("ddp_timeout", "set step_timeout_s"),
     Unsupported("deepspeed zero_stage", "set training_mode fully_sharded instead"),
-    Unsupported("lr_decay_steps", "the learning rate decays over the whole run", default=0),
-    Unsupported("lr_scheduler_timescale", "Tandem has no such schedule"),
     Unsupported("save_n_epoch_ratio", "set save_every"),
-    Unsupported("save_last_n_*_state", "set backups_kept, a number of backups", default=0),
-    Unsupported("save_state*", "set backup_every: Tandem's backups always contain everything needed to resume"),
     Unsupported("use_safetensors", "Tandem always writes safetensors"),
-    Unsupported("resume initial_epoch initial_step skip_until_initial_step", "use --resume"),
-    Unsupported("resume_from_huggingface", common.UPLOAD),
-    Unsupported("huggingface_token", common.UPLOAD, secret=True),
-    Unsupported("huggingface_* async_upload", common.UPLOAD),
-    Unsupported("sample_at_first", common.FIRST_SAMPLES),
-    Unsupported("logging_dir", "all files of a run are in its folder in runs_dir"),
-    Unsupported("log_with log_* wandb_run_name use_wandb", common.MONITOR),
-    Unsupported("wandb_api_key", common.MONITOR, secret=True),
-    Unsupported("metadata_description metadata_tags training_comment", common.METADATA),
-    Unsupported("no_metadata", "saved files contain training metadata; image folders only with metadata_dataset"),
     Unsupported("console_log_*", "see the run's log"),
     Unsupported("output_config", "the run folder contains the config"),
-    Unsupported("config_file", "the file itself", default=ANY),
     Unsupported("tokenizer_cache_dir", "set HF_HOME"),
-    Unsupported("debug_dataset", "the Data page shows the images"),
     Unsupported("dataset_class", "Tandem has one kind of dataset"),
     Unsupported("conditioning_data_dir alpha_mask", common.MASKS),
     Unsupported("validation_* validate_every_n_*", "set validation_split and validate_every"),
     Unsupported("max_validation_steps", "all validation images are measured"),
     Unsupported("wavelet_loss*", "Tandem has no such loss"),
     Unsupported("model_prediction_type", "the transformer predicts the velocity, unscaled", default="raw"),
-    Unsupported("apply_t5_attn_mask clip_[lg] t5xxl t5xxl_* ae flux1_* sd3_* save_clip save_t5xxl train_t5xxl", _FLOW),
+    Unsupported("apply_t5_attn_mask t5xxl_* ae flux1_* sd3_* save_clip save_t5xxl train_t5xxl", _FLOW),
     Unsupported("train_blocks train_double_block_indices train_single_block_indices", _FLOW, default="all"),
     Unsupported("in_json", "write captions next to the images, or as metadata.jsonl: see docs/data.md"),
 )  # fmt: skip

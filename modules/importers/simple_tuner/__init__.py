@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from modules.importers.readers import is_path
+from modules.importers import common
+from modules.importers.flow_families import takes_references
+from modules.importers.readers import is_path, items
 from modules.importers.report import ImportEntry
-from modules.importers.simple_tuner.data import BACKEND_TABLE, CROP_STYLE
+from modules.importers.simple_tuner.data import BACKEND_TABLE, CROP_STYLE, REFERENCE_TABLE
 from modules.importers.simple_tuner.settings import TABLE
-from modules.importers.simple_tuner.unsupported import hold_other_training, hold_pairs
+from modules.importers.simple_tuner.unsupported import (
+    MASKS,
+    REFERENCES,
+    family_of,
+    hold_other_training,
+    hold_pairs,
+    is_condition,
+)
 from modules.importers.translation import Translation
 
 TRAINER = "SimpleTuner"
-TABLES = {"settings": TABLE, "each local dataset of images": BACKEND_TABLE}
+TABLES = {
+    "settings": TABLE,
+    "each local dataset of images": BACKEND_TABLE,
+    "its conditioning_data, for models that edit images": REFERENCE_TABLE,
+}
 
 
 def recognises(data: object) -> bool:
@@ -29,7 +42,11 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
     written = {str(name).removeprefix("--"): str(name) for name in data}
     given = {str(name).removeprefix("--"): _plain(value) for name, value in data.items()}
     sets = given.pop("data_backend_config", None)
-    backends = _backends(written["data_backend_config"], sets, translation) if sets is not None else {}
+    key = written.get("data_backend_config", "")
+    content = None if sets is None else translation.read_file(key, _example(sets, translation))
+    references = _references(content) if takes_references(family_of(given)) else {}
+    hold_pairs(content, {str(each.get("id")) for _, each in references.values()}, translation)
+    backends = {} if content is None else _backends(key, sets, content, translation)
     prefix, first = next(iter(backends.items()), ("", {}))
     for name in ("resolution", "resolution_type"):
         if name in first:
@@ -37,8 +54,8 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
                 translation.skip(written[name], given[name], "that of the dataset takes precedence")
             given[name], written[name] = first[name], prefix + name
     if str(given.get("lora_type")).lower() == "lycoris" and is_path(given.get("lycoris_config")):
-        key = written["lycoris_config"]
-        given["lycoris_config"] = translation.read_file(key, _example(given["lycoris_config"], translation))
+        named = written["lycoris_config"]
+        given["lycoris_config"] = translation.read_file(named, _example(given["lycoris_config"], translation))
     translation.put("lr_scaling", "none")
     translation.apply(TABLE, given, written_as=written)
     hold_other_training(given, translation)
@@ -56,7 +73,15 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
         if backend.get("crop") is True and "crop_style" not in backend:
             translation.skip(f"{prefix}crop_style", "random", f"its default: {CROP_STYLE}")
         target = f"concepts.{translation.count('concepts')}."
+        if prefix in references:
+            translation.imported.append(
+                ImportEntry(f"{prefix}conditioning_data", own.pop("conditioning_data", None), f"{target}references")
+            )
+            place, reference = references[prefix]
+            translation.apply(REFERENCE_TABLE, reference, place, target)
         translation.apply(BACKEND_TABLE, own, prefix, target)
+    if takes_references(family_of(given)) and not references and not translation.held:
+        translation.hold("SimpleTuner trains this model on pairs of images: set references of the concepts")
 
 
 def _example(name: object, translation: Translation) -> object:
@@ -83,12 +108,22 @@ def _plain(value: object) -> object:
     return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
 
 
-def _backends(key: str, sets: object, translation: Translation) -> dict[str, Mapping[str, object]]:
+def _references(content: object) -> dict[str, tuple[str, Mapping[str, object]]]:
+    """The reference images of datasets with one folder of them, each with the prefix of its settings' names."""
+    listed = [each if isinstance(each, Mapping) else {} for each in items(content)]
+    places = {str(each.get("id")): f"data_backend_config.{index}." for index, each in enumerate(listed)}
+    found = {}
+    for each in listed:
+        named = [str(name) for name in items(each.get("conditioning_data"))]
+        named += [str(other.get("id")) for other in listed if other.get("source_dataset_id") == each.get("id", "")]
+        other = next((other for other in listed if [str(other.get("id"))] == list(dict.fromkeys(named))), {})
+        if other.get("conditioning_type") in REFERENCES and is_path(other.get("instance_data_dir")):
+            found[places[str(each.get("id"))]] = (places[str(other.get("id"))], other)
+    return found
+
+
+def _backends(key: str, sets: object, content: object, translation: Translation) -> dict[str, Mapping[str, object]]:
     """The local datasets of images by the prefix of their settings' names; the others are reported."""
-    content = translation.read_file(key, _example(sets, translation))
-    if content is None:
-        return {}
-    hold_pairs(content, translation)
     found: dict[str, Mapping[str, object]] = {}
     for index, backend in enumerate(content if isinstance(content, list) else []):
         prefix = f"data_backend_config.{index}."
@@ -98,6 +133,9 @@ def _backends(key: str, sets: object, translation: Translation) -> dict[str, Map
         kind = str(backend.get("dataset_type", "image"))
         if kind in ("text_embeds", "image_embeds"):
             translation.skip(prefix[:-1], str(backend.get("id")), "Tandem has its own cache")
+        elif is_condition(backend):
+            if backend.get("conditioning_type") in MASKS:
+                translation.skip(prefix[:-1], str(backend.get("id")), common.MASKS)
         elif kind != "image" or not is_path(backend.get("instance_data_dir")):
             translation.skip(prefix[:-1], str(backend.get("id")), "Tandem reads local folders of images")
         else:

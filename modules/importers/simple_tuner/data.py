@@ -14,6 +14,7 @@ from modules.importers.readers import (
     text,
 )
 from modules.importers.rules import (
+    ANY,
     Assignment,
     CombinedRule,
     Rule,
@@ -56,21 +57,33 @@ def resolution(values: Values) -> list[Assignment]:
     return [Assignment("resolution", integer(size), SHORTER_SIDE if kind == "pixel" else "")]
 
 
-def _own_resolution(values: Values) -> list[Assignment]:
-    if values["resolution"] is None:
-        return []
-    return [replace(each, target="resolutions", value=str(each.value)) for each in resolution(values)]
-
-
-def _smallest(values: Values) -> list[Assignment]:
-    """Of the shorter side only where resolution_type is pixel (helpers/metadata/backends/base.py)."""
+def _own_sizes(values: Values) -> list[Assignment]:
+    """The smallest is of the shorter side only where resolution_type is pixel (helpers/metadata/backends/base.py)."""
+    found, keys = [], ("minimum_image_size", "resolution_type")
+    if values["resolution"] is not None:
+        sizes = [replace(each, target="resolutions", value=str(each.value)) for each in resolution(values)]
+        found = [replace(each, keys=("resolution", "resolution_type")) for each in sizes]
     if not values["minimum_image_size"]:
-        return []
+        return found
     if str(values["resolution_type"]).lower() != "pixel":
-        raise UnsupportedValueError("it is of the area: set min_size, which is of the shorter side")
-    return [Assignment("min_size", integer(values["minimum_image_size"]))]
+        why = "it is of the area: set min_size, which is of the shorter side"
+        return [*found, Assignment("", why=why, keys=keys[:1] if found else keys)]
+    return [*found, Assignment("min_size", integer(values["minimum_image_size"]), keys=keys)]
 
 
+# A dataset that another names as its conditioning_data, for models that edit images.
+REFERENCE_TABLE = Table(
+    rules=(Rule("instance_data_dir", "references", None, data_path, common.WHOLE_REFERENCES),),
+    unsupported=(
+        Unsupported("id conditioning_type source_dataset_id", "says whose images they are", default=ANY),
+        Unsupported("type", "Tandem reads local folders", default="local"),
+        Unsupported("dataset_type", "says whose images they are", default="conditioning"),
+        Unsupported("cache_dir*", "Tandem has its own cache: set cache_dir for another disk"),
+        Unsupported("caption_strategy", "the captions are those of the images that come out"),
+        Unsupported("resolution* *image_size target_downsample_size crop*", "set reference_resolution"),
+        Unsupported("*", "Tandem's references have no such setting"),
+    ),
+)
 BACKEND_TABLE = Table(
     rules=(
         Rule("instance_data_dir", "path", None, data_path),
@@ -88,10 +101,9 @@ BACKEND_TABLE = Table(
             "caption_source, prompt_prefix", _captions,
         ),
         CombinedRule(
-            {"resolution": None, "resolution_type": "pixel_area"}, "resolutions", _own_resolution,
-            "of a dataset whose resolution is not that of the first",
+            {"resolution": None, "resolution_type": "pixel_area", "minimum_image_size": None}, "resolutions, min_size",
+            _own_sizes, "resolutions of a dataset whose resolution is not that of the first",
         ),
-        CombinedRule({"minimum_image_size": None}, "min_size", _smallest, uses={"resolution_type": "pixel_area"}),
         Rule("disable_multiline_split", "caption_lines", False, lambda value: "whole" if boolean(value) else "random"),
     ),
     unsupported=(

@@ -34,7 +34,6 @@ from modules.importers.readers import (
 from modules.importers.rules import (
     EMPTY_VALUES,
     Assignment,
-    ChangedValue,
     CombinedRule,
     PathValue,
     Rule,
@@ -44,7 +43,7 @@ from modules.importers.rules import (
 )
 from modules.importers.simple_tuner.data import resolution
 from modules.importers.simple_tuner.lycoris import lycoris_assignments
-from modules.importers.simple_tuner.unsupported import UNSUPPORTED
+from modules.importers.simple_tuner.unsupported import UNSUPPORTED, family_of
 
 SAMPLE_NUMBERS = {
     "validation_num_inference_steps": "steps",
@@ -66,8 +65,13 @@ DEFAULTS: Mapping[str, Mapping[str, object]] = {
 _NAMES: Mapping[str, str] = {"prodigy": "prodigyplusschedulefree", "stableadamw": "adamw"}  # by what they are there
 
 
-def _family(value: object) -> object:
-    return known_family(value) or ChangedValue(str(value).lower() or "unknown", common.NO_FAMILY)
+def _family(values: Values) -> list[Assignment]:
+    """Kontext is a flavour of FLUX.1 there."""
+    if (name := values["model_family"]) is None:
+        return []
+    if (family := family_of(values)) is not None:
+        return [Assignment("family", family)]
+    return [Assignment("family", str(name).lower() or "unknown", common.NO_FAMILY)]
 
 
 def _base_model(values: Values) -> list[Assignment]:
@@ -75,7 +79,7 @@ def _base_model(values: Values) -> list[Assignment]:
     name, flavour = values["pretrained_model_name_or_path"], str(values["model_flavour"] or "")
     if name not in EMPTY_VALUES:
         return [Assignment("base_model", model_path(name), keys=("pretrained_model_name_or_path",))]
-    family = known_family(values["model_family"])
+    family = family_of(values)
     known = all_facts()[family].simple_tuner if family else {}
     if (found := known.get(flavour or next(iter(known), ""))) is not None:
         why = "the file has no base model: this is SimpleTuner's for the family"
@@ -306,7 +310,7 @@ TABLE = Table(
             "method, lora_algorithm, lora_rank, lora_alpha, lora_dropout, lora_targets, lokr_factor", _method,
             "without alpha it is the rank; LyCORIS is read from its own file", {"model_family": None},
         ),
-        Rule("model_family", "family", None, _family, optional=True),
+        CombinedRule({"model_family": None}, "family", _family, uses={"model_flavour": None}),
         CombinedRule(
             {"pretrained_model_name_or_path": None, "model_flavour": None}, "base_model", _base_model,
             "without one SimpleTuner has a base model for SDXL", {"model_family": None},

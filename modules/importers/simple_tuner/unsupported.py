@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from modules.facts import all_facts
 from modules.importers import common
-from modules.importers.flow_families import known_family
+from modules.importers.flow_families import known_family, takes_references
 from modules.importers.memory import SET_OFFLOAD
 from modules.importers.readers import items
 from modules.importers.rules import EMPTY_VALUES, Unsupported
@@ -86,17 +86,25 @@ _OTHER_TRAINING: Final[Mapping[str, str]] = {
     "distillation_method": "a distillation", "diffusion_blocks_config": "a model whose blocks are trained one by one",
 }  # fmt: skip
 _EDITS: Final = ("kontext", "edit")  # beginnings of flavours that take images as a condition
-_PAIRS: Final = "SimpleTuner trains on pairs of images, which Tandem does not"
-_MASKS: Final = ("mask", "segmentation")  # conditioning_type of what is no condition
+REFERENCES: Final = ("reference_strict", "reference_loose")  # conditioning_type of what models that edit images take
+_PAIRS: Final = "SimpleTuner trains on pairs of images, which Tandem does not have for it"
+MASKS: Final = ("mask", "segmentation")  # conditioning_type of what is no condition
+
+
+def family_of(given: Mapping[str, object]) -> str | None:
+    """Tandem's family of model_family, which model_flavour may tell; None if it has none."""
+    family = known_family(given.get("model_family"))
+    own = f"{family}_{str(given.get('model_flavour') or '').lower()}"
+    return own if own in all_facts() else family
 
 
 def hold_other_training(given: Mapping[str, object], translation: Translation) -> None:
     """Take the base model away where the file trains something else than the config would."""
-    flavour, family = str(given.get("model_flavour") or "").lower(), known_family(given.get("model_family"))
+    flavour, family = str(given.get("model_flavour") or "").lower(), family_of(given)
     for name, what in _OTHER_TRAINING.items():
         if given.get(name) not in EMPTY_VALUES and str(given[name]).lower() not in ("none", "false"):
             translation.hold(f"{name}: SimpleTuner trains {what}, which Tandem does not")
-    if flavour.startswith(_EDITS):
+    if flavour.startswith(_EDITS) and not takes_references(family):
         translation.hold(f"model_flavour {flavour}: {_PAIRS}")
     facts = all_facts()[family] if family else None
     is_assisted = facts and (flavour or next(iter(facts.simple_tuner), "")) in facts.simple_tuner_assisted
@@ -108,11 +116,16 @@ def hold_other_training(given: Mapping[str, object], translation: Translation) -
         )
 
 
-def hold_pairs(datasets: object, translation: Translation) -> None:
-    """The same for datasets of images that belong to others, unless they are masks."""
+def hold_pairs(datasets: object, imported: Collection[str], translation: Translation) -> None:
+    """The same for datasets of images that belong to others, unless they are masks or among the `imported` ids."""
     for dataset in (each for each in items(datasets) if isinstance(each, Mapping)):
         made = [each for each in items(dataset.get("conditioning")) if isinstance(each, Mapping)]
-        given = [dataset] if dataset.get("dataset_type") == "conditioning" else []
-        if any(str(each.get("conditioning_type")) not in _MASKS for each in (*made, *given)):
+        given = [dataset] if is_condition(dataset) and str(dataset.get("id")) not in imported else []
+        if any(str(each.get("conditioning_type")) not in MASKS for each in (*made, *given)):
             translation.hold(f"the dataset {dataset.get('id')} has images as a condition: {_PAIRS}")
             return
+
+
+def is_condition(dataset: Mapping[str, object]) -> bool:
+    """Whether the images of a dataset belong to those of others."""
+    return dataset.get("dataset_type") == "conditioning" or dataset.get("conditioning_type") not in EMPTY_VALUES
