@@ -235,10 +235,11 @@ class MachinesStart:
                 "make other steps. Start the run again; with global_batch_size set, the others would have gone on."
             )
             return None
-        place = "its first step, as there is no backup yet" if not resume else "the newest backup"
+        place = "the newest backup" if resume else "its first step, because there is no backup yet,"
         message = (
             f"The run goes on from {place} on {len([*filter(None, following)])} of {len(following)} machines with "
-            f"{ranks} {'rank' if ranks == 1 else 'ranks'} instead of {sum(counts)} ({server.summary()})."
+            f"{ranks} {'rank' if ranks == 1 else 'ranks'}{f' instead of {sum(counts)}' * (ranks != sum(counts))} "
+            f"({server.summary()})."
         )
         if cause:
             lost = any(not now for now in following)
@@ -285,10 +286,10 @@ class MachinesStart:
             return False
         return True
 
-    def _take_in(self) -> None:
-        """A machine is ready that does not take part: the run ends at its next backup, to go on with it."""
+    def _take_in(self, is_any_ready: bool) -> None:
+        """If a machine is ready that does not take part, the run ends at its next backup, to go on with it."""
         with suppress(OSError):  # of a full disk
-            request_command(self._folder, REGROUP)
+            (request_command if is_any_ready else withdraw_command)(self._folder, REGROUP)
 
     def _warn(self, message: str, **more: object) -> None:
         self._echo(f"Warning: {message}")

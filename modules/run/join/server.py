@@ -60,15 +60,15 @@ class JoinServer:
         names: Sequence[str] = (),
         record: Callable[[Failure], None] = lambda failure: None,
         report_stop: Callable[[str, str], None] = lambda message, reason: None,
-        take_in: Callable[[], None] = lambda: None,
+        take_in: Callable[[bool], None] = lambda is_any_ready: None,
     ) -> None:
         """Start listening; `resume` is this run's --resume, if any, `record` receives failures of other machines.
 
         `preflight` says whether machine 0 has a config; it compares code and files itself, so every machine may join.
         `names` are those of machines that this one starts.
         `report_stop` receives the sentence about one that was stopped while all train, with which all stop, and the
-        reason of the stop command. `take_in` is called when a machine is ready that does not take part in the start
-        under way; without on_machine_loss=continue there is none.
+        reason of the stop command. `take_in` is told, when that changes, whether a machine is ready that does not take
+        part in the start under way; without on_machine_loss=continue there is none.
         `report` receives each message and the numbers of the missing machines; `folder_proofs` are those of
         `prove_run`. Raises JoinError if no port is free.
         """
@@ -213,6 +213,8 @@ class JoinServer:
         finally:
             if number:
                 self._members.release(number)
+                if self._takes_no_part(number):
+                    self._take_in(any(map(self._takes_no_part, self._members.counts())))
         if note and self._outcome is None:
             self._report(f"{note.rstrip('.')}.{self._next_steps()}")
 
@@ -343,7 +345,7 @@ class JoinServer:
         """A machine is ready while others train."""
         self._report(f"{machine} takes part from the next backup on.")
         session.send("status", missing=_NEXT_BACKUP)
-        self._take_in()
+        self._take_in(True)
 
     def _check_rejoin(self, number: int, processes: int) -> None:
         before = processes if self._start_message is None else self._start_message["counts"][number]

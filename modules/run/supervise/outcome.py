@@ -74,7 +74,7 @@ def decide_outcome(evidence: RunEvidence) -> RunOutcome:
     if evidence.was_forced:
         return RunOutcome(CODE_OF_STOP.get(evidence.stop_reason, FAILED), None, phase)
     reported = evidence.events.exit_code
-    if phase == REGROUPING and evidence.returncode == 0:
+    if phase == REGROUPING:
         return RunOutcome(CODE_OF_STOP.get(evidence.stop_reason, FINISHED), None, phase)
     if reported is None and evidence.returncode == 0 and not _vanished(evidence):
         return RunOutcome(CODE_OF_STOP.get(evidence.stop_reason, FINISHED), None, phase)

@@ -413,7 +413,7 @@ class ProcessWatch:
     def read_progress(self, now: float) -> None:
         """Read some of the new events, and whether the run has failed or finished."""
         self.events.add(self._reader.new())
-        if self._finished_at is None and self.events.exit_code is not None:
+        if self._finished_at is None and (self.events.exit_code is not None or self.events.phase == REGROUPING):
             self._finished_at = now
         if self._failed_at is None and (self._recorded_failures.is_any(self.launcher_pid) or self._log.shows_failure()):
             self._failed_at = now
