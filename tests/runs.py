@@ -139,7 +139,7 @@ def train_group(
     return {name: Run(RunFolder(folder)) for name, folder in folders.items()}
 
 
-def opened(config: TrainConfig, resume: str | None) -> RunFolder:
+def opened(config: TrainConfig, resume: str | None = None) -> RunFolder:
     """A new run folder, or the existing one of a resumed run."""
     existing = RunFolder(Path(config.runs_dir) / str(config.run_name))
     return existing if resume is not None and existing.path.exists() else RunFolder.create(config)

@@ -27,6 +27,7 @@ PHASES: Final[Mapping[str, str]] = {
     "saving": "Saving",
     "validation": "Validating",
     "test": "Testing",
+    "regrouping": "Taking a machine in again",
 }
 _QUIET_S: Final = 120.0
 _LOST_END: Final = "Its process ended without an error, but no event says that the model was saved."

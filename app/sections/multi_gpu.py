@@ -30,7 +30,7 @@ class Section(FormSection):
         Card("Load balancing", ("balance",), 0),
         Card(
             "Multiple machines",
-            ("num_nodes", "node_rank", "master_addr", "processes_per_node", "rendezvous"),
+            ("num_nodes", "node_rank", "master_addr", "processes_per_node", "on_machine_loss"),
             1,
         ),
         Card(

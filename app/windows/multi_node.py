@@ -20,7 +20,7 @@ from app.windows.dialog import Dialog
 from modules.config import TrainConfig
 from modules.machine import port_is_free, preferred_addresses
 
-MACHINE_FIELDS = ("enable_multi_gpu", "num_nodes", "processes_per_node", "node_rank", "rendezvous", "max_restarts")
+MACHINE_FIELDS = ("enable_multi_gpu", "num_nodes", "processes_per_node", "node_rank", "on_machine_loss", "max_restarts")
 RENDEZVOUS_FIELDS = ("master_addr", "initial_port")
 WIDTH, HEIGHT = 920, 560  # unscaled pixels
 _PORT_PAUSE_MS = 400

@@ -165,7 +165,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "initial_port": ("main_process_port", "master_port"),
     "num_nodes": ("num_machines", "nnodes", "multi-node"),
     "processes_per_node": ("Processes on each machine", "nproc_per_node", "gpus_per_node", "num_processes"),
-    "rendezvous": ("How machines meet", "rdzv_backend", "elastic", "c10d"),
+    "on_machine_loss": ("rendezvous", "How machines meet", "rdzv_backend", "elastic", "c10d", "fault tolerance"),
     "max_restarts": ("Restarts after a failure", "fault tolerance"),
     "node_rank": ("machine_rank",),
     "master_addr": ("Address of the first machine", "main_process_ip", "rdzv_endpoint", "host"),

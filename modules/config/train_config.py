@@ -8,7 +8,7 @@ from typing import Final, Self
 
 from pydantic import model_validator
 
-from modules.config.balance import AUTO
+from modules.config.balance import AUTO, balance_numbers
 from modules.config.run_names import run_name_problem, sanitize_run_name
 from modules.config.section import Section, broken_rules, setting
 from modules.config.sections.adapters import (
@@ -30,7 +30,7 @@ from modules.config.sections.submodule import SubmoduleSettings
 from modules.config.sections.training import TrainingSettings, better_direction
 from modules.facts import ReferenceFacts, all_facts, family_names
 
-VERSION = 2  # to be raised with each change of what a setting means, and a step in io/migrations.py
+VERSION = 3  # to be raised with each change of what a setting means, and a step in io/migrations.py
 _Rules = list[tuple[str, str]]  # settings that conflict, as pairs of field and rest of the sentence
 _LAST_PORT: Final = 65_535
 # Labels of letters, digits, "-" and "_" separated by dots; one of digits and dots only must be an IP address.
@@ -98,6 +98,7 @@ class TrainConfig(
             *_process_rules(self),
             *_sharding_rules(self),
             *_balance_rules(self),
+            *_machine_loss_rules(self),
             *_validation_rules(self),
             *_adapter_rules(self),
             *_cache_rules(self),
@@ -217,6 +218,20 @@ def _balance_rules(config: TrainConfig) -> _Rules:
         return []
     sentence = f"is auto, but with {found[0]} the ranks wait for each other in every layer, so none can measure its own"
     return [("balance", f"{sentence} speed; give numbers, such as [2, 1], or equal")]
+
+
+def _machine_loss_rules(config: TrainConfig) -> _Rules:
+    """What fewer ranks could not go on with."""
+    if config.on_machine_loss != "continue":
+        return []
+    rules = []
+    if not config.backup_every:
+        sentence = "is continue, which goes on from the newest backup, but backup_every is never; give an interval, "
+        rules.append(("on_machine_loss", f"{sentence}such as 200 steps"))
+    if balance_numbers(config.balance):
+        sentence = f"is continue, but balance is [{config.balance}], a number for each rank of all machines; set "
+        rules.append(("on_machine_loss", f"{sentence}balance to auto or equal, or on_machine_loss to wait"))
+    return rules
 
 
 def _validation_rules(config: TrainConfig) -> _Rules:

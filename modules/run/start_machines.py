@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from modules.config import TandemError, TrainConfig
@@ -12,9 +13,16 @@ from modules.machine import PortReservations, set_hostname
 from modules.run.console import show_secret
 from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED
 from modules.run.folder.backup_list import complete_backups
-from modules.run.folder.commands import clear_commands, is_stopped_by_user, request_command, stop_reason
+from modules.run.folder.commands import (
+    REGROUP,
+    clear_commands,
+    is_stopped_by_user,
+    request_command,
+    stop_reason,
+    withdraw_command,
+)
 from modules.run.folder.events import EventLog
-from modules.run.folder.failures import record_failure, root_cause
+from modules.run.folder.failures import clear_failures, read_failures, record_failure, root_cause
 from modules.run.folder.run_folder import RunFolder, not_writable_error
 from modules.run.format_duration import in_words
 from modules.run.hosts.host import Host
@@ -22,9 +30,9 @@ from modules.run.hosts.remote_machines import RemoteMachines, hosts_of_former_ru
 from modules.run.join.join_line import write_join_line
 from modules.run.join.join_token import generate_token
 from modules.run.join.same_run import prove_run
-from modules.run.join.server import JoinServer
+from modules.run.join.server import MACHINE_LOST, JoinServer
 from modules.run.join.session import StopRequested, raise_on_stop_signals
-from modules.run.launch.plan import LaunchPlan, where_joined
+from modules.run.launch.plan import LaunchPlan, taking_part, where_joined
 from modules.run.launch.restarts import resume_since
 from modules.run.supervise.outcome import CODE_OF_STOP, REASON_OF_CODE, outcome_message
 from modules.run.supervise.supervisor import Supervisor, any_failure
@@ -35,6 +43,10 @@ _COLLECT_REMOTE_S: Final = 10.0
 # that trains may have to be noticed as lost first; one that is still starting does not know yet that nobody waits.
 _AFTER_TRAINING_S: Final = 40.0
 _AFTER_WAITING_S: Final = 1.0
+_END_WITHIN_S: Final = 120.0  # the parts of the machines, after a failure that all hear of
+_TRY_AGAIN_EVERY_S: Final = 30.0  # to start a lost machine over ssh
+_MOST_FRUITLESS: Final = 3  # losses without a new backup, beside one of each machine
+_KINDS_OF_LOSS: Final = frozenset({MACHINE_LOST, "lost"})  # the second: no rank there is heard any more
 _RESUME: Final = "--resume"
 
 Echo = Callable[[str], None]
@@ -66,6 +78,9 @@ class MachinesStart:
         self._remote = RemoteMachines(hosts, folder.log_dir, echo)
         self._has_started = False
         self._printed: tuple[str, ...] = ()  # the notes of the plan
+        self._restarts = 0  # after failures of processes
+        self._newest: list[str] = []  # the newest backup at the last loss, if there was one
+        self._fruitless = 0  # losses since without a new one
 
     def run(self, plan: LaunchPlan, token: str | None) -> int:
         """Run to the end; returns the exit code. Raises TandemError if a machine does not join."""
@@ -85,6 +100,7 @@ class MachinesStart:
                 names=self._remote.names,
                 record=lambda failure: record_failure(self._folder, failure, keep_existing=True),
                 report_stop=self._stop_with_others,
+                take_in=self._take_in,
             )
         except TandemError as error:
             self._record_end(error.kind, error.exit_code, error)
@@ -134,8 +150,7 @@ class MachinesStart:
         self._config, note = where_joined(config, plan.master_addr, server.joined_at())
         if note:
             self._report(f"Note: {note}.", [])
-        here = {"processes_per_node": (plan.processes_here, *(counts[number] for number in sorted(counts)))}
-        return self._plan(self._config.model_copy(update={**here, "world_size": None}))
+        return self._plan(taking_part(self._config, [plan.processes_here, *(counts[each] for each in sorted(counts))]))
 
     def _advice_if_late(self) -> str:
         by_hand = "Run the line above on the machines that join by hand sooner"
@@ -152,32 +167,112 @@ class MachinesStart:
             raise not_writable_error(self._folder.path, error) from error
 
     def _train(self, server: JoinServer, plan: LaunchPlan) -> int:
-        """Train on all machines; after a failure, with restarts left, start again once all are ready."""
-        allowed = self._config.max_restarts if self._config.rendezvous == "elastic" else 0
+        """Train; after a failure or the loss of a machine, start again as max_restarts and on_machine_loss say."""
+        may_start_again = self._config.on_machine_loss != "end"
         counts = [count or 1 for count in plan.process_counts]
-        all_counts = self._config.model_copy(update={"processes_per_node": tuple(counts), "world_size": None})
-        for number in range(1, allowed + 2):
-            left = allowed + 1 - number
-            secret = server.start(counts, plan.port, plan.master_addr, resume=self._resume, restarts_left=left)
+        while True:
+            secret = server.start(
+                counts, plan.port, plan.master_addr, resume=self._resume, restarts_left=int(may_start_again)
+            )
             set_hostname(server.names[0])
             self._supervisor = Supervisor.from_plan(
                 plan,
                 self._folder,
                 lambda: server.wait_for_reports(_COLLECT_REMOTE_S, self._is_cause_known),
                 store_secret=secret,
-                may_restart=any_failure if left > 0 else None,
+                may_restart=any_failure if may_start_again else None,
+                cannot_start=server.first_loss,
                 clears_commands=False,
             )
-            code = self._supervisor.run()
+            with self._starting_lost_machines(server):
+                code = self._supervisor.run()
             if not self._supervisor.can_restart:
-                break
-            self._supervisor.report_restart(number, allowed)
-            if not self._is_everybody_back(server):
+                return code
+            if (following := self._next_counts(server, counts)) is None:
                 self._supervisor.report()
-                break
+                return code
+            clear_failures(self._folder, [each.rank for each in read_failures(self._folder)])
             self._set_resume(resume_since(self._started_at, self._resume, self._folder) or "")
-            plan = self._plan(all_counts)
-        return code
+            counts = following
+            plan = self._plan(taking_part(self._config, counts))
+
+    def _next_counts(self, server: JoinServer, counts: list[int]) -> list[int] | None:
+        """The processes of each machine in the next start, once all of them can start; None if there is none."""
+        assert self._supervisor is not None
+        assert self._supervisor.outcome is not None
+        failure = self._supervisor.outcome.failure
+        is_lost = bool(server.losses) or (failure is not None and failure.kind in _KINDS_OF_LOSS)
+        cause = ""
+        if is_lost:
+            lost = server.losses or [*filter(None, [failure])]
+            cause = " ".join(f"Lost at {_clock_time(each.time)}: {each.message}" for each in lost)
+            if not self._is_progressing():
+                self._warn(f"{cause} Machines were lost {self._fruitless} times without a new backup: no restart.")
+                return None
+        elif failure is not None:
+            self._restarts += 1
+            if self._restarts > self._config.max_restarts:
+                return None
+            self._supervisor.report_restart(self._restarts, self._config.max_restarts)
+        if self._config.on_machine_loss == "continue":
+            return self._counts_of_those_left(server, counts, cause)
+        if is_lost:
+            self._warn(f"{cause} The run goes on from its newest backup once all machines are there again.")
+        return counts if self._is_everybody_back(server) else None
+
+    def _counts_of_those_left(self, server: JoinServer, counts: list[int], cause: str) -> list[int] | None:
+        """As `_next_counts`, with those that are there; `cause` says what was lost, and is empty otherwise."""
+        with raise_on_stop_signals():
+            server.wait_for_ends(_END_WITHIN_S, self._check_stop)
+            withdraw_command(self._folder, REGROUP)  # from here on, who is ready takes part, or asks for it again
+            ready = server.wait_for_ends(0.0, self._check_stop)
+        following = [counts[0], *(ready.get(number, 0) for number in range(1, len(counts)))]
+        resume = resume_since(self._started_at, self._resume, self._folder)
+        ranks = sum(following)
+        if not resume and self._config.global_batch_size is None and ranks != sum(counts):
+            self._warn(
+                f"{cause} No backup says yet how many images a step trains, and {ranks} of {sum(counts)} ranks would "
+                "make other steps. Start the run again; with global_batch_size set, the others would have gone on."
+            )
+            return None
+        place = "the newest backup" if resume else "its first step, because there is no backup yet,"
+        message = (
+            f"The run goes on from {place} on {len([*filter(None, following)])} of {len(following)} machines with "
+            f"{ranks} {'rank' if ranks == 1 else 'ranks'}{f' instead of {sum(counts)}' * (ranks != sum(counts))} "
+            f"({server.summary()})."
+        )
+        if cause:
+            lost = any(not now for now in following)
+            message += " A machine that joins again with its line takes part from the next backup on." * lost
+        self._warn(f"{cause} {message}".strip())
+        return following
+
+    def _is_progressing(self) -> bool:
+        """Whether the run may start again after a loss: not if too many came without a new backup between them."""
+        newest = [path.name for path in complete_backups(self._folder.backup_dir)][-1:]
+        self._fruitless = self._fruitless + 1 if newest == self._newest else 1
+        self._newest = newest
+        return self._fruitless < _MOST_FRUITLESS + self._config.num_nodes
+
+    @contextmanager
+    def _starting_lost_machines(self, server: JoinServer) -> Iterator[None]:
+        """Inside the block, with on_machine_loss=continue, machines that were started over ssh are started again."""
+        is_over = threading.Event()
+
+        def attend() -> None:
+            while not is_over.wait(_TRY_AGAIN_EVERY_S):
+                self._remote.start_ended(server.silent)
+
+        thread = threading.Thread(target=attend, name="lost machines", daemon=True)
+        if self._config.on_machine_loss != "continue" or not self._hosts:
+            yield
+            return
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
 
     def _is_everybody_back(self, server: JoinServer) -> bool:
         """Wait until every machine is ready to start again; whether it is, in time."""
@@ -191,9 +286,21 @@ class MachinesStart:
             return False
         return True
 
+    def _take_in(self, is_any_ready: bool) -> None:
+        """If a machine is ready that does not take part, the run ends at its next backup, to go on with it."""
+        with suppress(OSError):  # of a full disk
+            (request_command if is_any_ready else withdraw_command)(self._folder, REGROUP)
+
+    def _warn(self, message: str, **more: object) -> None:
+        self._echo(f"Warning: {message}")
+        self._events.write("warning", message=message, **more)
+
     def _check_while_waiting(self) -> None:
         """A request to stop may be a file, which nobody else reads before the start and between two."""
         self._remote.check()
+        self._check_stop()
+
+    def _check_stop(self) -> None:
         if (reason := stop_reason(self._folder)) is not None:
             raise StopRequested(CODE_OF_STOP.get(reason, INTERRUPTED))
 
@@ -230,8 +337,7 @@ class MachinesStart:
         """Another machine was stopped: stop here, too, and say so, in the window as the cause of the end."""
         if (self._supervisor is not None and self._supervisor.is_stopped) or is_stopped_by_user(self._folder):
             return  # this one was, too
-        self._echo(f"Warning: {message}")
-        self._events.write("warning", message=message, is_cause_of_end=True)
+        self._warn(message, is_cause_of_end=True)
         with suppress(OSError):  # of a full disk; the ranks of that machine pass it on, unless they are still starting
             request_command(self._folder, "stop", reason)
 
@@ -287,6 +393,10 @@ class MachinesStart:
         if error is not None:
             self._events.write("error", rank=0, host="", kind=kind, message=error.message, advice=error.advice)
         self._events.write("finished", reason="failed" if exit_code == FAILED else kind, exit_code=exit_code)
+
+
+def _clock_time(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))
 
 
 def plan_of(

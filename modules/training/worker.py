@@ -50,6 +50,7 @@ from modules.run import (
 from modules.run.batch_size.records import SearchRequest
 from modules.run.benchmark.records import BenchmarkRequest
 from modules.run.console import warn
+from modules.run.folder.commands import REGROUP
 from modules.run.folder.event_summary import EventSummary
 from modules.run.folder.run_lock import training_lock
 from modules.run.html_report import update_report
@@ -158,7 +159,7 @@ def join_ranks(
     supervised: bool,
 ) -> Iterator[RankGroup]:
     """The ranks that train together, for the duration of the block."""
-    requests = [*STOP_REQUESTS, *(action.name for action in ACTIONS)]
+    requests = [*STOP_REQUESTS, REGROUP, *(action.name for action in ACTIONS)]
     if rank_env is None:
         with single_process(metric_names(requests, 1)) as alone:
             yield alone
@@ -223,7 +224,7 @@ def control_requests(config: TrainConfig, folder: RunFolder, rank: int) -> Contr
     """Rank 0 alone reads command files and the clock."""
     if rank != 0:
         return ControlRequests(SilentCommands(), None)
-    commands = Commands(folder, ["stop", *(action.name for action in ACTIONS if action.can_be_requested)])
+    commands = Commands(folder, ["stop", REGROUP, *(action.name for action in ACTIONS if action.can_be_requested)])
     intervals = {action.name: action.interval(config) for action in ACTIONS}
     if config.max_minutes is not None:
         intervals[PAUSE] = Interval(config.max_minutes, "minutes")

@@ -69,7 +69,7 @@ def write(folder: Path, name: str, text: str | bytes) -> Path:
         ("a.json", "", ["line 1"]),
         ("a.json", "[]", ["list"]),
         ("a.toml", "seed = 1", [".json, .yaml or .yml"]),
-        ("a.json", '{"version": 3}', ["version is 3", "Update Tandem"]),
+        ("a.json", '{"version": 4}', ["version is 4", "Update Tandem"]),
         ("a.json", '{"version": "1"}', ['version is "1"']),
         ("a.json", '{"version": true}', ["version is true"]),
         ("a.json", '{"version": -1}', ["version is -1"]),
@@ -142,6 +142,25 @@ def test_a_file_of_version_0_still_opens(tmp_path: Path) -> None:
     both = message(write(tmp_path, "old.json", '{"lr": 0.5, "learning_rate": 1}'))
     assert "lr (0.5) is not a known setting" in both
     assert "lr (0.5)" in message(write(tmp_path, "new.json", '{"version": 1, "lr": 0.5}'))
+
+
+@pytest.mark.parametrize(
+    ("text", "now"),
+    [
+        ("version: 2\nrendezvous: static\nmax_restarts: 2\n", "end"),
+        ("version: 2\nrendezvous: elastic\n", "end"),
+        ("version: 1\nrendezvous: elastic\nmax_restarts: 2\n", "wait"),
+        ("rendezvous: elastic\nmax_restarts: 2\n", "wait"),
+        ("rendezvous: static\non_machine_loss: wait\n", "rendezvous (\"static\") is not a known setting"),
+        ("rendezvous: c10d\n", "on_machine_loss is \"c10d\""),
+    ],
+)
+def test_rendezvous_is_now_what_it_did(tmp_path: Path, text: str, now: str) -> None:
+    file = write(tmp_path, "a.yaml", text)
+    if now in ("end", "wait"):
+        assert load_config(file).on_machine_loss == now
+    else:
+        assert now in message(file)
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,12 @@ def test_rules_between_settings() -> None:
         "balance is auto, but with training_mode fully_sharded the ranks wait for each other in every layer, so none "
         "can measure its own speed; give numbers, such as [2, 1], or equal."
     ]
+    assert sentences(on_machine_loss="continue", backup_every="never", balance=[2, 1]) == [
+        "on_machine_loss is continue, which goes on from the newest backup, but backup_every is never; give an "
+        "interval, such as 200 steps.",
+        "on_machine_loss is continue, but balance is [2, 1], a number for each rank of all machines; set balance to "
+        "auto or equal, or on_machine_loss to wait.",
+    ]
     assert sentences(balance=[2, "x"]) == [
         'balance is [2, "x"]; it must be auto, equal, or a number above 0 for each rank, such as [2, 1].'
     ]

@@ -19,9 +19,10 @@ import pytest
 
 from modules.config import TrainConfig
 from modules.run import RunFolder
+from modules.run.folder.commands import request_command
 from tests.conftest import draw_images
 from tests.hosts import ROOT, Host, skip_reason, two_hosts
-from tests.runs import Run, environment, tiny_config, train_command
+from tests.runs import Run, environment, tiny_config, train_alone, train_command
 
 pytestmark = [
     pytest.mark.long,
@@ -197,12 +198,12 @@ def test_one_line_joins_and_everything_else_is_refused(
 def test_the_commands_of_dry_run_train(hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path) -> None:
     """What --dry_run shows on machine 0 is typed by hand on both, in a folder with an odd name.
 
-    Elastic needs a line to join; by hand, it trains as static does.
+    on_machine_loss needs a line to join; by hand, the run trains as without it.
     """
     alpha, beta = hosts
     place = tmp_path / "it's a place"
     place.mkdir()
-    config = two_machines(few, place, rendezvous="elastic", debug_distributed=True)
+    config = two_machines(few, place, on_machine_loss="continue", backup_every="2 steps", debug_distributed=True)
     shown = terminal(alpha, train_command(config, place / "c.json", "--dry_run")).wait(0)
     commands = re.findall(r"^Machine (\d):\n  (.+)$", shown, re.MULTILINE)
     assert [number for number, _ in commands] == ["0", "1"]
@@ -220,13 +221,12 @@ def test_the_commands_of_dry_run_train(hosts: tuple[Host, Host], terminal: Open,
 
 
 def test_a_machine_loses_power_and_rejoins(hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path) -> None:
-    """Elastic: the line is started again, and the run resumes from its newest backup."""
+    """on_machine_loss=wait: the line is started again, and the run resumes from its newest backup."""
     alpha, beta = hosts
     config = two_machines(
         few,
         tmp_path,
-        rendezvous="elastic",
-        max_restarts=2,
+        on_machine_loss="wait",
         max_steps=30,
         backup_every="5 steps",
         family_options={"slow_step_s": 0.2},
@@ -246,6 +246,52 @@ def test_a_machine_loses_power_and_rejoins(hosts: tuple[Host, Host], terminal: O
     steps = [event["step"] for event in run.events("step")]
     assert steps[-1] == 30
     assert len(steps) > 30, "some steps were done twice"
+    assert alive(alpha, beta) == []
+
+
+def test_the_others_go_on_without_a_lost_machine_and_take_it_in_again(
+    hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path
+) -> None:
+    """on_machine_loss=continue: every step, also of those that were made twice, is that of a run alone."""
+    alpha, beta = hosts
+    steps = {"max_steps": 100_000, "epochs": 100_000}
+    config = two_machines(
+        few,
+        tmp_path,
+        **steps,
+        on_machine_loss="continue",
+        backup_every="5 steps",
+        family_options={"slow_step_s": 0.1},
+    )
+    first = terminal(alpha, train_command(config, tmp_path / "c.json"))
+    line = first.join_line()
+    terminal(beta, words(tmp_path, line))
+    run = run_of(config)
+    first.wait_for_step(run, 7)
+    beta.power_off()
+    lost = first.wait_for(r"Lost at \d\d:\d\d:\d\d: beta \(.*\) .* The run goes on from the newest backup on .*")[0]
+    assert f"beta ({beta.address}) has ended its part of the run there" in lost
+    assert "on 1 of 2 machines with 1 rank instead of 2" in lost
+    assert lost in run.warnings
+    first.wait_for_step(run, len(run.losses) + 3)
+    again = terminal(beta, words(tmp_path, line))
+    taken = first.wait_for(r"The run goes on from the newest backup on 2 of 2 machines with 2 ranks instead of 1 .*")[0]
+    assert taken in run.warnings
+    again.wait_for("All machines have joined: 1 . 1 processes")
+    first.wait_for_step(run, len(run.losses) + 3)
+    request_command(run.folder, "stop")
+    first.wait(130)
+    again.wait(0)
+    assert run.exit_code == 130
+    assert [len(event["devices"]) for event in run.events("started")] == [2, 1, 2]  # type: ignore[arg-type]
+    made = [(int(event["step"]), event["loss"]) for event in run.events("step")]  # type: ignore[call-overload]
+    last = made[-1][0]
+    (tmp_path / "alone").mkdir()
+    code, alone = train_alone(tiny_config(few, tmp_path / "alone", **{**steps, "max_steps": last}))
+    assert code == 0
+    assert {step for step, _ in made} == set(range(1, last + 1))
+    for step, loss in made:
+        assert loss == pytest.approx(alone.losses[step - 1], rel=1e-3), step
     assert alive(alpha, beta) == []
 
 

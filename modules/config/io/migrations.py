@@ -25,7 +25,7 @@ def migrate(data: Data, source: str) -> Data:
     """
     data = {name: value for name, value in data.items() if name != TITLE}
     if "version" not in data:
-        return {**with_scheduler_settings(_expand_names(data)), "version": VERSION}
+        return {**with_scheduler_settings(_name_machine_loss(_expand_names(data))), "version": VERSION}
     version = data["version"]
     if isinstance(version, bool) or not isinstance(version, int) or version < 0:
         raise ConfigError(
@@ -92,4 +92,14 @@ def _is_true(value: object) -> bool:
         return False
 
 
-MIGRATIONS: dict[int, Callable[[Data], Data]] = {0: _expand_names, 1: _keep_meaning}
+def _name_machine_loss(data: Data) -> Data:
+    """2 -> 3: `rendezvous` became `on_machine_loss`; elastic did nothing while max_restarts was 0."""
+    if "rendezvous" not in data or "on_machine_loss" in data:  # both are reported
+        return data
+    others = {name: value for name, value in data.items() if name != "rendezvous"}
+    waits = "wait" if data.get("max_restarts") else "end"
+    given = data["rendezvous"]
+    return {**others, "on_machine_loss": waits if given == "elastic" else "end" if given == "static" else given}
+
+
+MIGRATIONS: dict[int, Callable[[Data], Data]] = {0: _expand_names, 1: _keep_meaning, 2: _name_machine_loss}

@@ -122,12 +122,13 @@ class MultiGpuSettings(Section):
         depends_on="enable_multi_gpu",
         min_length=1,
     )
-    rendezvous: Literal["static", "elastic"] = setting(
-        "static",
-        title="Rendezvous",
-        help="How the processes find each other, and what happens when a machine is lost. static: when a machine "
-        "fails, the run ends on all of them. elastic: the others wait until it has rejoined with machine 0's "
-        "line, and the run resumes from its newest backup, as often as max_restarts allows.",
+    on_machine_loss: Literal["end", "wait", "continue"] = setting(
+        "end",
+        title="When a machine is lost",
+        help="Such as by a power cut, its network, or because Tandem was killed there. end: the run ends on all "
+        "machines. wait: the others wait until it has joined again with machine 0's line, and all go on from the "
+        "newest backup. continue: the others go on from it without the lost one, with the same result, and take it in "
+        "again at a later backup. Machine 0 has the backups: without it, the run ends.",
         advanced=True,
         depends_on="enable_multi_gpu",
     )
@@ -135,7 +136,7 @@ class MultiGpuSettings(Section):
         0,
         title="Maximum restarts",
         help="How often all processes are started again after one has failed. Each time training resumes from the "
-        "newest backup. On several machines, rendezvous=elastic also waits for one that was lost.",
+        "newest backup. A machine that is lost does not count: on_machine_loss decides about that.",
         unit="restarts",
         advanced=True,
         depends_on="enable_multi_gpu",

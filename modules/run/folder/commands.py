@@ -11,7 +11,8 @@ from modules.run.folder.run_folder import RunFolder
 
 # `stop`, and the actions that modules/training/actions lets be requested.
 CUSTOM_SAMPLE = "custom_sample"  # its file says what to generate: modules/run/folder/custom_sample.py
-COMMAND_NAMES = ("stop", "backup", "save", "sample", CUSTOM_SAMPLE)
+REGROUP = "regroup"  # of machine 0: the run ends at its next backup, to go on with other machines
+COMMAND_NAMES = ("stop", REGROUP, "backup", "save", "sample", CUSTOM_SAMPLE)
 
 # The reason in a `stop` command that stands for a signal; any other text comes from the user.
 STOP_INTERRUPTED = "interrupted"
@@ -98,6 +99,12 @@ def request_command(folder: RunFolder, name: str, reason: str = "") -> None:
     temporary.replace(folder.commands_dir / name)
 
 
+def withdraw_command(folder: RunFolder, name: str) -> None:
+    """Take a command back that the run has not read. Raises OSError if the folder is a link or not writable."""
+    _check_no_link(folder.commands_dir)
+    (folder.commands_dir / name).unlink(missing_ok=True)
+
+
 def stop_reason(folder: RunFolder) -> str | None:
     """The reason of a pending stop, which may be empty; None without one."""
     return Commands(folder, ("stop",)).pending().get("stop")
@@ -110,10 +117,8 @@ def is_stopped_by_user(folder: RunFolder) -> bool:
 
 def clear_commands(folder: RunFolder) -> None:
     """Delete commands left over from an earlier start. Raises OSError if the folder is a link or read-only."""
-    _check_no_link(folder.commands_dir)
     for name in COMMAND_NAMES:
-        path: Path = folder.commands_dir / name
-        path.unlink(missing_ok=True)
+        withdraw_command(folder, name)
 
 
 def _check_no_link(directory: Path) -> None:

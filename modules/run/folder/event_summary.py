@@ -11,6 +11,7 @@ from modules.run.exit_codes import EXIT_CODES
 from modules.run.folder.event_reader import EventReader, event_time
 from modules.run.folder.events import Event
 
+REGROUPING: Final = "regrouping"  # the last phase of a start that ends at a backup, to go on with other machines
 _MAX_TEXT: Final = 16_384  # characters of a message; a file from elsewhere may hold any
 _CHUNK_BYTES: Final = 64 << 10  # of events in memory at a time
 

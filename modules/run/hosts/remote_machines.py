@@ -15,7 +15,7 @@ from typing import IO, Final
 from modules.config import ConfigError, DataError, TandemError, TrainConfig
 from modules.files import MASK, open_for_writing, printable, read_tail
 from modules.machine import hostname_variable, is_loopback_name, route_to
-from modules.run.exit_codes import BAD_CONFIG, EXIT_CODES, NO_DATA
+from modules.run.exit_codes import BAD_CONFIG, EXIT_CODES, FINISHED, NO_DATA
 from modules.run.folder.run_folder import RunFolder
 from modules.run.hosts.check import not_startable
 from modules.run.hosts.host import NAME, Host
@@ -126,6 +126,7 @@ class RemoteMachine:
             raise not_startable(error) from error
         assert process.stdout is not None
         output.copy(process.stdout)
+        self.was_left = False
         self._process, self._output = process, output
         self._write(f"{token}\n".encode())
 
@@ -207,6 +208,7 @@ class RemoteMachines:
         self._hosts, self._log_dir, self._echo, self._program = hosts, log_dir, echo, program
         self._machines: list[RemoteMachine] = []
         self._may_start: list[RemoteMachine] = []
+        self._restarted: set[RemoteMachine] = set()  # whose loss was said
         self._token = ""
 
     @property
@@ -246,6 +248,23 @@ class RemoteMachines:
             self._echo(f"Starting {machine.host} again over ssh.")
             machine.close()
             machine.start(self._token)
+
+    def start_ended(self, lost: Collection[int]) -> None:
+        """Start those again that have ended, which takes a moment, or have one of the numbers `lost`.
+
+        Not those whose settings or files were rejected, as they would be again.
+        """
+        for machine in self._machines:
+            if lost and machine.number in lost:
+                machine.disconnect()
+            if not machine.has_ended or machine.exit_code in (FINISHED, BAD_CONFIG, NO_DATA):
+                continue
+            if machine not in self._restarted:
+                self._restarted.add(machine)
+                self._echo(f"{machine.why_ended()} It is started again over ssh, until it answers.")
+            machine.close()
+            with suppress(TandemError, OSError):  # the next time says the same
+                machine.start(self._token)
 
     def report_unexpected_ends(self) -> None:
         """Print the last lines of those that have not ended by themselves; the others have reported to machine 0."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from modules.config import ConfigError, TandemError
 from modules.files import printable
-from modules.run.exit_codes import INTERRUPTED, PAUSED, TERMINATED
+from modules.run.exit_codes import FINISHED, INTERRUPTED, PAUSED, TERMINATED
 from modules.run.folder.failures import Failure, read_failures
 from modules.run.folder.resume import LATEST
 from modules.run.folder.run_folder import RunFolder
@@ -28,7 +28,7 @@ from modules.run.join.messages import Start, record
 from modules.run.join.received_config import check_named_paths, receive_config
 from modules.run.join.same_run import own_folder
 from modules.run.join.session import Session, StopRequested, raise_on_stop_signals
-from modules.run.launch.plan import LaunchPlan
+from modules.run.launch.plan import LaunchPlan, taking_part
 from modules.run.supervise.outcome import CONTINUE_JOINED
 from modules.run.supervise.supervisor import Supervisor, any_failure
 
@@ -36,6 +36,11 @@ Echo = Callable[[str], None]
 
 # Machine 0 knows the cause of a failed run only after its own part has ended.
 _OUTCOME_TIMEOUT_S: Final = 30.0
+_WITHOUT_MACHINE_ZERO: Final = (
+    "The connection to {host} is lost. If it still trains, run its line here again, and this machine takes part from "
+    "its next backup on. If it is lost, no other goes on by itself, because it has the backups: once it is back, run "
+    "train.py --resume latest --run_name {name} there; or copy its run folder to another machine and run that there."
+)
 _STOPPED: Final = frozenset({INTERRUPTED, TERMINATED, PAUSED})
 _POLL_EVERY_S: Final = 0.3
 
@@ -116,7 +121,9 @@ class JoinClient:
         """
         counts = " + ".join(map(str, plan.process_counts))
         self._ranks = plan.ranks()
-        self._echo(f"All machines have joined: {counts} processes; on this machine {_describe_ranks(plan.ranks())}.")
+        absent = self._config.num_nodes - plan.num_nodes
+        who = f"All but {absent} machines take part" if absent else "All machines have joined"
+        self._echo(f"{who}: {counts} processes; on this machine {_describe_ranks(plan.ranks())}.")
         for sentence in plan.variables.describe():
             self._echo(sentence)
         if self._join_line.allow_differences:
@@ -139,8 +146,11 @@ class JoinClient:
     def wait_for_restart(self, code: int) -> LaunchPlan | None:
         """Report how this machine's part ended; the plan of the next start, or None at the end of the run."""
         plan = None
-        with suppress(ChannelClosed):
+        try:
             plan = self._finish(code)
+        except ChannelClosed:
+            if self._config.on_machine_loss == "continue" and code != FINISHED:
+                self._echo(_WITHOUT_MACHINE_ZERO.format(host=self._host, name=self._folder.name))
         if plan is not None:
             return plan
         if self._supervisor.can_restart:
@@ -186,7 +196,7 @@ class JoinClient:
             if message is None:
                 continue
             if message["type"] == "start":
-                self._echo(f"{self._host} starts all machines again{f', because: {known}' if known else '.'}")
+                self._echo(f"{self._host} starts the machines again{f', because: {known}' if known else '.'}")
                 return self._plan(message)
             if message["type"] == "closed":
                 outcome = printable(message.get("outcome", ""), 4000, lines=True)
@@ -224,18 +234,18 @@ class JoinClient:
     def _plan(self, message: Message) -> LaunchPlan:
         """The plan shared by all machines, with the process counts and port from machine 0."""
         start = self._start = record(Start, message)
-        if len(start.counts) != self._config.num_nodes:
+        number = self._config.node_rank
+        if len(start.counts) != self._config.num_nodes or not (start.counts[0] and start.counts[number]):
             raise JoinError(
-                f"{self._host} has sent the numbers of processes of {len(start.counts)} machines, but num_nodes is "
-                f"{self._config.num_nodes}"
+                f"{self._host} has sent {start.counts[:20]} as the processes of all machines, but num_nodes is "
+                f"{self._config.num_nodes}, and this is machine {number}"
             )
         if start.resume and start.resume != LATEST:
             ask = self._machine_zero.announced(self._ask)
             check_named_paths(self._config, self._join_line, start.resume, ask)
-        start.take_name(self._config.node_rank)
-        shared = {"processes_per_node": tuple(start.counts), "world_size": None, "initial_port": start.port}
+        start.take_name(number)
         return LaunchPlan.from_config(
-            self._config.model_copy(update=shared),
+            taking_part(self._config, start.counts, number).model_copy(update={"initial_port": start.port}),
             config_path=self._folder.config_file,
             run_folder=self._folder.path,
             extra_args=["--resume", start.resume] if start.resume else [],

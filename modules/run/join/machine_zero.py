@@ -84,7 +84,8 @@ class MachineZero:
                 reason, advice = printable(message.get("message"), 4000), printable(message.get("advice"), 4000)
                 raise error(f"machine 0 rejected this machine: {reason}", advice)
             if message["type"] == "closed":
-                raise JoinError(f"{self.name} has ended: {printable(message.get('outcome'), 4000, lines=True)}")
+                outcome = message.get("outcome") or "the run is complete, or was stopped"
+                raise JoinError(f"{self.name} has ended: {printable(outcome, 4000, lines=True)}")
             return message
 
     def leave(self, error: BaseException) -> None:

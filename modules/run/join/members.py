@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from modules.config import TandemError
@@ -115,11 +115,12 @@ class Members:
         with self._changed:
             self._changed.wait_for(lambda: not self._states, within_s)
 
-    def mark_started(self) -> None:
-        """Every machine starts its processes."""
+    def mark_started(self, numbers: Collection[int]) -> set[int]:
+        """These machines start their processes; returns those that have left meanwhile."""
         with self._changed:
-            for state in self._states.values():
-                state.is_running = True
+            for number in self._states.keys() & numbers:
+                self._states[number].is_running = True
+            return set(numbers) - self._states.keys()
 
     def mark_reported(self, number: int) -> None:
         """The machine has reported how its part ended."""

@@ -32,7 +32,7 @@ class Welcome(Record):
 class Start(Record):
     """How all machines start their processes."""
 
-    counts: list[Annotated[int, Field(ge=1, le=1024)]]
+    counts: list[Annotated[int, Field(ge=0, le=1024)]]  # of processes, by machine; 0 for one that does not take part
     port: Annotated[int, Field(ge=1, le=65_535)]
     nonce: str
     # a word of the command of the ranks: neither an option nor with control characters

@@ -31,6 +31,7 @@ Report = Callable[[str, list[int]], None]
 
 _SLOT_TIMEOUT_S: Final = 20.0
 _CLOSE_TIMEOUT_S: Final = 3.0
+MACHINE_LOST: Final = "machine_lost"  # the kind of a failure
 _CHECK_LINK: Final = "Check that it is running and connected; then continue with --resume latest."
 _RESUME: Final = "Continue with --resume latest."
 _CHECK_PROGRAM: Final = (
@@ -39,6 +40,7 @@ _CHECK_PROGRAM: Final = (
 )
 # Someone who has pasted the line must not read that nobody has come, however many images are compared there.
 _SLOW_S: Final = 8.0
+_NEXT_BACKUP: Final = "the next backup of the run, which then goes on with this machine as well"
 LONGEST_REASON: Final = 500  # characters that are shown
 
 
@@ -58,13 +60,15 @@ class JoinServer:
         names: Sequence[str] = (),
         record: Callable[[Failure], None] = lambda failure: None,
         report_stop: Callable[[str, str], None] = lambda message, reason: None,
+        take_in: Callable[[bool], None] = lambda is_any_ready: None,
     ) -> None:
         """Start listening; `resume` is this run's --resume, if any, `record` receives failures of other machines.
 
         `preflight` says whether machine 0 has a config; it compares code and files itself, so every machine may join.
         `names` are those of machines that this one starts.
         `report_stop` receives the sentence about one that was stopped while all train, with which all stop, and the
-        reason of the stop command.
+        reason of the stop command. `take_in` is told, when that changes, whether a machine is ready that does not take
+        part in the start under way; without on_machine_loss=continue there is none.
         `report` receives each message and the numbers of the missing machines; `folder_proofs` are those of
         `prove_run`. Raises JoinError if no port is free.
         """
@@ -75,6 +79,8 @@ class JoinServer:
         self.silent: set[int] = set()  # machines that are no longer heard, though nothing has closed the connection
         self._record = record
         self._report_stop = report_stop
+        self._take_in = take_in
+        self.losses: list[Failure] = []  # of the machines that were lost since the start
         self._members = Members(config.num_nodes, names)
         self._start_message: Message | None = None
         self.names: list[str] = []  # of all machines, as messages tell them apart, from the start on
@@ -120,19 +126,31 @@ class JoinServer:
         """The addresses of this machine at which the others have joined."""
         return {machine.joined_at for machine in self._members.machines().values()}
 
+    def wait_for_ends(self, within_s: float, interrupt: Callable[[], None]) -> dict[int, int]:
+        """Wait, at most `within_s`, until each machine's part has ended, or the machine has left.
+
+        Returns the process counts of those that could start again. `interrupt` as in `wait`.
+        """
+        self._members.wait_until_complete(1, within_s, interrupt)
+        return {each: count for each, count in self._members.counts().items() if not self._members.is_running(each)}
+
     def start(
         self, counts: Sequence[int], port: int, address: str = "", *, resume: str | None = None, restarts_left: int = 0
     ) -> str:
-        """Make every machine start its processes: `counts` per machine, with the rendezvous at this one's `address`.
+        """Make the machines start their processes: `counts` per machine, 0 for one that is to wait for the next start,
+        with the rendezvous at this one's `address`.
 
         `resume` is what this start resumes, if not what the run was started with; while `restarts_left`, machines may
         rejoin for the next start. Returns the secret that only the processes of this start know.
         """
+        absent = RemoteMachine("", "")
         machines = {0: RemoteMachine(system_hostname(), address), **self._members.machines()}
-        self.names = distinct_names([(machines[each].host, machines[each].address) for each in sorted(machines)])
+        everyone = [machines.get(number, absent) for number in range(len(counts))]
+        self.names = distinct_names([(each.host, each.address) for each in everyone])
         nonce = secrets.token_hex(16)
         self._resume = self._resume if resume is None else resume
-        self._members.mark_started()
+        self.losses = []
+        left = self._members.mark_started([number for number, count in enumerate(counts) if count and number])
         self._start_message = {
             "attempt": self._attempt + 1,
             "counts": list(counts),
@@ -142,6 +160,8 @@ class JoinServer:
             "restarts_left": restarts_left,
             "names": self.names,
         }
+        for number in sorted(left):
+            self._lose(everyone[number], number, "has left as all were to start", _CHECK_LINK)
         return derive_key(self.token, "store", nonce)
 
     @property
@@ -193,6 +213,8 @@ class JoinServer:
         finally:
             if number:
                 self._members.release(number)
+                if self._takes_no_part(number):
+                    self._take_in(any(map(self._takes_no_part, self._members.counts())))
         if note and self._outcome is None:
             self._report(f"{note.rstrip('.')}.{self._next_steps()}")
 
@@ -212,15 +234,17 @@ class JoinServer:
     def _record_loss(self, machine: RemoteMachine, number: int, what: str, advice: str) -> None:
         if not self._members.is_running(number) or self._outcome is not None:
             return
-        self._record(
-            Failure(
-                self._ranks(number).start,
-                self.names[number],
-                "machine_lost",
-                f"{machine} {what.rstrip('.')}.",
-                advice,
-            )
-        )
+        self._lose(machine, number, what, advice)
+
+    def _lose(self, machine: RemoteMachine, number: int, what: str, advice: str) -> None:
+        text = f"{machine} {what.rstrip('.')}."
+        loss = Failure(self._ranks(number).start, self.names[number], MACHINE_LOST, text, advice)
+        self.losses.append(loss)
+        self._record(loss)
+
+    def first_loss(self) -> Failure | None:
+        """The first machine that was lost since the start, if any was."""
+        return next(iter(self.losses), None)
 
     def _claim_slot(self, machine: RemoteMachine, wanted: object) -> int:
         machines = self._config.num_nodes
@@ -231,7 +255,7 @@ class JoinServer:
         if self._start_message is not None and not self._start_message["restarts_left"]:
             raise JoinRejected(
                 "the run has already started with all of its machines",
-                "Only with rendezvous=elastic, and while restarts are left (max_restarts), can a machine rejoin a run",
+                "Only with on_machine_loss=wait or continue can a machine rejoin a run",
             )
         number = self._members.claim(machine, wanted, _SLOT_TIMEOUT_S)
         if number is None:
@@ -250,7 +274,8 @@ class JoinServer:
         except RunClosed:
             session.send("closed", outcome=self._outcome)
             return ""
-        self._check_rejoin(number, processes)
+        if self._config.on_machine_loss != "continue":
+            self._check_rejoin(number, processes)
         for note in notes:
             self._report(f"Note: {note}.", ready=number)
         plural = "process" if processes == 1 else "processes"
@@ -262,6 +287,8 @@ class JoinServer:
         )
         attempt = self._attempt
         self._members.mark_ready(number, processes)
+        if attempt and self._takes_no_part(number):
+            self._offer(session, machine)
         return self._follow(session, machine, number, attempt)
 
     def _follow(self, session: Session, machine: RemoteMachine, number: int, attempt: int) -> str:
@@ -273,7 +300,10 @@ class JoinServer:
         while self._outcome is None:
             if self._start_message is not None and self._attempt > attempt:
                 attempt, said = self._attempt, set()
-                session.send("start", **self._start_message)
+                if self._takes_no_part(number):  # it became ready too late
+                    self._offer(session, machine)
+                else:
+                    session.send("start", **self._start_message)
             elif self._start_message is None and (missing := self._members.missing()) != sent_missing:
                 sent_missing = missing
                 session.send("status", missing=missing)
@@ -286,6 +316,8 @@ class JoinServer:
                 self._record(failure_of(message, self._ranks(number), self.names[number]))
             elif message["type"] == "finished":
                 self._members.mark_reported(number)
+                if self._takes_no_part(number):  # as its part of an earlier start has ended late
+                    self._offer(session, machine)
             elif message["type"] == "stopping":
                 by, reason = printable(message["by"], LONGEST_REASON), str(message.get("reason"))
                 self._report_stop(
@@ -304,6 +336,16 @@ class JoinServer:
                 return f"{machine} has left: {reason}"
         session.send("closed", outcome=self._outcome)
         return ""
+
+    def _takes_no_part(self, number: int) -> bool:
+        """Whether the start under way is one without this machine."""
+        return self._start_message is not None and not self._start_message["counts"][number]
+
+    def _offer(self, session: Session, machine: RemoteMachine) -> None:
+        """A machine is ready while others train."""
+        self._report(f"{machine} takes part from the next backup on.")
+        session.send("status", missing=_NEXT_BACKUP)
+        self._take_in(True)
 
     def _check_rejoin(self, number: int, processes: int) -> None:
         before = processes if self._start_message is None else self._start_message["counts"][number]

@@ -38,10 +38,6 @@ Launcher = Literal["none", "spawn", "torchrun"]
 
 TRAIN_SCRIPT: Final = ROOT / "scripts" / "train.py"
 TORCHRUN: Final = ROOT / "scripts" / "torchrun.py"
-_ELASTIC: Final = (
-    "rendezvous=elastic: Tandem restarts the machines that join with machine 0's line. torchrun's c10d rendezvous is "
-    "not used any more, because it runs code that anybody sends to its port: torchrun by hand restarts no machine"
-)
 Backend = Literal["nccl", "gloo"]
 _LOOPBACK = "127.0.0.1"
 
@@ -102,7 +98,7 @@ class LaunchPlan:
             *(_unused_variables(environment, master_addr, port) if is_group else ()),
             *((_other_address(master_addr),) if is_elsewhere else ()),
             *_unknown_world_size(placement.process_counts),
-            *((_ELASTIC,) if _restarts_machines(config) and config.node_rank == 0 else ()),
+            *_reasons_of_loss(config),
         )
         return cls(
             mode=placement.mode,
@@ -200,6 +196,18 @@ class LaunchPlan:
         return [f"--node_rank={node_rank}", f"--rdzv_conf=timeout={self.startup_timeout_s}", *parts]
 
 
+def taking_part(config: TrainConfig, counts: Sequence[int], number: int = 0) -> TrainConfig:
+    """The config of the start in which each machine has one of `counts` processes, and takes no part with 0, for the
+    machine `number`, which does."""
+    present = tuple(count for count in counts if count)
+    shared = {"processes_per_node": present, "world_size": None, "node_rank": len([*filter(None, counts[:number])])}
+    if len(present) == len(counts):
+        return config.model_copy(update=shared)
+    # alone, a machine is supervised as one of several
+    of_one = {"on_machine_loss": "end", "max_restarts": 0} if len(present) == 1 else {}
+    return config.model_copy(update={**shared, **of_one, "num_nodes": len(present)})
+
+
 def elsewhere(script: Path) -> list[str]:
     """The start of a command that runs one of Tandem's scripts on another machine, in Tandem's folder there."""
     python, environment, usual = Path(sys.executable), Path(sys.prefix), ROOT / ".venv"
@@ -219,8 +227,20 @@ def _unknown_world_size(counts: tuple[int | None, ...]) -> tuple[str, ...]:
 
 
 def _restarts_machines(config: TrainConfig) -> bool:
-    """Whether machine 0's join server starts all machines again after a failure, so that torchrun must not."""
-    return config.rendezvous == "elastic" and config.num_nodes > 1
+    """Whether machine 0's join server starts machines again after a failure, so that torchrun must not."""
+    return config.on_machine_loss != "end" and config.num_nodes > 1
+
+
+def _reasons_of_loss(config: TrainConfig) -> tuple[str, ...]:
+    if config.on_machine_loss == "end" or config.node_rank > 0:
+        return ()
+    given = f"on_machine_loss={config.on_machine_loss}"
+    if config.num_nodes == 1:
+        return (f"{given} has no effect: num_nodes is 1",)
+    return (
+        f"{given}: Tandem starts the machines that join with machine 0's line, or over ssh, again. torchrun by hand "
+        "starts no machine again: its c10d rendezvous, which runs code that anybody sends to its port, is not used",
+    )
 
 
 def _choose_launcher(config: TrainConfig) -> Launcher:

@@ -178,6 +178,10 @@ def launch_notes(config: TrainConfig, rank_env: RankEnv, environ: Mapping[str, s
             str(config.max_restarts) not in {"0", environ.get("TORCHELASTIC_MAX_RESTARTS")},
             "what counts is torchrun's --max-restarts",
         ),
+        f"on_machine_loss={config.on_machine_loss}": (
+            config.on_machine_loss != "end" and nodes != "1",
+            f"machines that {launcher} starts end together; it needs machine 0's join line, or ssh",
+        ),
         f"device_ids={config.device_ids}": (
             config.device_ids is not None,
             f"set CUDA_VISIBLE_DEVICES for {launcher} instead",

@@ -71,6 +71,12 @@ def _config_of_job(config: TrainConfig, request: SlurmRequest, layout: SlurmLayo
             f"training_mode is {config.training_mode}, which is one process, but {layout.processes} are requested",
             "Set training_mode to auto, or --gpus to 1",
         )
+    if layout.nodes > 1 and config.on_machine_loss != "end":
+        raise ConfigError(
+            f"on_machine_loss is {config.on_machine_loss}, but Slurm ends a job that loses one of its {layout.nodes} "
+            "nodes",
+            "Set on_machine_loss to end: a requeued job goes on from the newest backup",
+        )
     settings: dict[str, object] = {
         "enable_multi_gpu": layout.processes > 1,
         "world_size": layout.processes if layout.processes > 1 else None,

@@ -14,7 +14,7 @@ from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED, PAUSED, TERMIN
 from modules.run.folder.commands import STOP_INTERRUPTED, STOP_PAUSED, STOP_TERMINATED
 from modules.run.folder.error_help import explain_text
 from modules.run.folder.error_rules import advice_for_kind
-from modules.run.folder.event_summary import EventSummary
+from modules.run.folder.event_summary import REGROUPING, EventSummary
 from modules.run.folder.failures import Failure, read_failures
 from modules.run.folder.run_folder import RunFolder
 from modules.run.supervise.launcher_log import LauncherReport, WorkerExit
@@ -74,6 +74,8 @@ def decide_outcome(evidence: RunEvidence) -> RunOutcome:
     if evidence.was_forced:
         return RunOutcome(CODE_OF_STOP.get(evidence.stop_reason, FAILED), None, phase)
     reported = evidence.events.exit_code
+    if phase == REGROUPING:
+        return RunOutcome(CODE_OF_STOP.get(evidence.stop_reason, FINISHED), None, phase)
     if reported is None and evidence.returncode == 0 and not _vanished(evidence):
         return RunOutcome(CODE_OF_STOP.get(evidence.stop_reason, FINISHED), None, phase)
     if reported in {FINISHED, INTERRUPTED, PAUSED, TERMINATED}:

@@ -14,9 +14,9 @@ from typing import Final, Self
 
 from modules.files import mask_secrets, remove_tree
 from modules.run.console import warn
-from modules.run.exit_codes import exit_code_of
+from modules.run.exit_codes import FINISHED, exit_code_of
 from modules.run.folder.commands import clear_commands
-from modules.run.folder.event_summary import EventSummary, follow_from_end
+from modules.run.folder.event_summary import REGROUPING, EventSummary, follow_from_end
 from modules.run.folder.events import EventLog
 from modules.run.folder.failures import (
     Failure,
@@ -196,11 +196,19 @@ class Supervisor:
 
     @property
     def can_restart(self) -> bool:
-        """Whether the run has failed in a way that the caller may overcome by starting again; it is not reported."""
+        """Whether the caller may start again: after a failure that this may overcome, which is not reported, or because
+        the run `is_regrouping`."""
         outcome, may_restart = self.outcome, self._may_restart
+        if self.is_regrouping:
+            return not self.is_stopped
         if may_restart is None or outcome is None or outcome.failure is None or is_fatal(outcome.exit_code):
             return False
         return may_restart(outcome.failure) and not self.is_stopped
+
+    @property
+    def is_regrouping(self) -> bool:
+        """Whether the run has ended at a backup, as asked, to go on with other machines."""
+        return self.outcome is not None and self.outcome.phase == REGROUPING and self.outcome.exit_code == FINISHED
 
     @property
     def is_stopped(self) -> bool:
@@ -237,7 +245,7 @@ class Supervisor:
         if could_restart and self.is_stopped:
             self.restart_was_stopped = True
             self.outcome = RunOutcome(CODE_OF_STOP[self._requests.stop_reason], None, outcome.phase)
-            cause = cause_of_restart(outcome.failure)
+            cause = cause_of_restart(outcome.failure) if outcome.failure else "it was to go on with other machines."
             warn(f"Stopped as requested instead of starting again: {cause} {self._how_to_continue()}")
 
     def _how_to_continue(self) -> str:
@@ -405,7 +413,7 @@ class ProcessWatch:
     def read_progress(self, now: float) -> None:
         """Read some of the new events, and whether the run has failed or finished."""
         self.events.add(self._reader.new())
-        if self._finished_at is None and self.events.exit_code is not None:
+        if self._finished_at is None and (self.events.exit_code is not None or self.events.phase == REGROUPING):
             self._finished_at = now
         if self._failed_at is None and (self._recorded_failures.is_any(self.launcher_pid) or self._log.shows_failure()):
             self._failed_at = now

@@ -17,6 +17,7 @@ from modules.distributed import RankGroup, Weights
 from modules.families._family import Family
 from modules.monitoring import Report
 from modules.run import RunFolder
+from modules.run.folder.commands import REGROUP
 from modules.training.actions import (
     ACTIONS,
     BACKUP,
@@ -45,6 +46,7 @@ from modules.training.state.early_stopping import EarlyStopping, UnknownMetric
 from modules.training.state.requests import (
     CACHED,
     FINISHED,
+    REGROUPED,
     STOP_REQUESTS,
     STOPPED_EARLY,
     ControlRequests,
@@ -257,7 +259,9 @@ class GenericTrainer:
                 return outcome
         if self.progress.step >= self.components.total_steps:
             return FINISHED
-        return STOPPED_EARLY if self.early_stopping.should_stop else None
+        if self.early_stopping.should_stop:
+            return STOPPED_EARLY
+        return REGROUPED if BACKUP in due and requested.get(REGROUP) else None
 
     def due_actions(self, requested: Mapping[str, float]) -> list[Action]:
         """The actions to run after this step, the same on all ranks."""
@@ -312,6 +316,10 @@ class GenericTrainer:
             self.complete_backups()
             self.run_action(BACKUP)
         self.components.data.unreadable.exchange()
+        if outcome == REGROUPED:
+            self.requests.clear_regroup()
+            self.report.phase(REGROUPED.reason)  # which tells the supervisor
+            return
         self.requests.clear_stop()
         self.report.note(run_info.final_message(outcome, self.progress.step, self.folder))
         self.report.finished(outcome.reason, outcome.exit_code)

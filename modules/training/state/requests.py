@@ -15,7 +15,8 @@ from types import FrameType
 from modules.config import TandemError
 from modules.distributed import RankGroup
 from modules.run import Commands, SilentCommands, exit_codes
-from modules.run.folder.commands import CUSTOM_SAMPLE, STOP_INTERRUPTED, STOP_PAUSED, STOP_TERMINATED
+from modules.run.folder.commands import CUSTOM_SAMPLE, REGROUP, STOP_INTERRUPTED, STOP_PAUSED, STOP_TERMINATED
+from modules.run.folder.event_summary import REGROUPING
 from modules.run.supervise.signals import PAUSE_SIGNAL, other_deadly_signals, pause_signal_unblocked, signals_handled
 from modules.run.supervise.stop_requests import SAME_REQUEST_S
 from modules.training.step.triggers import TimeTrigger
@@ -39,6 +40,7 @@ STOP_REQUESTS = {  # by name, the most urgent first
     "pause": Outcome("paused", exit_codes.PAUSED),
     "stop": Outcome("stopped", exit_codes.INTERRUPTED),
 }
+REGROUPED = Outcome(REGROUPING, exit_codes.FINISHED)  # at a backup, for the request REGROUP
 PAUSE = "pause"
 SIGNALS = {signal.SIGINT: "interrupt", signal.SIGTERM: "terminate", PAUSE_SIGNAL: "pause"}
 
@@ -68,7 +70,7 @@ class ControlRequests:
         self._custom_samples: list[str] = []
 
     def poll(self, *, at_once: bool = False) -> dict[str, float]:
-        """1.0 for each request. Signals are repeated until the run ends, all others are returned once.
+        """1.0 for each request. Those to end the run are repeated until it does, all others are returned once.
 
         With `at_once` the command files are those of this moment, otherwise they may have been read shortly before.
         """
@@ -77,7 +79,7 @@ class ControlRequests:
             requested.add(_request(name, reason))
             if name == CUSTOM_SAMPLE:
                 self._custom_samples.append(reason)
-            if name != "stop":
+            if name not in ("stop", REGROUP):
                 self._commands.done(name)
         if self._timer is not None:
             requested.update(self._timer.due())
@@ -114,6 +116,10 @@ class ControlRequests:
     def clear_stop(self) -> None:
         """The run has ended: remove the command file."""
         self._commands.done("stop")
+
+    def clear_regroup(self) -> None:
+        """The run has ended, to go on with other machines: remove the command file. A stop that was asked for stays."""
+        self._commands.done(REGROUP)
 
     @contextmanager
     def handle_signals(self) -> Iterator[None]:

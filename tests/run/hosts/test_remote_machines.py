@@ -177,6 +177,28 @@ def test_a_machine_that_is_no_longer_heard_is_not_waited_for(tmp_path: Path) -> 
     assert said == ["Note: beta can no longer be reached; its part ends by itself there."]
 
 
+def test_a_lost_machine_is_started_again_until_it_answers_and_a_rejected_one_is_not(tmp_path: Path) -> None:
+    said: list[str] = []
+    machines = RemoteMachines([BETA], tmp_path, said.append)
+    scripts = {"lost": "cut off; exit 255", "rejected": "no images; exit 4", "complete": "the end; exit 0"}
+    for name, script in scripts.items():
+        log = tmp_path / f"host-{name}.txt"
+        counted = f"echo >> {tmp_path / name}; echo Joining the run at x; echo {script}"
+        machines._machines.append(RemoteMachine(BETA, ["sh", "-c", counted], log))
+        machines._machines[-1].start(TOKEN)
+    machines._token = TOKEN
+    for _ in range(3):
+        while machines._running():
+            time.sleep(0.01)
+        machines.start_ended(())
+    machines.finish(100.0)
+    starts = {name: len((tmp_path / name).read_text().splitlines()) for name in scripts}
+    assert starts == {"lost": 4, "rejected": 1, "complete": 1}
+    (line,) = said
+    assert line.startswith("beta ended early (killed, or cut off); its last lines: Joining the run at x / cut off")
+    assert line.endswith("It is started again over ssh, until it answers.")
+
+
 def test_machines_that_a_resumed_run_has_started_before(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     assert hosts_of_former_run(folder) == []

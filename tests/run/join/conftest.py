@@ -39,12 +39,13 @@ class Harness:
         config: TrainConfig,
         record: Callable[[Failure], None] = lambda failure: None,
         report_stop: Callable[[str, str], None] = lambda message, reason: None,
+        take_in: Callable[[bool], None] = lambda is_any_ready: None,
     ) -> None:
         self.config = config
         self.said: list[str] = []
         self.missing: list[list[int]] = []
         self.server = JoinServer(
-            config, "x", self._report, token=generate_token(), record=record, report_stop=report_stop
+            config, "x", self._report, token=generate_token(), record=record, report_stop=report_stop, take_in=take_in
         )
         self._ends = ExitStack()
 
@@ -91,6 +92,13 @@ class Harness:
                     return line
             time.sleep(0.02)
         raise AssertionError(f"nobody printed {parts}: {self.said}")
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until `condition`."""
+        deadline = time.monotonic() + 100
+        while not condition():
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.02)
 
     def close(self) -> None:
         self._ends.close()

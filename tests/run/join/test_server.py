@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -141,7 +142,7 @@ def test_machines_rejoin_while_restarts_are_left(make_server: Callable[..., Harn
     static.server.wait(20)
     static.server.start([1, 1], 5555)
     assert "has already started" in static.rejection(static.hello("beta"))
-    elastic = make_server(3, rendezvous="elastic", max_restarts=2)
+    elastic = make_server(3, on_machine_loss="wait")
     first = elastic.join("beta", processes=2)
     elastic.wait_for("beta", "joined as machine 1")
     other = elastic.join("gamma")
@@ -166,6 +167,58 @@ def test_machines_rejoin_while_restarts_are_left(make_server: Callable[..., Harn
         start = session.expect("start")
         assert (start["port"], start["resume"], start["counts"]) == (5556, "latest", [1, 2, 1])
     assert "has already started" in elastic.rejection(elastic.hello("beta")), "no restart is left"
+
+
+def test_the_others_start_without_a_machine_that_joins_again_later(images: Path) -> None:
+    """on_machine_loss=continue: gamma is lost, and comes back while the others train, with another number of GPUs."""
+    data = {"num_nodes": 3, "enable_multi_gpu": True, "concepts": [{"path": str(images)}], "backup_every": "5 steps"}
+    asked: list[bool] = []
+    recorded: list[Failure] = []
+    config = TrainConfig.model_validate({**data, "on_machine_loss": "continue", "initial_port": free_port()})
+    harness = Harness(config, recorded.append, take_in=asked.append)
+    server = harness.server
+    try:
+        gamma = harness.join("gamma")
+        harness.wait_for("gamma", "joined as machine 1")
+        delta = harness.join("delta", processes=2)
+        server.wait(20)
+        server.start([1, 1, 2], 5555, restarts_left=1)
+        assert [each.expect("start")["counts"] for each in (gamma, delta)] == [[1, 1, 2]] * 2
+        gamma.close()
+        harness.wait_for("gamma (127.0.0.1) disconnected", "It can rejoin with the same line.")
+        (loss,) = server.losses
+        assert (loss.host, loss.rank, loss.kind) == ("gamma", 1, "machine_lost")
+        assert server.first_loss() == loss
+        assert recorded == [loss]
+        assert server.wait_for_ends(0.0, lambda: None) == {}, "delta still trains"
+        delta.send("finished")
+        assert server.wait_for_ends(20.0, lambda: None) == {2: 2}
+        server.start([1, 0, 2], 5556, resume="latest", restarts_left=1)
+        assert server.first_loss() is None
+        assert delta.expect("start")["counts"] == [1, 0, 2]
+        delta.send("failure", rank=2, host="", kind="error", message="m", advice="", traceback="", age_s=1)
+        assert asked == []
+        harness.join("gamma", processes=4).close()
+        harness.wait_for("gamma (127.0.0.1) takes part from the next backup on.")
+        harness.wait_until(lambda: asked == [True, False])
+        again = harness.join("gamma", processes=4)
+        harness.wait_until(lambda: asked == [True, False, True])
+        assert "the next backup of the run" in again.expect("status", "start")["missing"]
+        delta.send("finished")
+        assert server.wait_for_ends(20.0, lambda: None) == {1: 4, 2: 2}
+        assert recorded[1:] == [replace(recorded[1], rank=2, host="delta")], "machine 2 has ranks 1 and 2"
+        server.start([1, 4, 2], 5557, restarts_left=1)
+        assert [each.expect("start")["counts"] for each in (again, delta)] == [[1, 4, 2]] * 2
+        again.close()
+        harness.wait_for("gamma (127.0.0.1) disconnected")
+        delta.send("finished")
+        server.wait_for_ends(20.0, lambda: None)
+        server.start([1, 4, 2], 5558, restarts_left=1)
+        lost = server.first_loss()
+        assert lost is not None, "nobody would wait for a machine that leaves just before the start"
+        assert "has left as all were to start" in lost.message
+    finally:
+        harness.close()
 
 
 def test_a_machine_reports_failures_of_its_own_ranks_only(images: Path) -> None:

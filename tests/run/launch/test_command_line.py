@@ -62,7 +62,7 @@ def test_pasted_command_matches_the_plan(interpreter: Path, tmp_path: Path, shel
         assert environment["NCCL_DEBUG_FILE"].startswith(str(tmp_path / name))
 
 
-@pytest.mark.parametrize("settings", [{}, {"use_torchrun": False}, {"rendezvous": "elastic", "max_restarts": 2}])
+@pytest.mark.parametrize("settings", [{}, {"use_torchrun": False}, {"on_machine_loss": "wait", "max_restarts": 2}])
 def test_every_launcher_is_quoted_for_the_shell(interpreter: Path, tmp_path: Path, settings: dict[str, object]) -> None:
     made = plan(tmp_path / "it's here", **settings)
     done = subprocess.run(["sh", "-c", made.command_line()], capture_output=True, text=True, check=True)

@@ -18,7 +18,7 @@ from modules.config import ConfigError, TrainConfig
 from modules.machine import Gpu, Route, preferred_addresses
 from modules.run import LaunchPlan
 from modules.run.launch.environment import network_interfaces
-from modules.run.launch.plan import TORCHRUN, TRAIN_SCRIPT, elsewhere, where_joined
+from modules.run.launch.plan import TORCHRUN, TRAIN_SCRIPT, elsewhere, taking_part, where_joined
 from modules.run.launch.preview import preview
 from modules.run.launch.rank_env import without_rank
 from tests.hosts import ROOT, skip_reason
@@ -124,15 +124,33 @@ def test_unknown_gpu_counts_of_other_machines() -> None:
     assert "--nproc_per_node=1" in plan(0, num_nodes=2, master_addr="10.0.0.5", **MULTI).argv(1)
 
 
-def test_elastic_is_no_c10d_rendezvous() -> None:
+def test_a_wait_for_machines_is_no_c10d_rendezvous() -> None:
     """torchrun's c10d rendezvous unpickles what anybody puts into its store."""
-    made = plan(2, num_nodes=2, rendezvous="elastic", max_restarts=3, world_size=4, master_addr="zeus", **MULTI)
+    made = plan(2, num_nodes=2, on_machine_loss="wait", max_restarts=3, world_size=4, master_addr="zeus", **MULTI)
     for argv in (made.argv(0), made.argv(1)):
         assert "--master_addr=zeus" in argv
         assert not any("rdzv-backend" in word or "c10d" in word or "restarts" in word for word in argv)
-    assert "because it runs code that anybody sends to its port" in " ".join(made.reasons)
+    assert "torchrun by hand starts no machine again: its c10d rendezvous, which runs code that anybody" in " ".join(
+        made.reasons
+    )
     assert "--max-restarts=2" in plan(2, max_restarts=2, **MULTI).argv()
-    assert "--max-restarts=2" in plan(2, max_restarts=2, rendezvous="elastic", **MULTI).argv(), "on one machine"
+    assert "--max-restarts=2" in plan(2, max_restarts=2, on_machine_loss="wait", **MULTI).argv(), "on one machine"
+    alone = plan(2, on_machine_loss="continue", **MULTI)
+    assert "on_machine_loss=continue has no effect: num_nodes is 1" in alone.reasons
+
+
+@pytest.mark.parametrize(
+    ("counts", "number", "processes", "node_rank"),
+    [([1, 2], 1, (1, 2), 1), ([1, 0, 4], 2, (1, 4), 1), ([2, 0, 0], 0, (2,), 0)],
+)
+def test_machines_that_take_no_part_leave_no_gap(
+    counts: list[int], number: int, processes: tuple[int, ...], node_rank: int
+) -> None:
+    settings = {**MULTI, "num_nodes": len(counts), "on_machine_loss": "continue", "world_size": 9}
+    made = taking_part(config(**settings), counts, number)
+    assert (made.num_nodes, made.processes_per_node, made.node_rank) == (len(processes), processes, node_rank)
+    assert made.world_size is None
+    assert LaunchPlan.from_config(made, config_path="c.json", gpus=[], cores=8).process_counts == processes
 
 
 def test_machine_0_determines_its_address(monkeypatch: pytest.MonkeyPatch) -> None:

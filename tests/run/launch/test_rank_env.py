@@ -155,6 +155,7 @@ def test_a_shell_in_a_step_of_several_tasks_is_told_of_slurms_variables() -> Non
         ({"processes_per_node": (4,)}, "processes_per_node=(4,) has no effect: torchrun says 2"),
         ({"num_nodes": 2}, "num_nodes=2 has no effect: torchrun says 1"),
         ({"training_mode": "single"}, "training_mode=single has no effect: torchrun says 2 processes"),
+        ({"on_machine_loss": "continue"}, ""),
         ({"max_restarts": 3}, "max_restarts=3 has no effect: what counts is torchrun's --max-restarts"),
         ({"device_ids": (2, 3)}, "device_ids=(2, 3) has no effect: set CUDA_VISIBLE_DEVICES for torchrun instead"),
         ({"world_size": 2, "processes_per_node": (2,)}, ""),
@@ -166,3 +167,10 @@ def test_settings_that_the_launcher_has_decided_otherwise_are_named(settings: di
     notes = launch_notes(config, RankEnv(0, 0, 2, "127.0.0.1", 1), torchrun)
     assert notes == ([f"Note: {said}."] if said else [])
     assert launch_notes(config, RankEnv(1, 1, 2, "127.0.0.1", 1), torchrun) == []
+
+
+def test_machines_that_torchrun_starts_end_together() -> None:
+    torchrun = {"TORCHELASTIC_RUN_ID": "none", "GROUP_WORLD_SIZE": "2", "TORCHELASTIC_MAX_RESTARTS": "0"}
+    config = TrainConfig().model_copy(update={"num_nodes": 2, "on_machine_loss": "continue"})
+    (note,) = launch_notes(config, RankEnv(0, 0, 2, "127.0.0.1", 1), torchrun)
+    assert note.startswith("Note: on_machine_loss=continue has no effect: machines that torchrun starts end together")

@@ -89,6 +89,14 @@ def test_invalid_requests(asked: dict[str, object], said: str) -> None:
         plan_jobs(TrainConfig(), SlurmRequest(**asked))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("choice", ["wait", "continue"])
+def test_slurm_ends_a_job_that_loses_a_node(choice: str) -> None:
+    config = TrainConfig.model_validate({"on_machine_loss": choice})
+    with pytest.raises(ConfigError, match=f"on_machine_loss is {choice}, but Slurm ends a job that loses one of its 2"):
+        plan_jobs(config, SlurmRequest(4, nodes=2))
+    assert plan_jobs(config, SlurmRequest(4, nodes=1))
+
+
 def test_single_mode_with_several_gpus() -> None:
     with pytest.raises(ConfigError, match=r"training_mode is single, .* but 4 are requested"):
         plan_jobs(TrainConfig(training_mode="single"), SlurmRequest(4))

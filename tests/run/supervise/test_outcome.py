@@ -21,6 +21,7 @@ OOM = Failure(1, "b", "out_of_memory", "CUDA out of memory", "Lower batch_size",
 LOST = Failure(0, "a", "peer_lost", "Connection closed by peer", time=101.0)
 ODD = Failure(0, "a", "error", "RuntimeError: an unknown message", time=101.0)
 KILLED = WorkerExit(1, -9, 11, "b", time=100.0, is_first=True)
+REGROUPED: list[Event] = [{"type": "started"}, {"type": "phase", "phase": "regrouping"}]
 ENDED = WorkerExit(0, -15, 10, "a", time=100.0)
 
 
@@ -62,6 +63,9 @@ def finished(code: int) -> EventSummary:
         (RunEvidence(0, events=EventSummary([{"type": "phase", "phase": "loading"}])), 3, 0),
         (RunEvidence(0, events=EventSummary([{"type": "phase", "phase": "loading"}]), ranks=range(1, 2)), 0, None),
         (RunEvidence(0, events=EventSummary([{"type": "started"}]), stop_reason="interrupted"), 130, None),
+        (RunEvidence(0, events=EventSummary(REGROUPED)), 0, None),
+        (RunEvidence(1, events=EventSummary(REGROUPED), report=LauncherReport((KILLED,))), 0, None),
+        (RunEvidence(0, events=EventSummary(REGROUPED), stop_reason="interrupted"), 130, None),
         (RunEvidence(-9, failures=[LOST], launcher="torchrun", launcher_pid=5, ranks=range(2, 4)), 3, 2),
         (RunEvidence(-9, failures=[LOST], launcher="torchrun", launcher_pid=5, killed_pids=frozenset({5})), 3, 0),
     ],

@@ -33,7 +33,7 @@ _WITHIN_S: Final = 5.0
 # Valid values that do not fit the others, or this machine.
 _SETTINGS: Final[dict[str, tuple[object, ...]]] = {
     "num_nodes": (1, 3, 1024), "processes_per_node": ([1], [1, 2], [3, 3, 3]), "world_size": (1, 7),
-    "max_restarts": (0, 9), "rendezvous": ("static",), "training_mode": ("single", "data_parallel", "fully_sharded"),
+    "max_restarts": (0, 9), "on_machine_loss": ("end",), "training_mode": ("single", "data_parallel", "fully_sharded"),
     "device": ("cuda:1", "cuda"), "device_ids": ([0], [1, 1]), "distributed_backend": ("nccl",),
     "use_torchrun": (False,), "enable_multi_gpu": (False,), "initial_port": (65_535,), "concepts": ([],),
     "family": ("stable_diffusion", "x.py", "../x"), "node_rank": (0, 5), "method": ("lora",), "cache_only": (True,),
@@ -52,7 +52,7 @@ class Fuzzer:
         (self._images / "a.txt").write_text("a caption")
         self._config = TrainConfig.model_validate(
             {"num_nodes": 2, "enable_multi_gpu": True, "device": "cpu", "distributed_backend": "gloo", "family": "demo",
-             "rendezvous": "elastic", "max_restarts": 2, "concepts": [{"path": str(self._images)}]}
+             "on_machine_loss": "wait", "max_restarts": 2, "concepts": [{"path": str(self._images)}]}
         )  # fmt: skip
         self._server = socket.create_server(("127.0.0.1", 0))
         joining: Any = client
@@ -90,7 +90,7 @@ class Fuzzer:
         welcome = {"type": "welcome", "host": "alpha", "number": 1, "machines": 2, "config": config,
                    "family": "demo", "run_name": "x", "notes": ["a note"], "nonce": "00",
                    "folder_proofs": ["0" * 64]}  # fmt: skip
-        counts = draw.choice(([1, 1],) * 6 + ([1], [1] * 3, [1024] * 2, [7] * 5000))
+        counts = draw.choice(([1, 1],) * 6 + ([1], [1, 0], [0, 1], [1] * 3, [1024] * 2, [7] * 5000))
         start = {"type": "start", "attempt": 1, "counts": counts, "port": 12_355, "nonce": "00", "resume": "",
                  "restarts_left": draw.choice((0, 1, 2))}  # fmt: skip
         again = {**start, "attempt": 2, "nonce": "01", "resume": draw.choice(("latest", "", str(self._places.case)))}

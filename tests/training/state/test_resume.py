@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from modules.run.folder.commands import REGROUP, request_command
 from modules.training.studies.parity import weight_difference
+from modules.training.worker import run_worker
 from tests.pair_jobs import ADAPTERS, FP64_JOBS, PARITY, STATEFUL
-from tests.runs import Run, same_state, tiny_config, train_alone
+from tests.runs import Run, opened, same_state, tiny_config, train_alone
 
 pytestmark = pytest.mark.xdist_group("pair")
 
@@ -124,6 +126,24 @@ def test_with_every_backup_damaged_nothing_starts(images: Path, tmp_path: Path, 
     code, run = train_alone(tiny_config(images, place, **TOUCHY), "latest")
     assert code == 2
     assert "is undamaged" in run.failure(0)
+
+
+def test_a_run_that_is_to_go_on_with_other_machines_ends_at_its_next_backup(
+    images: Path, tmp_path: Path, whole: Run
+) -> None:
+    """Without a `finished` event: what follows is the same run."""
+    config = tiny_config(images, tmp_path, backup_every="2 steps", **TOUCHY)
+    folder = opened(config)
+    request_command(folder, REGROUP)
+    assert run_worker(config, folder) == 0
+    run = Run(folder)
+    assert [event["step"] for event in run.events("step")] == [1, 2]
+    assert run.events()[-1]["phase"] == "regrouping"
+    assert not run.events("finished")
+    assert not list(folder.commands_dir.iterdir())
+    code, run = train_alone(config, resume="latest")
+    assert code == 0
+    assert same_state(run.state, whole.state)
 
 
 def test_a_run_without_a_backup_begins_at_its_first_step(images: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from modules.config import Interval, TrainConfig
 from modules.config.schedules import learning_rate_factor, long_warmup
 from modules.data.loading.progress import Progress
-from modules.run.folder.commands import COMMAND_NAMES
+from modules.run.folder.commands import COMMAND_NAMES, REGROUP
 from modules.training.actions import ACTIONS
 from modules.training.state.early_stopping import EarlyStopping
 from modules.training.state.plan import plan_run
@@ -160,4 +160,4 @@ def test_a_first_nan_loss_does_not_stay_the_best() -> None:
 
 
 def test_the_requestable_actions_are_the_commands_of_the_run_folder() -> None:
-    assert {action.name for action in ACTIONS if action.can_be_requested} | {"stop"} == set(COMMAND_NAMES)
+    assert {action.name for action in ACTIONS if action.can_be_requested} | {"stop", REGROUP} == set(COMMAND_NAMES)
