@@ -10,9 +10,9 @@ from modules.training.state.checkpoint_state import capture_part, capture_state
 
 
 def _compute(context: ActionContext) -> Generator[TrainingState, None, None]:
-    parts, ranks = context.components, context.ranks
+    parts = context.components
     if parts.weights.are_sharded:
-        yield capture_part(parts, context.position, ranks.rank, ranks.world_size)
+        yield capture_part(parts, context.position)
     else:
         yield capture_state(parts, context.position)
 
