@@ -17,8 +17,9 @@ from torch.distributed.tensor import DTensor
 
 from modules.config import ConfigError, TrainConfig
 from modules.distributed.ddp import MIB, same_on_all_ranks, with_sync_batch_norm
+from modules.distributed.formatting import format_ranks, join_with_and
 from modules.distributed.process_group import Group
-from modules.distributed.startup.member import disambiguate_hosts, ranks_by_host, ranks_by_machine
+from modules.distributed.startup.member import disambiguate_hosts, ranks_by_machine
 from modules.distributed.weights import FullTensor, Weights, swap_values
 from modules.torch_compat import TorchTooOld, all_gather_single, found_overflows, gathered_apart, needs_zero_gradients
 
@@ -87,9 +88,10 @@ def shard_groups(config: TrainConfig, group: Group) -> list[list[int]]:
         return [list(range(group.world_size))]
     machines = ranks_by_machine(group.members)
     if len({len(ranks) for ranks in machines}) > 1:
+        members = disambiguate_hosts(group.members)
+        found = join_with_and(f"{format_ranks(ranks)} on {members[ranks[0]].host}" for ranks in machines)
         raise ConfigError(
-            "fsdp_replicate is machines, which needs as many processes on each machine, but there are "
-            f"{ranks_by_host(disambiguate_hosts(group.members))}.",
+            f"fsdp_replicate is machines, which needs as many processes on each machine, but there are {found}.",
             "Start as many on each (processes_per_node), or set fsdp_replicate to none.",
         )
     return machines
