@@ -150,10 +150,10 @@ def set_group_timeout(group: dist.ProcessGroup | None, limit: timedelta) -> None
         dist.distributed_c10d._set_pg_timeout(limit, group)
 
 
-def all_gather_single(gathered: Tensor, shard: Tensor) -> None:
-    """`shard` [N, ...] of every rank into `gathered` [world_size * N, ...]."""
+def all_gather_single(gathered: Tensor, shard: Tensor, group: dist.ProcessGroup) -> None:
+    """`shard` [N, ...] of every rank of `group` into `gathered` [ranks * N, ...]."""
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the older name, until torch 2.12
-    gather(gathered, shard)
+    gather(gathered, shard, group=group)
 
 
 # DDP and FSDP2
@@ -184,11 +184,14 @@ def needs_zero_gradients(model: FSDPModule, *, wanted: bool) -> None:
 def gathered_apart(mesh: DeviceMesh, chosen: Callable[[nn.Parameter], bool]) -> Callable[[nn.Parameter], Any]:
     """fully_shard's `shard_placement_fn` that lets the weights which are `chosen` be gathered over `mesh`, apart.
 
+    `mesh` is of [shards] or [replicas, shards].
+
     Raises TorchTooOld before torch 2.13.
     """
     try:
-        from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
+        from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, HSDPMeshInfo, ShardPlacementResult
     except ImportError:
         raise TorchTooOld("2.13") from None
-    apart = ShardPlacementResult(None, FSDPMeshInfo(mesh, shard_mesh_dim=0))
+    replicated = HSDPMeshInfo(mesh, shard_mesh_dim=1, replicate_mesh_dim=0) if mesh.ndim > 1 else None
+    apart = ShardPlacementResult(None, replicated or FSDPMeshInfo(mesh, shard_mesh_dim=0))
     return lambda weight: apart if chosen(weight) else None

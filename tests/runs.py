@@ -127,15 +127,18 @@ class Job:
 
 
 def train_group(
-    world_size: int, jobs: Mapping[str, Job], afterwards: Callable[[RankEnv], None] | None = None
+    world_size: int, jobs: Mapping[str, Job], afterwards: Callable[[RankEnv], None] | None = None, machines: int = 1
 ) -> dict[str, Run]:
     """Train one job after the other in the same `world_size` real processes (starting them is what takes time).
 
-    They call `afterwards` at the end, with a free port.
+    They call `afterwards` at the end, with a free port. Of several `machines` each has as many of them, in the words of
+    torchrun.
     """
     folders = {name: opened(job.config, job.resume).path for name, job in jobs.items()}
     ports = [free_port() for _ in range(len(jobs) + 1)]
-    spawn(_train_all, world_size, ports[-1], (list(jobs.values()), list(folders.values()), ports, afterwards))
+    per_machine = world_size // machines
+    given = list(jobs.values()), list(folders.values()), ports, afterwards, per_machine
+    spawn(_train_all, world_size, ports[-1], given)
     return {name: Run(RunFolder(folder)) for name, folder in folders.items()}
 
 
@@ -163,7 +166,9 @@ def _train_all(
     folders: list[Path],
     ports: list[int],
     afterwards: Callable[[RankEnv], None] | None,
+    per_machine: int,
 ) -> None:
+    os.environ["GROUP_RANK"] = str(rank_env.rank // per_machine)
     torch.set_num_threads(1)
     for job, path, port in zip(jobs, folders, ports, strict=False):
         code = run_worker(job.config, RunFolder(path), replace(rank_env, master_port=port), resume=job.resume)

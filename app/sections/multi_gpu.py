@@ -67,7 +67,13 @@ class Section(FormSection):
         ),
         Card(
             "FSDP: large models",
-            ("fsdp_reshard_after_forward", "fsdp_cpu_offload", "fsdp_reduce_precision", "fsdp_whole_gradients"),
+            (
+                "fsdp_replicate",
+                "fsdp_reshard_after_forward",
+                "fsdp_cpu_offload",
+                "fsdp_reduce_precision",
+                "fsdp_whole_gradients",
+            ),
             0,
         ),
     )

@@ -180,6 +180,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "gradient_compression": ("Compress the exchange", "gradient_reduce_precision", "ddp comm hook", "powerSGD"),
     "powersgd_start_step": ("First step with PowerSGD",),
     "fsdp_cpu_offload": ("Keep weights in main memory", "fsdp_offload_params", "cpu offload", "zero offload"),
+    "fsdp_replicate": ("HSDP", "HYBRID_SHARD", "hybrid sharding", "data_parallel_replicate_degree"),
     "fsdp_reshard_after_forward": (
         "Give weights back after the forward", "fsdp_sharding_strategy", "FULL_SHARD", "SHARD_GRAD_OP",
     ),

@@ -29,6 +29,7 @@ _MULTI_GPU = frozenset(
         "bucket_cap_mb",
         "static_graph",
         "gradient_as_bucket_view",
+        "fsdp_replicate",
         "fsdp_reshard_after_forward",
         "fsdp_cpu_offload",
         "fsdp_reduce_precision",

@@ -97,6 +97,7 @@ class TrainConfig(
             *_port_rules(self),
             *_process_rules(self),
             *_sharding_rules(self),
+            *_replication_rules(self),
             *_balance_rules(self),
             *_machine_loss_rules(self),
             *_validation_rules(self),
@@ -205,6 +206,24 @@ def _sharding_rules(config: TrainConfig) -> _Rules:
     if config.channels_last:
         rules.append(("channels_last", "is true; training_mode fully_sharded flattens weights: set it to false"))
     return rules
+
+
+def _replication_rules(config: TrainConfig) -> _Rules:
+    """Hybrid sharding wants weights that are sharded, and machines of one size."""
+    mode = config.training_mode
+    if config.fsdp_replicate == "none" or mode == "single" or (mode == "auto" and not config.enable_multi_gpu):
+        return []  # one process has nothing to divide
+    back = "or fsdp_replicate to none"
+    if mode != "fully_sharded":
+        sentence = f"is machines, but training_mode is {mode}, which shards nothing; set training_mode to fully_sharded"
+        return [("fsdp_replicate", f"{sentence}, {back}")]
+    counts, world_size, machines = config.processes_per_node, config.world_size, config.num_nodes
+    wanted = "but fsdp_replicate machines needs as many processes on each machine; set them so"
+    if counts is not None and len(set(counts)) > 1:
+        return [("processes_per_node", f"is {list(counts)}, {wanted}, {back}")]
+    if world_size is not None and world_size % machines:
+        return [("world_size", f"is {world_size} on {machines} machines, {wanted}, {back}")]
+    return []
 
 
 def _balance_rules(config: TrainConfig) -> _Rules:

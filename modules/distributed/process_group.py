@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch
@@ -64,6 +64,7 @@ class Group:
     store: RunStore
     control: dist.ProcessGroup  # always gloo, so that control messages never wait for the GPU
     members: tuple[Member, ...]  # all processes, by rank
+    inner: list[dist.ProcessGroup] = field(default_factory=list)  # made of some of its ranks since, with its timeout
 
     @property
     def rank(self) -> int:
@@ -78,8 +79,8 @@ class Group:
     def set_timeout(self, seconds: float) -> None:
         """From now on, collectives that take longer than `seconds` fail."""
         limit = timedelta(seconds=seconds)
-        set_group_timeout(dist.group.WORLD, limit)
-        set_group_timeout(self.control, limit)
+        for group in (dist.group.WORLD, self.control, *self.inner):
+            set_group_timeout(group, limit)
 
 
 def resolve_backend(backend: str) -> tuple[str, str]:

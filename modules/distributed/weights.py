@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import torch
@@ -32,7 +32,9 @@ class Weights:
     """
 
     gradients_are_views = False  # into DDP's buckets, from step to step
-    are_sharded = False  # divided among the ranks
+    are_sharded = False  # divided among ranks
+    shard_ranks: Sequence[int] = (0,)  # among whom; other groups of ranks, if any, hold the same as these
+    shard_index = 0  # of this rank among those of its group
 
     def __init__(self, model: nn.Module) -> None:
         trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}

@@ -148,8 +148,10 @@ def settle_memory(data: Any) -> None:
         data.update(method="lora", compile=False, stochastic_rounding=False)
         if data["training_mode"] in ("fully_sharded", "data_parallel"):
             data["training_mode"] = "distributed"
+    if data["training_mode"] != "fully_sharded" or (data["world_size"] or 0) % data["num_nodes"]:
+        data["fsdp_replicate"] = "none"
     if data["stochastic_rounding"]:
-        data.update(precision="bf16", method="fine_tune", training_mode="distributed")
+        data.update(precision="bf16", method="fine_tune", training_mode="distributed", fsdp_replicate="none")
         data["stochastic_rounding"] = data["optimizer"]["name"] != "schedule_free_adamw"
     if data["fused_backward"]:
         data.update(enable_multi_gpu=False, max_grad_norm=None, gradient_accumulation_steps=1, global_batch_size=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ from torch import nn
 
 from modules.config import ConfigError, TrainConfig, resolve_config
 from modules.distributed import Group, RankEnv, check_unused_parameters
-from modules.distributed.fsdp import apply_fsdp, fsdp_units
+from modules.distributed.fsdp import apply_fsdp, fsdp_units, shard_groups
 from modules.distributed.process_group import process_group
+from modules.distributed.startup.member import Member
 from tests.ports import free_port
 
 
@@ -52,6 +54,23 @@ def test_a_scalar_cannot_be_sharded(group: Group) -> None:
     model.register_parameter("gain", nn.Parameter(torch.ones(())))
     with pytest.raises(ConfigError, match="cannot shard the scalar 'gain'"):
         apply_fsdp(model, [], config(), group, None)
+
+
+def test_machines_that_replicate_each_other_are_of_one_size(group: Group) -> None:
+    def groups(machines: list[int], node_ranks: list[int | None], **settings: object) -> list[list[int]]:
+        members = [
+            Member(rank, 0, f"host{machine}", 1, node_rank, None, f"id{machine}")
+            for rank, (machine, node_rank) in enumerate(zip(machines, node_ranks, strict=True))
+        ]
+        env = replace(group.rank_env, world_size=len(members))
+        return shard_groups(config(**settings), replace(group, rank_env=env, members=tuple(members)))
+
+    hybrid, unknown = {"fsdp_replicate": "machines"}, [None] * 4
+    assert groups([0, 0, 1, 1], unknown) == [[0, 1, 2, 3]]
+    assert groups([0, 1, 0, 1], unknown, **hybrid) == [[0, 2], [1, 3]]
+    assert groups([0, 0, 0, 0], [0, 0, 1, 1], **hybrid) == [[0, 1], [2, 3]]  # two torchruns of one machine
+    with pytest.raises(ConfigError, match=r"ranks 0.*2 on host0 and rank 3 on host1\. .*processes_per_node"):
+        groups([0, 0, 0, 1], unknown, **hybrid)
 
 
 def test_the_summary_reports_the_memory_held(group: Group) -> None:

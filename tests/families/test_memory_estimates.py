@@ -279,3 +279,6 @@ def test_shards_of_ranks(sd_folder: Path) -> None:
     assert four is not None
     assert rows(one, "optimizer") / 4 <= rows(four, "optimizer") < rows(one, "optimizer") / 3
     assert rows(four, "gathered") > 0
+    replicated = config.model_copy(update={"num_nodes": 2, "fsdp_replicate": "machines"})
+    two, of_machine = (memory_table(kind, each, n, activations=False) for each, n in ((config, 2), (replicated, 4)))
+    assert two == of_machine

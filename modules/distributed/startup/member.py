@@ -90,6 +90,15 @@ def ranks_by_host(group: Sequence[Member]) -> str:
     return join_with_and(f"{format_ranks(ranks)} on {host}" for host, ranks in hosts)
 
 
+def ranks_by_machine(everyone: Sequence[Member]) -> list[list[int]]:
+    """The ranks of each machine, that of rank 0 first; its launcher knows a machine better than its own identity."""
+    is_numbered = all(member.node_rank is not None for member in everyone)
+    found: dict[int | str | None, list[int]] = {}
+    for member in everyone:
+        found.setdefault(member.node_rank if is_numbered else member.machine_id, []).append(member.rank)
+    return list(found.values())
+
+
 def _machine_of(rank: int, joined: Sequence[Member]) -> str:
     """Where a missing rank should be, as far as the others reveal it."""
     for member in joined:

@@ -11,7 +11,7 @@ from modules.training.state.checkpoint_state import capture_part, capture_state
 
 
 def _compute(context: ActionContext) -> Generator[TrainingState, None, None]:
-    parts, ranks = context.components, context.ranks
+    parts = context.components
     if isinstance(parts.config.optimizer, Custom) and (lost := parts.guarded_step.not_in_backups()):
         context.report.warning(
             f"The optimizer keeps {', '.join(lost)} outside of its state and groups, and no backup holds that: a "
@@ -19,7 +19,7 @@ def _compute(context: ActionContext) -> Generator[TrainingState, None, None]:
             "saved."
         )
     if parts.weights.are_sharded:
-        yield capture_part(parts, context.position, ranks.rank, ranks.world_size)
+        yield capture_part(parts, context.position)
     else:
         yield capture_state(parts, context.position)
 

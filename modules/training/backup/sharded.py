@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,28 +25,38 @@ from modules.training.backup.writer import BackupWriter, fits, lower_priority
 
 
 def sharded_backup_writer(
-    folder: Path, rotation: Rotation, ranks: DistributedRanks, report: Report, *, merges: bool
+    folder: Path,
+    rotation: Rotation,
+    ranks: DistributedRanks,
+    owners: Sequence[int],
+    report: Report,
+    *,
+    merges: bool,
 ) -> BackupWriter:
-    """The writer of this rank; `folder` is backup/ in the run folder. Called by all ranks."""
+    """The writer of this rank; `folder` is backup/ in the run folder. `owners` write the parts, the first one is rank 0;
+    the other ranks hold the same as they. Called by all ranks."""
     groups = ranks.shared_folder_groups("runs_dir", folder.parent)
     near = next(group for group in groups.groups if 0 in group)
     stop = threading.Event()
     channel = PartChannel(ranks.process_group.store, ranks.rank, stop)
     if ranks.rank == 0:
-        far = set(range(ranks.world_size)).difference(near)
-        return _FirstWriter(_ShardedBackups(folder, rotation, channel, far), report, ranks, stop, merges=merges)
-    return _PartWriter(
-        Backups(folder, rotation.keep), report, ranks, stop, channel, folder if ranks.rank in near else None
-    )
+        backups = _ShardedBackups(folder, rotation, channel, owners, set(owners).difference(near))
+        return _FirstWriter(backups, report, ranks, stop, merges=merges)
+    kept = Backups(folder, rotation.keep)
+    if ranks.rank not in owners:
+        return _Replica(kept, report, ranks, stop, merges=False)
+    return _PartWriter(kept, report, ranks, stop, channel, folder if ranks.rank in near else None)
 
 
 class _ShardedBackups(Backups):
     """On rank 0: its own part, and the parts of the others."""
 
-    def __init__(self, folder: Path, rotation: Rotation, channel: PartChannel, far: Collection[int]) -> None:
-        """`far` are the ranks that do not see `folder`."""
+    def __init__(
+        self, folder: Path, rotation: Rotation, channel: PartChannel, owners: Sequence[int], far: Collection[int]
+    ) -> None:
+        """`far` are the owners that do not see `folder`."""
         super().__init__(folder, rotation.keep, rotation.every, rotation.days)
-        self._channel, self._far = channel, far
+        self._channel, self._owners, self._far = channel, owners, far
 
     def write(self, state: TrainingState, config_json: str) -> Path:
         part, is_announced = state.part, False
@@ -75,7 +85,7 @@ class _ShardedBackups(Backups):
             files |= write_part(state, state.part, lambda name: HashedFile(folder / name))
         except OSError as error:
             failure = error
-        for rank in range(1, state.part.count):
+        for rank in self._owners[1:]:
             try:
                 files |= self._part_of(rank, folder, state, is_wanted=failure is None)
             except OSError as error:
@@ -88,7 +98,7 @@ class _ShardedBackups(Backups):
         """The files of the part of `rank`, which are in `folder` then."""
         assert state.part is not None
         ticket, received = state.part.ticket, dict[str, FileEntry]()
-        names = part_files(state, rank, state.part.count)
+        names = part_files(state, self._owners.index(rank), state.part.count)
         if rank in self._far:
             try:
                 if not is_wanted:
@@ -161,6 +171,18 @@ class _FirstWriter(_Numbered):
             parts = [job.state.part for job in (self._running, self._waiting) if job is not None]
         self._ranks.gather("backups under way", json.dumps([part.ticket for part in parts if part is not None]))
         return copy
+
+
+class _Replica(_Numbered):
+    """Of a rank whose shards another one writes: it takes part in what all agree on."""
+
+    def submit(self, state: TrainingState, config_json: str) -> None:
+        self._ranks.gather("backups under way", "")
+        if not self._all_copied(is_copied=True):
+            self._ranks.gather("backup written", "")
+
+    def write(self, state: TrainingState, config_json: str) -> None:
+        self._ranks.gather("backup written", "")
 
 
 @dataclass(frozen=True)

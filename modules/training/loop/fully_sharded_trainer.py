@@ -12,7 +12,7 @@ from modules.checkpoint import Rotation
 from modules.diffusion.dtypes import HALF_DTYPES
 from modules.diffusion.quantized import QuantizedLinear
 from modules.distributed import DistributedRanks, Weights
-from modules.distributed.fsdp import FsdpGradScaler, apply_fsdp
+from modules.distributed.fsdp import FsdpGradScaler, apply_fsdp, shard_groups
 from modules.families._family import Family
 from modules.training.backup.sharded import sharded_backup_writer
 from modules.training.backup.writer import BackupWriter
@@ -28,6 +28,11 @@ class FullyShardedTrainer(DistributedTrainer):
     syncs_in_forward = True
     scaler_class = FsdpGradScaler
 
+    def setup(self) -> None:
+        """Refuses machines that cannot replicate each other before anything is loaded."""
+        shard_groups(self.config, self.process_group)
+        super().setup()
+
     def wrap_model(self, family: Family) -> Weights:
         """Shards instead of the model; compiled after that, as the sharding hooks onto the model's own modules."""
         model, compute = family.model, HALF_DTYPES.get(self.config.precision)
@@ -40,16 +45,20 @@ class FullyShardedTrainer(DistributedTrainer):
         return self.weights
 
     def backup_writer(self, rotation: Rotation) -> BackupWriter:
-        """Each rank writes its shards."""
+        """Each rank writes its shards; of replicas, those of rank 0's machine do."""
         assert isinstance(self.ranks, DistributedRanks), "see the worker"
         merges = self.config.backup_every.unit == "minutes"
-        return sharded_backup_writer(self.folder.backup_dir, rotation, self.ranks, self.report, merges=merges)
+        owners = self.weights.shard_ranks
+        return sharded_backup_writer(self.folder.backup_dir, rotation, self.ranks, owners, self.report, merges=merges)
 
     @contextmanager
     def no_sync(self, last: bool) -> Iterator[None]:
-        """Gradients are summed over the ranks in every micro-batch, unless there is room for whole ones."""
+        """Gradients are summed over the ranks that divide them in every micro-batch, unless there is room for whole
+        ones, and over replicas in the last one."""
         if self.config.fsdp_whole_gradients:
             self.weights.set_gradient_sync(enabled=last)
+        elif self.weights.replicas > 1:
+            self.weights.set_replica_sync(enabled=last)
         remedies = (
             f"Set batch_size below {self.config.batch_size} (global_batch_size keeps the effective batch), "
             "gradient_checkpointing or fsdp_cpu_offload"

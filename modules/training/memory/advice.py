@@ -76,6 +76,8 @@ def _changes(kind: type[Family], config: TrainConfig, *, caching_fits: bool) -> 
         yield _put(batch_size=1, gradient_accumulation_steps=config.batch_size * config.gradient_accumulation_steps)
     if part is not None:
         yield _parts(part, "nf4")
+    if config.fsdp_replicate != "none":
+        yield _put(fsdp_replicate="none")
     if config.method == "fine_tune":
         yield from _changes_of_fine_tune(config)
     if config.resolution > _SMALL_RESOLUTION:

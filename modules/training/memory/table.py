@@ -110,7 +110,8 @@ def memory_table(
     No memory is taken and nothing is read but headers. Raises ConfigError as set-up does. Without `activations` it
     takes a second, with them some seconds for a large model.
     """
-    shards = world_size if config.training_mode == "fully_sharded" else 1
+    replicas = config.num_nodes if config.fsdp_replicate == "machines" else 1
+    shards = max(1, world_size // replicas) if config.training_mode == "fully_sharded" else 1
     with fake_family(kind, config.model_copy(update={"block_offload": 0.0})) as family:
         if family is None:
             return None

@@ -93,9 +93,11 @@ def capture_state(components: Components, position: Position) -> TrainingState:
     )
 
 
-def capture_part(components: Components, position: Position, rank: int, world_size: int) -> TrainingState:
-    """What this rank holds of the state as it is now, not copied; what every rank has as a whole is rank 0's part."""
+def capture_part(components: Components, position: Position) -> TrainingState:
+    """What this rank holds of the state as it is now, not copied; what every rank has as a whole is in the first part.
+    """
     weights, ema = components.weights, components.ema
+    index = weights.shard_index
     packed = pack_optimizer(components.guarded_step.optimizer, components.guarded_step.names)
     own = {name: tensor.detach() for name, tensor in weights.local.items()}
     rows: dict[str, dict[str, ShardRows]] = {}
@@ -104,7 +106,7 @@ def capture_part(components: Components, position: Position, rank: int, world_si
         of = _of if kind == "optimizer" else str
         found = {name: weights.rows(of(name), tensor) for name, tensor in tensors.items()}
         rows[kind] = {name: ShardRows(*each) for name, each in found.items() if each is not None and len(tensors[name])}
-        return {name: t for name, t in tensors.items() if name in rows[kind] or (rank == 0 and found[name] is None)}
+        return {name: t for name, t in tensors.items() if name in rows[kind] or (index == 0 and found[name] is None)}
 
     return TrainingState(
         position=position,
@@ -112,8 +114,8 @@ def capture_part(components: Components, position: Position, rank: int, world_si
         ema=None if ema is None else part("ema", ema.average),
         optimizer=replace(packed, tensors=part("optimizer", packed.tensors)),
         scaler=dict(components.precision.scaler.state_dict()),
-        data=components.data.record(position.samples_seen) if rank == 0 else None,
-        part=Shard(rank, world_size, rows),
+        data=components.data.record(position.samples_seen) if index == 0 else None,
+        part=Shard(index, len(weights.shard_ranks), rows),
     )
 
 

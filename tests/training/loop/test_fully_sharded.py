@@ -85,6 +85,16 @@ ROUNDED: dict[str, dict[str, Any]] = {
 }
 
 
+# on two machines of two ranks each
+REPLICATED: dict[str, dict[str, Any]] = {
+    "machines": {},
+    "machines accumulated": {"batch_size": 1},
+    "machines whole gradients": {"batch_size": 1, "fsdp_whole_gradients": True},
+    "machines offloaded": {"fsdp_cpu_offload": True, "batch_size": 1},
+    "machines unused": ODD["unused"],
+}
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("sharded")
@@ -126,6 +136,28 @@ def sharded(images: Path, place: Path) -> dict[str, Run]:
     faults = {"width": 5, "faults": ["out_of_memory:1:4"]}
     jobs["out of memory"] = Job(config("out of memory", family_options=faults))
     return train_group(2, jobs)
+
+
+@pytest.fixture(scope="module")
+def replicated(images: Path, place: Path) -> dict[str, Run]:
+    """All runs of two machines, and those that continue others."""
+
+    def config(name: str, **settings: Any) -> TrainConfig:
+        group = {**group_settings(4), **TIMEOUTS, "training_mode": "fully_sharded", "fsdp_replicate": "machines"}
+        return tiny_config(images, place, **{**COMMON, **group, "run_name": name.replace(" ", "-"), **settings})
+
+    jobs = {name: Job(config(name, **settings)) for name, settings in REPLICATED.items()}
+    jobs["machines fp16"] = Job(config("machines fp16", precision="fp16", batch_size=1))
+    jobs["machines uninterrupted"] = Job(config("machines-u", **TOUCHY))
+    jobs["machines half"] = Job(config("machines-h", **{**TOUCHY, "max_steps": 4}))
+    jobs["machines resumed"] = Job(config("machines-h", **TOUCHY), "latest")
+    # one run, begun by DDP and continued in another way every other step
+    ways = {2: {"fsdp_replicate": "none", "training_mode": "distributed"}, 4: {}, 5: {"fsdp_replicate": "none"}}
+    for steps, way in ways.items():
+        resume = "latest" if steps > 2 else None
+        jobs[f"machines at times {steps}"] = Job(config("at-times", max_steps=steps, **way), resume)
+    jobs["machines at times"] = Job(config("at-times"), "latest")
+    return train_group(4, jobs, machines=2)
 
 
 def alone(images: Path, place: Path, name: str, **settings: object) -> Run:
@@ -261,3 +293,36 @@ def test_a_group_of_one_trains_the_same(images: Path, place: Path, one: Run) -> 
     folder = RunFolder.create(config)
     assert run_worker(config, folder, RankEnv(0, 0, 1, "127.0.0.1", free_port())) == 0
     assert_same(one, Run(folder), 1e-9)
+
+
+@pytest.mark.parametrize("name", [*REPLICATED, "machines at times"])
+def test_two_machines_train_as_one_rank_does(
+    images: Path, place: Path, replicated: dict[str, Run], one: Run, name: str
+) -> None:
+    settings = REPLICATED.get(name, {})
+    expected = alone(images, place, f"one {name}", **settings) if "family_options" in settings else one
+    assert_same(expected, replicated[name], 1e-9)
+    assert 1e-9 < loss_difference(one.losses, replicated["machines fp16"].losses) < 0.02
+
+
+def test_two_machines_leave_the_files_of_one_and_resume_in_the_same_bits(replicated: dict[str, Run], one: Run) -> None:
+    kinds = ("weights", "optimizer", "ema")
+    parts = {f"{kind}-0000{n}-of-00002.safetensors" for kind in kinds for n in (1, 2)}
+    folder = replicated["machines"].folder
+    assert {file.name for file in folder.backup_dir.glob("*/*-of-*.safetensors")} == parts
+    saved, average = (load_file(run.folder.model_dir / "weights.safetensors") for run in (replicated["machines"], one))
+    for name, tensor in average.items():
+        torch.testing.assert_close(saved[name], tensor, rtol=1e-6, atol=1e-9)
+    whole, resumed = replicated["machines uninterrupted"], replicated["machines resumed"]
+    assert resumed.losses == whole.losses
+    assert same_state(resumed.state, whole.state)
+
+
+def test_one_process_goes_on_with_the_backup_of_two_machines(
+    images: Path, place: Path, replicated: dict[str, Run], one: Run
+) -> None:
+    backup = replicated["machines at times"].folder.backup_dir / "step-000004"
+    code, run = train_alone(tiny_config(images, place, **COMMON, run_name="alone-after-machines"), str(backup))
+    assert code == 0
+    assert run.events("step")[0]["step"] == 5
+    assert weight_difference(one.state, run.state) <= 1e-9
