@@ -5,6 +5,7 @@ The window, importers, file formats and estimates of memory know families by the
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -81,12 +82,17 @@ class ReferenceFacts:
 
     most: int  # images for one caption
     side: int  # pixels: the square root of the area that references usually have
-    sizes: tuple[tuple[int, int], ...]  # (width, height) of that area: the one of nearest shape is used
+    # (width, height) of that area: the one of nearest shape is used. None: they keep their shape, up to 8:1.
+    sizes: tuple[tuple[int, int], ...] = ()
+    largest: int | None = None  # the largest side that diffusers' pipeline takes, if that is limited
 
     def size(self, width: int, height: int, side: int, step: int) -> tuple[int, int]:
         """(width, height) that a reference of such a width and height is scaled to: about side², multiples of `step`.
 
         At the usual side, the choice of diffusers' pipeline."""
+        if not self.sizes:  # no larger than side², which the pipeline would scale down; its smallest side is 64
+            across = side * math.sqrt(min(max(width / height, 1 / 8), 8))
+            return max(64, int(across) // step * step), max(64, int(side**2 / across) // step * step)
         _, *found = min((abs(width / height - across / down), across, down) for across, down in self.sizes)
         across, down = (max(step, round(each * side / self.side / step) * step) for each in found)
         return across, down

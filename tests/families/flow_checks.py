@@ -26,6 +26,7 @@ from modules.families._family import SampleRequest
 from modules.families._flow_transformer import FlowTransformer
 
 CAPTIONS = ("a red disc", "a blue circle, number 2, on a table", "cat and dog")
+REFERENCES = {"flux_kontext": 1, "flux2_dev": 2}  # images that tiny pipelines are shown in these tests
 REQUEST = SampleRequest("a red disc", "a blue square", 64, 48, steps=2, guidance_scale=3.0, seed=7)
 
 
@@ -69,18 +70,19 @@ def example(number: int) -> Example:
     return Example(pixels, None, (CAPTIONS[number], "another one"), (100, 80), (0, 0), flipped=False)
 
 
-def reference(number: int) -> Tensor:
-    """An image of noise of another shape than the examples, uint8 [3, 48, 32]."""
+def references(name: str, number: int) -> tuple[Tensor, ...]:
+    """What the tiny pipeline of this name is shown beside an example: images of noise of other shapes, uint8
+    [3, H, W]."""
     generator = torch.Generator().manual_seed(100 + number)
-    return torch.randint(0, 256, (3, 48, 32), generator=generator, dtype=torch.uint8)
+    sizes = ((3, 48, 32), (3, 64, 80))[: REFERENCES.get(name, 0)]
+    return tuple(torch.randint(0, 256, size, generator=generator, dtype=torch.uint8) for size in sizes)
 
 
-def batch(family: FlowTransformer) -> Batch:
-    """Three samples, as the loader makes them, with references if the family takes some."""
+def batch(family: FlowTransformer, name: str) -> Batch:
+    """Three samples, as the loader makes them, with the references of the tiny pipeline of this name."""
     transform = family.sample_transform
     encode = family.example_transform or family.encode
-    takes = family.facts.references is not None
-    examples = [replace(example(n), references=(reference(n),) if takes else ()) for n in range(len(CAPTIONS))]
+    examples = [replace(example(n), references=references(name, n)) for n in range(len(CAPTIONS))]
     samples = [
         transform(encode(examples[number]), caption, torch.Generator().manual_seed(number))
         for number, caption in enumerate(CAPTIONS)
@@ -144,7 +146,7 @@ def _flux(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
 
 def _flux_kontext(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
     states, pooled, text_ids = pipe.encode_prompt(caption)
-    image = reference(CAPTIONS.index(caption))[None].float() / 127.5 - 1
+    (image,) = _images("flux_kontext", caption)
     size = x_t.shape[2] * 8, x_t.shape[3] * 8
     tokens, image_tokens, ids, image_ids = pipe.prepare_latents(
         image, 1, x_t.shape[1], *size, torch.float32, "cpu", latents=_pack(pipe, x_t)
@@ -168,17 +170,15 @@ def _qwen_image(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
 
 def _flux2(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
     states, text_ids = pipe.encode_prompt(caption)
-    ids = pipe._prepare_latent_ids(x_t)
-    out = pipe.transformer(
-        pipe._pack_latents(x_t),
-        states,
-        timestep=sigma,
-        img_ids=ids,
-        txt_ids=text_ids,
-        guidance=torch.ones(1) if pipe.transformer.config.guidance_embeds else None,
-    ).sample
-    size = x_t.shape[2:] if isinstance(pipe, Flux2KleinPipeline) else ()
-    return cast(Tensor, pipe._unpack_latents_with_ids(out, ids, *size))
+    is_klein = isinstance(pipe, Flux2KleinPipeline)
+    tokens, ids = pipe._pack_latents(x_t), pipe._prepare_latent_ids(x_t)
+    both = tokens, ids
+    if images := _images("flux2" if is_klein else "flux2_dev", caption):
+        found = pipe.prepare_image_latents(images, 1, None, "cpu", torch.float32)
+        both = torch.cat([tokens, found[0]], dim=1), torch.cat([ids, found[1]], dim=1)
+    guidance = None if is_klein else torch.ones(1)
+    out = pipe.transformer(both[0], states, sigma, both[1], text_ids, guidance).sample[:, : tokens.shape[1]]
+    return cast(Tensor, pipe._unpack_latents_with_ids(out, ids, *(x_t.shape[2:] if is_klein else ())))
 
 
 def _chroma(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
@@ -201,6 +201,11 @@ def _krea2(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
 def _lumina2(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
     states, mask, _, _ = pipe.encode_prompt(caption, do_classifier_free_guidance=False)
     return cast(Tensor, -pipe.transformer(x_t, 1 - sigma, states, mask).sample)
+
+
+def _images(name: str, caption: str) -> list[Tensor]:
+    """The references of the example with this caption, as an autoencoder takes them."""
+    return [each[None].float() / 127.5 - 1 for each in references(name, CAPTIONS.index(caption))]
 
 
 def _pack(pipe: Any, x_t: Tensor) -> Tensor:
