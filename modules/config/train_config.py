@@ -286,7 +286,16 @@ def _reference_rules(config: TrainConfig) -> _Rules:
         *((f"concepts.{n}.references", len(c.reference_folders)) for n, c in enumerate(config.concepts) if c.enabled),
         *((f"samples.{n}.reference", len(s.reference_files)) for n, s in enumerate(config.samples) if s.enabled),
     ]
-    return [(path, fault) for path, count in given if (fault := reference_fault(config.family, count))]
+    rules = [(path, fault) for path, count in given if (fault := reference_fault(config.family, count))]
+    facts = _references(config.family)
+    largest, side = None if facts is None else facts.largest, config.reference_resolution
+    if largest is not None and side is not None and side > largest:
+        rules.append(("reference_resolution", f"is {side}; {config.family} takes at most {largest}"))
+    if facts is not None and facts.seen_by_text and config.reference_dropout:
+        rules.append(
+            ("reference_dropout", f"is {config.reference_dropout}, but {config.family} always sees references; use 0")
+        )
+    return rules
 
 
 def reference_fault(family: str, count: int) -> str:

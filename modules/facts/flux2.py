@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from modules.facts import Config, FamilyFacts, KnownModel, Shapes, TransformerFile
+from modules.facts import Config, FamilyFacts, KnownModel, ReferenceFacts, Shapes, TransformerFile
 from modules.facts._networks import QWEN3_4B, QWEN3_HEADS, VAE
 from modules.facts.flux import ATTENTION, EMBEDDERS, SIGNATURE
 
@@ -60,6 +60,7 @@ FACTS = FamilyFacts(
     pipelines=("Flux2KleinPipeline", "Flux2Pipeline"),
     encoders={"text_encoder": "tokenizer"},
     transformer="Flux2Transformer2DModel",
+    references=ReferenceFacts(most=10, side=1024, largest=1024),
     feed_forward=r"ff(_context)?\.linear_(in|out)",
     models={
         "black-forest-labs/FLUX.2-dev": KnownModel({"transformer": {}}, VAE, {"text_encoder": _MISTRAL_SMALL_3}),

@@ -14,7 +14,8 @@ from modules.diffusion.flow_options import FlowOptions, GuidedFlowOptions
 from modules.diffusion.latent_tokens import from_tokens, to_tokens
 from modules.diffusion.text_states import TextBatch
 from modules.facts.flux2 import FACTS
-from modules.families._flow_transformer import FlowTransformer
+from modules.families._family import SampleRequest
+from modules.families._flow_transformer import FlowTransformer, References
 
 PROMPT = "prompt"
 # mu of diffusers' `compute_empirical_mu` for 50 steps, linear in the tokens up to 4300 of them
@@ -34,20 +35,30 @@ class Flux2(FlowTransformer):
     pixels_per_latent = 16
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
-        batch, _, height, width = x_t.shape
-        device = x_t.device
-        places = [torch.arange(size, device=device) for size in (1, height, width, 1)]
-        words = [torch.arange(size, device=device) for size in (1, 1, 1, text[PROMPT].shape[1])]
+        return self.edit_velocity(x_t, sigma, text, guidance, References((), ()))
+
+    def edit_velocity(
+        self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None, references: References
+    ) -> Tensor:
+        """The tokens of references follow those of the image, with 10, 20 and so on as the first of their positions."""
+        images = (x_t, *references.latents)
+        positions = torch.cat([_positions(x_t.device, 10 * n, *each.shape[2:], 1) for n, each in enumerate(images)])
+        words, tokens = text[PROMPT].shape[1], x_t.shape[2] * x_t.shape[3]
+        mask = references.mask(words + tokens, words + len(positions))
         prediction = self.model(
-            hidden_states=to_tokens(x_t, 1),
+            hidden_states=torch.cat([to_tokens(each, 1) for each in images], dim=1),
             timestep=sigma,
             guidance=guidance,
             encoder_hidden_states=text[PROMPT],
-            txt_ids=torch.cartesian_prod(*words).expand(batch, -1, -1),
-            img_ids=torch.cartesian_prod(*places).expand(batch, -1, -1),
+            txt_ids=_positions(x_t.device, 0, 1, 1, words).expand(len(x_t), -1, -1),
+            img_ids=positions.expand(len(x_t), -1, -1),
+            joint_attention_kwargs=None if mask is None else {"attention_mask": mask},
             return_dict=False,
         )[0]
-        return from_tokens(prediction, x_t.shape, 1)
+        return from_tokens(prediction[:, :tokens], x_t.shape, 1)
+
+    def reference_arguments(self, request: SampleRequest) -> dict[str, Any]:
+        return {"image": self.reference_images(request) or None}
 
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
         states, _ = pipeline.encode_prompt(prompt, device, max_sequence_length=self.caption_limit)
@@ -78,3 +89,9 @@ class Flux2(FlowTransformer):
         if options.timestep_shift == "model" and scheduler.get("use_dynamic_shifting"):
             return SigmaShift(slope=_SLOPE, intercept=_INTERCEPT)
         return super().shift_of(options, scheduler, index)
+
+
+def _positions(device: torch.device, first: int, *sizes: int) -> Tensor:
+    """`first` and all places in a grid of these three `sizes`: int64 [N, 4]."""
+    places = [torch.arange(size, device=device) for size in sizes]
+    return torch.cartesian_prod(torch.arange(first, first + 1, device=device), *places)

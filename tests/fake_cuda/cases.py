@@ -68,7 +68,7 @@ CHOSEN: Final = (
     "flux lora nf4 block_offload gradient_checkpointing samples backup save",
     "flux_kontext lora samples references",
     "flux2 lora int8 block_offload backup",
-    "flux2_dev lora nf4",
+    "flux2_dev lora nf4 references backup",
     "chroma lora fp8 samples",
     "krea2 lora gradient_checkpointing validation",
     "qwen_image fine_tune backup",

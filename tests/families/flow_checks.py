@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,14 @@ from diffusers import (
     Flux2KleinPipeline,
     Flux2Pipeline,
     Flux2Transformer2DModel,
+    QwenImageEditPlusPipeline,
 )
+from diffusers.pipelines.qwenimage.pipeline_qwenimage_edit_plus import calculate_dimensions
+from PIL import Image
 from torch import Tensor
 from transformers import AutoTokenizer, Mistral3ForConditionalGeneration
 
+from modules.annotators.processor import load_processor
 from modules.config import TrainConfig
 from modules.data.batch import Batch, Example, stack_samples
 from modules.families._by_name import family_class
@@ -26,12 +31,19 @@ from modules.families._family import SampleRequest
 from modules.families._flow_transformer import FlowTransformer
 
 CAPTIONS = ("a red disc", "a blue circle, number 2, on a table", "cat and dog")
+# How many images tiny pipelines are shown in these tests.
+REFERENCES = {
+    "flux_kontext": 1,
+    "flux2_dev": 2,
+    "qwen_image_edit": 2,
+    "qwen_image_edit_1": 1,
+}
 REQUEST = SampleRequest("a red disc", "a blue square", 64, 48, steps=2, guidance_scale=3.0, seed=7)
 
 
 def family_of(pipeline_name: str) -> str:
     """The family that trains the tiny pipeline of this name."""
-    return pipeline_name.removesuffix("_dev")
+    return pipeline_name.removesuffix("_dev").removesuffix("_1")
 
 
 def load(family: str, folder: Path, **settings: object) -> FlowTransformer:
@@ -45,8 +57,13 @@ def load(family: str, folder: Path, **settings: object) -> FlowTransformer:
 
 def pipeline(folder: Path) -> Any:
     """diffusers' own pipeline of the folder."""
-    is_dev = '"Flux2Pipeline"' in (folder / "model_index.json").read_text()
-    loaded = _flux2_dev_pipeline(folder) if is_dev else DiffusionPipeline.from_pretrained(folder)
+    name = json.loads((folder / "model_index.json").read_text())["_class_name"]
+    if name == "Flux2Pipeline":
+        loaded = _flux2_dev_pipeline(folder)
+    elif "Edit" in name:
+        loaded = DiffusionPipeline.from_pretrained(folder, processor=load_processor(folder / "processor"))
+    else:
+        loaded = DiffusionPipeline.from_pretrained(folder)
     loaded.set_progress_bar_config(disable=True)
     return loaded
 
@@ -69,18 +86,19 @@ def example(number: int) -> Example:
     return Example(pixels, None, (CAPTIONS[number], "another one"), (100, 80), (0, 0), flipped=False)
 
 
-def reference(number: int) -> Tensor:
-    """An image of noise of another shape than the examples, uint8 [3, 48, 32]."""
+def references(name: str, number: int) -> tuple[Tensor, ...]:
+    """What the tiny pipeline of this name is shown beside an example: images of noise of other shapes, uint8
+    [3, H, W]."""
     generator = torch.Generator().manual_seed(100 + number)
-    return torch.randint(0, 256, (3, 48, 32), generator=generator, dtype=torch.uint8)
+    sizes = ((3, 48, 32), (3, 64, 80))[: REFERENCES.get(name, 0)]
+    return tuple(torch.randint(0, 256, size, generator=generator, dtype=torch.uint8) for size in sizes)
 
 
-def batch(family: FlowTransformer) -> Batch:
-    """Three samples, as the loader makes them, with references if the family takes some."""
+def batch(family: FlowTransformer, name: str) -> Batch:
+    """Three samples, as the loader makes them, with the references of the tiny pipeline of this name."""
     transform = family.sample_transform
     encode = family.example_transform or family.encode
-    takes = family.facts.references is not None
-    examples = [replace(example(n), references=(reference(n),) if takes else ()) for n in range(len(CAPTIONS))]
+    examples = [replace(example(n), references=references(name, n)) for n in range(len(CAPTIONS))]
     samples = [
         transform(encode(examples[number]), caption, torch.Generator().manual_seed(number))
         for number, caption in enumerate(CAPTIONS)
@@ -144,7 +162,7 @@ def _flux(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
 
 def _flux_kontext(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
     states, pooled, text_ids = pipe.encode_prompt(caption)
-    image = reference(CAPTIONS.index(caption))[None].float() / 127.5 - 1
+    (image,) = _images("flux_kontext", caption)
     size = x_t.shape[2] * 8, x_t.shape[3] * 8
     tokens, image_tokens, ids, image_ids = pipe.prepare_latents(
         image, 1, x_t.shape[1], *size, torch.float32, "cpu", latents=_pack(pipe, x_t)
@@ -166,19 +184,39 @@ def _qwen_image(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
     return cast(Tensor, pipe._unpack_latents(out, x_t.shape[2] * 8, x_t.shape[3] * 8, 8)[:, :, 0])
 
 
+def _qwen_image_edit(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
+    is_plus = isinstance(pipe, QwenImageEditPlusPipeline)
+    name = "qwen_image_edit" if is_plus else "qwen_image_edit_1"
+    images = _images(name, caption)
+    seen = [Image.fromarray(each.permute(1, 2, 0).numpy()) for each in references(name, CAPTIONS.index(caption))]
+    if is_plus:
+        shapes = [calculate_dimensions(384 * 384, each.width / each.height) for each in seen]
+        seen = [pipe.image_processor.resize(each, *shape[::-1]) for each, shape in zip(seen, shapes, strict=True)]
+    states, mask = pipe.encode_prompt(caption, seen)
+    size = x_t.shape[2] * 8, x_t.shape[3] * 8
+    given: Any = [each.unsqueeze(2) for each in images]
+    given = given if is_plus else given[0]
+    tokens, image_tokens = pipe.prepare_latents(
+        given, 1, x_t.shape[1], *size, torch.float32, "cpu", None, _pack(pipe, x_t)
+    )
+    sizes = [size, *(each.shape[2:] for each in images)]
+    tokens_of = [[(1, height // 16, width // 16) for height, width in sizes]]
+    both = torch.cat([tokens, image_tokens], dim=1)
+    out = pipe.transformer(both, states, mask, sigma, img_shapes=tokens_of).sample[:, : tokens.shape[1]]
+    return cast(Tensor, pipe._unpack_latents(out, *size, 8)[:, :, 0])
+
+
 def _flux2(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
     states, text_ids = pipe.encode_prompt(caption)
-    ids = pipe._prepare_latent_ids(x_t)
-    out = pipe.transformer(
-        pipe._pack_latents(x_t),
-        states,
-        timestep=sigma,
-        img_ids=ids,
-        txt_ids=text_ids,
-        guidance=torch.ones(1) if pipe.transformer.config.guidance_embeds else None,
-    ).sample
-    size = x_t.shape[2:] if isinstance(pipe, Flux2KleinPipeline) else ()
-    return cast(Tensor, pipe._unpack_latents_with_ids(out, ids, *size))
+    is_klein = isinstance(pipe, Flux2KleinPipeline)
+    tokens, ids = pipe._pack_latents(x_t), pipe._prepare_latent_ids(x_t)
+    both = tokens, ids
+    if images := _images("flux2" if is_klein else "flux2_dev", caption):
+        found = pipe.prepare_image_latents(images, 1, None, "cpu", torch.float32)
+        both = torch.cat([tokens, found[0]], dim=1), torch.cat([ids, found[1]], dim=1)
+    guidance = None if is_klein else torch.ones(1)
+    out = pipe.transformer(both[0], states, sigma, both[1], text_ids, guidance).sample[:, : tokens.shape[1]]
+    return cast(Tensor, pipe._unpack_latents_with_ids(out, ids, *(x_t.shape[2:] if is_klein else ())))
 
 
 def _chroma(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
@@ -203,6 +241,11 @@ def _lumina2(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
     return cast(Tensor, -pipe.transformer(x_t, 1 - sigma, states, mask).sample)
 
 
+def _images(name: str, caption: str) -> list[Tensor]:
+    """The references of the example with this caption, as an autoencoder takes them."""
+    return [each[None].float() / 127.5 - 1 for each in references(name, CAPTIONS.index(caption))]
+
+
 def _pack(pipe: Any, x_t: Tensor) -> Tensor:
     return cast(Tensor, pipe._pack_latents(x_t, *x_t.shape))
 
@@ -218,6 +261,8 @@ VELOCITIES: Mapping[str, Callable[[Any, Tensor, Tensor, str], Tensor]] = {
     "flux_kontext": _flux_kontext,
     "stable_diffusion_3": _sd3,
     "qwen_image": _qwen_image,
+    "qwen_image_edit": _qwen_image_edit,
+    "qwen_image_edit_1": _qwen_image_edit,
     "flux2": _flux2,
     "flux2_dev": _flux2,
     "chroma": _chroma,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import traceback
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 import torch
 from diffusers.pipelines.flux.pipeline_flux_kontext import PREFERRED_KONTEXT_RESOLUTIONS
 from diffusers.pipelines.flux2.system_messages import SYSTEM_MESSAGE
+from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit, pipeline_qwenimage_edit_plus
 from PIL import Image
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -39,14 +42,22 @@ from tests.families.flow_checks import (
     direct_loss,
     load,
     pipeline,
-    reference,
+    references,
     unpadded_prompts,
 )
 from tests.families.tiny_flow_pipelines import TINY
 
 aten = torch.ops.aten
 FAMILIES = list(VELOCITIES)
-MASKED = ("z_image", "qwen_image", "chroma", "krea2", "lumina2")  # captions of several lengths
+MASKED = (
+    "z_image",
+    "qwen_image",
+    "qwen_image_edit",
+    "qwen_image_edit_1",
+    "chroma",
+    "krea2",
+    "lumina2",
+)  # captions of several lengths
 pytestmark = pytest.mark.filterwarnings("ignore:.FluxPosEmbed:FutureWarning")  # of diffusers' Chroma
 
 
@@ -58,16 +69,20 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def request_for(name: str) -> SampleRequest:
     """REQUEST as the family's pipelines can take it."""
-    if name.startswith("flux2"):  # they have no negative prompt but klein's empty one
-        return replace(REQUEST, negative_prompt="")
-    if name != "flux_kontext":
-        return REQUEST
-    return replace(REQUEST, references=(ReferenceImage("reference.png", reference_image()),))
+    shown = tuple(ReferenceImage(f"{number}.png", each) for number, each in enumerate(reference_images(name)))
+    # FLUX.2 has no negative prompt but klein's empty one
+    return replace(REQUEST, references=shown, negative_prompt="" if "flux2" in name else REQUEST.negative_prompt)
 
 
-def reference_image() -> Image.Image:
-    """32 x 48 pixels."""
-    return Image.fromarray(reference(0).permute(1, 2, 0).numpy())
+def reference_images(name: str) -> list[Image.Image]:
+    """Of 32 x 48 and 80 x 64 pixels."""
+    return [Image.fromarray(each.permute(1, 2, 0).numpy()) for each in references(name, 0)]
+
+
+def scaled(name: str, *sizes: tuple[int, int]) -> list[Image.Image]:
+    """Those images in the sizes that the pipeline gives them for an image as small as that of REQUEST."""
+    images = zip(reference_images(name), sizes, strict=True)
+    return [image.resize(size, Image.Resampling.LANCZOS) for image, size in images]
 
 
 def drawn(folder: Path, lora: Path | None = None) -> np.ndarray:
@@ -78,18 +93,39 @@ def drawn(folder: Path, lora: Path | None = None) -> np.ndarray:
     given: dict[str, Any] = {"guidance_scale": REQUEST.guidance_scale, "prompt": REQUEST.prompt}
     given["negative_prompt"] = REQUEST.negative_prompt
     name = type(pipe).__name__
-    if name == "QwenImagePipeline":
+    if name.startswith("QwenImage"):
         given["true_cfg_scale"] = given.pop("guidance_scale")
+        if "Edit" in name:
+            given["image"] = scaled("qwen_image_edit", (32, 64), (64, 64))[: 1 + ("Plus" in name)]
     elif name in ("FluxPipeline", "FluxKontextPipeline", "Flux2KleinPipeline", "Flux2Pipeline"):
         given.pop("negative_prompt")
         if name == "FluxKontextPipeline":  # its own size for this shape is 832 x 1248, for images of 1024 x 1024
-            given["image"] = reference_image().resize((48, 64), Image.Resampling.LANCZOS)
+            given["image"] = scaled("flux_kontext", (48, 64))[0]
             given |= {"_auto_resize": False, "max_area": REQUEST.width * REQUEST.height}
+        elif name == "Flux2Pipeline":  # it takes sides of 64 pixels at least
+            given["image"] = scaled("flux2_dev", (64, 64), (64, 64))
     elif name == "ChromaPipeline":
         given |= unpadded_prompts(pipe, given.pop("prompt"), given.pop("negative_prompt"))
     generator = torch.Generator().manual_seed(REQUEST.seed)
     sizes = {"width": REQUEST.width, "height": REQUEST.height, "num_inference_steps": REQUEST.steps}
-    return np.array(pipe(**given, **sizes, generator=generator).images[0])
+    with small_references():
+        return np.array(pipe(**given, **sizes, generator=generator).images[0])
+
+
+@contextmanager
+def small_references() -> Iterator[None]:
+    """Qwen-Image-Edit's pipelines scale references as beside an image as small as that of REQUEST; they have no setting
+    for it, and 1024 x 1024 pixels would take minutes."""
+    area = REQUEST.width * REQUEST.height
+    original = pipeline_qwenimage_edit.calculate_dimensions
+
+    def calculate_dimensions(_: int, ratio: float) -> Any:
+        return original(area, ratio)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline_qwenimage_edit, "calculate_dimensions", calculate_dimensions)
+        patch.setattr(pipeline_qwenimage_edit_plus, "VAE_IMAGE_SIZE", area)
+        yield
 
 
 @pytest.mark.slow
@@ -97,12 +133,12 @@ def drawn(folder: Path, lora: Path | None = None) -> np.ndarray:
 def test_the_loss_is_that_of_diffusers_and_of_what_is_not_cached(name: str, folders: dict[str, Path]) -> None:
     options = {"family_options": {"latents": "mode"}}
     family = load(name, folders[name], **options)
-    given = batch(family)
+    given = batch(family, name)
     with torch.no_grad():
         losses = family.loss(given)
         alone = torch.cat([family.loss(one) for one in given.split(1)])
         uncached = load(name, folders[name], cache_latents=False, **options)
-        encoded_now = uncached.loss(batch(uncached))
+        encoded_now = uncached.loss(batch(uncached, name))
     family.loss(given).sum().backward()
     without = [key for key, weight in family.model.named_parameters() if weight.requires_grad and weight.grad is None]
     assert without == []  # an error with DDP
@@ -130,7 +166,7 @@ class Attentions(TorchFunctionMode):
 def test_attention_has_a_mask_only_where_captions_are_padded(name: str, folders: dict[str, Path]) -> None:
     """No flash attention takes one."""
     family = load(name, folders[name])
-    given = batch(family)
+    given = batch(family, name)
     twice = replace(given, tensors={key: tensor[[0, 0, 0]] for key, tensor in given.tensors.items()})
     with torch.no_grad(), Attentions() as attentions:
         for piece in (*given.split(1), next(twice.split(2))):
@@ -163,7 +199,7 @@ def test_a_loss_copies_nothing_to_the_device(name: str, folders: dict[str, Path]
     """A GPU would wait for each copy; the meta device stands for it."""
     family = load(name, folders[name])
     family.model.to("meta")
-    given = batch(family).to(torch.device("meta"))
+    given = batch(family, name).to(torch.device("meta"))
     family.loss(given)  # what stays on the device arrives
     with Copies() as copies:
         assert family.loss(given).is_meta
@@ -172,7 +208,7 @@ def test_a_loss_copies_nothing_to_the_device(name: str, folders: dict[str, Path]
 
 def test_gradient_checkpointing_masks_the_padding_of_chroma(folders: dict[str, Path]) -> None:
     family = load("chroma", folders["chroma"])
-    given = batch(family)
+    given = batch(family, "chroma")
     losses = family.loss(given)
     family.components.transformer.enable_gradient_checkpointing()
     torch.testing.assert_close(family.loss(given), losses)
@@ -186,7 +222,9 @@ def test_a_sample_is_the_pipelines_to_the_bit(name: str, folders: dict[str, Path
     assert np.array_equal(sample, drawn(folders[name]))
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "flux2_dev"])  # saved as klein is
+@pytest.mark.parametrize(
+    "name", [name for name in FAMILIES if name not in ("flux2_dev", "qwen_image_edit_1")]
+)  # saved as the others are
 def test_lora_and_model_are_read_by_diffusers(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
     config = TrainConfig.model_validate(
         {"family": name, "base_model": str(folders[name]), "method": "lora", "lora_rank": 2, "lora_alpha": 2.0}
@@ -261,14 +299,21 @@ def test_references_have_the_sizes_of_the_pipeline() -> None:
         *_, across, down = min((abs(width / height - w / h), w, h) for w, h in PREFERRED_KONTEXT_RESOLUTIONS)
         assert facts.size(width, height, 1024, 16) == (across, down)
     assert facts.size(1568, 672, 512, 16) == (784, 336)
+    facts = all_facts()["flux2"].references
+    assert facts is not None
+    assert [facts.size(*size, 1024, 16) for size in ((832, 1248), (300, 300), (100, 9000))] == [
+        (832, 1248), (1024, 1024), (352, 2896),
+    ]  # fmt: skip
 
 
-def test_a_dropped_reference_is_not_seen(folders: dict[str, Path]) -> None:
-    family = load("flux_kontext", folders["flux_kontext"])
-    given = batch(family)
+@pytest.mark.parametrize("name", ["flux_kontext", "flux2_dev"])
+def test_a_dropped_reference_is_not_seen(name: str, folders: dict[str, Path]) -> None:
+    family = load(name, folders[name])
+    given = batch(family, name)
     tensors = given.tensors
     blind = replace(given, tensors={name: value for name, value in tensors.items() if "reference" not in name})
-    mixed = replace(given, tensors={**tensors, "references.length": torch.tensor([1, 0, 1])})
+    count = int(tensors["references.length"][0])
+    mixed = replace(given, tensors={**tensors, "references.length": torch.tensor([count, 0, count])})
     with torch.no_grad():
         seen, unseen, found = (family.loss(each) for each in (given, blind, mixed))
         none = family.loss(replace(given, tensors={**tensors, "references.length": torch.tensor([0, 0, 0])}))

@@ -46,6 +46,11 @@ def configs(images: Path, place: Path, bases: dict[str, Path]) -> dict[str, Trai
             "reference_dropout": 0.4,
             "concepts": [{"path": str(images), "references": str(place / "references")}],
         },
+        "flux2 edits": {
+            **LORA,
+            "reference_dropout": 0.4,
+            "concepts": [{"path": str(images), "references": [str(place / "references"), str(place / "more")]}],
+        },
         "flux2 stored": {**LORA, "base_model": str(quantized_folder(bases["flux2"], place / "stored", "nf4"))},
     }
     return {
@@ -86,6 +91,7 @@ def test_three_ranks_train_as_one_does(sd_folder: Path, sdxl_folder: Path, tmp_p
         bases = {family: TINY[family](tmp_path / family) for family in (*FLOW, "flux_kontext")}
     for number, file in enumerate(sorted(images.glob("*.png"))):
         write_image(tmp_path / "references" / file.name, 64, 64 if number % 2 else 90, seed=number)
+        write_image(tmp_path / "more" / f"{file.stem}_1.png", 64, 64, seed=number)
     one = configs(images, tmp_path, bases | {"stable_diffusion": sd_folder, "stable_diffusion_xl": sdxl_folder})
     alone: dict[str, Run] = {}
     for name, config in one.items():

@@ -83,6 +83,8 @@ def test_what_cannot_be_a_folder_of_references_is_refused(tmp_path: Path) -> Non
     concept = {"path": "images", "references": ["a", "b"]}
     with pytest.raises(ConfigError, match=r"concepts\.0\.references names 2; flux_kontext takes 1 for each image"):
         validate({"family": "flux_kontext", "concepts": [concept]}, "try.yaml")
+    with pytest.raises(ConfigError, match="reference_resolution is 1040; flux2 takes at most 1024"):
+        validate({"family": "flux2", "reference_resolution": 1040, "concepts": [concept]}, "try.yaml")
     sample = {"prompt": "", "reference": "a.png"}
     with pytest.raises(ConfigError) as refused:
         validate({"family": "flux", "concepts": [concept], "samples": [sample]}, "try.yaml")
