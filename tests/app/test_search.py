@@ -48,7 +48,7 @@ FORMER_TITLES = {
     "use_torchrun": "Start with torchrun",
     "distributed_data_loading": "Share the preparation",
     "processes_per_node": "Processes on each machine",
-    "rendezvous": "How machines meet",
+    "on_machine_loss": "How machines meet",
     "max_restarts": "Restarts after a failure",
     "master_addr": "Address of the first machine",
     "lr_scaling": "Scale the learning rate",
