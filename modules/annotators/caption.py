@@ -28,6 +28,9 @@ from modules.diffusion.quiet_libraries import quiet_libraries
 MODEL_TYPES: Final = frozenset(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
 _CHAT_PROMPT: Final = "Describe this image in one paragraph."
 _PROMPTS: Final = {"florence2": "<MORE_DETAILED_CAPTION>", "paligemma": "caption en"}
+_LONGEST_TOKEN: Final = (
+    10_000  # characters; a caption has some hundred tokens, and those of published models some dozen
+)
 _CONTINUED: Final = frozenset({"blip", "git"})  # their captions begin with the prompt
 
 
@@ -60,6 +63,11 @@ class Captioner:
         if len(self._processor.tokenizer) <= len(self._processor.tokenizer.all_special_tokens):
             raise ConfigError(
                 f"--model: {name!r} has no vocabulary: files of its tokenizer, such as tokenizer.json, are missing.",
+                "Copy or download it again, or use another.",
+            )
+        if (longest := max(map(len, self._processor.tokenizer.get_vocab()))) > _LONGEST_TOKEN:
+            raise ConfigError(
+                f"--model: {name!r} has a token of {longest:,} characters; the most is {_LONGEST_TOKEN:,}.",
                 "Copy or download it again, or use another.",
             )
         self.prompt = prompt or (_CHAT_PROMPT if self._is_chat else _PROMPTS.get(self._kind, ""))

@@ -97,6 +97,7 @@ class Masker:
                 text=self._prompts,
                 images=[image] * len(self._prompts),
                 padding="max_length",
+                max_length=self._model.config.text_config.max_position_embeddings,  # a tokenizer may name any
                 truncation=True,
                 return_tensors="pt",
             )

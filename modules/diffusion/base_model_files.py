@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,9 +35,22 @@ _NAME_KEYS: Final = frozenset(
 )
 _ADAPTER: Final = "adapter_config.json"  # for peft, which loads the model that it names instead
 _IMPLEMENTATION = re.compile(r"_?(?:attn|experts)_implementation(?:_internal)?")  # of the library, or owner/kernel
-# What is built one by one: layers, of which the largest published models have some dozens, and tokens of tokenizers
-_COUNTS: Final = re.compile(r"(.*_)?layers(_.*)?|n_layer|depths?|extra_ids|offset|num_madeup_words")
-_MOST_COUNTED = 1000
+# What is built or computed one by one, and the most of it.
+_COUNTS: Final = (
+    # layers, of which the largest published models have some dozens, and tokens of tokenizers
+    (re.compile(r"(.*_)?layers(_.*)?|n_layer|depths?|extra_ids|offset|num_madeup_words"), 1000),
+    # tokens and pieces of an image, of which PaliGemma and Pix2Struct have 4,096, and of a padded text
+    (
+        re.compile(
+            r"image_seq_len(gth)?|num_(additional_)?image_tokens|num_query_tokens|m(ax|in)_patches|max_image_tiles|"
+            r"pad_to_multiple_of|Fixed"
+        ),
+        5000,
+    ),
+    (re.compile(r"num_beams|temporal_patch_size"), 64),
+)
+_TOKENIZER: Final = re.compile(r"tokenizer(\.[\w.-]+)?\.json")  # also tokenizer.4.0.0.json
+_MOST_GROWTH: Final = 1000  # of a text by what a tokenizer replaces in it; published ones at most double it twice
 _WORDS: Final = frozenset({"vocabulary_map", "label2id", "added_tokens_decoder"})  # tables whose keys are any words
 LORA_ADVICE = "To continue training it, give it as lora_from; to generate images with it, as scripts/sample.py --lora."
 DAMAGED = "Copy or download the model folder again."
@@ -161,6 +174,8 @@ def check_small_files(folder: Path, subfolders: Collection[Path], option: str) -
                 file_size(file)
             elif not isinstance(content := read_json(file, _SMALL_FILE_LIMIT, only_finite=False), dict):
                 raise FileFault("is not a JSON object")
+            elif _TOKENIZER.fullmatch(file.name):
+                _check_tokenizer(content)
             elif file.name.endswith("config.json"):
                 check_layer_counts(content)
                 refuse_chosen_code(content, f"{option}: in the model {str(folder)!r} {file.relative_to(folder)}")
@@ -210,10 +225,38 @@ def _names_a_place(name: object, value: object) -> bool:
 def check_layer_counts(config: Mapping[str, object]) -> None:
     """Raises FileFault if what this config, or one in it, describes is so large that building it would not end."""
     for name, value in config.items():
-        if _COUNTS.fullmatch(name) and _largest(value) > _MOST_COUNTED:
-            raise FileFault(f"has {printable(name, 60)} {printable(value, 60)}; the most is {_MOST_COUNTED}")
+        most = next((most for names, most in _COUNTS if names.fullmatch(name)), None)
+        if most is not None and _largest(value) > most:
+            raise FileFault(f"has {printable(name, 60)} {printable(value, 60)}; the most is {most}")
         if isinstance(value, dict) and name not in _WORDS:
             check_layer_counts(value)
+
+
+def _check_tokenizer(content: Mapping[str, object]) -> None:
+    """Raises FileFault if the steps of a tokenizer, one after the other, make a text or its tokens endlessly long."""
+    check_layer_counts({"padding": content.get("padding")})
+    for part in ("normalizer", "pre_tokenizer", "decoder"):
+        growth = 1
+        for step in _groups(content.get(part)):
+            if step.get("type") == "Replace":  # a regular expression may find something before each character
+                growth *= max(1, len(str(step.get("content"))) + ("Regex" in str(step.get("pattern"))))
+            elif step.get("type") == "ByteLevel":
+                growth *= 2
+            if growth > _MOST_GROWTH:
+                raise FileFault(f"has a {part} by which a text becomes more than {_MOST_GROWTH:,} times as long")
+    for step in _groups(content.get("post_processor")):
+        pieces, special = (step.get(name) for name in ("single", "special_tokens"))
+        longest = max((len(ids) for each in _groups(special) if isinstance(ids := each.get("ids"), list)), default=1)
+        if isinstance(pieces, list) and len(pieces) * longest > _MOST_GROWTH:
+            raise FileFault(f"has a post_processor that adds more than {_MOST_GROWTH:,} tokens to each text")
+
+
+def _groups(value: object) -> Iterator[dict[str, object]]:
+    """All groups in a value from JSON, the outer ones first."""
+    if isinstance(value, dict):
+        yield value
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _groups(each)
 
 
 def _largest(value: object) -> float:

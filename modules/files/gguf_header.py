@@ -106,7 +106,10 @@ class _Header:
         found = [self._tensor() for _ in range(tensors)]
         start = self._file.tell()
         start += -start % alignment
-        return {name: self._placed(name, place, shapes.get(name), start, end) for name, place in self._unique(found)}
+        placed = {name: self._placed(name, place, shapes.get(name), start, end) for name, place in self._unique(found)}
+        if (total := sum(tensor.size for tensor in placed.values())) > end - start:
+            raise FileFault(f"is damaged: its tensors have {total:,} bytes, and the file has {end - start:,} for them")
+        return placed
 
     def _tensor(self) -> tuple[str, tuple[tuple[int, ...], int, int]]:
         """Name, and sides as in the file, number of the format, and bytes after the header."""

@@ -261,7 +261,7 @@ def _run(command: str, end: RunEnd) -> None:
 
 
 def _is_url(target: str) -> bool:
-    return re.match(r"(?i)https?:", target.strip()) is not None
+    return re.match(r"(?i)https?:|[a-z][a-z\d+.-]*://", target.strip()) is not None  # file:// is no command, either
 
 
 def _sentence(text: str) -> str:

@@ -6,6 +6,7 @@ import json
 import urllib.request
 from collections.abc import Mapping
 from http.client import HTTPException, HTTPMessage
+from threading import Thread
 from typing import IO, Final
 from urllib.error import HTTPError, URLError
 
@@ -21,8 +22,27 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def post_json(url: str, facts: Mapping[str, object]) -> None:
-    """Raises OSError; its text has nothing of the URL, which may be a secret."""
+def post_json(url: str, facts: Mapping[str, object], limit_s: float = 2 * _TIMEOUT_S) -> None:
+    """Raises OSError, also after `limit_s`; its text has nothing of the URL, which may be a secret."""
+    failed: list[OSError] = []
+
+    def post() -> None:
+        try:
+            _post(url, facts)
+        except OSError as error:
+            failed.append(error)
+
+    # the timeout of urllib is one of each byte: a server that sends one now and then would never let the run end
+    thread = Thread(target=post, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if thread.is_alive():
+        raise OSError(0, f"the server did not answer within {limit_s:g} s")
+    if failed:
+        raise failed[0]
+
+
+def _post(url: str, facts: Mapping[str, object]) -> None:
     headers = {"Content-Type": "application/json", "User-Agent": "Tandem"}
     request = urllib.request.Request(url, json.dumps(facts).encode(), headers, method="POST")
     try:

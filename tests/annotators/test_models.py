@@ -116,7 +116,11 @@ def test_no_code_of_processors_and_no_empty_vocabulary(
         with pytest.raises(ConfigError, match="needs Python code from its own repository"):
             load(copy)
     shutil.copy(blip / "processor_config.json", tmp_path / blip.name)
-    (tmp_path / blip.name / "tokenizer.json").unlink()
+    words = tmp_path / blip.name / "tokenizer.json"
+    words.write_text(words.read_text().replace('"big"', f'"{"b" * 20_000}"'))
+    with pytest.raises(ConfigError, match="'tiny' has a token of 20,000 characters"):
+        captioner(tmp_path / blip.name)
+    words.unlink()
     with pytest.raises(ConfigError, match="'tiny' has no vocabulary"):
         captioner(tmp_path / blip.name)
 
@@ -147,6 +151,7 @@ def test_masks_are_onetrainers(clipseg: Path) -> None:
         model_folder(str(clipseg), "transformers", mask.MODEL_TYPES), CPU, torch.float32,
         prompts=["a cat", "dog"], shape=shape, name="tiny",
     )  # fmt: skip
+    masker._processor.tokenizer.model_max_length = 100  # a foreign tokenizer_config.json may name any number
     processor: Any = CLIPSegProcessor.from_pretrained(clipseg)
     model = CLIPSegForImageSegmentation.from_pretrained(clipseg)
     for image, made in zip(IMAGES, masker(IMAGES), strict=True):

@@ -42,6 +42,11 @@ def shards(**names: object) -> str:
     return json.dumps({"weight_map": names})
 
 
+def steps(part: str, **step: object) -> str:
+    """A tokenizer with ten steps of a kind."""
+    return json.dumps({part: {"type": "Sequence", f"{part}s": [step] * 10}})
+
+
 def test_a_complete_folder_is_accepted(folder: Path) -> None:
     (folder / INDEX).write_text(shards(weight="diffusion_pytorch_model.safetensors"))
     (folder / "unet/diffusion_pytorch_model.bin.index.json").write_text(shards(weight="x.bin"))  # read by nothing
@@ -60,6 +65,17 @@ def test_a_complete_folder_is_accepted(folder: Path) -> None:
         ("unet/config.json", f'{{"a": {"9" * 5000}}}'),
         ("scheduler/scheduler_config.json", "[" * 100_000),
         ("scheduler/scheduler_config.json", "3"),
+        ("scheduler/tokenizer.json", steps("normalizer", type="Replace", pattern={"String": "a"}, content="aa")),
+        ("scheduler/tokenizer.json", steps("decoder", type="Replace", pattern={"Regex": ""}, content="a")),
+        ("scheduler/tokenizer.json", steps("pretokenizer", type="ByteLevel").replace("pre", "pre_", 1)),
+        (
+            "scheduler/tokenizer.4.0.0.json",
+            json.dumps({"post_processor": {"single": [{}] * 20, "special_tokens": {"a": {"ids": [1] * 100}}}}),
+        ),
+        ("scheduler/tokenizer.json", '{"padding": {"strategy": {"Fixed": 1000000000}}}'),
+        ("scheduler/tokenizer_config.json", '{"pad_to_multiple_of": 1000000000}'),
+        ("scheduler/preprocessor_config.json", '{"image_processor": {"image_seq_length": 1000000000}}'),
+        ("unet/generation_config.json", '{"num_beams": 100000}'),
         (INDEX, "[" * 100_000),
         (INDEX, '{"weight_map": 3}'),
         (INDEX, "{}"),

@@ -301,6 +301,10 @@ def test_a_plain_gguf_needs_no_package(tmp_path: Path, monkeypatch: pytest.Monke
         ),
         (gguf_bytes(sides=(1 << 62, 1 << 62)), r"'a' ends at the byte .* of"),
         (gguf_bytes(offset=1 << 40), r"'a' ends at the byte .* of"),
+        (
+            gguf_bytes(counts=(2, 0), fields=struct.pack("<QcIQIQ", 1, b"b", 1, 4, 0, 0)),
+            "its tensors have 32 bytes, and the file has 16 for them",
+        ),
         (gguf_bytes(sides=(0,)), r"'a' has the sides \[0\], which F32 cannot have"),
         (gguf_bytes(sides=(31,), kind=8), r"'a' has the sides \[31\], which Q8_0 cannot have"),
         (gguf_bytes(sides=(1,) * 9), "'a' has 9 dimensions"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -29,6 +30,7 @@ from modules.run.notification import (
     target_file,
 )
 from modules.run.supervise import signals
+from modules.run.webhook import post_json
 
 END = RunEnd("failed", "cats", 12, "rank 1: out of memory")
 
@@ -83,6 +85,12 @@ def test_a_webhook_gets_the_end_as_json(server: str, capsys: pytest.CaptureFixtu
     assert "secret" not in warnings
 
 
+def test_a_server_that_does_not_answer_lets_the_run_end() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with pytest.raises(OSError, match=r"did not answer within 0\.1 s"):
+            post_json(f"http://127.0.0.1:{silent.getsockname()[1]}/secret", {}, limit_s=0.1)
+
+
 def test_a_command_gets_the_end_in_variables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run's name is never read as a command."""
     out = tmp_path / "out.txt"
@@ -96,7 +104,18 @@ def test_a_command_gets_the_end_in_variables(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    "target", ["http://example.org/hook", "https://", "https://a b", "https://[", "echo\nrm", "x" * 5000, "HTTP:/x"]
+    "target",
+    [
+        "http://example.org/hook",
+        "https://",
+        "https://a b",
+        "https://[",
+        "echo\nrm",
+        "x" * 5000,
+        "HTTP:/x",
+        "file:///x",
+        "FTP://x/y",
+    ],
 )
 def test_what_is_neither_a_command_nor_an_https_url(target: str) -> None:
     with pytest.raises(ConfigError, match="notify"):

@@ -34,13 +34,14 @@ def stored_shards(cache_dir: Path) -> list[StoredShard]:
 
     Raises ConfigError if `cache_dir` is no folder.
     """
-    found = []
+    found, now = [], time.time()
     for folder in _rank_folders(cache_dir):
         for line in read_lines(folder):
             path = folder / line.shard
             with suppress(OSError, FileFault):
                 if line.shard and file_size(path) == line.shard_bytes:
-                    found.append(StoredShard(path, line.shard_bytes, len(line.keys), path.stat().st_mtime, line))
+                    used = min(path.stat().st_mtime, now)  # a foreign folder's may be after the end of the calendar
+                    found.append(StoredShard(path, line.shard_bytes, len(line.keys), used, line))
     return sorted(found, key=lambda shard: shard.used)
 
 

@@ -54,6 +54,15 @@ def test_the_limit_keeps_what_was_used_last(stored: Path) -> None:
     assert outdated(again, 10 * two, None) == []
 
 
+def test_nothing_is_used_after_today(stored: Path) -> None:
+    """A file system keeps any time, and the calendar of prune's message ends."""
+    shard = stored_shards(stored)[0].path
+    later = time.time() + 9 * DAY_S
+    os.utime(shard, (later, later))
+    assert stored_shards(stored)[-1].path == shard
+    assert stored_shards(stored)[-1].used <= time.time()
+
+
 def test_damage_is_found_and_removed(stored: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cache.main(["verify", str(stored)]) == 0
     hurt = stored_shards(stored)[1]
