@@ -155,6 +155,8 @@ class _ErrorReader:
 
     def _requirement(self, option: Option) -> str:
         meant = class_of_torch("torch.optim.lr_scheduler", self.value) if self.path == "scheduler" else None
+        if self.path == "device" and str(self.value).lower().startswith(("gpu", "cuda")):
+            meant = "auto"  # and not cpu, which is a letter away
         meant = meant or (nearest(self.value, option.choices) if isinstance(self.value, str) else None)
         is_element = option.type in ("integers", "numbers") and self.path != option.path
         return (_element(option) if is_element else allowed(option)) + (f" (did you mean {meant}?)" if meant else "")

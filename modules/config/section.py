@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from modules.files import control_character
 
 Picks = Literal["file", "folder", "long_text"]
 Resume = Literal["free", "warn", "fixed", "checked"]
+# A folder of this machine; those of a concept or model keep their `~` for the home folders of other machines.
+LocalFolder = Annotated[str, AfterValidator(os.path.expanduser)]
 
 RULES = "rules"
 NOT_A_NUMBER = "not_a_number"
+_VARIABLE = re.compile(r"\$\{.*|^\$[A-Za-z_]\w*$|^%[A-Za-z_]\w*%$")  # of a shell, or Hydra's
 MOST_ITEMS = 10_000  # of a list or group; ten times the concepts of a large data set
 
 
@@ -111,6 +115,8 @@ def _reject_unusable_text(value: Any, extra: Any) -> None:
         parts = re.split(r"[/\\]", text) if picks in ("file", "folder") else []
         if any(len(each.encode(errors="surrogatepass")) > 255 for each in parts) or (parts and len(text) > 4000):
             raise ValueError("it is longer than the path of a file may be")
+        if any(map(_VARIABLE.search, parts)) and not os.path.lexists(text):
+            raise ValueError("variables are not replaced; write the path itself, or ~ for your home folder")
         found = control_character(text, lines=is_long or isinstance(value, dict))
         if found:
             raise ValueError(f"it contains the control character {found}, which is not allowed here")

@@ -36,11 +36,18 @@ from modules.run.start import ALONE, on_one_device
 
 log = logging.getLogger("tandem")
 _MEANT = {  # the Trainer's arguments, as other libraries name them
-    **dict.fromkeys(("dataset", "train_dataset", "training_data"), "train_data"),
     **dict.fromkeys(
-        ("eval_data", "eval_dataset", "val_data", "val_dataset", "valid_data", "validation_dataset"), "validation_data"
+        ("dataset", "train_dataset", "training_data", "train_loader", "train_dataloader", "train_dataloaders"),
+        "train_data",
     ),
-    "test_dataset": "test_data",
+    **dict.fromkeys(
+        (
+            *("eval_data", "eval_dataset", "val_data", "val_dataset", "valid_data", "validation_dataset"),
+            *("eval_loader", "val_loader", "val_dataloader", "val_dataloaders", "valid_loader", "validation_loader"),
+        ),
+        "validation_data",
+    ),
+    **dict.fromkeys(("test_dataset", "test_loader", "test_dataloader", "test_dataloaders"), "test_data"),
     **dict.fromkeys(("criterion", "loss_fn", "loss_function"), "loss"),
     **dict.fromkeys(("compute_metrics", "eval_metrics"), "metrics"),
     "optimizer_fn": "optimizer",

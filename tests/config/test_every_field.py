@@ -57,7 +57,9 @@ def number(option: Option, whole: bool) -> st.SearchStrategy[Any]:
 def valid(option: Option) -> st.SearchStrategy[Any]:
     """Any value the declaration allows, as in a file."""
     strategies = {
-        "text": lambda: st.text(CHARACTERS, min_size=option.bounds.min_length or 0, max_size=30),
+        "text": lambda: st.text(CHARACTERS, min_size=option.bounds.min_length or 0, max_size=30).filter(
+            lambda text: not (option.picks and set(text) & set("$%~"))  # which a path reads as variables and folders
+        ),
         "integer": lambda: number(option, whole=True),
         "number": lambda: number(option, whole=False),
         "switch": st.booleans,

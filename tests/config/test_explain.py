@@ -43,6 +43,10 @@ def explained(data: Any) -> list[str]:
             "or empty (null).",
         ),
         ({"lr": 1}, "lr (1) is not a known setting; did you mean learning_rate?"),
+        ({"gpus": 2}, "gpus (2) is not a known setting; did you mean world_size?"),
+        ({"save_dir": "x"}, 'save_dir ("x") is not a known setting; did you mean runs_dir?'),
+        ({"test_batch_size": 2}, "test_batch_size (2) is not a known setting; did you mean validation_batch_size?"),
+        ({"device": "gpu"}, 'device is "gpu"; it must be one of auto, cpu (did you mean auto?).'),
         ({"training_method": 1}, "training_method (1) is not a known setting; did you mean method?"),
         ({"Learning-Rate": 1}, "Learning-Rate (1) is not a known setting; did you mean learning_rate?"),
         (

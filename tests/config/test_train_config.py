@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from typing import Any
 
 import pytest
@@ -164,3 +165,11 @@ def test_resolutions_of_a_concept(given: object, sides: tuple[int, ...]) -> None
 def test_resolutions_that_are_none(given: object) -> None:
     with pytest.raises(ValidationError, match="resolutions"):
         TrainConfig.model_validate({"concepts": [{"path": "a", "resolutions": given}]})
+
+
+def test_a_folder_of_this_machine_may_be_below_the_home_folder() -> None:
+    given = {"runs_dir": "~/runs", "cache_dir": "~/cache", "rescue_dir": "~/rescue", "concepts": [{"path": "~/cats"}]}
+    config = TrainConfig.model_validate(given)
+    assert (config.runs_dir, config.cache_dir) == (os.path.expanduser("~/runs"), os.path.expanduser("~/cache"))
+    assert config.rescue_dir == os.path.expanduser("~/rescue")
+    assert config.concepts[0].path == "~/cats", "which other machines of the run read in their own home folder"

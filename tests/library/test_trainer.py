@@ -295,7 +295,14 @@ def test_the_batch_size_is_found_without_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"), [("val_data", "validation_data"), ("collate_fn", "collate"), ("scheduler_fn", "scheduler")]
+    ("name", "meant"),
+    [
+        ("val_data", "validation_data"),
+        ("train_loader", "train_data"),
+        ("val_dataloaders", "validation_data"),
+        ("collate_fn", "collate"),
+        ("scheduler_fn", "scheduler"),
+    ],
 )
 def test_a_name_of_another_library_is_told_ours(tmp_path: Path, name: str, meant: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is no argument and no setting; did you mean {meant}"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from modules.config.section import Section, setting
+from modules.config.section import LocalFolder, Section, setting
 from modules.config.sections.concept import Concept
 
 
@@ -66,7 +66,7 @@ class DataSettings(Section):
         le=4,
         resume="warn",
     )
-    cache_dir: str = setting(
+    cache_dir: LocalFolder = setting(
         "cache",
         title="Cache folder",
         help="Images and captions are encoded once and kept here, which saves time at the next start. It can be "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from modules.config.interval import Interval
-from modules.config.section import Section, setting
+from modules.config.section import LocalFolder, Section, setting
 
 
 class OutputSettings(Section):
@@ -13,7 +13,7 @@ class OutputSettings(Section):
 
     section_title: ClassVar[str] = "Output"
 
-    runs_dir: str = setting(
+    runs_dir: LocalFolder = setting(
         "runs",
         title="Runs folder",
         help="Each run gets its own folder in here, with its model, samples, backups and log. A relative path is "
@@ -137,7 +137,7 @@ class OutputSettings(Section):
         "transformer.",
         depends_on="method=fine_tune",
     )
-    rescue_dir: str | None = setting(
+    rescue_dir: LocalFolder | None = setting(
         None,
         title="Rescue folder",
         help="If the disk of the runs folder does not take the finished model, it is saved here, in a folder with the "
