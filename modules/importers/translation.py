@@ -35,6 +35,7 @@ from modules.importers.rules import (
 from modules.importers.source_file import read_file
 
 HIDDEN = "(hidden)"
+UNKNOWN = "the import does not know this setting"
 # What people look for first in a report, and the lists, which may be long; everything else is in between.
 _FIRST = ("family", "method", "base_model")
 _LISTS = ("parts", "concepts", "samples")
@@ -245,7 +246,7 @@ class Translation:
     def _skip_unknown(self, name: str, value: object, shown: str, unsupported: Iterable[Unsupported]) -> None:
         known = next((row for row in unsupported if any(fnmatchcase(name, each) for each in row.names)), None)
         if known is None:
-            self.skip(shown, value, "the import does not know this setting")
+            self.skip(shown, value, UNKNOWN)
         elif not is_default(value, known.default):
             self.skip(shown, HIDDEN if known.secret else value, known.why)
 

@@ -373,11 +373,20 @@ def test_what_is_no_ordinary_lora_does_not_start(tmp_path: Path, process: dict[s
     assert named in problem
 
 
-def test_pairs_of_a_model_that_edits_images_are_imported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("control", [{"control_path": "b"}, {"control_path": ["b"]}, {"control_path_1": "b"}])
+def test_pairs_of_a_model_that_edits_images_are_imported(tmp_path: Path, control: dict[str, Any]) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     model = {"name_or_path": "black-forest-labs/FLUX.1-Kontext-dev", "arch": "flux_kontext"}
-    found = imported(tmp_path, model=model, datasets=[{"folder_path": "a", "control_path": "b"}])
+    samples = [{"prompt": "snow --ctrl_img b/x.png"}, {"prompt": "rain", "ctrl_img_1": "b/y.png"}, {"prompt": "sun"}]
+    found = imported(
+        tmp_path,
+        model=model,
+        datasets=[{"folder_path": "a", **control}],
+        sample={"sample_every": 9, "samples": samples},
+    )
+    assert [Path(each.reference).name for each in found.config.samples] == ["x.png", "y.png", ""]
+    assert not any("ctrl" in name or "control" in name for name in reasons(found) if "sample" not in name)
     assert (found.config.family, found.config.base_model) == ("flux_kontext", model["name_or_path"])
     assert [Path(each).name for each in found.config.concepts[0].reference_folders] == ["b"]
     assert found.report.problems == ()
@@ -399,8 +408,18 @@ def test_a_lokr_is_whole_by_default(tmp_path: Path) -> None:
         "all",
         4096,
     )
-    config = imported(tmp_path, network={"type": "lokr", "linear": 16, "lokr_full_rank": False}).config
-    assert (config.lora_rank, config.lora_alpha, config.lora_conv_rank) == (16, 1, None)
+    found = imported(tmp_path, network={"type": "lokr", "linear": 16, "lokr_full_rank": False})
+    assert (found.config.lora_rank, found.config.lora_alpha, found.config.lora_conv_rank) == (16, 1, None)
+    assert not any("lokr_full_rank" in name for name in reasons(found))
+
+
+def test_other_components_of_a_file(tmp_path: Path) -> None:
+    """ModelConfig: extras_name_or_path, where text encoders and autoencoder are."""
+    model = {"arch": "zimage", "extras_name_or_path": "Tongyi-MAI/Z-Image"}
+    found = imported(tmp_path, model={**model, "name_or_path": "/m/z_image.safetensors"})
+    assert found.config.family_options["layout"] == "Tongyi-MAI/Z-Image"
+    found = imported(tmp_path, model={**model, "name_or_path": "a/b"})
+    assert "all components" in reasons(found)["model.extras_name_or_path"]
 
 
 def test_text_encoders_are_quantised_with_the_model(tmp_path: Path) -> None:

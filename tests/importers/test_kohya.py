@@ -486,3 +486,23 @@ def test_quoted_optimizer_arguments(tmp_path: Path) -> None:
     optimizer = dump(imported(tmp_path, {**GUI_LORA, **given}).config)["optimizer"]
     assert isinstance(optimizer, dict)
     assert (optimizer["weight_decay"], optimizer["betas"]) == (0.1, [0.9, 0.98])
+
+
+def test_what_no_dataset_can_have_is_told(tmp_path: Path) -> None:
+    """library/config_util.py: resize_interpolation of subsets; a name that it does not have is no precedence."""
+    (tmp_path / "a").mkdir()
+    general = {"resize_interpolation": "area", "mystery": 3, "batch_size": 2}
+    data = {"general": general, "datasets": [{"batch_size": 1, "subsets": [{"image_dir": "a"}]}]}
+    told = {entry.source: entry.why for entry in imported(tmp_path, data).report.not_imported}
+    assert "Lanczos" in told["general.resize_interpolation"]
+    assert told["general.mystery"] == "the import does not know this setting"
+    assert "take precedence" in told["general.batch_size"]
+
+
+def test_prompts_in_a_list_may_be_lines(tmp_path: Path) -> None:
+    """library/train_util.py, load_prompts: line_to_prompt_dict for those that are text."""
+    (tmp_path / "prompts.json").write_text(json.dumps(["a cat --w 640", {"prompt": "a dog"}, 7]), encoding="utf-8")
+    data = {"pretrained_model_name_or_path": "a/b", "network_module": "networks.lora", "sample_prompts": "prompts.json"}
+    found = imported(tmp_path, data)
+    assert [(each.prompt, each.width) for each in found.config.samples] == [("a cat", 640), ("a dog", 512)]
+    assert any(entry.source == "sample_prompts.2" for entry in found.report.not_imported)

@@ -399,6 +399,13 @@ def test_the_nearest_noise_levels(tmp_path: Path) -> None:
     assert "noising_weight" in sources(found)[1]
 
 
+def test_a_beta_distribution_of_its_defaults_is_within_what_tandem_has(tmp_path: Path) -> None:
+    """noising_weight and noising_bias of 0 are 1e-4 there: almost all at both ends."""
+    found = imported(tmp_path, LORA, model_type="Z_IMAGE", timestep_distribution="BETA")
+    assert found.config.family_options["logit_std"] == 5.0
+    assert not any("text_encoder.train" in entry.source for entry in found.report.imported)  # it is not in the file
+
+
 def test_a_transformer_from_elsewhere(tmp_path: Path) -> None:
     """It is what is trained, so it is the base model, with the rest of the other one."""
     (tmp_path / "deturbo.safetensors").touch()

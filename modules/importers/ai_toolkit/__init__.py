@@ -8,7 +8,14 @@ from modules.config.errors import ConfigError
 from modules.config.explain import format_value
 from modules.config.io.text_formats import Data
 from modules.importers import common
-from modules.importers.ai_toolkit.data import CONTROL_TABLE, DATASET_TABLE, FIRST_NAMES, FIRST_TABLE, SAMPLE_TABLE
+from modules.importers.ai_toolkit.data import (
+    CONTROL_TABLE,
+    DATASET_TABLE,
+    FIRST_NAMES,
+    FIRST_TABLE,
+    SAMPLE_CONTROL_TABLE,
+    SAMPLE_TABLE,
+)
 from modules.importers.ai_toolkit.other_training import imports_references, other_training
 from modules.importers.ai_toolkit.prompts import split_prompt
 from modules.importers.ai_toolkit.tables import PROCESS_TABLE
@@ -25,6 +32,7 @@ TABLES = {
     "each of datasets": DATASET_TABLE,
     "each of datasets, for models that edit images": CONTROL_TABLE,
     "each sample": SAMPLE_TABLE,
+    "each sample, of models that edit images": SAMPLE_CONTROL_TABLE,
 }
 
 
@@ -58,7 +66,7 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
         del rest[key]
     if "sample_every" in sampling:
         rest["sample"] = {"sample_every": sampling["sample_every"]}
-    _samples(sampling, f"{prefix}sample.", trigger, translation)
+    _samples(sampling, f"{prefix}sample.", trigger, translation, edits=imports_references(process))
     translation.apply(PROCESS_TABLE, rest, prefix)
     for why in other_training(process):
         translation.hold(f"{prefix}{why}")
@@ -111,8 +119,8 @@ def _datasets(
         for name, value in shared.items():
             if name != "resolution" and value != first.get(name):
                 translation.skip(prefix + name, value, "all concepts share it: the first one is used")
-        if "control_path" in own and imports_references(process):
-            control = {"control_path": own.pop("control_path")}
+        if imports_references(process):
+            control = {name: own.pop(name) for name in CONTROL_TABLE.keys() & own.keys()}
             translation.apply(CONTROL_TABLE, control, prefix, f"concepts.{count}.")
         translation.apply(DATASET_TABLE, own, prefix, f"concepts.{count}.")
         translation.put(f"concepts.{count}.include_subfolders", False)
@@ -124,7 +132,9 @@ def _datasets(
         count += 1
 
 
-def _samples(sampling: Mapping[str, object], prefix: str, trigger: str, translation: Translation) -> None:
+def _samples(
+    sampling: Mapping[str, object], prefix: str, trigger: str, translation: Translation, *, edits: bool
+) -> None:
     common = {name: value for name, value in sampling.items() if name not in ("prompts", "samples", "sample_every")}
     prompts = [{"prompt": item} for item in items(sampling.get("prompts"))]
     prompts += [dict(item) for item in items(sampling.get("samples")) if isinstance(item, Mapping)]
@@ -144,6 +154,9 @@ def _samples(sampling: Mapping[str, object], prefix: str, trigger: str, translat
             values["seed"] = seed + index
         names = {name: prefix + name for name in common} | {"prompt": f"{prefix}prompts.{index}"}
         names |= {name: f"{prefix}prompts.{index}.{name}" for name in flags if name != "prompt"}
+        if edits:
+            control = {name: values.pop(name) for name in SAMPLE_CONTROL_TABLE.keys() & values.keys()}
+            translation.apply(SAMPLE_CONTROL_TABLE, control, prefix, f"samples.{count}.", names)
         translation.apply(SAMPLE_TABLE, values, prefix, f"samples.{count}.", names)
         count += 1
     if not prompts:

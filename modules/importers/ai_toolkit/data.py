@@ -52,10 +52,19 @@ def _weight(values: Values) -> list[Assignment]:
     return [Assignment("loss_weight", weight * number(values["loss_multiplier"]), why)]
 
 
-def _folder(value: object) -> object:
-    if len(folders := items(value)) != 1:
+def _references(values: Values) -> list[Assignment]:
+    """control_path_1 is the first of several, and of one, control_path too (toolkit/config_modules.py)."""
+    given = [values[name] for name in ("control_path_1", "control_path") if values[name] not in EMPTY_VALUES][:1]
+    if not given:
+        return []
+    if len(folders := items(given[0])) != 1:
         raise UnsupportedValueError("set references to these folders, separated by ;")
-    return data_path(folders[0])
+    return [Assignment("references", data_path(folders[0]))]
+
+
+def _reference(values: Values) -> list[Assignment]:
+    given = next((values[name] for name in ("ctrl_img_1", "ctrl_img") if values[name] not in EMPTY_VALUES), None)
+    return [] if given is None else [Assignment("reference", data_path(given))]
 
 
 DATASET_TABLE = Table(
@@ -94,7 +103,8 @@ DATASET_TABLE = Table(
 )
 
 # Of models that edit images.
-CONTROL_TABLE = Table(rules=(Rule("control_path", "references", "", _folder),))
+CONTROL_TABLE = Table(rules=(CombinedRule({"control_path": None, "control_path_1": None}, "references", _references),))
+SAMPLE_CONTROL_TABLE = Table(rules=(CombinedRule({"ctrl_img": None, "ctrl_img_1": None}, "reference", _reference),))
 
 # Settings that all concepts share in Tandem: those of the first dataset are used. Its resolution is that of all; a
 # dataset with several, or another one, has them as its own (preprocess_dataset_raw_config copies it for each).

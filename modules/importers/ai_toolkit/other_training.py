@@ -12,7 +12,13 @@ from modules.importers.readers import items
 from modules.importers.rules import EMPTY_VALUES
 
 TRAINERS: Final = ("", "sd_trainer", "ui_trainer", "diffusion_trainer", "textual_inversion_trainer")
-_PAIRS: Final = ("control_path", "control_path_1", "inpaint_path", "controls", "clip_image_path", "unconditional_path")
+_PAIRS: Final = (
+    *(f"control_path{number}" for number in ("", "_1", "_2", "_3")),
+    "inpaint_path",
+    "controls",
+    "clip_image_path",
+    "unconditional_path",
+)
 
 
 def imports_references(process: Mapping[str, object]) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 _FLAGS: Final[Mapping[str, str]] = {
     "n": "neg", "w": "width", "h": "height", "d": "seed", "seed": "seed", "l": "guidance_scale",
     "cfg": "guidance_scale", "s": "sample_steps", "steps": "sample_steps", "m": "network_multiplier",
-    "network_multiplier": "network_multiplier", "gr": "guidance_rescale",
+    "network_multiplier": "network_multiplier", "gr": "guidance_rescale", "ctrl_img": "ctrl_img",
 }  # fmt: skip
 _PLACES: Final = ("[trigger]", "[name]")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from modules.config.sections.adapters import MAX_RANK
-from modules.facts import all_facts
+from modules.facts import MODEL_FILES, all_facts
 from modules.importers import common
 from modules.importers.ai_toolkit.schedule import SCHEDULE_RULES
 from modules.importers.flow_families import flow_family, known_family
@@ -84,6 +84,8 @@ def _method(values: Values) -> list[Assignment]:
     found = [Assignment("method", "lora", why, ("network.type",))]
     rank = values["network.linear"] if values["network.rank"] is None else values["network.rank"]
     keys: tuple[str, ...] = ("network.rank", "network.linear")
+    if kind == "lokr" and not boolean(values["network.lokr_full_rank"]):
+        keys = (*keys, "network.lokr_full_rank")
     is_whole = kind == "lokr" and boolean(values["network.lokr_full_rank"])
     if is_whole:  # so large a rank that both factors are whole
         rank, keys = MAX_RANK, ("network.lokr_full_rank",)
@@ -190,6 +192,16 @@ def _offload(values: Values) -> list[Assignment]:
     return [Assignment("block_offload", share)] if boolean(values["model.layer_offloading"]) and share else []
 
 
+def _layout(values: Values) -> list[Assignment]:
+    """Where the other components are: where the model is, unless it is set (toolkit/config_modules.py, ModelConfig)."""
+    name, extras = values["model.name_or_path"], values["model.extras_name_or_path"]
+    if extras in (*EMPTY_VALUES, name):
+        return []
+    if str(name).lower().endswith(MODEL_FILES):
+        return [Assignment("flow_options.layout", model_path(extras))]
+    raise UnsupportedValueError("the folder of the base model has all components")
+
+
 def _encoder_weights(values: Values) -> str | None:
     name = str(values["model.qtype_te"]).lower()
     given = values["model.quantize" if values["model.quantize_te"] is None else "model.quantize_te"]
@@ -218,6 +230,10 @@ PROCESS_TABLE = Table(
         CombinedRule(_MODEL_KEYS, "family", _family),
         *AI_TOOLKIT_RULES,
         Rule("model.name_or_path", "base_model", None, model_path, optional=True),
+        CombinedRule(
+            {"model.extras_name_or_path": None}, "family_options.layout", _layout,
+            "of a transformer in a file of its own", {"model.name_or_path": None},
+        ),
         Rule("model.assistant_lora_path", "training_adapter", None, model_path, optional=True),
         base_weights_rule(
             {"model.quantize": False, "model.qtype": "qfloat8"}, _base_weights,

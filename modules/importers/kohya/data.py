@@ -30,7 +30,7 @@ from modules.importers.rules import (
     Values,
     is_default,
 )
-from modules.importers.translation import Translation
+from modules.importers.translation import UNKNOWN, Translation
 
 # Names on the command line and in kohya's GUI -> names in a dataset file.
 ARGUMENT_NAMES = {
@@ -54,7 +54,9 @@ def _buckets(values: Values) -> list[Assignment]:
     ]
     keys = ("min_bucket_reso", "max_bucket_reso")
     if is_kept:
-        return [*found, Assignment("", why="kohya ignores it with bucket_no_upscale", keys=keys)]
+        why, given = "kohya ignores it with bucket_no_upscale", {"min_bucket_reso": 256, "max_bucket_reso": 1024}
+        unused = [key for key, default in given.items() if not is_default(values[key], default)]
+        return [*found, *(Assignment("", why=why, keys=(key,)) for key in unused)]
     side, low, high = several_sides([values["resolution"]]), *(integer(values[key]) for key in keys)
     if low <= 0:
         raise UnsupportedValueError(f"min_bucket_reso is {low}; sides are above 0")
@@ -150,6 +152,7 @@ def subset_table(has_captions: bool) -> Table:
             Rule("random_crop", "crop_jitter", False, boolean),
         ),
         unsupported=(
+            Unsupported("resize_interpolation", "Tandem scales images with Lanczos' filter"),
             Unsupported("secondary_separator", "Tandem has one tag_delimiter"),
             Unsupported("caption_suffix", "Tandem has prompt_prefix only"),
             Unsupported("caption_dropout_every_n_epochs", "caption_dropout drops them at random", default=0),
@@ -264,7 +267,8 @@ class KohyaData:
             for name, value in level.values.items():
                 if name not in level.used and not is_default(value, defaults.get(name)):
                     shown = level.prefix + level.names.get(name, name)
-                    self._translation.skip(shown, value, self._why_unused(name, targets.get(name)))
+                    why = self._why_unused(name, targets.get(name)) if name in DATA_NAMES else UNKNOWN
+                    self._translation.skip(shown, value, why)
 
     def _why_unused(self, name: str, target: str | None) -> str:
         if name == "prior_loss_weight" and self._concepts:

@@ -25,6 +25,7 @@ def _shift(values: Values) -> list[Assignment]:
     return [*found, Assignment("", why=why, keys=(key,))] if is_dynamic else found
 
 
+MOST_STD: Final = 5.0  # of logit_std
 # ModelSetupNoiseMixin.py, _get_timestep_discrete: how often a noise level t is trained, from noising_weight and
 # noising_bias, without its shift, which Tandem applies to all distributions alike.
 FITTED: Final[Mapping[str, Callable[[float, float, float], float]]] = {
@@ -55,7 +56,7 @@ def _shape(values: Values) -> list[Assignment]:
     why = f"that of log(t / (1 - t)) with {name.lower()}"
     return [
         Assignment(f"{PATH}logit_mean", round(mean, 3) + 0.0, why if bias else "", ("noising_bias",)),  # not -0.0
-        Assignment(f"{PATH}logit_std", round(math.sqrt(square), 3), why, ("noising_weight",)),
+        Assignment(f"{PATH}logit_std", min(round(math.sqrt(square), 3), MOST_STD), why, ("noising_weight",)),
     ]
 
 

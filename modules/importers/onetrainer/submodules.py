@@ -142,7 +142,8 @@ def _read_frozen_encoder(values: Values, part: str, family: str, *, is_large: bo
     if all_facts()[family].onetrainer_trains_encoders and boolean(values[switch]):
         found = [Assignment("", why="Tandem trains the transformer only", keys=(switch,))]
     else:
-        found = [Assignment("parts.0.part", "transformer", keys=(switch,))]
+        told = not boolean(values[switch])
+        found = [Assignment("parts.0.part", "transformer", keys=(switch,), quiet=not told)]
     name = str(values[key]).lower()
     kept = PRECISIONS.get(name) or _QUANTIZED.get(name)
     option = "flow_options.text_encoder_weights"
