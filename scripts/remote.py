@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -140,6 +141,13 @@ def parser() -> argparse.ArgumentParser:
     add.add_argument(
         "--folder", default="~/.tandem", metavar="DIR", help="where all of Tandem is there (default: ~/.tandem)"
     )
+    add.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a setting of each run there, e.g. concepts.0.path=/data/cats for images that are there already",
+    )
     setup = action("setup", "send Tandem's code as it is here, and install its environment there")
     setup.add_argument(
         "--python", metavar="PATH", help="use this Python there, which has torch and Tandem's packages; install nothing"
@@ -174,7 +182,8 @@ def add(options: argparse.Namespace) -> int:
         raise ConfigError(f"--folder is {options.folder!r}; use a folder for Tandem alone, such as ~/.tandem")
     if options.key and not os.path.isfile(os.path.expanduser(options.key)):
         raise ConfigError(f"--key is {options.key!r}, and there is no such file; name the private key")
-    host = Host.make(options.name, options.target, f"{folder}{CODE_FOLDER}", port=options.port, key=options.key)
+    place = f"{folder}{CODE_FOLDER}"
+    host = Host.make(options.name, options.target, place, port=options.port, key=options.key, settings=options.set)
     verb = "Replaced" if add_host(host) else "Added"
     echo(f"{verb} {host}. Set it up with: python scripts/remote.py setup {host.name}")
     return FINISHED
@@ -284,8 +293,8 @@ def _start_there(config: TrainConfig, host: Host, training: argparse.Namespace, 
             remove_tree(folder.path)
         raise
     echo(f"Started on {host}. It needs no connection. Its copy here: {folder.path}")
-    where = "" if config.runs_dir == "runs" else f" --runs_dir {config.runs_dir}"
-    echo(f"Follow it with: python scripts/remote.py follow {host.name} {folder.name}{where}")
+    named = argparse.Namespace(name=host.name, run=folder.name, runs_dir=config.runs_dir)
+    echo(f"Follow it with: {_command('follow', named)}")
 
 
 def follow(options: argparse.Namespace) -> int:
@@ -296,14 +305,14 @@ def follow(options: argparse.Namespace) -> int:
         try:
             code = with_reconnects(host, echo, follower.follow)
         except KeyboardInterrupt:
-            echo(f"Stopped following; {options.run} goes on on {host}. Stop it with: remote.py stop {host.name} ...")
+            echo(f"Not followed any longer; it goes on there. Stop it with: {_command('stop', options)}")
             return INTERRUPTED
     if code is None:
         raise HostError(
             f"{options.run} has ended on {host} without an exit code: it was killed, or the machine was restarted",
             "Its backups are there: pull them, and resume here with --resume",
         )
-    echo(f"{options.run} has ended on {host} with exit code {code}. Get its model: remote.py pull {host.name} ...")
+    echo(f"{options.run} has ended on {host} with exit code {code}. Get its results: {_command('pull', options)}")
     return code
 
 
@@ -341,7 +350,7 @@ def show_list(options: argparse.Namespace) -> int:
         ended = "ended" if run.code is None else f"ended with exit code {run.code}"
         echo(printable(f"{run.name:<{width}}  {'active' if run.is_active else ended}, {format_bytes(run.bytes)}"))
     others = ", ".join(f"{name} {format_bytes(size)}" for name, size in there.others.items())
-    echo(printable(f"{len(there.runs)} runs. Besides: {others}. Free there: {format_bytes(there.free)}."))
+    echo(printable(f"Runs: {len(there.runs)}. Besides: {others}. Free there: {format_bytes(there.free)}."))
     return FINISHED
 
 
@@ -362,6 +371,12 @@ def clean(options: argparse.Namespace) -> int:
     if answer.left:
         echo(printable(f"Left there, because it is not Tandem's: {', '.join(answer.left)}"))
     return FINISHED
+
+
+def _command(action: str, options: argparse.Namespace) -> str:
+    """What to type for a run."""
+    folder = [] if action == "stop" or options.runs_dir == "runs" else ["--runs_dir", options.runs_dir]
+    return shlex.join(["python", "scripts/remote.py", action, options.name, options.run, *folder])
 
 
 def _host(options: argparse.Namespace) -> Host:

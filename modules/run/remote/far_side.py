@@ -22,6 +22,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
+if sys.platform != "win32":  # which has this file only for what both sides share
+    import fcntl
+
 MARK = b"\nTANDEM-REMOTE\n"  # before it may be what a login shell prints
 MOST_JSON = 4 << 20  # bytes of one message
 MOST_DATA = 1 << 20
@@ -100,6 +103,8 @@ class FarSide:
                     self._answer(error=text)
         finally:
             self._save_manifest()
+            if self._lock is not None:
+                self._lock.close()
 
     def _answer(self, data: bytes = b"", **message: Any) -> None:
         send(self._answers, message, data)
@@ -252,9 +257,7 @@ class FarSide:
         """One push at a time. A connection of the same one that was cut, and has not noticed it here, is ended."""
         if self._lock is not None:
             return
-        import fcntl
-
-        file = open(self._at("push.lock"), "a+")  # noqa: SIM115, held until this program ends
+        file = open(self._at("push.lock"), "a+")  # noqa: SIM115, held until this connection ends
         for _ in range(100):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -266,6 +269,7 @@ class FarSide:
                     os.kill(int(holder), signal.SIGKILL)  # it holds the lock, so this is its number
                 time.sleep(0.1)
         else:
+            file.close()
             raise Refused("another push to this machine is under way; try again after it")
         file.truncate(0)
         file.write(f"{os.getpid()} {session}")
@@ -290,8 +294,6 @@ class FarSide:
 
     def do_start(self, asked: dict[str, Any], _data: bytes) -> None:
         """Start a run in a session of its own, which needs no connection. Asked again with the same id, it is there."""
-        import fcntl
-
         name = self._run_name(asked)
         os.makedirs(self._at("state"), exist_ok=True)
         lock = os.open(self._state(name, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -371,8 +373,6 @@ class FarSide:
         return self._at("state", f"{name}.{kind}")
 
     def _is_active(self, name: str) -> bool:
-        import fcntl
-
         try:
             lock = os.open(self._state(name, "lock"), os.O_RDWR)
         except OSError:
@@ -482,11 +482,11 @@ class FarSide:
             raise Refused(f"there is no backup {missing[0]} there; its backups are: {', '.join(backups) or 'none'}")
         tops = [each for each in (*_RESULTS, f"{name}.safetensors") if os.path.lexists(os.path.join(folder, each))]
         tops += [f"backup/{each}" for each in wanted]
-        found: list[list[Any]] = []
+        found: list[dict[str, Any]] = []
         for top in tops:
             for path in _files_in(folder, top):
                 place = os.path.join(folder, path)
-                found.append([path, os.path.getsize(place), _sha256(place)])
+                found.append({"path": path, "size": os.path.getsize(place), "sha256": _sha256(place)})
                 if len(found) == 1000:
                     self._answer(files=found, more=True)
                     found = []

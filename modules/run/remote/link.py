@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -136,7 +137,7 @@ def connect(host: Host) -> Iterator[Link]:
             process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             process.wait(_ENDS_WITHIN_S)
-        process.kill()
+        _kill(process)
         process.wait()
         process.stdout.close()
 
@@ -147,7 +148,7 @@ def _begin(
     """Send the program and wait until it answers. Raises HostError."""
     assert process.stdin is not None
     assert process.stdout is not None
-    timer = threading.Timer(_ANSWERS_WITHIN_S, process.kill)
+    timer = threading.Timer(_ANSWERS_WITHIN_S, _kill, [process])
     timer.daemon = True
     timer.start()
     before = bytearray()
@@ -162,7 +163,7 @@ def _begin(
     if before.endswith(MARK):
         return
     if len(before) == _MOST_BEFORE:
-        process.kill()
+        _kill(process)
         raise HostError(
             f"{host} prints more than {_MOST_BEFORE >> 10} KiB before Tandem answers",
             "Look at what its shell runs at a login, such as ~/.bashrc",
@@ -173,6 +174,15 @@ def _begin(
     if (fault := ssh_fault(host, code, output)) is not None:
         raise fault
     raise _program_failed(host, code, output)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """With what it has started: a ProxyCommand that outlives ssh would keep the pipes open."""
+    with suppress(ProcessLookupError):
+        if os.name == "nt":
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _program_failed(host: Host, code: int, output: str) -> HostError:

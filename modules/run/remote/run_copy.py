@@ -12,7 +12,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -22,7 +21,6 @@ from modules.config import ConfigError, ResumeError
 from modules.files import (
     FileFault,
     Record,
-    find_link,
     is_plain_name,
     open_for_writing,
     open_regular,
@@ -72,28 +70,27 @@ class _New(Record):
     code: Annotated[int, Field(ge=0, le=255)] | None = None
 
 
-class _Result(Record):
-    files: Annotated[list[tuple[str, _Size, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]]], Field(max_length=1000)]
-    more: bool
+class Result(Record):
+    """A file of a model or a backup there: its path in the run folder, its bytes, its hash."""
 
-
-class _Piece(Record):
-    last: bool
-
-
-@dataclass(frozen=True)
-class Result:
-    """A file of a model or a backup there: its path in the run folder, its bytes, their SHA-256."""
-
-    path: str
-    size: int
-    digest: str
+    path: Annotated[str, Field(max_length=2000)]
+    size: _Size
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
     @property
     def item(self) -> str:
         """What appears here as a whole: the model, one saved step, one backup."""
         parts = self.path.split("/")
         return "/".join(parts[:2]) if parts[0] in ("saves", "backup") else parts[0]
+
+
+class _Results(Record):
+    files: Annotated[list[Result], Field(max_length=1000)]
+    more: bool
+
+
+class _Piece(Record):
+    last: bool
 
 
 @contextmanager
@@ -111,8 +108,6 @@ def opened_copy(runs_dir: str | Path, run: str, host: Host) -> Iterator[RunFolde
                 "Give another --runs_dir",
             )
         folder.make_directories()
-        if link := find_link(folder.path, ("wandb",)):
-            raise ConfigError(f"{printable(link)} is a link: what comes would be written where it leads", "Remove it")
         mark_copy(folder, host)
         with supervisor_lock(folder):
             yield folder
@@ -276,9 +271,10 @@ def _results(link: Link, folder: RunFolder, backups: str) -> Iterator[Result]:
     seen: set[str] = set()
     more = True
     while more:
-        answer, _ = link.read(_Result)
+        answer, _ = link.read(_Results)
         more = answer.more and bool(answer.files)
-        for path, size, digest in answer.files:
+        for result in answer.files:
+            path = result.path
             parts = path.split("/")
             is_single = path == f"{folder.name}.safetensors"
             is_inside = parts[0] in ("model", "best", "saves", "backup") and 2 <= len(parts) <= 12
@@ -286,7 +282,7 @@ def _results(link: Link, folder: RunFolder, backups: str) -> Iterator[Result]:
             if not is_known or not all(map(is_plain_name, parts)) or path.lower() in seen or len(seen) >= _MOST_FILES:
                 raise _refused(link, f"a file {printable(path, 100)!r}, none of a model or backup, or too many")
             seen.add(path.lower())
-            yield Result(path, size, digest)
+            yield result
 
 
 def _is_complete(folder: RunFolder, item: str, files: Sequence[Result]) -> bool:
@@ -296,7 +292,7 @@ def _is_complete(folder: RunFolder, item: str, files: Sequence[Result]) -> bool:
     if here != {folder.path / result.path for result in files}:
         return False
     try:
-        return all(_digest(folder.path / result.path) == result.digest for result in files)
+        return all(_digest(folder.path / result.path) == result.sha256 for result in files)
     except (OSError, FileFault):
         return False
 
@@ -319,7 +315,7 @@ def _fetch(link: Link, folder: RunFolder, place: Path, result: Result) -> None:
                 if size > result.size:
                     raise _refused(link, f"more bytes of {result.path} than it has said")
                 file.write(data)
-    if _digest(place) != result.digest:
+    if _digest(place) != result.sha256:
         place.unlink()
         raise HostError(
             f"{result.path} did not arrive as it is on {link.name}: it was damaged, or has changed there meanwhile",
@@ -329,7 +325,7 @@ def _fetch(link: Link, folder: RunFolder, place: Path, result: Result) -> None:
 
 def _listing_digest(files: Sequence[Result]) -> str:
     """A name for a content: what was begun of another one is not gone on with."""
-    text = "\n".join(f"{result.path} {result.size} {result.digest}" for result in files)
+    text = "\n".join(f"{result.path} {result.size} {result.sha256}" for result in files)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
