@@ -224,7 +224,7 @@ class MachinesStart:
         """As `_next_counts`, with those that are there; `cause` says what was lost, and is empty otherwise."""
         with raise_on_stop_signals():
             server.wait_for_ends(_END_WITHIN_S, self._check_stop)
-            withdraw_command(self._folder, REGROUP)  # from here on, who is ready takes part, or asks for it again
+            self._take_in(False)  # from here on, who is ready takes part, or asks for it again
             ready = server.wait_for_ends(0.0, self._check_stop)
         following = [counts[0], *(ready.get(number, 0) for number in range(1, len(counts)))]
         resume = resume_since(self._started_at, self._resume, self._folder)
@@ -241,9 +241,8 @@ class MachinesStart:
             f"{ranks} {'rank' if ranks == 1 else 'ranks'}{f' instead of {sum(counts)}' * (ranks != sum(counts))} "
             f"({server.summary()})."
         )
-        if cause:
-            lost = any(not now for now in following)
-            message += " A machine that joins again with its line takes part from the next backup on." * lost
+        if cause and 0 in following:
+            message += " A machine that joins again with its line takes part from the next backup on."
         self._warn(f"{cause} {message}".strip())
         return following
 
@@ -257,6 +256,9 @@ class MachinesStart:
     @contextmanager
     def _starting_lost_machines(self, server: JoinServer) -> Iterator[None]:
         """Inside the block, with on_machine_loss=continue, machines that were started over ssh are started again."""
+        if self._config.on_machine_loss != "continue" or not self._hosts:
+            yield
+            return
         is_over = threading.Event()
 
         def attend() -> None:
@@ -264,9 +266,6 @@ class MachinesStart:
                 self._remote.start_ended(server.silent)
 
         thread = threading.Thread(target=attend, name="lost machines", daemon=True)
-        if self._config.on_machine_loss != "continue" or not self._hosts:
-            yield
-            return
         thread.start()
         try:
             yield

@@ -260,10 +260,10 @@ def test_false_welcomes_are_one_sentence(attack: Callable[..., tuple[str, str]],
     assert "\x1b" not in told
 
 
-@pytest.mark.parametrize("counts", [[], [1], [1] * 3, [1] * 4])
+@pytest.mark.parametrize("counts", [[], [1], [1] * 3, [1] * 4, [0, 1], [1, 0]])
 def test_a_start_of_other_machines_is_refused(attack: Callable[..., tuple[str, str]], counts: list[int]) -> None:
     told, _ = attack({}, start={"counts": counts, "port": 1024, "nonce": "n"})
-    assert f"has sent the numbers of processes of {len(counts)} machines, but num_nodes is 2" in told
+    assert f"has sent {counts} as the processes of all machines, but num_nodes is 2" in told
 
 
 @pytest.mark.parametrize("resume", ["--x", "\n", "a\x1b[2J", "a\u2028"])
