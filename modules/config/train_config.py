@@ -213,12 +213,12 @@ def _replication_rules(config: TrainConfig) -> _Rules:
     mode = config.training_mode
     if config.fsdp_replicate == "none" or mode == "single" or (mode == "auto" and not config.enable_multi_gpu):
         return []  # one process has nothing to divide
-    back = "or fsdp_replicate to none"
+    back = "or set fsdp_replicate to none"
     if mode != "fully_sharded":
         sentence = f"is machines, but training_mode is {mode}, which shards nothing; set training_mode to fully_sharded"
         return [("fsdp_replicate", f"{sentence}, {back}")]
     counts, world_size, machines = config.processes_per_node, config.world_size, config.num_nodes
-    wanted = "but fsdp_replicate machines needs as many processes on each machine; set them so"
+    wanted = "but fsdp_replicate machines needs as many processes on each machine; make them equal"
     if counts is not None and len(set(counts)) > 1:
         return [("processes_per_node", f"is {list(counts)}, {wanted}, {back}")]
     if world_size is not None and world_size % machines:

@@ -210,10 +210,11 @@ class ShardedWeights(Weights):
             shard.grad = None
 
     def total_norm(self, local_norm: Tensor) -> Tensor:
-        """sqrt(sum of squared local norms), from one all-reduce in fp64."""
+        """sqrt(sum of squared local norms), from one all-reduce in fp64 over all ranks: if replicas added up in another
+        order each, they would clip to other bits and drift apart."""
         square = local_norm.to(self._device, torch.float64).square()
-        dist.all_reduce(square, group=self._group)
-        return square.sqrt().to(local_norm)
+        dist.all_reduce(square)
+        return (square / self.replicas).sqrt().to(local_norm)
 
     def over_shards(self, values: Tensor, how: Literal["sum", "max"]) -> Tensor:
         found = values.to(self._device, torch.float64).contiguous()

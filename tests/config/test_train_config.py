@@ -66,12 +66,13 @@ def test_rules_between_settings() -> None:
         "processes_per_node is [1, 2], but num_nodes is 3; give a number for each machine, or one for all."
     ]
     hybrid: dict[str, object] = {"fsdp_replicate": "machines", "training_mode": "fully_sharded", "num_nodes": 2}
-    alike = "but fsdp_replicate machines needs as many processes on each machine; set them so, or fsdp_replicate to none."
+    alike = "but fsdp_replicate machines needs as many processes on each machine; make them equal, or "
+    alike += "set fsdp_replicate to none."
     assert sentences(**hybrid, processes_per_node=[4, 2]) == [f"processes_per_node is [4, 2], {alike}"]
     assert sentences(**hybrid, world_size=3) == [f"world_size is 3 on 2 machines, {alike}"]
     assert sentences(**{**hybrid, "training_mode": "distributed"}) == [
         "fsdp_replicate is machines, but training_mode is distributed, which shards nothing; set training_mode to "
-        "fully_sharded, or fsdp_replicate to none."
+        "fully_sharded, or set fsdp_replicate to none."
     ]
     TrainConfig.model_validate({**hybrid, "training_mode": "single"})  # as the fall-back to one device
     assert sentences(processes_per_node=[1, 2], num_nodes=2, world_size=4) == [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -57,7 +57,7 @@ def test_a_scalar_cannot_be_sharded(group: Group) -> None:
 
 
 def test_machines_that_replicate_each_other_are_of_one_size(group: Group) -> None:
-    def groups(machines: list[int], node_ranks: list[int | None], **settings: object) -> list[list[int]]:
+    def groups(machines: list[int], node_ranks: Sequence[int | None], **settings: object) -> list[list[int]]:
         members = [
             Member(rank, 0, f"host{machine}", 1, node_rank, None, f"id{machine}")
             for rank, (machine, node_rank) in enumerate(zip(machines, node_ranks, strict=True))

@@ -25,7 +25,7 @@ from modules.data.index.problems import Problem
 from modules.data.loading.micro_batches import micro_batches
 from modules.data.loading.on_the_fly import UnreadableImage
 from modules.data.loading.order import Order, StepSamples
-from modules.data.loading.shares import Shares
+from modules.data.loading.shares import Shares, ShareTable
 from modules.data.loading.worker_batches import (
     Loading,
     MicroBatchReader,
@@ -163,7 +163,7 @@ class Loader:
         if self.warning:
             workers = [0, 0]
         self._data, self._order, self._shares = data, order, shares
-        self._split_step = partial(split_step, table=shares.first)
+        self._split_step = split_step
         self._split_training_step = partial(split_step, mixes=True) if mixes else split_step
         if settings.validation_batch_size is not None:
             self._split_step = partial(self._split_step, batch_size=settings.validation_batch_size, min_micro_batches=1)
@@ -176,8 +176,8 @@ class Loader:
             data_loader(settings.model_copy(update={"loader_workers": number}), data, sampler, source)
             for number, sampler in zip(workers, samplers, strict=True)
         )
-        self._next_validation: tuple[Sequence[StepSamples], Iterator[Batch]] | None = None
-        self._kept_validation: tuple[Sequence[StepSamples], list[Batch]] | None = None
+        self._next_validation: tuple[Sequence[StepSamples], ShareTable, Iterator[Batch]] | None = None
+        self._kept_validation: tuple[Sequence[StepSamples], ShareTable, list[Batch]] | None = None
 
     @property
     def read_ahead(self) -> int:
@@ -203,36 +203,39 @@ class Loader:
     def validation(self, steps: Sequence[StepSamples]) -> Iterator[Batch]:
         """The batches of this rank for steps of `validation_steps`; possible in the middle of an epoch.
 
-        They are the same each time, so those of one list of steps are kept in memory, up to KEPT_BYTES. Of more, the
-        first ones of the next validation on the same steps are read ahead, unless each has workers of its own.
+        They are the same until the ranks' shares change, so those of one list of steps are kept in memory, up to
+        KEPT_BYTES. Of more, the first ones of the next validation on the same steps are read ahead, unless each has
+        workers of its own.
 
         One validation at a time: requesting another ends the previous one.
         """
-        if self._kept_validation is not None and self._kept_validation[0] is steps:
-            yield from map(Batch.clone, self._kept_validation[1])
+        table = self._shares.latest
+        if (found := self._kept_validation) is not None and found[0] is steps and found[1] == table:
+            yield from map(Batch.clone, found[2])
             return
         kept = _KeptBatches()
-        for batch in self._read_validation(steps):
+        for batch in self._read_validation(steps, table):
             kept.add(batch)
             yield batch
         if kept.batches:
-            self._kept_validation, self._next_validation = (steps, kept.batches), None
+            self._kept_validation, self._next_validation = (steps, table, kept.batches), None
             end_workers(self._validation, self._validation._iterator)
 
-    def _read_validation(self, steps: Sequence[StepSamples]) -> Iterator[Batch]:
+    def _read_validation(self, steps: Sequence[StepSamples], table: ShareTable) -> Iterator[Batch]:
         expected, self._next_validation = self._next_validation, None
-        if expected is not None and expected[0] is steps:
-            batches = expected[1]
+        if expected is not None and expected[0] is steps and expected[1] == table:
+            batches = expected[2]
         else:
             repeated = cycle(steps) if self._keeps_workers else steps
-            self._validation_sampler.pending = chain.from_iterable(map(self._split_step, repeated))
+            split_step = partial(self._split_step, table=table)
+            self._validation_sampler.pending = chain.from_iterable(map(split_step, repeated))
             batches = self._batches(self._validation)
         left = len(steps)
         while left and (batch := next(batches, None)) is not None:
             yield batch
             left -= batch.is_last_of_step
         if self._keeps_workers:
-            self._next_validation = (steps, batches)
+            self._next_validation = (steps, table, batches)
 
     def load(self, micro_batch: MicroBatch) -> Batch:
         """One micro-batch, read in this process."""

@@ -36,9 +36,10 @@ def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def cluster_warnings(
-    cluster_info: ClusterInfo, global_batch_size: int | None, *, equal_shares: bool = True
+    cluster_info: ClusterInfo, global_batch_size: int | None, *, equal_shares: bool = True, fully_sharded: bool = False
 ) -> list[str]:
-    """One text with advice for each problem found. `equal_shares`: all ranks take as many samples of a step."""
+    """One text with advice for each problem found. `equal_shares`: all ranks take as many samples of a step.
+    `fully_sharded`: the hosts exchange weights as well."""
     of_equal_shares = (
         *_mixed_models(cluster_info),
         *_uneven_batch(len(cluster_info.rows), global_batch_size),
@@ -49,7 +50,7 @@ def cluster_warnings(
         *_memory(cluster_info),
         *_versions(cluster_info),
         *_links(cluster_info),
-        *_network(cluster_info),
+        *_network(cluster_info, fully_sharded=fully_sharded),
         *_clocks(cluster_info),
     ]
 
@@ -192,16 +193,19 @@ def _links(cluster_info: ClusterInfo) -> Iterator[str]:
             )
 
 
-def _network(cluster_info: ClusterInfo) -> Iterator[str]:
+def _network(cluster_info: ClusterInfo, *, fully_sharded: bool) -> Iterator[str]:
     if cluster_info.link_mb_s is None or cluster_info.link_mb_s >= SLOW_LINK_MB_S:
         return
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     selected = ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
     interfaces = selected or f"{' and '.join(names)} are not set"
+    advice = "train an adapter, raise gradient_accumulation_steps, or set gradient_compression"
+    if fully_sharded:
+        advice = "set fsdp_replicate to machines, so that they exchange no weights, only gradients"
     yield (
         f"The hosts exchange only {cluster_info.link_mb_s:.1f} MB/s ({interfaces}): 100 million trained weights take "
         f"{400 / cluster_info.link_mb_s:.0f} s per step. Use a faster network interface if there is one; otherwise "
-        "train an adapter, raise gradient_accumulation_steps, or set gradient_compression."
+        f"{advice}."
     )
 
 

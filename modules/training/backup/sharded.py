@@ -33,8 +33,10 @@ def sharded_backup_writer(
     *,
     merges: bool,
 ) -> BackupWriter:
-    """The writer of this rank; `folder` is backup/ in the run folder. `owners` write the parts, the first one is rank 0;
-    the other ranks hold the same as they. Called by all ranks."""
+    """The writer of this rank; `folder` is backup/ in the run folder. Called by all ranks.
+
+    `owners` write the parts, rank 0 the first one; the other ranks hold the same as they.
+    """
     groups = ranks.shared_folder_groups("runs_dir", folder.parent)
     near = next(group for group in groups.groups if 0 in group)
     stop = threading.Event()

@@ -59,7 +59,13 @@ def report_cluster(cluster_info: ClusterInfo, config: TrainConfig, report: Repor
     """The start-up report: what every rank runs on, and what is odd about it."""
     for line in cluster_lines(cluster_info):
         report.note(line)
-    for text in cluster_warnings(cluster_info, config.global_batch_size, equal_shares=config.balance == EQUAL):
+    shards_over_hosts = config.training_mode == "fully_sharded" and config.fsdp_replicate == "none"
+    for text in cluster_warnings(
+        cluster_info,
+        config.global_batch_size,
+        equal_shares=config.balance == EQUAL,
+        fully_sharded=shards_over_hosts,
+    ):
         report.warning(text)
 
 

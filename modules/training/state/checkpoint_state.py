@@ -94,8 +94,7 @@ def capture_state(components: Components, position: Position) -> TrainingState:
 
 
 def capture_part(components: Components, position: Position) -> TrainingState:
-    """What this rank holds of the state as it is now, not copied; what every rank has as a whole is in the first part.
-    """
+    """What this rank holds of the state as it is now, not copied; the first part has what every rank has as a whole."""
     weights, ema = components.weights, components.ema
     index = weights.shard_index
     packed = pack_optimizer(components.guarded_step.optimizer, components.guarded_step.names)

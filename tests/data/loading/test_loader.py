@@ -18,6 +18,7 @@ from modules.config import DataError
 from modules.data.batch import Batch
 from modules.data.loading.loader import make_loader
 from modules.data.loading.order import validation_steps
+from modules.data.loading.shares import Shares, share_counts
 from modules.data.loading.worker_batches import LoaderWorkerDied
 from modules.data.summary import summarize_dataset
 from tests.data.helpers import Prepared, config_for, prepare, transform, write_image
@@ -272,6 +273,29 @@ def test_a_validation_that_fits_into_memory_is_read_once(folder: Path, tmp_path:
     assert_same(samples(loader.validation(steps)), whole)
     assert_same(samples(loader.validation(steps[:1])), {key: whole[key] for key in list(whole)[:4]})
     loader.close()
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 1 << 20])
+def test_validation_follows_the_shares(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_bytes: int
+) -> None:
+    monkeypatch.setattr("modules.data.loading.loader.KEPT_BYTES", kept_bytes)
+    config = config_for(folder, cache=tmp_path / "c", validation_split=0.3, loader_workers=1, **OPTIONS)
+    prepared = prepare(config)
+    steps = validation_steps(prepared.index, config.concepts, config.seed, prepared.cached.usable, 4)
+    alone, shares = prepared.loader(batch_size=2), Shares()
+    whole = samples(alone.validation(steps))
+    loaders = [prepared.loader(rank, 2, batch_size=2, shares=shares) for rank in range(2)]
+    for table in ((), (), (3.0, 1.0)):
+        if table:
+            shares.change(1, table)
+        own = [list(loader.validation(steps)) for loader in loaders]
+        assert_same(samples([*own[0], *own[1]]), whole)
+        counts = [sum(int((batch.weights > 0).sum()) for batch in each) for each in own]
+        expected = [share_counts(len(step), 2, table) for step in steps]
+        assert counts == [sum(each) for each in zip(*expected, strict=True)]
+    for loader in (alone, *loaders):
+        loader.close()
 
 
 def test_validation_has_a_batch_size_and_workers_of_its_own(folder: Path, tmp_path: Path) -> None:

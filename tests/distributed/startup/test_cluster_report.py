@@ -114,6 +114,8 @@ def test_link_warnings_include_the_matrix() -> None:
 def test_a_slow_link_reports_its_cost() -> None:
     assert "only 11.5 MB/s" in only(group(), link_mb_s=11.5)
     assert "take 35 s per step" in only(group(), link_mb_s=11.5)
+    (sharded,) = cluster_warnings(ClusterInfo(group(), link_mb_s=11.5), None, fully_sharded=True)
+    assert "otherwise set fsdp_replicate to machines" in sharded
 
 
 def test_clocks() -> None:

@@ -101,7 +101,9 @@ class Pair:
             )
             report = self.report if rank == 0 else SilentReport()
             place = folder if is_near or rank == 0 else folder / "elsewhere"
-            return sharded_backup_writer(place, Rotation(keep), cast(DistributedRanks, ranks), (0, 1), report, merges=merges)
+            return sharded_backup_writer(
+                place, Rotation(keep), cast(DistributedRanks, ranks), (0, 1), report, merges=merges
+            )
 
         self.writers = [writer(0), writer(1)]
 
