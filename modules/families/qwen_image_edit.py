@@ -78,7 +78,10 @@ class QwenImageEdit(QwenImage):
         latents = [self.space.normalize(self.space.encode(vae, each, "mode")["mean"]) for each in images]
         call = partial(self._predict, [each.to(self.master_dtype()) for each in latents])
         components = replace(self.components, pipeline_class=diffusers.QwenImagePipeline, facts=QWEN_IMAGE)
-        return components.pipeline(transformer=TransformerStandIn(self.components.transformer, call), vae=vae)
+        pipeline = components.pipeline(transformer=TransformerStandIn(self.components.transformer, call), vae=vae)
+        # its own would leave out what is behind the 512th state, where the pictures' are hundreds
+        pipeline.encode_prompt = lambda prompt_embeds, **_: (prompt_embeds, None)
+        return pipeline
 
     def _predict(
         self,

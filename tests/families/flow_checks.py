@@ -26,6 +26,7 @@ from transformers import AutoTokenizer, Mistral3ForConditionalGeneration
 from modules.annotators.processor import load_processor
 from modules.config import TrainConfig
 from modules.data.batch import Batch, Example, stack_samples
+from modules.diffusion.flow_sample_transform import FlowSampleTransform
 from modules.families._by_name import family_class
 from modules.families._family import SampleRequest
 from modules.families._flow_transformer import FlowTransformer
@@ -103,9 +104,14 @@ def batch(family: FlowTransformer, name: str) -> Batch:
         transform(encode(examples[number]), caption, torch.Generator().manual_seed(number))
         for number, caption in enumerate(CAPTIONS)
     ]
-    tensors = stack_samples(samples, transform.varying_length)
-    weights = torch.ones(3, dtype=torch.float64)
-    return Batch(tensors, torch.arange(3), torch.arange(3), weights, is_last_of_step=True, step_samples=3)
+    return batch_of(samples, transform)
+
+
+def batch_of(samples: list[dict[str, Tensor]], transform: FlowSampleTransform) -> Batch:
+    """The outputs of `transform`, stacked."""
+    tensors, count = stack_samples(samples, transform.varying_length), len(samples)
+    numbers, weights = torch.arange(count), torch.ones(count, dtype=torch.float64)
+    return Batch(tensors, numbers, numbers, weights, is_last_of_step=True, step_samples=count)
 
 
 @torch.no_grad()

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.utils import logging as transformers_logging
 
 from modules.checkpoint.formats import read_lora
-from modules.config import TrainConfig
+from modules.config import ConfigError, TrainConfig
 from modules.diffusion import flow_pipeline, pipeline_classes
 from modules.distributed import Weights
 from modules.facts import FamilyFacts, all_facts
@@ -36,10 +36,13 @@ from modules.training.methods.lora import adapter_names
 from modules.training.methods.lora_files import LORA_FILES
 from modules.training.methods.method import export_of
 from tests.families.flow_checks import (
+    CAPTIONS,
     REQUEST,
     VELOCITIES,
     batch,
+    batch_of,
     direct_loss,
+    example,
     load,
     pipeline,
     references,
@@ -304,6 +307,12 @@ def test_references_have_the_sizes_of_the_pipeline() -> None:
     assert [facts.size(*size, 1024, 16) for size in ((832, 1248), (300, 300), (100, 9000))] == [
         (832, 1248), (1024, 1024), (352, 2896),
     ]  # fmt: skip
+    facts = all_facts()["qwen_image_edit"].references
+    assert facts is not None
+    for width, height in ((100, 100), (1920, 1080), (500, 777)):
+        for side in (1024, 384):
+            found = pipeline_qwenimage_edit_plus.calculate_dimensions(side**2, width / height)
+            assert facts.size(width, height, side, 16) == found
 
 
 @pytest.mark.parametrize("name", ["flux_kontext", "flux2_dev"])
@@ -322,3 +331,29 @@ def test_a_dropped_reference_is_not_seen(name: str, folders: dict[str, Path]) ->
     assert torch.equal(none, unseen)
     family.components.transformer.enable_gradient_checkpointing()
     torch.testing.assert_close(family.loss(mixed), found, atol=1e-6, rtol=1e-6)
+
+
+def test_the_language_model_sees_references(folders: dict[str, Path]) -> None:
+    """Also beside an empty caption, and where captions change, so that it is still needed in each step."""
+    folder, name = folders["qwen_image_edit"], "qwen_image_edit"
+    family = load(name, folder, caption_dropout=0.5, family_options={"latents": "mode"})
+    changing = load(name, folder, concepts=[{"path": "x", "tag_shuffle": True}], family_options={"latents": "mode"})
+    shown = replace(example(0), references=references(name, 0))
+    cached, pictures = family.encode(shown), changing.encode(shown)
+    assert "caption_ids" not in pictures
+    assert [tuple(pictures[f"picture.{number}"].shape) for number in (0, 1)] == [(3, 480, 320), (3, 352, 416)]
+    for caption in (CAPTIONS[0], ""):
+        given, later = (
+            one.sample_transform(each, caption, torch.Generator().manual_seed(1))
+            for one, each in ((family, cached), (changing, pictures))
+        )
+        losses = [
+            one.loss(batch_of([each], one.sample_transform)) for one, each in ((family, given), (changing, later))
+        ]
+        torch.testing.assert_close(*losses)
+    other = family.encode(replace(shown, references=references(name, 1)))
+    assert not torch.equal(other["prompt.states"], cached["prompt.states"])
+    first = load("qwen_image_edit_1", folders["qwen_image_edit_1"])
+    assert first.fingerprint() != family.fingerprint()
+    with pytest.raises(ConfigError, match="takes one reference image, and an image has 2"):
+        first.encode(shown)
