@@ -104,7 +104,7 @@ def test_removing_a_model_leaves_the_files_of_others_and_follows_no_name_out_of_
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no such file")
 def test_a_device_is_not_replaced_by_a_model(tmp_path: Path) -> None:
-    """`backup.py export --out /dev/null --overwrite` of root made a folder of it, for all programs; here it is a link."""
+    """`backup.py export --out /dev/null --overwrite` of root made a folder of it; here it is a link to it."""
     device = tmp_path / "device"
     device.symlink_to("/dev/null")
     with pytest.raises(OSError, match="is a device"):
