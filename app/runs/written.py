@@ -79,7 +79,7 @@ def models_of(model: Path, single: Path) -> Iterator[Written]:
         opens = _OWN if _text(model / _INDEX, "_class_name") in _OWN_PIPELINES else _DIFFUSERS
         yield Written(model, "Model", opens, _size(model), is_model=True)
         return
-    files = sorted(path for path in _entries(model) if path.suffix == ".safetensors")
+    files = sorted(path for path in _entries(model) if path.suffix == ".safetensors" and path.is_file())
     method = _method(model)
     for file in files:
         if method == "lora" and file.name in _OF_LORA:

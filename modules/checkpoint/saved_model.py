@@ -17,7 +17,15 @@ from modules.checkpoint.foreign_files import files_in, keep_foreign_files
 from modules.config import ConfigError, TrainConfig
 from modules.config.explain import explain
 from modules.config.sections.adapters import AdapterSettings
-from modules.files import PARTIAL, REPLACED_MODEL, FileFault, put_back_replaced, read_json, remove_tree
+from modules.files import (
+    PARTIAL,
+    REPLACED_MODEL,
+    FileFault,
+    check_replaceable,
+    put_back_replaced,
+    read_json,
+    remove_tree,
+)
 from modules.run.folder.saved_models import MODEL_INFO
 
 
@@ -35,6 +43,7 @@ def save_model(
     Raises OSError if the disk is full or the folder is not writable; the old model then stays. It is removed only once
     the new one is on the disk.
     """
+    check_replaceable(folder)
     partial, replaced = folder.with_name(f"{PARTIAL}{folder.name}"), folder.with_name(f"{REPLACED_MODEL}{folder.name}")
     remove_tree(partial)
     partial.mkdir(parents=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,8 @@ def comfyui(tmp_path: Path) -> Path:
 def test_files_for_comfyui_are_put_where_they_belong(tmp_path: Path, comfyui: Path) -> None:
     """As links, which stay as they are when the run saves anew; whatever of the folder was chosen."""
     run = with_lora(make_fake_run(tmp_path / "cats", steps=3))
+    (run.saved_dir(20) / "lora_kohya.safetensors").mkdir(parents=True)  # or a named pipe, on which ComfyUI would wait
+    shutil.copy(run.model_dir / "tandem.json", run.saved_dir(20))
     found = files_for_comfyui(run)
     assert [(each.folder, each.name) for each in found] == [
         ("loras", "cats.safetensors"),

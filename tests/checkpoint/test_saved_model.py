@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,16 @@ def test_removing_a_model_leaves_the_files_of_others_and_follows_no_name_out_of_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "shared", "weights"]
     assert [path.name for path in (tmp_path / "shared").iterdir()] == ["link"]
     assert (tmp_path / "other" / "weights").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such file")
+def test_a_device_is_not_replaced_by_a_model(tmp_path: Path) -> None:
+    """`backup.py export --out /dev/null --overwrite` of root made a folder of it; here it is a link to it."""
+    device = tmp_path / "device"
+    device.symlink_to("/dev/null")
+    with pytest.raises(OSError, match="is a device"):
+        save_model(write, device, CONFIG, step=7)
+    assert [each.is_symlink() for each in tmp_path.iterdir()] == [True]
 
 
 def test_where_saving_fails_the_old_model_stays(tmp_path: Path) -> None:

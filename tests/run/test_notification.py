@@ -86,9 +86,9 @@ def test_a_webhook_gets_the_end_as_json(server: str, capsys: pytest.CaptureFixtu
 
 
 def test_a_server_that_does_not_answer_lets_the_run_end() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        with pytest.raises(OSError, match=r"did not answer within 0\.1 s"):
-            post_json(f"http://127.0.0.1:{silent.getsockname()[1]}/secret", {}, limit_s=0.1)
+    server = socket.create_server(("127.0.0.1", 0))
+    with server, pytest.raises(OSError, match=r"did not answer within 0\.1 s"):
+        post_json(f"http://127.0.0.1:{server.getsockname()[1]}/secret", {}, limit_s=0.1)
 
 
 def test_a_command_gets_the_end_in_variables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
