@@ -66,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
     add.add_argument("folder", metavar="FOLDER", help="Tandem's folder there, such as ~/tandem")
     add.add_argument("--port", type=int, metavar="N", help="of its sshd (default: as in ~/.ssh/config, or 22)")
     add.add_argument("--python", default="", metavar="PATH", help=f"Python there (default: {DEFAULT_PYTHON})")
+    add.add_argument("--key", default="", metavar="FILE", help="private key on this computer (default: as ssh chooses)")
     add.add_argument(
         "--set",
         metavar="NAME=VALUE",
@@ -96,6 +97,7 @@ def add(options: argparse.Namespace) -> int:
         _with_tilde(options.folder),
         port=options.port,
         python=options.python,
+        key=options.key,
         settings=options.set,
         allow_differences=options.allow_differences,
     )
@@ -122,6 +124,7 @@ def show_list(options: argparse.Namespace) -> int:
     for host in hosts:
         more = [f"port {host.port}"] if host.port is not None else []
         more += [f"Python {host.python}"] if host.python else []
+        more += [f"key {host.key}"] if host.key else []
         more += ["differences allowed"] if host.allow_differences else []
         rest = "  ".join([host.folder, *more, *host.settings])
         echo(printable(f"{host.name:<{widths[0]}}  {host.target:<{widths[1]}}  {rest}", 5000))

@@ -303,6 +303,7 @@ class HostDialog:
             given["folder"],
             port=int(port) if port else None,
             python=given["python"],
+            key="" if self._former is None else self._former.key,
             settings=settings,
             allow_differences=self.allow_differences.get(),
         )

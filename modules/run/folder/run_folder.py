@@ -142,6 +142,11 @@ class RunFolder:
         """Keys of the starts on several machines, by which a joining machine recognises its folder of this run."""
         return self.path / "join_keys.json"
 
+    @property
+    def remote_file(self) -> Path:
+        """Of the copy of a run on another machine: which machine that is."""
+        return self.path / "remote.json"
+
     def log_file(self, rank: int) -> Path:
         """The log of one rank."""
         return self.log_dir / f"rank-{rank}.txt"

@@ -39,7 +39,7 @@ class HostCheck:
 def check_host(host: Host) -> HostCheck:
     """Test a machine, which takes some seconds; starts nothing that stays."""
     try:
-        there = _ask(host)
+        there = ask_host(host)
     except HostError as error:
         return HostCheck(host, fault=str(error))
     return compare(host, there, describe_this_machine())
@@ -54,7 +54,7 @@ def compare(host: Host, there: Description, here: Description) -> HostCheck:
         different.insert(0, version)
     elif there.code != here.code:
         different.insert(0, f"Tandem's code on {host.name} differs from this machine's, both of version {here.tandem}")
-    summary = _summary(there)
+    summary = summary_of(there)
     if different and not host.allow_differences:
         advice = "Install the same on both: git pull, then ./scripts/setup.sh."
         return HostCheck(host, summary, f"{'; '.join(different)}. {advice}")
@@ -73,7 +73,8 @@ def _without_gpu(host: Host, there: Description, here: Description) -> str:
     return ""
 
 
-def _summary(there: Description) -> str:
+def summary_of(there: Description) -> str:
+    """Versions and devices, for people."""
     torch = printable(there.packages.get("torch", "none"), 100)
     return f"Tandem {printable(there.tandem, 100)}, torch {torch}, {_devices(there)}."
 
@@ -86,7 +87,8 @@ def _devices(there: Description) -> str:
     return ", ".join(parts)
 
 
-def _ask(host: Host) -> Description:
+def ask_host(host: Host) -> Description:
+    """What a machine says of itself. Raises HostError."""
     code, output = run_there(host, [_SCRIPT, "describe"])
     if (fault := ssh_fault(host, code, output)) is not None:
         raise fault

@@ -25,6 +25,7 @@ _ALLOWED: Final = {
     "target": "use user@host, or a name of your ~/.ssh/config, such as me@10.0.0.2; the port has a field of its own",
     "folder": "use the whole path of Tandem's folder there, such as ~/tandem or /home/me/tandem",
     "python": f"use a path, such as {DEFAULT_PYTHON}, or a name, such as python3.12; empty means {DEFAULT_PYTHON}",
+    "key": "use the path of a private key on this computer, such as ~/.ssh/rented; empty means what ~/.ssh/config says",
     "port": "use a number from 1 to 65535, or leave it empty",
     "settings": "use NAME=VALUE, such as cache_dir=/scratch/cache",
 }
@@ -39,6 +40,7 @@ class Host(Record):
     port: Annotated[int, Field(ge=1, le=65_535)] | None = None  # None: as in ~/.ssh/config, or 22
     python: Annotated[str, Field(max_length=_MAX_PATH)] = ""  # "": DEFAULT_PYTHON
     settings: Annotated[list[str], Field(max_length=_MAX_SETTINGS)] = Field(default_factory=list)
+    key: Annotated[str, Field(max_length=_MAX_PATH)] = ""  # file of a private key here; "": as in ~/.ssh/config
     allow_differences: bool = False  # train even if code or versions there differ from this machine's
 
     @classmethod
@@ -50,12 +52,13 @@ class Host(Record):
         *,
         port: int | None = None,
         python: str = "",
+        key: str = "",
         settings: Sequence[str] = (),
         allow_differences: bool = False,
     ) -> Self:
         """A host from what a person has typed. Raises ConfigError naming the field."""
         check_local_settings(settings)
-        fields = {"name": name, "target": target, "folder": folder, "port": port, "python": python}
+        fields = {"name": name, "target": target, "folder": folder, "port": port, "python": python, "key": key}
         try:
             more = {**fields, "settings": list(settings), "allow_differences": allow_differences}
             return cls(**more)  # type: ignore[arg-type]
@@ -64,7 +67,7 @@ class Host(Record):
             given = {**fields, "settings": ", ".join(settings)}[where]
             raise ConfigError(f"host: {where} is {printable(given, 200)!r}; {_ALLOWED[where]}") from None
 
-    @field_validator("name", "target", "folder", "python")
+    @field_validator("name", "target", "folder", "python", "key")
     @classmethod
     def _is_plain(cls, text: str) -> str:
         if control_character(text) or len(text) > _MAX_PATH or text.startswith("-"):

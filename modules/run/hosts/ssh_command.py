@@ -44,9 +44,32 @@ def ssh_argv(host: Host, arguments: Sequence[str], variables: Mapping[str, str] 
 
     `variables` are set there; whoever is on that machine can read them.
     """
+    return _ssh_argv(host, _remote_command(host, arguments, variables or {}))
+
+
+def ssh_code_argv(host: Host, code: str, argument: str) -> list[str]:
+    """The local command that runs a Python text on `host`, by the machine's Python, or before Tandem has one there by
+    any: it needs no package, and no folder of Tandem's."""
+    default = f"{host.folder}/{DEFAULT_PYTHON}"
+    found = [host.python if _is_found_anywhere(host.python) else f"{host.folder}/{host.python}"] if host.python else []
+    pythons = " ".join(_shell_path(each) for each in found or [default, "python3", "python"])
+    script = (
+        f"for each in {pythons}; do "
+        f'command -v "$each" >/dev/null 2>&1 && exec "$each" -I -c {shlex.quote(code)} {shlex.quote(argument)}; '
+        f"done; exit {_NO_PYTHON}"
+    )
+    return _ssh_argv(host, f"exec sh -c {shlex.quote(script)}")
+
+
+def _is_found_anywhere(python: str) -> bool:
+    return "/" not in python or python.startswith(("/", "~/"))
+
+
+def _ssh_argv(host: Host, command: str) -> list[str]:
     options = [word for option in _OPTIONS for word in ("-o", option)]
     port = [] if host.port is None else ["-p", str(host.port)]
-    return ["ssh", "-T", *options, *port, "--", host.target, _remote_command(host, arguments, variables or {})]
+    key = ["-o", "IdentitiesOnly=yes", "-i", os.path.expanduser(host.key)] if host.key else []
+    return ["ssh", "-T", *options, *port, *key, "--", host.target, command]
 
 
 def target_address(host: Host) -> str:

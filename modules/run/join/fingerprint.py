@@ -85,7 +85,7 @@ def family_listing(config: TrainConfig) -> Listing:
     if config.base_model is not None:
         base = Path(config.base_model)
         if base.is_dir():
-            found |= {f"base_model/{name}": what for name, what in _walk(base, _model_file)}
+            found |= {f"base_model/{name}": what for name, what in walk_files(base, _model_file)}
         else:
             found["base_model"] = _model_file(base) if base.is_file() else config.base_model
         if base.name.endswith(FILE_INDEX):
@@ -94,7 +94,7 @@ def family_listing(config: TrainConfig) -> Listing:
                 found |= {f"base_model/{name}": _model_file(base.parent / name) for name in shards}
         layout = config.family_options.get("layout")
         if base.exists() and isinstance(layout, str) and os.path.isdir(layout):
-            inside = {f"layout/{name}": what for name, what in _walk(Path(layout), _model_file)}
+            inside = {f"layout/{name}": what for name, what in walk_files(Path(layout), _model_file)}
             found |= {name: what for name, what in inside.items() if not _IN_BASE_FILE.match(name)}
     files = config.family_options.get("text_encoder_files")
     for name in files.split(",") if isinstance(files, str) else ():
@@ -116,7 +116,7 @@ def data_listing(concept: Concept, progress: Callable[[int], None] = lambda coun
     found: Listing = {}
     texts = (*(each.lower() for each in concept.caption_extensions), *sorted(METADATA_SUFFIXES))
     texts += _MORE_TEXTS if concept.caption_source in ("auto", "metadata", "label") else ()
-    for name, what in _walk(root, partial(_data_file, texts=texts), deeper=concept.include_subfolders):
+    for name, what in walk_files(root, partial(_data_file, texts=texts), deeper=concept.include_subfolders):
         found[name] = what
         if len(found) % 1000 == 0:
             progress(len(found))
@@ -244,7 +244,9 @@ def _release(name: str, version: str) -> str:
     return ".".join(version.split(".")[:2]) if name == "Python" else version.partition("+")[0]
 
 
-def _walk(root: Path, describe: Callable[[os.DirEntry[str]], str], *, deeper: bool = True) -> Iterator[tuple[str, str]]:
+def walk_files(
+    root: Path, describe: Callable[[os.DirEntry[str]], str], *, deeper: bool = True
+) -> Iterator[tuple[str, str]]:
     """(relative path with `/`, description) of all files that `describe` accepts; hidden files are skipped."""
     seen = set()
     pending = [(str(root), "")]

@@ -1,0 +1,618 @@
+"""The program that answers on the other machine: it keeps everything of Tandem's there in one folder.
+
+Its text is sent over ssh at the start of each connection and run by any Python from 3.8 on, so it needs nothing but the
+standard library, is never of another version than this side, and leaves no file. Both sides speak in messages: two
+lengths of 4 bytes, then a JSON object and bytes. The other side is modules/run/remote/link.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any
+
+if sys.platform != "win32":  # which has this file only for what both sides share
+    import fcntl
+
+MARK = b"\nTANDEM-REMOTE\n"  # before it may be what a login shell prints
+MOST_JSON = 4 << 20  # bytes of one message
+MOST_DATA = 1 << 20
+PIECE = 256 << 10
+MOST_LOG = 64 << 20  # bytes of a log that is followed; a longer one stays there
+MOST_WHOLE = 64 << 20  # of a sample or a report
+LOGS = re.compile(r"events\.jsonl|log/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.txt")  # they only grow
+WHOLES = re.compile(r"report\.html|samples/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}|log/[A-Za-z0-9_-]{1,100}\.error\.json")
+KEPT_SECRET = "log/join_line.txt"
+CUT = "CUT"  # what a message of the type "error" says first if the same may be tried again
+
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+_MARKER = ".tandem"
+_MARKER_TEXT = "Everything in this folder is Tandem's, sent from another computer: tandem remote clean removes it.\n"
+_DATA = ("data", "partial", "cache", "programs", "manifest.json")
+_OWN = (*_DATA, "code", "config", "runs", "state", "rescued", "push.lock", _MARKER)
+_POLL_S = 0.5
+_STILL_THERE_S = 5.0
+_RESULTS = ("model", "best", "saves")
+
+
+class Broken(Exception):
+    """The other side has gone, or what it sends is no message."""
+
+
+class Refused(Exception):
+    """Why something is not done: one sentence, for the person at the other side."""
+
+
+def send(pipe: IO[bytes], message: Mapping[str, Any], data: bytes = b"") -> None:
+    """Write one message. Raises OSError."""
+    text = json.dumps(message).encode()
+    pipe.write(struct.pack(">II", len(text), len(data)) + text + data)
+    pipe.flush()
+
+
+def receive(pipe: IO[bytes]) -> tuple[bytes, bytes] | None:
+    """The JSON text and the bytes of the next message; None at the end. Raises Broken."""
+    header = pipe.read(8)
+    if not header:
+        return None
+    if len(header) < 8:
+        raise Broken("ended in the middle of a message")
+    lengths = struct.unpack(">II", header)
+    if lengths[0] > MOST_JSON or lengths[1] > MOST_DATA:
+        raise Broken("a message is too long")
+    text, data = (pipe.read(length) for length in lengths)
+    if (len(text), len(data)) != lengths:
+        raise Broken("ended in the middle of a message")
+    return text, data
+
+
+class FarSide:
+    """Does what it is asked in the folder `home`, and answers."""
+
+    def __init__(self, folder: str, source: IO[bytes], answers: IO[bytes]) -> None:
+        self.home = os.path.abspath(os.path.expanduser(folder))
+        self._source, self._answers = source, answers
+        self._manifest: dict[str, list[Any]] | None = None  # path -> size, date here, date there, sha256
+        self._lock: IO[str] | None = None
+
+    def serve(self) -> None:
+        """Until the other side ends."""
+        actions: dict[str, Callable[[dict[str, Any], bytes], None]] = {
+            name[3:]: getattr(self, name) for name in dir(self) if name.startswith("do_")
+        }
+        try:
+            while (message := receive(self._source)) is not None:
+                asked = json.loads(message[0])
+                try:
+                    if asked["do"] not in ("hello", "make"):
+                        self._require_own()
+                    actions[asked["do"]](asked, message[1])
+                except (Refused, OSError) as error:
+                    text = str(error) if isinstance(error, Refused) else f"{error.filename or ''}: {error.strerror}"
+                    self._answer(error=text)
+        finally:
+            self._save_manifest()
+            if self._lock is not None:
+                self._lock.close()
+
+    def _answer(self, data: bytes = b"", **message: Any) -> None:
+        send(self._answers, message, data)
+
+    # The folder
+
+    def do_hello(self, _asked: dict[str, Any], _data: bytes) -> None:
+        place = self.home
+        while not os.path.isdir(place):
+            place = os.path.dirname(place)
+        self._answer(
+            home=self.home,
+            is_ours=os.path.isfile(self._at(_MARKER)),
+            free=shutil.disk_usage(place).free,
+            python="{}.{}.{}".format(*sys.version_info[:3]),
+            system=sys.platform,
+        )
+
+    def do_make(self, _asked: dict[str, Any], _data: bytes) -> None:
+        """Make the folder, which must be new, empty or Tandem's."""
+        if sys.platform == "win32":
+            raise Refused("Windows there is not supported; Linux and macOS are")
+        is_new = not os.path.lexists(self.home) or os.path.isfile(self._at(_MARKER))
+        if not is_new and (os.path.islink(self.home) or not os.path.isdir(self.home) or os.listdir(self.home)):
+            raise Refused(f"{self.home} exists there and was not made by Tandem; choose another --folder")
+        os.makedirs(self.home, 0o700, exist_ok=True)
+        if os.stat(self.home).st_uid != os.geteuid():
+            raise Refused(f"{self.home} belongs to another user there; choose another --folder")
+        os.chmod(self.home, 0o700)
+        with open(self._at(_MARKER), "w") as file:
+            file.write(_MARKER_TEXT)
+        self._answer()
+
+    def _require_own(self) -> None:
+        if not os.path.isfile(self._at(_MARKER)):
+            raise Refused(f"Tandem has no folder {self.home} there; start with setup")
+
+    def _at(self, *parts: str) -> str:
+        return os.path.join(self.home, *parts)
+
+    def _inside(self, path: str) -> str:
+        """The place of a path that the other side names: below code/ or data/."""
+        parts = path.split("/")
+        if parts[0] not in ("code", "data") or len(parts) < 2 or any(each in ("", ".", "..") for each in parts):
+            raise Refused(f"{path!r} is no place for a file")
+        return self._at(*parts)
+
+    # Files that come here
+
+    def do_compare(self, asked: dict[str, Any], _data: bytes) -> None:
+        """Which of the files (path, size, date) are not known to be here; their hashes are not asked for."""
+        manifest = self._read_manifest()
+        needed = []
+        for number, (path, size, date) in enumerate(asked["files"]):
+            entry = manifest.get(path)
+            if not (entry and entry[:2] == [size, date] and self._is_unchanged(path, entry)):
+                needed.append(number)
+        self._answer(numbers=needed)
+
+    def do_offer(self, asked: dict[str, Any], _data: bytes) -> None:
+        """Where each file (path, size, date, sha256) is to go on; -1: it is here."""
+        found = []
+        for path, size, date, digest in asked["files"]:
+            place = self._inside(path)
+            if self._has(path, place, size, digest):
+                self._remember(path, size, date, digest)
+                found.append(-1)
+                continue
+            partial = self._partial(path, digest)
+            kept = os.path.getsize(partial) if os.path.exists(partial) else 0
+            if kept > size:
+                os.unlink(partial)
+                kept = 0
+            found.append(kept)
+        self._answer(numbers=found)
+
+    def do_put(self, asked: dict[str, Any], data: bytes) -> None:
+        """A piece of a file; no answer unless something is wrong."""
+        self._lock_pushes(asked["session"])
+        path, digest = asked["path"], asked["sha256"]
+        place, partial = self._inside(path), self._partial(path, digest)
+        os.makedirs(os.path.dirname(partial), exist_ok=True)
+        with open(partial, "ab") as file:
+            if file.seek(0, os.SEEK_END) != asked["offset"]:
+                raise Refused(f"{path} is not where it was left")
+            file.write(data)
+        if not asked["last"]:
+            return
+        if _sha256(partial) != digest:
+            os.unlink(partial)
+            raise Refused(f"{path} has changed while it was sent, or was damaged on its way; start again")
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        if os.path.isdir(place) and not os.path.islink(place):
+            shutil.rmtree(place)  # a folder here that is a file there now
+        os.replace(partial, place)
+        self._remember(path, asked["size"], asked["date"], digest)
+
+    def do_saved(self, _asked: dict[str, Any], _data: bytes) -> None:
+        """All that was put before is here."""
+        self._save_manifest()
+        self._answer()
+
+    def do_prune(self, asked: dict[str, Any], _data: bytes) -> None:
+        """Remove what is in code/ and not named, except what was made there: .venv, __pycache__, tandem.egg-info."""
+        names = set(asked["files"])
+        for folder, folders, files in os.walk(self._at("code")):
+            folders[:] = [each for each in folders if not each.startswith((".", "__")) and ".egg" not in each]
+            for each in files:
+                path = os.path.relpath(os.path.join(folder, each), self.home)
+                if path not in names and not each.startswith("."):
+                    os.unlink(os.path.join(folder, each))
+        self._answer()
+
+    def _has(self, path: str, place: str, size: int, digest: str) -> bool:
+        if not os.path.isfile(place) or os.path.getsize(place) != size:
+            return False
+        entry = self._read_manifest().get(path)
+        is_known = entry is not None and entry[0] == size and self._is_unchanged(path, entry)
+        return bool((entry[3] if entry is not None and is_known else _sha256(place)) == digest)
+
+    def _is_unchanged(self, path: str, entry: list[Any]) -> bool:
+        try:
+            found = os.stat(self._inside(path))
+        except OSError:
+            return False
+        return [found.st_size, found.st_mtime_ns] == [entry[0], entry[2]]
+
+    def _remember(self, path: str, size: int, date: int, digest: str) -> None:
+        there = os.stat(self._inside(path)).st_mtime_ns
+        self._read_manifest()[path] = [size, date, there, digest]
+
+    def _partial(self, path: str, digest: str) -> str:
+        name = hashlib.sha256(f"{path}\0{digest}".encode("utf-8", "surrogateescape")).hexdigest()
+        return self._at("partial", name)
+
+    def _read_manifest(self) -> dict[str, list[Any]]:
+        if self._manifest is None:
+            try:
+                with open(self._at("manifest.json")) as file:
+                    self._manifest = json.load(file)
+            except (OSError, ValueError):  # then what is here is hashed
+                self._manifest = {}
+        return self._manifest
+
+    def _save_manifest(self) -> None:
+        if self._manifest is not None and os.path.isfile(self._at(_MARKER)):
+            _write(self._at("manifest.json"), json.dumps(self._manifest))
+
+    def _lock_pushes(self, session: str) -> None:
+        """One push at a time. A connection of the same one that was cut, and has not noticed it here, is ended."""
+        if self._lock is not None:
+            return
+        file = open(self._at("push.lock"), "a+")  # noqa: SIM115, held until this connection ends
+        for _ in range(100):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                file.seek(0)
+                holder, _, its_session = file.read().partition(" ")
+                if its_session == session and holder.isdecimal():
+                    os.kill(int(holder), signal.SIGTERM)  # it holds the lock, so this is its number
+                time.sleep(0.1)
+        else:
+            file.close()
+            raise Refused("another push to this machine is under way; try again after it")
+        file.truncate(0)
+        file.write(f"{os.getpid()} {session}")
+        file.flush()
+        self._lock = file
+
+    # Programs
+
+    def do_run_setup(self, _asked: dict[str, Any], _data: bytes) -> None:
+        """Run setup.sh, and tell each line it prints."""
+        process = subprocess.Popen(
+            ["sh", self._at("code", "scripts", "setup.sh")],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **self._variables()},
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            self._answer(line[:PIECE], line=True)
+        self._answer(code=process.wait())
+
+    def do_start(self, asked: dict[str, Any], _data: bytes) -> None:
+        """Start a run in a session of its own, which needs no connection. Asked again with the same id, it is there."""
+        name = self._run_name(asked)
+        os.makedirs(self._at("state"), exist_ok=True)
+        lock = os.open(self._state(name, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            is_known = _read(self._state(name, "id")) == asked["id"]
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if not is_known:
+                    raise Refused(f"the run {name} is active there; choose another --run_name") from None
+            else:
+                if not is_known and os.path.lexists(self._at("runs", name)):
+                    raise Refused(f"a run {name} is there already; choose another --run_name")
+                if not is_known or not _read(self._state(name, "exit")):
+                    self._launch(name, asked, lock)
+        finally:
+            os.close(lock)
+        self._answer()
+
+    def _launch(self, name: str, asked: dict[str, Any], lock: int) -> None:
+        folder, exit_file = self._at("runs", name), self._state(name, "exit")
+        _write(self._state(name, "id"), asked["id"])
+        _remove(exit_file)
+        for each in ("commands", "samples", "backup", "log"):
+            os.makedirs(os.path.join(folder, each), exist_ok=True)
+        config = os.path.join(folder, "config.json")
+        _write(config, asked["config"])
+        script = '"$@"; code=$?; echo $code >"$0.new" && mv "$0.new" "$0"'
+        argv = [self._python(asked["python"]), "scripts/train.py", "--config", config, "--start_in", folder]
+        token = {"HF_TOKEN": asked["token"]} if asked["token"] else {}
+        with open(os.path.join(folder, "log", "console.txt"), "wb") as console:
+            subprocess.Popen(
+                ["/bin/sh", "-c", script, exit_file, *argv, *asked["arguments"]],
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
+                cwd=self._at("code"),
+                env={**os.environ, **self._variables(), **token},
+                start_new_session=True,
+                pass_fds=[lock],  # held for as long as the run or its shell lives
+            )
+
+    def _python(self, given: str) -> str:
+        path = os.path.expanduser(given)
+        return path if "/" not in path or os.path.isabs(path) else self._at("code", path)
+
+    def _variables(self) -> dict[str, str]:
+        """What programs keep for later is here, too: hub models, packages, kernels, answers to questions."""
+        return {
+            "XDG_CACHE_HOME": self._at("programs"),
+            "TRITON_CACHE_DIR": self._at("programs", "triton"),
+            "TANDEM_CONFIG_DIR": self._at("config"),
+        }
+
+    # Runs
+
+    def _run_name(self, asked: dict[str, Any]) -> str:
+        name = asked["run"]
+        if not _PLAIN.fullmatch(name):
+            raise Refused(f"{name!r} is no name of a run")
+        return str(name)
+
+    def _run_folder(self, asked: dict[str, Any]) -> str:
+        folder = self._at("runs", self._run_name(asked))
+        if not os.path.isdir(folder) or os.path.islink(folder):
+            names = ", ".join(sorted(self._names())) or "none"
+            raise Refused(f"there is no run {asked['run']} there; its runs are: {names}")
+        return folder
+
+    def _names(self) -> list[str]:
+        try:
+            return [each for each in os.listdir(self._at("runs")) if _PLAIN.fullmatch(each)]
+        except FileNotFoundError:
+            return []
+
+    def _state(self, name: str, kind: str) -> str:
+        return self._at("state", f"{name}.{kind}")
+
+    def _is_active(self, name: str) -> bool:
+        try:
+            lock = os.open(self._state(name, "lock"), os.O_RDWR)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    def _exit_code(self, name: str) -> int | None:
+        text = _read(self._state(name, "exit")).strip()
+        return int(text) if text.isdecimal() else None
+
+    def do_runs(self, _asked: dict[str, Any], _data: bytes) -> None:
+        """All runs, and what the folder holds besides."""
+        found = [
+            {
+                "name": name,
+                "is_active": self._is_active(name),
+                "code": self._exit_code(name),
+                "bytes": _bytes_in(self._at("runs", name)),
+            }
+            for name in sorted(self._names(), key=lambda name: os.path.getmtime(self._at("runs", name)))
+        ]
+        others = {each: _bytes_in(self._at(each)) for each in ("data", "cache", "programs")}
+        self._answer(runs=found, others=others, free=shutil.disk_usage(self.home).free)
+
+    def do_stop(self, asked: dict[str, Any], _data: bytes) -> None:
+        """As a file commands/stop does for any run: it ends after a backup."""
+        folder, name = self._run_folder(asked), self._run_name(asked)
+        is_active = self._is_active(name)
+        if is_active:
+            _write(os.path.join(folder, "commands", "stop"), "")
+        self._answer(is_active=is_active)
+
+    def do_follow(self, asked: dict[str, Any], _data: bytes) -> None:
+        """Send what is new until the run has ended, and then its exit code.
+
+        `logs` are the sizes of the copies over there, `digest` is the hash of that of the events, `wholes` are the
+        sizes of samples and reports.
+        """
+        folder, name = self._run_folder(asked), self._run_name(asked)
+        logs, wholes = asked["logs"], asked["wholes"]
+        size = logs.get("events.jsonl", 0)
+        if size and _sha256(os.path.join(folder, "events.jsonl"), size) != asked["digest"]:
+            raise Refused(f"events.jsonl of the copy is not the beginning of that of the run {name} there")
+        if asked["config"]:
+            with open(os.path.join(folder, "config.json"), "rb") as file:
+                self._answer(file.read(MOST_DATA), file="config.json", last=True)
+        told = time.monotonic()
+        while True:
+            is_active = self._is_active(name)  # before what it wrote last is looked for
+            for path in list(_followed(folder)):
+                if self._send_new(folder, path, logs, wholes):
+                    told = time.monotonic()
+            if not is_active:
+                self._answer(end=True, code=self._exit_code(name))
+                return
+            if time.monotonic() - told > _STILL_THERE_S:  # so that a lost connection is noticed
+                self._answer()
+                told = time.monotonic()
+            if select.select([self._source], [], [], _POLL_S)[0]:
+                raise Broken("the other side has gone")  # it says nothing meanwhile
+
+    def _send_new(self, folder: str, path: str, logs: dict[str, int], wholes: dict[str, int]) -> bool:
+        """Send what a file has more than its copy; returns whether that was anything."""
+        place = os.path.join(folder, path)
+        try:
+            size = os.lstat(place).st_size
+            if LOGS.fullmatch(path):
+                return self._send_log(place, path, size, logs)
+            if wholes.get(path) == size or size > MOST_WHOLE:
+                return False
+            with open(place, "rb") as file:
+                for piece in iter(lambda: file.read(PIECE), b""):
+                    self._answer(piece, file=path, last=False)
+            self._answer(file=path, last=True)
+        except FileNotFoundError:  # removed, or replaced, meanwhile
+            return False
+        wholes[path] = size
+        return True
+
+    def _send_log(self, place: str, path: str, size: int, logs: dict[str, int]) -> bool:
+        start = logs.get(path, 0)
+        most = size if path == "events.jsonl" else min(size, MOST_LOG)
+        if size < start:  # a log begins anew
+            start = 0
+        if start >= most:
+            return False
+        with open(place, "rb") as file:
+            file.seek(start)
+            while start < most and (piece := file.read(min(PIECE, most - start))):
+                self._answer(piece, file=path, offset=start)
+                start += len(piece)
+        logs[path] = start
+        return True
+
+    def do_results(self, asked: dict[str, Any], _data: bytes) -> None:
+        """Path, size and sha256 of all files of the model and of the chosen backups."""
+        folder, name = self._run_folder(asked), self._run_name(asked)
+        backups = sorted(each for each in _listed(os.path.join(folder, "backup")) if _PLAIN.fullmatch(each))
+        wanted = {"none": [], "all": backups, "latest": backups[-1:]}.get(asked["backups"], [asked["backups"]])
+        if missing := [each for each in wanted if each not in backups]:
+            raise Refused(f"there is no backup {missing[0]} there; its backups are: {', '.join(backups) or 'none'}")
+        tops = [each for each in (*_RESULTS, f"{name}.safetensors") if os.path.lexists(os.path.join(folder, each))]
+        tops += [f"backup/{each}" for each in wanted]
+        found: list[dict[str, Any]] = []
+        for top in tops:
+            for path in _files_in(folder, top):
+                place = os.path.join(folder, path)
+                found.append({"path": path, "size": os.path.getsize(place), "sha256": _sha256(place)})
+                if len(found) == 1000:
+                    self._answer(files=found, more=True)
+                    found = []
+        self._answer(files=found, more=False)
+
+    def do_get(self, asked: dict[str, Any], _data: bytes) -> None:
+        """The bytes of one file of a run from `offset` on."""
+        folder, path = self._run_folder(asked), asked["path"]
+        if not all(_PLAIN.fullmatch(each) for each in path.split("/")):
+            raise Refused(f"{path!r} is no file of a run")
+        with open(os.path.join(folder, path), "rb") as file:
+            file.seek(asked["offset"])
+            for piece in iter(lambda: file.read(PIECE), b""):
+                self._answer(piece, last=False)
+        self._answer(last=True)
+
+    def do_clean(self, asked: dict[str, Any], _data: bytes) -> None:
+        """Remove a run, or what runs can fetch again, or everything; nothing that is not Tandem's."""
+        active = [each for each in self._names() if self._is_active(each) and asked["run"] in ("", each)]
+        if active:
+            raise Refused(f"the run {active[0]} is active there; stop it first")
+        left: list[str] = []
+        if asked["run"]:
+            folder, name = self._run_folder(asked), self._run_name(asked)
+            shutil.rmtree(folder)
+            for kind in ("id", "exit", "lock"):
+                _remove(self._state(name, kind))
+        else:
+            self._manifest = None
+            for each in _OWN if asked["all"] else _DATA:
+                _remove(self._at(each))
+            left = sorted(os.listdir(self.home)) if asked["all"] else []
+            if asked["all"] and not left:
+                os.rmdir(self.home)
+        self._answer(left=left[:100])
+
+
+def _followed(folder: str) -> Iterator[str]:
+    """The files of a run that a copy follows; logs first, so that a sample is there when the events name it."""
+    found = [f"{part}/{name}" for part in ("log", "samples") for name in sorted(_listed(os.path.join(folder, part)))]
+    for path in [*found, "report.html", "events.jsonl"]:
+        if not (LOGS.fullmatch(path) or WHOLES.fullmatch(path)) or path == KEPT_SECRET:
+            continue
+        try:
+            if stat.S_ISREG(os.lstat(os.path.join(folder, path)).st_mode):
+                yield path
+        except OSError:
+            continue
+
+
+def _files_in(folder: str, top: str) -> Iterator[str]:
+    """The regular files of a file or folder of a run with plain names: no links, nothing half-written."""
+    place = os.path.join(folder, top)
+    if os.path.islink(place):
+        return
+    if os.path.isfile(place):
+        yield top
+        return
+    for name in sorted(_listed(place)):
+        if _PLAIN.fullmatch(name):
+            yield from _files_in(folder, f"{top}/{name}")
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _sha256(path: str, size: int = -1) -> str:
+    """Of a file, or of its first bytes."""
+    digest = hashlib.sha256()
+    left = size if size >= 0 else sys.maxsize
+    try:
+        with open(path, "rb") as file:
+            while left and (piece := file.read(min(left, MOST_DATA))):
+                digest.update(piece)
+                left -= len(piece)
+    except FileNotFoundError:
+        return ""
+    return digest.hexdigest() if size < 0 or not left else ""
+
+
+def _bytes_in(path: str) -> int:
+    total = 0
+    for folder, _, files in os.walk(path):
+        for each in files:
+            try:
+                total += os.lstat(os.path.join(folder, each)).st_size
+            except OSError:
+                continue
+    return total
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read(10_000)
+    except OSError:
+        return ""
+
+
+def _write(path: str, text: str) -> None:
+    """Renamed into place, so that nobody reads half of it."""
+    partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}-{os.getpid()}")
+    with open(partial, "w") as file:
+        file.write(text)
+    os.replace(partial, path)
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.unlink(path)
+
+
+def main(folder: str) -> None:
+    """Serve on the standard streams until the other side ends; what programs print here goes to standard error."""
+    os.umask(0o077)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    answers.write(MARK)
+    answers.flush()
+    try:
+        FarSide(folder, sys.stdin.buffer, answers).serve()
+    except (Broken, BrokenPipeError):
+        sys.exit(1)

@@ -1,0 +1,223 @@
+"""This computer's side of the connection to the program in far_side.py. Every byte from there may be anything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Final, TypeVar
+
+from modules.config import ConfigError
+from modules.files import FileFault, Record, decode_json, printable, read_bytes, validate_record
+from modules.run.hosts.check import not_startable
+from modules.run.hosts.host import Host
+from modules.run.hosts.ssh_command import SSH_FAILED, HostError, last_lines, ssh_code_argv, ssh_environment, ssh_fault
+from modules.run.remote import far_side
+from modules.run.remote.far_side import MARK, PIECE, Broken, receive, send
+
+CODE_FOLDER: Final = "/code"  # of Tandem's folder there: the machine's folder in the list of machines
+_START: Final = (
+    "import sys; n = int(sys.stdin.buffer.readline()); far = {'__name__': 'far_side'}; "
+    "exec(compile(sys.stdin.buffer.read(n), 'far_side.py', 'exec'), far); far['main'](sys.argv[1])"
+)
+_ANSWERS_WITHIN_S: Final = 60.0  # a login, and a first Python from a slow disk
+_MOST_BEFORE: Final = 64 << 10  # bytes that a login shell may print
+_MOST_ERRORS: Final = 16 << 10
+_ENDS_WITHIN_S: Final = 5.0
+_LONGEST_PAUSE_S: Final = 30.0
+_GIVES_UP_AFTER_S: Final = 3600.0  # without anything that came through
+
+Echo = Callable[[str], None]
+T = TypeVar("T")
+R = TypeVar("R", bound=Record)
+
+
+class LinkLost(HostError):
+    """The connection has ended before its work was done; the same may be tried again."""
+
+
+class Link:
+    """Messages to another machine and its answers; `name` is what messages call it."""
+
+    def __init__(self, name: str, answers: IO[bytes], requests: IO[bytes]) -> None:
+        self.name, self._answers, self._requests = name, answers, requests
+        self.messages = 0  # that have come through
+
+    def ask(self, kind: type[R], do: str, **request: object) -> R:
+        """Send a request and return its answer. Raises HostError and LinkLost."""
+        self.tell(do, b"", **request)
+        return self.read(kind)[0]
+
+    def tell(self, do: str, data: bytes = b"", **request: object) -> None:
+        """Send a request. Raises LinkLost, or HostError with what the other machine has said before it ended."""
+        try:
+            send(self._requests, {"do": do, **request}, data)
+        except OSError:
+            self.read(Record)
+            raise self._lost() from None
+
+    def read(self, kind: type[R]) -> tuple[R, bytes]:
+        """The next answer and its bytes. Raises LinkLost, and HostError if it is an error or no such answer."""
+        try:
+            received = receive(self._answers)
+            if received is None:
+                raise self._lost()
+            answer = decode_json(received[0])
+            if isinstance(answer, dict) and "error" in answer:
+                raise HostError(f"{self.name} says: {printable(answer['error'], 1000)}")
+            found = validate_record(kind, answer)
+        except Broken as fault:
+            if "ended" in str(fault):
+                raise self._lost() from None
+            raise self._nonsense(str(fault)) from None
+        except OSError:
+            raise self._lost() from None
+        except FileFault as fault:
+            raise self._nonsense(f"its answer {fault}") from None
+        self.messages += 1
+        return found, received[1]
+
+    def _lost(self) -> LinkLost:
+        return LinkLost(f"the connection to {self.name} was lost")
+
+    def _nonsense(self, fault: str) -> HostError:
+        return HostError(f"{self.name} answers in a way that Tandem does not understand: {fault}")
+
+
+def home_of(host: Host) -> str:
+    """Tandem's folder on a machine that was added for remote runs. Raises ConfigError for another."""
+    home = host.folder.removesuffix(CODE_FOLDER)
+    if home in (host.folder, "", "~"):
+        raise ConfigError(
+            f"{host} is in the list with the folder {host.folder}, which somebody has set up there by hand",
+            f"Add it under another name: python scripts/remote.py add NAME {host.target}",
+        )
+    return home
+
+
+@contextmanager
+def connect(host: Host) -> Iterator[Link]:
+    """A connection for the block. Raises ConfigError, HostError if there can be none, LinkLost if it ends within."""
+    source = read_bytes(Path(far_side.__file__))
+    argv = ssh_code_argv(host, _START, home_of(host))
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=ssh_environment(),
+            start_new_session=os.name != "nt",  # Ctrl-C is for this program
+        )
+    except OSError as error:
+        raise not_startable(error) from error
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    errors = bytearray()
+    reader = threading.Thread(target=_keep_end, args=(process.stderr, errors), name="errors", daemon=True)
+    reader.start()
+    try:
+        _begin(host, process, source, reader, errors)
+        try:
+            yield Link(str(host), process.stdout, process.stdin)
+        except LinkLost:
+            with suppress(subprocess.TimeoutExpired):
+                if process.wait(_ENDS_WITHIN_S) != SSH_FAILED and process.returncode >= 0:
+                    reader.join(_ENDS_WITHIN_S)
+                    raise _program_failed(host, process.returncode, errors.decode(errors="replace")) from None
+            raise
+    finally:
+        with suppress(OSError):
+            process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_ENDS_WITHIN_S)
+        _kill(process)
+        process.wait()
+        process.stdout.close()
+
+
+def _begin(
+    host: Host, process: subprocess.Popen[bytes], source: bytes, reader: threading.Thread, errors: bytearray
+) -> None:
+    """Send the program and wait until it answers. Raises HostError."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    timer = threading.Timer(_ANSWERS_WITHIN_S, _kill, [process])
+    timer.daemon = True
+    timer.start()
+    before = bytearray()
+    try:
+        with suppress(OSError):  # why it has ended is said below
+            process.stdin.write(b"%d\n" % len(source) + source)
+            process.stdin.flush()
+        while not before.endswith(MARK) and len(before) < _MOST_BEFORE and (byte := process.stdout.read(1)):
+            before += byte
+    finally:
+        timer.cancel()
+    if before.endswith(MARK):
+        return
+    if len(before) == _MOST_BEFORE:
+        _kill(process)
+        raise HostError(
+            f"{host} prints more than {_MOST_BEFORE >> 10} KiB before Tandem answers",
+            "Look at what its shell runs at a login, such as ~/.bashrc",
+        )
+    code = process.wait()
+    reader.join(_ENDS_WITHIN_S)
+    output = (before + b"\n" + errors).decode(errors="replace")
+    if (fault := ssh_fault(host, code, output)) is not None:
+        raise fault
+    raise _program_failed(host, code, output)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """With what it has started: a ProxyCommand that outlives ssh would keep the pipes open."""
+    with suppress(ProcessLookupError):
+        if os.name == "nt":
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _program_failed(host: Host, code: int, output: str) -> HostError:
+    said = last_lines(output) or "nothing"
+    return HostError(f"Tandem's program on {host} has ended (exit code {code}); it printed: {said}")
+
+
+def _keep_end(pipe: IO[bytes], kept: bytearray) -> None:
+    with suppress(OSError), pipe:
+        while data := os.read(pipe.fileno(), PIECE):
+            kept += data
+            del kept[:-_MOST_ERRORS]
+
+
+def with_reconnects(host: Host, echo: Echo, work: Callable[[Link], T]) -> T:
+    """The result of `work`, which is begun again with a new connection whenever one is lost.
+
+    Raises HostError if the first connection fails, or nothing has come through for an hour.
+    """
+    lost_at: float | None = None
+    pause_s = 1.0
+    while True:
+        link: Link | None = None
+        try:
+            with connect(host) as link:
+                return work(link)
+        except HostError as error:
+            if not isinstance(error, LinkLost) and (link is not None or lost_at is None):
+                raise
+            now = time.monotonic()
+            if link is not None and link.messages:
+                lost_at, pause_s = now, 1.0
+                echo(f"The connection to {host} was lost; connecting again. Nothing there needs it.")
+            lost_at = now if lost_at is None else lost_at
+            if now - lost_at > _GIVES_UP_AFTER_S:
+                raise
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -1,0 +1,342 @@
+"""The copy on this computer of a run on another machine: a run folder that grows as that one does.
+
+Whatever the other machine sends, only files of the kinds below are written, inside this folder, with limits on their
+sizes and number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from modules.config import ConfigError, ResumeError
+from modules.files import (
+    FileFault,
+    Record,
+    is_plain_name,
+    open_for_writing,
+    open_regular,
+    printable,
+    read_json,
+    remove_tree,
+    replacing,
+    validate_record,
+)
+from modules.files.private import write_private_json
+from modules.run.folder.run_folder import CONFIG_FILE_NAME, RunFolder, check_run_name, not_writable_error
+from modules.run.folder.run_lock import supervisor_lock
+from modules.run.format_progress import format_bytes
+from modules.run.hosts.host import Host
+from modules.run.hosts.ssh_command import HostError
+from modules.run.remote.far_side import KEPT_SECRET, LOGS, MOST_LOG, MOST_WHOLE, WHOLES
+from modules.run.remote.link import Link
+
+_EVENTS: Final = "events.jsonl"
+_CONSOLE: Final = "log/console.txt"
+_MOST_EVENTS: Final = 2 << 30  # bytes
+_MOST_FOLLOWED: Final = 32 << 30
+_MOST_FILES: Final = 20_000
+_LONGEST_LINE: Final = 64 << 10
+_SPARE: Final = 1 << 30  # bytes that stay free on this disk
+_PULLING: Final = "pulling"
+# escape codes and other control characters; C1 as UTF-8 has it. The length stays, because it says where to go on.
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<=\xc2)[\x80-\x9f]")
+
+Echo = Callable[[str], None]
+_Size = Annotated[int, Field(ge=0, le=1 << 45)]
+
+
+class _Marker(Record):
+    """remote.json."""
+
+    machine: str
+
+
+class _New(Record):
+    """A piece of a file (`offset` if it only grows, `last` if it comes whole), the end, or nothing."""
+
+    file: Annotated[str, Field(max_length=300)] = ""
+    offset: _Size | None = None
+    last: bool = False
+    end: bool = False
+    code: Annotated[int, Field(ge=0, le=255)] | None = None
+
+
+class Result(Record):
+    """A file of a model or a backup there: its path in the run folder, its bytes, its hash."""
+
+    path: Annotated[str, Field(max_length=2000)]
+    size: _Size
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+    @property
+    def item(self) -> str:
+        """What appears here as a whole: the model, one saved step, one backup."""
+        parts = self.path.split("/")
+        return "/".join(parts[:2]) if parts[0] in ("saves", "backup") else parts[0]
+
+
+class _Results(Record):
+    files: Annotated[list[Result], Field(max_length=1000)]
+    more: bool
+
+
+class _Piece(Record):
+    last: bool
+
+
+@contextmanager
+def opened_copy(runs_dir: str | Path, run: str, host: Host) -> Iterator[RunFolder]:
+    """The copy's folder, made if it is missing, for this program alone.
+
+    Raises ConfigError if the name is that of another run here, or another program is at work in the folder.
+    """
+    check_run_name(run)
+    folder = RunFolder(Path(runs_dir) / run)
+    is_new, made = not os.path.lexists(folder.path), (folder.remote_file, folder.log_dir / "supervisor.lock")
+    try:
+        if not is_new and _machine_of(folder) != host.name:
+            raise ConfigError(
+                f"{folder.path} is the folder of another run, not the copy of one on {host.name}",
+                "Give another --runs_dir",
+            )
+        folder.make_directories()
+        mark_copy(folder, host)
+        with supervisor_lock(folder):
+            yield folder
+    except ResumeError:
+        raise ConfigError(
+            f"another program is at work in {folder.path}: it follows this run, or trains in its copy",
+            "Wait until it ends, or stop it",
+        ) from None
+    except OSError as error:
+        raise not_writable_error(folder.path, error) from error
+    finally:
+        if is_new and not any(file.is_file() and file not in made for file in folder.path.rglob("*")):
+            remove_tree(folder.path)  # nothing has come: there is no such run
+
+
+def mark_copy(folder: RunFolder, host: Host) -> None:
+    """Say in the folder whose copy it is. Raises OSError."""
+    write_private_json(folder.remote_file, {"machine": host.name})
+
+
+def _machine_of(folder: RunFolder) -> str:
+    try:
+        return validate_record(_Marker, read_json(folder.remote_file)).machine
+    except (OSError, FileFault):
+        return ""
+
+
+class Follower:
+    """Brings a copy up to date, and keeps it so until the run ends."""
+
+    def __init__(self, folder: RunFolder, echo: Echo) -> None:
+        self._folder, self._echo = folder, echo
+        self._written, self._names = 0, set[str]()
+        self._whole: tuple[str, bytearray] = ("", bytearray())
+        self._line = b""
+
+    def follow(self, link: Link) -> int | None:
+        """Its exit code at the end; None if it has left none. What its console prints is printed here.
+
+        Raises LinkLost, after which it may be called again, and HostError for what no run sends.
+        """
+        self._whole = ("", bytearray())
+        logs, wholes = self._sizes()
+        link.tell(
+            "follow",
+            run=self._folder.name,
+            logs=logs,
+            wholes=wholes,
+            digest=_digest(self._folder.events_file) if logs.get(_EVENTS) else "",
+            config=not self._folder.config_file.exists(),
+        )
+        while True:
+            new, data = link.read(_New)
+            if new.end:
+                self._print(b"\n" if self._line else b"")
+                return new.code
+            if new.file:
+                self._take(link, new, data)
+
+    def _sizes(self) -> tuple[dict[str, int], dict[str, int]]:
+        """What is here already: bytes of the logs, and of the files that come whole."""
+        found = [file for part in ("log", "samples") for file in (self._folder.path / part).iterdir() if file.is_file()]
+        found += [file for file in (self._folder.events_file, self._folder.report_file) if file.is_file()]
+        sizes = {file.relative_to(self._folder.path).as_posix(): file.stat().st_size for file in found}
+        return tuple({path: size for path, size in sizes.items() if kind.fullmatch(path)} for kind in (LOGS, WHOLES))  # type: ignore[return-value]
+
+    def _take(self, link: Link, new: _New, data: bytes) -> None:
+        is_config = new.file == CONFIG_FILE_NAME and not self._folder.config_file.exists()
+        is_whole = WHOLES.fullmatch(new.file) is not None or is_config
+        if not (LOGS.fullmatch(new.file) or is_whole) or new.file == KEPT_SECRET:
+            raise _refused(link, f"a file {printable(new.file, 100)!r}, which is none that a copy of a run has")
+        self._written += len(data)
+        self._names.add(new.file)
+        if self._written > _MOST_FOLLOWED or len(self._names) > _MOST_FILES:
+            raise _refused(
+                link, f"more than {format_bytes(_MOST_FOLLOWED)} or {_MOST_FILES:,} files for the copy of one run"
+            )
+        if shutil.disk_usage(self._folder.path).free < _SPARE:
+            raise HostError(
+                f"less than {format_bytes(_SPARE)} is free on the disk of {self._folder.path}: no more is copied",
+                "The run goes on there; free some space here and follow it again",
+            )
+        if is_whole:
+            self._take_whole(link, new, data)
+        else:
+            self._take_log(link, new, data)
+
+    def _take_whole(self, link: Link, new: _New, data: bytes) -> None:
+        path, gathered = self._whole
+        if path not in ("", new.file) or len(gathered) + len(data) > MOST_WHOLE:
+            raise _refused(link, f"a file {new.file} of more than {format_bytes(MOST_WHOLE)}, or in disorder")
+        gathered += data
+        self._whole = (new.file, gathered)
+        if new.last:
+            place = self._folder.path / new.file
+            with replacing(place) as partial, os.fdopen(open_for_writing(partial), "wb") as file:
+                file.write(gathered)
+            self._whole = ("", bytearray())
+
+    def _take_log(self, link: Link, new: _New, data: bytes) -> None:
+        place = self._folder.path / new.file
+        with os.fdopen(open_for_writing(place, append=True), "r+b", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            if new.offset == 0 and new.file != _EVENTS:  # begun anew
+                file.truncate(0)
+                size = 0
+            most = _MOST_EVENTS if new.file == _EVENTS else MOST_LOG
+            if new.offset != size or size + len(data) > most:
+                raise _refused(link, f"more than {format_bytes(most)} for {new.file}, or in disorder")
+            file.seek(max(0, size - 1))
+            before = file.read(1) if size else b""
+            plain = _CONTROL.sub(b"?", before + data)[len(before) :]
+            file.write(plain)
+        if new.file == _CONSOLE:
+            self._print(plain)
+
+    def _print(self, data: bytes) -> None:
+        *lines, rest = (self._line + data).split(b"\n")
+        self._line = rest[-_LONGEST_LINE:]
+        for line in lines:  # of a progress bar the last state
+            self._echo(line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace"))
+
+
+def pull(link: Link, folder: RunFolder, backups: str, echo: Echo) -> list[str]:
+    """Bring the models, and the chosen backups, here, each verified by its hash; returns what has come.
+
+    What was begun before goes on where it was. Raises HostError, LinkLost, OSError.
+    """
+    results = list(_results(link, folder, backups))
+    items: dict[str, list[Result]] = {}
+    for result in results:
+        items.setdefault(result.item, []).append(result)
+    missing = {item: files for item, files in items.items() if not _is_complete(folder, item, files)}
+    total = sum(result.size for files in missing.values() for result in files)
+    free = shutil.disk_usage(folder.path).free
+    if missing and total + _SPARE > free:
+        raise HostError(
+            f"{link.name} has {format_bytes(total)} to pull, and {format_bytes(free)} are free on the disk of "
+            f"{folder.path}, of which {format_bytes(_SPARE)} must stay",
+            "Free some space, or choose fewer backups: --backups none",
+        )
+    staging = folder.path / _PULLING
+    places = {item: staging / _listing_digest(files) for item, files in missing.items()}
+    if staging.is_dir():
+        for each in staging.iterdir():
+            if each not in places.values():
+                remove_tree(each)
+    for item, files in missing.items():
+        echo(f"Pulling {item} ({format_bytes(sum(result.size for result in files))}).")
+        for result in files:
+            _fetch(link, folder, places[item] / result.path, result)
+        final = folder.path / item
+        final.parent.mkdir(exist_ok=True)
+        remove_tree(final)
+        (places[item] / item).replace(final)
+        remove_tree(places[item])
+    remove_tree(staging)
+    return list(missing)
+
+
+def _results(link: Link, folder: RunFolder, backups: str) -> Iterator[Result]:
+    """What the other machine has. Raises HostError for a name that is not one of a model or backup."""
+    link.tell("results", run=folder.name, backups=backups)
+    seen: set[str] = set()
+    more = True
+    while more:
+        answer, _ = link.read(_Results)
+        more = answer.more and bool(answer.files)
+        for result in answer.files:
+            path = result.path
+            parts = path.split("/")
+            is_single = path == f"{folder.name}.safetensors"
+            is_inside = parts[0] in ("model", "best", "saves", "backup") and 2 <= len(parts) <= 12
+            is_known = is_single or is_inside
+            if not is_known or not all(map(is_plain_name, parts)) or path.lower() in seen or len(seen) >= _MOST_FILES:
+                raise _refused(link, f"a file {printable(path, 100)!r}, none of a model or backup, or too many")
+            seen.add(path.lower())
+            yield result
+
+
+def _is_complete(folder: RunFolder, item: str, files: Sequence[Result]) -> bool:
+    """Whether exactly these files are here, with this content."""
+    place = folder.path / item
+    here = {file for file in place.rglob("*") if file.is_file()} if place.is_dir() else {place}
+    if here != {folder.path / result.path for result in files}:
+        return False
+    try:
+        return all(_digest(folder.path / result.path) == result.sha256 for result in files)
+    except (OSError, FileFault):
+        return False
+
+
+def _fetch(link: Link, folder: RunFolder, place: Path, result: Result) -> None:
+    """Bring one file to `place`, from where an earlier try has ended."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(open_for_writing(place, append=True), "ab", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        if size > result.size:
+            file.truncate(0)
+            size = 0
+        if size < result.size:
+            link.tell("get", run=folder.name, path=result.path, offset=size)
+            is_last = False
+            while not is_last:
+                piece, data = link.read(_Piece)
+                is_last = piece.last
+                size += len(data)
+                if size > result.size:
+                    raise _refused(link, f"more bytes of {result.path} than it has said")
+                file.write(data)
+    if _digest(place) != result.sha256:
+        place.unlink()
+        raise HostError(
+            f"{result.path} did not arrive as it is on {link.name}: it was damaged, or has changed there meanwhile",
+            "Pull again",
+        )
+
+
+def _listing_digest(files: Sequence[Result]) -> str:
+    """A name for a content: what was begun of another one is not gone on with."""
+    text = "\n".join(f"{result.path} {result.size} {result.sha256}" for result in files)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _digest(path: Path) -> str:
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _refused(link: Link, what: str) -> HostError:
+    return HostError(f"{link.name} sends {what}; nothing of it was kept", "Do not trust that machine")

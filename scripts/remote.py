@@ -1,0 +1,399 @@
+"""Runs on another machine over ssh, followed here: `python scripts/remote.py add NAME USER@ADDRESS`, then `setup`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from scripts.common import add_version, allow_code, confirmed, exit_code_of, is_interactive, prepare_program
+
+prepare_program()
+
+from pydantic import Field
+
+from modules import __version__
+from modules.config import ConfigError, TrainConfig
+from modules.config.file_access import set_file_access
+from modules.config.trusted_code import foreign_classes
+from modules.files import Record, printable, remove_tree
+from modules.run import RunFolder
+from modules.run.console import echo
+from modules.run.exit_codes import FINISHED, INTERRUPTED
+from modules.run.folder.run_folder import check_run_name
+from modules.run.format_progress import format_bytes
+from modules.run.hosts.check import ask_host, summary_of
+from modules.run.hosts.description import describe_this_machine
+from modules.run.hosts.host import DEFAULT_PYTHON, Host
+from modules.run.hosts.host_list import add_host, find_hosts
+from modules.run.hosts.ssh_command import HostError
+from modules.run.join.fingerprint import compare_packages
+from modules.run.launch.preview import to_arguments
+from modules.run.remote.link import CODE_FOLDER, Link, with_reconnects
+from modules.run.remote.run_copy import Follower, mark_copy, opened_copy, pull
+from modules.run.remote.sending import (
+    Hello,
+    Push,
+    check_trains_alone,
+    code_uploads,
+    config_there,
+    data_uploads,
+    own_settings,
+)
+from scripts import train_options
+
+EXAMPLES = """examples, from an address and a key to a LoRA on this computer:
+    python scripts/remote.py add rented root@203.0.113.7 --port 40022 --key ~/.ssh/rented
+    python scripts/remote.py setup rented
+    python scripts/remote.py start rented cats.yaml --multi_gpu
+    python scripts/remote.py follow rented cats
+    python scripts/remote.py pull rented cats
+    python scripts/remote.py clean rented --all
+
+ssh must reach the machine without a question: its host key is known (connect once by hand), and your key is accepted.
+Docs: docs/remote.md.
+
+exit codes: 0 done, 2 a mistake in the command, 3 the machine cannot be reached or has failed; of `follow`: the run's
+"""
+# Flags of scripts/train.py that a start there may have; the others are about this computer, or a run on several.
+_FLAGS = frozenset({
+    *("config", "set", "run_name", "multi_gpu", "require_multi_gpu", "backend", "no_torchrun"),
+    *("max_minutes", "single_gpu_data_loading", "profile", "trust_code"),
+})  # fmt: skip
+_BACKUP = re.compile(r"none|latest|all|[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+_Text = Annotated[str, Field(max_length=300)]
+_Size = Annotated[int, Field(ge=0)]
+
+
+class _RunThere(Record):
+    name: _Text
+    is_active: bool
+    code: int | None
+    bytes: _Size
+
+
+class _Runs(Record):
+    runs: Annotated[list[_RunThere], Field(max_length=10_000)]
+    others: Annotated[dict[_Text, _Size], Field(max_length=20)]
+    free: _Size
+
+
+class _Stopped(Record):
+    is_active: bool
+
+
+class _Left(Record):
+    left: Annotated[list[_Text], Field(max_length=100)]
+
+
+class _Line(Record):
+    """A line that setup.sh prints, or its exit code."""
+
+    line: bool = False
+    code: int | None = None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Do what was asked; returns an exit code."""
+    top = parser()
+    options, others = top.parse_known_args(arguments)
+    if others and options.action != "start":
+        top.error(f"unrecognized arguments: {' '.join(others)}")
+    options.train = others
+    return exit_code_of(partial(_act, options), "a file")
+
+
+def _act(options: argparse.Namespace) -> int:
+    set_file_access()
+    return ACTIONS[options.action](options)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(
+        description="Train on another machine, which needs nothing but ssh, and follow the run here.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_version(top)
+    actions = top.add_subparsers(dest="action", required=True, metavar="add|setup|start|follow|stop|pull|list|clean")
+
+    def action(name: str, text: str, *, of_run: bool = False) -> argparse.ArgumentParser:
+        made = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
+        made.add_argument("name", metavar="NAME", help="the machine's name in Tandem")
+        if of_run:
+            made.add_argument("run", metavar="RUN", help="the name of the run")
+        return made
+
+    add = action("add", "add a machine to the list of scripts/hosts.py, or replace the one of this name")
+    add.add_argument("target", metavar="USER@ADDRESS", help="what ssh connects to, or a name of ~/.ssh/config")
+    add.add_argument("--port", type=int, metavar="N", help="of its sshd (default: as in ~/.ssh/config, or 22)")
+    add.add_argument("--key", default="", metavar="FILE", help="private key on this computer (default: as ssh chooses)")
+    add.add_argument(
+        "--folder", default="~/.tandem", metavar="DIR", help="where all of Tandem is there (default: ~/.tandem)"
+    )
+    add.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a setting of each run there, e.g. concepts.0.path=/data/cats for images that are there already",
+    )
+    setup = action("setup", "send Tandem's code as it is here, and install its environment there")
+    setup.add_argument(
+        "--python", metavar="PATH", help="use this Python there, which has torch and Tandem's packages; install nothing"
+    )
+    start = action("start", "send what a config names and the machine lacks, and start the run there")
+    start.add_argument("config", metavar="CONFIG", help="a config file, or the name of a preset")
+    start.add_argument("--send_token", action="store_true", help="give the run this shell's HF_TOKEN, for gated models")
+    start.epilog = "Options of scripts/train.py may follow, such as --set NAME=VALUE, --run_name, --multi_gpu."
+    follow = action("follow", "bring a run's events, log and samples here until it ends", of_run=True)
+    action("stop", "ask a run to back up and stop, as Stop does here", of_run=True)
+    pull_files = action("pull", "bring models and backups here, verified", of_run=True)
+    pull_files.add_argument(
+        "--backups", default="latest", metavar="latest|all|none|NAME", help="which backups (default: latest)"
+    )
+    for made in (follow, pull_files):
+        made.add_argument("--runs_dir", default="runs", metavar="DIR", help="where the copy is (default: runs)")
+    action("list", "list the runs there, and what the machine's disk holds")
+    clean = action("clean", "remove the data, caches and hub models that were left there; or a run; or everything")
+    what = clean.add_mutually_exclusive_group()
+    what.add_argument("run", nargs="?", default="", metavar="RUN", help="only this run")
+    what.add_argument("--all", action="store_true", help="all that is Tandem's, also its runs")
+    clean.add_argument("--yes", action="store_true", help="do not ask")
+    return top
+
+
+def add(options: argparse.Namespace) -> int:
+    """`add`."""
+    folder = options.folder.rstrip("/")
+    home = str(Path.home())  # which this shell may have put in place of ~
+    folder = f"~{folder.removeprefix(home)}" if folder.startswith(f"{home}/") else folder
+    if folder in ("", "~"):
+        raise ConfigError(f"--folder is {options.folder!r}; use a folder for Tandem alone, such as ~/.tandem")
+    if options.key and not os.path.isfile(os.path.expanduser(options.key)):
+        raise ConfigError(f"--key is {options.key!r}, and there is no such file; name the private key")
+    place = f"{folder}{CODE_FOLDER}"
+    host = Host.make(options.name, options.target, place, port=options.port, key=options.key, settings=options.set)
+    verb = "Replaced" if add_host(host) else "Added"
+    echo(f"{verb} {host}. Set it up with: python scripts/remote.py setup {host.name}")
+    return FINISHED
+
+
+def setup(options: argparse.Namespace) -> int:
+    """`setup`."""
+    host = _host(options)
+    if options.python is not None:
+        host = Host.make(
+            **{**host.model_dump(), "python": options.python}  # checked as any that is typed
+        )
+    push = Push(code_uploads(), echo)
+    with_reconnects(host, echo, partial(_set_up, host=host, push=push))
+    add_host(host)
+    there, here = ask_host(host), describe_this_machine()
+    echo(f"{host} is ready. {summary_of(there)}")
+    if there.code != here.code:
+        raise HostError(f"Tandem's code on {host} is not the same as here", "Run setup again")
+    for difference in compare_packages(here.packages, there.packages, host.name).errors:
+        echo(f"Note: {difference.replace('machine 0', 'this computer')}.")
+    if there.obstacle:
+        echo(f"Warning: {host} cannot use its GPUs: {printable(there.obstacle)}")
+    return FINISHED
+
+
+def _set_up(link: Link, *, host: Host, push: Push) -> None:
+    link.ask(Record, "make")
+    hello = link.ask(Hello, "hello")
+    echo(f"{host}: Tandem {__version__} goes to {printable(hello.home)}.")
+    runs = link.ask(_Runs, "runs")
+    active = [run.name for run in runs.runs if run.is_active]
+    if active and push.is_needed(link):
+        raise HostError(
+            f"the run {printable(active[0])} is active on {host}, and its code would change under it",
+            "Stop it, or wait until it has ended",
+        )
+    push.send(link)
+    link.ask(Record, "prune", files=[upload.place for upload in code_uploads()])
+    if host.python:
+        return
+    echo("Installing the environment there; a first time takes minutes.")
+    link.tell("run_setup")
+    while True:
+        answer, line = link.read(_Line)
+        if not answer.line:
+            break
+        echo(printable(line.decode(errors="replace").rstrip(), 500))
+    if answer.code != 0:
+        raise HostError(
+            f"setup.sh has failed on {host} (exit code {answer.code}), see above",
+            "Mend it and run setup again, or give an environment that exists: --python PATH",
+        )
+
+
+def start(options: argparse.Namespace) -> int:
+    """`start`."""
+    host = _host(options)
+    training = train_options.parser().parse_args(["--config", options.config, *options.train])
+    unused = train_options.parser().parse_args([])
+    for flag, value in vars(training).items():
+        if flag not in _FLAGS and value != getattr(unused, flag):
+            raise ConfigError(f"--{flag} cannot be used for a run on another machine", "Leave it out")
+    config = train_options.config_of(training)
+    check_trains_alone(config)
+    token = os.environ.get("HF_TOKEN", "") if options.send_token else ""
+    if options.send_token and not token:
+        raise ConfigError("--send_token is given, but HF_TOKEN is not set in this shell", "Set it, or leave it out")
+    if config.run_name is not None:
+        check_run_name(config.run_name)
+    allow_code(config, trust=training.trust_code)
+    uploads = data_uploads(config, own_settings(host))
+    for path, files in uploads.items():
+        size = format_bytes(sum(upload.size for upload in files))
+        echo(f"Needed there: {path} ({len(files):,} file{'s' * (len(files) != 1)}, {size})")
+    push = Push([upload for files in uploads.values() for upload in files], echo)
+    with_reconnects(host, echo, push.send)
+    _start_there(config, host, training, token)
+    return FINISHED
+
+
+def _start_there(config: TrainConfig, host: Host, training: argparse.Namespace, token: str) -> None:
+    was_there = config.run_name is not None and os.path.lexists(Path(config.runs_dir) / config.run_name)
+    folder = RunFolder.create(config)
+    try:
+        mark_copy(folder, host)
+        start_id = os.urandom(16).hex()  # asked again after a lost connection, the run is the same one
+        trust = config.family.endswith(".py") or bool(foreign_classes(config))
+        flags = {"require_multi_gpu": training.require_multi_gpu, "trust_code": trust}
+
+        def begin(link: Link) -> None:
+            home = link.ask(Hello, "hello").home
+            link.ask(
+                Record,
+                "start",
+                run=folder.name,
+                id=start_id,
+                config=config_there(config, host, home, folder.name),
+                arguments=to_arguments(flags),
+                python=host.python or DEFAULT_PYTHON,
+                token=token,
+            )
+
+        with_reconnects(host, echo, begin)
+    except BaseException:
+        if not was_there:
+            remove_tree(folder.path)
+        raise
+    echo(f"Started on {host}. It needs no connection. Its copy here: {folder.path}")
+    named = argparse.Namespace(name=host.name, run=folder.name, runs_dir=config.runs_dir)
+    echo(f"Follow it with: {_command('follow', named)}")
+
+
+def follow(options: argparse.Namespace) -> int:
+    """`follow`."""
+    host = _host(options)
+    with opened_copy(options.runs_dir, options.run, host) as folder:
+        follower = Follower(folder, echo)
+        try:
+            code = with_reconnects(host, echo, follower.follow)
+        except KeyboardInterrupt:
+            echo(f"Not followed any longer; it goes on there. Stop it with: {_command('stop', options)}")
+            return INTERRUPTED
+    if code is None:
+        raise HostError(
+            f"{options.run} has ended on {host} without an exit code: it was killed, or the machine was restarted",
+            "Its backups are there: pull them, and resume here with --resume",
+        )
+    echo(f"{options.run} has ended on {host} with exit code {code}. Get its results: {_command('pull', options)}")
+    return code
+
+
+def stop(options: argparse.Namespace) -> int:
+    """`stop`."""
+    host = _host(options)
+    answer = with_reconnects(host, echo, lambda link: link.ask(_Stopped, "stop", run=options.run))
+    said = "It will back up and stop; follow shows its end." if answer.is_active else "It has ended already."
+    echo(f"{options.run} on {host}: {said}")
+    return FINISHED
+
+
+def pull_results(options: argparse.Namespace) -> int:
+    """`pull`."""
+    host = _host(options)
+    if not _BACKUP.fullmatch(options.backups):
+        raise ConfigError(f"--backups is {options.backups!r}; use latest, all, none or a name such as step-000100")
+    with opened_copy(options.runs_dir, options.run, host) as folder:
+        came = list[str]()
+
+        def bring(link: Link) -> None:
+            came.extend(pull(link, folder, options.backups, echo))
+
+        with_reconnects(host, echo, bring)
+        echo(f"{', '.join(came) if came else 'Nothing new'} in {folder.path}: the same as on {host}, to the byte.")
+    return FINISHED
+
+
+def show_list(options: argparse.Namespace) -> int:
+    """`list`."""
+    host = _host(options)
+    there = with_reconnects(host, echo, lambda link: link.ask(_Runs, "runs"))
+    width = max((len(run.name) for run in there.runs), default=0)
+    for run in there.runs:
+        ended = "ended" if run.code is None else f"ended with exit code {run.code}"
+        echo(printable(f"{run.name:<{width}}  {'active' if run.is_active else ended}, {format_bytes(run.bytes)}"))
+    others = ", ".join(f"{name} {format_bytes(size)}" for name, size in there.others.items())
+    echo(printable(f"Runs: {len(there.runs)}. Besides: {others}. Free there: {format_bytes(there.free)}."))
+    return FINISHED
+
+
+def clean(options: argparse.Namespace) -> int:
+    """`clean`."""
+    host = _host(options)
+    what = "the data, caches and hub models that runs have left"
+    if options.run:
+        what = f"the run {options.run} with its model and backups"
+    elif options.all:
+        what = "everything of Tandem's, also all runs with their models and backups"
+    if not options.yes and not confirmed(f"Remove {what} on {host}? What was pulled stays here. [y/N] "):
+        if not is_interactive():
+            raise ConfigError("nobody is there to ask whether it may be removed", "Give --yes")
+        return FINISHED
+    answer = with_reconnects(host, echo, lambda link: link.ask(_Left, "clean", run=options.run, all=options.all))
+    echo(f"Removed on {host}: {what}.")
+    if answer.left:
+        echo(printable(f"Left there, because it is not Tandem's: {', '.join(answer.left)}"))
+    return FINISHED
+
+
+def _command(action: str, options: argparse.Namespace) -> str:
+    """What to type for a run."""
+    folder = [] if action == "stop" or options.runs_dir == "runs" else ["--runs_dir", options.runs_dir]
+    return shlex.join(["python", "scripts/remote.py", action, options.name, options.run, *folder])
+
+
+def _host(options: argparse.Namespace) -> Host:
+    return find_hosts([options.name], "scripts/remote.py add NAME USER@ADDRESS")[0]
+
+
+ACTIONS: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "add": add,
+    "setup": setup,
+    "start": start,
+    "follow": follow,
+    "stop": stop,
+    "pull": pull_results,
+    "list": show_list,
+    "clean": clean,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
