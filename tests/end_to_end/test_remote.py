@@ -1,0 +1,155 @@
+"""From an address and a key to a model: a run on another machine over a real ssh, cut at every stage of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from modules.config import TrainConfig, save_config
+from modules.run import RunFolder
+from modules.run.hosts.host_list import find_hosts
+from tests.conftest import draw_images
+from tests.runs import ROOT, Run, tiny_config
+from tests.ssh_server import SshServer, skip_reason, ssh_server
+
+pytestmark = [
+    pytest.mark.end_to_end,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(skip_reason()), reason=skip_reason() or "possible"),
+]
+REMOTE = [sys.executable, str(ROOT / "scripts" / "remote.py")]
+# An ssh whose connection breaks in the middle of Tandem's code, unless a folder says no
+_CUTTING = """#!{python}
+import os, subprocess, sys
+try:
+    os.mkdir("{no}")
+except FileExistsError:
+    os.execv("{ssh}", ["{ssh}", *sys.argv[1:]])
+ssh, left = subprocess.Popen(["{ssh}", *sys.argv[1:]], stdin=subprocess.PIPE), 1_000_000
+while left and (data := os.read(0, min(left, 50_000))):
+    left -= os.write(ssh.stdin.fileno(), data)
+ssh.kill()
+sys.exit(255)
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshServer]:
+    """An sshd with another home, and an `ssh` that may cut a connection."""
+    there = {"OMP_NUM_THREADS": "1", "TANDEM_CONFIG_DIR": str(tmp_path / "config of beta")}
+    with ssh_server(tmp_path / "ssh", variables=there) as running:
+        cuts = tmp_path / "cut" / "ssh"
+        no, ssh = cuts.parent / "no", running.place / "bin" / "ssh"
+        no.mkdir(parents=True)
+        cuts.write_text(_CUTTING.format(python=sys.executable, no=no, ssh=ssh))
+        cuts.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{cuts.parent}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setenv("TANDEM_CONFIG_DIR", str(tmp_path / "config"))
+        monkeypatch.setenv("HF_TOKEN", "hf_" + "secret")
+        yield running
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Eight images; beside them is what a run does not read."""
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "diary.docx").write_bytes(b"private")
+    return draw_images(tmp_path / "images", 8)
+
+
+def remote(place: Path, *words: str, code: int = 0) -> str:
+    """What the command prints, in a folder whose runs/ has the copies."""
+    done = subprocess.run(
+        [*REMOTE, *words], cwd=place, capture_output=True, encoding="utf-8", timeout=600, check=False, stdin=-3
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """The content of all files in a folder."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return {file.relative_to(folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def test_from_an_address_and_a_key_to_a_model(server: SshServer, images: Path, tmp_path: Path) -> None:
+    here, home = tmp_path / "here", server.home / ".tandem"
+    here.mkdir()
+    address = f"root@{server.address}"
+    remote(here, "add", "beta", address, "--port", str(server.port), "--key", str(server.key))
+    assert find_hosts(["beta"])[0].key == str(server.key)
+    assert "start with setup" in remote(here, "list", "beta", code=3)
+    (tmp_path / "cut" / "no").rmdir()
+
+    said = remote(here, "setup", "beta", "--python", sys.executable)
+    assert "was lost; connecting again" in said
+    assert "beta is ready. Tandem " in said.replace(f"beta ({address})", "beta")
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    assert "Sending" not in remote(here, "setup", "beta")
+
+    config = tiny_config(images, tmp_path, runs_dir="runs", backup_every="3 steps")
+    save_config(config, tmp_path / "cats.json")
+    start = ["start", "beta", str(tmp_path / "cats.json"), "--trust_code", "--send_token"]
+    remote(here, *start, "--hosts", "beta", code=2)
+    assert "Sending 17 files" in remote(here, *start)
+    assert "already exists" in remote(here, *start, code=2)
+    assert not list(home.rglob("*.docx"))
+    assert "exit code 0" in remote(here, "follow", "beta", "x")
+    assert "model" in remote(here, "pull", "beta", "x")
+    assert remote(here, "pull", "beta", "x").startswith("Nothing new")
+    copy, there = RunFolder(here / "runs" / "x"), RunFolder(home / "runs" / "x")
+    assert copy.events_file.read_bytes() == there.events_file.read_bytes()
+    assert copy.config_file.read_bytes() != there.config_file.read_bytes()  # each has its own paths
+    assert hashes(copy.backup_dir) == {k: v for k, v in hashes(there.backup_dir).items() if k.startswith("step-000006")}
+    assert not [file for file in home.rglob("*") if file.is_file() and b"hf_secret" in file.read_bytes()]
+
+    a_long_run(server, config, here, tmp_path)
+
+    local = config.model_copy(update={"runs_dir": str(tmp_path / "local")})
+    save_config(local, tmp_path / "local.json")
+    train = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", str(tmp_path / "local.json")]
+    subprocess.run([*train, "--trust_code"], check=True, capture_output=True, timeout=600)
+    for run in (copy, local_run := RunFolder(tmp_path / "local" / "x")):
+        (run.model_dir / "tandem.json").unlink()  # it has the time and the paths
+    assert hashes(copy.model_dir) == hashes(local_run.model_dir) != {}
+
+    assert "nobody is there to ask" in remote(here, "clean", "beta", "--all", code=2)
+    remote(here, "clean", "beta", "--all", "--yes")
+    assert not home.exists()
+    assert list(server.home.iterdir()) == []
+
+
+def a_long_run(server: SshServer, config: TrainConfig, here: Path, place: Path) -> None:
+    """One that is followed over a broken connection, and stopped."""
+    slow = config.model_copy(update={"run_name": "long", "max_steps": 5000, "family_options": {"slow_step_s": 0.1}})
+    save_config(slow, place / "long.json")
+    remote(here, "start", "beta", str(place / "long.json"), "--trust_code")
+    follow = subprocess.Popen([*REMOTE, "follow", "beta", "long"], cwd=here, stdout=-1, stderr=-2, encoding="utf-8")
+    assert follow.stdout is not None
+    with follow, follow.stdout as lines:
+        seen = [next(lines)]
+        for ssh in psutil.Process(follow.pid).children():
+            ssh.kill()
+        while "was lost; connecting again" not in seen[-1]:
+            seen.append(next(lines))
+        while "Training 387 parameters" not in seen[-1]:
+            seen.append(next(lines))
+        assert "is active" in remote(here, "clean", "beta", "long", "--yes", code=3)
+        assert "another program is at work" in remote(here, "pull", "beta", "long", code=2)
+        assert "It will back up and stop" in remote(here, "stop", "beta", "long")
+        seen += lines
+        assert follow.wait(300) == 130, seen
+    copy = Run(RunFolder(here / "runs" / "long"))
+    assert 0 < len(copy.losses) < 5000
+    remote(here, "pull", "beta", "long")
+    assert copy.state.position.step > 0
+    remote(here, "clean", "beta", "long", "--yes")
+    assert not (server.home / ".tandem" / "runs" / "long").exists()

@@ -1,0 +1,113 @@
+"""The program on the other machine, spoken to over pipes: what it keeps, where it goes on, and what it removes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from modules.run.remote.far_side import Broken, FarSide, receive, send
+
+SHA = hashlib.sha256(b"abc").hexdigest()
+
+
+def say(home: Path, *requests: tuple[dict[str, object], bytes] | Mapping[str, object]) -> list[dict[str, object]]:
+    """The answers in one connection."""
+    source, answers = BytesIO(), BytesIO()
+    for each in requests:
+        send(source, *(each if isinstance(each, tuple) else (each, b"")))
+    source.seek(0)
+    FarSide(str(home), source, answers).serve()
+    answers.seek(0)
+    found = []
+    while (received := receive(answers)) is not None:
+        found.append(json.loads(received[0]))
+    return found
+
+
+def put(data: bytes, offset: int, *, last: bool, path: str = "data/me/a") -> tuple[dict[str, object], bytes]:
+    """A piece of the file abc."""
+    more = {"sha256": SHA, "size": 3, "date": 5, "session": "s", "offset": offset, "last": last}
+    return {"do": "put", "path": path, **more}, data
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Tandem's folder."""
+    say(tmp_path / "home", {"do": "make"})
+    return tmp_path / "home"
+
+
+def test_a_folder_of_its_own(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path)
+    for each in (theirs, tmp_path / "link", theirs / "file"):
+        assert "was not made by Tandem" in str(say(each, {"do": "make"})[0]["error"])
+        assert "start with setup" in str(say(each, {"do": "clean", "run": "", "all": True})[0]["error"])
+    assert (theirs / "file").read_text() == "mine"
+    assert say(tmp_path / "new" / "home", {"do": "make"}, {"do": "make"}) == [{}, {}]
+    assert stat.S_IMODE((tmp_path / "new" / "home").stat().st_mode) == 0o700
+
+
+def test_a_push_goes_on_where_it_was_cut(home: Path) -> None:
+    """Whatever was known of the files: they are hashed where the manifest does not know them."""
+    offer = {"do": "offer", "files": [["data/me/a", 3, 5, SHA]]}
+    compare = {"do": "compare", "files": [["data/me/a", 3, 5]]}
+    assert say(home, compare, offer, put(b"a", 0, last=False)) == [{"numbers": [0]}, {"numbers": [0]}]
+    assert say(home, offer, put(b"bc", 1, last=True), {"do": "saved"}) == [{"numbers": [1]}, {}]
+    assert (home / "data" / "me" / "a").read_bytes() == b"abc"
+    assert say(home, compare) == [{"numbers": []}]
+    (home / "manifest.json").write_text("{damaged")
+    assert say(home, compare, offer) == [{"numbers": [0]}, {"numbers": [-1]}]
+    (home / "data" / "me" / "a").write_bytes(b"abd")
+    assert say(home, compare, offer) == [{"numbers": [0]}, {"numbers": [0]}]
+
+
+def test_damaged_pieces_are_not_kept(home: Path) -> None:
+    assert "damaged on its way" in str(say(home, put(b"abd", 0, last=True))[0]["error"])
+    assert "not where it was left" in str(say(home, put(b"c", 2, last=True))[0]["error"])
+    for path in ("../a", "data/../../a", "/data/a", "runs/x/a", "data", "data//a", "code/./a"):
+        assert "is no place for a file" in str(say(home, put(b"abc", 0, last=True, path=path))[0]["error"])
+    assert not (home / "data").exists()
+    with pytest.raises(Broken):
+        receive(BytesIO(b"\0\0\0\1"))
+
+
+def test_a_copy_that_has_gone_on_by_itself_is_not_followed(home: Path) -> None:
+    """Such as one that was resumed over there."""
+    (home / "runs" / "x").mkdir(parents=True)
+    (home / "runs" / "x" / "events.jsonl").write_bytes(b"abc")
+    follow = {"do": "follow", "run": "x", "wholes": {}, "config": False, "digest": SHA}
+    for size, digest in ((3, "0" * 64), (2, SHA), (4, SHA)):
+        asked = {**follow, "logs": {"events.jsonl": size}, "digest": digest}
+        assert "is not the beginning of that of the run x" in str(say(home, asked)[0]["error"])
+    assert say(home, {**follow, "logs": {"events.jsonl": 3}}) == [{"end": True, "code": None}]
+
+
+def test_removes_nothing_but_its_own(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.png").write_text("theirs")
+    say(home, put(b"abc", 0, last=True), put(b"abc", 0, last=True, path="code/app/old.py"), {"do": "saved"})
+    (home / "code" / ".venv").mkdir()
+    (home / "code" / ".venv" / "python").write_text("")
+    os.symlink(tmp_path / "images", home / "data" / "link")
+    say(home, {"do": "prune", "files": []})
+    assert not (home / "code" / "app" / "old.py").exists()
+    assert (home / "code" / ".venv" / "python").exists()
+    (home / "runs" / "x").mkdir(parents=True)
+    assert say(home, {"do": "clean", "run": "", "all": False}) == [{"left": []}]
+    assert not (home / "data").exists()
+    assert (home / "runs" / "x").exists()
+    assert "no run ../x" not in str(say(home, {"do": "clean", "run": "../images", "all": False})[0].get("left"))
+    (home / "notes").write_text("theirs")
+    assert say(home, {"do": "clean", "run": "", "all": True}) == [{"left": ["notes"]}]
+    assert [each.name for each in home.iterdir()] == ["notes"]
+    assert (tmp_path / "images" / "a.png").read_text() == "theirs"
