@@ -380,7 +380,7 @@ def _command(action: str, options: argparse.Namespace) -> str:
 
 
 def _host(options: argparse.Namespace) -> Host:
-    return find_hosts([options.name])[0]
+    return find_hosts([options.name], "scripts/remote.py add NAME USER@ADDRESS")[0]
 
 
 ACTIONS: Mapping[str, Callable[[argparse.Namespace], int]] = {

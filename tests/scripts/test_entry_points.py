@@ -145,6 +145,7 @@ def test_the_manual_has_every_command() -> None:
         "train.py",
         "run_queue.py",
         "hosts.py",
+        "remote.py",
         "preflight.py",
         "find_batch_size.py",
         "sample.py",

@@ -67,15 +67,16 @@ def remove_host(name: str) -> None:
         _write([each for each in read_hosts() if each.name != found.name])
 
 
-def find_hosts(names: Sequence[str]) -> list[Host]:
-    """The machines of these names, each once. Raises ConfigError for a name that is not in the list."""
+def find_hosts(names: Sequence[str], add: str = "scripts/hosts.py add NAME USER@HOST FOLDER") -> list[Host]:
+    """The machines of these names, each once. Raises ConfigError for a name that is not in the list, and says how to
+    `add` it."""
     hosts = {host.name: host for host in read_hosts()}
     for name in names:
         if name not in hosts:
             known = ", ".join(hosts) or "none yet"
             raise ConfigError(
                 f"no machine is named {printable(name, 100)!r}; the list has: {known}",
-                "Add it with: python scripts/hosts.py add NAME USER@HOST FOLDER",
+                f"Add it with: python {add}",
             )
     return [hosts[name] for name in dict.fromkeys(names)]
 

@@ -266,7 +266,7 @@ class FarSide:
                 file.seek(0)
                 holder, _, its_session = file.read().partition(" ")
                 if its_session == session and holder.isdecimal():
-                    os.kill(int(holder), signal.SIGKILL)  # it holds the lock, so this is its number
+                    os.kill(int(holder), signal.SIGTERM)  # it holds the lock, so this is its number
                 time.sleep(0.1)
         else:
             file.close()

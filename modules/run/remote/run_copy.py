@@ -101,8 +101,9 @@ def opened_copy(runs_dir: str | Path, run: str, host: Host) -> Iterator[RunFolde
     """
     check_run_name(run)
     folder = RunFolder(Path(runs_dir) / run)
+    is_new, made = not os.path.lexists(folder.path), (folder.remote_file, folder.log_dir / "supervisor.lock")
     try:
-        if os.path.lexists(folder.path) and _machine_of(folder) != host.name:
+        if not is_new and _machine_of(folder) != host.name:
             raise ConfigError(
                 f"{folder.path} is the folder of another run, not the copy of one on {host.name}",
                 "Give another --runs_dir",
@@ -118,6 +119,9 @@ def opened_copy(runs_dir: str | Path, run: str, host: Host) -> Iterator[RunFolde
         ) from None
     except OSError as error:
         raise not_writable_error(folder.path, error) from error
+    finally:
+        if is_new and not any(file.is_file() and file not in made for file in folder.path.rglob("*")):
+            remove_tree(folder.path)  # nothing has come: there is no such run
 
 
 def mark_copy(folder: RunFolder, host: Host) -> None:

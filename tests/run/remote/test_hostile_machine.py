@@ -136,6 +136,7 @@ def test_other_results_than_models_and_backups(path: str, tmp_path: Path) -> Non
         link = link_to(results((path, 3, SHA)), ({"last": True}, b"abc"))
         assert "none of a model or backup" in refusal(lambda: pull(link, folder, "latest", silent))
     assert files_in(tmp_path) == set()
+    assert not (tmp_path / "runs" / "x").exists()  # as nothing has come
 
 
 @pytest.mark.parametrize(
@@ -196,6 +197,7 @@ def test_only_the_copy_of_a_run_of_this_machine_is_written(tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="is the folder of another run"), opened_copy(tmp_path, "x", HOST):
         pass
     with opened_copy(tmp_path, "y", HOST) as folder:
+        folder.config_file.write_text("{}")
         (folder.path / "backup").rmdir()
         (folder.path / "backup").symlink_to(tmp_path / "x")
     with pytest.raises(ConfigError, match="is a link"), opened_copy(tmp_path, "y", HOST):
