@@ -297,14 +297,16 @@ def exit_code_of(action: Callable[[], int], file: object) -> int:
         return INTERRUPTED
 
 
-def write_page(name: str, text: str, description: str | None) -> int:
+def write_page(name: str, render: Callable[[], str], description: str | None) -> int:
     """Write the page docs/NAME; with --check on the command line only return 1 if it is out of date."""
     from modules import ROOT
 
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is out of date")
     page = ROOT / "docs" / name
-    if not parser.parse_args().check:
+    check = parser.parse_args().check
+    text = render()
+    if not check:
         page.write_text(text, encoding="utf-8", newline="\n")
     elif not page.exists() or page.read_text(encoding="utf-8") != text:
         print(f"{name} is out of date; run python {sys.argv[0]}", file=sys.stderr)

@@ -149,4 +149,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(write_page(PAGE, render(), __doc__))
+    sys.exit(write_page(PAGE, render, __doc__))

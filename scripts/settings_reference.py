@@ -115,4 +115,4 @@ def _default(value: object) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(write_page(PAGE, render(), __doc__))
+    sys.exit(write_page(PAGE, render, __doc__))

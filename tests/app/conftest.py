@@ -8,14 +8,17 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from threading import Lock
 
 import pytest
 
-from app.family_declaration import load_declaration
+from app.family_declaration import _run_describe, load_declaration
 from tests.app.driver import Driver
 
 SCREEN = "1280x800x24"
+ONE_AT_A_TIME = Lock()
 
 
 @pytest.fixture(scope="session")
@@ -56,16 +59,30 @@ def collect_on_this_thread() -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def only_what_is_tested(request: pytest.FixtureRequest) -> Iterator[None]:
     """A window starts programs with torch for the Model page, and builds the other sections in quiet moments; all
-    tests together would spend an hour on that. The tests of these programs are exempted."""
+    tests together would spend an hour on that. The tests of these programs are exempted. The program that describes a
+    family is started once for all tests."""
     never = 3_600_000
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("app.slices.FIRST_MS", never)
         tested = Path(request.module.__file__ or "").stem
         if tested != "test_curves":
             patch.setattr("app.curves.noise_card.FIRST_MS", never)
+            patch.setattr("app.curves.noise_card.PAUSE_MS", never)
         if tested != "test_memory_card":
             patch.setattr("app.curves.memory_card.PAUSE_MS", never)
+        patch.setattr("app.family_declaration._run_describe", describe_once)
         yield
+
+
+def describe_once(name: str) -> str:
+    """What a family says, or a user's file as it is now."""
+    with ONE_AT_A_TIME:  # whoever asks meanwhile waits for the same answer
+        return _described(name, os.stat(name).st_mtime_ns if name.endswith(".py") else 0)
+
+
+@cache
+def _described(name: str, changed: int) -> str:
+    return _run_describe(name)
 
 
 @pytest.fixture

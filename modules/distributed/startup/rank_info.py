@@ -121,7 +121,7 @@ def device_name(device: torch.device) -> str:
 
 def software_versions(device: torch.device) -> dict[str, str]:
     """Versions of Python and the packages and, if a GPU is used, of CUDA, NCCL and the driver."""
-    found = package_listing()
+    found = {**package_listing()}
     if device.type == "cuda":
         found["cuda"] = str(torch.version.cuda)
         if torch.distributed.is_nccl_available():

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -364,6 +365,7 @@ def update_report(folder: RunFolder) -> None:
         log.warning(f"{folder.report_file} could not be written: {error}")
 
 
+@cache
 def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # 50 ms, which no run needs before its end
 

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -49,12 +49,15 @@ class Comparison:
     warnings: tuple[str, ...] = ()
 
 
+@cache
 def code_listing(root: Path = ROOT) -> Listing:
-    """Every Python file of Tandem with a hash of its text, ignoring line endings."""
+    """Every Python file of Tandem with a hash of its text, ignoring line endings; as it was at the first call, for that
+    is what this process runs."""
     files = sorted(file for part in ("modules", "scripts") for file in (root / part).rglob("*.py"))
     return {file.relative_to(root).as_posix(): _text_hash(file) for file in files}
 
 
+@cache
 def package_listing() -> Listing:
     """The versions of Python and of the relevant packages."""
     found = {"Python": platform.python_version()}

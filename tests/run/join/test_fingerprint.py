@@ -36,10 +36,12 @@ def test_code_listing_and_comparison(tmp_path: Path) -> None:
     (tmp_path / "scripts/b.py").write_bytes(b"three\n")
     here = code_listing(tmp_path)
     (tmp_path / "modules/run/a.py").write_bytes(b"one\ntwo\n")
+    code_listing.cache_clear()
     assert code_listing(tmp_path) == here, "line endings make no difference"
     assert compare_code(here, here, "beta").errors == ()
     for name in "cdef":
         (tmp_path / f"modules/run/{name}.py").touch()
+    code_listing.cache_clear()
     sentence = compare_code(here, code_listing(tmp_path), "beta").errors[0]
     assert sentence.endswith(
         "on beta differs from machine 0's in modules/run/c.py, modules/run/d.py, modules/run/e.py and 1 more"
