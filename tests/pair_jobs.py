@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from modules.config import TrainConfig
+from modules.run import RunFolder, request_command
 from tests.runs import ROOT, Job, Run, group_settings, tiny_config, train_alone, train_group
 
 # Long for a busy test machine, short for a hang.
@@ -51,16 +52,19 @@ SHARDED_ADAPTERS = {f"sharded {name}": {**job, "training_mode": "fully_sharded"}
 
 
 def run_all(images: Path, place: Path, declared: Mapping[str, Mapping[str, object]]) -> dict[str, Run]:
-    """Train the jobs in their order: settings by name, where "ranks": 1 and "resumes": NAME are no settings."""
+    """Train the jobs in their order: settings by name, where "ranks": 1, "resumes": NAME and "custom_sample": TEXT
+    (asked for before the first step) are none."""
     jobs = {}
     for name, given in declared.items():
-        settings = {key: value for key, value in given.items() if key not in ("ranks", "resumes")}
+        settings = {key: value for key, value in given.items() if key not in ("ranks", "resumes", "custom_sample")}
         if given.get("ranks") == 1:
             code, _ = train_alone(tiny_config(images, place, run_name=name, **settings))
             assert code == 0
         else:
             config = _config(images, place, str(given.get("resumes", name)), settings)
-            jobs[name] = Job(config, "latest" if "resumes" in given else None)
+            if "custom_sample" in given:
+                request_command(RunFolder.create(config), "custom_sample", str(given["custom_sample"]))
+            jobs[name] = Job(config, "latest" if {"resumes", "custom_sample"} & {*given} else None)
     return train_group(2, jobs)
 
 

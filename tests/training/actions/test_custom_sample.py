@@ -11,21 +11,13 @@ import pytest
 from PIL import Image
 
 from modules.config import ConfigError, Sample
-from modules.run import RunFolder, request_command
+from modules.run import request_command
 from modules.run.folder.custom_sample import MAX_PROMPT_CHARS, decode_sample, encode_sample
 from modules.training.loop.generic_trainer import GenericTrainer
 from modules.training.state.requests import Outcome
-from tests.runs import (
-    ROOT,
-    Job,
-    Run,
-    group_exit_codes,
-    group_settings,
-    same_state,
-    tiny_config,
-    train_alone,
-    train_group,
-)
+from tests.runs import ROOT, Run, group_exit_codes, same_state, tiny_config, train_alone
+
+pytestmark = pytest.mark.xdist_group("pair")
 
 STATEFUL: dict[str, object] = {
     "family_options": {"dropout": 0.2, "batch_norm": True},
@@ -49,23 +41,20 @@ WRONG = {
 }
 
 
+OURS = "custom sample "
+PAIR_JOBS: dict[str, dict[str, object]] = {
+    f"{OURS}quiet": STATEFUL,
+    f"{OURS}asked": {**STATEFUL, "custom_sample": ASKED},
+    **{f"{OURS}{name}": {**STATEFUL, "custom_sample": text} for name, (text, _) in WRONG.items()},
+    f"{OURS}sharded quiet": SHARDED,
+    f"{OURS}sharded asked": {**SHARDED, "custom_sample": ASKED},
+}
+
+
 @pytest.fixture(scope="module")
-def two_ranks(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Run]:
-    """Runs of two processes; those whose command file was there before their first step have its name."""
-    place = tmp_path_factory.mktemp("custom")
-    contents = {"asked": ASKED, **{name: text for name, (text, _) in WRONG.items()}}
-    jobs = {name: (STATEFUL, contents.get(name)) for name in ("quiet", *contents)}
-    jobs |= {"sharded quiet": (SHARDED, None), "sharded asked": (SHARDED, ASKED)}
-    return train_group(2, {name: job(images, place, name, *each) for name, each in jobs.items()})
-
-
-def job(images: Path, place: Path, name: str, settings: Mapping[str, object], content: str | None) -> Job:
-    own = {**group_settings(2), **settings, "run_name": name.replace(" ", "-")}
-    config = tiny_config(images, place, **own)
-    folder = RunFolder.create(config)
-    if content is not None:
-        request_command(folder, "custom_sample", content)
-    return Job(config, resume="latest")
+def two_ranks(pair: Mapping[str, Run]) -> Mapping[str, Run]:
+    """Those of PAIR_JOBS."""
+    return {name.removeprefix(OURS): pair[name] for name in PAIR_JOBS}
 
 
 @pytest.mark.slow

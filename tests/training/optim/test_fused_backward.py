@@ -19,10 +19,11 @@ from modules.training.optim.fused_backward import FusedBackward
 from modules.training.optim.optimizers import GuardedStep, build_optimizer
 from modules.training.optim.per_parameter_step import PerParameterStep, optimizer_weights
 from modules.training.step.memory_guard import OutOfMemory
-from tests.runs import Job, group_settings, same_state, same_tensors, tiny_config, train_alone, train_group
+from tests.runs import Run, same_state, same_tensors, tiny_config, train_alone
 
 CPU = torch.device("cpu")
 ON: dict[str, object] = {"max_grad_norm": None, "global_batch_size": None, "fused_backward": True}
+PAIR_JOBS: dict[str, dict[str, object]] = {"fused backward": {**ON, "world_size": None}}
 OFF = {**ON, "fused_backward": False}
 ALONE = [name for name, kind in OPTIMIZERS.items() if kind.per_parameter_step]
 
@@ -139,9 +140,9 @@ def test_memory_that_runs_out_within_a_step_ends_the_run() -> None:
 
 
 @pytest.mark.slow
-def test_several_processes_are_refused(images: Path, tmp_path: Path) -> None:
-    config = tiny_config(images, tmp_path, **{**ON, **group_settings(2), "world_size": None})
-    run = train_group(2, {"two": Job(config)})["two"]
+@pytest.mark.xdist_group("pair")
+def test_several_processes_are_refused(pair: dict[str, Run]) -> None:
+    run = pair["fused backward"]
     assert "fused_backward is true, but there are 2 processes" in run.failure(0)
     assert "Traceback" not in run.failure(0)
 

@@ -22,10 +22,20 @@ from modules.training.optim.per_parameter_step import (
     round_stochastically_,
     seed_of,
 )
-from tests.runs import Job, group_settings, recorded, same_state, same_tensors, tiny_config, train_alone, train_group
+from tests.runs import Run, recorded, same_state, same_tensors, tiny_config, train_alone
 
 CPU = torch.device("cpu")
 SETTINGS: dict[str, object] = {"precision": "bf16", "stochastic_rounding": True, "max_steps": 4, "batch_size": 8}
+PLAIN: dict[str, object] = {
+    **SETTINGS,
+    "batch_size": 4,
+    "optimizer": {"name": "sgd", "momentum": 0.0},
+    "learning_rate": 0.05,
+}
+PAIR_JOBS: dict[str, dict[str, object]] = {
+    "rounded": {**PLAIN, "family_options": {"record": "rounded"}},
+    "rounded and sharded": {**PLAIN, "training_mode": "fully_sharded"},
+}
 ALONE = [name for name, kind in OPTIMIZERS.items() if kind.per_parameter_step and name != "schedule_free_adamw"]
 
 
@@ -157,28 +167,20 @@ def test_a_resumed_run_ends_in_the_same_bits(images: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_two_ranks_round_alike_and_train_as_one_does(images: Path, tmp_path: Path) -> None:
+@pytest.mark.xdist_group("pair")
+def test_two_ranks_round_alike_and_train_as_one_does(
+    images: Path, tmp_path: Path, pair: dict[str, Run], pair_place: Path
+) -> None:
     """Up to bf16's rounding of their gradients' sum: 2^-8 of a step, or a weight rounded the other way."""
-    settings = {**SETTINGS, "batch_size": 4, "optimizer": {"name": "sgd", "momentum": 0.0}, "learning_rate": 0.05}
-    code, one = train_alone(tiny_config(images, tmp_path / "one", **settings))
+    code, one = train_alone(tiny_config(images, tmp_path, **PLAIN))
     assert code == 0, one.failure(0)
-    (tmp_path / "record").mkdir()
-    config = tiny_config(
-        images,
-        tmp_path / "two",
-        **{**settings, **group_settings(2), "family_options": {"record": str(tmp_path / "record")}},
-    )
-    sharded_config = tiny_config(
-        images, tmp_path / "sharded", **{**settings, **group_settings(2), "training_mode": "fully_sharded"}
-    )
-    runs = train_group(2, {"two": Job(config), "sharded": Job(sharded_config)})
-    pair, sharded = runs["two"], runs["sharded"]
-    assert pair.exit_code == 0, pair.failure(0)
+    whole, sharded = pair["rounded"], pair["rounded and sharded"]
+    assert whole.exit_code == 0, whole.failure(0)
     assert sharded.exit_code == 0, sharded.failure(0)
-    sums = [recorded(tmp_path / "record", rank, skip_first_call=True).weights for rank in range(2)]
+    sums = [recorded(pair_place / "rounded", rank, skip_first_call=True).weights for rank in range(2)]
     assert len(sums[0]) == 4
     assert sums[0] == sums[1], "the sum of each rank's weights before every step"
-    for run in (pair, sharded):
+    for run in (whole, sharded):
         same = []
         for name, weight in one.state.weights.items():
             other = run.state.weights[name]

@@ -14,10 +14,23 @@ from torch.overrides import TorchFunctionMode
 from modules.monitoring import Histogram
 from modules.training.step import histograms as module
 from modules.training.step.histograms import BINS, histograms
-from tests.pair_jobs import TIMEOUTS
-from tests.runs import ROOT, Job, Run, group_settings, tiny_config, train_alone, train_group
+from tests.runs import ROOT, Run, tiny_config, train_alone
 
-BLOCKS = str(ROOT / "tests" / "block_family.py")
+SETTINGS: dict[str, object] = {
+    "family": str(ROOT / "tests" / "block_family.py"),
+    "family_options": {"width": 5},  # an odd width divides by no number of ranks
+    "precision": "fp64",
+    "batch_size": 2,
+    "global_batch_size": 4,
+    "max_grad_norm": 0.1,
+    "max_steps": 4,
+    "tensorboard": True,
+    "histograms_every": "2 steps",
+    "sample_every": "never",
+}
+PAIR_JOBS: dict[str, dict[str, object]] = {
+    f"histograms {mode}": {**SETTINGS, "training_mode": mode} for mode in ("distributed", "fully_sharded")
+}
 
 
 def histogram(values: torch.Tensor) -> Histogram | None:
@@ -95,30 +108,14 @@ def board_of(run: Run) -> dict[str, dict[int, tuple[list[float], list[float]]]]:
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_two_ranks_show_what_one_process_shows(images: Path, tmp_path: Path) -> None:
-    common: dict[str, object] = {
-        "family": BLOCKS,
-        "family_options": {"width": 5},  # an odd width divides by no number of ranks
-        "precision": "fp64",
-        "batch_size": 2,
-        "global_batch_size": 4,
-        "max_grad_norm": 0.1,
-        "max_steps": 4,
-        "tensorboard": True,
-        "histograms_every": "2 steps",
-        "sample_every": "never",
-    }
-    code, one = train_alone(tiny_config(images, tmp_path, **{**common, "run_name": "one"}))
+@pytest.mark.xdist_group("pair")
+def test_two_ranks_show_what_one_process_shows(images: Path, tmp_path: Path, pair: dict[str, Run]) -> None:
+    code, one = train_alone(tiny_config(images, tmp_path, **SETTINGS))
     assert code == 0
-    group = {**common, **group_settings(2), **TIMEOUTS}
-    jobs = {
-        mode: Job(tiny_config(images, tmp_path, **{**group, "run_name": mode, "training_mode": mode}))
-        for mode in ("distributed", "fully_sharded")
-    }
     expected = board_of(one)
     assert any(tag.startswith("gradients/") for tag in expected)
-    for mode, run in train_group(2, jobs).items():
-        found = board_of(run)
+    for mode in PAIR_JOBS:
+        found = board_of(pair[mode])
         assert found.keys() == expected.keys(), mode
         for tag, by_step in expected.items():
             assert list(found[tag]) == list(by_step) == [2, 4]
