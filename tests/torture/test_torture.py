@@ -9,7 +9,7 @@ import pytest
 
 from modules.distributed.rank_group import RankGroup
 from modules.distributed.store_barrier import StoreBarrier
-from modules.run.join import client, received_config
+from modules.run.join import client
 from modules.run.supervise.supervisor import Supervisor
 from tests.torture.kinds import KINDS, hosts, store
 from tests.torture.kinds.broken import EXPECTED
@@ -47,7 +47,6 @@ def test_stand_ins_are_in_the_place_of_what_the_program_calls() -> None:
     assert vars(client)["Supervisor"] is Supervisor
     replaced = {name for name in vars(hosts._Training) if not name.startswith("_")} - {"codes"}
     assert replaced <= {*dir(Supervisor)}
-    assert {"code_listing", "package_listing"} <= {*vars(received_config)}
     assert "_POLL_EVERY_S" in vars(client)
     taken = [*signature(store._gather([])).parameters]
     for real in (RankGroup.gather, StoreBarrier.gather):

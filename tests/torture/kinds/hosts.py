@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import socket
 import struct
@@ -18,7 +17,7 @@ from modules.files import printable
 from modules.run import Failure, LaunchPlan
 from modules.run.folder.run_folder import RunFolder
 from modules.run.join import channel as frames
-from modules.run.join import client, received_config
+from modules.run.join import client
 from modules.run.join.channel import Channel, ChannelClosed, WrongToken, authenticate_client
 from modules.run.join.client import join_run
 from modules.run.join.join_line import JoinLine
@@ -57,9 +56,6 @@ class Fuzzer:
         self._server = socket.create_server(("127.0.0.1", 0))
         joining: Any = client
         joining.Supervisor = _Training
-        introduction: Any = received_config  # what it says of itself takes most of the time
-        introduction.code_listing = functools.cache(introduction.code_listing)
-        introduction.package_listing = functools.cache(introduction.package_listing)
         client._POLL_EVERY_S = 0.005  # type: ignore[misc]
 
     def make(self, draw: Random) -> None:
