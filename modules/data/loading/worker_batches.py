@@ -138,7 +138,8 @@ def received(loading: Loading) -> Iterator[Batch]:
 
 def _advice(items: object) -> str:
     codes = [worker.exitcode for worker in getattr(items, "_workers", ())]
-    if any(code is not None and code > 0 for code in codes):
+    # torch's workers end with 0 when a user's code raises KeyboardInterrupt, and those that are shut down as well
+    if any(code is not None and code > 0 for code in codes) or (codes and not any(codes) and None not in codes):
         return "It ended by itself: its error is above, or in log/launcher.txt. loader_workers=0 shows it here, too."
     return "It usually ran out of memory: lower loader_workers or prefetch_factor, or set loader_workers to 0."
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,13 @@ from torch import Tensor
 
 from modules.config import TandemError, TrainConfig
 from modules.data.batch import Batch, MicroBatch
-from modules.data.loading.worker_batches import MicroBatchReader, MicroBatchSampler, data_loader, worker_obstacle
+from modules.data.loading.worker_batches import (
+    MicroBatchReader,
+    MicroBatchSampler,
+    _advice,
+    data_loader,
+    worker_obstacle,
+)
 from modules.families._by_name import family_class
 from tests.full_disk import full_disk
 from tests.runs import ROOT, TINY, environment
@@ -56,6 +63,13 @@ def test_what_fails_while_a_new_process_reads_its_data_is_the_error(tmp_path: Pa
     error = ForkingPickler.loads(content)[0, micro_batch].error
     assert isinstance(error, TandemError)
     assert "my_changing_family.py, line 1: ValueError: only in workers" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("codes", "said"), [([0], "ended by itself"), ([0, 3], "ended by itself"), ([0, -9], "ran out of memory")]
+)
+def test_a_worker_that_was_not_killed_did_not_run_out_of_memory(codes: list[int], said: str) -> None:
+    assert said in _advice(SimpleNamespace(_workers=[SimpleNamespace(exitcode=code) for code in codes]))
 
 
 def test_a_process_that_may_write_nothing_loads_by_itself() -> None:
