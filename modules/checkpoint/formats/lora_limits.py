@@ -39,9 +39,9 @@ def limits_of_layout(
     dora = any(each.magnitude is not None for each in adapters)
     if layout == "kohya":
         return dora_limits(file) if dora else ""
-    factors = {each.alpha / each.rank for each in adapters} - {1.0}
+    factors = {each.alpha / each.rank for each in adapters}
     kohya = "its copy in the kohya layout (--to kohya)" if has_kohya_names(adapters, prefixes, architecture) else ""
-    alpha = alpha_limits(file, min(factors), max(factors), kohya) if factors else ""
+    alpha = alpha_limits(file, min(factors), max(factors), kohya) if factors - {1.0} else ""
     names = name_limits(file, [each.module for each in adapters], architecture, kohya)
     is_read = dora and any(each.submodule == TRANSFORMER for each in adapters)
     return " ".join(filter(None, (alpha, names, magnitude_limits(file) if is_read else "")))

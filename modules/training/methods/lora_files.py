@@ -66,8 +66,8 @@ def _limits(
         found.append(dora_limits(LORA_FILES["kohya"]))
     if "diffusers" in written and dora and is_transformer:
         found.append(magnitude_limits(LORA_FILES["diffusers"]))
-    factors = {size.alpha / size.rank for size in sizes.values()} - {1.0}
-    if "diffusers" in written and factors:
+    factors = {size.alpha / size.rank for size in sizes.values()}
+    if "diffusers" in written and factors - {1.0}:
         found.append(alpha_limits(LORA_FILES["diffusers"], min(factors), max(factors), kohya))
     return found
 
