@@ -94,6 +94,8 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
     data["run_name"] = data["run_name"] and sanitize_run_name(data["run_name"])
     own_speed = data["training_mode"] != "fully_sharded" and not data["sync_batch_norm"]
     data["balance"] = ("equal", "2.5, 1", "auto" if own_speed else "1, 3")[len(data["balance"]) % 3]
+    if data["on_machine_loss"] == "continue" and ("," in data["balance"] or data["backup_every"] == "never"):
+        data["on_machine_loss"] = "wait"
     data["initial_port"] = min(data["initial_port"], 65_534)  # machines join on the next port
     if data["device_ids"] is not None and data["world_size"] is not None:
         data["world_size"] = len(data["device_ids"]) * data["num_nodes"]

@@ -121,8 +121,9 @@ class JoinClient:
         """
         counts = " + ".join(map(str, plan.process_counts))
         self._ranks = plan.ranks()
-        absent = self._config.num_nodes - plan.num_nodes
-        who = f"All but {absent} machines take part" if absent else "All machines have joined"
+        machines = self._config.num_nodes
+        is_complete = plan.num_nodes == machines
+        who = "All machines have joined" if is_complete else f"{plan.num_nodes} of {machines} machines take part"
         self._echo(f"{who}: {counts} processes; on this machine {_describe_ranks(plan.ranks())}.")
         for sentence in plan.variables.describe():
             self._echo(sentence)
