@@ -221,6 +221,7 @@ def load(options: argparse.Namespace, events: SampleEvents, device_type: str) ->
         raise base_model_error(error, config, options) from error
     if saved_model is not None:
         apply_adapter(family, config, saved_model, merged_dtype(family, config, 1 + len(loras)))
+    family.expected_requests = requests
     return Loaded(family, loras, config, requests, {"model": options.model})
 
 

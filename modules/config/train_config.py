@@ -257,6 +257,10 @@ def _reference_rules(config: TrainConfig) -> _Rules:
     largest, side = None if facts is None else facts.largest, config.reference_resolution
     if largest is not None and side is not None and side > largest:
         rules.append(("reference_resolution", f"is {side}; {config.family} takes at most {largest}"))
+    if facts is not None and facts.seen_by_text and config.reference_dropout:
+        rules.append(
+            ("reference_dropout", f"is {config.reference_dropout}, but {config.family} always sees references; use 0")
+        )
     return rules
 
 

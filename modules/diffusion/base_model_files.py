@@ -103,7 +103,7 @@ def check_folder(
     check_pipeline_class(folder, pipelines, str(folder), option)
     check_small_files(folder, [folder / component for component in components], option)
     for component in components:
-        if component == "scheduler" or component.startswith("tokenizer") or component in without_weights:
+        if component == "scheduler" or component.startswith(("tokenizer", "processor")) or component in without_weights:
             _check_json_files(folder, component, option)
         else:
             read_shapes(weight_files(folder, component, option))

@@ -84,7 +84,7 @@ class FlowComponents:
     def encoders_fingerprint(self) -> str:
         """The first 128 bits of the SHA-256 of the files of text encoders and tokenizers, as hex."""
         hasher = hashlib.sha256()
-        for name in (*self.facts.encoders, *self.facts.encoders.values()):
+        for name in (*self.facts.encoders, *self.facts.encoders.values(), *filter(None, [self.facts.processor])):
             own = self.encoder_files.get(name)
             files = [path for path in (self.folder / name).iterdir() if path.is_file()]
             if own is not None:

@@ -14,7 +14,7 @@ from modules.diffusion.flow_matching import SigmaShift, sample_sigma
 from modules.diffusion.flow_options import FlowOptions
 from modules.diffusion.latent_space import LatentSpace
 from modules.diffusion.pixels import downsample_mask, mask_loss_weights, mask_or_ones
-from modules.diffusion.text_states import CAPTION, STATES, caption_bytes, unpack_caption
+from modules.diffusion.text_states import CAPTION, PICTURE, STATES, caption_bytes, unpack_caption
 from modules.diffusion.uncached_images import IMAGE, LATENT_NOISE
 
 
@@ -39,7 +39,8 @@ class FlowSampleTransform:
         """latents and noise fp32 [C, h, w], sigma fp32 []; the tensors of the caption, or its bytes uint8 [N]; with a
         mask, loss weights [1, h, w]. Of an image that is not cached, image uint8 [3, H, W] and latent_noise [C, h, w]
         stand for latents.
-        Of references reference.0 and so on, latents or images likewise, and references.length, how many are shown."""
+        Of references reference.0 and so on, latents or images likewise, and references.length, how many are shown;
+        picture.0 and so on, uint8 [3, H, W], if the text encoder will see them."""
         space = self.space
         sample: dict[str, Tensor] = {}
         if IMAGE in cached:
@@ -66,6 +67,7 @@ class FlowSampleTransform:
         for name in references:
             latents = cached[name]
             sample[name] = space.normalize(latents) if latents.is_floating_point() else latents
+        sample |= {name: pixels for name, pixels in cached.items() if name.startswith(PICTURE)}
         if references:
             sample[REFERENCES + LENGTH] = torch.tensor(0 if DROPPED_REFERENCES in cached else len(references))
         if "mask" in cached:

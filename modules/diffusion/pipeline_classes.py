@@ -55,6 +55,8 @@ def _is_acceptable(kind: object, name: str, expected: tuple[Any, ...]) -> bool:
     if name.startswith("tokenizer"):  # transformers has several classes for one tokenizer
         tokenizers = transformers.PreTrainedTokenizerBase | transformers.ProcessorMixin | transformers.AutoTokenizer
         return issubclass(kind, tokenizers)
+    if name == "processor":
+        return issubclass(kind, transformers.ProcessorMixin)
     if name == "scheduler":
         return issubclass(kind, diffusers.FlowMatchEulerDiscreteScheduler)
     base = ModelMixin if name in ("transformer", "vae") else transformers.PreTrainedModel

@@ -6,6 +6,7 @@ import hashlib
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,6 +18,16 @@ MIN_SIDE, MAX_SIDE = 0.25, 0.9  # of a random inpainting box, as fractions of th
 def normalize_pixels(pixels: Tensor) -> Tensor:
     """uint8 [..., 3, H, W] to fp32 in [-1, 1], the range that autoencoders and networks expect."""
     return pixels.to(torch.float32) / 127.5 - 1.0
+
+
+def rgb_image(pixels: Tensor) -> Image.Image:
+    """The image of pixels uint8 [3, H, W], on any device."""
+    return Image.fromarray(pixels.permute(1, 2, 0).cpu().numpy())
+
+
+def rgb_pixels(image: Image.Image) -> Tensor:
+    """uint8 [3, H, W] of an RGB image."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
 
 
 def mask_or_ones(example: Example) -> Tensor:

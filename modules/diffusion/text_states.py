@@ -15,6 +15,7 @@ from modules.diffusion.caption_cache import CAPTION_IDS, caption_id
 # The tensors of a caption: NAME.states of varying length [T, ...], all others of equal shapes.
 STATES = ".states"
 CAPTION = "caption"  # a caption that is encoded on the device: its UTF-8 bytes, uint8 [N]
+PICTURE = "picture."  # picture.0 and so on: what the text encoder will see beside the caption, uint8 [3, H, W]
 _ENDS = ".ends"  # int64 [captions]: where each caption's states end in the concatenation
 
 

@@ -84,7 +84,9 @@ class ReferenceFacts:
     side: int  # pixels: the square root of the area that references usually have
     # (width, height) of that area: the one of nearest shape is used. None: they keep their shape, up to 8:1.
     sizes: tuple[tuple[int, int], ...] = ()
+    multiple: int = 0  # without `sizes`: sides are rounded to multiples of it; 0: down to those of the transformer
     largest: int | None = None  # the largest side that diffusers' pipeline takes, if that is limited
+    seen_by_text: bool = False  # the text encoder sees them, too, so that a caption's states depend on them
 
     def size(self, width: int, height: int, side: int, step: int) -> tuple[int, int]:
         """(width, height) that a reference of such a width and height is scaled to: about side², multiples of `step`.
@@ -92,6 +94,8 @@ class ReferenceFacts:
         At the usual side, the choice of diffusers' pipeline."""
         if not self.sizes:  # no larger than side², which the pipeline would scale down; its smallest side is 64
             across = side * math.sqrt(min(max(width / height, 1 / 8), 8))
+            if near := self.multiple:
+                return max(near, round(across / near) * near), max(near, round(side**2 / across / near) * near)
             return max(64, int(across) // step * step), max(64, int(side**2 / across) // step * step)
         _, *found = min((abs(width / height - across / down), across, down) for across, down in self.sizes)
         across, down = (max(step, round(each * side / self.side / step) * step) for each in found)
@@ -111,6 +115,7 @@ class FamilyFacts:
     # tokenizers.
     pipelines: tuple[str, ...] = ()
     encoders: Mapping[str, str] = field(default_factory=dict)
+    processor: str = ""  # the component that prepares images for a text encoder that sees them
     arguments: Mapping[str, object] = field(default_factory=dict)  # of the pipeline's constructor, besides components
     transformer: str = ""  # its class in diffusers
     references: ReferenceFacts | None = None  # of a model that edits images; None: it takes none
@@ -166,7 +171,8 @@ class FamilyFacts:
     @property
     def components(self) -> tuple[str, ...]:
         """The components, and so the subfolders, that training needs."""
-        return (self.network, "vae", *self.encoders, *self.encoders.values(), "scheduler")
+        processors = (self.processor,) if self.processor else ()
+        return (self.network, "vae", *self.encoders, *self.encoders.values(), *processors, "scheduler")
 
     def architecture_of(self, transformer: Config, pipeline: str) -> str:
         """That of a model whose transformer has this config, in a pipeline of this class."""

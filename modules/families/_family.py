@@ -143,6 +143,7 @@ class Family(ABC):
     model: nn.Module  # the one module that is trained, wrapped, averaged and saved
     encoders: Mapping[str, nn.Module]  # frozen
     sample_transform: SampleTransform
+    expected_requests: Sequence[SampleRequest] = ()  # the samples of the run, whose prompts can be encoded beforehand
     device: torch.device = torch.device("cpu")  # for encoders; the trainer sets it before encoding
     on_sampling_step: Callable[[int, int], object] | None = None  # called in `sample` with steps done and all steps
 

@@ -38,10 +38,10 @@ from modules.diffusion.latents import pad_batch
 from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.meta_encoders import meta_encoders
 from modules.diffusion.objectives import DenoisingLoss, FlowMatching
-from modules.diffusion.pixels import downsample_mask, mask_or_ones
+from modules.diffusion.pixels import downsample_mask, mask_or_ones, rgb_image, rgb_pixels
 from modules.diffusion.resolve_options import has_fixed_captions
 from modules.diffusion.sample_inputs import SampleInputs
-from modules.diffusion.text_states import CAPTION, STATES, TextBatch, caption_bytes, caption_of, pack_captions
+from modules.diffusion.text_states import CAPTION, PICTURE, STATES, TextBatch, caption_bytes, caption_of, pack_captions
 from modules.diffusion.transformer_files.base import FlowBase
 from modules.diffusion.transformer_files.loading import check_transformer_file
 from modules.diffusion.transformer_files.notes import base_notes
@@ -100,7 +100,6 @@ class FlowTransformer(DiffusionFamily):
         self.options, self.components = options, components
         self.config, self.precision = config, config.precision
         self.sample_inputs = SampleInputs()
-        self.known_prompts = [(each.prompt, each.negative_prompt) for each in config.samples if each.enabled]
         self._text_pipeline: Any = None  # the text encoders, while they are needed
         self.denoising_loss = DenoisingLoss(FlowMatching(options.loss_weighting), options.loss, options.huber_delta)
         self.masked = config.masked_training
@@ -193,6 +192,16 @@ class FlowTransformer(DiffusionFamily):
         prompts in another way."""
         return self.encode_prompt(pipeline, prompt, device)
 
+    def encode_instruction(
+        self, pipeline: Any, prompt: str, device: torch.device, pictures: Sequence[Image.Image]
+    ) -> dict[str, Tensor]:
+        """As `encode_prompt`, by a text encoder that sees `pictures` as well."""
+        raise NotImplementedError
+
+    def pictures_of(self, references: Sequence[Image.Image]) -> list[Image.Image]:
+        """What the text encoder sees of reference images; override it if the facts say that it sees them."""
+        return []
+
     @abstractmethod
     def pipeline_arguments(
         self, prompt: Mapping[str, Tensor], negative: Mapping[str, Tensor], guidance_scale: float
@@ -235,6 +244,8 @@ class FlowTransformer(DiffusionFamily):
         if self.encodes_captions:
             text = f"{self.components.encoders_fingerprint()} {self.caption_limit} {self.precision}"
             text += "" if options.text_encoder_weights == "run" else f" {options.text_encoder_weights}"
+        if self._text_sees_references:
+            text += f" {self.components.pipeline_class.__name__} {self.encodes_captions and self.drops_captions}"
         vae = weights_fingerprint(self.components.vae)
         return f"{self.facts.pipelines[0]} 1 {vae} {options.latents} masked={self.masked} {options.vae_tiling} {text}"
 
@@ -258,15 +269,21 @@ class FlowTransformer(DiffusionFamily):
             own |= {name: tensor[place].cpu() for name, tensor in references.items()}
             if self.masked:
                 own["mask"] = downsample_mask(mask_or_ones(example), own["mean"].shape[-2:])
+            pictures = self.pictures_of([rgb_image(each) for each in example.references])
             if self.encodes_captions:
                 captions = example.captions or ("",)
-                own |= pack_captions(captions, {text: self.text_states(text, self.device) for text in captions})
+                if self._text_sees_references and self.drops_captions:
+                    captions = (*captions, "")
+                states = {text: self.text_states(text, self.device, pictures) for text in captions}
+                own |= pack_captions(captions, states)
+            else:
+                own |= {f"{PICTURE}{number}": rgb_pixels(each) for number, each in enumerate(pictures)}
             encoded.append(own)
         return encoded
 
     @cached_property
     def sample_transform(self) -> FlowSampleTransform:  # type: ignore[override]  # encoded when it is first needed
-        empty = self.encodes_captions and self.drops_captions
+        empty = self.encodes_captions and self.drops_captions and not self._text_sees_references
         return FlowSampleTransform(
             options=self.options,
             space=self.space,
@@ -335,16 +352,17 @@ class FlowTransformer(DiffusionFamily):
         return len(self.components.tokenizers[self.caption_tokenizer](caption, verbose=False).input_ids)
 
     @torch.no_grad()
-    def text_states(self, prompt: str, device: torch.device) -> dict[str, Tensor]:
-        """The tensors of one prompt, on the CPU, in the dtype of the text encoders."""
-        return {name: tensor.cpu() for name, tensor in self._encode_on(prompt, device, negative=not prompt).items()}
+    def text_states(self, prompt: str, device: torch.device, pictures: Sequence[Image.Image] = ()) -> dict[str, Tensor]:
+        """The tensors of one prompt beside `pictures`, on the CPU, in the dtype of the text encoders."""
+        encoded = self._encode_on(prompt, device, pictures, negative=not prompt)
+        return {name: tensor.cpu() for name, tensor in encoded.items()}
 
     def offload_frozen(self) -> None:
         """The prompts of samples are encoded, then text encoders leave memory, and the autoencoder the device, if
         training needs neither."""
         if self.encodes_captions:
-            for pair in self.known_prompts:
-                self._prompts(*pair, self.sampling_device())
+            for request in self.expected_requests:
+                self._prompts(request, self.sampling_device())
             self._text_pipeline = None
         if self.options.offload_frozen and self.example_transform is None:
             self._vae_on(torch.device("cpu"))
@@ -363,7 +381,7 @@ class FlowTransformer(DiffusionFamily):
 
     def generate(self, request: SampleRequest) -> Image.Image:
         device = self.sampling_device()
-        texts = self._prompts(request.prompt, request.negative_prompt, device)
+        texts = self._prompts(request, device)
         if self.encodes_captions:
             self._text_pipeline = None
         dtype = self.master_dtype()
@@ -374,9 +392,7 @@ class FlowTransformer(DiffusionFamily):
             }
             for text in texts
         )
-        pipeline = self.components.pipeline(
-            transformer=TransformerStandIn(self.components.transformer, self.model), vae=self._vae_on(device)
-        )
+        pipeline = self.sampling_pipeline(request, self._vae_on(device))
         arguments = self.pipeline_arguments(prompt, negative, request.guidance_scale)
         image: Image.Image = pipeline(
             **arguments,
@@ -388,6 +404,11 @@ class FlowTransformer(DiffusionFamily):
             callback_on_step_end=self._after_step,
         ).images[0]
         return image
+
+    def sampling_pipeline(self, request: SampleRequest, vae: Any) -> Any:
+        """The pipeline that generates the sample, without text encoders."""
+        transformer = TransformerStandIn(self.components.transformer, self.model)
+        return self.components.pipeline(transformer=transformer, vae=vae)
 
     @classmethod
     def meta_model(cls, config: TrainConfig) -> nn.Module | None:
@@ -525,33 +546,59 @@ class FlowTransformer(DiffusionFamily):
         lengths = tensors[CAPTION + LENGTH].tolist()
         captions = [caption_of(row[:length]) for row, length in zip(tensors[CAPTION], lengths, strict=True)]
         with torch.autocast(noise.device.type, enabled=False):
-            texts = [self.text_states(caption, noise.device) for caption in captions]
+            texts = [
+                self.text_states(caption, noise.device, self._pictures(tensors, sample))
+                for sample, caption in enumerate(captions)
+            ]
         return TextBatch.of(texts, noise.device, noise.dtype)
+
+    def _pictures(self, tensors: Mapping[str, Tensor], sample: int) -> list[Image.Image]:
+        """What the text encoder sees of the references of a sample whose caption is not cached."""
+        if not self._text_sees_references:
+            return []
+        prefix = PICTURE if f"{PICTURE}0" in tensors else REFERENCE
+        count = sum(name.startswith(prefix) for name in tensors)
+        images = [rgb_image(tensors[f"{prefix}{number}"][sample]) for number in range(count)]
+        return images if prefix == PICTURE else self.pictures_of(images)
+
+    @property
+    def _text_sees_references(self) -> bool:
+        return self.facts.references is not None and self.facts.references.seen_by_text
 
     def _after_step(self, pipeline: Any, step: int, timestep: Tensor, tensors: dict[str, Any]) -> dict[str, Any]:
         if self.on_sampling_step is not None:
             self.on_sampling_step(step + 1, pipeline.num_timesteps)
         return tensors
 
-    def _prompts(self, prompt: str, negative: str, device: torch.device) -> list[Mapping[str, Tensor]]:
+    def _prompts(self, request: SampleRequest, device: torch.device) -> list[Mapping[str, Tensor]]:
         """The tensors of the two prompts of a sample, each encoded once in a run."""
-        return [self._prompt(prompt, device, negative=False), self._prompt(negative, device, negative=True)]
+        pictures = self.pictures_of(self.reference_images(request)) if self._text_sees_references else []
+        return [
+            self._prompt(request.prompt, pictures, device, negative=False),
+            self._prompt(request.negative_prompt, pictures, device, negative=True),
+        ]
 
-    def _prompt(self, prompt: str, device: torch.device, *, negative: bool) -> Mapping[str, Tensor]:
+    def _prompt(
+        self, prompt: str, pictures: Sequence[Image.Image], device: torch.device, *, negative: bool
+    ) -> Mapping[str, Tensor]:
         return self.sample_inputs.get(
-            "negative prompt" if negative else "prompt",
-            caption_bytes(prompt),
+            f"{'negative ' if negative else ''}prompt {[each.size for each in pictures]}",
+            torch.cat([caption_bytes(prompt), *(rgb_pixels(each).flatten() for each in pictures)]),
             device,
-            lambda _: self._encode_on(prompt, device, negative=negative),
+            lambda _: self._encode_on(prompt, device, pictures, negative=negative),
         )
 
-    def _encode_on(self, prompt: str, device: torch.device, *, negative: bool) -> dict[str, Tensor]:
+    def _encode_on(
+        self, prompt: str, device: torch.device, pictures: Sequence[Image.Image], *, negative: bool
+    ) -> dict[str, Tensor]:
         if self._text_pipeline is None or self._text_pipeline.device.type != device.type:
             weights = self.options.text_encoder_weights
             encoders = self.components.load_encoders(self.frozen_dtype(), device, weights)
             self._text_pipeline = self.components.pipeline(**encoders)
         encode = self.encode_negative_prompt if negative else self.encode_prompt
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            if pictures:
+                return self.encode_instruction(self._text_pipeline, prompt, device, pictures)
             return encode(self._text_pipeline, prompt, device)
 
     def _vae_on(self, device: torch.device) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -33,8 +33,14 @@ class QwenImage(FlowTransformer):
             transformer.get_submodule(f"{last}.{name}").requires_grad_(False)
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
+        return self.velocity_by(self.model, x_t, sigma, text, guidance)
+
+    def velocity_by(
+        self, model: Callable[..., Any], x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None
+    ) -> Tensor:
+        """`velocity` by what takes the arguments of the transformer."""
         height, width = (side // 2 for side in x_t.shape[-2:])
-        prediction = self.model(
+        prediction = model(
             hidden_states=to_tokens(x_t),
             timestep=sigma,
             guidance=guidance,

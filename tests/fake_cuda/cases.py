@@ -53,6 +53,7 @@ FEATURES: Final[Mapping[str, Mapping[str, object]]] = {
     "channels_last": {"channels_last": True},
     "loader_workers": {"loader_workers": 1},
     "references": {"reference_dropout": 0.3},  # of a model that edits images
+    "pairs": {},  # the same, without dropout
 }
 # Faults in a step that a feature cannot do without, see run_cases.faults_of_step: prodigy reads its estimate before the
 # weights change, and a histogram is of the step in which it is read.
@@ -72,6 +73,7 @@ CHOSEN: Final = (
     "chroma lora fp8 samples",
     "krea2 lora gradient_checkpointing validation",
     "qwen_image fine_tune backup",
+    "qwen_image_edit lora pairs samples backup",
     "lumina2 lora ema_on_cpu",
     "z_image lora int8 samples",
     "pixel_diffusion ema_on_cpu fp16 samples validation backup save",
@@ -127,7 +129,7 @@ class Case:
             given["family_options"] = SHORT_CAPTIONS
         for feature in self.features:
             given.update(FEATURES[feature])
-        if "references" in self.features:
+        if {"references", "pairs"} & set(self.features):
             images = _images(self.family, place)
             copies = shutil.copytree(images, place / "references", dirs_exist_ok=True)
             given["concepts"] = [{"path": str(images), "references": str(copies)}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,24 +16,35 @@ from diffusers import (
     Flux2KleinPipeline,
     Flux2Pipeline,
     Flux2Transformer2DModel,
+    QwenImageEditPlusPipeline,
 )
+from diffusers.pipelines.qwenimage.pipeline_qwenimage_edit_plus import calculate_dimensions
+from PIL import Image
 from torch import Tensor
 from transformers import AutoTokenizer, Mistral3ForConditionalGeneration
 
+from modules.annotators.processor import load_processor
 from modules.config import TrainConfig
 from modules.data.batch import Batch, Example, stack_samples
+from modules.diffusion.flow_sample_transform import FlowSampleTransform
 from modules.families._by_name import family_class
 from modules.families._family import SampleRequest
 from modules.families._flow_transformer import FlowTransformer
 
 CAPTIONS = ("a red disc", "a blue circle, number 2, on a table", "cat and dog")
-REFERENCES = {"flux_kontext": 1, "flux2_dev": 2}  # images that tiny pipelines are shown in these tests
+# How many images tiny pipelines are shown in these tests.
+REFERENCES = {
+    "flux_kontext": 1,
+    "flux2_dev": 2,
+    "qwen_image_edit": 2,
+    "qwen_image_edit_1": 1,
+}
 REQUEST = SampleRequest("a red disc", "a blue square", 64, 48, steps=2, guidance_scale=3.0, seed=7)
 
 
 def family_of(pipeline_name: str) -> str:
     """The family that trains the tiny pipeline of this name."""
-    return pipeline_name.removesuffix("_dev")
+    return pipeline_name.removesuffix("_dev").removesuffix("_1")
 
 
 def load(family: str, folder: Path, **settings: object) -> FlowTransformer:
@@ -46,8 +58,13 @@ def load(family: str, folder: Path, **settings: object) -> FlowTransformer:
 
 def pipeline(folder: Path) -> Any:
     """diffusers' own pipeline of the folder."""
-    is_dev = '"Flux2Pipeline"' in (folder / "model_index.json").read_text()
-    loaded = _flux2_dev_pipeline(folder) if is_dev else DiffusionPipeline.from_pretrained(folder)
+    name = json.loads((folder / "model_index.json").read_text())["_class_name"]
+    if name == "Flux2Pipeline":
+        loaded = _flux2_dev_pipeline(folder)
+    elif "Edit" in name:
+        loaded = DiffusionPipeline.from_pretrained(folder, processor=load_processor(folder / "processor"))
+    else:
+        loaded = DiffusionPipeline.from_pretrained(folder)
     loaded.set_progress_bar_config(disable=True)
     return loaded
 
@@ -87,9 +104,14 @@ def batch(family: FlowTransformer, name: str) -> Batch:
         transform(encode(examples[number]), caption, torch.Generator().manual_seed(number))
         for number, caption in enumerate(CAPTIONS)
     ]
-    tensors = stack_samples(samples, transform.varying_length)
-    weights = torch.ones(3, dtype=torch.float64)
-    return Batch(tensors, torch.arange(3), torch.arange(3), weights, is_last_of_step=True, step_samples=3)
+    return batch_of(samples, transform)
+
+
+def batch_of(samples: list[dict[str, Tensor]], transform: FlowSampleTransform) -> Batch:
+    """The outputs of `transform`, stacked."""
+    tensors, count = stack_samples(samples, transform.varying_length), len(samples)
+    numbers, weights = torch.arange(count), torch.ones(count, dtype=torch.float64)
+    return Batch(tensors, numbers, numbers, weights, is_last_of_step=True, step_samples=count)
 
 
 @torch.no_grad()
@@ -168,6 +190,28 @@ def _qwen_image(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
     return cast(Tensor, pipe._unpack_latents(out, x_t.shape[2] * 8, x_t.shape[3] * 8, 8)[:, :, 0])
 
 
+def _qwen_image_edit(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
+    is_plus = isinstance(pipe, QwenImageEditPlusPipeline)
+    name = "qwen_image_edit" if is_plus else "qwen_image_edit_1"
+    images = _images(name, caption)
+    seen = [Image.fromarray(each.permute(1, 2, 0).numpy()) for each in references(name, CAPTIONS.index(caption))]
+    if is_plus:
+        shapes = [calculate_dimensions(384 * 384, each.width / each.height) for each in seen]
+        seen = [pipe.image_processor.resize(each, *shape[::-1]) for each, shape in zip(seen, shapes, strict=True)]
+    states, mask = pipe.encode_prompt(caption, seen)
+    size = x_t.shape[2] * 8, x_t.shape[3] * 8
+    given: Any = [each.unsqueeze(2) for each in images]
+    given = given if is_plus else given[0]
+    tokens, image_tokens = pipe.prepare_latents(
+        given, 1, x_t.shape[1], *size, torch.float32, "cpu", None, _pack(pipe, x_t)
+    )
+    sizes = [size, *(each.shape[2:] for each in images)]
+    tokens_of = [[(1, height // 16, width // 16) for height, width in sizes]]
+    both = torch.cat([tokens, image_tokens], dim=1)
+    out = pipe.transformer(both, states, mask, sigma, img_shapes=tokens_of).sample[:, : tokens.shape[1]]
+    return cast(Tensor, pipe._unpack_latents(out, *size, 8)[:, :, 0])
+
+
 def _flux2(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
     states, text_ids = pipe.encode_prompt(caption)
     is_klein = isinstance(pipe, Flux2KleinPipeline)
@@ -223,6 +267,8 @@ VELOCITIES: Mapping[str, Callable[[Any, Tensor, Tensor, str], Tensor]] = {
     "flux_kontext": _flux_kontext,
     "stable_diffusion_3": _sd3,
     "qwen_image": _qwen_image,
+    "qwen_image_edit": _qwen_image_edit,
+    "qwen_image_edit_1": _qwen_image_edit,
     "flux2": _flux2,
     "flux2_dev": _flux2,
     "chroma": _chroma,

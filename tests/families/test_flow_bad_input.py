@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from modules.training.data.dataset import check_sizes
 from modules.training.methods.lora import adapter_names
 from modules.training.step.finite_weights import encode_finite
 from scripts.sample import main as generate_images
-from tests.families.flow_checks import CAPTIONS, batch, example, load
+from tests.families.flow_checks import CAPTIONS, REQUEST, batch, example, load
 from tests.families.tiny_flow_pipelines import TINY
 from tests.families.tiny_pipelines import tiny_sd
 from tests.runs import tiny_config, train_alone
@@ -69,7 +70,8 @@ def test_captions_that_are_too_long_are_counted(z_image: Path) -> None:
 
 
 def test_text_encoders_leave_memory_once_captions_are_cached(z_image: Path) -> None:
-    family = load("z_image", z_image, samples=[{"prompt": CAPTIONS[0]}])
+    family = load("z_image", z_image)
+    family.expected_requests = [replace(REQUEST, prompt=CAPTIONS[0])]
     cached = family.encode(example(0))
     assert cached["prompt.states"].shape[0] == int(cached["prompt.states.ends"][-1])  # nothing is padded
     assert family._text_pipeline is not None
@@ -77,11 +79,11 @@ def test_text_encoders_leave_memory_once_captions_are_cached(z_image: Path) -> N
     family.offload_frozen()
     assert family._text_pipeline is None
     assert encoder() is None, "something else keeps it in memory"
-    family._prompt(CAPTIONS[0], torch.device("cpu"), negative=False)  # known
+    family._prompts(family.expected_requests[0], torch.device("cpu"))  # known
     assert family._text_pipeline is None
     half = load("z_image", z_image, precision="bf16")
     assert half.encode(example(0))["prompt.states"].dtype == torch.bfloat16
-    assert batch(half).tensors["prompt.states"].dtype == torch.bfloat16
+    assert batch(half, "z_image").tensors["prompt.states"].dtype == torch.bfloat16
 
 
 def test_a_quantised_text_encoder_encodes_nearly_the_same(z_image: Path) -> None:

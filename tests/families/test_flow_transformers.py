@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import traceback
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,14 @@ import pytest
 import torch
 from diffusers.pipelines.flux.pipeline_flux_kontext import PREFERRED_KONTEXT_RESOLUTIONS
 from diffusers.pipelines.flux2.system_messages import SYSTEM_MESSAGE
+from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit, pipeline_qwenimage_edit_plus
 from PIL import Image
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.utils import logging as transformers_logging
 
 from modules.checkpoint.formats import read_lora
-from modules.config import TrainConfig
+from modules.config import ConfigError, TrainConfig
 from modules.diffusion import flow_pipeline, pipeline_classes
 from modules.distributed import Weights
 from modules.facts import FamilyFacts, all_facts
@@ -33,27 +36,38 @@ from modules.training.methods.lora import adapter_names
 from modules.training.methods.lora_files import LORA_FILES
 from modules.training.methods.method import export_of
 from tests.families.flow_checks import (
+    CAPTIONS,
     REQUEST,
     VELOCITIES,
     batch,
+    batch_of,
     direct_loss,
+    example,
     load,
     pipeline,
     references,
     unpadded_prompts,
 )
-from tests.families.tiny_flow_pipelines import TINY
+from tests.families.tiny_flow_pipelines import FIRST_EDIT, TINY
 
 aten = torch.ops.aten
 FAMILIES = list(VELOCITIES)
-MASKED = ("z_image", "qwen_image", "chroma", "krea2", "lumina2")  # captions of several lengths
+MASKED = (
+    "z_image",
+    "qwen_image",
+    "qwen_image_edit",
+    "qwen_image_edit_1",
+    "chroma",
+    "krea2",
+    "lumina2",
+)  # captions of several lengths
 pytestmark = pytest.mark.filterwarnings("ignore:.FluxPosEmbed:FutureWarning")  # of diffusers' Chroma
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("flow")
-    return {name: TINY[name](place / name) for name in FAMILIES}
+    return {name: (TINY.get(name) or FIRST_EDIT[name])(place / name) for name in FAMILIES}
 
 
 def request_for(name: str) -> SampleRequest:
@@ -82,8 +96,10 @@ def drawn(folder: Path, lora: Path | None = None) -> np.ndarray:
     given: dict[str, Any] = {"guidance_scale": REQUEST.guidance_scale, "prompt": REQUEST.prompt}
     given["negative_prompt"] = REQUEST.negative_prompt
     name = type(pipe).__name__
-    if name == "QwenImagePipeline":
+    if name.startswith("QwenImage"):
         given["true_cfg_scale"] = given.pop("guidance_scale")
+        if "Edit" in name:
+            given["image"] = scaled("qwen_image_edit", (32, 64), (64, 64))[: 1 + ("Plus" in name)]
     elif name in ("FluxPipeline", "FluxKontextPipeline", "Flux2KleinPipeline", "Flux2Pipeline"):
         given.pop("negative_prompt")
         if name == "FluxKontextPipeline":  # its own size for this shape is 832 x 1248, for images of 1024 x 1024
@@ -95,7 +111,24 @@ def drawn(folder: Path, lora: Path | None = None) -> np.ndarray:
         given |= unpadded_prompts(pipe, given.pop("prompt"), given.pop("negative_prompt"))
     generator = torch.Generator().manual_seed(REQUEST.seed)
     sizes = {"width": REQUEST.width, "height": REQUEST.height, "num_inference_steps": REQUEST.steps}
-    return np.array(pipe(**given, **sizes, generator=generator).images[0])
+    with small_references():
+        return np.array(pipe(**given, **sizes, generator=generator).images[0])
+
+
+@contextmanager
+def small_references() -> Iterator[None]:
+    """Qwen-Image-Edit's pipelines scale references as beside an image as small as that of REQUEST; they have no setting
+    for it, and 1024 x 1024 pixels would take minutes."""
+    area = REQUEST.width * REQUEST.height
+    original = pipeline_qwenimage_edit.calculate_dimensions
+
+    def calculate_dimensions(_: int, ratio: float) -> Any:
+        return original(area, ratio)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline_qwenimage_edit, "calculate_dimensions", calculate_dimensions)
+        patch.setattr(pipeline_qwenimage_edit_plus, "VAE_IMAGE_SIZE", area)
+        yield
 
 
 @pytest.mark.slow
@@ -192,7 +225,9 @@ def test_a_sample_is_the_pipelines_to_the_bit(name: str, folders: dict[str, Path
     assert np.array_equal(sample, drawn(folders[name]))
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "flux2_dev"])  # saved as klein is
+@pytest.mark.parametrize(
+    "name", [name for name in FAMILIES if name not in ("flux2_dev", "qwen_image_edit_1")]
+)  # saved as the others are
 def test_lora_and_model_are_read_by_diffusers(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
     config = TrainConfig.model_validate(
         {"family": name, "base_model": str(folders[name]), "method": "lora", "lora_rank": 2, "lora_alpha": 2.0}
@@ -272,6 +307,12 @@ def test_references_have_the_sizes_of_the_pipeline() -> None:
     assert [facts.size(*size, 1024, 16) for size in ((832, 1248), (300, 300), (100, 9000))] == [
         (832, 1248), (1024, 1024), (352, 2896),
     ]  # fmt: skip
+    facts = all_facts()["qwen_image_edit"].references
+    assert facts is not None
+    for width, height in ((100, 100), (1920, 1080), (500, 777)):
+        for side in (1024, 384):
+            found = pipeline_qwenimage_edit_plus.calculate_dimensions(side**2, width / height)
+            assert facts.size(width, height, side, 16) == found
 
 
 @pytest.mark.parametrize("name", ["flux_kontext", "flux2_dev"])
@@ -290,3 +331,29 @@ def test_a_dropped_reference_is_not_seen(name: str, folders: dict[str, Path]) ->
     assert torch.equal(none, unseen)
     family.components.transformer.enable_gradient_checkpointing()
     torch.testing.assert_close(family.loss(mixed), found, atol=1e-6, rtol=1e-6)
+
+
+def test_the_language_model_sees_references(folders: dict[str, Path]) -> None:
+    """Also beside an empty caption, and where captions change, so that it is still needed in each step."""
+    folder, name = folders["qwen_image_edit"], "qwen_image_edit"
+    family = load(name, folder, caption_dropout=0.5, family_options={"latents": "mode"})
+    changing = load(name, folder, concepts=[{"path": "x", "tag_shuffle": True}], family_options={"latents": "mode"})
+    shown = replace(example(0), references=references(name, 0))
+    cached, pictures = family.encode(shown), changing.encode(shown)
+    assert "caption_ids" not in pictures
+    assert [tuple(pictures[f"picture.{number}"].shape) for number in (0, 1)] == [(3, 480, 320), (3, 352, 416)]
+    for caption in (CAPTIONS[0], ""):
+        given, later = (
+            one.sample_transform(each, caption, torch.Generator().manual_seed(1))
+            for one, each in ((family, cached), (changing, pictures))
+        )
+        losses = [
+            one.loss(batch_of([each], one.sample_transform)) for one, each in ((family, given), (changing, later))
+        ]
+        torch.testing.assert_close(*losses)
+    other = family.encode(replace(shown, references=references(name, 1)))
+    assert not torch.equal(other["prompt.states"], cached["prompt.states"])
+    first = load("qwen_image_edit_1", folders["qwen_image_edit_1"])
+    assert first.fingerprint() != family.fingerprint()
+    with pytest.raises(ConfigError, match="takes one reference image, and an image has 2"):
+        first.encode(shown)

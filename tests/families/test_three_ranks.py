@@ -51,6 +51,10 @@ def configs(images: Path, place: Path, bases: dict[str, Path]) -> dict[str, Trai
             "reference_dropout": 0.4,
             "concepts": [{"path": str(images), "references": [str(place / "references"), str(place / "more")]}],
         },
+        "qwen_image_edit edits": {
+            **LORA,
+            "concepts": [{"path": str(images), "references": [str(place / "references"), str(place / "more")]}],
+        },
         "flux2 stored": {**LORA, "base_model": str(quantized_folder(bases["flux2"], place / "stored", "nf4"))},
     }
     return {
@@ -88,7 +92,7 @@ def test_three_ranks_train_as_one_does(sd_folder: Path, sdxl_folder: Path, tmp_p
     for number, file in enumerate(sorted(images.glob("*.txt"))):
         file.write_text(CAPTIONS[number % 3])
     with quiet_libraries():
-        bases = {family: TINY[family](tmp_path / family) for family in (*FLOW, "flux_kontext")}
+        bases = {family: TINY[family](tmp_path / family) for family in (*FLOW, "flux_kontext", "qwen_image_edit")}
     for number, file in enumerate(sorted(images.glob("*.png"))):
         write_image(tmp_path / "references" / file.name, 64, 64 if number % 2 else 90, seed=number)
         write_image(tmp_path / "more" / f"{file.stem}_1.png", 64, 64, seed=number)

@@ -23,6 +23,7 @@ MISTRAL_CHAT = (
     "{% endfor %}"
 )
 VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": WIDTH}
+OF_VISION = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
@@ -49,13 +50,17 @@ def flux2_vae() -> Any:
     return autoencoder
 
 
-def qwen_tokenizer() -> Qwen2Tokenizer:
-    """Qwen's byte-level tokenizer without merges: a token for each byte."""
+def qwen_tokenizer(more: tuple[str, ...] = ()) -> Qwen2Tokenizer:
+    """Qwen's byte-level tokenizer without merges: a token for each byte, and for each of the SPECIAL and of `more`."""
     vocabulary = {letter: number for number, letter in enumerate(sorted(ByteLevel.alphabet()))}
-    for special in SPECIAL:
+    for special in (special_tokens := (*SPECIAL, *more)):
         vocabulary[special] = len(vocabulary)
     return Qwen2Tokenizer(
-        vocab=vocabulary, merges=[], extra_special_tokens=list(SPECIAL[1:]), chat_template=CHAT, model_max_length=1024
+        vocab=vocabulary,
+        merges=[],
+        extra_special_tokens=list(special_tokens[1:]),
+        chat_template=CHAT,
+        model_max_length=1024,
     )
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
@@ -24,11 +25,13 @@ from transformers import (
     Qwen3VLModel,
     T5EncoderModel,
 )
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from modules.diffusion.quiet_libraries import quiet_libraries
 from tests.families import tiny_pipelines
 from tests.families.tiny_flow_parts import (
     MISTRAL_CHAT,
+    OF_VISION,
     VISION,
     WIDTH,
     flux2_vae,
@@ -57,6 +60,8 @@ with quiet_libraries():
         Krea2Transformer2DModel,
         Lumina2Pipeline,
         Lumina2Transformer2DModel,
+        QwenImageEditPipeline,
+        QwenImageEditPlusPipeline,
         QwenImagePipeline,
         QwenImageTransformer2DModel,
         SD3Transformer2DModel,
@@ -186,17 +191,53 @@ def tiny_qwen_image(folder: Path) -> Path:
             vae=video_vae(),
             text_encoder=Qwen2_5_VLForConditionalGeneration(config),
             tokenizer=tokenizer,
-            transformer=QwenImageTransformer2DModel(
-                in_channels=16,
-                out_channels=4,
-                num_layers=1,
-                attention_head_dim=8,
-                num_attention_heads=2,
-                joint_attention_dim=WIDTH,
-                axes_dims_rope=(2, 2, 4),
-            ),
+            transformer=qwen_image_transformer(),
         )
     return save(pipeline, folder)
+
+
+def tiny_qwen_image_edit(folder: Path, kind: Any = QwenImageEditPlusPipeline) -> Path:
+    """A QwenImageEditPlusPipeline, or another `kind`, in `folder`, with the part of a processor for images."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        tokenizer = qwen_tokenizer(OF_VISION)
+        ids: dict[str, Any] = {
+            f"{name}_token_id": tokenizer.convert_tokens_to_ids(token)
+            for name, token in zip(("vision_start", "vision_end", "image"), OF_VISION, strict=True)
+        }
+        config = Qwen2_5_VLConfig(text_config=qwen_settings(tokenizer, rope=True), vision_config=VISION, **ids)
+        pipeline = kind(
+            scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+            vae=video_vae(),
+            text_encoder=Qwen2_5_VLForConditionalGeneration(config),
+            tokenizer=tokenizer,
+            processor=None,
+            transformer=qwen_image_transformer(),
+        )
+    save(pipeline, folder)
+    tokenizer.save_pretrained(folder / "processor")
+    Qwen2VLImageProcessorPil().save_pretrained(folder / "processor")
+    kinds = {"image_processor_type": "Qwen2VLImageProcessor"}
+    for file, changes in (
+        (folder / "processor" / "preprocessor_config.json", kinds),
+        (folder / "processor" / "tokenizer_config.json", {"processor_class": "Qwen2VLProcessor"}),
+        (folder / "model_index.json", {"processor": ["transformers", "Qwen2VLProcessor"]}),
+    ):
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return folder
+
+
+def qwen_image_transformer() -> QwenImageTransformer2DModel:
+    """One block."""
+    return QwenImageTransformer2DModel(
+        in_channels=16,
+        out_channels=4,
+        num_layers=1,
+        attention_head_dim=8,
+        num_attention_heads=2,
+        joint_attention_dim=WIDTH,
+        axes_dims_rope=(2, 2, 4),
+    )
 
 
 def tiny_flux2(folder: Path) -> Path:
@@ -321,9 +362,11 @@ TINY: Mapping[str, Callable[[Path], Path]] = {
     "flux_kontext": partial(tiny_flux, kind=FluxKontextPipeline),
     "stable_diffusion_3": tiny_sd3,
     "qwen_image": tiny_qwen_image,
+    "qwen_image_edit": tiny_qwen_image_edit,
     "flux2": tiny_flux2,
     "flux2_dev": tiny_flux2_dev,
     "chroma": tiny_chroma,
     "krea2": tiny_krea2,
     "lumina2": tiny_lumina2,
 }
+FIRST_EDIT = {"qwen_image_edit_1": partial(tiny_qwen_image_edit, kind=QwenImageEditPipeline)}  # of one reference

@@ -39,7 +39,7 @@ def required_files(
         small = [file for file in files if re.fullmatch(_SMALL_FILES.format(component=re.escape(component)), file)]
         if not small:
             raise ConfigError(f"base_model: {label!r} has no {component}.", "Choose a complete model.")
-        is_network = not component.startswith(("scheduler", "tokenizer"))
+        is_network = not component.startswith(("scheduler", "tokenizer", "processor"))
         needs_weights = weights and is_network and component not in without_weights
         weight_files = _weight_files(label, files, component) if needs_weights else []
         required += [file for file in small if ".index." not in file]

@@ -100,6 +100,7 @@ def build_components(
     for warning in dict.fromkeys(filter(None, ranks.gather("loader processes", data.loader.warning))):
         report.warning(warning)
     check_validation(config, data)
+    family.expected_requests = requests
     family.offload_frozen()
     weights = parallelism.wrap_model(family)
     groups, guarded_step = _optimization(config, family, weights, precision, ranks.world_size)

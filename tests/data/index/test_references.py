@@ -85,6 +85,8 @@ def test_what_cannot_be_a_folder_of_references_is_refused(tmp_path: Path) -> Non
         validate({"family": "flux_kontext", "concepts": [concept]}, "try.yaml")
     with pytest.raises(ConfigError, match="reference_resolution is 1040; flux2 takes at most 1024"):
         validate({"family": "flux2", "reference_resolution": 1040, "concepts": [concept]}, "try.yaml")
+    with pytest.raises(ConfigError, match=r"reference_dropout is 0\.1, but qwen_image_edit always sees references"):
+        validate({"family": "qwen_image_edit", "reference_dropout": 0.1, "concepts": [concept]}, "try.yaml")
     sample = {"prompt": "", "reference": "a.png"}
     with pytest.raises(ConfigError) as refused:
         validate({"family": "flux", "concepts": [concept], "samples": [sample]}, "try.yaml")

@@ -1,0 +1,26 @@
+"""Qwen-Image-Edit: the layers and files of Qwen-Image; its pipeline, its name on the hub or a header tell it apart."""
+
+from dataclasses import replace
+
+from modules.facts import ReferenceFacts, hub_model_by_name
+from modules.facts.qwen_image import FACTS as QWEN_IMAGE
+
+_KNOWN = QWEN_IMAGE.models["Qwen/Qwen-Image"]
+_NEWER = replace(_KNOWN, networks={"transformer": {"zero_cond_t": True}})
+_2509, _2511 = "Qwen/Qwen-Image-Edit-2509", "Qwen/Qwen-Image-Edit-2511"
+
+FACTS = replace(
+    QWEN_IMAGE,
+    about="Qwen-Image-Edit by Alibaba: 20 B parameters (41 GB in bf16), Apache 2.0. Edits images.",
+    pipelines=("QwenImageEditPlusPipeline", "QwenImageEditPipeline"),
+    processor="processor",
+    references=ReferenceFacts(most=3, side=1024, multiple=32, seen_by_text=True),
+    models={"Qwen/Qwen-Image-Edit": _KNOWN, _2509: _KNOWN, _2511: _NEWER},
+    layers=(),
+    hub_model_of=hub_model_by_name({"2509": _2509, "2511": _2511}, "Qwen/Qwen-Image-Edit"),
+    file=QWEN_IMAGE.file and replace(QWEN_IMAGE.file, is_rarer=True),
+    architecture="qwen-image-edit",
+    architectures=("qwen-image-edit",),
+    aliases=("qwen_image_edit", "qwen_image_edit_plus", "qwen_image_edit_2509", "qwen_image_edit_2511", "qwen_edit"),
+    simple_tuner={},
+)
