@@ -48,7 +48,7 @@ from tests.families.flow_checks import (
     references,
     unpadded_prompts,
 )
-from tests.families.tiny_flow_pipelines import TINY
+from tests.families.tiny_flow_pipelines import FIRST_EDIT, TINY
 
 aten = torch.ops.aten
 FAMILIES = list(VELOCITIES)
@@ -67,7 +67,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.FluxPosEmbed:FutureWarning")  #
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("flow")
-    return {name: TINY[name](place / name) for name in FAMILIES}
+    return {name: (TINY.get(name) or FIRST_EDIT[name])(place / name) for name in FAMILIES}
 
 
 def request_for(name: str) -> SampleRequest:

@@ -163,7 +163,7 @@ def test_other_methods_are_refused_by_name(
 def test_a_model_is_what_its_bits_stand_for(kind: str, folders: dict[str, Path]) -> None:
     """Transformer and text encoder; it is trained, and weighed as it is kept."""
     family, plain = load("flux2", folders[kind]), load("flux2", folders[f"as {kind}"])
-    given, expected = batch(family), batch(plain)
+    given, expected = batch(family, "flux2"), batch(plain, "flux2")
     (states,) = family.text_names
     torch.testing.assert_close(given.tensors[states], expected.tensors[states], rtol=1e-5, atol=1e-6)
     with torch.no_grad():

@@ -363,10 +363,10 @@ TINY: Mapping[str, Callable[[Path], Path]] = {
     "stable_diffusion_3": tiny_sd3,
     "qwen_image": tiny_qwen_image,
     "qwen_image_edit": tiny_qwen_image_edit,
-    "qwen_image_edit_1": partial(tiny_qwen_image_edit, kind=QwenImageEditPipeline),
     "flux2": tiny_flux2,
     "flux2_dev": tiny_flux2_dev,
     "chroma": tiny_chroma,
     "krea2": tiny_krea2,
     "lumina2": tiny_lumina2,
 }
+FIRST_EDIT = {"qwen_image_edit_1": partial(tiny_qwen_image_edit, kind=QwenImageEditPipeline)}  # of one reference
