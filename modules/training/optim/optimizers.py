@@ -78,7 +78,8 @@ def build_optimizer(
         name = "optimizer" if config.family == PROGRAM else "build_optimizer"  # as the user wrote it
         made = _with_groups_of(own(given, config.learning_rate), given, name)
         _check_step(type(made), name)
-        if others := {group["lr"] for group in made.param_groups} - {config.learning_rate}:
+        set_by_it = (group.get("lr") for group in made.param_groups)
+        if others := {each for each in set_by_it if isinstance(each, int | float)} - {config.learning_rate}:
             raise ConfigError(
                 f"{name} sets the learning rate {printable(min(others))}, but learning_rate is {config.learning_rate}, "
                 "which each step gives it",
