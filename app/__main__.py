@@ -42,11 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from app.home import enter_home
     from app.main_window import MainWindow  # only now: importing it needs a display
     from app.preferences import Preferences
+    from app.shell.ask import Choice, ask
 
     problem = "" if given.config or given.run else enter_home(Preferences.load())
     window = MainWindow(given.config, given.run, keeps_session=True)
     if problem:
-        window.after_idle(window.state_.say, problem)
+        close = Choice("", "Close", "accent")
+        window.after_idle(ask, window, "The folder of your files", problem, (close,), lambda answer: None)
     window.mainloop()
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -23,15 +24,21 @@ from modules.config import (
     find_option,
     is_active,
     load_preset,
+    options,
     save_preset,
 )
 from modules.config.io.edited_files import save_edited
 from modules.config.io.files import read_data
-from modules.config.io.presets import preset_summary
+from modules.config.io.presets import preset_data, preset_summary
 from modules.config.io.text_formats import Data
 from modules.run.folder.links import refuse_linked_config
 
-_OF_THE_USER: Final = ("concepts", "samples", "run_name", "runs_dir", "cache_dir")  # no preset knows them better
+# No preset knows them better.
+_OF_THE_USER: Final = (
+    *("concepts", "samples", "base_model", "lora_from", "embedding_token", "embedding_init", "trigger_phrase", "seed"),
+    *("run_name", "runs_dir", "cache_dir", "rescue_dir"),
+)
+_KEPT_SECTIONS: Final = frozenset({"Data", "Multi-GPU", "Sampling", "Output"})
 
 
 class Draft:
@@ -180,9 +187,23 @@ class Draft:
         self._load(dump(load_preset(name)), file=None, preset=name)
 
     def apply_preset(self, name: str) -> None:
-        """Take the settings of a preset except for what is of the user's data and folders, as one step to undo."""
-        own = {path: self.data[path] for path in _OF_THE_USER if self.data.get(path)}
-        self.replace_all({**dump(load_preset(name)), **own})
+        """Take the settings of a preset as one step to undo, but keep what is of the user.
+
+        That is what differs from the defaults and from the preset that was opened before, of data, machines, samples
+        and files, except where the new preset has a word on it, and what no preset knows.
+        """
+        said, taken = _read_preset(name)
+        former = dump(load_preset(self.preset)) if self.preset else dump(TrainConfig())
+        sections = {each.path.partition(".")[0]: each.section for each in options(TrainConfig)}
+        kept: list[str] = [each for each in _OF_THE_USER if each in self.data]
+        kept += [each for each in self.data if each not in said and sections.get(each) in _KEPT_SECTIONS]
+        own = {each: self.data[each] for each in kept if self.data[each] not in (former.get(each), None, "")}
+        self.replace_all({**taken, **own})
+
+    def follows(self, name: str) -> bool:
+        """Whether all that a preset says is so, except for what `apply_preset` keeps."""
+        said, taken = _read_preset(name)
+        return all(self.data.get(each) == taken[each] for each in said if each in taken and each not in _OF_THE_USER)
 
     def open_config(self, config: TrainConfig, is_new: bool = False, origin: str = "") -> None:
         """Edit a copy of a config, for example a run's; `is_new` marks it as unsaved, `origin` is its title."""
@@ -281,6 +302,12 @@ class Draft:
         if self.config is None:
             raise ConfigError.from_faults("The settings", [fault.sentence for fault in self.faults])
         return self.config
+
+
+@cache
+def _read_preset(name: str) -> tuple[Data, Data]:
+    """What the file of a preset of Tandem's says, and all its settings."""
+    return preset_data(name), dump(load_preset(name))
 
 
 def _covers(path: str, fault_path: str) -> bool:

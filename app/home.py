@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from platformdirs import user_documents_path
 
-from app.preferences import Preferences, preferences_file
+from app.preferences import Preferences
 from modules.config import TrainConfig
 
 _RUNS: Final = Path(TrainConfig.model_fields["runs_dir"].default)
@@ -20,25 +22,38 @@ def enter_home(preferences: Preferences) -> str:
     At the very first start, "Tandem" in the user's documents is chosen, unless the current folder has runs already.
     Where none is chosen, as in a window that is older than this choice, the folder it is started from stays.
     """
-    is_new = not (preferences.welcomed or preferences.home or preferences_file().exists())
-    if is_new and not _RUNS.is_dir():
-        folder = user_documents_path() / "Tandem"
-        if not move_home(preferences, folder):
-            preferences.save()
-        return ""  # it stays here, as the welcome shows
-    problem = move_home(preferences, Path(preferences.home)) if preferences.home else ""
-    return problem and f"{problem} Relative paths start in {current_folder()} until the next start."
-
-
-def move_home(preferences: Preferences, folder: Path) -> str:
-    """Choose this folder and make it the current one; returns why that cannot be done, or an empty string."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        os.chdir(folder)
-    except OSError as error:
-        return f"The folder of your files, {folder}, cannot be used: {error.strerror or error}."
-    preferences.home = str(folder)
+    if not (preferences.welcomed or preferences.home or _RUNS.is_dir()):
+        with suppress(OSError):  # else it stays here, as the welcome shows
+            folder = user_documents_path() / "Tandem"
+            folder.mkdir(parents=True, exist_ok=True)
+            move_home(preferences, folder)
+    elif preferences.home:
+        try:  # it is not made anew: its disk may be missing
+            _enter(Path(preferences.home))
+        except OSError as error:
+            return (
+                f"{preferences.home} cannot be used: {error.strerror or error}. Until the next start, relative paths "
+                f"start in {current_folder()}. Choose another folder: Open > Folder of your files."
+            )
+    os.chdir(current_folder())  # it may have been deleted
     return ""
+
+
+def move_home(preferences: Preferences, folder: Path) -> None:
+    """Choose this folder and make it the current one. Raises OSError if it cannot be used."""
+    _enter(folder)
+    preferences.choose_home(folder)
+
+
+def check_home(folder: Path) -> None:
+    """Raises OSError if no file can be written there."""
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
+def _enter(folder: Path) -> None:
+    check_home(folder)
+    os.chdir(folder)
 
 
 def current_folder() -> Path:

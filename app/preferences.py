@@ -71,8 +71,16 @@ class Preferences:
         return loaded
 
     def save(self, file: Path | None = None) -> None:
-        """Write the file; a folder that cannot be written is ignored."""
-        write_private(file or preferences_file(), json.dumps(asdict(self), indent=2))
+        """Write the file, with its `home`, which another window may have chosen; one that cannot be written is left."""
+        self._write({**asdict(self), "home": self.load(file).home}, file)
+
+    def choose_home(self, folder: Path) -> None:
+        """Choose the folder of the user's files, and write the file."""
+        self.home = str(folder)
+        self._write(asdict(self), None)
+
+    def _write(self, data: dict[str, object], file: Path | None) -> None:
+        write_private(file or preferences_file(), json.dumps(data, indent=2))
 
     def add_recent(self, file: Path) -> None:
         """Put a config file at the top of the recent files."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from app.form.family_method import choose_family
 from app.form.family_tiles import FamilyTiles, Tile
-from app.form.hardware_fit import HardwareFit, hardware_fit
+from app.form.hardware_fit import HardwareFit
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, card, frame, handler, text
@@ -32,6 +32,7 @@ class FamilyChooser:
         self.frame = card(area.inside)
         self._area, self._state, self._browse = area, state, browse
         self._all: Sequence[tuple[FamilyAbout, Tile]] = ()
+        self._fit: HardwareFit | None = None
         head = frame(self.frame)
         head.pack(fill="x", padx=theme.px(16), pady=theme.px(10))
         text(head, "Model families", "heading").pack(side="left")
@@ -64,16 +65,23 @@ class FamilyChooser:
             self._body.pack(fill="x", padx=theme.px(16), pady=(0, theme.px(14)))
             self.search.pack(side="right", padx=(0, theme.px(8)))
             if not self._all:
-                self._state.background.run(_read, self._fill)
+                self._state.background.run(lambda: [family_about(name) for name in family_names()], self._fill)
         else:
             self._body.pack_forget()
             self.search.pack_forget()
         label, icon = ("Hide", "up") if self.is_open else ("Show all", "down")
         self.fold_button.configure(text=label, icon=icon)
 
-    def _fill(self, found: tuple[Sequence[FamilyAbout], HardwareFit]) -> None:
-        families, fit = found
-        made = [(about, Tile.of(about, number, fit.line(about.name))) for number, about in enumerate(families)]
+    def show_fit(self, fit: HardwareFit) -> None:
+        """Say on each tile whether it fits the GPU that is here."""
+        self._fit = fit
+        if self._all:
+            self._fill([about for about, _ in self._all])
+
+    def _fill(self, found: Sequence[FamilyAbout]) -> None:
+        lines = {about.name: self._fit.line(about) if self._fit else "" for about in found}
+        places = {name: number for number, name in enumerate(family_names())}  # of the colours
+        made = [(about, Tile.of(about, places[about.name], lines[about.name])) for about in found]
         self._all = sorted(made, key=lambda each: each[0].title.casefold())
         self._filter()
         self.refresh()
@@ -109,10 +117,6 @@ class FamilyChooser:
 
     def _see(self, top: int, bottom: int) -> None:
         self._area.see(self.tiles, part=(top, bottom))
-
-
-def _read() -> tuple[Sequence[FamilyAbout], HardwareFit]:
-    return [family_about(name) for name in family_names()], hardware_fit()
 
 
 def _searched(about: FamilyAbout) -> str:

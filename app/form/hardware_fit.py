@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from modules.config import preset_names
+from modules.config.family_about import FamilyAbout
 from modules.config.io.presets import OWN, PresetSummary, preset_summary
 from modules.machine import visible_gpus
 
@@ -18,23 +20,28 @@ class HardwareFit:
     gpu_gib: int
     presets: Sequence[PresetSummary]
 
-    def preset(self, family: str, method: str) -> PresetSummary | None:
-        """That of a family and method for the most memory that is there, else that for the least."""
-        found = sorted(self._of(family, method), key=lambda preset: preset.memory_gb)
+    def preset(self, family: str, method: str, base_model: str) -> PresetSummary | None:
+        """That of a base model for the most memory that is there, else that for the least.
+
+        Without a base model, that of any of the family's; none where the family's are several, and this one is of none.
+        """
+        found = [each for each in self.presets if (each.family, each.method) == (family, method)]
+        of_model = [each for each in found if each.base_model == base_model]
+        if base_model and not of_model and len({each.base_model for each in found}) > 1:
+            return None
+        found = sorted(of_model or found, key=lambda preset: preset.memory_gb)
         fitting = [preset for preset in found if preset.memory_gb <= self.gpu_gib]
         return fitting[-1] if fitting else next(iter(found), None)
 
-    def line(self, family: str) -> str:
-        """Whether a LoRA of this family can be trained here; empty without a GPU, or if no preset says."""
-        least = min((preset.memory_gb for preset in self._of(family, "lora")), default=0)
-        if not (least and self.gpu_gib):
+    def line(self, about: FamilyAbout) -> str:
+        """Whether a LoRA of this family can be trained here; empty without a GPU, or where only a trial can tell."""
+        if not self.gpu_gib or about.weights_gb is None:
             return ""
-        if least <= self.gpu_gib:
-            return f"LoRA from {least} GB: fits your GPU"
-        return f"LoRA from {least} GB; your GPU has {self.gpu_gib}"
-
-    def _of(self, family: str, method: str) -> list[PresetSummary]:
-        return [preset for preset in self.presets if (preset.family, preset.method) == (family, method)]
+        presets = [each.memory_gb for each in self.presets if (each.family, each.method) == (about.name, "lora")]
+        if presets and min(presets) <= self.gpu_gib:
+            return f"LoRA from {min(presets)} GB: fits your GPU"
+        least = math.ceil(about.weights_gb[0])  # of the weights alone, unless they are quantised
+        return f"LoRA {least}+ GB; your GPU has {self.gpu_gib}" if least > self.gpu_gib else ""
 
 
 @cache

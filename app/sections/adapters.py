@@ -37,6 +37,7 @@ FIELD_CLASSES: dict[str, type[Field]] = {
     "lora_targets": TargetsField,
     "lora_alpha": AlphaField,
 }
+_WITH_SETTINGS = {"lora": "LoRA", "embedding": "Textual inversion"}  # methods
 EMPTY = "No submodules listed: the family's main submodule is trained."
 
 
@@ -72,17 +73,21 @@ class Section(FormSection):
         )
         super().build()
         self._other = card(self.scroll.inside)
-        told = text(self._other, "A LoRA and textual inversion have settings, too, once they are the training method.")
-        wrap_within(told, self._other)
-        told.pack(padx=theme.px(16), pady=theme.px(14), anchor="w")
+        self._told = text(self._other, "")
+        wrap_within(self._told, self._other)
+        self._told.pack(padx=theme.px(16), pady=theme.px(14), anchor="w")
         method = partial(self.state.jump_to, "method")
         choose = Button(self._other, "Training method…", method, bg=theme.CARD)
         choose.pack(padx=theme.px(16), pady=(0, theme.px(16)), anchor="w")
         self.columns.add(self._other, 1)
 
     def empty_cards(self) -> set[str]:
-        has_settings = self.state.draft.get("method") in ("lora", "embedding")
-        return {*super().empty_cards(), *([str(self._other)] if has_settings else [])}
+        family, now = self.state.family.declaration, self.state.draft.get("method")
+        others = [title for method, title in _WITH_SETTINGS.items() if family is None or method in family.methods]
+        if not others or now in _WITH_SETTINGS:
+            return {*super().empty_cards(), str(self._other)}
+        self._told.configure(text=f"{' and '.join(others)}: settings appear here once it is the training method.")
+        return super().empty_cards()
 
     def field_class(self, option: Option) -> type[Field]:
         return FIELD_CLASSES.get(option.path) or super().field_class(option)

@@ -124,18 +124,20 @@ class Section(FormSection):
 
     def _fit_known(self, fit: HardwareFit) -> None:
         self._fit = fit
+        self.families.show_fit(fit)
         self._propose_preset()
 
     def _propose_preset(self) -> None:
-        """The preset that is made for what is here, unless it is the one that is open."""
+        """The preset that is made for what is here, unless its settings apply already."""
+        if self._fit is None:
+            return
         draft = self.state.draft
-        if self._fit is not None:
-            found = self._fit.preset(str(draft.get("family")), str(draft.get("method")))
-            self.family_card.propose(None if found is None or found.name == draft.preset else found)
+        found = self._fit.preset(*(str(draft.get(path) or "") for path in ("family", "method", "base_model")))
+        self.family_card.propose(None if found is None or draft.follows(found.name) else found, self._fit.gpu_gib)
 
     def _apply(self, preset: PresetSummary) -> None:
         self.state.draft.apply_preset(preset.name)
-        self.state.say(f"The settings of {preset.title} apply; your concepts and prompts stay. Ctrl+Z takes it back.")
+        self.state.say(f"{preset.title}: set. Your data, prompts and machines stay. Ctrl+Z undoes it.")
 
     def _review(self) -> None:
         with suppress(TandemError):  # a file that cannot be read; the family's status says why
@@ -231,8 +233,8 @@ class FamilyCard:
         else:
             self.text.grid_remove()
 
-    def propose(self, preset: PresetSummary | None) -> None:
-        """Show a button that opens this preset, or none."""
+    def propose(self, preset: PresetSummary | None, gpu_gib: int) -> None:
+        """Show a button that opens this preset, or none; `gpu_gib` is the memory that is there, 0 without a GPU."""
         self._preset = preset
         for column, each in enumerate((self._preset_label, self.preset_button)):
             if preset is None:
@@ -240,4 +242,5 @@ class FamilyCard:
             else:
                 each.grid(row=len(FACTS) + 1, column=column, sticky="w", pady=theme.px(6))
         if preset is not None:
-            self.preset_button.configure(text=preset.title)
+            is_larger = 0 < gpu_gib < preset.memory_gb
+            self.preset_button.configure(text=preset.title + f" (your GPU has {gpu_gib})" * is_larger)

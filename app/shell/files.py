@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from app.form.setting_text import with_titles
-from app.home import current_folder, with_tilde
+from app.home import check_home, current_folder, with_tilde
 from app.outside_change import OutsideChange
 from app.sections.places import in_order
 from app.shell.ask import Choice, ask
@@ -101,17 +101,27 @@ class Files:
         if not recent:
             menu.add_command(label="No recent files", state="disabled")
         menu.add_separator()
-        menu.add_command("Folder of your files…", self.choose_home, icon="folder", detail=_shortened(current_folder()))
+        now, chosen = current_folder(), self._state.preferences.home
+        later = f", next start: {_shortened(Path(chosen))}" if chosen and os.path.realpath(chosen) != str(now) else ""
+        menu.add_command("Folder of your files…", self.choose_home, icon="folder", detail=_shortened(now) + later)
         menu.open_below(widget)
 
     def choose_home(self) -> None:
         """Choose where runs, the cache, generated images and other files with relative paths are kept."""
-        before = current_folder()
-        chosen = choose_path(self._window, "folder", "Folder of your files: runs, cache, images", before)
-        if chosen and not os.path.samefile(chosen, before):
-            self._state.preferences.home = chosen
-            self._state.preferences.save()
-            self._state.say(f"From the next start on, your files are kept in {chosen}; those in {before} stay there.")
+        now, preferences = current_folder(), self._state.preferences
+        start = Path(preferences.home) if preferences.home else now
+        if not (chosen := choose_path(self._window, "folder", "Folder of your files: runs, cache, images", start)):
+            return
+        try:
+            check_home(Path(chosen))
+        except OSError as error:
+            self._state.say(f"{chosen} cannot be used: {error.strerror or error}. Choose a folder that can be written.")
+            return
+        preferences.choose_home(Path(chosen))
+        if os.path.realpath(chosen) == os.path.realpath(now):
+            self._state.say(f"Your files stay in {chosen}.")
+        else:
+            self._state.say(f"From the next start on, your files are kept in {chosen}; those in {now} stay there.")
 
     def show_presets_menu(self, widget: tk.Misc) -> None:
         """Show the menu with all presets and Save as preset."""

@@ -28,14 +28,20 @@ def show_welcome(parent: tk.Misc, state: AppState, files: Files, open_presets: C
     where = text(below, "", "small", colour=theme.MUTED, wrap=520)
 
     def say_where() -> None:
-        where.configure(text=f"Your runs, images and settings are kept in {with_tilde(current_folder())}.")
+        place, here = (
+            with_tilde(current_folder()),
+            "" if state.preferences.home else "the folder you start Tandem from: ",
+        )
+        where.configure(text=f"Your runs, images and settings are kept in {here}{place}.")
 
     def change() -> None:
         chosen = choose_path(dialog.window, "folder", "Folder of your files: runs, cache, images", current_folder())
-        if chosen:
-            if problem := move_home(state.preferences, Path(chosen)):
-                state.say(problem)
+        try:
+            if chosen:
+                move_home(state.preferences, Path(chosen))
             say_where()
+        except OSError as error:
+            where.configure(text=f"{chosen} cannot be used: {error.strerror or error}. Choose another folder.")
 
     def demo() -> None:
         dialog.close()

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from app.draft import Draft
 from app.form import hardware_fit as module
 from app.form.hardware_fit import HardwareFit, hardware_fit
 from modules.config import preset_names
+from modules.config.family_about import family_about
 from modules.config.io.presets import preset_data, preset_summary
 from modules.machine import Gpu
 from tests.app.driver import Driver
@@ -31,7 +33,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("gib", "preset", "line"),
     [
         (0, "z_image_lora_12gb", ""),
-        (8, "z_image_lora_12gb", "LoRA from 12 GB; your GPU has 8"),
+        (8, "z_image_lora_12gb", "LoRA 12+ GB; your GPU has 8"),
         (12, "z_image_lora_12gb", "LoRA from 12 GB: fits your GPU"),
         (20, "z_image_lora_16gb", "LoRA from 12 GB: fits your GPU"),
         (140, "z_image_lora_24gb", "LoRA from 12 GB: fits your GPU"),
@@ -39,11 +41,45 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 )
 def test_largest_preset_that_fits_is_proposed(gib: int, preset: str, line: str) -> None:
     fit = HardwareFit(gib, PRESETS)
-    found = fit.preset("z_image", "lora")
+    found = fit.preset("z_image", "lora", "")
     assert found is not None
-    assert (found.name, fit.line("z_image")) == (preset, line)
-    assert fit.preset("chroma", "lora") is None
-    assert fit.line("chroma") == ""
+    assert (found.name, fit.line(family_about("z_image"))) == (preset, line)
+    assert fit.preset("chroma", "lora", "") is None
+
+
+def test_no_misfit_is_claimed_where_the_weights_would_fit() -> None:
+    assert HardwareFit(8, PRESETS).line(family_about("stable_diffusion_xl")) == "", "its smallest preset is for 12 GB"
+    assert HardwareFit(8, PRESETS).line(family_about("chroma")) == "LoRA 18+ GB; your GPU has 8", "it has no preset"
+
+
+@pytest.mark.parametrize(
+    ("base_model", "preset"),
+    [
+        ("", "flux2_dev_lora_48gb"),
+        ("black-forest-labs/FLUX.2-klein-base-4B", "flux2_klein_4b_lora_12gb"),
+        ("models/my-klein", None),
+    ],
+)
+def test_preset_is_of_the_base_model(base_model: str, preset: str | None) -> None:
+    found = HardwareFit(80, PRESETS).preset("flux2", "lora", base_model)
+    assert (found and found.name) == preset
+
+
+def test_preset_leaves_what_is_of_the_user(home: Path) -> None:
+    draft = Draft(lambda faults: None)
+    draft.open_preset("demo")
+    own = {"run_name": "mine", "trigger_phrase": "my cat", "num_nodes": 2, "enable_multi_gpu": True, "wandb": True}
+    draft.set_together({**own, "base_model": "models/z", "lora_rank": 3, "family": "z_image", "method": "lora"})
+    before = draft.data
+    draft.apply_preset("z_image_lora_24gb")
+    assert draft.follows("z_image_lora_24gb")
+    assert {path: draft.get(path) for path in own} == own
+    assert draft.get("base_model") == "models/z"
+    assert draft.get("lora_rank") == preset_data("z_image_lora_24gb")["lora_rank"]
+    assert draft.get("concepts") == draft.get("samples") == [], "those of the demo are not the user's"
+    draft.undo()
+    assert draft.data == before
+    assert not draft.follows("z_image_lora_24gb")
 
 
 def test_memory_of_a_preset_is_that_of_its_name() -> None:

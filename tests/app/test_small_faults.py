@@ -112,12 +112,12 @@ def test_settings_of_a_method_are_shown_with_it(driver: Driver) -> None:
     driver.settle()
     section = driver.window.sections["adapters"]
     assert section.find("lora_rank") is section.find("embedding_token") is None
-    assert "once they are the training method" in driver.text(section)
+    assert "once it is the training method" in driver.text(section)
     driver.draft.set("method", "lora")
     driver.settle()
     assert section.find("lora_rank") is not None
     assert section.find("embedding_token") is None
-    assert "once they are the training method" not in driver.text(section)
+    assert "once it is the training method" not in driver.text(section)
     driver.draft.set("lora_rank", 8)
     driver.draft.set("method", "fine_tune")
     driver.settle()

@@ -94,8 +94,9 @@ def test_first_start_keeps_files_in_the_documents(documents: Path) -> None:
     assert enter_home(Preferences.load()) == ""
     assert Path.cwd() == documents / "Tandem"
     os.chdir(documents)
+    Preferences(welcomed=True).save()
     assert enter_home(Preferences.load()) == ""
-    assert Path.cwd() == documents / "Tandem", "and the next one"
+    assert Path.cwd() == documents / "Tandem", "and the next one, whatever a second window saves"
 
 
 @pytest.mark.parametrize("sign", ["runs", "older", "documents"])
@@ -111,30 +112,44 @@ def test_where_tandem_is_in_use_the_folder_stays(documents: Path, sign: str) -> 
     assert (Path.cwd(), Preferences.load().home) == (here, "")
 
 
-def test_a_folder_that_cannot_be_used_is_said_and_stays_chosen(documents: Path) -> None:
-    documents.write_text("not a folder")
-    Preferences(welcomed=True, home=str(documents)).save()
-    assert enter_home(Preferences.load()) == (
-        f"The folder of your files, {documents}, cannot be used: File exists. "
-        f"Relative paths start in {Path.cwd()} until the next start."
+def test_a_folder_that_is_gone_is_said_and_not_made_anew(documents: Path) -> None:
+    Preferences(welcomed=True).choose_home(documents)
+    assert enter_home(Preferences.load()).startswith(
+        f"{documents} cannot be used: No such file or directory. Until the next start, relative paths start in "
+        f"{Path.cwd()}."
     )
     assert Preferences.load().home == str(documents)
+    assert not documents.exists()
+
+
+def test_a_deleted_current_folder_is_left(documents: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Preferences(welcomed=True).save()
+    monkeypatch.setenv("HOME", str(documents.parent))
+    Path.cwd().rmdir()
+    assert enter_home(Preferences.load()) == ""
+    assert Path.cwd() == documents.parent
 
 
 def test_welcome_and_open_menu_change_the_folder(display: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "first").mkdir()
-    monkeypatch.setattr("app.windows.welcome.choose_path", lambda *given: str(home / "first"))
-    monkeypatch.setattr("app.shell.files.choose_path", lambda *given: str(home))
+    chosen = iter([home / "nowhere", home / "first", home, home / "first"])
+    monkeypatch.setattr("app.windows.welcome.choose_path", lambda *given: str(next(chosen)))
+    monkeypatch.setattr("app.shell.files.choose_path", lambda *given: str(next(chosen)))
     with Driver.open(welcomed=False) as driver:
         driver.wait(driver.dialogs, "the welcome")
-        assert str(home) in driver.text(driver.dialogs()[0])
+        assert f"the folder you start Tandem from: {home}" in driver.text(driver.dialogs()[0])
         driver.answer("Change…")
-        assert str(home / "first") in driver.text(driver.dialogs()[0])
+        assert f"{home / 'nowhere'} cannot be used" in driver.text(driver.dialogs()[0])
+        driver.answer("Change…")
+        assert f"kept in {home / 'first'}" in driver.text(driver.dialogs()[0])
         assert Path.cwd() == home / "first"
         driver.press("Escape")
         driver.window.files.choose_home()
         assert Path.cwd() == home / "first", "what is open refers to it"
         assert Preferences.load().home == str(home)
+        driver.window.files.choose_home()
+        assert driver.window.run_bar._message == f"Your files stay in {home / 'first'}."
+        assert Preferences.load().home == str(home / "first"), "taken back"
 
 
 # Preferences

@@ -26,7 +26,7 @@ OWN = "mine"
 
 @dataclass(frozen=True)
 class PresetSummary:
-    """For a list of presets: what the head of its file says, and its model family and method; empty if unknown.
+    """For a list of presets: what the head of its file says, its model family, method and base model; empty if unknown.
 
     The title is that of the file, empty if it names none.
     """
@@ -36,6 +36,7 @@ class PresetSummary:
     about: str
     family: str
     method: str
+    base_model: str
 
     @property
     def memory_gb(self) -> int:
@@ -89,12 +90,12 @@ def preset_summary(name: str, folder: Path = PRESETS) -> PresetSummary:
         text, data = read_text(file), read_data(file)
         title = parse(file, text).get(TITLE)
     except (OSError, FileFault, ConfigError):
-        return PresetSummary(name, "", "", "", "")
+        return PresetSummary(name, "", "", "", "", "")
     head = takewhile(lambda line: line.startswith("#"), text.splitlines())
     about = " ".join(line.removeprefix("#").strip() for line in head)
     default, title = TrainConfig(), title if isinstance(title, str) else ""
     family, method = data.get("family", default.family), data.get("method", default.method)
-    return PresetSummary(name, title, about, str(family), str(method))
+    return PresetSummary(name, title, about, str(family), str(method), str(data.get("base_model") or ""))
 
 
 def save_preset(config: TrainConfig, name: str, folder: Path = PRESETS) -> Path:
