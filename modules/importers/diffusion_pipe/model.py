@@ -24,12 +24,12 @@ LONG_CAPTIONS = (
 )
 # docs/supported_models.md: some models have the first, the others the second.
 TRANSFORMER_FILES: Mapping[str, object] = {"model.diffusion_model": None, "model.transformer_path": None}
-_EDITS: Mapping[str, tuple[str, ...]] = {"flux": ("kontext",)}  # words in the names of models that edit images
-_NO_LAYOUT = "of Chroma's own components: set family_options.layout, or leave it empty for the hub's"
+_EDITS: Mapping[str, tuple[str, ...]] = {"flux": ("kontext",), "qwen_image": ("edit",)}  # words in the names of models that edit images
+_NO_LAYOUT = "of the model's own components: set family_options.layout, or leave it empty for the hub's"
 
 
 def kind_of(values: Mapping[str, object]) -> str | None:
-    """The family of flow-matching models; FLUX.1 Kontext is a flux whose name has the word."""
+    """The family of flow-matching models; FLUX.1 Kontext is a flux whose name has the word, as with Qwen-Image-Edit."""
     kind = flow_family(values.get("model.type"))
     names = " ".join(str(values.get(name) or "") for name in ("model.diffusers_path", *TRANSFORMER_FILES)).lower()
     word = next((word for word in _EDITS.get(str(kind), ()) if word in names), None)
@@ -47,7 +47,8 @@ def _family(values: Values) -> list[Assignment]:
 
 def _base_model(values: Values) -> list[Assignment]:
     """A checkpoint, a diffusers folder, or for most flow-matching models a transformer's file, whose other components
-    such a folder has. Chroma's are those of FLUX.1 there, in which Tandem's Chroma cannot look for them."""
+    such a folder has. Chroma's may be those of FLUX.1 there, and those of Qwen-Image-Edit of Qwen-Image, in which Tandem
+    cannot look for them."""
     checkpoint, folder = (values[f"model.{name}"] for name in ("checkpoint_path", "diffusers_path"))
     key = next((key for key in TRANSFORMER_FILES if values[key] is not None), "")
     kind = kind_of(values)
@@ -57,7 +58,8 @@ def _base_model(values: Values) -> list[Assignment]:
         return [] if base is None else [Assignment("base_model", model_path(base), keys=keys)]
     found = [Assignment("base_model", model_path(values[key]), keys=(key,))]
     if folder is not None:
-        target, why = ("", _NO_LAYOUT) if kind == "chroma" else ("flow_options.layout", "")
+        is_other = kind == "chroma" or (kind == "qwen_image_edit" and "edit" not in str(folder).lower())
+        target, why = ("", _NO_LAYOUT) if is_other else ("flow_options.layout", "")
         found.append(Assignment(target, model_path(folder) if target else None, why, ("model.diffusers_path",)))
     return found
 
@@ -117,7 +119,7 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
         {"model.type": None},
     ),
     CombinedRule(
-        {"model.type": None}, "family", _family, "FLUX.1 Kontext is a flux there: its name tells it",
+        {"model.type": None}, "family", _family, "FLUX.1 Kontext is a flux there, Qwen-Image-Edit a qwen_image: their names tell it",
         {"model.diffusers_path": None, **TRANSFORMER_FILES},
     ),
     CombinedRule(
