@@ -85,7 +85,7 @@ def data_path(value: object) -> object:
 
 
 def data_paths(value: object, most: int, why: str = "") -> ChangedValue:
-    """The first `most` of several such paths, as a setting of Tandem that takes several has them; `why` as in a rule."""
+    """The first `most` of several such paths, as one of our settings that take several has them; `why` as in a rule."""
     given = [_path(each) for each in items(value)]
     if not given:
         raise UnsupportedValueError("no path is given")

@@ -82,7 +82,7 @@ def test_datasets(folder: Path) -> None:
     config = found.config
     assert (found.report.trainer, config.family) == ("musubi-tuner", "flux_kontext")  # the first that edits images
     told = {each.target: each.why for each in found.report.changed}
-    assert told["family"] == "guessed, since the file names no model: flux2 and qwen_image_edit edit images, too"
+    assert told["family"] == "guessed: flux2 and qwen_image_edit edit images, too"
     assert "keep one" in told["concepts.0.references"]
     assert (config.resolution, config.batch_size, config.bucket_step) == (896, 2, 16)
     assert (config.reference_resolution, config.aspect_ratio_bucketing, config.no_upscale) == (1024, True, False)

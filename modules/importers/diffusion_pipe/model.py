@@ -24,7 +24,10 @@ LONG_CAPTIONS = (
 )
 # docs/supported_models.md: some models have the first, the others the second.
 TRANSFORMER_FILES: Mapping[str, object] = {"model.diffusion_model": None, "model.transformer_path": None}
-_EDITS: Mapping[str, tuple[str, ...]] = {"flux": ("kontext",), "qwen_image": ("edit",)}  # words in the names of models that edit images
+_EDITS: Mapping[str, tuple[str, ...]] = {
+    "flux": ("kontext",),
+    "qwen_image": ("edit",),
+}  # words in the names of models that edit images
 _NO_LAYOUT = "of the model's own components: set family_options.layout, or leave it empty for the hub's"
 
 
@@ -47,7 +50,7 @@ def _family(values: Values) -> list[Assignment]:
 
 def _base_model(values: Values) -> list[Assignment]:
     """A checkpoint, a diffusers folder, or for most flow-matching models a transformer's file, whose other components
-    such a folder has. Chroma's may be those of FLUX.1 there, and those of Qwen-Image-Edit of Qwen-Image, in which Tandem
+    such a folder has. Chroma's are those of FLUX.1 there, Qwen-Image-Edit's may be those of Qwen-Image, in which Tandem
     cannot look for them."""
     checkpoint, folder = (values[f"model.{name}"] for name in ("checkpoint_path", "diffusers_path"))
     key = next((key for key in TRANSFORMER_FILES if values[key] is not None), "")
@@ -119,7 +122,8 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
         {"model.type": None},
     ),
     CombinedRule(
-        {"model.type": None}, "family", _family, "FLUX.1 Kontext is a flux there, Qwen-Image-Edit a qwen_image: their names tell it",
+        {"model.type": None}, "family", _family, "FLUX.1 Kontext is a flux there and "
+        "Qwen-Image-Edit a qwen_image: their names tell it",
         {"model.diffusers_path": None, **TRANSFORMER_FILES},
     ),
     CombinedRule(

@@ -55,7 +55,7 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
         translation.hold("musubi-tuner trains on pairs of images, which Tandem does not have for this model")
     elif pairs and not arguments:
         others = " and ".join(name for name, each in all_facts().items() if each.references and name != EDITS)
-        why = f"guessed, since the file names no model: {others} edit images, too"
+        why = f"guessed: {others} edit images, too"
         translation.add(replace(pairs[0], target="family", new_value=EDITS, why=why))
     references = reference_facts(str(translation.data.get("family")))
     for each in pairs if references and references.most == 1 else ():

@@ -149,7 +149,8 @@ TABLE = Table(
     rules=(
         CombinedRule(
             {"network_module": None, "network_args": None, **_FAMILY_KEYS},
-            "base_model, family, family_options.layout, method, lora_targets, lora_algorithm, lokr_factor, lora_plus_ratio", _model,
+            "base_model, family, family_options.layout, method, lora_targets, lora_algorithm, lokr_factor, "
+            "lora_plus_ratio", _model,
             "musubi-tuner has a script for each model: the network module tells it, or the file's version or name; "
             "a module means LoRA, LoHa or LoKr, of the layers of the blocks without modulation, or all of Krea 2",
             {**METHOD_KEYS, "factor": -1, **dict.fromkeys(PLUS, 0)},

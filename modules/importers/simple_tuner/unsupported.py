@@ -33,7 +33,7 @@ UNSUPPORTED: Final = (
     Unsupported("aspect_bucket_rounding", common.BUCKETS, default=2),
     Unsupported("aspect_bucket_alignment", common.BUCKETS, default=64),
     Unsupported("base_model_default_dtype", common.NO_QUANTISATION, default="bf16"),
-    Unsupported("conditioning_multidataset_sampling", "an image is shown with all of its references", "combined"),
+    Unsupported("conditioning_multidataset_sampling", "an image has all of its references", default="combined"),
     Unsupported("quantize_via", _WORKINGS, default="accelerator"),
     Unsupported("gradient_precision", "gradients are kept in fp32"),
     Unsupported("*_precision", "text encoders stay in the run's precision", default="no_change"),
