@@ -197,7 +197,7 @@ def test_the_shipped_config_of_a_model_that_is_here(tmp_path: Path) -> None:
         ("flux", "flux1-kontext-dev.safetensors", "flux_kontext", ""),
         ("flux", "flux1-dev.safetensors", "flux", "pairs of images"),
         ("qwen_image", "qwen_image_edit.safetensors", "qwen_image_edit", ""),
-        ("qwen_image", "qwen_image.safetensors", "qwen_image", "pairs of images"),
+        ("qwen_image", "credits/qwen_image.safetensors", "qwen_image", "pairs of images"),
     ],
 )
 def test_pairs(tmp_path: Path, kind: str, file: str, family: str, problem: str) -> None:
