@@ -20,7 +20,7 @@ TABLES = {
     "settings": TABLE,
     "what all datasets share": SHARED_TABLE,
     "each of datasets": CONCEPT_TABLE,
-    "each prompt": prompt_table(all_facts()["flux2"]),
+    "each prompt": prompt_table(all_facts()[EDITS]),
 }
 _DATASETS = ("general", "datasets")
 _FIRST = "of several numbered images for one the first counts there, here the image is left out: keep one"
