@@ -86,6 +86,7 @@ class ReferenceFacts:
     sizes: tuple[tuple[int, int], ...] = ()
     multiple: int = 0  # without `sizes`: sides are rounded to multiples of it; 0: down to those of the transformer
     largest: int | None = None  # the largest side that diffusers' pipeline takes, if that is limited
+    required: bool = True  # other trainers train the model with references only
     seen_by_text: bool = False  # the text encoder sees them, too, so that a caption's states depend on them
 
     def size(self, width: int, height: int, side: int, step: int) -> tuple[int, int]:

@@ -60,7 +60,7 @@ FACTS = FamilyFacts(
     pipelines=("Flux2KleinPipeline", "Flux2Pipeline"),
     encoders={"text_encoder": "tokenizer"},
     transformer="Flux2Transformer2DModel",
-    references=ReferenceFacts(most=10, side=1024, largest=1024),
+    references=ReferenceFacts(most=10, side=1024, largest=1024, required=False),
     feed_forward=r"ff(_context)?\.linear_(in|out)",
     models={
         "black-forest-labs/FLUX.2-dev": KnownModel({"transformer": {}}, VAE, {"text_encoder": _MISTRAL_SMALL_3}),

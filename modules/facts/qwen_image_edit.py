@@ -22,5 +22,5 @@ FACTS = replace(
     architecture="qwen-image-edit",
     architectures=("qwen-image-edit",),
     aliases=("qwen_image_edit", "qwen_image_edit_plus", "qwen_image_edit_2509", "qwen_image_edit_2511", "qwen_edit"),
-    simple_tuner={},
+    simple_tuner={"edit-v1": "Qwen/Qwen-Image-Edit", "edit-v2": _2509, "edit-v3": _2511},
 )

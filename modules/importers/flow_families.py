@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from modules.config import UNET_PRESETS
-from modules.facts import all_facts, known_model
+from modules.facts import ReferenceFacts, all_facts, known_model
 from modules.importers.flow_rules import ALL_RULES, OWN, PATH
 from modules.importers.memory import ENCODERS, QUANTIZED, swapped_blocks
 from modules.importers.report import ImportEntry
@@ -24,9 +24,10 @@ def known_family(name: object) -> str | None:
     return next((family for family, facts in all_facts().items() if plain in facts.aliases), None)
 
 
-def takes_references(family: str | None) -> bool:
-    """Whether it is a family of models that edit images."""
-    return family in all_facts() and all_facts()[str(family)].references is not None
+def reference_facts(family: str | None) -> ReferenceFacts | None:
+    """What a family of models that edit images takes; None for any other."""
+    facts = all_facts().get(str(family))
+    return facts.references if facts else None
 
 
 def flow_family(name: object) -> str | None:

@@ -84,6 +84,17 @@ def data_path(value: object) -> object:
     return PathValue(_path(value), "data")
 
 
+def data_paths(value: object, most: int, why: str = "") -> ChangedValue:
+    """The first `most` of several such paths, as one of our settings that take several has them; `why` as in a rule."""
+    given = [_path(each) for each in items(value)]
+    if not given:
+        raise UnsupportedValueError("no path is given")
+    if named := next((each for each in given if ";" in each), ""):
+        raise UnsupportedValueError(f"{named!r} has a semicolon, which separates paths here: give it another name")
+    fewer = f"the model takes {most}: those after are left out" if len(given) > most else ""
+    return ChangedValue(PathValue("; ".join(given[:most]), "data", "; "), "; ".join(filter(None, (fewer, why))))
+
+
 def model_path(value: object) -> object:
     """The path of a model, or its name on the hub, which an address there contains."""
     text = _path(value)

@@ -392,6 +392,19 @@ def test_pairs_of_a_model_that_edits_images_are_imported(tmp_path: Path, control
     assert found.report.problems == ()
 
 
+@pytest.mark.parametrize("control", [{"control_path": ["b", "c"]}, {"control_path_1": "b", "control_path_2": "c"}])
+def test_several_references(tmp_path: Path, control: dict[str, Any]) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+    model = {"name_or_path": "Qwen/Qwen-Image-Edit-2509", "arch": "qwen_image_edit_plus"}
+    sample = {"prompts": ["snow"], "ctrl_img": "b/x.png", "ctrl_img_2": "c/x.png"}
+    found = imported(tmp_path, model=model, datasets=[{"folder_path": "a", **control}], sample=sample)
+    assert (found.config.family, found.config.base_model) == ("qwen_image_edit", model["name_or_path"])
+    assert [Path(each).name for each in found.config.concepts[0].reference_folders] == ["b", "c"]
+    assert [Path(each).parent.name for each in found.config.samples[0].reference_files] == ["b", "c"]
+    assert not found.report.problems
+
+
 def test_loss_weights_of_noise_levels_are_told(tmp_path: Path) -> None:
     """custom_flowmatch_sampler.py: "weighted" draws as "linear" does, and weighs the loss."""
     found = of_model(tmp_path, "flux", {}, train={"lr": 1e-4, "timestep_type": "weighted"})

@@ -196,7 +196,8 @@ def test_the_shipped_config_of_a_model_that_is_here(tmp_path: Path) -> None:
     [
         ("flux", "flux1-kontext-dev.safetensors", "flux_kontext", ""),
         ("flux", "flux1-dev.safetensors", "flux", "pairs of images"),
-        ("qwen_image", "qwen_image_edit.safetensors", "qwen_image", "pairs of images"),
+        ("qwen_image", "qwen_image_edit.safetensors", "qwen_image_edit", ""),
+        ("qwen_image", "credits/qwen_image.safetensors", "qwen_image", "pairs of images"),
     ],
 )
 def test_pairs(tmp_path: Path, kind: str, file: str, family: str, problem: str) -> None:
@@ -212,6 +213,7 @@ def test_pairs(tmp_path: Path, kind: str, file: str, family: str, problem: str) 
     assert found.config.family == family
     assert bool(found.config.base_model) is not bool(problem)
     assert problem in "".join(found.report.problems)
+    assert ("layout" in found.config.family_options) is (family != "qwen_image_edit")  # Qwen-Image's has no processor
     if not problem:
         assert Path(found.config.concepts[0].references) == tmp_path / "before"
         assert "control_path" not in " ".join(entry.source for entry in found.report.not_imported)

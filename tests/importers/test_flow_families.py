@@ -162,7 +162,7 @@ def test_transformer_files_of_diffusion_pipe(tmp_path: Path) -> None:
         ("sd3", "", "stabilityai/stable-diffusion-3.5-medium"),
         ("krea2", "", "krea/Krea-2-Raw"),
         ("lumina2", "", "Alpha-VLLM/Lumina-Image-2.0"),
-        ("qwen_image", "edit-v2", None),
+        ("qwen_image", "edit-v2+", None),
     ],
 )
 def test_base_models_of_simple_tuner(family: str, flavour: str, base: str | None, tmp_path: Path) -> None:

@@ -80,7 +80,10 @@ def reasons(found: ImportResult) -> dict[str, str]:
 def test_datasets(folder: Path) -> None:
     found = imported(folder, DATASETS)
     config = found.config
-    assert (found.report.trainer, config.family) == ("musubi-tuner", "flux_kontext")  # the one that edits images
+    assert (found.report.trainer, config.family) == ("musubi-tuner", "flux_kontext")  # the first that edits images
+    told = {each.target: each.why for each in found.report.changed}
+    assert told["family"] == "guessed: flux2 and qwen_image_edit edit images, too"
+    assert "keep one" in told["concepts.0.references"]
     assert (config.resolution, config.batch_size, config.bucket_step) == (896, 2, 16)
     assert (config.reference_resolution, config.aspect_ratio_bucketing, config.no_upscale) == (1024, True, False)
     first, second = config.concepts
@@ -150,13 +153,15 @@ def test_kontext(folder: Path) -> None:
     [
         ({"network_module": "networks.lora_flux_2", "model_version": "klein-base-4b"}, "flux2", ""),
         ({"network_module": "networks.lora_qwen_image"}, "qwen_image", ""),
-        ({"network_module": "networks.lora_qwen_image", "model_version": "edit-2511"}, "qwen_image", "pairs"),
-        ({"network_module": "networks.lora_qwen_image", "edit_plus": True}, "qwen_image", "pairs"),
+        ({"network_module": "networks.lora_qwen_image", "model_version": "edit-2511"}, "qwen_image_edit", ""),
+        ({"network_module": "networks.lokr", "edit_plus": True}, "qwen_image_edit", ""),
+        ({"network_module": "networks.lora_qwen_image", "model_version": "layered"}, "qwen_image", "Layered"),
+        ({"network_module": "networks.lora_qwen_image", "dataset_config": "data.toml"}, "qwen_image", "pairs"),
         ({"network_module": "networks.lokr", "dit": "z_image_turbo_bf16.safetensors"}, "z_image", ""),
         ({"dit": "flux-2-klein-base-4b.safetensors"}, "flux2", ""),
         ({"network_module": "networks.lora_krea2"}, "krea2", ""),
         ({"network_module": "networks.lora_wan"}, "wan", ""),
-        ({"network_module": "networks.lora_flux_2", "dataset_config": "data.toml"}, "flux2", "pairs"),
+        ({"network_module": "networks.lora_flux_2", "dataset_config": "data.toml"}, "flux2", ""),
     ],
 )
 def test_families(folder: Path, arguments: dict[str, object], family: str, problem: str) -> None:
@@ -166,6 +171,32 @@ def test_families(folder: Path, arguments: dict[str, object], family: str, probl
     assert bool(found.report.problems) is bool(problem)
     assert (found.config.base_model is None or found.config.base_model == "") is bool(problem)
     assert problem in " ".join(found.report.problems)
+
+
+def test_qwen_image_edit_and_its_references(folder: Path) -> None:
+    (folder / "prompts.txt").write_text("snow --ci a.png --ci b.png --ci c.png --ci d.png --w 512 --w 256\n", "utf-8")
+    found = run(folder, model_version="edit-2509", sample_prompts="prompts.txt")
+    assert found.config.family_options["layout"] == "Qwen/Qwen-Image-Edit-2509"
+    (sample,) = found.config.samples
+    assert ([Path(each).name for each in sample.reference_files], sample.width) == (["a.png", "b.png", "c.png"], 256)
+    assert any("takes 3: those after" in each.why for each in found.report.changed)
+
+
+def test_what_later_datasets_inherit_is_told(folder: Path) -> None:
+    text = """
+[general]
+batch_size = 2
+caption_extension = ".txt"
+[[datasets]]
+image_directory = "after"
+batch_size = 1
+enable_bucket = true
+[[datasets]]
+image_directory = "more"
+"""
+    found = imported(folder, text)
+    assert set(reasons(found)) == {"general.batch_size", "datasets.1.enable_bucket"}
+    assert any("left out there" in each.why for each in found.report.changed)
 
 
 def test_defaults_of_noise_levels_and_precision(folder: Path) -> None:

@@ -316,6 +316,7 @@ def test_huber_losses_have_a_schedule_there(tmp_path: Path, name: str) -> None:
         ({"model_family": "flux", "model_flavour": "schnell"}, "set training_adapter"),
         ({"model_family": "flux", "model_flavour": "kontext"}, "pairs of images"),  # which it does not name
         ({"model_family": "qwen_image", "model_flavour": "edit-v2"}, "pairs of images"),
+        ({"model_family": "qwen_image", "model_flavour": "edit-v2+"}, "pairs of images"),  # 2509 with 2511's input
         ({"controlnet": True}, "a ControlNet"),
         ({"slider_lora_target": True}, "a slider"),
         ({"distillation_method": "anyflow"}, "a distillation"),
@@ -407,3 +408,21 @@ def test_references_of_a_model_that_edits_images(tmp_path: Path) -> None:
     )
     assert "images as a condition" in several.report.problems[0]
     assert [Path(each.path).name for each in several.config.concepts] == ["after"]
+    edit: dict[str, Any] = {
+        "model_family": "qwen_image", "model_flavour": "edit-v3", "conditioning_multidataset_sampling": "combined",
+    }  # fmt: skip
+    (tmp_path / "other").mkdir()
+    sets = [{**after, "conditioning_data": ["b", "c"]}, before, {**before, "id": "c", "instance_data_dir": "other"}]
+    joined = imported(tmp_path, "--pretrained_model_name_or_path", sets, **edit)
+    assert (joined.config.family, joined.config.base_model) == ("qwen_image_edit", "Qwen/Qwen-Image-Edit-2511")
+    assert [Path(each).name for each in joined.config.concepts[0].reference_folders] == ["before", "other"]
+    assert not joined.report.problems
+
+
+def test_a_model_that_need_not_edit_images_keeps_its_base_model(tmp_path: Path) -> None:
+    """flux2/model.py: conditioning is optional."""
+    (tmp_path / "a").mkdir()
+    backend = {"id": "a", "type": "local", "instance_data_dir": "a", "caption_strategy": "textfile"}
+    given: dict[str, Any] = {"model_family": "flux2", "model_flavour": "klein-4b"}
+    found = imported(tmp_path, "--pretrained_model_name_or_path", [backend], **given)
+    assert (found.config.base_model, found.report.problems) == ("black-forest-labs/FLUX.2-klein-base-4B", ())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, takewhile
 from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,6 +16,7 @@ from modules.config import Concept, DataError
 from modules.config.sections.concept import IMAGE_SUFFIXES
 from modules.files import FileFault, decode_json, whole_path
 
+_NUMBERED: Final = re.compile(r"(.*)_([0-9]+)", re.DOTALL)
 _ROWS: Final = TypeAdapter(list[tuple[str, int, int, int, int]])
 
 
@@ -41,17 +43,20 @@ class ReferenceFolder:
         """List the folder and those in it."""
         self.root = root
         self._files = dict(sorted(_images(root), reverse=True))  # of a.jpg and a.png, the first counts
+        self._numbered: dict[str, dict[int, str]] = {}
+        for name in sorted(self._files, key=len, reverse=True):  # a_1 counts before a_0001
+            if parts := _NUMBERED.fullmatch(name):
+                self._numbered.setdefault(parts[1], {})[int(parts[2])] = name
 
     def of(self, image: str) -> list[ReferenceFile]:
-        """Those of an image by its relative path: NAME, or else NAME_1, NAME_2 and so on; none if there are none."""
+        """Those of an image by its relative path: NAME, or else NAME_0 or NAME_1, the next number and so on, which may
+        have leading zeros; none if there are none."""
         name = os.path.splitext(image)[0]
-        found = [name] if name in self._files else []
-        if not found:
-            for number in count(1):
-                if (numbered := f"{name}_{number}") not in self._files:
-                    break
-                found.append(numbered)
-        return [_found(self._files[each]) for each in found]
+        if name in self._files:
+            return [_found(self._files[name])]
+        numbered = self._numbered.get(name, {})
+        numbers = takewhile(numbered.__contains__, count(0 if 0 in numbered else 1))
+        return [_found(self._files[numbered[each]]) for each in numbers]
 
 
 def references_of(image: str, folders: Sequence[ReferenceFolder], most: int) -> list[ReferenceFile] | str:

@@ -7,16 +7,18 @@ from collections.abc import Mapping
 from modules.config.errors import ConfigError
 from modules.config.explain import format_value
 from modules.config.io.text_formats import Data
+from modules.facts import ReferenceFacts
 from modules.importers import common
 from modules.importers.ai_toolkit.data import (
-    CONTROL_TABLE,
     DATASET_TABLE,
     FIRST_NAMES,
     FIRST_TABLE,
-    SAMPLE_CONTROL_TABLE,
+    NUMBERED,
     SAMPLE_TABLE,
+    control_table,
+    sample_control_table,
 )
-from modules.importers.ai_toolkit.other_training import imports_references, other_training
+from modules.importers.ai_toolkit.other_training import other_training, references_of
 from modules.importers.ai_toolkit.prompts import split_prompt
 from modules.importers.ai_toolkit.tables import PROCESS_TABLE
 from modules.importers.readers import is_path, is_text, items, non_empty_text
@@ -30,9 +32,9 @@ TABLES = {
     "the process": PROCESS_TABLE,
     "the first of datasets": FIRST_TABLE,
     "each of datasets": DATASET_TABLE,
-    "each of datasets, for models that edit images": CONTROL_TABLE,
+    "each of datasets, for models that edit images": control_table(NUMBERED),
     "each sample": SAMPLE_TABLE,
-    "each sample, of models that edit images": SAMPLE_CONTROL_TABLE,
+    "each sample, of models that edit images": sample_control_table(NUMBERED),
 }
 
 
@@ -66,7 +68,7 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
         del rest[key]
     if "sample_every" in sampling:
         rest["sample"] = {"sample_every": sampling["sample_every"]}
-    _samples(sampling, f"{prefix}sample.", trigger, translation, edits=imports_references(process))
+    _samples(sampling, f"{prefix}sample.", trigger, translation, references_of(process))
     translation.apply(PROCESS_TABLE, rest, prefix)
     for why in other_training(process):
         translation.hold(f"{prefix}{why}")
@@ -119,9 +121,10 @@ def _datasets(
         for name, value in shared.items():
             if name != "resolution" and value != first.get(name):
                 translation.skip(prefix + name, value, "all concepts share it: the first one is used")
-        if imports_references(process):
-            control = {name: own.pop(name) for name in CONTROL_TABLE.keys() & own.keys()}
-            translation.apply(CONTROL_TABLE, control, prefix, f"concepts.{count}.")
+        if references := references_of(process):
+            table = control_table(references.most)
+            control = {name: own.pop(name) for name in table.keys() & own.keys()}
+            translation.apply(table, control, prefix, f"concepts.{count}.")
         translation.apply(DATASET_TABLE, own, prefix, f"concepts.{count}.")
         translation.put(f"concepts.{count}.include_subfolders", False)
         translation.put(f"concepts.{count}.caption_lines", "whole")  # toolkit/dataloader_mixins.py, load_caption
@@ -133,7 +136,11 @@ def _datasets(
 
 
 def _samples(
-    sampling: Mapping[str, object], prefix: str, trigger: str, translation: Translation, *, edits: bool
+    sampling: Mapping[str, object],
+    prefix: str,
+    trigger: str,
+    translation: Translation,
+    references: ReferenceFacts | None,
 ) -> None:
     common = {name: value for name, value in sampling.items() if name not in ("prompts", "samples", "sample_every")}
     prompts = [{"prompt": item} for item in items(sampling.get("prompts"))]
@@ -154,9 +161,10 @@ def _samples(
             values["seed"] = seed + index
         names = {name: prefix + name for name in common} | {"prompt": f"{prefix}prompts.{index}"}
         names |= {name: f"{prefix}prompts.{index}.{name}" for name in flags if name != "prompt"}
-        if edits:
-            control = {name: values.pop(name) for name in SAMPLE_CONTROL_TABLE.keys() & values.keys()}
-            translation.apply(SAMPLE_CONTROL_TABLE, control, prefix, f"samples.{count}.", names)
+        if references:
+            table = sample_control_table(references.most)
+            control = {name: values.pop(name) for name in table.keys() & values.keys()}
+            translation.apply(table, control, prefix, f"samples.{count}.", names)
         translation.apply(SAMPLE_TABLE, values, prefix, f"samples.{count}.", names)
         count += 1
     if not prompts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from modules.importers import common
-from modules.importers.readers import boolean, data_path, integer, items, number, several_sides, text
+from modules.importers.readers import boolean, data_path, data_paths, integer, items, number, several_sides, text
 from modules.importers.rules import (
     ANY,
     EMPTY_VALUES,
@@ -16,6 +16,7 @@ from modules.importers.rules import (
     Values,
 )
 
+NUMBERED = 3  # control_path_1 to control_path_3, and so for the images of a sample
 _NETWORK_WEIGHT = "with a network_weight the loss is weighted, not the LoRA"
 _DATA = "not supported; prepare the images beforehand"
 
@@ -52,19 +53,29 @@ def _weight(values: Values) -> list[Assignment]:
     return [Assignment("loss_weight", weight * number(values["loss_multiplier"]), why)]
 
 
-def _references(values: Values) -> list[Assignment]:
-    """control_path_1 is the first of several, and of one, control_path too (toolkit/config_modules.py)."""
-    given = [values[name] for name in ("control_path_1", "control_path") if values[name] not in EMPTY_VALUES][:1]
-    if not given:
-        return []
-    if len(folders := items(given[0])) != 1:
-        raise UnsupportedValueError("set references to these folders, separated by ;")
-    return [Assignment("references", data_path(folders[0]))]
+def control_table(most: int) -> Table:
+    """Of models that edit images; numbered folders replace control_path (toolkit/config_modules.py)."""
+    return _table_of_paths("control_path", "references", most)
 
 
-def _reference(values: Values) -> list[Assignment]:
-    given = next((values[name] for name in ("ctrl_img_1", "ctrl_img") if values[name] not in EMPTY_VALUES), None)
-    return [] if given is None else [Assignment("reference", data_path(given))]
+def sample_control_table(most: int) -> Table:
+    """The same of a sample, whose first image may have either name."""
+    return _table_of_paths("ctrl_img", "reference", most)
+
+
+def _table_of_paths(name: str, target: str, most: int) -> Table:
+    numbered = [f"{name}_{number}" for number in range(1, min(most, NUMBERED) + 1)]
+
+    def read(values: Values) -> list[Assignment]:
+        first, *more = (items(values[each]) for each in numbered)
+        has_own = first or (any(more) and target == "references")
+        given = [*(first if has_own else items(values[name])), *(path for each in more for path in each)]
+        if not given:
+            return []
+        found = data_paths(given, most)
+        return [Assignment(target, found.value, found.why)]
+
+    return Table(rules=(CombinedRule({name: None, **dict.fromkeys(numbered)}, target, read),))
 
 
 DATASET_TABLE = Table(
@@ -101,10 +112,6 @@ DATASET_TABLE = Table(
         Unsupported("*", _DATA),
     ),
 )
-
-# Of models that edit images.
-CONTROL_TABLE = Table(rules=(CombinedRule({"control_path": None, "control_path_1": None}, "references", _references),))
-SAMPLE_CONTROL_TABLE = Table(rules=(CombinedRule({"ctrl_img": None, "ctrl_img_1": None}, "reference", _reference),))
 
 # Settings that all concepts share in Tandem: those of the first dataset are used. Its resolution is that of all; a
 # dataset with several, or another one, has them as its own (preprocess_dataset_raw_config copies it for each).

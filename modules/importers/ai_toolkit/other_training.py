@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from modules.facts import ReferenceFacts
 from modules.importers import common
-from modules.importers.ai_toolkit.data import CONTROL_TABLE
-from modules.importers.flow_families import known_family, takes_references
+from modules.importers.ai_toolkit.data import control_table
+from modules.importers.flow_families import known_family, reference_facts
 from modules.importers.readers import items
 from modules.importers.rules import EMPTY_VALUES
 
@@ -21,10 +22,10 @@ _PAIRS: Final = (
 )
 
 
-def imports_references(process: Mapping[str, object]) -> bool:
-    """Whether the model edits images, and Tandem has it: then `control_path` is imported."""
+def references_of(process: Mapping[str, object]) -> ReferenceFacts | None:
+    """Of a model that edits images, and that Tandem has: then `control_path` is imported."""
     model = process.get("model")
-    return takes_references(known_family(model.get("arch") if isinstance(model, Mapping) else None))
+    return reference_facts(known_family(model.get("arch") if isinstance(model, Mapping) else None))
 
 
 def other_training(process: Mapping[str, object]) -> Iterator[str]:
@@ -38,7 +39,8 @@ def other_training(process: Mapping[str, object]) -> Iterator[str]:
     adapter = process.get("adapter")
     if isinstance(adapter, Mapping):
         yield f"adapter: ai-toolkit trains an adapter of the type {adapter.get('type', 't2i')}, which Tandem does not"
-    imported = CONTROL_TABLE.keys() if imports_references(process) else {}
+    references = references_of(process)
+    imported = control_table(references.most).keys() if references else {}
     pairs = [name for name in _PAIRS if name not in imported]
     for index, dataset in enumerate(each for each in items(process.get("datasets")) if isinstance(each, Mapping)):
         if name := next((name for name in pairs if dataset.get(name) not in EMPTY_VALUES), ""):

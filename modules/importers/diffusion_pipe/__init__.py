@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from modules.importers.diffusion_pipe.data import DATA_TABLE, DIRECTORY_TABLE, add_directories
 from modules.importers.diffusion_pipe.model import MODEL_RULES
 from modules.importers.diffusion_pipe.training import TRAINING_RULES, UNSUPPORTED
-from modules.importers.flow_families import takes_references
+from modules.importers.flow_families import reference_facts
 from modules.importers.report import ImportEntry
 from modules.importers.rules import Table
 from modules.importers.translation import Translation
@@ -37,7 +37,7 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
     if isinstance(content, Mapping):
         add_directories(content, translation)
     pair = any(entry.target.endswith(".references") for entry in translation.changed)
-    if pair and not takes_references(str(translation.data.get("family"))):
+    if pair and not reference_facts(str(translation.data.get("family"))):
         translation.hold(
             "control_path: diffusion-pipe trains on pairs of images, which Tandem does not have for this model"
         )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from modules.importers import common
-from modules.importers.readers import integer, is_text, number, text
+from modules.importers.readers import integer, is_text, items, number, text
 from modules.importers.rules import Rule, Table, Unsupported
 from modules.importers.source_file import lines_of
 from modules.importers.translation import Translation
@@ -27,6 +27,8 @@ LETTERS: Mapping[str, str] = {
     "rcfg": "renorm_cfg",
     "fs": "flow_shift",
 }
+
+_SEVERAL = "control_image_path"  # of musubi-tuner, which takes all; of any other option the last one counts
 
 PROMPT_TABLE = Table(
     rules=(
@@ -71,7 +73,8 @@ def _prompt(line: str, letters: Mapping[str, str]) -> dict[str, object]:
     found: dict[str, object] = {"prompt": prompt.strip()}
     for part in rest:
         letter, _, value = part.strip().partition(" ")
-        found[letters.get(letter.lower(), f"--{letter}")] = value.strip()
+        name = letters.get(letter.lower(), f"--{letter}")
+        found[name] = [*items(found.get(name)), value.strip()] if name == _SEVERAL else value.strip()
     return found
 
 

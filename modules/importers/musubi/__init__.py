@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from modules.facts import all_facts
+from modules.importers.flow_families import reference_facts
 from modules.importers.kohya.prompts import add_prompts
 from modules.importers.musubi.data import CONCEPT_TABLE, SHARED_TABLE, add_datasets, is_dataset
-from modules.importers.musubi.model import LETTERS, OWN_MODULES, TABLE, facts_of, is_edit, module_of, prompt_table
+from modules.importers.musubi.model import LETTERS, OWN_MODULES, TABLE, facts_of, is_layered, module_of, prompt_table
 from modules.importers.readers import items
 from modules.importers.report import ImportEntry
 from modules.importers.translation import Translation
 
 TRAINER = "musubi-tuner"
-EDITS = next(name for name, facts in all_facts().items() if facts.references)  # the family of models that do so
+EDITS = "flux_kontext"  # the family that is guessed where only the datasets are given, and have pairs
 TABLES = {
     "settings": TABLE,
     "what all datasets share": SHARED_TABLE,
@@ -22,6 +23,7 @@ TABLES = {
     "each prompt": prompt_table(all_facts()[EDITS]),
 }
 _DATASETS = ("general", "datasets")
+_FIRST = "of several numbered images for one the first counts there, here the image is left out: keep one"
 
 
 def recognises(data: object) -> bool:
@@ -46,12 +48,18 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
         translation.put("lora_layouts", "kohya")
     _datasets(data, given.get("dataset_config"), translation)
     facts = facts_of(given)
-    pair = next((each for each in translation.changed if each.target.endswith(".references")), None)
-    if is_edit(given) or (facts and not facts.references and pair):
+    pairs = [each for each in translation.changed if each.target.endswith(".references")]
+    if is_layered(given):
+        translation.hold("musubi-tuner trains Qwen-Image-Layered, which Tandem does not have")
+    elif facts and not facts.references and pairs:
         translation.hold("musubi-tuner trains on pairs of images, which Tandem does not have for this model")
-    elif pair and not arguments:
-        why = "guessed: of Tandem's models the one that edits images"
-        translation.add(replace(pair, target="family", new_value=EDITS, why=why))
+    elif pairs and not arguments:
+        others = " and ".join(name for name, each in all_facts().items() if each.references and name != EDITS)
+        why = f"guessed: {others} edit images, too"
+        translation.add(replace(pairs[0], target="family", new_value=EDITS, why=why))
+    references = reference_facts(str(translation.data.get("family")))
+    for each in pairs if references and references.most == 1 else ():
+        translation.change(each.target, each.new_value, _FIRST)
     if (prompts := given.get("sample_prompts")) is not None:
         add_prompts(prompts, translation, prompt_table(facts), LETTERS)
 

@@ -35,6 +35,7 @@ def _buckets(values: Values) -> list[Assignment]:
     ]
 
 
+_LEFT_OUT: Final = "images without such a file are left out there, and trained with an empty caption here"
 # What all concepts share in Tandem: that of the first dataset is used.
 SHARED_TABLE = Table(
     rules=(
@@ -55,7 +56,7 @@ CONCEPT_TABLE = Table(
     rules=(
         Rule(FOLDER, "path", None, data_path),
         Rule("num_repeats", "repeats", 1, integer),
-        Rule("caption_extension", "caption_extension", None, text, optional=True),
+        Rule("caption_extension", "caption_extension", None, text, _LEFT_OUT, optional=True),
         Rule("control_directory", "references", None, data_path, common.WHOLE_REFERENCES, optional=True),
         Rule("resolution", "resolutions", _SIZE, lambda value: several_sides([value]), optional=True),
     ),
@@ -96,9 +97,13 @@ def add_datasets(content: Mapping[str, object], translation: Translation) -> Non
             translation.apply(SHARED_TABLE, shared, prefix, written_as=names)
         else:  # what no concept can have was reported with the first
             values = {name: value for name, value in values.items() if name in dataset or name in known}
-        for name in [name for name in dataset if name in _SHARED and name != "resolution"]:
-            if dataset[name] != first.get(name):
-                translation.skip(prefix + name, dataset[name], "all concepts share it: the first one is used")
+        usual = _shared(first)
+        for name, value in _shared({**general, **dataset}).items():
+            has_effect = name != "control_resolution" or "control_directory" in values
+            if name != "resolution" and value != usual[name] and has_effect:
+                written = next((each for each in (*dataset, *general) if _RENAMED.get(each) == name), name)
+                why = "all concepts share it: the first one is used"
+                translation.skip(names.get(written, prefix + written), value, why)
         own = {name: value for name, value in values.items() if name not in _SHARED}
         if (size := values.get("resolution", _SIZE)) != first.get("resolution", _SIZE):
             own["resolution"] = size
@@ -113,6 +118,12 @@ def add_datasets(content: Mapping[str, object], translation: Translation) -> Non
         translation.apply(SHARED_TABLE, {name: value for name, value in general.items() if name in _SHARED}, "general.")
         for name in [name for name in general if name not in _SHARED]:
             translation.skip(f"general.{name}", general[name], "no images are named")
+
+
+def _shared(values: Mapping[str, object]) -> dict[str, object]:
+    """What a dataset has of the settings that all concepts share, with the defaults."""
+    given = {_RENAMED.get(name, name): value for name, value in values.items() if name in _SHARED}
+    return {**SHARED_TABLE.keys(), **given}
 
 
 def _leave_out(dataset: object, prefix: str, translation: Translation) -> None:

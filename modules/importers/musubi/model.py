@@ -15,11 +15,12 @@ from modules.importers.kohya.family import METHOD_KEYS
 from modules.importers.kohya.trained import PLUS, adapter_arguments, algorithm_assignments, alpha, dropout, rank
 from modules.importers.kohya.training import SHARED_RULES, SHARED_UNSUPPORTED
 from modules.importers.memory import ONE_SCALE, base_weights_rule, encoder_weights_rule
-from modules.importers.readers import boolean, data_path, integer, items, model_path, number, text
+from modules.importers.readers import boolean, data_paths, integer, model_path, number, text
 from modules.importers.rules import (
     EMPTY_VALUES,
     Assignment,
     CombinedRule,
+    PathValue,
     Rule,
     Table,
     Unsupported,
@@ -49,8 +50,11 @@ _OTHER_MODULES: Final = (
 OWN_MODULES: Final = (*(name for name in _MODULES if name != "lora_flux"), *_OTHER_MODULES)
 _ENCODERS: Final = ("fp8_t5", "fp8_text_encoder", "fp8_vl", "fp8_llm")
 _FAMILY_KEYS: Final[Mapping[str, object]] = {"dit": None, "model_version": None, "edit": False, "edit_plus": False}
-# What Tandem has no model for, by model_version of Qwen-Image; edit and edit_plus are older switches.
-_OTHER_VERSIONS: Final = ("edit", "edit-2509", "edit-2511", "layered")
+# The models that edit images, by model_version of Qwen-Image; edit and edit_plus are older switches.
+_EDITS: Final[Mapping[str, str]] = {
+    "edit": "Qwen/Qwen-Image-Edit", "edit-2509": "Qwen/Qwen-Image-Edit-2509", "edit-2511": "Qwen/Qwen-Image-Edit-2511",
+}  # fmt: skip
+_LAYERED: Final = "layered"
 
 
 def module_of(values: Mapping[str, object]) -> str:
@@ -60,13 +64,15 @@ def module_of(values: Mapping[str, object]) -> str:
 
 def family_of(values: Mapping[str, object]) -> str:
     """Tandem's family, another's name, or empty: each model has a script of its own, which the file does not name."""
-    module = module_of(values)
-    if module in _MODULES:
-        return _MODULES[module]
+    module, version = module_of(values), _version(values)
     if module in _OTHER_MODULES:
         return module.removeprefix("lora_")
-    version = str(values.get("model_version") or "").lower()
-    if version in (*_OTHER_VERSIONS, "original") or is_edit(values):
+    family = _MODULES.get(module, "")
+    if version in _EDITS and family in ("", "qwen_image"):
+        return "qwen_image_edit"
+    if family:
+        return family
+    if version in (_LAYERED, "original"):
         return "qwen_image"
     if version.startswith(("klein", "dev")):
         return "flux2"
@@ -75,10 +81,16 @@ def family_of(values: Mapping[str, object]) -> str:
     return aliases[max(found, key=len)] if (found := [alias for alias in aliases if alias in name]) else ""
 
 
-def is_edit(values: Mapping[str, object]) -> bool:
+def is_layered(values: Mapping[str, object]) -> bool:
     """Whether a version of Qwen-Image is trained that Tandem does not have."""
-    switches = any(values.get(name) not in (*EMPTY_VALUES, "false") for name in ("edit", "edit_plus"))
-    return switches or str(values.get("model_version") or "").lower() in _OTHER_VERSIONS
+    return _version(values) == _LAYERED
+
+
+def _version(values: Mapping[str, object]) -> str:
+    """Which Qwen-Image is trained (qwen_image/qwen_image_utils.py, resolve_model_version_args)."""
+    switches = {"edit_plus": "edit-2509", "edit": "edit"}
+    older = (version for name, version in switches.items() if values.get(name) not in (*EMPTY_VALUES, "false"))
+    return str(values.get("model_version") or next(older, "")).lower()
 
 
 def facts_of(values: Mapping[str, object]) -> FamilyFacts | None:
@@ -91,6 +103,9 @@ def _model(values: Values) -> list[Assignment]:
     if values["dit"] not in EMPTY_VALUES:
         found.append(Assignment("base_model", model_path(values["dit"]), keys=("dit",)))
     family, module = family_of(values), module_of(values)
+    if family == "qwen_image_edit":
+        layout = PathValue(_EDITS[_version(values)], "model")
+        found.append(Assignment("flow_options.layout", layout, keys=("model_version", "edit", "edit_plus")))
     if family:
         keys = ("network_module",) if module in (*_MODULES, *_OTHER_MODULES) else tuple(_FAMILY_KEYS)
         found.append(Assignment("family", family, "" if known_family(family) else common.NO_FAMILY, keys))
@@ -134,7 +149,8 @@ TABLE = Table(
     rules=(
         CombinedRule(
             {"network_module": None, "network_args": None, **_FAMILY_KEYS},
-            "base_model, family, method, lora_targets, lora_algorithm, lokr_factor, lora_plus_ratio", _model,
+            "base_model, family, family_options.layout, method, lora_targets, lora_algorithm, lokr_factor, "
+            "lora_plus_ratio", _model,
             "musubi-tuner has a script for each model: the network module tells it, or the file's version or name; "
             "a module means LoRA, LoHa or LoKr, of the layers of the blocks without modulation, or all of Krea 2",
             {**METHOD_KEYS, "factor": -1, **dict.fromkeys(PLUS, 0)},
@@ -190,8 +206,9 @@ def prompt_table(facts: FamilyFacts | None) -> Table:
     """The rules of one sample; distilled models take `guidance_scale`, others `cfg_scale`."""
     scale, other = ("guidance_scale", "cfg_scale") if facts and facts.has_guidance else ("cfg_scale", "guidance_scale")
     images = Unsupported("control_image_path", "for models that edit images")
-    reference = Rule("control_image_path", "reference", None, _image, optional=True)
-    takes_images = facts is not None and facts.references is not None
+    references = facts.references if facts else None
+    most = references.most if references else 0
+    reference = Rule("control_image_path", "reference", None, lambda value: data_paths(value, most), optional=True)
     return Table(
         rules=(
             Rule("prompt", "prompt", "", text),
@@ -201,19 +218,13 @@ def prompt_table(facts: FamilyFacts | None) -> Table:
             Rule("sample_steps", "steps", 20, integer),
             Rule(scale, "guidance_scale", None, number, optional=True),
             Rule("seed", "seed", None, integer, optional=True),
-            *([reference] if takes_images else []),
+            *([reference] if references else []),
         ),
         unsupported=(
             Unsupported(other, f"this model's samples have {scale}"),
             Unsupported("discrete_flow_shift", common.FLOW),
             Unsupported("image_path end_image_path control_video_path one_frame", common.IMAGES_ONLY),
             Unsupported("frame_count", common.IMAGES_ONLY, default=1),
-            *([] if takes_images else [images]),
+            *([] if references else [images]),
         ),
     )
-
-
-def _image(value: object) -> object:
-    if len(given := items(value)) != 1:
-        raise UnsupportedValueError("the model takes one image")
-    return data_path(given[0])

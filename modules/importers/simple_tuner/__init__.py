@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modules.importers import common
-from modules.importers.flow_families import takes_references
+from modules.importers.flow_families import reference_facts
 from modules.importers.readers import is_path, items
 from modules.importers.report import ImportEntry
 from modules.importers.simple_tuner.data import BACKEND_TABLE, CROP_STYLE, REFERENCE_TABLE
@@ -44,8 +44,10 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
     sets = given.pop("data_backend_config", None)
     key = written.get("data_backend_config", "")
     content = None if sets is None else translation.read_file(key, _example(sets, translation))
-    references = _references(content) if takes_references(family_of(given)) else {}
-    hold_pairs(content, {str(each.get("id")) for _, each in references.values()}, translation)
+    facts = reference_facts(family_of(given))
+    is_joined = given.get("conditioning_multidataset_sampling") == "combined"  # else one of several is drawn
+    references = _references(content, facts.most if is_joined else 1) if facts else {}
+    hold_pairs(content, {str(each.get("id")) for sets in references.values() for each in sets.values()}, translation)
     backends = {} if content is None else _backends(key, sets, content, translation)
     prefix, first = next(iter(backends.items()), ("", {}))
     for name in ("resolution", "resolution_type"):
@@ -77,10 +79,9 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
             translation.imported.append(
                 ImportEntry(f"{prefix}conditioning_data", own.pop("conditioning_data", None), f"{target}references")
             )
-            place, reference = references[prefix]
-            translation.apply(REFERENCE_TABLE, reference, place, target)
+            _add_references(references[prefix], target, translation)
         translation.apply(BACKEND_TABLE, own, prefix, target)
-    if takes_references(family_of(given)) and not references and not translation.held:
+    if facts and facts.required and not references and not translation.held:
         translation.hold("SimpleTuner trains this model on pairs of images: set references of the concepts")
 
 
@@ -108,18 +109,30 @@ def _plain(value: object) -> object:
     return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
 
 
-def _references(content: object) -> dict[str, tuple[str, Mapping[str, object]]]:
-    """The reference images of datasets with one folder of them, each with the prefix of its settings' names."""
+def _references(content: object, most: int) -> dict[str, dict[str, Mapping[str, object]]]:
+    """The folders of reference images of datasets with at most `most`; all by the prefix of their settings' names."""
     listed = [each if isinstance(each, Mapping) else {} for each in items(content)]
     places = {str(each.get("id")): f"data_backend_config.{index}." for index, each in enumerate(listed)}
     found = {}
     for each in listed:
         named = [str(name) for name in items(each.get("conditioning_data"))]
         named += [str(other.get("id")) for other in listed if other.get("source_dataset_id") == each.get("id", "")]
-        other = next((other for other in listed if [str(other.get("id"))] == list(dict.fromkeys(named))), {})
-        if other.get("conditioning_type") in REFERENCES and is_path(other.get("instance_data_dir")):
-            found[places[str(each.get("id"))]] = (places[str(other.get("id"))], other)
+        sets = {places[name]: other for name in named for other in listed if str(other.get("id")) == name}
+        are_folders = all(
+            other.get("conditioning_type") in REFERENCES and is_path(other.get("instance_data_dir"))
+            for other in sets.values()
+        )
+        if are_folders and 0 < len(sets) == len(set(named)) <= most:
+            found[places[str(each.get("id"))]] = sets
     return found
+
+
+def _add_references(sets: Mapping[str, Mapping[str, object]], target: str, translation: Translation) -> None:
+    """The folders of all sets become one setting, which is reported with the first."""
+    folders = [each["instance_data_dir"] for each in sets.values()]
+    for index, (prefix, each) in enumerate(sets.items()):
+        own = {name: value for name, value in each.items() if name != "instance_data_dir"}
+        translation.apply(REFERENCE_TABLE, own if index else {**own, "instance_data_dir": folders}, prefix, target)
 
 
 def _backends(key: str, sets: object, content: object, translation: Translation) -> dict[str, Mapping[str, object]]:

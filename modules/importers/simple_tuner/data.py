@@ -9,7 +9,9 @@ from modules.importers import common
 from modules.importers.readers import (
     boolean,
     data_path,
+    data_paths,
     integer,
+    items,
     number,
     text,
 )
@@ -73,7 +75,12 @@ def _own_sizes(values: Values) -> list[Assignment]:
 
 # A dataset that another names as its conditioning_data, for models that edit images.
 REFERENCE_TABLE = Table(
-    rules=(Rule("instance_data_dir", "references", None, data_path, common.WHOLE_REFERENCES),),
+    rules=(
+        Rule(
+            "instance_data_dir", "references", None,
+            lambda value: data_paths(value, len(items(value)), common.WHOLE_REFERENCES), common.WHOLE_REFERENCES,
+        ),
+    ),
     unsupported=(
         Unsupported("id conditioning_type source_dataset_id", "says whose images they are", default=ANY),
         Unsupported("type", "Tandem reads local folders", default="local"),
@@ -83,7 +90,7 @@ REFERENCE_TABLE = Table(
         Unsupported("resolution* *image_size target_downsample_size crop*", "set reference_resolution"),
         Unsupported("*", "Tandem's references have no such setting"),
     ),
-)
+)  # fmt: skip
 BACKEND_TABLE = Table(
     rules=(
         Rule("instance_data_dir", "path", None, data_path),

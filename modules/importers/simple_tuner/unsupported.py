@@ -7,7 +7,7 @@ from typing import Final
 
 from modules.facts import all_facts
 from modules.importers import common
-from modules.importers.flow_families import known_family, takes_references
+from modules.importers.flow_families import known_family, reference_facts
 from modules.importers.memory import SET_OFFLOAD
 from modules.importers.readers import items
 from modules.importers.rules import EMPTY_VALUES, Unsupported
@@ -33,6 +33,7 @@ UNSUPPORTED: Final = (
     Unsupported("aspect_bucket_rounding", common.BUCKETS, default=2),
     Unsupported("aspect_bucket_alignment", common.BUCKETS, default=64),
     Unsupported("base_model_default_dtype", common.NO_QUANTISATION, default="bf16"),
+    Unsupported("conditioning_multidataset_sampling", "an image has all of its references", default="combined"),
     Unsupported("quantize_via", _WORKINGS, default="accelerator"),
     Unsupported("gradient_precision", "gradients are kept in fp32"),
     Unsupported("*_precision", "text encoders stay in the run's precision", default="no_change"),
@@ -93,9 +94,9 @@ MASKS: Final = ("mask", "segmentation")  # conditioning_type of what is no condi
 
 def family_of(given: Mapping[str, object]) -> str | None:
     """Tandem's family of model_family, which model_flavour may tell; None if it has none."""
-    family = known_family(given.get("model_family"))
-    own = f"{family}_{str(given.get('model_flavour') or '').lower()}"
-    return own if own in all_facts() else family
+    family, flavour = known_family(given.get("model_family")), str(given.get("model_flavour") or "").lower()
+    edits = (name for name, facts in all_facts().items() if facts.references and flavour in facts.simple_tuner)
+    return next((name for name in edits if name.startswith(f"{family}_")), family)
 
 
 def hold_other_training(given: Mapping[str, object], translation: Translation) -> None:
@@ -104,7 +105,7 @@ def hold_other_training(given: Mapping[str, object], translation: Translation) -
     for name, what in _OTHER_TRAINING.items():
         if given.get(name) not in EMPTY_VALUES and str(given[name]).lower() not in ("none", "false"):
             translation.hold(f"{name}: SimpleTuner trains {what}, which Tandem does not")
-    if flavour.startswith(_EDITS) and not takes_references(family):
+    if flavour.startswith(_EDITS) and not reference_facts(family):
         translation.hold(f"model_flavour {flavour}: {_PAIRS}")
     facts = all_facts()[family] if family else None
     is_assisted = facts and (flavour or next(iter(facts.simple_tuner), "")) in facts.simple_tuner_assisted

@@ -64,6 +64,21 @@ def test_references_have_the_name_of_their_image(tmp_path: Path) -> None:
     assert any("2 reference images (dog_1.png, dog_2.webp), and the model takes 1" in each for each in problems)
 
 
+def test_numbers_may_begin_at_0_and_have_leading_zeros(tmp_path: Path) -> None:
+    """As musubi-tuner numbers them (dataset/datasources.py)."""
+    for name in ("images/cat.png", "images/dog.png", "images/fox.png"):
+        write_image(tmp_path / name)
+    for name in ("cat_0.png", "cat_1.png", "dog_0001.png", "dog_0002.png", "fox_1.png", "fox_01.png", "fox_3.png"):
+        write_image(tmp_path / "refs" / name)
+    found, problems = names_of(edits(tmp_path), most=2)
+    assert {name: [os.path.basename(each) for each in files] for name, files in found.items()} == {
+        "cat.png": ["cat_0.png", "cat_1.png"],
+        "dog.png": ["dog_0001.png", "dog_0002.png"],
+        "fox.png": ["fox_1.png"],
+    }
+    assert not problems
+
+
 def test_each_of_several_folders_has_one_reference(tmp_path: Path) -> None:
     for name in ("images/a.png", "images/b.png", "one/a.png", "one/b.png", "two/a.png"):
         write_image(tmp_path / name)
