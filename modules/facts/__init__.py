@@ -157,6 +157,14 @@ class FamilyFacts:
     # blocks (get_transformer_block_names).
     simple_tuner_layers: str = "attention"
     ai_toolkit_layers: str = "blocks"
+    # musubi-tuner's network module (networks/lora_*.py), the layers that it adapts, as `lora_targets`, values of its
+    # model_version with the model that each means, if that is to be told, and those that Tandem does not have.
+    musubi_module: str = ""
+    musubi_layers: str = "blocks"
+    musubi_versions: Mapping[str, str] = field(default_factory=dict)
+    musubi_others: Mapping[str, str] = field(default_factory=dict)
+    # diffusion-pipe's type, if that is another family's, and the pattern of the names of this one's files.
+    diffusion_pipe: tuple[str, str] | None = None
     kohya_file: str = ""  # the setting for a file that only its scripts in sd-scripts ask for
     # In OneTrainer (modules/util/enum/ModelType.py, modules/modelSetup): its text encoders, the last of which is the
     # large one, whether they are trained unless switched off, and the shift by resolution: Tandem's, another, or none.

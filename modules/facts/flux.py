@@ -32,6 +32,7 @@ BLOCKS = {
         **{f"attn.to_{one}": "linear1" for one in "qkv"}, "proj_mlp": "linear1", "proj_out": "linear2",
     }),
 }  # fmt: skip
+MUSUBI_LAYERS = r"(^|\.)(single_)?transformer_blocks\.\d+\.(?!norm)"  # of its blocks, without modulation
 SIGNATURE = "double_blocks.0.img_attn.proj.weight"
 _DEV = KnownModel({"transformer": {"guidance_embeds": True}}, CLIP_TEXT, {"text_encoder_2": T5_XXL})
 

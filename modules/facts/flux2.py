@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from modules.facts import Config, FamilyFacts, KnownModel, ReferenceFacts, Shapes, TransformerFile
 from modules.facts._networks import QWEN3_4B, QWEN3_HEADS, VAE
-from modules.facts.flux import ATTENTION, EMBEDDERS, SIGNATURE
+from modules.facts.flux import ATTENTION, EMBEDDERS, MUSUBI_LAYERS, SIGNATURE
 
 _QWEN3_8B = (
     "Qwen3ForCausalLM",
@@ -102,6 +102,9 @@ FACTS = FamilyFacts(
     architectures=("flux-2", "flux.2"),
     variant=_variant,
     code="https://github.com/black-forest-labs/flux2",
+    musubi_module="lora_flux_2",
+    musubi_layers=MUSUBI_LAYERS,
+    musubi_versions=dict.fromkeys(("dev", "klein-4b", "klein-base-4b", "klein-9b", "klein-base-9b"), ""),
     aliases=(
         *("flux2", "flux_2", "flux2_klein", "flux_2_klein", "flux2_klein_4b", "flux2_klein_9b"),
         *("flux_2_klein_4b", "flux_2_klein_9b", "flux2_dev", "flux_2_dev"),

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from modules.facts import ReferenceFacts, hub_model_by_name
 from modules.facts.flux import FACTS as FLUX
+from modules.facts.flux import MUSUBI_LAYERS
 
 # PREFERRED_KONTEXT_RESOLUTIONS of diffusers' pipeline, at which the model was trained: width, height
 _TALL = ((672, 1568), (688, 1504), (720, 1456), (752, 1392), (800, 1328), (832, 1248), (880, 1184), (944, 1104))
@@ -21,6 +22,9 @@ FACTS = replace(
     architecture="flux-1-kontext-dev",
     architectures=("flux-1-kontext",),
     variant=None,
+    musubi_module="lora_flux",
+    musubi_layers=MUSUBI_LAYERS,
+    diffusion_pipe=("flux", "kontext"),
     aliases=("flux_kontext", "flux1_kontext", "flux_1_kontext", "kontext", "flux_kontext_dev"),
     kohya_file="",
     simple_tuner={"kontext": "black-forest-labs/FLUX.1-Kontext-dev"},

@@ -21,6 +21,8 @@ FACTS = replace(
     file=QWEN_IMAGE.file and replace(QWEN_IMAGE.file, is_rarer=True),
     architecture="qwen-image-edit",
     architectures=("qwen-image-edit",),
+    musubi_versions={"edit": "Qwen/Qwen-Image-Edit", "edit-2509": _2509, "edit-2511": _2511},
+    diffusion_pipe=("qwen_image", r"(qwen|image)[\s._-]?edit"),
     aliases=("qwen_image_edit", "qwen_image_edit_plus", "qwen_image_edit_2509", "qwen_image_edit_2511", "qwen_edit"),
     simple_tuner={"edit-v1": "Qwen/Qwen-Image-Edit", "edit-v2": _2509, "edit-v3": _2511},
 )

@@ -141,7 +141,7 @@ def _musubi(values: Values) -> list[Assignment]:
 
 
 def _unguided(values: Values) -> list[Assignment]:
-    """FLUX.1 Kontext and FLUX.2 get 1 there (*_train_network.py, call_dit)."""
+    """Distilled models get 1 there (*_train_network.py, call_dit)."""
     if values["guidance_scale"] not in (None, 1):
         raise UnsupportedValueError("musubi-tuner uses it for HunyuanVideo only: it trains with 1")
     return [option("guidance", 1.0, "guidance_scale")]

@@ -118,7 +118,7 @@ cache_directory = "x"
     assert found["datasets.2"] == "it has no image_directory"
     assert found["general.caption_extension"] == "no images are named"
     layered = imported(folder, '[[datasets]]\nimage_directory = "after"\nmultiple_target = true\n')
-    assert "Layered" in layered.report.problems[0]
+    assert "of layers" in layered.report.problems[0]
 
 
 def test_kontext(folder: Path) -> None:

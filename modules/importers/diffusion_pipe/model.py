@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from modules.facts import all_facts
 from modules.importers import common
 from modules.importers.flow_families import flow_family
 from modules.importers.flow_rules import DIFFUSION_PIPE_RULES
@@ -25,10 +26,9 @@ LONG_CAPTIONS = (
 )
 # docs/supported_models.md: some models have the first, the others the second.
 TRANSFORMER_FILES: Mapping[str, object] = {"model.diffusion_model": None, "model.transformer_path": None}
-# By the family of the others, that of models that edit images, and what is in their names.
+# Families that have the type of others, and their names tell.
 _EDITS: Mapping[str, tuple[str, str]] = {
-    "flux": ("flux_kontext", "kontext"),
-    "qwen_image": ("qwen_image_edit", r"(qwen|image)[\s._-]?edit"),
+    name: facts.diffusion_pipe for name, facts in all_facts().items() if facts.diffusion_pipe
 }
 _NO_LAYOUT = "of the model's own components: set family_options.layout, or leave it empty for the hub's"
 
@@ -37,8 +37,7 @@ def kind_of(values: Mapping[str, object]) -> str | None:
     """The family of flow-matching models; those that edit images have the type of the others, and a name that tells."""
     kind = flow_family(values.get("model.type"))
     names = " ".join(str(values.get(name) or "") for name in ("model.diffusers_path", *TRANSFORMER_FILES)).lower()
-    edits, pattern = _EDITS.get(str(kind), ("", ""))
-    return edits if edits and re.search(pattern, names) else kind
+    return next((name for name, (of, found) in _EDITS.items() if of == kind and re.search(found, names)), kind)
 
 
 def _family(values: Values) -> list[Assignment]:
@@ -52,8 +51,8 @@ def _family(values: Values) -> list[Assignment]:
 
 def _base_model(values: Values) -> list[Assignment]:
     """A checkpoint, a diffusers folder, or for most flow-matching models a transformer's file, whose other components
-    such a folder has. Chroma's are those of FLUX.1 there, Qwen-Image-Edit's may be those of Qwen-Image, in which Tandem
-    cannot look for them."""
+    such a folder has. Chroma's are those of FLUX.1 there, and those of a model that edits may be the other one's, which
+    lack the processor."""
     checkpoint, folder = (values[f"model.{name}"] for name in ("checkpoint_path", "diffusers_path"))
     key = next((key for key in TRANSFORMER_FILES if values[key] is not None), "")
     kind = kind_of(values)
@@ -63,8 +62,8 @@ def _base_model(values: Values) -> list[Assignment]:
         return [] if base is None else [Assignment("base_model", model_path(base), keys=keys)]
     found = [Assignment("base_model", model_path(values[key]), keys=(key,))]
     if folder is not None:
-        is_plain = not re.search(_EDITS["qwen_image"][1], str(folder).lower())
-        is_other = kind == "chroma" or (kind == "qwen_image_edit" and is_plain)
+        edits = _EDITS.get(kind) if all_facts()[kind].processor else None
+        is_other = kind == "chroma" or (edits is not None and not re.search(edits[1], str(folder).lower()))
         target, why = ("", _NO_LAYOUT) if is_other else ("flow_options.layout", "")
         found.append(Assignment(target, model_path(folder) if target else None, why, ("model.diffusers_path",)))
     return found
@@ -125,8 +124,8 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
         {"model.type": None},
     ),
     CombinedRule(
-        {"model.type": None}, "family", _family, "FLUX.1 Kontext is a flux there and "
-        "Qwen-Image-Edit a qwen_image: their names tell it",
+        {"model.type": None}, "family", _family, "a model that edits images has another's type there: its "
+        "name tells it",
         {"model.diffusers_path": None, **TRANSFORMER_FILES},
     ),
     CombinedRule(

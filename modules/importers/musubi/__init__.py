@@ -9,13 +9,14 @@ from modules.facts import all_facts
 from modules.importers.flow_families import reference_facts
 from modules.importers.kohya.prompts import add_prompts
 from modules.importers.musubi.data import CONCEPT_TABLE, SHARED_TABLE, add_datasets, is_dataset
-from modules.importers.musubi.model import LETTERS, OWN_MODULES, TABLE, facts_of, is_layered, module_of, prompt_table
+from modules.importers.musubi.model import LETTERS, OWN_MODULES, TABLE, facts_of, module_of, other_model, prompt_table
 from modules.importers.readers import items
 from modules.importers.report import ImportEntry
 from modules.importers.translation import Translation
 
 TRAINER = "musubi-tuner"
-EDITS = "flux_kontext"  # the family that is guessed where only the datasets are given, and have pairs
+# The family that is guessed where only the datasets are given, and have pairs: it trains on nothing else.
+EDITS = next(name for name, facts in all_facts().items() if facts.references and facts.references.most == 1)
 TABLES = {
     "settings": TABLE,
     "what all datasets share": SHARED_TABLE,
@@ -49,8 +50,8 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
     _datasets(data, given.get("dataset_config"), translation)
     facts = facts_of(given)
     pairs = [each for each in translation.changed if each.target.endswith(".references")]
-    if is_layered(given):
-        translation.hold("musubi-tuner trains Qwen-Image-Layered, which Tandem does not have")
+    if other := other_model(given):
+        translation.hold(f"musubi-tuner trains {other}, which Tandem does not have")
     elif facts and not facts.references and pairs:
         translation.hold("musubi-tuner trains on pairs of images, which Tandem does not have for this model")
     elif pairs and not arguments:

@@ -64,7 +64,7 @@ CONCEPT_TABLE = Table(
         Unsupported("image_jsonl_file", "image_directory takes precedence"),
         Unsupported("cache_directory", "Tandem has its own cache: set cache_dir for another disk"),
         Unsupported("no_resize_control", "references are scaled to about reference_resolution"),
-        Unsupported("multiple_target", "for Qwen-Image-Layered, which Tandem does not have"),
+        Unsupported("multiple_target", "for models of layers, which Tandem does not have"),
         Unsupported("fp_*", "for FramePack"),
         Unsupported("debug_dataset", "the Data page shows the images"),
     ),
@@ -108,7 +108,7 @@ def add_datasets(content: Mapping[str, object], translation: Translation) -> Non
         if (size := values.get("resolution", _SIZE)) != first.get("resolution", _SIZE):
             own["resolution"] = size
         if own.get("multiple_target") is True:
-            translation.hold("multiple_target: musubi-tuner trains Qwen-Image-Layered, which Tandem does not have")
+            translation.hold("multiple_target: musubi-tuner trains a model of layers, which Tandem does not have")
         target = f"concepts.{translation.count('concepts')}."
         translation.apply(CONCEPT_TABLE, own, prefix, target, names)
         translation.put(f"{target}caption_source", "txt")

@@ -28,17 +28,11 @@ from modules.importers.rules import (
     Values,
 )
 
-# The network modules of models, and the layers that each adapts (networks/lora_*.py): those of the blocks without
-# modulation, in Z-Image without its refiners.
-_DOUBLE_BLOCKS: Final = r"(^|\.)(single_)?transformer_blocks\.\d+\.(?!norm)"
-_TARGETS: Final[Mapping[str, str]] = {
-    "flux_kontext": _DOUBLE_BLOCKS, "flux2": _DOUBLE_BLOCKS, "qwen_image": "blocks",
-    "z_image": r"(^|\.)layers\.\d+\.(?!adaLN)", "krea2": "all_linear",
-}  # fmt: skip
-_MODULES: Final[Mapping[str, str]] = {
-    "lora_flux": "flux_kontext", "lora_flux_2": "flux2", "lora_qwen_image": "qwen_image", "lora_zimage": "z_image",
-    "lora_krea2": "krea2",
-}  # fmt: skip
+_FAMILIES: Final[Mapping[str, FamilyFacts]] = {
+    name: facts for name, facts in all_facts().items() if facts.musubi_module
+}
+_MODULES: Final = frozenset(facts.musubi_module for facts in _FAMILIES.values())
+_SHARED_MODULE: Final = "lora_flux"  # which sd-scripts has, too
 _OTHER_MODULES: Final = (
     "lora_wan",
     "lora_framepack",
@@ -47,14 +41,9 @@ _OTHER_MODULES: Final = (
     "lora_ideogram4",
     "lora_hidream_o1",
 )
-OWN_MODULES: Final = (*(name for name in _MODULES if name != "lora_flux"), *_OTHER_MODULES)
+OWN_MODULES: Final = (*(_MODULES - {_SHARED_MODULE}), *_OTHER_MODULES)
 _ENCODERS: Final = ("fp8_t5", "fp8_text_encoder", "fp8_vl", "fp8_llm")
 _FAMILY_KEYS: Final[Mapping[str, object]] = {"dit": None, "model_version": None, "edit": False, "edit_plus": False}
-# The models that edit images, by model_version of Qwen-Image; edit and edit_plus are older switches.
-_EDITS: Final[Mapping[str, str]] = {
-    "edit": "Qwen/Qwen-Image-Edit", "edit-2509": "Qwen/Qwen-Image-Edit-2509", "edit-2511": "Qwen/Qwen-Image-Edit-2511",
-}  # fmt: skip
-_LAYERED: Final = "layered"
 
 
 def module_of(values: Mapping[str, object]) -> str:
@@ -67,27 +56,24 @@ def family_of(values: Mapping[str, object]) -> str:
     module, version = module_of(values), _version(values)
     if module in _OTHER_MODULES:
         return module.removeprefix("lora_")
-    family = _MODULES.get(module, "")
-    if version in _EDITS and family in ("", "qwen_image"):
-        return "qwen_image_edit"
-    if family:
-        return family
-    if version in (_LAYERED, "original"):
-        return "qwen_image"
-    if version.startswith(("klein", "dev")):
-        return "flux2"
+    by_module = [name for name, facts in _FAMILIES.items() if facts.musubi_module == module]
+    for name in by_module or _FAMILIES:
+        if version in _FAMILIES[name].musubi_versions:
+            return name
+    if by_module or (by_module := [name for name, facts in _FAMILIES.items() if version in facts.musubi_others]):
+        return by_module[0]
     name = re.sub(r"[\s.-]+", "_", PurePosixPath(str(values.get("dit") or "").replace("\\", "/")).name.lower())
-    aliases = {alias: family for family in _TARGETS for alias in all_facts()[family].aliases}
+    aliases = {alias: family for family, facts in _FAMILIES.items() for alias in facts.aliases}
     return aliases[max(found, key=len)] if (found := [alias for alias in aliases if alias in name]) else ""
 
 
-def is_layered(values: Mapping[str, object]) -> bool:
-    """Whether a version of Qwen-Image is trained that Tandem does not have."""
-    return _version(values) == _LAYERED
+def other_model(values: Mapping[str, object]) -> str:
+    """The model that is trained if Tandem has none of that version; empty otherwise."""
+    return next((found for facts in _FAMILIES.values() if (found := facts.musubi_others.get(_version(values)))), "")
 
 
 def _version(values: Mapping[str, object]) -> str:
-    """Which Qwen-Image is trained (qwen_image/qwen_image_utils.py, resolve_model_version_args)."""
+    """Which model of several is trained; for older switches, qwen_image_utils.py, resolve_model_version_args."""
     switches = {"edit_plus": "edit-2509", "edit": "edit"}
     older = (version for name, version in switches.items() if values.get(name) not in (*EMPTY_VALUES, "false"))
     return str(values.get("model_version") or next(older, "")).lower()
@@ -103,8 +89,9 @@ def _model(values: Values) -> list[Assignment]:
     if values["dit"] not in EMPTY_VALUES:
         found.append(Assignment("base_model", model_path(values["dit"]), keys=("dit",)))
     family, module = family_of(values), module_of(values)
-    if family == "qwen_image_edit":
-        layout = PathValue(_EDITS[_version(values)], "model")
+    facts = _FAMILIES.get(family)
+    if facts and (model := facts.musubi_versions.get(_version(values))):
+        layout = PathValue(model, "model")
         found.append(Assignment("flow_options.layout", layout, keys=("model_version", "edit", "edit_plus")))
     if family:
         keys = ("network_module",) if module in (*_MODULES, *_OTHER_MODULES) else tuple(_FAMILY_KEYS)
@@ -114,7 +101,7 @@ def _model(values: Values) -> list[Assignment]:
     if not module:
         return [*found, Assignment("method", "fine_tune", keys=("network_module",))]
     why = "" if module.startswith(("lora", "loha", "lokr")) else common.LORA_INSTEAD
-    targets = _TARGETS.get(family, "blocks")
+    targets = facts.musubi_layers if facts else "blocks"
     found += [
         Assignment("method", "lora", why, ("network_module",)),
         Assignment("lora_targets", targets, keys=("network_module",)),
@@ -152,7 +139,7 @@ TABLE = Table(
             "base_model, family, family_options.layout, method, lora_targets, lora_algorithm, lokr_factor, "
             "lora_plus_ratio", _model,
             "musubi-tuner has a script for each model: the network module tells it, or the file's version or name; "
-            "a module means LoRA, LoHa or LoKr, of the layers of the blocks without modulation, or all of Krea 2",
+            "a module means LoRA, LoHa or LoKr, of the layers of the blocks without modulation, or of all its layers",
             {**METHOD_KEYS, "factor": -1, **dict.fromkeys(PLUS, 0)},
         ),
         CombinedRule({"network_dim": 4}, "lora_rank", rank, uses={**METHOD_KEYS, "network_args": None}),
@@ -190,7 +177,7 @@ TABLE = Table(
         Unsupported("vae_dtype", "Tandem decides"),
         Unsupported("turbo_dit*", "samples are of the model that is trained"),
         Unsupported("num_layers", "the file says how many"),
-        Unsupported("remove_first_image_from_target", "for Qwen-Image-Layered, which Tandem does not have"),
+        Unsupported("remove_first_image_from_target", "for models of layers, which Tandem does not have"),
         *SHARED_UNSUPPORTED,
     ),
 )  # fmt: skip

@@ -66,7 +66,7 @@ _NAMES: Mapping[str, str] = {"prodigy": "prodigyplusschedulefree", "stableadamw"
 
 
 def _family(values: Values) -> list[Assignment]:
-    """Kontext is a flavour of FLUX.1 there."""
+    """The model that edits images is a flavour of another there."""
     if (name := values["model_family"]) is None:
         return []
     if (family := family_of(values)) is not None:
