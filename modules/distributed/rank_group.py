@@ -20,6 +20,7 @@ from modules.distributed.process_group import Group, connect, leaving_group, mee
 from modules.distributed.run_store import RunStore
 from modules.distributed.shared_folders import SharedFolderGroups, find_shared_folder_groups
 from modules.distributed.startup.cluster_info import ClusterInfo, gather_cluster_info, local_cluster_info
+from modules.distributed.startup.member import ranks_by_machine
 from modules.distributed.store_barrier import StoreBarrier, do_nothing
 from modules.run import Failure, RunFolder
 from modules.run.launch.rank_env import RankEnv
@@ -34,6 +35,7 @@ class RankGroup(Protocol):
 
     rank: int
     world_size: int
+    machines: int  # that the ranks are on
     backend: str  # "nccl", "gloo", or "none" for a single process
     device: torch.device
     cluster_info: ClusterInfo
@@ -81,6 +83,7 @@ class SingleProcess:
 
     rank = 0
     world_size = 1
+    machines = 1
     backend = "none"
     readings: Readings
     on_wait: Callable[[], None]
@@ -133,6 +136,7 @@ class DistributedRanks(StoreBarrier):
     def __init__(self, group: Group, watchdog: Watchdog, metric_names: Sequence[str]) -> None:
         super().__init__(group.store, group.rank, group.world_size, watchdog)
         self.process_group = group
+        self.machines = len(ranks_by_machine(group.members))
         self.backend, self.device = group.backend, group.device
         self._metrics = AsyncAllReduce(metric_names, group.control)
 

@@ -152,7 +152,9 @@ def test_a_file_of_version_0_still_opens(tmp_path: Path) -> None:
     [
         ("version: 2\nrendezvous: static\nmax_restarts: 2\n", "end"),
         ("version: 2\nrendezvous: elastic\n", "end"),
+        ("version: 2\nrendezvous: elastic\nmax_restarts: '0'\n", "end"),
         ("version: 1\nrendezvous: elastic\nmax_restarts: 2\n", "wait"),
+        ("version: 2\nrendezvous: elastic\nmax_restarts: '2'\n", "wait"),
         ("rendezvous: elastic\nmax_restarts: 2\n", "wait"),
         ("rendezvous: static\non_machine_loss: wait\n", 'rendezvous ("static") is not a known setting'),
         ("rendezvous: c10d\n", 'on_machine_loss is "c10d"'),

@@ -8,12 +8,15 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from modules.config import ConfigError, TrainConfig, resolve_config
 from modules.distributed import Group, RankEnv, check_unused_parameters
 from modules.distributed.fsdp import apply_fsdp, fsdp_units, shard_groups
 from modules.distributed.process_group import process_group
+from modules.distributed.rank_group import SingleProcess
 from modules.distributed.startup.member import Member
+from modules.training.loop.fully_sharded_trainer import FullyShardedTrainer
 from tests.ports import free_port
 
 
@@ -69,8 +72,26 @@ def test_machines_that_replicate_each_other_are_of_one_size(group: Group) -> Non
     assert groups([0, 0, 1, 1], unknown) == [[0, 1, 2, 3]]
     assert groups([0, 1, 0, 1], unknown, **hybrid) == [[0, 2], [1, 3]]
     assert groups([0, 0, 0, 0], [0, 0, 1, 1], **hybrid) == [[0, 1], [2, 3]]  # two torchruns of one machine
+    assert groups([0, 0, 1, 1], [0, 0, 0, 0], **hybrid) == [[0, 1], [2, 3]]  # mpirun in Slurm: each the node of a step
     with pytest.raises(ConfigError, match=r"ranks 0.*2 on host0 and rank 3 on host1\. .*processes_per_node"):
         groups([0, 0, 0, 1], unknown, **hybrid)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_micro_batches_are_not_added_up_in_bf16(group: Group, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+    mesh = DeviceMesh("cpu", torch.tensor([[0]]), mesh_dim_names=("replica", "shard"))
+    monkeypatch.setattr("modules.distributed.fsdp._mesh", lambda groups, group: mesh)
+    trainer = object.__new__(FullyShardedTrainer)
+    trainer.ranks, trainer.config = SingleProcess([]), config(fsdp_reduce_precision=precision)
+    trainer.weights = apply_fsdp(nn.Linear(1, 1, bias=False), [], trainer.config, group, None)
+    trainer.weights.replicas = 2  # as far as the trainer asks; each has the same
+    for number, value in enumerate([256.0, 1.0, 1.0, 1.0], 1):  # 256 + 1 is 256 in bf16
+        with trainer.no_sync(last=number == 4):
+            trainer.weights.model(torch.full((1, 1), value)).sum().backward()
+    trainer.weights.collect_gradients()
+    gradient = trainer.weights.local["weight"].grad
+    assert gradient is not None
+    assert gradient.item() == 259
 
 
 def test_the_summary_reports_the_memory_held(group: Group) -> None:

@@ -6,16 +6,24 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from modules import ROOT
-from modules.config import ConfigError, TrainConfig, override
+from modules.config import ConfigError, TandemError, TrainConfig, override
+from modules.distributed.rank_group import SingleProcess
 from modules.families._by_name import family_class
+from modules.monitoring import SilentReport
+from modules.run import RunFolder
+from modules.training.loop.setup import Parallelism, build_components
+from modules.training.memory import advice, report
 from modules.training.memory.advice import RESERVED, _changes, memory_problem, settings_that_fit
 from modules.training.memory.report import check_capacity, check_memory
 from modules.training.memory.table import memory_table
+from modules.training.state.plan import plan_run
 from tests.families.tiny_flow_pipelines import tiny_qwen_image
 
 pytestmark = pytest.mark.slow
@@ -44,6 +52,34 @@ def test_settings_that_fit_make_the_table_smaller(sd_folder: Path) -> None:
     assert smaller is not None
     assert smaller.needed() <= table.needed() // 3
     assert settings_that_fit(kind, config, 1) == []
+
+
+@pytest.mark.parametrize(
+    ("configured", "present", "said"),
+    [
+        (2, 4, r"This run keeps at least .*It should fit with"),  # as torchrun starts it
+        (4, 1, "concepts"),  # without three lost machines
+    ],
+)
+def test_the_machines_that_are_there_divide_the_weights(
+    sd_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: int, present: int, said: str
+) -> None:
+    hybrid = {"enable_multi_gpu": True, "training_mode": "fully_sharded", "fsdp_replicate": "machines"}
+    of_each = {"num_nodes": configured, "processes_per_node": [1] * configured}
+    images = [{"path": str(tmp_path / "none")}]
+    config = config_of(sd_folder, **hybrid, **of_each, method="fine_tune", concepts=images, resolution=64, batch_size=1)
+    kind, ranks = family_class("stable_diffusion"), SingleProcess([])
+    ranks.world_size, ranks.machines = 4, present
+    each = [memory_table(kind, config.model_copy(update={"num_nodes": n}), 4, activations=False) for n in (1, 4)]
+    between = sum(table.needed(only_exact=True) for table in each if table) / 2
+    monkeypatch.setattr(advice, "RESERVED", 0)
+    monkeypatch.setattr(report, "usable_memory_mib", lambda: SimpleNamespace(total=between / 2**20))
+    unused: Any = None
+    parallelism = Parallelism(unused, torch.amp.GradScaler, equal_micro_batches=True, backup_writer=unused)
+    with pytest.raises(TandemError, match=said):
+        build_components(
+            config, RunFolder(tmp_path), plan_run(config, 4), ranks, parallelism, SilentReport(), lambda: None
+        )
 
 
 def test_a_lora_is_told_to_quantise(sd_folder: Path) -> None:

@@ -81,13 +81,13 @@ def _keep_meaning(data: Data) -> Data:
 
 
 def _lacks_normalization(data: Mapping[str, object]) -> bool:
-    return "normalize_masked_area_loss" not in data and _is_true(data.get("masked_training"))
+    return "normalize_masked_area_loss" not in data and _is_set(bool, data.get("masked_training"))
 
 
-def _is_true(value: object) -> bool:
-    """As the field reads it: also "yes" and 1."""
+def _is_set(kind: type[bool | int], value: object) -> bool:
+    """Whether a field of this kind reads it as true, as it does "yes" and 1, or as another number than 0."""
     try:
-        return TypeAdapter(bool).validate_python(value)
+        return bool(TypeAdapter(kind).validate_python(value))
     except ValidationError:
         return False
 
@@ -97,7 +97,7 @@ def _name_machine_loss(data: Data) -> Data:
     if "rendezvous" not in data or "on_machine_loss" in data:  # both are reported
         return data
     others = {name: value for name, value in data.items() if name != "rendezvous"}
-    waits = "wait" if data.get("max_restarts") else "end"
+    waits = "wait" if _is_set(int, data.get("max_restarts")) else "end"
     given = data["rendezvous"]
     return {**others, "on_machine_loss": waits if given == "elastic" else "end" if given == "static" else given}
 

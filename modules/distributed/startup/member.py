@@ -91,11 +91,12 @@ def ranks_by_host(group: Sequence[Member]) -> str:
 
 
 def ranks_by_machine(everyone: Sequence[Member]) -> list[list[int]]:
-    """The ranks of each machine, that of rank 0 first; its launcher knows a machine better than its own identity."""
+    """The ranks of each machine, that of rank 0 first. A launcher may call one machine several, but not several one:
+    of processes that mpirun has started in a job of Slurm, all may have the node of one step."""
     is_numbered = all(member.node_rank is not None for member in everyone)
-    found: dict[int | str | None, list[int]] = {}
+    found: dict[tuple[int | None, str], list[int]] = {}
     for member in everyone:
-        found.setdefault(member.node_rank if is_numbered else member.machine_id, []).append(member.rank)
+        found.setdefault((member.node_rank if is_numbered else None, member.machine_id), []).append(member.rank)
     return list(found.values())
 
 

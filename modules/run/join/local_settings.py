@@ -28,8 +28,8 @@ LOCAL_SETTINGS: Final = (
     "runs_dir",
     "training_adapter",
 )
-# Set by machine 0 for all machines, overriding a machine's own config file.
-_SET_BY_MACHINE_0: Final = ("initial_port", "master_addr", "processes_per_node", "run_name", "world_size")
+# Set by machine 0 for all machines, overriding a machine's own config file, or used by it alone.
+_SET_BY_MACHINE_0: Final = ("initial_port", "master_addr", "processes_per_node", "rescue_dir", "run_name", "world_size")
 _LOCAL: Final = re.compile("|".join(re.escape(name).replace("N", r"\d+") for name in LOCAL_SETTINGS))
 # Set for the processes of a machine that joined with --allow_differences, so that they accept its code.
 ALLOW_DIFFERENCES: Final = "TANDEM_ALLOW_DIFFERENCES"

@@ -98,7 +98,7 @@ class LaunchPlan:
             *(_unused_variables(environment, master_addr, port) if is_group else ()),
             *((_other_address(master_addr),) if is_elsewhere else ()),
             *_unknown_world_size(placement.process_counts),
-            *_reasons_of_loss(config),
+            *_reasons_of_machines(config),
         )
         return cls(
             mode=placement.mode,
@@ -231,15 +231,18 @@ def _restarts_machines(config: TrainConfig) -> bool:
     return config.on_machine_loss != "end" and config.num_nodes > 1
 
 
-def _reasons_of_loss(config: TrainConfig) -> tuple[str, ...]:
+def _reasons_of_machines(config: TrainConfig) -> tuple[str, ...]:
+    """What settings for several machines do, or that they do nothing."""
+    if config.num_nodes == 1:
+        given = {"on_machine_loss": config.on_machine_loss, "fsdp_replicate": config.fsdp_replicate}
+        used = {name: value for name, value in given.items() if value not in ("end", "none")}
+        return tuple(f"{name}={value} has no effect: num_nodes is 1" for name, value in used.items())
     if config.on_machine_loss == "end" or config.node_rank > 0:
         return ()
-    given = f"on_machine_loss={config.on_machine_loss}"
-    if config.num_nodes == 1:
-        return (f"{given} has no effect: num_nodes is 1",)
     return (
-        f"{given}: Tandem starts the machines that join with machine 0's line, or over ssh, again. torchrun by hand "
-        "starts no machine again: its c10d rendezvous, which runs code that anybody sends to its port, is not used",
+        f"on_machine_loss={config.on_machine_loss}: Tandem starts the machines that join with machine 0's line, or "
+        "over ssh, again. torchrun by hand starts no machine again: its c10d rendezvous, which runs code that anybody "
+        "sends to its port, is not used",
     )
 
 

@@ -54,10 +54,11 @@ class FullyShardedTrainer(DistributedTrainer):
     @contextmanager
     def no_sync(self, last: bool) -> Iterator[None]:
         """Gradients are summed over the ranks that divide them in every micro-batch, unless there is room for whole
-        ones, and over replicas in the last one."""
+        ones, and over replicas in the last one; if sums are in bf16, in which torch would add up the micro-batches
+        until then, in every one."""
         if self.config.fsdp_whole_gradients:
             self.weights.set_gradient_sync(enabled=last)
-        elif self.weights.replicas > 1:
+        elif self.weights.replicas > 1 and self.config.fsdp_reduce_precision != "bf16":
             self.weights.set_replica_sync(enabled=last)
         remedies = (
             f"Set batch_size below {self.config.batch_size} (global_batch_size keeps the effective batch), "

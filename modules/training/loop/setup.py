@@ -67,7 +67,9 @@ def build_components(
     precision = choose_precision(config, ranks, parallelism)
     kind = check_available(config)
     fetch_base_model(kind, config, ranks, report, check_stop)
-    check_memory(kind, config, ranks.device, ranks.world_size)
+    # by torchrun, or without a machine that was lost
+    there = {"num_nodes": ranks.machines, "node_rank": 0, "processes_per_node": None, "world_size": None}
+    check_memory(kind, config.model_copy(update=there), ranks.device, ranks.world_size)
     data_config = resolve_data(config, kind, ranks, report, check_stop, by_image=plan.by_image)
     family = load_family(data_config)
     plan = replace(plan, initial_model=check_initial_model(family, config, plan.initial_model))

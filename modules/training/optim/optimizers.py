@@ -24,7 +24,8 @@ from modules.training.optim.named_class import named_class
 from modules.training.optim.per_parameter_step import PerParameterStep
 
 _SAVED_OR_TORCHS: Final = {
-    *("param_groups", "state", "defaults", "grad_scale", "found_inf", "_warned_capturable_if_run_uncaptured")
+    *("param_groups", "state", "defaults", "grad_scale", "found_inf"),
+    *("_warned_capturable_if_run_uncaptured", "_need_device_dtype_check_for_fused"),
 }
 OwnOptimizer: TypeAlias = Callable[[Any, float], torch.optim.Optimizer]  # of parameters and learning rate
 

@@ -13,7 +13,9 @@ def test_local_settings_are_accepted(name: str) -> None:
     check_local_settings([f"{name}=x", f"--{name}=x"])
 
 
-@pytest.mark.parametrize("name", ["learning_rate", "concepts.0.repeats", "cache_dir2", "world_size", "concepts", ""])
+@pytest.mark.parametrize(
+    "name", ["learning_rate", "concepts.0.repeats", "cache_dir2", "world_size", "concepts", "rescue_dir", ""]
+)
 def test_run_wide_settings_are_rejected(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} applies to the whole run, so only machine 0 can set it"):
         check_local_settings(["cache_dir=x", f"{name}=x"])
@@ -26,6 +28,7 @@ def test_shared_settings_exclude_local_ones() -> None:
 
     assert shared() == shared(node_rank=1, cache_dir="x", run_name="y", concepts=[{"path": "b"}], initial_port=2000)
     assert shared() == shared(family_options={"layout": "here"})
+    assert shared(rescue_dir="/home/a/rescue") == shared(rescue_dir="/home/b/rescue"), "machine 0 alone saves models"
     changes: list[dict[str, object]] = [
         {"seed": 7},
         {"family_options": {"width": 16}},

@@ -137,6 +137,9 @@ def test_a_wait_for_machines_is_no_c10d_rendezvous() -> None:
     assert "--max-restarts=2" in plan(2, max_restarts=2, on_machine_loss="wait", **MULTI).argv(), "on one machine"
     alone = plan(2, on_machine_loss="continue", **MULTI)
     assert "on_machine_loss=continue has no effect: num_nodes is 1" in alone.reasons
+    whole = plan(2, training_mode="fully_sharded", fsdp_replicate="machines", **MULTI)
+    assert "fsdp_replicate=machines has no effect: num_nodes is 1" in whole.reasons
+    assert "no effect" not in " ".join(plan(2, **MULTI).reasons)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,16 @@ def guarded(
     )
 
 
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam", "AdamW", "RMSprop"])
+def test_torchs_own_optimizers_keep_nothing_outside_of_backups(name: str) -> None:
+    model = nn.Linear(3, 2)
+    arguments = "" if name == "RMSprop" else "fused = true"
+    step = guarded(model, name="custom", target=f"torch.optim.{name}", arguments=arguments)
+    model(torch.ones(1, 3)).sum().backward()
+    step.apply()
+    assert step.not_in_backups() == []
+
+
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("settings", [{"fused": True}, {}, {"name": "sgd", "fused": True}, {"name": "lion"}], ids=str)
