@@ -96,7 +96,9 @@ class ReferenceFacts:
             across = side * math.sqrt(min(max(width / height, 1 / 8), 8))
             if near := self.multiple:
                 return max(near, round(across / near) * near), max(near, round(side**2 / across / near) * near)
-            return max(64, int(across) // step * step), max(64, int(side**2 / across) // step * step)
+            sides = max(64, int(across) // step * step), max(64, int(side**2 / across) // step * step)
+            across, down = (min(each, 8 * min(sides)) for each in sides)  # rounding down changes the shape
+            return across, down
         _, *found = min((abs(width / height - across / down), across, down) for across, down in self.sizes)
         across, down = (max(step, round(each * side / self.side / step) * step) for each in found)
         return across, down
@@ -254,7 +256,11 @@ def family_of_file(names: Iterable[str], file_name: str) -> str:
     likely = (
         family
         for family, facts in all_facts().items()
-        if family != named and shares_files(named, family) and any(alias in words for alias in facts.aliases)
+        if family != named
+        and shares_files(named, family)
+        and facts.file is not None
+        and facts.file.is_rarer
+        and any(alias in words for alias in facts.aliases)
     )
     return next(likely, named)
 

@@ -58,12 +58,16 @@ class QwenImageEdit(QwenImage):
             )
         if pipeline.processor is None:
             pipeline.processor = self._processor()
-        if not pictures:
-            pipeline.prompt_template_encode = pipeline.prompt_template_encode.replace(_IN_TEMPLATE, "")
         words = pipeline.tokenizer(prompt, verbose=False).input_ids
         if len(words) > self.caption_limit:  # which the pipeline does not know
             prompt = pipeline.tokenizer.decode(words[: self.caption_limit])
-        states, _ = pipeline.encode_prompt(prompt, list(pictures) or None, device)
+        template = pipeline.prompt_template_encode
+        if not pictures:
+            pipeline.prompt_template_encode = template.replace(_IN_TEMPLATE, "")
+        try:
+            states, _ = pipeline.encode_prompt(prompt, list(pictures) or None, device)
+        finally:
+            pipeline.prompt_template_encode = template
         return {PROMPT: states[0]}
 
     def pictures_of(self, references: Sequence[Image.Image]) -> list[Image.Image]:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from diffusers.pipelines.flux.pipeline_flux_kontext import PREFERRED_KONTEXT_RESOLUTIONS
+from diffusers.pipelines.flux2.image_processor import Flux2ImageProcessor
 from diffusers.pipelines.flux2.system_messages import SYSTEM_MESSAGE
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit, pipeline_qwenimage_edit_plus
 from PIL import Image
@@ -225,6 +226,14 @@ def test_a_sample_is_the_pipelines_to_the_bit(name: str, folders: dict[str, Path
     assert np.array_equal(sample, drawn(folders[name]))
 
 
+def test_captions_with_and_without_references_are_encoded_in_any_order(folders: dict[str, Path]) -> None:
+    family = load("qwen_image_edit_1", folders["qwen_image_edit_1"])
+    cpu, pictures = torch.device("cpu"), reference_images("qwen_image_edit_1")
+    first, without, again = (family.text_states("a red disc", cpu, seen) for seen in (pictures, [], pictures))
+    assert torch.equal(again["prompt.states"], first["prompt.states"])
+    assert len(without["prompt.states"]) < len(first["prompt.states"])
+
+
 @pytest.mark.parametrize(
     "name", [name for name in FAMILIES if name not in ("flux2_dev", "qwen_image_edit_1")]
 )  # saved as the others are
@@ -304,9 +313,11 @@ def test_references_have_the_sizes_of_the_pipeline() -> None:
     assert facts.size(1568, 672, 512, 16) == (784, 336)
     facts = all_facts()["flux2"].references
     assert facts is not None
-    assert [facts.size(*size, 1024, 16) for size in ((832, 1248), (300, 300), (100, 9000))] == [
-        (832, 1248), (1024, 1024), (352, 2896),
+    assert [facts.size(*size, 1024, 16) for size in ((832, 1248), (300, 300), (100, 9000), (8000, 1000))] == [
+        (832, 1248), (1024, 1024), (352, 2816), (2816, 352),
     ]  # fmt: skip
+    for side, step in ((1024, 16), (512, 16), (256, 64), (100, 16)):
+        Flux2ImageProcessor.check_image_input(Image.new("L", facts.size(8000, 1000, side, step)))
     facts = all_facts()["qwen_image_edit"].references
     assert facts is not None
     for width, height in ((100, 100), (1920, 1080), (500, 777)):
