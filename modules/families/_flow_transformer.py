@@ -101,6 +101,7 @@ class FlowTransformer(DiffusionFamily):
         self.config, self.precision = config, config.precision
         self.sample_inputs = SampleInputs()
         self._text_pipeline: Any = None  # the text encoders, while they are needed
+        self._encoded: tuple[Sequence[SampleRequest], str] = ((), "")  # expected requests, and the type of device
         self.denoising_loss = DenoisingLoss(FlowMatching(options.loss_weighting), options.loss, options.huber_delta)
         self.masked = config.masked_training
         self.drops_captions = config.drops_captions
@@ -361,8 +362,11 @@ class FlowTransformer(DiffusionFamily):
         """The prompts of samples are encoded, then text encoders leave memory, and the autoencoder the device, if
         training needs neither."""
         if self.encodes_captions:
-            for request in self.expected_requests:
-                self._prompts(request, self.sampling_device())
+            device, (encoded, kind) = self.sampling_device(), self._encoded
+            if encoded is not self.expected_requests or kind != device.type:
+                for request in self.expected_requests:
+                    self._prompts(request, device)
+                self._encoded = self.expected_requests, device.type
             self._text_pipeline = None
         if self.options.offload_frozen and self.example_transform is None:
             self._vae_on(torch.device("cpu"))
@@ -573,10 +577,11 @@ class FlowTransformer(DiffusionFamily):
     def _prompts(self, request: SampleRequest, device: torch.device) -> list[Mapping[str, Tensor]]:
         """The tensors of the two prompts of a sample, each encoded once in a run."""
         pictures = self.pictures_of(self.reference_images(request)) if self._text_sees_references else []
-        return [
-            self._prompt(request.prompt, pictures, device, negative=False),
-            self._prompt(request.negative_prompt, pictures, device, negative=True),
-        ]
+        with torch.autocast(device.type, enabled=False):  # under which nothing would be known that was encoded before
+            return [
+                self._prompt(request.prompt, pictures, device, negative=False),
+                self._prompt(request.negative_prompt, pictures, device, negative=True),
+            ]
 
     def _prompt(
         self, prompt: str, pictures: Sequence[Image.Image], device: torch.device, *, negative: bool

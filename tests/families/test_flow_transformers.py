@@ -226,6 +226,29 @@ def test_a_sample_is_the_pipelines_to_the_bit(name: str, folders: dict[str, Path
     assert np.array_equal(sample, drawn(folders[name]))
 
 
+def test_references_of_the_expected_samples_are_scaled_once(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not again after each sample."""
+    family = load("qwen_image_edit", folders["qwen_image_edit"])
+    scale, scaled_for = type(family).reference_images, list[str]()
+
+    def counted(self: Any, request: SampleRequest) -> list[Image.Image]:
+        scaled_for.append(request.prompt)
+        return scale(self, request)
+
+    monkeypatch.setattr(type(family), "reference_images", counted)
+    request = request_for("qwen_image_edit")
+    family.expected_requests = [replace(request, prompt=prompt) for prompt in CAPTIONS]
+    family.offload_frozen()
+    assert scaled_for == [*CAPTIONS]
+    family.sample(family.expected_requests[0])
+    assert set(scaled_for[3:]) == {CAPTIONS[0]}
+    family.expected_requests = [replace(request, prompt="another")]
+    family.offload_frozen()
+    assert scaled_for[-1] == "another"
+
+
 def test_captions_with_and_without_references_are_encoded_in_any_order(folders: dict[str, Path]) -> None:
     family = load("qwen_image_edit_1", folders["qwen_image_edit_1"])
     cpu, pictures = torch.device("cpu"), reference_images("qwen_image_edit_1")
