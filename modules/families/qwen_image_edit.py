@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import diffusers
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import AutoImageProcessor, Qwen2VLProcessor
+from transformers import Qwen2VLProcessor
 
 from modules.config import ConfigError
 from modules.diffusion.flow_pipeline import TransformerStandIn
+from modules.diffusion.image_processors import load_image_processor
 from modules.diffusion.latent_tokens import to_tokens
 from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.pixels import rgb_pixels
@@ -105,12 +106,9 @@ class QwenImageEdit(QwenImage):
         return (prediction[:, : hidden_states.shape[1]],)
 
     def _processor(self) -> Any:
-        folder = self.components.folder / FACTS.processor
+        images = load_image_processor(self.components.folder, FACTS.processor)
+        kind: Any = _Processor
         with damage_refused(f"base_model: {FACTS.processor} of the model in {str(self.components.folder)!r}"):
-            images = cast(Any, AutoImageProcessor).from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False
-            )
-            kind: Any = _Processor
             return kind(images, self.components.tokenizers["tokenizer"])
 
     @property
