@@ -87,6 +87,7 @@ class ReferenceFacts:
     multiple: int = 0  # without `sizes`: sides are rounded to multiples of it; 0: down to those of the transformer
     largest: int | None = None  # the largest side that diffusers' pipeline takes, if that is limited
     seen_by_text: bool = False  # the text encoder sees them, too, so that a caption's states depend on them
+    seen_side: int = 0  # pixels: likewise, of what text encoders see that do not see them as the transformer does
 
     def size(self, width: int, height: int, side: int, step: int) -> tuple[int, int]:
         """(width, height) that a reference of such a width and height is scaled to: about side², multiples of `step`.

@@ -21,7 +21,8 @@ FACTS = replace(
     about="Qwen-Image-Edit by Alibaba: 20 B parameters (41 GB in bf16), Apache 2.0. Edits images.",
     pipelines=("QwenImageEditPlusPipeline", "QwenImageEditPipeline"),
     processor="processor",
-    references=ReferenceFacts(most=3, side=1024, multiple=32, seen_by_text=True),
+    # of the pipeline of later models: the square root of CONDITION_IMAGE_SIZE
+    references=ReferenceFacts(most=3, side=1024, multiple=32, seen_by_text=True, seen_side=384),
     models={"Qwen/Qwen-Image-Edit": _KNOWN, _2509: _KNOWN, _2511: _NEWER},
     layers=(_MARK_OF_2511,),
     hub_model_of=_hub_model_of,

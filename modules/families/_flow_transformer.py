@@ -117,7 +117,7 @@ class FlowTransformer(DiffusionFamily):
         if options.vae_tiling:
             components.vae.enable_tiling()
         if not config.cache_latents:
-            self.example_transform = FlowExample(self.masked, self.space.pixels)
+            self.example_transform = FlowExample(self.masked, self.space.pixels, self.sees_pictures)
 
     @classmethod
     def load_for_training(cls, config: TrainConfig) -> Self:
@@ -199,9 +199,10 @@ class FlowTransformer(DiffusionFamily):
         """As `encode_prompt`, by a text encoder that sees `pictures` as well."""
         raise NotImplementedError
 
-    def pictures_of(self, references: Sequence[Image.Image]) -> list[Image.Image]:
-        """What the text encoder sees of reference images; override it if the facts say that it sees them."""
-        return []
+    @property
+    def sees_pictures(self) -> bool:
+        """Whether the text encoder sees references in the size that the facts say, not as the transformer does."""
+        return False
 
     @abstractmethod
     def pipeline_arguments(
@@ -222,6 +223,14 @@ class FlowTransformer(DiffusionFamily):
             )
             for each in request.references
         ]
+
+    def seen_images(self, request: SampleRequest) -> list[Image.Image]:
+        """What a text encoder that sees the reference images of a sample sees of them."""
+        if not self.sees_pictures:
+            return self.reference_images(request)
+        images = [each.image for each in request.references]
+        sizes = [self.config.picture_size(*each.size) or each.size for each in images]
+        return [each.resize(size, Image.Resampling.LANCZOS) for each, size in zip(images, sizes, strict=True)]
 
     @classmethod
     def freeze_unused(cls, transformer: nn.Module) -> None:
@@ -270,7 +279,8 @@ class FlowTransformer(DiffusionFamily):
             own |= {name: tensor[place].cpu() for name, tensor in references.items()}
             if self.masked:
                 own["mask"] = downsample_mask(mask_or_ones(example), own["mean"].shape[-2:])
-            pictures = self.pictures_of([rgb_image(each) for each in example.references])
+            seen = example.pictures if self.sees_pictures else example.references if self._text_sees_references else ()
+            pictures = [rgb_image(each) for each in seen]
             if self.encodes_captions:
                 captions = example.captions or ("",)
                 if self._text_sees_references and self.drops_captions:
@@ -562,8 +572,7 @@ class FlowTransformer(DiffusionFamily):
             return []
         prefix = PICTURE if f"{PICTURE}0" in tensors else REFERENCE
         count = sum(name.startswith(prefix) for name in tensors)
-        images = [rgb_image(tensors[f"{prefix}{number}"][sample]) for number in range(count)]
-        return images if prefix == PICTURE else self.pictures_of(images)
+        return [rgb_image(tensors[f"{prefix}{number}"][sample]) for number in range(count)]
 
     @property
     def _text_sees_references(self) -> bool:
@@ -576,7 +585,7 @@ class FlowTransformer(DiffusionFamily):
 
     def _prompts(self, request: SampleRequest, device: torch.device) -> list[Mapping[str, Tensor]]:
         """The tensors of the two prompts of a sample, each encoded once in a run."""
-        pictures = self.pictures_of(self.reference_images(request)) if self._text_sees_references else []
+        pictures = self.seen_images(request) if self._text_sees_references else []
         with torch.autocast(device.type, enabled=False):  # under which nothing would be known that was encoded before
             return [
                 self._prompt(request.prompt, pictures, device, negative=False),

@@ -28,8 +28,6 @@ from modules.families.qwen_image import PROMPT, QwenImage
 
 _IN_TEMPLATE = "<|vision_start|><|image_pad|><|vision_end|>"  # where the language model sees the first model's image
 
-_SEEN_SIDE = 384  # pixels: the square root of CONDITION_IMAGE_SIZE of the pipeline of later models
-
 
 class QwenImageEdit(QwenImage):
     """The tokens of references follow those of the image; the first model takes one reference, later ones three.
@@ -71,12 +69,9 @@ class QwenImageEdit(QwenImage):
             pipeline.prompt_template_encode = template
         return {PROMPT: states[0]}
 
-    def pictures_of(self, references: Sequence[Image.Image]) -> list[Image.Image]:
-        """The references; later models see them smaller."""
-        facts = FACTS.references
-        if not self._is_plus or facts is None:
-            return list(references)
-        return [each.resize(facts.size(*each.size, _SEEN_SIDE, 1), Image.Resampling.LANCZOS) for each in references]
+    @property
+    def sees_pictures(self) -> bool:
+        return self._is_plus
 
     def sampling_pipeline(self, request: SampleRequest, vae: Any) -> Any:
         images = [rgb_pixels(each)[None].to(vae.device) for each in self.reference_images(request)]

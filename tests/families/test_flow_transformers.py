@@ -43,7 +43,7 @@ from tests.families.flow_checks import (
     batch,
     batch_of,
     direct_loss,
-    example,
+    edited,
     load,
     pipeline,
     references,
@@ -100,7 +100,9 @@ def drawn(folder: Path, lora: Path | None = None) -> np.ndarray:
     if name.startswith("QwenImage"):
         given["true_cfg_scale"] = given.pop("guidance_scale")
         if "Edit" in name:
-            given["image"] = scaled("qwen_image_edit", (32, 64), (64, 64))[: 1 + ("Plus" in name)]
+            given["image"] = reference_images("qwen_image_edit")
+            if "Plus" not in name:  # which does not scale what is in a list for its language model
+                given["image"] = given["image"][0]
     elif name in ("FluxPipeline", "FluxKontextPipeline", "Flux2KleinPipeline", "Flux2Pipeline"):
         given.pop("negative_prompt")
         if name == "FluxKontextPipeline":  # its own size for this shape is 832 x 1248, for images of 1024 x 1024
@@ -231,13 +233,13 @@ def test_references_of_the_expected_samples_are_scaled_once(
 ) -> None:
     """Not again after each sample."""
     family = load("qwen_image_edit", folders["qwen_image_edit"])
-    scale, scaled_for = type(family).reference_images, list[str]()
+    scale, scaled_for = type(family).seen_images, list[str]()
 
     def counted(self: Any, request: SampleRequest) -> list[Image.Image]:
         scaled_for.append(request.prompt)
         return scale(self, request)
 
-    monkeypatch.setattr(type(family), "reference_images", counted)
+    monkeypatch.setattr(type(family), "seen_images", counted)
     request = request_for("qwen_image_edit")
     family.expected_requests = [replace(request, prompt=prompt) for prompt in CAPTIONS]
     family.offload_frozen()
@@ -372,7 +374,7 @@ def test_the_language_model_sees_references(folders: dict[str, Path]) -> None:
     folder, name = folders["qwen_image_edit"], "qwen_image_edit"
     family = load(name, folder, caption_dropout=0.5, family_options={"latents": "mode"})
     changing = load(name, folder, concepts=[{"path": "x", "tag_shuffle": True}], family_options={"latents": "mode"})
-    shown = replace(example(0), references=references(name, 0))
+    shown = edited(name, 0)
     cached, pictures = family.encode(shown), changing.encode(shown)
     assert "caption_ids" not in pictures
     assert [tuple(pictures[f"picture.{number}"].shape) for number in (0, 1)] == [(3, 480, 320), (3, 352, 416)]
@@ -385,7 +387,7 @@ def test_the_language_model_sees_references(folders: dict[str, Path]) -> None:
             one.loss(batch_of([each], one.sample_transform)) for one, each in ((family, given), (changing, later))
         ]
         torch.testing.assert_close(*losses)
-    other = family.encode(replace(shown, references=references(name, 1)))
+    other = family.encode(edited(name, 0, shown=1))
     assert not torch.equal(other["prompt.states"], cached["prompt.states"])
     first = load("qwen_image_edit_1", folders["qwen_image_edit_1"])
     assert first.fingerprint() != family.fingerprint()
