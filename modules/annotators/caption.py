@@ -20,9 +20,10 @@ from modules.annotators.model_folder import (
     require_finite,
     require_stored_model,
 )
-from modules.annotators.processor import check_image_sizes, load_processor
+from modules.annotators.processor import load_processor
 from modules.config import ConfigError
 from modules.diffusion.chat_template import limited_template
+from modules.diffusion.image_processors import check_image_sizes
 from modules.diffusion.quiet_libraries import quiet_libraries
 
 MODEL_TYPES: Final = frozenset(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)

@@ -23,7 +23,7 @@ from modules.annotators.model_folder import (
     require_finite,
     require_stored_model,
 )
-from modules.annotators.processor import check_image_sizes
+from modules.diffusion.image_processors import check_image_sizes
 from modules.diffusion.quiet_libraries import quiet_libraries
 
 MODEL_TYPES: Final = frozenset({"clipseg"})

@@ -84,6 +84,14 @@ class TrainConfig(
         assert facts is not None
         return facts.size(width, height, self.reference_resolution or min(resolution, facts.side), step)
 
+    def picture_size(self, width: int, height: int) -> tuple[int, int] | None:
+        """(width, height) in pixels in which text encoders of the family see a reference image of such a width and
+        height; None if none sees references in sizes of their own."""
+        facts = _references(self.family)
+        if facts is None or not facts.seen_side:
+            return None
+        return facts.size(width, height, facts.seen_side, 1)
+
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
         rules = [

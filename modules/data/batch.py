@@ -48,6 +48,7 @@ class Example:
     crop: tuple[int, int]  # top, left, in pixels of the resized and perhaps mirrored image before cropping
     flipped: bool  # mirrored left to right
     references: tuple[Tensor, ...] = ()  # uint8 [3, h, w] each: whole, mirrored as the image
+    pictures: tuple[Tensor, ...] = ()  # likewise, what text encoders see of them, of a family whose facts say the size
 
 
 class SampleTransform(Protocol):

@@ -23,6 +23,7 @@ from modules.diffusion.finite import ADVICE, names_not_finite
 from modules.diffusion.fitting_weights import described_network
 from modules.diffusion.hub.files import INDEX
 from modules.diffusion.hub.model import HubModel
+from modules.diffusion.image_processors import load_image_processor
 from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.model_files.encoder_file import check_encoder_file, encoder_files, load_encoder_file
 from modules.diffusion.pipeline_classes import component_classes
@@ -167,7 +168,7 @@ def load_flow_components(base: FlowBase, facts: FamilyFacts, dtype: torch.dtype)
 
 
 def check_small_parts(base: FlowBase, facts: FamilyFacts) -> None:
-    """Load the tokenizers and build the scheduler if they are on this computer. Raises ConfigError as
+    """Load tokenizers and image processor and build the scheduler if they are on this computer. Raises ConfigError as
     `load_flow_components`."""
     folder = base.folder()
     if folder is None:
@@ -176,6 +177,8 @@ def check_small_parts(base: FlowBase, facts: FamilyFacts) -> None:
     _, classes, _ = component_classes(folder, facts.components)
     for name in facts.encoders.values():
         _load_tokenizer(folder, name, classes[name])
+    if facts.processor:
+        load_image_processor(folder, facts.processor)
     for name, file in base.encoders.items():
         label = f"base_model: {name}/config.json of the model in {str(folder)!r} cannot be used"
         with damage_refused(label), torch.device("meta"):

@@ -81,11 +81,15 @@ class FlowExample:
 
     masked: bool
     pixels_per_latent: int
+    shows_pictures: bool  # to the text encoder
 
     def __call__(self, example: Example) -> dict[str, Tensor]:
-        """image uint8 [3, H, W]; with masked training mask uint8 [1, h, w]; references uint8 [3, h, w] each."""
+        """image uint8 [3, H, W]; with masked training mask uint8 [1, h, w]; references, and pictures of
+        them for the text encoder, uint8 [3, h, w] each."""
         encoded = {IMAGE: example.pixels}
         encoded |= {f"{REFERENCE}{number}": pixels for number, pixels in enumerate(example.references)}
+        if self.shows_pictures:
+            encoded |= {f"{PICTURE}{number}": pixels for number, pixels in enumerate(example.pictures)}
         if self.masked:
             height, width = (side // self.pixels_per_latent for side in example.pixels.shape[-2:])
             encoded["mask"] = downsample_mask(mask_or_ones(example), torch.Size((height, width)))

@@ -88,6 +88,7 @@ class ReferenceFacts:
     largest: int | None = None  # the largest side that diffusers' pipeline takes, if that is limited
     required: bool = True  # other trainers train the model with references only
     seen_by_text: bool = False  # the text encoder sees them, too, so that a caption's states depend on them
+    seen_side: int = 0  # pixels: likewise, of what text encoders see that do not see them as the transformer does
 
     def size(self, width: int, height: int, side: int, step: int) -> tuple[int, int]:
         """(width, height) that a reference of such a width and height is scaled to: about side², multiples of `step`.
@@ -97,7 +98,9 @@ class ReferenceFacts:
             across = side * math.sqrt(min(max(width / height, 1 / 8), 8))
             if near := self.multiple:
                 return max(near, round(across / near) * near), max(near, round(side**2 / across / near) * near)
-            return max(64, int(across) // step * step), max(64, int(side**2 / across) // step * step)
+            sides = max(64, int(across) // step * step), max(64, int(side**2 / across) // step * step)
+            across, down = (min(each, 8 * min(sides)) for each in sides)  # rounding down changes the shape
+            return across, down
         _, *found = min((abs(width / height - across / down), across, down) for across, down in self.sizes)
         across, down = (max(step, round(each * side / self.side / step) * step) for each in found)
         return across, down
@@ -263,7 +266,11 @@ def family_of_file(names: Iterable[str], file_name: str) -> str:
     likely = (
         family
         for family, facts in all_facts().items()
-        if family != named and shares_files(named, family) and any(alias in words for alias in facts.aliases)
+        if family != named
+        and shares_files(named, family)
+        and facts.file is not None
+        and facts.file.is_rarer
+        and any(alias in words for alias in facts.aliases)
     )
     return next(likely, named)
 

@@ -101,6 +101,7 @@ class FlowTransformer(DiffusionFamily):
         self.config, self.precision = config, config.precision
         self.sample_inputs = SampleInputs()
         self._text_pipeline: Any = None  # the text encoders, while they are needed
+        self._encoded: tuple[Sequence[SampleRequest], str] = ((), "")  # expected requests, and the type of device
         self.denoising_loss = DenoisingLoss(FlowMatching(options.loss_weighting), options.loss, options.huber_delta)
         self.masked = config.masked_training
         self.drops_captions = config.drops_captions
@@ -116,7 +117,7 @@ class FlowTransformer(DiffusionFamily):
         if options.vae_tiling:
             components.vae.enable_tiling()
         if not config.cache_latents:
-            self.example_transform = FlowExample(self.masked, self.space.pixels)
+            self.example_transform = FlowExample(self.masked, self.space.pixels, self.sees_pictures)
 
     @classmethod
     def load_for_training(cls, config: TrainConfig) -> Self:
@@ -198,9 +199,10 @@ class FlowTransformer(DiffusionFamily):
         """As `encode_prompt`, by a text encoder that sees `pictures` as well."""
         raise NotImplementedError
 
-    def pictures_of(self, references: Sequence[Image.Image]) -> list[Image.Image]:
-        """What the text encoder sees of reference images; override it if the facts say that it sees them."""
-        return []
+    @property
+    def sees_pictures(self) -> bool:
+        """Whether the text encoder sees references in the size that the facts say, not as the transformer does."""
+        return False
 
     @abstractmethod
     def pipeline_arguments(
@@ -221,6 +223,14 @@ class FlowTransformer(DiffusionFamily):
             )
             for each in request.references
         ]
+
+    def seen_images(self, request: SampleRequest) -> list[Image.Image]:
+        """What a text encoder that sees the reference images of a sample sees of them."""
+        if not self.sees_pictures:
+            return self.reference_images(request)
+        images = [each.image for each in request.references]
+        sizes = [self.config.picture_size(*each.size) or each.size for each in images]
+        return [each.resize(size, Image.Resampling.LANCZOS) for each, size in zip(images, sizes, strict=True)]
 
     @classmethod
     def freeze_unused(cls, transformer: nn.Module) -> None:
@@ -269,7 +279,8 @@ class FlowTransformer(DiffusionFamily):
             own |= {name: tensor[place].cpu() for name, tensor in references.items()}
             if self.masked:
                 own["mask"] = downsample_mask(mask_or_ones(example), own["mean"].shape[-2:])
-            pictures = self.pictures_of([rgb_image(each) for each in example.references])
+            seen = example.pictures if self.sees_pictures else example.references if self._text_sees_references else ()
+            pictures = [rgb_image(each) for each in seen]
             if self.encodes_captions:
                 captions = example.captions or ("",)
                 if self._text_sees_references and self.drops_captions:
@@ -361,8 +372,11 @@ class FlowTransformer(DiffusionFamily):
         """The prompts of samples are encoded, then text encoders leave memory, and the autoencoder the device, if
         training needs neither."""
         if self.encodes_captions:
-            for request in self.expected_requests:
-                self._prompts(request, self.sampling_device())
+            device, (encoded, kind) = self.sampling_device(), self._encoded
+            if encoded is not self.expected_requests or kind != device.type:
+                for request in self.expected_requests:
+                    self._prompts(request, device)
+                self._encoded = self.expected_requests, device.type
             self._text_pipeline = None
         if self.options.offload_frozen and self.example_transform is None:
             self._vae_on(torch.device("cpu"))
@@ -558,8 +572,7 @@ class FlowTransformer(DiffusionFamily):
             return []
         prefix = PICTURE if f"{PICTURE}0" in tensors else REFERENCE
         count = sum(name.startswith(prefix) for name in tensors)
-        images = [rgb_image(tensors[f"{prefix}{number}"][sample]) for number in range(count)]
-        return images if prefix == PICTURE else self.pictures_of(images)
+        return [rgb_image(tensors[f"{prefix}{number}"][sample]) for number in range(count)]
 
     @property
     def _text_sees_references(self) -> bool:
@@ -572,11 +585,12 @@ class FlowTransformer(DiffusionFamily):
 
     def _prompts(self, request: SampleRequest, device: torch.device) -> list[Mapping[str, Tensor]]:
         """The tensors of the two prompts of a sample, each encoded once in a run."""
-        pictures = self.pictures_of(self.reference_images(request)) if self._text_sees_references else []
-        return [
-            self._prompt(request.prompt, pictures, device, negative=False),
-            self._prompt(request.negative_prompt, pictures, device, negative=True),
-        ]
+        pictures = self.seen_images(request) if self._text_sees_references else []
+        with torch.autocast(device.type, enabled=False):  # under which nothing would be known that was encoded before
+            return [
+                self._prompt(request.prompt, pictures, device, negative=False),
+                self._prompt(request.negative_prompt, pictures, device, negative=True),
+            ]
 
     def _prompt(
         self, prompt: str, pictures: Sequence[Image.Image], device: torch.device, *, negative: bool

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import diffusers
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import AutoImageProcessor, Qwen2VLProcessor
+from transformers import Qwen2VLProcessor
 
 from modules.config import ConfigError
 from modules.diffusion.flow_pipeline import TransformerStandIn
+from modules.diffusion.image_processors import load_image_processor
 from modules.diffusion.latent_tokens import to_tokens
 from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.pixels import rgb_pixels
@@ -26,8 +27,6 @@ from modules.families._flow_transformer import References
 from modules.families.qwen_image import PROMPT, QwenImage
 
 _IN_TEMPLATE = "<|vision_start|><|image_pad|><|vision_end|>"  # where the language model sees the first model's image
-
-_SEEN_SIDE = 384  # pixels: the square root of CONDITION_IMAGE_SIZE of the pipeline of later models
 
 
 class QwenImageEdit(QwenImage):
@@ -58,20 +57,21 @@ class QwenImageEdit(QwenImage):
             )
         if pipeline.processor is None:
             pipeline.processor = self._processor()
-        if not pictures:
-            pipeline.prompt_template_encode = pipeline.prompt_template_encode.replace(_IN_TEMPLATE, "")
         words = pipeline.tokenizer(prompt, verbose=False).input_ids
         if len(words) > self.caption_limit:  # which the pipeline does not know
             prompt = pipeline.tokenizer.decode(words[: self.caption_limit])
-        states, _ = pipeline.encode_prompt(prompt, list(pictures) or None, device)
+        template = pipeline.prompt_template_encode
+        if not pictures:
+            pipeline.prompt_template_encode = template.replace(_IN_TEMPLATE, "")
+        try:
+            states, _ = pipeline.encode_prompt(prompt, list(pictures) or None, device)
+        finally:
+            pipeline.prompt_template_encode = template
         return {PROMPT: states[0]}
 
-    def pictures_of(self, references: Sequence[Image.Image]) -> list[Image.Image]:
-        """The references; later models see them smaller."""
-        facts = FACTS.references
-        if not self._is_plus or facts is None:
-            return list(references)
-        return [each.resize(facts.size(*each.size, _SEEN_SIDE, 1), Image.Resampling.LANCZOS) for each in references]
+    @property
+    def sees_pictures(self) -> bool:
+        return self._is_plus
 
     def sampling_pipeline(self, request: SampleRequest, vae: Any) -> Any:
         images = [rgb_pixels(each)[None].to(vae.device) for each in self.reference_images(request)]
@@ -101,12 +101,9 @@ class QwenImageEdit(QwenImage):
         return (prediction[:, : hidden_states.shape[1]],)
 
     def _processor(self) -> Any:
-        folder = self.components.folder / FACTS.processor
+        images = load_image_processor(self.components.folder, FACTS.processor)
+        kind: Any = _Processor
         with damage_refused(f"base_model: {FACTS.processor} of the model in {str(self.components.folder)!r}"):
-            images = cast(Any, AutoImageProcessor).from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False
-            )
-            kind: Any = _Processor
             return kind(images, self.components.tokenizers["tokenizer"])
 
     @property

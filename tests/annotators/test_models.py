@@ -33,12 +33,12 @@ from modules.annotators import caption, mask
 from modules.annotators.caption import Captioner
 from modules.annotators.mask import Masker, MaskShape
 from modules.annotators.model_folder import model_folder
-from modules.annotators.processor import check_image_sizes
 from modules.annotators.propose import Wording, _annotated, images_left, propose
 from modules.annotators.select import select_images
 from modules.annotators.tags import _PROCESS, TagChoice, Tagger, prepared, read_tags
 from modules.config import ConfigError
 from modules.diffusion.hub.one_model import is_complete_model, required_model_files
+from modules.diffusion.image_processors import check_image_sizes
 from tests.annotators.tiny_models import tiny_blip, tiny_clipseg, tiny_florence2, tiny_git
 from tests.annotators.tiny_tagger import TAGS, tiny_tagger
 
@@ -133,7 +133,7 @@ def test_no_code_of_processors_and_no_empty_vocabulary(
         (BlipImageProcessorPil(size={"height": 10**9, "width": 8}), "asks for images of 1,000,000,000 pixels a side"),
         (CLIPImageProcessorPil(crop_size=10**5), "100,000 pixels a side (crop_size.height of its image processor)"),
         (CLIPImageProcessorPil(crop_size=10**400), "images of 10,000,000,000,000,000,"),
-        (Qwen2VLImageProcessorPil(min_pixels=10**9), "images of 1,000,000,000 pixels (size.shortest_edge"),
+        (Qwen2VLImageProcessorPil(min_pixels=4 * 10**6), "images of 4,000,000 pixels (size.shortest_edge"),
     ],
 )
 def test_images_are_not_enlarged_without_a_limit(processor: Any, said: str) -> None:

@@ -27,6 +27,7 @@ from modules.annotators.processor import load_processor
 from modules.config import TrainConfig
 from modules.data.batch import Batch, Example, stack_samples
 from modules.diffusion.flow_sample_transform import FlowSampleTransform
+from modules.diffusion.pixels import rgb_image, rgb_pixels
 from modules.families._by_name import family_class
 from modules.families._family import SampleRequest
 from modules.families._flow_transformer import FlowTransformer
@@ -95,11 +96,24 @@ def references(name: str, number: int) -> tuple[Tensor, ...]:
     return tuple(torch.randint(0, 256, size, generator=generator, dtype=torch.uint8) for size in sizes)
 
 
+def edited(name: str, number: int, shown: int | None = None) -> Example:
+    """An example with the references of the tiny pipeline of this name, or with those of another."""
+    given = references(name, number if shown is None else shown)
+    return replace(example(number), references=given, pictures=tuple(map(seen, given)))
+
+
+def seen(pixels: Tensor) -> Tensor:
+    """What the language model of QwenImageEditPlusPipeline sees of an image."""
+    image = rgb_image(pixels)
+    size = calculate_dimensions(384 * 384, image.width / image.height)
+    return rgb_pixels(image.resize(size, Image.Resampling.LANCZOS))
+
+
 def batch(family: FlowTransformer, name: str) -> Batch:
     """Three samples, as the loader makes them, with the references of the tiny pipeline of this name."""
     transform = family.sample_transform
     encode = family.example_transform or family.encode
-    examples = [replace(example(n), references=references(name, n)) for n in range(len(CAPTIONS))]
+    examples = [edited(name, n) for n in range(len(CAPTIONS))]
     samples = [
         transform(encode(examples[number]), caption, torch.Generator().manual_seed(number))
         for number, caption in enumerate(CAPTIONS)
@@ -194,11 +208,8 @@ def _qwen_image_edit(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Ten
     is_plus = isinstance(pipe, QwenImageEditPlusPipeline)
     name = "qwen_image_edit" if is_plus else "qwen_image_edit_1"
     images = _images(name, caption)
-    seen = [Image.fromarray(each.permute(1, 2, 0).numpy()) for each in references(name, CAPTIONS.index(caption))]
-    if is_plus:
-        shapes = [calculate_dimensions(384 * 384, each.width / each.height) for each in seen]
-        seen = [pipe.image_processor.resize(each, *shape[::-1]) for each, shape in zip(seen, shapes, strict=True)]
-    states, mask = pipe.encode_prompt(caption, seen)
+    shown = references(name, CAPTIONS.index(caption))
+    states, mask = pipe.encode_prompt(caption, [rgb_image(seen(each) if is_plus else each) for each in shown])
     size = x_t.shape[2] * 8, x_t.shape[3] * 8
     given: Any = [each.unsqueeze(2) for each in images]
     given = given if is_plus else given[0]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from transformers import CLIPTextModel, Qwen3Model
 
 from modules.annotators import caption
@@ -28,7 +29,7 @@ from modules.diffusion.library_errors import damage_refused
 from modules.families._by_name import family_class
 from modules.training.loop.checks import startup_problems
 from tests.annotators.tiny_models import tiny_blip
-from tests.families.tiny_flow_pipelines import tiny_z_image
+from tests.families.tiny_flow_pipelines import tiny_qwen_image_edit, tiny_z_image
 
 ENCODERS = {"stable_diffusion": CLIPTextModel, "z_image": Qwen3Model}
 Change = Callable[[dict[str, Any]], object]
@@ -74,6 +75,21 @@ def test_a_tokenizer_that_no_library_reads_is_named(
     (problem, *_) = startup_problems(config)
     assert problem.exit_code == 2
     assert "(tokenizer.json)" in str(problem)
+
+
+def test_the_size_that_a_base_models_images_are_enlarged_to_is_limited(tmp_path: Path) -> None:
+    """Before the start, and where a program skips what comes before."""
+    tiny_qwen_image_edit(tmp_path / "model")
+    config = training("qwen_image_edit", tmp_path / "model")
+    family: Any = family_class("qwen_image_edit").load(config)
+    file = tmp_path / "model" / "processor" / "preprocessor_config.json"
+    large = {"size": {"shortest_edge": 4_000_000, "longest_edge": 12_845_056}}
+    file.write_text(json.dumps(json.loads(file.read_text()) | large))
+    sentence = r"base_model: '.*' asks for images of 4,000,000 pixels \(size.shortest_edge of its image processor\)"
+    with pytest.raises(ConfigError, match=sentence):
+        family.text_states("a disc", torch.device("cpu"), [Image.new("RGB", (32, 32))])
+    (problem, *_) = startup_problems(config)
+    assert "4,000,000 pixels" in str(problem)
 
 
 def test_a_captioners_tokenizer_is_named(blip: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from diffusers.pipelines.flux.pipeline_flux_kontext import PREFERRED_KONTEXT_RESOLUTIONS
+from diffusers.pipelines.flux2.image_processor import Flux2ImageProcessor
 from diffusers.pipelines.flux2.system_messages import SYSTEM_MESSAGE
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit, pipeline_qwenimage_edit_plus
 from PIL import Image
@@ -42,7 +43,7 @@ from tests.families.flow_checks import (
     batch,
     batch_of,
     direct_loss,
-    example,
+    edited,
     load,
     pipeline,
     references,
@@ -99,7 +100,9 @@ def drawn(folder: Path, lora: Path | None = None) -> np.ndarray:
     if name.startswith("QwenImage"):
         given["true_cfg_scale"] = given.pop("guidance_scale")
         if "Edit" in name:
-            given["image"] = scaled("qwen_image_edit", (32, 64), (64, 64))[: 1 + ("Plus" in name)]
+            given["image"] = reference_images("qwen_image_edit")
+            if "Plus" not in name:  # which does not scale what is in a list for its language model
+                given["image"] = given["image"][0]
     elif name in ("FluxPipeline", "FluxKontextPipeline", "Flux2KleinPipeline", "Flux2Pipeline"):
         given.pop("negative_prompt")
         if name == "FluxKontextPipeline":  # its own size for this shape is 832 x 1248, for images of 1024 x 1024
@@ -225,6 +228,37 @@ def test_a_sample_is_the_pipelines_to_the_bit(name: str, folders: dict[str, Path
     assert np.array_equal(sample, drawn(folders[name]))
 
 
+def test_references_of_the_expected_samples_are_scaled_once(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not again after each sample."""
+    family = load("qwen_image_edit", folders["qwen_image_edit"])
+    scale, scaled_for = type(family).seen_images, list[str]()
+
+    def counted(self: Any, request: SampleRequest) -> list[Image.Image]:
+        scaled_for.append(request.prompt)
+        return scale(self, request)
+
+    monkeypatch.setattr(type(family), "seen_images", counted)
+    request = request_for("qwen_image_edit")
+    family.expected_requests = [replace(request, prompt=prompt) for prompt in CAPTIONS]
+    family.offload_frozen()
+    assert scaled_for == [*CAPTIONS]
+    family.sample(family.expected_requests[0])
+    assert set(scaled_for[3:]) == {CAPTIONS[0]}
+    family.expected_requests = [replace(request, prompt="another")]
+    family.offload_frozen()
+    assert scaled_for[-1] == "another"
+
+
+def test_captions_with_and_without_references_are_encoded_in_any_order(folders: dict[str, Path]) -> None:
+    family = load("qwen_image_edit_1", folders["qwen_image_edit_1"])
+    cpu, pictures = torch.device("cpu"), reference_images("qwen_image_edit_1")
+    first, without, again = (family.text_states("a red disc", cpu, seen) for seen in (pictures, [], pictures))
+    assert torch.equal(again["prompt.states"], first["prompt.states"])
+    assert len(without["prompt.states"]) < len(first["prompt.states"])
+
+
 @pytest.mark.parametrize(
     "name", [name for name in FAMILIES if name not in ("flux2_dev", "qwen_image_edit_1")]
 )  # saved as the others are
@@ -304,9 +338,11 @@ def test_references_have_the_sizes_of_the_pipeline() -> None:
     assert facts.size(1568, 672, 512, 16) == (784, 336)
     facts = all_facts()["flux2"].references
     assert facts is not None
-    assert [facts.size(*size, 1024, 16) for size in ((832, 1248), (300, 300), (100, 9000))] == [
-        (832, 1248), (1024, 1024), (352, 2896),
+    assert [facts.size(*size, 1024, 16) for size in ((832, 1248), (300, 300), (100, 9000), (8000, 1000))] == [
+        (832, 1248), (1024, 1024), (352, 2816), (2816, 352),
     ]  # fmt: skip
+    for side, step in ((1024, 16), (512, 16), (256, 64), (100, 16)):
+        Flux2ImageProcessor.check_image_input(Image.new("L", facts.size(8000, 1000, side, step)))
     facts = all_facts()["qwen_image_edit"].references
     assert facts is not None
     for width, height in ((100, 100), (1920, 1080), (500, 777)):
@@ -338,7 +374,7 @@ def test_the_language_model_sees_references(folders: dict[str, Path]) -> None:
     folder, name = folders["qwen_image_edit"], "qwen_image_edit"
     family = load(name, folder, caption_dropout=0.5, family_options={"latents": "mode"})
     changing = load(name, folder, concepts=[{"path": "x", "tag_shuffle": True}], family_options={"latents": "mode"})
-    shown = replace(example(0), references=references(name, 0))
+    shown = edited(name, 0)
     cached, pictures = family.encode(shown), changing.encode(shown)
     assert "caption_ids" not in pictures
     assert [tuple(pictures[f"picture.{number}"].shape) for number in (0, 1)] == [(3, 480, 320), (3, 352, 416)]
@@ -351,7 +387,7 @@ def test_the_language_model_sees_references(folders: dict[str, Path]) -> None:
             one.loss(batch_of([each], one.sample_transform)) for one, each in ((family, given), (changing, later))
         ]
         torch.testing.assert_close(*losses)
-    other = family.encode(replace(shown, references=references(name, 1)))
+    other = family.encode(edited(name, 0, shown=1))
     assert not torch.equal(other["prompt.states"], cached["prompt.states"])
     first = load("qwen_image_edit_1", folders["qwen_image_edit_1"])
     assert first.fingerprint() != family.fingerprint()

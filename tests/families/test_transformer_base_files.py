@@ -243,6 +243,20 @@ def test_the_model_on_the_hub_is_found_by_tensors_and_name(shapes: Any, name: st
     assert found in known_models()
 
 
+def test_comfyuis_mark_tells_qwen_image_edit_2511_apart(base: Any, tmp_path: Path) -> None:
+    """Whatever the file's name; the mark is an empty tensor, and no weight."""
+    folder, plain = base("qwen_image_edit")
+    tensors = {f"model.diffusion_model.{name}": each for name, each in load_file(plain).items()}
+    mark = {"model.diffusion_model.__index_timestep_zero__": torch.tensor([])}
+    for name in ("my_edit", "qwen_image_edit"):
+        file = tmp_path / f"{name}.safetensors"
+        save_file(tensors | mark, file)
+        same_as_folder("qwen_image_edit", file, folder)
+        shapes = {name: [*each.shape] for name, each in load_file(file).items()}
+        assert hub_model_of("qwen_image_edit", shapes, name) == "Qwen/Qwen-Image-Edit-2511"
+    assert hub_model_of("qwen_image_edit", {}, "x") == "Qwen/Qwen-Image-Edit"
+
+
 def test_a_file_of_flux_is_also_one_of_kontext(base: Any) -> None:
     _, file = base("flux")
     named = Path(shutil.copy(file, file.with_name("flux1-dev-kontext.safetensors")))

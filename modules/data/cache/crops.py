@@ -111,28 +111,35 @@ def crop_example(
     )
 
 
-def decode_references(index: Index, row: int, files: Sequence[bytes]) -> list[Image.Image]:
-    """The references of a row, whole, in the sizes of its bucket; `files` are their contents.
+def decode_references(index: Index, row: int, files: Sequence[bytes]) -> tuple[list[Image.Image], list[Image.Image]]:
+    """The references of a row, whole, in the sizes of its bucket, and what text encoders see of them, if the bucket has
+    sizes of that; `files` are their contents.
 
     Raises one of IMAGE_ERRORS; of a damaged one the ValueError says which."""
-    found = []
-    for data, file, (height, width) in zip(files, index.references(row), index.reference_sizes(row), strict=True):
+    bucket = index.buckets[index.bucket[row]]
+    found, pictures = list[Image.Image](), list[Image.Image]()
+    for data, file, *sizes in zip(
+        files, index.references(row), *filter(None, (bucket.references, bucket.pictures)), strict=True
+    ):
         try:
-            image = decode_image(data, (file.width, file.height), min_size=(width, height))
+            largest = max(width for _, width in sizes), max(height for height, _ in sizes)
+            image = decode_image(data, (file.width, file.height), min_size=largest)
         except IMAGE_ERRORS as error:
             reason = describe_image_error(error).removeprefix("skipped: ")
             raise ValueError(f"its reference image {file.path}: {reason}") from error
-        found.append(image.resize((width, height), Image.Resampling.LANCZOS))
-    return found
+        for images, (height, width) in zip((found, pictures), sizes, strict=False):
+            images.append(image.resize((width, height), Image.Resampling.LANCZOS))
+    return found, pictures
 
 
-def with_references(example: Example, references: Sequence[Image.Image]) -> Example:
-    """The example with its references, mirrored if it is."""
-    if not references:
-        return example
+def with_references(example: Example, references: Sequence[Image.Image], pictures: Sequence[Image.Image]) -> Example:
+    """The example with its references and what text encoders see of them, mirrored if it is."""
     flip = Image.Transpose.FLIP_LEFT_RIGHT
-    pixels = (_pixels(image.transpose(flip) if example.flipped else image) for image in references)
-    return replace(example, references=tuple(pixels))
+    shown, seen = (
+        tuple(_pixels(image.transpose(flip) if example.flipped else image) for image in images)
+        for images in (references, pictures)
+    )
+    return replace(example, references=shown, pictures=seen)
 
 
 def _crop(image: Image.Image, crop: Crop) -> Image.Image:

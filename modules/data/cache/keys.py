@@ -42,7 +42,8 @@ class ViewKeys:
         hasher = self._start.copy()
         hasher.update(content + others + self._numbers(variation)[row].tobytes() + (b"\1" if flipped else b"\0"))
         if sizes := self._index.reference_sizes(row):
-            hasher.update(f"{sizes}".encode())
+            pictures = self._index.buckets[self._index.bucket[row]].pictures
+            hasher.update(f"{sizes}{pictures or ''}".encode())
         if self._captions_in_key:
             hasher.update(pack_captions(self.captions(row)))
         return hasher.digest()[:_KEY_BYTES]

@@ -4,7 +4,7 @@ cropping."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,11 +21,13 @@ _WIDE_ASPECTS = (5 / 4, 4 / 3, 3 / 2, 16 / 9, 2.0, 5 / 2, 3.0, 4.0)
 
 @dataclass(frozen=True, order=True)
 class Bucket:
-    """The size in pixels of all images of one bucket, and (height, width) of each of the references they have."""
+    """The size in pixels of all images of one bucket; (height, width) of each of the references they have, and of what
+    text encoders see of these, if that has sizes of its own."""
 
     height: int
     width: int
     references: tuple[tuple[int, int], ...] = ()
+    pictures: tuple[tuple[int, int], ...] = ()
 
     def __str__(self) -> str:
         """Such as 512x768, or with a reference 512x768+512x512."""
@@ -92,8 +94,10 @@ def split_by_references(
     found = list[Bucket]()
     for number, own, packed in zip(concept.tolist(), bucket.tolist(), references, strict=True):
         resolution = config.resolution_of(config.concepts[number])
-        sizes = [config.reference_size(each.width, each.height, resolution, step) for each in unpack_references(packed)]
-        found.append(replace(buckets[own], references=tuple((height, width) for width, height in sizes)))
+        originals = [(each.width, each.height) for each in unpack_references(packed)]
+        sizes = [config.reference_size(*each, resolution, step) for each in originals]
+        pictures = filter(None, (config.picture_size(*each) for each in originals))
+        found.append(replace(buckets[own], references=_turned(sizes), pictures=_turned(pictures)))
     split = _sorted(set(found))
     numbers = {each: number for number, each in enumerate(split)}
     return split, np.array([numbers[each] for each in found], dtype=np.int32)
@@ -110,8 +114,13 @@ def assign_buckets(
     return np.searchsorted(borders, width / np.maximum(height, 1)).astype(np.int32)
 
 
+def _turned(sizes: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """(height, width) of each (width, height)."""
+    return tuple((height, width) for width, height in sizes)
+
+
 def _sorted(buckets: set[Bucket]) -> tuple[Bucket, ...]:
-    return tuple(sorted(buckets, key=lambda bucket: (bucket.width / bucket.height, bucket.width, bucket.references)))
+    return tuple(sorted(buckets, key=lambda bucket: (bucket.width / bucket.height, bucket.width, bucket)))
 
 
 def _size(resolution: int, size_step: int, aspect: float) -> Bucket:

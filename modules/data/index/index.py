@@ -171,7 +171,8 @@ def index_path(settings: TrainConfig, seed: int, size_step: int, cache_dir: Path
     if by_image and settings.validation_split:
         split.append("exact")
     if any(concept.references for concept in settings.concepts):
-        split.append([settings.family, settings.reference_resolution])
+        pictures = settings.picture_size(1, 1)
+        split.append([settings.family, settings.reference_resolution, *([] if pictures is None else [pictures])])
     digest = hashlib.sha256(
         json.dumps([FORMAT, concepts, sizes, split, *([] if more == [False, None, 4.0] else [more])]).encode()
     ).hexdigest()

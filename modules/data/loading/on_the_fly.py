@@ -80,7 +80,7 @@ class OnTheFlyExamples:
                 ) from error
             problem = Problem(self._index.file(row), describe_image_error(error))
             raise UnreadableImage(problem, self._blank(concept, crop)) from error
-        return self._transform(with_references(self._example(row, concept, crop, image, mask, rng), references))
+        return self._transform(with_references(self._example(row, concept, crop, image, mask, rng), *references))
 
     def _example(
         self,
@@ -104,8 +104,11 @@ class OnTheFlyExamples:
         size = crop.bucket.height, crop.bucket.width
         whole = Crop(size, 0, 0, crop.bucket, flipped=False)
         example = crop_example(image, None, self._masked, (concept.prompt_prefix,), size, whole)
-        references = [Image.new("RGB", (width, height), "grey") for height, width in crop.bucket.references]
-        return self._transform(with_references(example, references))
+        references, pictures = (
+            [Image.new("RGB", (width, height), "grey") for height, width in sizes]
+            for sizes in (crop.bucket.references, crop.bucket.pictures)
+        )
+        return self._transform(with_references(example, references, pictures))
 
     def _crop(self, row: int, concept: Concept, rng: SampleRng | None) -> Crop:
         height, width, top, left = self._centre_crops[row].tolist()

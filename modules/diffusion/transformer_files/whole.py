@@ -16,8 +16,9 @@ from modules.facts import file_prefix, named_family
 SAME_ARCHITECTURE: Final = "Give the layout of a model of the same architecture."
 # In a file of a whole model: these components come from the layout.
 _OTHER_COMPONENTS: Final = ("vae.", "first_stage_model.", "text_encoders.", "cond_stage_model.", "conditioner.")
-# In a file of ComfyUI, left over from another model's code; no network uses it, and diffusers drops it as well.
-_UNUSED: Final = ("norm_final.weight",)
+# In files of ComfyUI: left over from another model's code, and an empty mark. No network uses them, and diffusers drops
+# the first as well.
+_UNUSED: Final = ("norm_final.weight", "__index_timestep_zero__")
 # Of quantised files that ScaledFile does not read, such as bitsandbytes': a weight is what is stored times its scale.
 _SCALE: Final = re.compile(
     r"scale_weight|weight_scale|scale_input|input_scale|scaled_fp8|comfy_quant|absmax|quant_map|\.SCB$"

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from diffusers.image_processor import VaeImageProcessor
+from diffusers.pipelines.qwenimage.pipeline_qwenimage_edit_plus import calculate_dimensions
 from PIL import Image
 from torch import Tensor
 
@@ -167,6 +169,32 @@ def test_references_are_whole_and_mirrored_with_their_image(tmp_path: Path) -> N
 
     OnTheFlyExamples(index, config, keep).sample(0, None)
     assert torch.equal(seen[0].references[0], encode.examples[0].references[0])
+
+
+def test_text_encoders_see_references_as_the_pipeline_scales_the_originals(tmp_path: Path) -> None:
+    """Of 4:3, of which those that are scaled and rounded for the transformer have another shape; cached or not."""
+    size = 80, 60
+    write_image(tmp_path / "images" / "a.png")
+    write_image(tmp_path / "refs" / "a.png", *size)
+    config = edits(tmp_path, family="qwen_image_edit", resolution=512)
+    index, encode = indexed(config), RecordingEncode()
+    encode_missing(Cache(tmp_path / "cache", "f", index, config), encode)
+    (encoded,) = encode.examples
+    across, down = calculate_dimensions(384 * 384, size[0] / size[1])
+    assert index.reference_sizes(0) == ((448, 576),)
+    assert (down, across) != calculate_dimensions(384 * 384, 576 / 448)[::-1]
+    with Image.open(tmp_path / "refs" / "a.png") as original:
+        wanted = VaeImageProcessor().resize(original.convert("RGB"), down, across)
+    assert np.array_equal(encoded.pictures[0].permute(1, 2, 0).numpy(), np.array(wanted))
+
+    seen: list[Example] = []
+
+    def keep(example: Example) -> dict[str, Tensor]:
+        seen.append(example)
+        return {}
+
+    OnTheFlyExamples(index, config, keep).sample(0, None)
+    assert torch.equal(seen[0].pictures[0], encoded.pictures[0])
 
 
 def test_references_are_dropped_by_the_seed_of_the_sample(tmp_path: Path) -> None:
