@@ -107,7 +107,7 @@ class _Header:
         start = self._file.tell()
         start += -start % alignment
         placed = {name: self._placed(name, place, shapes.get(name), start, end) for name, place in self._unique(found)}
-        if (total := sum(tensor.size for tensor in placed.values())) > end - start:
+        if (total := sum(tensor.size for tensor in placed.values())) > max(0, end - start):
             raise FileFault(f"is damaged: its tensors have {total:,} bytes, and the file has {end - start:,} for them")
         return placed
 
