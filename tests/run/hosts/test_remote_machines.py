@@ -200,7 +200,7 @@ def test_a_lost_machine_is_started_again_until_it_answers_and_a_rejected_one_is_
     starts = {name: len((tmp_path / name).read_text().splitlines()) for name in scripts}
     assert starts == {"lost": 4, "rejected": 1, "complete": 1}
     (line,) = said
-    assert line.startswith("beta ended early (killed, or cut off); its last lines: Joining the run at x / cut off")
+    assert line.startswith("beta ended early (killed, or cut off); its last lines: Joining the run at x\ncut off")
     assert line.endswith("It is started again over ssh, until it answers.")
 
 
