@@ -26,14 +26,14 @@ from modules.run.folder.failures import clear_failures, read_failures, record_fa
 from modules.run.folder.run_folder import RunFolder, not_writable_error
 from modules.run.format_duration import in_words
 from modules.run.hosts.host import Host
-from modules.run.hosts.remote_machines import RemoteMachines, hosts_of_former_run
+from modules.run.hosts.remote_machines import REJECTED, RemoteMachines, hosts_of_former_run
 from modules.run.join.join_line import write_join_line
 from modules.run.join.join_token import generate_token
 from modules.run.join.same_run import prove_run
 from modules.run.join.server import MACHINE_LOST, JoinServer
 from modules.run.join.session import StopRequested, raise_on_stop_signals
 from modules.run.launch.plan import LaunchPlan, taking_part, where_joined
-from modules.run.launch.restarts import resume_since
+from modules.run.launch.restarts import SECONDS_BEFORE, resume_since
 from modules.run.supervise.outcome import CODE_OF_STOP, REASON_OF_CODE, outcome_message
 from modules.run.supervise.supervisor import Supervisor, any_failure
 
@@ -170,6 +170,7 @@ class MachinesStart:
         """Train; after a failure or the loss of a machine, start again as max_restarts and on_machine_loss say."""
         may_start_again = self._config.on_machine_loss != "end"
         counts = [count or 1 for count in plan.process_counts]
+        started = time.monotonic()
         while True:
             secret = server.start(
                 counts, plan.port, plan.master_addr, resume=self._resume, restarts_left=int(may_start_again)
@@ -179,6 +180,7 @@ class MachinesStart:
                 plan,
                 self._folder,
                 lambda: server.wait_for_reports(_COLLECT_REMOTE_S, self._is_cause_known),
+                environment={SECONDS_BEFORE: f"{time.monotonic() - started:.0f}"},
                 store_secret=secret,
                 may_restart=any_failure if may_start_again else None,
                 cannot_start=server.first_loss,
@@ -274,12 +276,24 @@ class MachinesStart:
             thread.join()
 
     def _is_everybody_back(self, server: JoinServer) -> bool:
-        """Wait until every machine is ready to start again; whether it is, in time."""
+        """Wait until every machine is ready to start again; whether it is, in time.
+
+        One that was started over ssh is started again until it answers, unless its settings or files are rejected.
+        """
+        try_at = 0.0
+
+        def check() -> None:
+            nonlocal try_at
+            if time.monotonic() >= try_at:
+                self._remote.start_ended(server.silent)
+                try_at = time.monotonic() + _TRY_AGAIN_EVERY_S
+            self._remote.check(REJECTED)
+            self._check_stop()
+
         self._echo(f"Waiting up to {in_words(self._config.startup_timeout_s)} for all machines ({server.summary()}).")
         try:
             with raise_on_stop_signals():
-                self._remote.allow_restart()
-                server.wait(self._config.startup_timeout_s, self._check_while_waiting)
+                server.wait(self._config.startup_timeout_s, check)
         except TandemError as error:
             self._echo(f"No restart: {error}")
             return False
@@ -295,11 +309,11 @@ class MachinesStart:
         self._events.write("warning", message=message, **more)
 
     def _check_while_waiting(self) -> None:
-        """A request to stop may be a file, which nobody else reads before the start and between two."""
         self._remote.check()
         self._check_stop()
 
     def _check_stop(self) -> None:
+        """A request to stop may be a file, which nobody else reads before the start and between two."""
         if (reason := stop_reason(self._folder)) is not None:
             raise StopRequested(CODE_OF_STOP.get(reason, INTERRUPTED))
 

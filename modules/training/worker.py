@@ -55,7 +55,7 @@ from modules.run.folder.event_summary import EventSummary
 from modules.run.folder.run_lock import training_lock
 from modules.run.html_report import update_report
 from modules.run.launch.fatal_startup import report_fatal_startup
-from modules.run.launch.restarts import is_restarted_after, restarts_left, resume_after_restart
+from modules.run.launch.restarts import is_restarted_after, restarts_left, resume_after_restart, seconds_before
 from modules.run.queued_output import queued_output
 from modules.run.supervise.outcome import outcome_message, outcome_of_failure
 from modules.training.actions import ACTIONS
@@ -221,14 +221,17 @@ def _report(config: TrainConfig, folder: RunFolder, rank: int, world_size: int) 
 
 
 def control_requests(config: TrainConfig, folder: RunFolder, rank: int) -> ControlRequests:
-    """Rank 0 alone reads command files and the clock."""
+    """Rank 0 alone reads command files and the clock. Only machine 0 of several regroups; for others it is left over
+    from there."""
     if rank != 0:
         return ControlRequests(SilentCommands(), None)
-    commands = Commands(folder, ["stop", REGROUP, *(action.name for action in ACTIONS if action.can_be_requested)])
+    before_s = seconds_before()
+    own = ["stop"] if before_s is None else ["stop", REGROUP]
+    commands = Commands(folder, [*own, *(action.name for action in ACTIONS if action.can_be_requested)])
     intervals = {action.name: action.interval(config) for action in ACTIONS}
     if config.max_minutes is not None:
         intervals[PAUSE] = Interval(config.max_minutes, "minutes")
-    return ControlRequests(commands, TimeTrigger(intervals))
+    return ControlRequests(commands, TimeTrigger(intervals, {PAUSE: before_s or 0.0}))
 
 
 def _exit_code(outcome: Outcome, *, in_supervised_group: bool) -> int:

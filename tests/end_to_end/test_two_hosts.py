@@ -284,6 +284,8 @@ def test_the_others_go_on_without_a_lost_machine_and_take_it_in_again(
     again.wait(0)
     assert run.exit_code == 130
     assert [len(event["devices"]) for event in run.events("started")] == [2, 1, 2]  # type: ignore[arg-type]
+    before_s = re.findall(r"TANDEM_SECONDS_BEFORE=(\d+)", run.folder.launcher_log.read_text())
+    assert int(before_s[-1]) > 0, "max_minutes is that of all three starts"
     made = [(int(event["step"]), event["loss"]) for event in run.events("step")]  # type: ignore[call-overload]
     last = made[-1][0]
     (tmp_path / "alone").mkdir()

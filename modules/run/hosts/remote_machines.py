@@ -36,6 +36,7 @@ from modules.run.join.session import StopRequested, raise_on_stop_signals
 from modules.run.supervise.stop_requests import SAME_REQUEST_S
 
 TRAIN: Final = "scripts/train.py"
+REJECTED: Final = (BAD_CONFIG, NO_DATA)  # the exit codes of a machine that would be rejected again
 # What both print: first, after which ssh has done its work; once machine 0 has let them join; and before why not.
 _JOINS: Final = re.compile(r"Joining the (run|preflight) at")
 _NUMBERED: Final = re.compile(r"this is machine (\d{1,7}) of ")
@@ -207,7 +208,6 @@ class RemoteMachines:
         """`program` joins there: a script and arguments of its own."""
         self._hosts, self._log_dir, self._echo, self._program = hosts, log_dir, echo, program
         self._machines: list[RemoteMachine] = []
-        self._may_start: list[RemoteMachine] = []
         self._restarted: set[RemoteMachine] = set()  # whose loss was said
         self._token = ""
 
@@ -233,21 +233,11 @@ class RemoteMachines:
             self._machines.append(machine)
             machine.start(token)
 
-    def allow_restart(self) -> None:
-        """For another attempt of the run: `check` may start each machine once more."""
-        self._may_start = list(self._machines)
-
-    def check(self) -> None:
-        """Start those that have ended and may start again. Raise TandemError if another has ended before the run."""
+    def check(self, codes: Collection[int] | None = None) -> None:
+        """Raise TandemError if one has ended before the run, or with one of the exit `codes`."""
         for machine in self._machines:
-            if not machine.has_ended:
-                continue
-            if machine not in self._may_start:
+            if machine.has_ended and (codes is None or machine.exit_code in codes):
                 raise machine.why_ended()
-            self._may_start.remove(machine)
-            self._echo(f"Starting {machine.host} again over ssh.")
-            machine.close()
-            machine.start(self._token)
 
     def start_ended(self, lost: Collection[int]) -> None:
         """Start those again that have ended, which takes a moment, or have one of the numbers `lost`.
@@ -257,7 +247,7 @@ class RemoteMachines:
         for machine in self._machines:
             if lost and machine.number in lost:
                 machine.disconnect()
-            if not machine.has_ended or machine.exit_code in (FINISHED, BAD_CONFIG, NO_DATA):
+            if not machine.has_ended or machine.exit_code in (FINISHED, *REJECTED):
                 continue
             if machine not in self._restarted:
                 self._restarted.add(machine)

@@ -80,6 +80,7 @@ class JoinServer:
         self._record = record
         self._report_stop = report_stop
         self._take_in = take_in
+        self._taking_in = threading.Lock()
         self.losses: list[Failure] = []  # of the machines that were lost since the start
         self._members = Members(config.num_nodes, names)
         self._start_message: Message | None = None
@@ -214,7 +215,7 @@ class JoinServer:
             if number:
                 self._members.release(number)
                 if self._takes_no_part(number):
-                    self._take_in(any(map(self._takes_no_part, self._members.counts())))
+                    self._tell_who_waits()
         if note and self._outcome is None:
             self._report(f"{note.rstrip('.')}.{self._next_steps()}")
 
@@ -232,7 +233,7 @@ class JoinServer:
         return range(first, first + counts[number])
 
     def _record_loss(self, machine: RemoteMachine, number: int, what: str, advice: str) -> None:
-        if not self._members.is_running(number) or self._outcome is not None:
+        if not self._members.is_running(number) or self._takes_no_part(number) or self._outcome is not None:
             return
         self._lose(machine, number, what, advice)
 
@@ -274,7 +275,7 @@ class JoinServer:
         except RunClosed:
             session.send("closed", outcome=self._outcome)
             return ""
-        if self._config.on_machine_loss != "continue":
+        if self._config.on_machine_loss != "continue" or self._config.fsdp_replicate != "none":
             self._check_rejoin(number, processes)
         for note in notes:
             self._report(f"Note: {note}.", ready=number)
@@ -287,7 +288,7 @@ class JoinServer:
         )
         attempt = self._attempt
         self._members.mark_ready(number, processes)
-        if attempt and self._takes_no_part(number):
+        if attempt and self._waits(number):
             self._offer(session, machine)
         return self._follow(session, machine, number, attempt)
 
@@ -300,10 +301,10 @@ class JoinServer:
         while self._outcome is None:
             if self._start_message is not None and self._attempt > attempt:
                 attempt, said = self._attempt, set()
-                if self._takes_no_part(number):  # it became ready too late
-                    self._offer(session, machine)
-                else:
+                if not self._takes_no_part(number):
                     session.send("start", **self._start_message)
+                elif self._waits(number):  # it became ready too late
+                    self._offer(session, machine)
             elif self._start_message is None and (missing := self._members.missing()) != sent_missing:
                 sent_missing = missing
                 session.send("status", missing=missing)
@@ -313,10 +314,11 @@ class JoinServer:
             if message["type"] in ("stopping", "asking"):  # one sentence of each is enough
                 said.add(message["type"])
             if message["type"] == "failure":
-                self._record(failure_of(message, self._ranks(number), self.names[number]))
+                if not self._takes_no_part(number):  # else it is one of its part of an earlier start
+                    self._record(failure_of(message, self._ranks(number), self.names[number]))
             elif message["type"] == "finished":
                 self._members.mark_reported(number)
-                if self._takes_no_part(number):  # as its part of an earlier start has ended late
+                if self._waits(number):  # as its part of an earlier start has ended late
                     self._offer(session, machine)
             elif message["type"] == "stopping":
                 by, reason = printable(message["by"], LONGEST_REASON), str(message.get("reason"))
@@ -341,14 +343,23 @@ class JoinServer:
         """Whether the start under way is one without this machine."""
         return self._start_message is not None and not self._start_message["counts"][number]
 
+    def _waits(self, number: int) -> bool:
+        """Whether this machine, which is ready, takes no part, and its part of an earlier start has ended."""
+        return self._takes_no_part(number) and not self._members.is_running(number)
+
     def _offer(self, session: Session, machine: RemoteMachine) -> None:
         """A machine is ready while others train."""
         self._report(f"{machine} takes part from the next backup on.")
         session.send("status", missing=_NEXT_BACKUP)
-        self._take_in(True)
+        self._tell_who_waits()
+
+    def _tell_who_waits(self) -> None:
+        with self._taking_in:  # else one that has left could withdraw what one that became ready meanwhile has asked
+            self._take_in(any(map(self._waits, self._members.counts())))
 
     def _check_rejoin(self, number: int, processes: int) -> None:
-        before = processes if self._start_message is None else self._start_message["counts"][number]
+        counts = [] if self._start_message is None else self._start_message["counts"]
+        before = processes if not counts else counts[number] or counts[0]  # of fsdp_replicate, all have as many
         if before != processes:
             raise JoinRejected(
                 f"machine {number} had {before} processes when the run started, and now has {processes}",

@@ -1,9 +1,10 @@
-"""Restarts by torchrun after a failure: the number of this one, and what it resumes."""
+"""Restarts after a failure, by torchrun or machine 0: the number of this one, what it resumes, what went before."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
 import psutil
 
@@ -11,6 +12,14 @@ from modules.machine import process_start
 from modules.run.exit_codes import FAILED
 from modules.run.folder.resume import LATEST
 from modules.run.folder.run_folder import RunFolder
+
+SECONDS_BEFORE: Final = "TANDEM_SECONDS_BEFORE"  # what machine 0 of several gives its processes
+
+
+def seconds_before() -> float | None:
+    """From machine 0's first start of this run on several machines to this one; None in all other runs."""
+    text = os.environ.get(SECONDS_BEFORE)
+    return None if text is None else float(text)
 
 
 def restart_number() -> int:

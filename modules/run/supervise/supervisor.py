@@ -128,16 +128,17 @@ class Supervisor:
         folder: RunFolder,
         collect_remote_failures: Callable[[], None] | None = None,
         *,
+        environment: Mapping[str, str] | None = None,
         store_secret: str = "",
         may_restart: Callable[[Failure], bool] | None = None,
         cannot_start: Callable[[], Failure | None] = lambda: None,
         clears_commands: bool = True,
     ) -> Self:
-        """The supervisor of this node's part of a plan; machine 0 watches all ranks."""
+        """The supervisor of this node's part of a plan, with more `environment`; machine 0 watches all ranks."""
         return cls(
             plan.argv(),
             folder,
-            environment=plan.environment(),
+            environment={**plan.environment(), **(environment or {})},
             ranks=plan.ranks(),
             watched=range(plan.world_size or 0) if plan.node_rank == 0 else None,
             collect_remote_failures=collect_remote_failures,

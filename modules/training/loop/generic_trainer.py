@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -250,6 +250,7 @@ class GenericTrainer:
             requested = self.sync.settle(requested)
             due = self.due_actions(requested)
         self.run_actions(due)
+        can_regroup = BACKUP in due and requested.get(REGROUP) and not self.has_failed(self.components.backups.wait)
         if due:
             self.report.phase("training")
             self.metrics.restart_clock()
@@ -261,7 +262,7 @@ class GenericTrainer:
             return FINISHED
         if self.early_stopping.should_stop:
             return STOPPED_EARLY
-        return REGROUPED if BACKUP in due and requested.get(REGROUP) else None
+        return REGROUPED if can_regroup else None
 
     def due_actions(self, requested: Mapping[str, float]) -> list[Action]:
         """The actions to run after this step, the same on all ranks."""
@@ -336,16 +337,20 @@ class GenericTrainer:
 
     def complete_backups(self) -> None:
         """Wait for the backups under way; if that of the last step has failed, all ranks may try it again."""
+        if self.has_failed(self.components.backups.complete):
+            self.actions.forget(BACKUP)
+
+    def has_failed(self, wait: Callable[[], int | None]) -> bool:
+        """Whether the backup of the last step has failed, the same on all ranks; `wait` is rank 0's for it."""
         failed_step = ""
 
-        def wait() -> None:
+        def wait_on_rank0() -> None:
             nonlocal failed_step
             self.report.phase("saving")
-            failed_step = str(self.components.backups.complete() or "")
+            failed_step = str(wait() or "")
 
-        self.ranks.run_on_rank0("backup", wait)
-        if self.ranks.gather("failed backup", failed_step)[0] == str(self.progress.step):
-            self.actions.forget(BACKUP)
+        self.ranks.run_on_rank0("backup", wait_on_rank0)
+        return self.ranks.gather("failed backup", failed_step)[0] == str(self.progress.step)
 
     # What other ways to train override
 

@@ -37,10 +37,11 @@ def has_passed(interval: Interval, progress: Progress) -> bool:
 class TimeTrigger:
     """Intervals in minutes. Measured on rank 0 alone, whose requests reach the other ranks with the metrics."""
 
-    def __init__(self, intervals: Mapping[str, Interval]) -> None:
+    def __init__(self, intervals: Mapping[str, Interval], passed_s: Mapping[str, float] | None = None) -> None:
+        """`passed_s`: the part of the first interval, by name, that has passed already."""
         now = time.monotonic()
         self._every_s = {name: i.count * 60 for name, i in intervals.items() if i.unit == "minutes"}
-        self._last = dict.fromkeys(self._every_s, now)
+        self._last = {name: now - (passed_s or {}).get(name, 0.0) for name in self._every_s}
 
     def due(self, *only: str) -> list[str]:
         """The names, or those among `only`, whose interval has passed since they were last due."""

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from modules.config import TrainConfig
-from modules.machine import Route
+from modules.machine import PortReservations, Route
+from modules.run import start_machines
+from modules.run.folder.events import EventLog
 from modules.run.folder.run_folder import RunFolder
 from modules.run.hosts.host import Host
 from modules.run.hosts.remote_machines import (
@@ -23,8 +25,11 @@ from modules.run.hosts.remote_machines import (
     hosts_of_former_run,
     join_arguments,
 )
+from modules.run.join.server import JoinServer
+from modules.run.start_machines import MachinesStart
 from modules.run.supervise.signals import termination_signals
 from modules.run.supervise.stop_requests import SAME_REQUEST_S
+from tests.ports import free_port
 
 BETA = Host.make("beta", "beta", "~/tandem", settings=["concepts.0.path=/data/cats"])
 TOKEN = "0" * 32
@@ -197,6 +202,33 @@ def test_a_lost_machine_is_started_again_until_it_answers_and_a_rejected_one_is_
     (line,) = said
     assert line.startswith("beta ended early (killed, or cut off); its last lines: Joining the run at x\ncut off")
     assert line.endswith("It is started again over ssh, until it answers.")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a line of sh stands in for ssh")
+def test_a_machine_is_waited_for_as_long_as_it_may_come_back(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """on_machine_loss=wait: a server that reboots refuses ssh for minutes; then one that has lost its images."""
+    monkeypatch.setattr(start_machines, "_TRY_AGAIN_EVERY_S", 0.0)
+    several = {"num_nodes": 2, "enable_multi_gpu": True, "on_machine_loss": "wait", "initial_port": free_port()}
+    config = TrainConfig.model_validate(
+        {**several, "concepts": [{"path": str(images)}], "runs_dir": str(tmp_path / "runs")}
+    )
+    folder, said = RunFolder.create(config), list[str]()
+    start = MachinesStart(config, folder, said.append, EventLog(folder.events_file), [], PortReservations(), [BETA])
+    starts = tmp_path / "starts"
+    script = f"echo >> {starts}; [ $(wc -l < {starts}) -gt 3 ] && exit 4; exit 255"
+    start._remote._token = TOKEN
+    start._remote._machines.append(RemoteMachine(BETA, ["sh", "-c", script], tmp_path / "host-beta.txt"))
+    start._remote._machines[0].start(TOKEN)
+    server = JoinServer(config, "x", lambda message, missing: None, token=TOKEN)
+    try:
+        assert not start._is_everybody_back(server)
+    finally:
+        server.close()
+        start._remote.finish(100.0)
+    assert starts.read_text().count("\n") == 4
+    assert "beta ended early (exit code 4)" in said[-1]
 
 
 def test_machines_that_a_resumed_run_has_started_before(tmp_path: Path) -> None:

@@ -221,6 +221,75 @@ def test_the_others_start_without_a_machine_that_joins_again_later(images: Path)
         harness.close()
 
 
+def test_a_machine_whose_part_has_not_ended_is_neither_lost_nor_taken_in(images: Path) -> None:
+    """on_machine_loss=continue: the others have started without waiting for it any longer."""
+    data = {"num_nodes": 4, "enable_multi_gpu": True, "concepts": [{"path": str(images)}]}
+    asked: list[bool] = []
+    recorded: list[Failure] = []
+    config = TrainConfig.model_validate({**data, "on_machine_loss": "continue", "initial_port": free_port()})
+    harness = Harness(config, recorded.append, take_in=asked.append)
+    try:
+        sessions = []
+        for number, name in enumerate(("beta", "gamma", "delta"), 1):
+            sessions.append(harness.join(name))
+            harness.wait_for(name, f"joined as machine {number}")
+        beta, gamma, delta = sessions
+        harness.server.start([1, 1, 1, 1], 5555, restarts_left=1)
+        delta.send("finished")
+        assert harness.server.wait_for_ends(0.0, lambda: None).keys() <= {3}
+        harness.wait_until(lambda: harness.server.wait_for_ends(0.0, lambda: None) == {3: 1})
+        harness.server.start([1, 0, 0, 1], 5556, restarts_left=1)
+        beta.send("failure", rank=1, host="", kind="error", message="m", advice="", traceback="", age_s=1)
+        beta.send("asking")
+        harness.wait_for("beta", "asks its user for permission")
+        gamma.close()
+        harness.wait_for("gamma (127.0.0.1) disconnected")
+        assert recorded == harness.server.losses == [], "rank 1 is one of delta now"
+        assert asked == [False]
+        beta.send("finished")
+        harness.wait_until(lambda: asked == [False, True])
+    finally:
+        harness.close()
+
+
+def test_a_machine_that_leaves_withdraws_no_request_of_another(images: Path) -> None:
+    """One becomes ready while the other leaves."""
+    data = {"num_nodes": 3, "enable_multi_gpu": True, "concepts": [{"path": str(images)}]}
+    config = TrainConfig.model_validate({**data, "on_machine_loss": "continue", "initial_port": free_port()})
+    leaves, asks = threading.Event(), threading.Event()
+    asked: list[bool] = []
+
+    def take_in(is_any_ready: bool) -> None:
+        if is_any_ready:
+            asks.set()
+        elif not leaves.is_set():
+            leaves.set()
+            asks.wait(0.3)  # in vain: the other one waits until this has ended
+        asked.append(is_any_ready)
+
+    harness = Harness(config, take_in=take_in)
+    try:
+        harness.server.start([1, 0, 0], 5555, restarts_left=1)
+        harness.hello("beta", number=1).close()
+        assert leaves.wait(100)
+        harness.join("gamma", number=2)
+        harness.wait_until(lambda: len(asked) == 2)
+        assert asked == [False, True]
+    finally:
+        harness.close()
+
+
+def test_replicas_of_another_size_are_not_taken_in(make_server: Callable[..., Harness]) -> None:
+    """They would end the run; the number of a machine that takes no part is that of machine 0."""
+    sharded = {"training_mode": "fully_sharded", "fsdp_replicate": "machines"}
+    harness = make_server(on_machine_loss="continue", **sharded)
+    harness.server.start([4, 0], 5555, restarts_left=1)
+    sentence = harness.rejection(harness.join("beta", processes=3))
+    assert "machine 1 had 4 processes when the run started, and now has 3" in sentence
+    harness.join("beta", processes=4)
+    harness.wait_for("beta (127.0.0.1) takes part from the next backup on.")
+
+
 def test_a_machine_reports_failures_of_its_own_ranks_only(images: Path) -> None:
     """A hostile guest tries to end the run in rank 0's name."""
     data = {"num_nodes": 2, "enable_multi_gpu": True, "concepts": [{"path": str(images)}]}

@@ -12,11 +12,14 @@ from PIL import Image
 
 from modules.checkpoint import backups
 from modules.run import exit_codes
+from modules.run.folder.commands import REGROUP, request_command
+from modules.run.launch.restarts import SECONDS_BEFORE
 from modules.training.actions import sample as sample_action
 from modules.training.loop.generic_trainer import GenericTrainer
 from modules.training.state.components import Components
 from modules.training.studies.parity import weight_difference
-from tests.runs import Run, group_exit_codes, same_state, same_tensors, tiny_config, train_alone
+from modules.training.worker import run_worker
+from tests.runs import Run, group_exit_codes, opened, same_state, same_tensors, tiny_config, train_alone
 
 pytestmark = pytest.mark.xdist_group("pair")
 
@@ -142,6 +145,28 @@ def test_a_full_disk_is_a_warning_while_training(images: Path, tmp_path: Path, m
     assert sorted(path.name for path in run.folder.backup_dir.iterdir()) == ["step-000002", "step-000006"]
     assert [event["step"] for event in run.events("backup")] == [2, 6]
     assert not list(run.folder.backup_dir.glob("*step-000004"))
+
+
+def test_on_a_full_disk_a_run_goes_on_with_other_machines_at_a_later_backup(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = backups._write_files
+
+    def write_files(folder: Path, *state: object, **options: object) -> object:
+        if folder.name.endswith("step-000002"):
+            raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+        return write(folder, *state, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(backups, "_write_files", write_files)
+    monkeypatch.setenv(SECONDS_BEFORE, "0")
+    config = tiny_config(images, tmp_path, max_steps=9, backup_every="2 steps")
+    folder = opened(config)
+    request_command(folder, REGROUP)
+    assert run_worker(config, folder) == 0
+    run = Run(folder)
+    assert run.warnings.count("could not be written") == 1
+    assert [event["step"] for event in run.events("backup")] == [4]
+    assert run.events()[-1]["phase"] == "regrouping"
 
 
 def test_any_error_of_an_optional_action_is_a_warning_that_says_where(

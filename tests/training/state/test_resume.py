@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from modules.run.folder.commands import REGROUP, request_command
+from modules.run.launch.restarts import SECONDS_BEFORE
 from modules.training.studies.parity import weight_difference
 from modules.training.worker import run_worker
 from tests.pair_jobs import ADAPTERS, FP64_JOBS, PARITY, STATEFUL
@@ -129,9 +130,10 @@ def test_with_every_backup_damaged_nothing_starts(images: Path, tmp_path: Path, 
 
 
 def test_a_run_that_is_to_go_on_with_other_machines_ends_at_its_next_backup(
-    images: Path, tmp_path: Path, whole: Run
+    images: Path, tmp_path: Path, whole: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a `finished` event: what follows is the same run."""
+    monkeypatch.setenv(SECONDS_BEFORE, "0")
     config = tiny_config(images, tmp_path, backup_every="2 steps", **TOUCHY)
     folder = opened(config)
     request_command(folder, REGROUP)
