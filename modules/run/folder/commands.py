@@ -89,7 +89,8 @@ def request_command(folder: RunFolder, name: str, reason: str = "") -> None:
     Raises ValueError for an unknown name, OSError if the folder is a link or not writable.
     """
     if name not in COMMAND_NAMES:
-        raise ValueError(f"command is {name!r}; use one of {', '.join(COMMAND_NAMES)}")
+        known = ", ".join(each for each in COMMAND_NAMES if each != REGROUP)
+        raise ValueError(f"command is {name!r}; use one of {known}")
     _check_no_link(folder.commands_dir)
     folder.commands_dir.mkdir(parents=True, exist_ok=True)
     # Renamed into place, so that the run never reads a partial reason.
