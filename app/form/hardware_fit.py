@@ -40,7 +40,7 @@ class HardwareFit:
         presets = [each.memory_gb for each in self.presets if (each.family, each.method) == (about.name, "lora")]
         if presets and min(presets) <= self.gpu_gib:
             return f"LoRA from {min(presets)} GB: fits your GPU"
-        least = math.ceil(about.weights_gb[0])  # of the weights alone, unless they are quantised
+        least = min([math.ceil(about.weights_gb[0]), *presets])  # of the weights alone, or quantised ones
         return f"LoRA {least}+ GB; your GPU has {self.gpu_gib}" if least > self.gpu_gib else ""
 
 

@@ -49,6 +49,7 @@ def test_largest_preset_that_fits_is_proposed(gib: int, preset: str, line: str) 
 
 def test_no_misfit_is_claimed_where_the_weights_would_fit() -> None:
     assert HardwareFit(8, PRESETS).line(family_about("stable_diffusion_xl")) == "", "its smallest preset is for 12 GB"
+    assert HardwareFit(8, PRESETS).line(family_about("flux")) == "LoRA 12+ GB; your GPU has 8", "quantised"
     assert HardwareFit(8, PRESETS).line(family_about("chroma")) == "LoRA 18+ GB; your GPU has 8", "it has no preset"
 
 
