@@ -63,7 +63,8 @@ EXAMPLES = """examples, from an address and a key to a LoRA on this computer:
 ssh must reach the machine without a question: its host key is known (connect once by hand), and your key is accepted.
 Docs: docs/remote.md.
 
-exit codes: 0 done, 2 a mistake in the command, 3 the machine cannot be reached or has failed; of `follow`: the run's
+exit codes: 0 done, 2 a mistake in the command, 3 the machine cannot be reached or has failed, 4 images of the
+config are missing or cannot be read; of `follow`: the run's
 """
 # Flags of scripts/train.py that a start there may have; the others are about this computer, or a run on several.
 _FLAGS = frozenset({

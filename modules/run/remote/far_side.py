@@ -342,8 +342,9 @@ class FarSide:
         finally:
             os.close(lock)
         assert process.stdout is not None
-        for line in process.stdout:
-            self._answer(line[:PIECE], line=True)
+        with process.stdout as lines:
+            for line in lines:
+                self._answer(line[:PIECE], line=True)
         self._answer(code=process.wait())
 
     def _wait_for(self, lock: int) -> None:

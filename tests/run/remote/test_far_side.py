@@ -189,3 +189,28 @@ def test_what_can_be_refused_is_refused_before_anything_is_sent(home: Path) -> N
         ({"paths": [["base_model", "./a.safetensors"]]}, "base_model is './a.safetensors', which is neither"),
     ):
         assert said in str(say(home, {**check, **change})[0]["error"])
+
+
+def test_another_push_is_said_before_anything_is_sent(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modules.run.remote.far_side.time.sleep", lambda seconds: None)
+    with open(home / "push.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "another push" in str(say(home, {"do": "offer", "session": "s", "files": []})[0]["error"])
+
+
+def test_two_setups_do_not_write_one_environment(home: Path) -> None:
+    """One that goes on after its connection was lost is waited for, unless the other side ends."""
+    (home / "code" / "scripts").mkdir(parents=True)
+    (home / "code" / "scripts" / "setup.sh").write_text(f"echo once >> '{home}/done'")
+    with open(home / "setup.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        there, here = os.pipe()
+        with os.fdopen(there, "rb") as source, os.fdopen(here, "wb") as requests:
+            send(requests, {"do": "run_setup"})
+            requests.close()
+            answers = BytesIO()
+            with pytest.raises(Broken):
+                FarSide(str(home), source, answers).serve()
+    assert b"is still at work there" in answers.getvalue()
+    assert say(home, {"do": "run_setup"}) == [{"code": 0}]
+    assert (home / "done").read_text() == "once\n"
