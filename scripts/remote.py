@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -28,12 +28,12 @@ from modules.files import Record, printable, remove_tree
 from modules.run import RunFolder
 from modules.run.console import echo
 from modules.run.exit_codes import FINISHED, INTERRUPTED
-from modules.run.folder.run_folder import check_run_name
+from modules.run.folder.run_folder import check_run_name_free
 from modules.run.format_progress import format_bytes
 from modules.run.hosts.check import ask_host, summary_of
-from modules.run.hosts.description import describe_this_machine
+from modules.run.hosts.description import Description, describe_this_machine
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
-from modules.run.hosts.host_list import add_host, find_hosts
+from modules.run.hosts.host_list import add_host, find_hosts, read_hosts
 from modules.run.hosts.ssh_command import HostError
 from modules.run.join.fingerprint import compare_packages
 from modules.run.launch.preview import to_arguments
@@ -46,7 +46,9 @@ from modules.run.remote.sending import (
     code_uploads,
     config_there,
     data_uploads,
+    only_there,
     own_settings,
+    sent_folders,
 )
 from scripts import train_options
 
@@ -61,7 +63,8 @@ EXAMPLES = """examples, from an address and a key to a LoRA on this computer:
 ssh must reach the machine without a question: its host key is known (connect once by hand), and your key is accepted.
 Docs: docs/remote.md.
 
-exit codes: 0 done, 2 a mistake in the command, 3 the machine cannot be reached or has failed; of `follow`: the run's
+exit codes: 0 done, 2 a mistake in the command, 3 the machine cannot be reached or has failed, 4 images of the
+config are missing or cannot be read; of `follow`: the run's
 """
 # Flags of scripts/train.py that a start there may have; the others are about this computer, or a run on several.
 _FLAGS = frozenset({
@@ -69,6 +72,7 @@ _FLAGS = frozenset({
     *("max_minutes", "single_gpu_data_loading", "profile", "trust_code"),
 })  # fmt: skip
 _BACKUP = re.compile(r"none|latest|all|[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+DEFAULT_FOLDER = "~/.tandem"
 _Text = Annotated[str, Field(max_length=300)]
 _Size = Annotated[int, Field(ge=0)]
 
@@ -137,15 +141,12 @@ def parser() -> argparse.ArgumentParser:
     add = action("add", "add a machine to the list of scripts/hosts.py, or replace the one of this name")
     add.add_argument("target", metavar="USER@ADDRESS", help="what ssh connects to, or a name of ~/.ssh/config")
     add.add_argument("--port", type=int, metavar="N", help="of its sshd (default: as in ~/.ssh/config, or 22)")
-    add.add_argument("--key", default="", metavar="FILE", help="private key on this computer (default: as ssh chooses)")
-    add.add_argument(
-        "--folder", default="~/.tandem", metavar="DIR", help="where all of Tandem is there (default: ~/.tandem)"
-    )
+    add.add_argument("--key", metavar="FILE", help="private key on this computer (default: as ssh chooses)")
+    add.add_argument("--folder", metavar="DIR", help=f"where all of Tandem is there (default: {DEFAULT_FOLDER})")
     add.add_argument(
         "--set",
         metavar="NAME=VALUE",
         action="append",
-        default=[],
         help="a setting of each run there, e.g. concepts.0.path=/data/cats for images that are there already",
     )
     setup = action("setup", "send Tandem's code as it is here, and install its environment there")
@@ -175,17 +176,27 @@ def parser() -> argparse.ArgumentParser:
 
 def add(options: argparse.Namespace) -> int:
     """`add`."""
-    folder = options.folder.rstrip("/")
-    home = str(Path.home())  # which this shell may have put in place of ~
-    folder = f"~{folder.removeprefix(home)}" if folder.startswith(f"{home}/") else folder
-    if folder in ("", "~"):
-        raise ConfigError(f"--folder is {options.folder!r}; use a folder for Tandem alone, such as ~/.tandem")
-    if options.key and not os.path.isfile(os.path.expanduser(options.key)):
-        raise ConfigError(f"--key is {options.key!r}, and there is no such file; name the private key")
-    place = f"{folder}{CODE_FOLDER}"
-    host = Host.make(options.name, options.target, place, port=options.port, key=options.key, settings=options.set)
+    given: dict[str, Any] = {"port": options.port, "settings": options.set}
+    if options.folder is not None:
+        folder = options.folder.rstrip("/")
+        home = str(Path.home())  # which this shell may have put in place of ~
+        folder = f"~{folder.removeprefix(home)}" if folder.startswith(f"{home}/") else folder
+        if folder in ("", "~"):
+            raise ConfigError(f"--folder is {options.folder!r}; use one for Tandem alone, such as {DEFAULT_FOLDER}")
+        given["folder"] = f"{folder}{CODE_FOLDER}"
+    if options.key is not None:
+        given["key"] = os.path.abspath(os.path.expanduser(options.key)) if options.key else ""
+        if options.key and not os.path.isfile(given["key"]):
+            raise ConfigError(f"--key is {options.key!r}, and there is no such file; name the private key")
+    given = {name: value for name, value in given.items() if value is not None}
+    before = [each for each in read_hosts() if each.name == options.name and each.folder.endswith(CODE_FOLDER)]
+    old = before[0].model_dump(include={"folder", "port", "key", "python", "settings"}) if before else {}
+    kept = {name: value for name, value in old.items() if value and name not in given}
+    host = Host.make(options.name, options.target, **{"folder": f"{DEFAULT_FOLDER}{CODE_FOLDER}", **kept, **given})
     verb = "Replaced" if add_host(host) else "Added"
     echo(f"{verb} {host}. Set it up with: python scripts/remote.py setup {host.name}")
+    if kept:
+        echo(f"Kept as before: {', '.join(f'{name} {value}' for name, value in kept.items())}.")
     return FINISHED
 
 
@@ -196,18 +207,27 @@ def setup(options: argparse.Namespace) -> int:
         host = Host.make(
             **{**host.model_dump(), "python": options.python}  # checked as any that is typed
         )
-    push = Push(code_uploads(), echo)
+    push = Push(code_uploads(), echo, ["code"])
     with_reconnects(host, echo, partial(_set_up, host=host, push=push))
     add_host(host)
-    there, here = ask_host(host), describe_this_machine()
+    there, here = _described(host)
     echo(f"{host} is ready. {summary_of(there)}")
-    if there.code != here.code:
-        raise HostError(f"Tandem's code on {host} is not the same as here", "Run setup again")
     for difference in compare_packages(here.packages, there.packages, host.name).errors:
         echo(f"Note: {difference.replace('machine 0', 'this computer')}.")
     if there.obstacle:
         echo(f"Warning: {host} cannot use its GPUs: {printable(there.obstacle)}")
     return FINISHED
+
+
+def _described(host: Host) -> tuple[Description, Description]:
+    """What the machine and this computer say of themselves. Raises HostError if their code is not the same."""
+    there, here = ask_host(host), describe_this_machine()
+    if there.code != here.code:
+        raise HostError(
+            f"Tandem's code on {host} is not the same as here",
+            f"Run setup again: python scripts/remote.py setup {host.name}",
+        )
+    return there, here
 
 
 def _set_up(link: Link, *, host: Host, push: Push) -> None:
@@ -222,7 +242,6 @@ def _set_up(link: Link, *, host: Host, push: Push) -> None:
             "Stop it, or wait until it has ended",
         )
     push.send(link)
-    link.ask(Record, "prune", files=[upload.place for upload in code_uploads()])
     if host.python:
         return
     echo("Installing the environment there; a first time takes minutes.")
@@ -253,13 +272,17 @@ def start(options: argparse.Namespace) -> int:
     if options.send_token and not token:
         raise ConfigError("--send_token is given, but HF_TOKEN is not set in this shell", "Set it, or leave it out")
     if config.run_name is not None:
-        check_run_name(config.run_name)
+        check_run_name_free(Path(config.runs_dir), config.run_name)
     allow_code(config, trust=training.trust_code)
     uploads = data_uploads(config, own_settings(host))
     for path, files in uploads.items():
         size = format_bytes(sum(upload.size for upload in files))
         echo(f"Needed there: {path} ({len(files):,} file{'s' * (len(files) != 1)}, {size})")
-    push = Push([upload for files in uploads.values() for upload in files], echo)
+    check = {"run": config.run_name or "", "python": host.python or DEFAULT_PYTHON}
+    paths = only_there(config, own_settings(host))
+    with_reconnects(host, echo, lambda link: link.ask(Record, "check", **check, paths=paths))
+    _described(host)
+    push = Push([upload for files in uploads.values() for upload in files], echo, sent_folders(uploads))
     with_reconnects(host, echo, push.send)
     _start_there(config, host, training, token)
     return FINISHED

@@ -116,7 +116,8 @@ def test_from_an_address_and_a_key_to_a_model(server: SshServer, images: Path, t
     local = config.model_copy(update={"runs_dir": str(tmp_path / "local")})
     save_config(local, tmp_path / "local.json")
     train = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", str(tmp_path / "local.json")]
-    subprocess.run([*train, "--trust_code"], check=True, capture_output=True, timeout=600)
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # as there
+    subprocess.run([*train, "--trust_code"], check=True, capture_output=True, timeout=600, env=one_thread)
     for run in (copy, local_run := RunFolder(tmp_path / "local" / "x")):
         (run.model_dir / "tandem.json").unlink()  # it has the time and the paths
     assert hashes(copy.model_dir) == hashes(local_run.model_dir) != {}
@@ -131,7 +132,10 @@ def a_long_run(server: SshServer, config: TrainConfig, here: Path, place: Path) 
     """One that is followed over a broken connection, and stopped."""
     slow = config.model_copy(update={"run_name": "long", "max_steps": 5000, "family_options": {"slow_step_s": 0.1}})
     save_config(slow, place / "long.json")
+    stale = server.home / ".tandem" / "data" / str(place / "images" / "deleted_here.png").strip("/")
+    stale.write_bytes(b"")
     remote(here, "start", "beta", str(place / "long.json"), "--trust_code")
+    assert not stale.exists()
     follow = subprocess.Popen([*REMOTE, "follow", "beta", "long"], cwd=here, stdout=-1, stderr=-2, encoding="utf-8")
     assert follow.stdout is not None
     with follow, follow.stdout as lines:

@@ -14,6 +14,10 @@ _JPEG: Final = (".jpg", ".jpeg", ".jfif", ".jpe", ".pjpeg", ".pjp", ".jpg_large"
 _BY_PLUGINS: Final = (".heic", ".heif", ".hif", ".jxl")  # of Pillow: modules/files/images.py
 IMAGE_SUFFIXES: Final = frozenset({*_JPEG, ".png", ".webp", ".bmp", ".avif", ".tif", ".tiff", *_BY_PLUGINS})
 METADATA_SUFFIXES: Final = frozenset({".csv", ".jsonl", ".parquet"})
+METADATA_NAMES: Final = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # of several, the last one wins
+LIST_NAMES: Final = frozenset(
+    {"metadata.json", "metadata.tsv", *(f"captions{each}" for each in (".csv", ".json", ".jsonl", ".tsv", ".txt"))}
+)
 CaptionLines: TypeAlias = Literal["random", "first", "whole"]
 _SUFFIX: Final = re.compile(r"(\.[\w+-]+)+")
 

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from modules.config import Concept
 from modules.config.captions import CaptionPlace, CaptionState
+from modules.config.sections.concept import METADATA_NAMES
 from modules.data.index.buckets import Bucket
 from modules.data.index.column_store import Column
 from modules.data.index.findings import CaptionFindings, Findings
 from modules.data.index.index import Index
-from modules.data.index.scan import METADATA_NAMES
 from modules.files import printable
 
 _EXTREME: Final = 0.25  # of an image's area, cropped away

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from modules.config import Concept, TrainConfig
-from modules.config.sections.concept import IMAGE_SUFFIXES, METADATA_SUFFIXES
+from modules.config.sections.concept import IMAGE_SUFFIXES, LIST_NAMES, METADATA_NAMES, METADATA_SUFFIXES
 from modules.data.index.references import reference_roots
-from modules.data.index.scan import LIST_NAMES, METADATA_NAMES, concept_root
+from modules.data.index.scan import concept_root
 from modules.data.rng import hash_bytes
 from modules.facts import all_facts
 

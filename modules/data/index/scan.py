@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modules.config import Concept, DataError
-from modules.config.sections.concept import IMAGE_SUFFIXES
+from modules.config.sections.concept import IMAGE_SUFFIXES, LIST_NAMES, METADATA_NAMES
 from modules.data.index.images import UNSUPPORTED_SUFFIXES
 from modules.data.index.links import describe_foreign_link, is_foreign_link
 from modules.data.index.problems import Problem
@@ -26,10 +26,6 @@ from modules.files.images import SIGNATURE_BYTES, has_image_signature
 
 _CIFAR: Final = re.compile(r"cifar-100?-(python|binary)\.tar\.gz")
 _CIFAR_PAGE: Final = "https://www.cs.toronto.edu/~kriz/cifar.html"
-METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # if several name an image, the last one wins
-LIST_NAMES: Final = frozenset(
-    {"metadata.json", "metadata.tsv", *(f"captions{each}" for each in (".csv", ".json", ".jsonl", ".tsv", ".txt"))}
-)
 MASK_ENDS: Final = ("-masklabel", "_masklabel", "-mask", "_mask", "-masks", "_masks")
 MASK_FOLDERS: Final = frozenset({"mask", "masks"})
 CONDITIONING_FOLDERS: Final = frozenset({"conditioning", "conditioning_data", "conditioning_images", "control"})

@@ -39,6 +39,10 @@ class HostError(JoinError):
     """A machine cannot be reached over ssh, or Tandem cannot be started there."""
 
 
+class Unreachable(HostError):
+    """No connection came about; another try may bring one, as a key or a name that is not accepted does not."""
+
+
 def ssh_argv(host: Host, arguments: Sequence[str], variables: Mapping[str, str] | None = None) -> list[str]:
     """The local command that runs Tandem's Python on `host`, in Tandem's folder there, with these arguments.
 
@@ -155,13 +159,15 @@ def _connection_fault(host: Host, output: str) -> HostError | None:
             f"Copy it there: ssh-copy-id {port}{host.target} (ssh-keygen makes one); a key with a passphrase must be "
             "in ssh-agent (ssh-add)",
         )
+    if "Temporary failure in name resolution" in output:
+        return Unreachable(f"{host} is not reachable: no name server answers", "Check this computer's network")
     if "Could not resolve hostname" in output:
         return HostError(
             f"{host} is not reachable: no machine and no entry of ~/.ssh/config has this name",
             "Correct it, or give the address in numbers",
         )
     if re.search(r"connect to host|timed out|Connection (closed|reset|refused)|Network is unreachable", output):
-        return HostError(
+        return Unreachable(
             f"{host} is not reachable: {last_lines(output, 1).rstrip('.')}",
             f"Check that it is on, its address, and that sshd runs there{at_port}",
         )

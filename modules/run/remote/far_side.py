@@ -19,6 +19,7 @@ import struct
 import subprocess
 import sys
 import time
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
@@ -40,7 +41,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _MARKER = ".tandem"
 _MARKER_TEXT = "Everything in this folder is Tandem's, sent from another computer: tandem remote clean removes it.\n"
 _DATA = ("data", "partial", "cache", "programs", "manifest.json")
-_OWN = (*_DATA, "code", "config", "runs", "state", "rescued", "push.lock", _MARKER)
+_OWN = (*_DATA, "code", "config", "runs", "state", "rescued", "push.lock", "setup.lock")  # and the marker, at the end
+_PARTIAL = re.compile(r"\.manifest\.json-\d+")
 _POLL_S = 0.5
 _STILL_THERE_S = 5.0
 _RESULTS = ("model", "best", "saves")
@@ -85,6 +87,8 @@ class FarSide:
         self._source, self._answers = source, answers
         self._manifest: dict[str, list[Any]] | None = None  # path -> size, date here, date there, sha256
         self._lock: IO[str] | None = None
+        self._named: set[str] = set()  # the files of the push that were compared
+        self._has_failed = False  # a piece of a file: no more of them are taken, and this was said
 
     def serve(self) -> None:
         """Until the other side ends."""
@@ -98,9 +102,11 @@ class FarSide:
                     if asked["do"] not in ("hello", "make"):
                         self._require_own()
                     actions[asked["do"]](asked, message[1])
-                except (Refused, OSError) as error:
-                    text = str(error) if isinstance(error, Refused) else f"{error.filename or ''}: {error.strerror}"
-                    self._answer(error=text)
+                except Refused as error:
+                    self._answer(error=str(error))
+                except OSError as error:  # one without a name is of writing the file that is sent, to a full disk
+                    where = error.filename or asked.get("path") or self.home
+                    self._answer(error=f"{where}: {error.strerror}")
         finally:
             self._save_manifest()
             if self._lock is not None:
@@ -159,6 +165,7 @@ class FarSide:
         manifest = self._read_manifest()
         needed = []
         for number, (path, size, date) in enumerate(asked["files"]):
+            self._named.add(unicodedata.normalize("NFC", path))  # as a file system there may write it otherwise
             entry = manifest.get(path)
             if not (entry and entry[:2] == [size, date] and self._is_unchanged(path, entry)):
                 needed.append(number)
@@ -166,6 +173,7 @@ class FarSide:
 
     def do_offer(self, asked: dict[str, Any], _data: bytes) -> None:
         """Where each file (path, size, date, sha256) is to go on; -1: it is here."""
+        self._lock_pushes(asked["session"])
         found = []
         for path, size, date, digest in asked["files"]:
             place = self._inside(path)
@@ -182,8 +190,14 @@ class FarSide:
         self._answer(numbers=found)
 
     def do_put(self, asked: dict[str, Any], data: bytes) -> None:
-        """A piece of a file; no answer unless something is wrong."""
-        self._lock_pushes(asked["session"])
+        """A piece of a file; no answer unless something is wrong, which is said once."""
+        if self._has_failed:
+            return
+        self._has_failed = True
+        self._take_piece(asked, data)
+        self._has_failed = False
+
+    def _take_piece(self, asked: dict[str, Any], data: bytes) -> None:
         path, digest = asked["path"], asked["sha256"]
         place, partial = self._inside(path), self._partial(path, digest)
         os.makedirs(os.path.dirname(partial), exist_ok=True)
@@ -208,15 +222,49 @@ class FarSide:
         self._answer()
 
     def do_prune(self, asked: dict[str, Any], _data: bytes) -> None:
-        """Remove what is in code/ and not named, except what was made there: .venv, __pycache__, tandem.egg-info."""
-        names = set(asked["files"])
-        for folder, folders, files in os.walk(self._at("code")):
-            folders[:] = [each for each in folders if not each.startswith((".", "__")) and ".egg" not in each]
+        """Remove from the sent `folders` what was not compared before, so that no run reads what is not there any more.
+
+        What was made in code/ there stays: .venv, __pycache__, tandem.egg-info.
+        """
+        found = [path for folder in asked["folders"] for path in self._unnamed(folder)]
+        if found:
+            self._lock_pushes(asked["session"])
+        for path in found:
+            place = self._inside(path)
+            kind, *below = os.path.dirname(path).split("/")
+            if os.path.realpath(os.path.dirname(place)) != os.path.join(os.path.realpath(self._at(kind)), *below):
+                raise Refused(f"{place} is not in the folder that is sent, and behind a link; remove it, or the link")
+            for name in self._active() if path.startswith("data/") else ():
+                if self._reads(name, place):
+                    raise Refused(
+                        f"the active run {name} may read {place}, which is not any more in the folder that is sent; "
+                        "stop it, or wait until it has ended"
+                    )
+        for path in found:
+            os.unlink(self._inside(path))
+            self._read_manifest().pop(path, None)
+        self._answer()
+
+    def _unnamed(self, top: str) -> Iterator[str]:
+        is_code = top == "code"
+        for folder, folders, files in os.walk(self._at("code") if is_code else self._inside(top)):
+            if is_code:
+                folders[:] = [each for each in folders if not each.startswith((".", "__")) and ".egg" not in each]
+                files = [each for each in files if not each.startswith(".")]
             for each in files:
                 path = os.path.relpath(os.path.join(folder, each), self.home)
-                if path not in names and not each.startswith("."):
-                    os.unlink(os.path.join(folder, each))
-        self._answer()
+                if unicodedata.normalize("NFC", path) not in self._named:
+                    yield path
+
+    def _reads(self, name: str, place: str) -> bool:
+        """Whether the config of a run may name a file, or a folder that it is in; too often rather than not."""
+        try:
+            with open(self._at("runs", name, "config.json")) as file:
+                parts = [each.strip() for each in re.split('[";,]', file.read())]
+        except (OSError, ValueError):
+            return True
+        data, wanted = (json.dumps(each)[1:-1] for each in (self._at("data"), place))
+        return any(each.startswith(data) and wanted.startswith(each) for each in parts)
 
     def _has(self, path: str, place: str, size: int, digest: str) -> bool:
         if not os.path.isfile(place) or os.path.getsize(place) != size:
@@ -279,18 +327,60 @@ class FarSide:
     # Programs
 
     def do_run_setup(self, _asked: dict[str, Any], _data: bytes) -> None:
-        """Run setup.sh, and tell each line it prints."""
-        process = subprocess.Popen(
-            ["sh", self._at("code", "scripts", "setup.sh")],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **self._variables()},
-        )
+        """Run setup.sh, and tell each line it prints; one at a time, also after a connection was lost."""
+        lock = os.open(self._at("setup.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            self._wait_for(lock)
+            process = subprocess.Popen(
+                ["sh", self._at("code", "scripts", "setup.sh")],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self._variables()},
+                pass_fds=[lock],  # held for as long as setup.sh lives
+            )
+        finally:
+            os.close(lock)
         assert process.stdout is not None
-        for line in process.stdout:
-            self._answer(line[:PIECE], line=True)
+        with process.stdout as lines:
+            for line in lines:
+                self._answer(line[:PIECE], line=True)
         self._answer(code=process.wait())
+
+    def _wait_for(self, lock: int) -> None:
+        """Hold the lock. Raises Broken if the other side ends before."""
+        is_told = False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                if not is_told:
+                    self._answer(
+                        b"A setup that was begun before is still at work there; waiting for its end.", line=True
+                    )
+                is_told = True
+            if select.select([self._source], [], [], _POLL_S)[0]:
+                raise Broken("the other side has gone")
+
+    def do_check(self, asked: dict[str, Any], _data: bytes) -> None:
+        """Before anything is sent: whether a run of this name, if it has one, can be started with these paths."""
+        if asked["run"]:
+            name = self._run_name(asked)
+            if self._is_active(name) or os.path.lexists(self._at("runs", name)):
+                raise self._taken(name)
+        python = self._python(asked["python"])
+        if shutil.which(python) is None:
+            raise Refused(f"there is no Python {python} there; run setup again, or setup --python PATH")
+        for name, path in asked["paths"]:
+            place = os.path.expanduser(path)
+            if not (os.path.isabs(place) and os.path.exists(place)):
+                raise Refused(f"{name} is {path!r}, which is neither on the computer that starts the run nor there")
+        self._answer()
+
+    def _taken(self, name: str) -> Refused:
+        what = f"the run {name} is active there" if self._is_active(name) else f"a run {name} is there already"
+        return Refused(f"{what}; choose another --run_name, or remove it: tandem remote clean MACHINE {name}")
 
     def do_start(self, asked: dict[str, Any], _data: bytes) -> None:
         """Start a run in a session of its own, which needs no connection. Asked again with the same id, it is there."""
@@ -303,10 +393,10 @@ class FarSide:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 if not is_known:
-                    raise Refused(f"the run {name} is active there; choose another --run_name") from None
+                    raise self._taken(name) from None
             else:
                 if not is_known and os.path.lexists(self._at("runs", name)):
-                    raise Refused(f"a run {name} is there already; choose another --run_name")
+                    raise self._taken(name)
                 if not is_known or not _read(self._state(name, "exit")):
                     self._launch(name, asked, lock)
         finally:
@@ -353,7 +443,7 @@ class FarSide:
     def _run_name(self, asked: dict[str, Any]) -> str:
         name = asked["run"]
         if not _PLAIN.fullmatch(name):
-            raise Refused(f"{name!r} is no name of a run")
+            raise Refused(f"{name!r} is no name of a run there; use letters a to z, digits, -, _ and ., at most 200")
         return str(name)
 
     def _run_folder(self, asked: dict[str, Any]) -> str:
@@ -365,9 +455,15 @@ class FarSide:
 
     def _names(self) -> list[str]:
         try:
-            return [each for each in os.listdir(self._at("runs")) if _PLAIN.fullmatch(each)]
+            with os.scandir(self._at("runs")) as entries:
+                return [e.name for e in entries if _PLAIN.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
             return []
+
+    def _active(self) -> list[str]:
+        """Of all runs, also of one whose folder was moved away."""
+        locks = [each[: -len(".lock")] for each in _listed(self._at("state")) if each.endswith(".lock")]
+        return sorted(each for each in locks if self._is_active(each))
 
     def _state(self, name: str, kind: str) -> str:
         return self._at("state", f"{name}.{kind}")
@@ -419,9 +515,7 @@ class FarSide:
         """
         folder, name = self._run_folder(asked), self._run_name(asked)
         logs, wholes = asked["logs"], asked["wholes"]
-        size = logs.get("events.jsonl", 0)
-        if size and _sha256(os.path.join(folder, "events.jsonl"), size) != asked["digest"]:
-            raise Refused(f"events.jsonl of the copy is not the beginning of that of the run {name} there")
+        self._require_beginning(folder, logs.get("events.jsonl", 0), asked["digest"])
         if asked["config"]:
             with open(os.path.join(folder, "config.json"), "rb") as file:
                 self._answer(file.read(MOST_DATA), file="config.json", last=True)
@@ -439,6 +533,13 @@ class FarSide:
                 told = time.monotonic()
             if select.select([self._source], [], [], _POLL_S)[0]:
                 raise Broken("the other side has gone")  # it says nothing meanwhile
+
+    def _require_beginning(self, folder: str, size: int, digest: str) -> None:
+        if size and _sha256(os.path.join(folder, "events.jsonl"), size) != digest:
+            raise Refused(
+                f"events.jsonl of the copy is not the beginning of that of the run {os.path.basename(folder)} there; "
+                "was it resumed? Use another --runs_dir for what is there"
+            )
 
     def _send_new(self, folder: str, path: str, logs: dict[str, int], wholes: dict[str, int]) -> bool:
         """Send what a file has more than its copy; returns whether that was anything."""
@@ -476,6 +577,7 @@ class FarSide:
     def do_results(self, asked: dict[str, Any], _data: bytes) -> None:
         """Path, size and sha256 of all files of the model and of the chosen backups."""
         folder, name = self._run_folder(asked), self._run_name(asked)
+        self._require_beginning(folder, asked["events"], asked["digest"])
         backups = sorted(each for each in _listed(os.path.join(folder, "backup")) if _PLAIN.fullmatch(each))
         wanted = {"none": [], "all": backups, "latest": backups[-1:]}.get(asked["backups"], [asked["backups"]])
         if missing := [each for each in wanted if each not in backups]:
@@ -505,7 +607,7 @@ class FarSide:
 
     def do_clean(self, asked: dict[str, Any], _data: bytes) -> None:
         """Remove a run, or what runs can fetch again, or everything; nothing that is not Tandem's."""
-        active = [each for each in self._names() if self._is_active(each) and asked["run"] in ("", each)]
+        active = [each for each in self._active() if asked["run"] in ("", each)]
         if active:
             raise Refused(f"the run {active[0]} is active there; stop it first")
         left: list[str] = []
@@ -516,11 +618,18 @@ class FarSide:
                 _remove(self._state(name, kind))
         else:
             self._manifest = None
-            for each in _OWN if asked["all"] else _DATA:
-                _remove(self._at(each))
-            left = sorted(os.listdir(self.home)) if asked["all"] else []
-            if asked["all"] and not left:
-                os.rmdir(self.home)
+            removed = [*(_OWN if asked["all"] else _DATA), *filter(_PARTIAL.fullmatch, os.listdir(self.home))]
+            places = [self._at(each) for each in removed]
+            links = [*places, *(self._at("runs", each) for each in _listed(self._at("runs")) if asked["all"])]
+            left = [os.path.realpath(each) for each in links if os.path.islink(each) and os.path.exists(each)]
+            for each in places:
+                _remove(each)
+            if asked["all"]:
+                others = sorted(each for each in os.listdir(self.home) if each != _MARKER)
+                left += others
+                if not others:  # while anything is left, the folder is known as Tandem's
+                    _remove(self._at(_MARKER))
+                    os.rmdir(self.home)
         self._answer(left=left[:100])
 
 
@@ -593,9 +702,12 @@ def _read(path: str) -> str:
 def _write(path: str, text: str) -> None:
     """Renamed into place, so that nobody reads half of it."""
     partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}-{os.getpid()}")
-    with open(partial, "w") as file:
-        file.write(text)
-    os.replace(partial, path)
+    try:
+        with open(partial, "w") as file:
+            file.write(text)
+        os.replace(partial, path)
+    finally:
+        _remove(partial)
 
 
 def _remove(path: str) -> None:

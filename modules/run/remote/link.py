@@ -16,7 +16,15 @@ from modules.config import ConfigError
 from modules.files import FileFault, Record, decode_json, printable, read_bytes, validate_record
 from modules.run.hosts.check import not_startable
 from modules.run.hosts.host import Host
-from modules.run.hosts.ssh_command import SSH_FAILED, HostError, last_lines, ssh_code_argv, ssh_environment, ssh_fault
+from modules.run.hosts.ssh_command import (
+    SSH_FAILED,
+    HostError,
+    Unreachable,
+    last_lines,
+    ssh_code_argv,
+    ssh_environment,
+    ssh_fault,
+)
 from modules.run.remote import far_side
 from modules.run.remote.far_side import MARK, PIECE, Broken, receive, send
 
@@ -173,6 +181,8 @@ def _begin(
     output = (before + b"\n" + errors).decode(errors="replace")
     if (fault := ssh_fault(host, code, output)) is not None:
         raise fault
+    if code == SSH_FAILED or code < 0:  # ssh says nothing that is known, or it took too long
+        raise Unreachable(f"no connection to {host} came about; ssh printed: {last_lines(output) or 'nothing'}")
     raise _program_failed(host, code, output)
 
 
@@ -200,7 +210,8 @@ def _keep_end(pipe: IO[bytes], kept: bytearray) -> None:
 def with_reconnects(host: Host, echo: Echo, work: Callable[[Link], T]) -> T:
     """The result of `work`, which is begun again with a new connection whenever one is lost.
 
-    Raises HostError if the first connection fails, or nothing has come through for an hour.
+    Raises HostError if the first connection fails, nothing has come through for an hour, or at once if a later one
+    fails for a reason that does not pass, such as another host key.
     """
     lost_at: float | None = None
     pause_s = 1.0
@@ -210,7 +221,7 @@ def with_reconnects(host: Host, echo: Echo, work: Callable[[Link], T]) -> T:
             with connect(host) as link:
                 return work(link)
         except HostError as error:
-            if not isinstance(error, LinkLost) and (link is not None or lost_at is None):
+            if not isinstance(error, LinkLost) and not (isinstance(error, Unreachable) and lost_at is not None):
                 raise
             now = time.monotonic()
             if link is not None and link.messages:

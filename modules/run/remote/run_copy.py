@@ -157,7 +157,7 @@ class Follower:
             run=self._folder.name,
             logs=logs,
             wholes=wholes,
-            digest=_digest(self._folder.events_file) if logs.get(_EVENTS) else "",
+            digest=_events_digest(self._folder),
             config=not self._folder.config_file.exists(),
         )
         while True:
@@ -235,13 +235,19 @@ class Follower:
 def pull(link: Link, folder: RunFolder, backups: str, echo: Echo) -> list[str]:
     """Bring the models, and the chosen backups, here, each verified by its hash; returns what has come.
 
-    What was begun before goes on where it was. Raises HostError, LinkLost, OSError.
+    What was begun before goes on where it was. Raises HostError, also if another model or backup is here, LinkLost,
+    OSError.
     """
     results = list(_results(link, folder, backups))
     items: dict[str, list[Result]] = {}
     for result in results:
         items.setdefault(result.item, []).append(result)
     missing = {item: files for item, files in items.items() if not _is_complete(folder, item, files)}
+    if others := [item for item in missing if item != "best" and os.path.lexists(folder.path / item)]:
+        raise HostError(
+            f"{folder.path / others[0]} is here, and another than that on {link.name}",
+            "Move it away and pull again, or give another --runs_dir",
+        )
     total = sum(result.size for files in missing.values() for result in files)
     free = shutil.disk_usage(folder.path).free
     if missing and total + _SPARE > free:
@@ -271,7 +277,8 @@ def pull(link: Link, folder: RunFolder, backups: str, echo: Echo) -> list[str]:
 
 def _results(link: Link, folder: RunFolder, backups: str) -> Iterator[Result]:
     """What the other machine has. Raises HostError for a name that is not one of a model or backup."""
-    link.tell("results", run=folder.name, backups=backups)
+    size = folder.events_file.stat().st_size if folder.events_file.is_file() else 0
+    link.tell("results", run=folder.name, backups=backups, events=size, digest=_events_digest(folder))
     seen: set[str] = set()
     more = True
     while more:
@@ -331,6 +338,11 @@ def _listing_digest(files: Sequence[Result]) -> str:
     """A name for a content: what was begun of another one is not gone on with."""
     text = "\n".join(f"{result.path} {result.size} {result.sha256}" for result in files)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _events_digest(folder: RunFolder) -> str:
+    """By which the other side knows whether the copy's events are the beginning of its own; "" without any."""
+    return _digest(folder.events_file) if folder.events_file.is_file() else ""
 
 
 def _digest(path: Path) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pydantic import Field
 from modules import ROOT
 from modules.config import Concept, ConfigError, DataError, TrainConfig, dump, override, validate
 from modules.config.imported_code import read_with_imports
+from modules.config.sections.concept import IMAGE_SUFFIXES, LIST_NAMES, METADATA_NAMES
 from modules.facts import FILE_INDEX
 from modules.files import Record, open_regular, printable, weight_map
 from modules.run.format_progress import BYTES, format_bytes, format_progress
@@ -32,7 +34,11 @@ _BESIDE_CODE: Final = ("pyproject.toml", "requirements.lock", "README.md", "LICE
 _NOT_SENT: Final = ("__pycache__", "mine")  # bytecode; presets of this user
 _BATCH: Final = 1000  # files of one message
 _SPARE: Final = 1 << 30  # bytes that stay free there, for the first backup
+_LISTED: Final = ("auto", "metadata", "label")  # caption sources that read files with the captions of many images
+_WITHOUT_FILES: Final = ("file_name", "folder_name", "none")
 _TELL_EVERY_S: Final = 5.0
+_ASK_EVERY: Final = 64 << 20  # bytes, after which a fault there is asked for
+_A_PATH: Final = re.compile(r"[/~]|\.\.?[/\\]|[A-Za-z]:|.*\.(safetensors|gguf)$")
 
 Echo = Callable[[str], None]
 _Count = Annotated[int, Field(ge=-1, le=1 << 50)]
@@ -81,20 +87,39 @@ def code_uploads() -> list[Upload]:
 def place_there(path: str) -> str:
     """Where a file or folder of this computer goes: by its whole path, below data/."""
     whole = Path(os.path.abspath(os.path.expanduser(path))).as_posix()
-    return f"data/{whole.replace(':', '').strip('/')}"
+    drive, rest = os.path.splitdrive(whole)  # of Windows: C:
+    return f"data/{(drive.replace(':', '') + rest).strip('/')}"
 
 
 def data_uploads(config: TrainConfig, own: Iterable[str]) -> dict[str, list[Upload]]:
     """The files that a run reads, by the path that the config names. `own` are settings that the machine chooses.
 
-    Raises DataError if a folder of images is missing, ConfigError for a family file that cannot be read, OSError.
+    Raises DataError if a folder of images is missing, ConfigError for a family file that cannot be read, or two files
+    that would be one there, OSError.
     """
-    found: dict[str, list[Upload]] = {}
+    found: dict[str, dict[Path, Upload]] = {}
+    files: dict[str, Path] = {}  # by their places
     for name, value in _sent_settings(config, own):
         for path in _parts(name, value):
-            files = dict.fromkeys(_files_of(config, name, os.path.expanduser(path)))
-            found.setdefault(path, [Upload.of(file, place_there(str(file))) for file in files])
-    return found
+            uploads = found.setdefault(path, {})
+            for file in _files_of(config, name, os.path.expanduser(path)):
+                upload = uploads.setdefault(file, Upload.of(file, place_there(str(file))))
+                other = files.setdefault(upload.place, file)
+                if other != file and not other.samefile(file):
+                    raise ConfigError(f"{other} and {file} would both be {upload.place} there", "Rename one")
+    return {path: list(uploads.values()) for path, uploads in found.items()}
+
+
+def sent_folders(paths: Iterable[str]) -> list[str]:
+    """The places of those that are folders."""
+    return [place_there(path) for path in paths if os.path.isdir(os.path.expanduser(path))]
+
+
+def only_there(config: TrainConfig, own: Iterable[str]) -> list[tuple[str, str]]:
+    """(name, value) of settings that can only be paths, and not of this computer: the other one must have them."""
+    names = {name for name, _ in paths_of_machine_0(config, own) if not name.startswith(("concepts.", "family"))}
+    named = [(name, part) for name, value in path_settings(config) if name in names for part in _parts(name, value)]
+    return [(name, part) for name, part in named if _A_PATH.match(part) and not _is_here(part)]
 
 
 def config_there(config: TrainConfig, host: Host, home: str, run_name: str) -> str:
@@ -156,15 +181,29 @@ def _files_of(config: TrainConfig, name: str, path: str) -> Iterator[Path]:
         yield from (code.path for code in read_with_imports(file))
     elif name.startswith("concepts."):
         concept: Concept = config.concepts[int(name.split(".")[1])]
-        everywhere = concept.model_copy(update={"path": path, "include_subfolders": True})
-        names = data_listing(everywhere)
-        yield from (file / each for each in names) if file.is_dir() else [file]
+        names = list(data_listing(concept.model_copy(update={"path": path})))
+        kept = _read_names(concept, names, with_texts=name.endswith(".path"))
+        yield from (file / each for each in kept) if file.is_dir() else [file]
     elif file.is_dir():
         yield from (file / each for each, _ in walk_files(file, lambda _: "sent"))
     elif file.is_file():
         yield file
         if file.name.endswith(FILE_INDEX):
             yield from (file.parent / shard for shard in sorted(set(weight_map(file).values())))
+
+
+def _read_names(concept: Concept, names: Iterable[str], *, with_texts: bool) -> Iterator[str]:
+    """Of the files in a folder of images those that a run reads: images, and the texts of its caption source."""
+    bases = {name: os.path.basename(name).lower() for name in names}
+    images = {name for name, base in bases.items() if os.path.splitext(base)[1] in IMAGE_SUFFIXES}
+    stems = {part for name in images for part in (bases[name], os.path.splitext(bases[name])[0])}
+    ends = tuple(each.lower() for each in (*concept.caption_extensions, ".txt", ".caption", ".json"))
+    for name, base in bases.items():
+        is_list = base in (*METADATA_NAMES, *LIST_NAMES) and concept.caption_source in _LISTED
+        is_caption = any(base.endswith(end) and base.removesuffix(end) in stems for end in ends)
+        is_text = is_list or (is_caption and concept.caption_source not in _WITHOUT_FILES)
+        if name in images or (with_texts and is_text):
+            yield name
 
 
 def _assign(data: object, name: str, value: str) -> None:
@@ -177,10 +216,12 @@ def _assign(data: object, name: str, value: str) -> None:
 class Push:
     """Files on their way to one machine; `send` may be called again after a connection was lost."""
 
-    def __init__(self, uploads: Sequence[Upload], echo: Echo) -> None:
-        self._uploads, self._echo = uploads, echo
+    def __init__(self, uploads: Sequence[Upload], echo: Echo, folders: Sequence[str] = ()) -> None:
+        """`folders` are places there in which nothing but the uploads stays."""
+        self._uploads, self._echo, self._folders = uploads, echo, folders
         self._session = os.urandom(8).hex()  # by which the other side knows the same push again
         self._digests: dict[Path, str] = {}
+        self._unasked = 0  # bytes that were sent since the other side has answered
 
     def send(self, link: Link) -> int:
         """Send what is missing or has changed there; returns how many files.
@@ -188,6 +229,8 @@ class Push:
         Raises HostError if it has no room or what it answers is wrong, LinkLost, DataError for a file that changes.
         """
         needed = list(self._needed(link))
+        if self._folders:  # before anything is sent, as a run that is active there may be in the way
+            link.ask(Record, "prune", folders=self._folders, session=self._session)
         if not needed:
             return 0
         total = sum(upload.size for upload in needed)
@@ -198,7 +241,7 @@ class Push:
         for start in range(0, len(needed), _BATCH):
             batch = needed[start : start + _BATCH]
             files = [(each.place, each.size, each.date, self._digest(each)) for each in batch]
-            offsets = link.ask(Numbers, "offer", files=files).numbers
+            offsets = link.ask(Numbers, "offer", files=files, session=self._session).numbers
             if len(offsets) != len(batch):
                 raise _nonsense(link)
             for upload, offset in zip(batch, offsets, strict=True):
@@ -239,7 +282,7 @@ class Push:
         return self._digests[upload.file]
 
     def _send_file(self, link: Link, upload: Upload, offset: int, progress: _Progress) -> None:
-        entry = {"path": upload.place, "size": upload.size, "date": upload.date, "session": self._session}
+        entry = {"path": upload.place, "size": upload.size, "date": upload.date}
         with open_regular(upload.file) as file:
             file.seek(offset)
             while True:
@@ -250,6 +293,10 @@ class Push:
                 link.tell("put", piece, **entry, sha256=self._digest(upload), offset=offset, last=is_last)
                 offset += len(piece)
                 progress.add(len(piece))
+                self._unasked += len(piece)
+                if self._unasked >= _ASK_EVERY:  # such as a full disk
+                    link.ask(Hello, "hello")
+                    self._unasked = 0
                 if is_last:
                     return
 

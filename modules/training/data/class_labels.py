@@ -6,8 +6,9 @@ import os
 from collections import Counter
 
 from modules.config import Concept, DataError, TrainConfig
+from modules.config.sections.concept import METADATA_NAMES
 from modules.data.index.index import Index
-from modules.data.index.scan import METADATA_NAMES, concept_root
+from modules.data.index.scan import concept_root
 from modules.distributed.formatting import first_names
 
 _SHOWN = 3

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import stat
+import sys
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
@@ -59,7 +61,7 @@ def test_a_folder_of_its_own(tmp_path: Path) -> None:
 
 def test_a_push_goes_on_where_it_was_cut(home: Path) -> None:
     """Whatever was known of the files: they are hashed where the manifest does not know them."""
-    offer = {"do": "offer", "files": [["data/me/a", 3, 5, SHA]]}
+    offer = {"do": "offer", "session": "s", "files": [["data/me/a", 3, 5, SHA]]}
     compare = {"do": "compare", "files": [["data/me/a", 3, 5]]}
     assert say(home, compare, offer, put(b"a", 0, last=False)) == [{"numbers": [0]}, {"numbers": [0]}]
     assert say(home, offer, put(b"bc", 1, last=True), {"do": "saved"}) == [{"numbers": [1]}, {}]
@@ -99,7 +101,7 @@ def test_removes_nothing_but_its_own(home: Path, tmp_path: Path) -> None:
     (home / "code" / ".venv").mkdir()
     (home / "code" / ".venv" / "python").write_text("")
     os.symlink(tmp_path / "images", home / "data" / "link")
-    say(home, {"do": "prune", "files": []})
+    say(home, {"do": "prune", "folders": ["code"], "session": "s"})
     assert not (home / "code" / "app" / "old.py").exists()
     assert (home / "code" / ".venv" / "python").exists()
     (home / "runs" / "x").mkdir(parents=True)
@@ -108,6 +110,107 @@ def test_removes_nothing_but_its_own(home: Path, tmp_path: Path) -> None:
     assert (home / "runs" / "x").exists()
     assert "no run ../x" not in str(say(home, {"do": "clean", "run": "../images", "all": False})[0].get("left"))
     (home / "notes").write_text("theirs")
-    assert say(home, {"do": "clean", "run": "", "all": True}) == [{"left": ["notes"]}]
-    assert [each.name for each in home.iterdir()] == ["notes"]
+    (home / ".manifest.json-17").write_text("half of it, as the disk was full")
+    (home / "cache").symlink_to(tmp_path / "images")
+    moved = str((tmp_path / "images").resolve())
+    assert say(home, {"do": "clean", "run": "", "all": True}) == [{"left": [moved, "notes"]}]
+    assert {each.name for each in home.iterdir()} == {"notes", ".tandem"}  # so that setup takes it again
+    assert say(home, {"do": "make"}) == [{}]
     assert (tmp_path / "images" / "a.png").read_text() == "theirs"
+
+
+def test_what_is_not_named_any_more_is_not_trained_on(home: Path, tmp_path: Path) -> None:
+    """Unless a run that is active may read it: then nothing is removed, and that is said."""
+    places = [f"data/me/{name}" for name in ("a.png", "a.txt", "b.png", "sub/c.png")]
+    say(home, *(put(b"abc", 0, last=True, path=place) for place in (*places, "data/me2/a.png")), {"do": "saved"})
+    push = (
+        {"do": "compare", "files": [["data/me/a.png", 3, 5]]},
+        {"do": "prune", "folders": ["data/me"], "session": "s"},
+    )
+    (home / "runs" / "x").mkdir(parents=True)
+    (home / "state").mkdir()
+    (home / "runs" / "x" / "config.json").write_text(json.dumps({"a": f"{home}/data/other; {home}/data/me"}))
+    with open(home / "state" / "x.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "the active run x may read" in str(say(home, *push)[1]["error"])
+        assert all((home / place).exists() for place in places)
+        (home / "runs" / "x" / "config.json").write_text(json.dumps({"a": f"{home}/data/other"}))
+        assert say(home, *push) == [{"numbers": []}, {}]
+    assert sorted(each.name for each in (home / "data").rglob("*") if each.is_file()) == ["a.png", "a.png"]
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "d.png").write_text("theirs")
+    (home / "data" / "linked").symlink_to(tmp_path / "theirs")
+    linked = {"do": "prune", "folders": ["data/linked"], "session": "s"}
+    assert "behind a link" in str(say(home, linked)[0]["error"])
+    assert (tmp_path / "theirs" / "d.png").exists()
+
+
+def test_of_a_push_that_fails_the_first_reason_is_said_once(home: Path) -> None:
+    (home / "partial").mkdir()
+    name = hashlib.sha256(f"data/me/a\0{SHA}".encode()).hexdigest()
+    (home / "partial" / name).symlink_to("/dev/full")
+    said = say(home, put(b"a", 0, last=False), put(b"b", 1, last=False), {"do": "saved"})
+    assert said == [{"error": "data/me/a: No space left on device"}, {}]
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(home: Path) -> None:
+    (home / "manifest.json").mkdir()
+    (home / "manifest.json" / "in the way").write_text("")
+    with pytest.raises(OSError, match="directory"):
+        say(home, put(b"abc", 0, last=True))
+    assert not list(home.glob(".manifest*"))
+
+
+def test_results_of_a_run_that_the_copy_has_left(home: Path) -> None:
+    """It was resumed over there: what it has made would be lost."""
+    (home / "runs" / "x").mkdir(parents=True)
+    (home / "runs" / "x" / "events.jsonl").write_bytes(b"abc")
+    results = {"do": "results", "run": "x", "backups": "none", "events": 3, "digest": "0" * 64}
+    assert "is not the beginning of that of the run x" in str(say(home, results)[0]["error"])
+    assert say(home, {**results, "digest": SHA}) == [{"files": [], "more": False}]
+
+
+def test_the_list_of_runs_survives_links(home: Path, tmp_path: Path) -> None:
+    (home / "runs" / "x").mkdir(parents=True)
+    (home / "runs" / "moved").symlink_to(tmp_path)
+    (home / "runs" / "dangling").symlink_to(tmp_path / "none")
+    said = say(home, {"do": "runs"})[0]
+    assert [run["name"] for run in said["runs"]] == ["x"]  # type: ignore[attr-defined]
+
+
+def test_what_can_be_refused_is_refused_before_anything_is_sent(home: Path) -> None:
+    (home / "runs" / "x").mkdir(parents=True)
+    check = {"do": "check", "run": "y", "python": sys.executable, "paths": [["base_model", str(home)]]}
+    assert say(home, check) == [{}]
+    for change, said in (
+        ({"run": "x"}, "a run x is there already; choose another --run_name, or remove it: tandem remote clean"),
+        ({"run": "\u0436"}, "is no name of a run there; use letters a to z"),
+        ({"python": "/none/python"}, "there is no Python /none/python there; run setup again"),
+        ({"paths": [["base_model", "./a.safetensors"]]}, "base_model is './a.safetensors', which is neither"),
+    ):
+        assert said in str(say(home, {**check, **change})[0]["error"])
+
+
+def test_another_push_is_said_before_anything_is_sent(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modules.run.remote.far_side.time.sleep", lambda seconds: None)
+    with open(home / "push.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "another push" in str(say(home, {"do": "offer", "session": "s", "files": []})[0]["error"])
+
+
+def test_two_setups_do_not_write_one_environment(home: Path) -> None:
+    """One that goes on after its connection was lost is waited for, unless the other side ends."""
+    (home / "code" / "scripts").mkdir(parents=True)
+    (home / "code" / "scripts" / "setup.sh").write_text(f"echo once >> '{home}/done'")
+    with open(home / "setup.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        there, here = os.pipe()
+        with os.fdopen(there, "rb") as source, os.fdopen(here, "wb") as requests:
+            send(requests, {"do": "run_setup"})
+            requests.close()
+            answers = BytesIO()
+            with pytest.raises(Broken):
+                FarSide(str(home), source, answers).serve()
+    assert b"is still at work there" in answers.getvalue()
+    assert say(home, {"do": "run_setup"}) == [{"code": 0}]
+    assert (home / "done").read_text() == "once\n"

@@ -203,3 +203,13 @@ def test_only_the_copy_of_a_run_of_this_machine_is_written(tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="is a link"), opened_copy(tmp_path, "y", HOST):
         pass
     assert json.loads(folder.remote_file.read_text()) == {"machine": "beta"}
+
+
+def test_nothing_else_that_has_the_name_is_replaced(tmp_path: Path) -> None:
+    """Such as a model of a run that was resumed here."""
+    with opened_copy(tmp_path / "runs", "x", HOST) as folder:
+        folder.model_dir.mkdir()
+        (folder.model_dir / "a").write_bytes(b"trained here")
+        link = link_to(results(("model/a", 3, SHA)), ({"last": True}, b"abc"))
+        assert "is here, and another than that on beta" in refusal(lambda: pull(link, folder, "none", silent))
+        assert (folder.model_dir / "a").read_bytes() == b"trained here"

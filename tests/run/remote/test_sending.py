@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from modules.config import ConfigError, DataError, TrainConfig
+from modules.files import Record
 from modules.run.hosts.host import Host
-from modules.run.remote.link import home_of
-from modules.run.remote.sending import code_uploads, config_there, data_uploads, own_settings, place_there
+from modules.run.hosts.host_list import add_host, find_hosts
+from modules.run.hosts.ssh_command import HostError
+from modules.run.remote.link import Link, LinkLost, home_of, with_reconnects
+from modules.run.remote.sending import (
+    code_uploads,
+    config_there,
+    data_uploads,
+    only_there,
+    own_settings,
+    place_there,
+    sent_folders,
+)
+from scripts import remote
 from tests.conftest import draw_images
 from tests.runs import ROOT
 
@@ -65,6 +79,74 @@ def test_what_the_machine_has_itself_is_not_sent(place: Path) -> None:
     assert there["base_model"] == "black-forest-labs/FLUX.1-dev"
     assert there["concepts"][0]["path"] == "/cats"
     assert place.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("concept", "texts"),
+    [
+        ({}, {"00.txt", "00.json", "captions/00.txt", "metadata.jsonl"}),
+        ({"caption_source": "txt"}, {"00.txt", "captions/00.txt"}),
+        ({"caption_source": "none"}, set()),
+        ({"include_subfolders": False}, {"00.txt", "00.json", "metadata.jsonl"}),
+    ],
+)
+def test_only_what_a_run_reads_is_sent(concept: dict[str, object], texts: set[str], place: Path) -> None:
+    (place / "images" / "captions").mkdir()
+    unread = ("diary.txt", "passwords.json", "bank.csv", "captions/letter.txt")
+    for name in (*unread, "00.json", "captions/00.txt", "metadata.jsonl"):
+        (place / "images" / name).write_text("{}")
+    config = config_of(concepts=[{"path": "images", **concept}], base_model=None, lora_from=None)
+    names = {each.file.relative_to("images").as_posix() for each in data_uploads(config, ())["images"]}
+    assert {name for name in names if not name.startswith("masks/")} == {"00.png"} | texts
+    assert ("masks/00.png" in names) == concept.get("include_subfolders", True)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such names")
+def test_each_file_has_a_place_of_its_own(place: Path) -> None:
+    (place / "images" / "0:0.png").write_bytes((place / "images" / "00.png").read_bytes() + b"another")
+    uploads = data_uploads(config_of(concepts=[{"path": "images"}]), ())["images"]
+    assert len({each.place for each in uploads}) == len(uploads)
+    assert sent_folders(["images", "lora.safetensors"]) == [f"data{place.as_posix()}/images"]
+
+
+def test_paths_that_only_the_other_machine_may_have(place: Path) -> None:
+    config = config_of(base_model="/models/none", lora_from="none.safetensors", training_adapter="lora.safetensors")
+    assert sorted(only_there(config, ())) == [("base_model", "/models/none"), ("lora_from", "none.safetensors")]
+    assert only_there(config, ["base_model"]) == [("lora_from", "none.safetensors")]
+    assert only_there(config_of(base_model="owner/model"), ()) == []
+    assert place.is_dir()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the stand-in for ssh is a shell script")
+def test_what_does_not_pass_ends_the_reconnects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    again = "echo 'Host key verification failed.' >&2; exit 255"
+    ssh.write_text(f'#!/bin/sh\nmkdir "{tmp_path}/no" || {{ {again}; }}\nfor last; do :; done\nexec sh -c "$last"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ssh.parent}{os.pathsep}{os.environ['PATH']}")
+    host = Host.make("beta", "me@beta", f"{tmp_path}/home/code", python=sys.executable)
+
+    def cut(link: Link) -> None:
+        link.ask(Record, "make")
+        raise LinkLost("cut")
+
+    with pytest.raises(HostError, match="shows a host key that is unknown"):
+        with_reconnects(host, lambda text: None, cut)
+
+
+def test_added_again_a_machine_keeps_what_is_not_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "key").write_text("")
+    host = Host.make("beta", "me@beta", "/disk/code", port=1, python="/python", settings=["cache_dir=/c"])
+    add_host(host)
+    assert remote.main(["add", "beta", "me@gamma", "--port", "2", "--key", "key"]) == 0
+    new = host.model_copy(update={"target": "me@gamma", "port": 2, "key": str(tmp_path / "key")})
+    assert find_hosts(["beta"]) == [new]
+    assert "Kept as before: folder /disk/code, python /python, settings ['cache_dir=/c']" in capsys.readouterr().out
 
 
 def test_missing_images_are_said_before_anything_is_sent(place: Path) -> None:
