@@ -89,7 +89,7 @@ LINES = [
     ),
     ("modules/diffusion/losses.py", '"min_snr", "debiased"]', '"min_snr", "debiased", "by_half"]'),
     ("modules/diffusion/losses.py", "    return torch.ones_like(snr)", "    return torch.full_like(snr, 0.5)"),
-    ("modules/importers/trainers.py", "kohya, onetrainer,", "kohya, lab, onetrainer,"),
+    ("modules/importers/trainers.py", "kohya, musubi,", "kohya, lab, musubi,"),
     ("modules/importers/trainers.py", "_FILES = {\n", '_FILES = {\n    lab: "a job",\n'),
     ("app/sections/__init__.py", '    "tools": ', '    "lab": ("Laboratory", "Counting."),\n    "tools": '),
     ("app/widgets/icons.py", '    "model": ', '    "lab": ["d 12,12 9"],\n    "model": '),
