@@ -54,7 +54,7 @@ def test_a_family_is_known_everywhere(name: str) -> None:
         "tests/families/flow_checks.py": name in VELOCITIES,
         "its facts: file, or the class's single_file": (layout is not None) == kind.single_file,
         "its facts: layers": facts.file is None
-        or (facts.file.is_rarer and not facts.layers)  # those of another family, which a header or its name tells apart
+        or facts.file.is_rarer  # those of another family, which a header, its name or a mark tells apart
         or name in named_family(f"transformer.{layer.replace('*', '0')}.lora_A.weight" for layer in facts.file.names),
         "its facts: architectures": family_of_architecture(facts.architecture) == name,
         "its facts: models": bool(facts.models),

@@ -176,10 +176,15 @@ def test_a_machine_of_the_same_name_is_another_one(monkeypatch: pytest.MonkeyPat
 def test_a_process_that_only_claims_to_be_a_rank_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another rank names the process ids; they may be those of any program of this user."""
     monkeypatch.setenv("TANDEM_START", "this start")
-    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
-    stranger = subprocess.Popen(sleep, env={**os.environ, "TANDEM_START": ""}, start_new_session=True)
-    rank = subprocess.Popen(sleep)
+    sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
+    stranger = subprocess.Popen(
+        sleep, env={**os.environ, "TANDEM_START": ""}, stdout=subprocess.PIPE, start_new_session=True
+    )
+    rank = subprocess.Popen(sleep, stdout=subprocess.PIPE)
     try:
+        for process in (stranger, rank):  # before that, the system may not show its variables
+            assert process.stdout is not None
+            process.stdout.readline()
         own = replace(member(0, "alpha", 0), process_id=os.getpid(), machine_id="one")
         named = [replace(own, rank=1, process_id=stranger.pid), replace(own, rank=2, process_id=rank.pid)]
         monitor = HeartbeatMonitor((own, *named, replace(own, rank=3, process_id=1)), 0, {})
@@ -192,7 +197,7 @@ def test_a_process_that_only_claims_to_be_a_rank_is_left_alone(monkeypatch: pyte
     finally:
         for process in (stranger, rank):
             process.kill()
-            process.wait()
+            process.communicate()
 
 
 def test_who_has_joined_is_reported_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
