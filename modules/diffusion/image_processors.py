@@ -13,6 +13,7 @@ from modules.files import printable
 
 _SIZES: Final = ("size", "crop_size", "pad_size", "image_size", "max_image_size", "image_grid_pinpoints", "min_pixels")
 _MOST_A_SIDE: Final = 4096  # published models have at most 2304
+_MOST_MULTIPLE: Final = 256  # pixels that sides are rounded up to a multiple of; published models have 28 or 32
 _MOST_AREA: Final = 1024**2  # that each image is enlarged to; published models enlarge to much smaller ones
 
 
@@ -35,6 +36,17 @@ def check_image_sizes(image_processor: Any, name: str, option: str = "--model") 
     # such processors, as Qwen2-VL's, call numbers of pixels edges; an image is enlarged to the least of them
     counts_pixels = hasattr(sys.modules[type(image_processor).__module__], "smart_resize")
     settings: dict[str, Any] = image_processor.to_dict()
+    patch, merged = (
+        max((value for _, value in _numbers("", settings.get(each))), default=1)
+        for each in ("patch_size", "merge_size")
+    )
+    if counts_pixels and patch * merged > _MOST_MULTIPLE:
+        asked = printable(f"{patch:,} x {merged:,}", 40)
+        raise ConfigError(
+            f"{option}: {name!r} asks for images in pieces of {asked} pixels a side (patch_size x merge_size of its "
+            f"image processor); at most {_MOST_MULTIPLE} are used.",
+            "Copy or download it again, or use another.",
+        )
     for setting in _SIZES:
         for where, value in _numbers(setting, settings.get(setting)):
             if where.endswith("max_pixels") or (counts_pixels and where == "size.longest_edge"):

@@ -133,6 +133,7 @@ def test_no_code_of_processors_and_no_empty_vocabulary(
         (BlipImageProcessorPil(size={"height": 10**9, "width": 8}), "asks for images of 1,000,000,000 pixels a side"),
         (CLIPImageProcessorPil(crop_size=10**5), "100,000 pixels a side (crop_size.height of its image processor)"),
         (CLIPImageProcessorPil(crop_size=10**400), "images of 10,000,000,000,000,000,"),
+        (Qwen2VLImageProcessorPil(patch_size=10**6), "images in pieces of 1,000,000 x 2 pixels a side"),
         (Qwen2VLImageProcessorPil(min_pixels=4 * 10**6), "images of 4,000,000 pixels (size.shortest_edge"),
     ],
 )

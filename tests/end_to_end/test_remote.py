@@ -103,6 +103,7 @@ def test_from_an_address_and_a_key_to_a_model(server: SshServer, images: Path, t
     assert "already exists" in remote(here, *start, code=2)
     assert not list(home.rglob("*.docx"))
     assert "exit code 0" in remote(here, "follow", "beta", "x")
+    assert (here / "runs" / "x" / "report.html").is_file(), "of this computer's own"
     assert "model" in remote(here, "pull", "beta", "x")
     assert remote(here, "pull", "beta", "x").startswith("Nothing new")
     copy, there = RunFolder(here / "runs" / "x"), RunFolder(home / "runs" / "x")

@@ -266,7 +266,8 @@ class MultiGpuSettings(Section):
         "none",
         title="FSDP: replicate (hybrid sharding, HSDP)",
         help="fully_sharded only, on several machines. none: all GPUs divide the weights among them. machines: those "
-        "of each machine do, and the machines exchange only gradients, once a step. Much faster if the network is "
+        "of each machine do, and the machines exchange only gradients, once a step (once a "
+        "batch with fsdp_reduce_precision=bf16). Much faster if the network is "
         "slower than the links inside a machine; needs memory for the model in each machine, and as many GPUs on all.",
         advanced=True,
         depends_on="enable_multi_gpu & training_mode=fully_sharded",

@@ -33,7 +33,7 @@ PIECE = 256 << 10
 MOST_LOG = 64 << 20  # bytes of a log that is followed; a longer one stays there
 MOST_WHOLE = 64 << 20  # of a sample or a report
 LOGS = re.compile(r"events\.jsonl|log/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.txt")  # they only grow
-WHOLES = re.compile(r"report\.html|samples/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}|log/[A-Za-z0-9_-]{1,100}\.error\.json")
+WHOLES = re.compile(r"samples/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}|log/[A-Za-z0-9_-]{1,100}\.error\.json")
 KEPT_SECRET = "log/join_line.txt"
 CUT = "CUT"  # what a message of the type "error" says first if the same may be tried again
 
@@ -636,7 +636,7 @@ class FarSide:
 def _followed(folder: str) -> Iterator[str]:
     """The files of a run that a copy follows; logs first, so that a sample is there when the events name it."""
     found = [f"{part}/{name}" for part in ("log", "samples") for name in sorted(_listed(os.path.join(folder, part)))]
-    for path in [*found, "report.html", "events.jsonl"]:
+    for path in [*found, "events.jsonl"]:
         if not (LOGS.fullmatch(path) or WHOLES.fullmatch(path)) or path == KEPT_SECRET:
             continue
         try:

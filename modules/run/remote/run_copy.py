@@ -36,6 +36,7 @@ from modules.run.folder.run_lock import supervisor_lock
 from modules.run.format_progress import format_bytes
 from modules.run.hosts.host import Host
 from modules.run.hosts.ssh_command import HostError
+from modules.run.html_report import update_report
 from modules.run.remote.far_side import KEPT_SECRET, LOGS, MOST_LOG, MOST_WHOLE, WHOLES
 from modules.run.remote.link import Link
 
@@ -164,6 +165,7 @@ class Follower:
             new, data = link.read(_New)
             if new.end:
                 self._print(b"\n" if self._line else b"")
+                update_report(self._folder)  # written here: a page from there could have scripts
                 return new.code
             if new.file:
                 self._take(link, new, data)
@@ -171,7 +173,7 @@ class Follower:
     def _sizes(self) -> tuple[dict[str, int], dict[str, int]]:
         """What is here already: bytes of the logs, and of the files that come whole."""
         found = [file for part in ("log", "samples") for file in (self._folder.path / part).iterdir() if file.is_file()]
-        found += [file for file in (self._folder.events_file, self._folder.report_file) if file.is_file()]
+        found += [self._folder.events_file] if self._folder.events_file.is_file() else []
         sizes = {file.relative_to(self._folder.path).as_posix(): file.stat().st_size for file in found}
         return tuple({path: size for path, size in sizes.items() if kind.fullmatch(path)} for kind in (LOGS, WHOLES))  # type: ignore[return-value]
 

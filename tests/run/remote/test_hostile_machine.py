@@ -61,7 +61,7 @@ def files_in(place: Path) -> set[str]:
     "name",
     [
         *("../x", "../../x.txt", "/etc/passwd", "log/../../x.txt", "log/../x.txt", "samples/a/b.png", "samples/.."),
-        *("log/join_line.txt", "log/training.lock", "remote.json", "config.json", "commands/stop"),
+        *("log/join_line.txt", "log/training.lock", "remote.json", "config.json", "commands/stop", "report.html"),
         *("events.jsonl\n", "samples/.partial-x", "samples/a\0b", "samples\\..\\x", "log/\x1b[2J.txt"),
         *("LOG/rank-0.txt", ".", "C:x", "samples/a:b", "backup/step-1/x", "samples/ä.png"),
         *("model/a.safetensors", "log/" + "a" * 250 + ".txt"),
