@@ -58,14 +58,6 @@ def what_was_written(folder: RunFolder) -> list[Written]:
     return [*models, *_saves(folder), *_results(folder), *_backups(folder)]
 
 
-def format_size(size: int) -> str:
-    """Bytes as "12 MB"."""
-    for least, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size >= least:
-            return f"{size / least:.1f} {name}" if size < 10 * least else f"{size / least:.0f} {name}"
-    return f"{size} bytes"
-
-
 def models_of(model: Path, single: Path) -> Iterator[Written]:
     """The files of the model in a folder, and the same as a single file."""
     if single.is_file():

@@ -11,12 +11,13 @@ from pathlib import Path
 from PIL import Image, ImageTk
 
 from app.open_path import show_folder, show_page
-from app.runs.written import Written, format_size
+from app.runs.written import Written
 from app.state import AppState
 from app.widgets import icons, theme
 from app.widgets.buttons import Button, frame, text, wrap_within
 from app.widgets.scroll import Scroll
 from modules.run import RunFolder
+from modules.run.format_progress import format_bytes
 
 
 class WrittenList(tk.Frame):
@@ -62,7 +63,7 @@ class WrittenList(tk.Frame):
             icon = "image" if row.path.name == "samples" else "backup" if "ackup" in row.title else "file"
             icons.label(line, icon, 20, theme.MUTED, theme.CARD).pack(side="left", anchor="n", padx=(0, theme.px(12)))
         Button(line, "Open", partial(self._open, row.path), bg=theme.CARD).pack(side="right", padx=(8, 4))
-        facts = [format_size(row.size)]
+        facts = [format_bytes(row.size)]
         if row.step is not None and generates:
             Button(line, "Generate", partial(self._generate, row.step), bg=theme.CARD).pack(side="right", padx=(8, 0))
         if loss is not None:

@@ -29,9 +29,7 @@ from modules.diffusion.quiet_libraries import quiet_libraries
 MODEL_TYPES: Final = frozenset(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
 _CHAT_PROMPT: Final = "Describe this image in one paragraph."
 _PROMPTS: Final = {"florence2": "<MORE_DETAILED_CAPTION>", "paligemma": "caption en"}
-_LONGEST_TOKEN: Final = (
-    10_000  # characters; a caption has some hundred tokens, and those of published models some dozen
-)
+_LONGEST_TOKEN: Final = 10_000  # characters; those of published models have some dozen
 _CONTINUED: Final = frozenset({"blip", "git"})  # their captions begin with the prompt
 
 

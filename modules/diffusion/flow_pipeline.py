@@ -126,6 +126,18 @@ class FlowComponents:
             transformer.save_pretrained(folder / "transformer")
 
 
+class TransformerModel(nn.Module):
+    """The module that is trained: the transformer of a pipeline under its name there."""
+
+    def __init__(self, transformer: nn.Module) -> None:
+        super().__init__()
+        self.transformer = transformer
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the transformer returns."""
+        return self.transformer(*args, **kwargs)
+
+
 @dataclass
 class TransformerStandIn:
     """What a pipeline calls in place of its transformer: the trained model, which may be wrapped for several ranks.

@@ -100,3 +100,13 @@ class TextBatch:
         places = torch.arange(states.shape[1], device=states.device)
         # one by one, because a GPU would wait for a copy of all lengths
         return torch.stack([places < length for length in lengths])
+
+
+@dataclass(frozen=True)
+class FullTexts(TextBatch):
+    """Captions of equal length, without padding; no value is read from a tensor, since fake ones have none."""
+
+    def lengths(self, name: str) -> list[int]:
+        """That of the tensor, for each caption."""
+        samples, length = self.tensors[name].shape[:2]
+        return [length] * samples

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -24,6 +23,7 @@ from modules.diffusion.flow_matching import SigmaShift, sample_sigma
 from modules.diffusion.flow_options import FlowOptions, GuidedFlowOptions
 from modules.diffusion.flow_pipeline import (
     FlowComponents,
+    TransformerModel,
     TransformerStandIn,
     check_small_parts,
     find_flow_model,
@@ -39,9 +39,19 @@ from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.meta_encoders import meta_encoders
 from modules.diffusion.objectives import DenoisingLoss, FlowMatching
 from modules.diffusion.pixels import downsample_mask, mask_or_ones, rgb_image, rgb_pixels
+from modules.diffusion.references import References
 from modules.diffusion.resolve_options import has_fixed_captions
 from modules.diffusion.sample_inputs import SampleInputs
-from modules.diffusion.text_states import CAPTION, PICTURE, STATES, TextBatch, caption_bytes, caption_of, pack_captions
+from modules.diffusion.text_states import (
+    CAPTION,
+    PICTURE,
+    STATES,
+    FullTexts,
+    TextBatch,
+    caption_bytes,
+    caption_of,
+    pack_captions,
+)
 from modules.diffusion.transformer_files.base import FlowBase
 from modules.diffusion.transformer_files.loading import check_transformer_file
 from modules.diffusion.transformer_files.notes import base_notes
@@ -54,18 +64,6 @@ from modules.families._stored_quantization import stored_notes
 from modules.families._vae_estimates import meta_encoder
 
 USUAL_TOKENS = 256  # of a caption whose states are as long as it is
-
-
-class TransformerModel(nn.Module):
-    """The module that is trained: the transformer of a pipeline under its name there."""
-
-    def __init__(self, transformer: nn.Module) -> None:
-        super().__init__()
-        self.transformer = transformer
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the transformer returns."""
-        return self.transformer(*args, **kwargs)
 
 
 class FlowTransformer(DiffusionFamily):
@@ -617,31 +615,3 @@ class FlowTransformer(DiffusionFamily):
 
     def _vae_on(self, device: torch.device) -> Any:
         return on_device(self.components.vae, device)
-
-
-@dataclass(frozen=True)
-class References:
-    """The reference images of a batch: `latents` [B, C, h, w] of the first one of each sample, of the second and so
-    on, as the transformer is trained on them; `shown` says which samples are to see theirs."""
-
-    latents: tuple[Tensor, ...]
-    shown: tuple[bool, ...]
-
-    def mask(self, before: int, tokens: int) -> Tensor | None:
-        """bool [B, 1, 1, `tokens`]: what attention may see, which is the `before` first tokens alone for a sample that
-        is not to see its references; None if all are, because no flash attention takes a mask."""
-        if all(self.shown):
-            return None
-        places = torch.arange(tokens, device=self.latents[0].device)
-        # one by one, because a GPU would wait for a copy
-        return torch.stack([places < (tokens if each else before) for each in self.shown])[:, None, None]
-
-
-@dataclass(frozen=True)
-class FullTexts(TextBatch):
-    """Captions of equal length, without padding; no value is read from a tensor, since fake ones have none."""
-
-    def lengths(self, name: str) -> list[int]:
-        """That of the tensor, for each caption."""
-        samples, length = self.tensors[name].shape[:2]
-        return [length] * samples

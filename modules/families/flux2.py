@@ -12,10 +12,11 @@ from torch import Tensor
 from modules.diffusion.flow_matching import SigmaShift
 from modules.diffusion.flow_options import FlowOptions, GuidedFlowOptions
 from modules.diffusion.latent_tokens import from_tokens, to_tokens
+from modules.diffusion.references import References
 from modules.diffusion.text_states import TextBatch
 from modules.facts.flux2 import FACTS
 from modules.families._family import SampleRequest
-from modules.families._flow_transformer import FlowTransformer, References
+from modules.families._flow_transformer import FlowTransformer
 
 PROMPT = "prompt"
 # mu of diffusers' `compute_empirical_mu` for 50 steps, linear in the tokens up to 4300 of them

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from modules.diffusion.latent_tokens import from_tokens, image_positions, to_tokens
+from modules.diffusion.references import References
 from modules.diffusion.text_states import TextBatch
 from modules.facts.flux_kontext import FACTS
 from modules.families._family import SampleRequest
-from modules.families._flow_transformer import References
 from modules.families.flux import PROMPT, Flux
 
 

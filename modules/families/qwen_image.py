@@ -60,6 +60,7 @@ class QwenImage(FlowTransformer):
     ) -> dict[str, Any]:
         """A guidance-distilled model takes the guidance scale, others predict twice."""
         arguments: dict[str, Any] = {"prompt_embeds": prompt[PROMPT], "prompt_embeds_mask": _all(prompt[PROMPT])}
+        arguments["max_sequence_length"] = self.max_tokens
         if self.components.transformer.config["guidance_embeds"]:
             return {**arguments, "guidance_scale": guidance_scale}
         if guidance_scale > 1:

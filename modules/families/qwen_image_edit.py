@@ -19,11 +19,11 @@ from modules.diffusion.image_processors import load_image_processor
 from modules.diffusion.latent_tokens import to_tokens
 from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.pixels import rgb_pixels
+from modules.diffusion.references import References
 from modules.diffusion.text_states import TextBatch
 from modules.facts.qwen_image import FACTS as QWEN_IMAGE
 from modules.facts.qwen_image_edit import FACTS
 from modules.families._family import SampleRequest
-from modules.families._flow_transformer import References
 from modules.families.qwen_image import PROMPT, QwenImage
 
 _IN_TEMPLATE = "<|vision_start|><|image_pad|><|vision_end|>"  # where the language model sees the first model's image

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from app.runs.control import create_run, launch
-from app.runs.written import format_size, what_was_written
+from app.runs.written import what_was_written
 from app.widgets.button import Button
 from app.windows.custom_sample import CustomSampleDialog
 from app.windows.result import ResultWindow
@@ -115,12 +115,6 @@ def test_what_a_lora_run_has_written(lora_run: RunFolder) -> None:
     (lora_run.model_dir / "tandem.json").write_text('{"family": "classifier"}')
     assert what_was_written(lora_run)[0].opens == "Tandem: scripts/classify.py"
     assert what_was_written(RunFolder(lora_run.path / "gone")) == []
-
-
-def test_sizes_are_short() -> None:
-    assert [format_size(size) for size in (0, 999, 1500, 12_000_000, 6_900_000_000)] == [
-        "0 bytes", "999 bytes", "1.5 kB", "12 MB", "6.9 GB",
-    ]  # fmt: skip
 
 
 def test_a_custom_sample_of_a_running_training(home: Path, preferences: Path, images: Path) -> None:

@@ -228,6 +228,18 @@ def test_a_sample_is_the_pipelines_to_the_bit(name: str, folders: dict[str, Path
     assert np.array_equal(sample, drawn(folders[name]))
 
 
+def test_qwen_image_samples_with_all_the_states_that_it_is_trained_with(folders: dict[str, Path]) -> None:
+    """The pipeline leaves out what is behind the 512th unless it is asked for more."""
+    options, seen = {"max_caption_tokens": 1024}, list[int]()
+    family = load("qwen_image", folders["qwen_image"], family_options=options)
+    transformer = family.model.get_submodule("transformer")
+    transformer.register_forward_pre_hook(
+        lambda _, __, given: seen.append(given["encoder_hidden_states"].shape[1]), with_kwargs=True
+    )
+    family.sample(replace(REQUEST, prompt="a red circle " * 200, steps=1))
+    assert max(seen) > 512
+
+
 def test_references_of_the_expected_samples_are_scaled_once(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

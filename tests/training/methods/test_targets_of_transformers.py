@@ -12,10 +12,10 @@ import torch
 
 from modules.checkpoint.formats import LoraWeights, SafetensorsFile, read_lora, write_lora
 from modules.config import TARGET_PRESETS, UNET_PRESETS, ConfigError, TrainConfig
+from modules.diffusion.flow_pipeline import TransformerModel
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.distributed import Weights
 from modules.families._by_name import family_class
-from modules.families._flow_transformer import TransformerModel
 from modules.families.flux import Flux
 from modules.training.methods.lora import lora_targets
 from modules.training.methods.lora_files import expected_file_limits

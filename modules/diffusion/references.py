@@ -1,0 +1,26 @@
+"""The latents of reference images in a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class References:
+    """The reference images of a batch: `latents` [B, C, h, w] of the first one of each sample, of the second and so
+    on, as the transformer is trained on them; `shown` says which samples are to see theirs."""
+
+    latents: tuple[Tensor, ...]
+    shown: tuple[bool, ...]
+
+    def mask(self, before: int, tokens: int) -> Tensor | None:
+        """bool [B, 1, 1, `tokens`]: what attention may see, which is the `before` first tokens alone for a sample that
+        is not to see its references; None if all are, because no flash attention takes a mask."""
+        if all(self.shown):
+            return None
+        places = torch.arange(tokens, device=self.latents[0].device)
+        # one by one, because a GPU would wait for a copy
+        return torch.stack([places < (tokens if each else before) for each in self.shown])[:, None, None]
