@@ -3,18 +3,22 @@
 Long work (caching, sampling, saving) is never waited for in a collective, whose timeout would have to be hours.
 Instead, a waiting rank polls the store for the result and asks its watchdog whether the run can still continue.
 
-Whether a barrier completes or is cancelled is decided exactly once: no rank continues if another has left.
+Rank 0 gathers what the others publish and puts it together under one key, for which they wait: N ranks ask N times,
+not N * N times. Whether a barrier completes or is cancelled is decided exactly once: no rank continues if another has
+left.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 
 from modules.distributed.health.watchdog import Watchdog
-from modules.distributed.run_store import RunStore
+from modules.distributed.run_store import RunStore, parse_value
 
 POLL_EVERY_S = 0.05
+POLLS_PER_SECOND = 1024  # of all ranks together: those of larger groups ask less often
 _FIRST_POLLS_S = 0.001  # most waits are short, and each one between two steps is lost for training
 _COMPLETED = "completed"
 
@@ -45,7 +49,7 @@ class StoreBarrier:
             work()
             self._store.set(f"{key}/0", "done")
         else:
-            self._wait_for(0, key, name)
+            self._wait_for(0, f"{key}/0", name)
             self._store.get(f"{key}/0")  # raises if it is forged
         self._complete()
 
@@ -61,12 +65,19 @@ class StoreBarrier:
 
     def _arrive(self, key: str, name: str, text: str) -> list[str]:
         """Publish `text` and wait until every rank has; the texts of all."""
+        together = f"{key}/all"
         self._store.set(f"{key}/{self.rank}", text)
-        for rank in range(self.world_size):
-            self._wait_for(rank, key, name)
-        texts = self._store.multi_get([f"{key}/{rank}" for rank in range(self.world_size)])  # raises if one is forged
+        if self.rank == 0:
+            keys = [f"{key}/{rank}" for rank in range(self.world_size)]
+            for rank in range(1, self.world_size):
+                self._wait_for(rank, keys[rank], name)
+            texts = [each.decode(errors="replace") for each in self._store.multi_get(keys)]  # raises if one is forged
+            self._store.set(together, json.dumps(texts))
+        else:
+            self._wait_for(0, together, name)
+            texts = parse_value(list[str], self._store.get(together), f"the texts of all ranks ({name})")
         self._complete()
-        return [text.decode(errors="replace") for text in texts]
+        return texts
 
     @property
     def _decision_key(self) -> str:
@@ -86,14 +97,15 @@ class StoreBarrier:
         return f"barrier/{self._round}/{name}"
 
     def _wait_for(self, rank: int, key: str, name: str) -> None:
-        """Wait until there is a text of `rank`, whoever has written it."""
+        """Wait until `rank` has set `key`, or whoever else has written it."""
+        longest_s = max(POLL_EVERY_S, self.world_size / POLLS_PER_SECOND)
         with self._watchdog.waiting(f"rank {rank} ({name})", rank):
             pause_s = _FIRST_POLLS_S
-            while not self._store.check([f"{key}/{rank}"]):
+            while not self._store.check([key]):
                 self.on_wait()
                 self._watchdog.check()
                 time.sleep(pause_s)
-                pause_s = min(2 * pause_s, POLL_EVERY_S)
+                pause_s = min(2 * pause_s, longest_s)
 
 
 def do_nothing() -> None:

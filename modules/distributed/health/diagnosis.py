@@ -128,10 +128,11 @@ def is_any_overdue(snapshots: Mapping[int, RankSnapshot], waits_s: Mapping[int, 
 
 
 def wait_rows(snapshots: Mapping[int, RankSnapshot]) -> list[WaitRow]:
-    """Every rank that waits now: for which ranks, in what call, and where those ranks are."""
+    """Every rank that waits now: for which ranks that do not wait themselves, in what call, and where those are."""
+    waits = {rank: _waits_for(snapshot, snapshots) for rank, snapshot in snapshots.items()}
     rows: list[WaitRow] = []
     for rank, snapshot in sorted(snapshots.items()):
-        others = sorted(_waits_for(snapshot, snapshots))
+        others = sorted(_at_work(rank, waits))
         what = snapshot.barrier or str(snapshot.pending_collective or "")
         if others and what:
             locations = {str(other): snapshots[other].whereabouts for other in others if other in snapshots}
@@ -147,6 +148,15 @@ def describe_wait(rows: Sequence[WaitRow]) -> str:
     more = len(longest["for"]) - len(others)
     text = f"Rank {longest['rank']} has waited {in_words(longest['seconds'])} for {', '.join(others)}"
     return f"{text} and {more} more." if more else f"{text}."
+
+
+def _at_work(rank: int, waits: Mapping[int, set[int]]) -> set[int]:
+    """The ranks that keep `rank` waiting in the end: at a barrier all others wait for rank 0, which waits for one."""
+    seen, ahead = {rank}, set(waits[rank])
+    while ahead:
+        seen |= ahead
+        ahead = set().union(*(waits.get(other, set()) for other in ahead)) - seen
+    return {other for other in seen if not waits.get(other)} or waits[rank]
 
 
 def _waits_for(snapshot: RankSnapshot, snapshots: Mapping[int, RankSnapshot]) -> set[int]:

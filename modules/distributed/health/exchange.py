@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from functools import partial
 from typing import TypeVar
 
 from modules.distributed.health.diagnosis import RankSnapshot
@@ -25,7 +24,7 @@ class Exchange:
     def __init__(self, store: TimedStore, rank: int, world_size: int) -> None:
         self._store = store
         self._rank, self._world_size = rank, world_size
-        self._started: set[int] = set()
+        self._sent: set[str] = set()  # keys of heartbeats and snapshots
         self._faults = FaultLog()
 
     def has(self, flag: str) -> bool:
@@ -46,8 +45,7 @@ class Exchange:
 
     def heartbeats(self, ranks: Iterable[int]) -> dict[int, Heartbeat]:
         """The last heartbeat of each of `ranks` that has sent one."""
-        self._started |= {rank for rank in ranks if rank not in self._started and self.has(f"heartbeat/{rank}")}
-        return self._read(Heartbeat, "heartbeat", sorted(self._started))
+        return self._read(Heartbeat, "heartbeat", ranks)
 
     def send_snapshot(self, snapshot: RankSnapshot) -> None:
         """Publish this rank's snapshot."""
@@ -55,13 +53,8 @@ class Exchange:
 
     def snapshots(self, ranks: Iterable[int]) -> dict[int, RankSnapshot]:
         """The last snapshot of each of `ranks` that has sent one."""
-        found = {rank: self._readable(partial(self._snapshot, rank), instead=None) for rank in ranks}
-        return {rank: snapshot for rank, snapshot in found.items() if snapshot is not None}
-
-    def _snapshot(self, rank: int) -> RankSnapshot | None:
-        text = self._store.find(f"snapshot/{rank}")
-        snapshot = None if text is None else parse_value(RankSnapshot, text, f"the snapshot of rank {rank}")
-        return None if snapshot is None or snapshot.rank != rank else snapshot.made_printable()
+        found = self._read(RankSnapshot, "snapshot", ranks)
+        return {rank: snapshot.made_printable() for rank, snapshot in found.items() if snapshot.rank == rank}
 
     def failure(self) -> Failure | None:
         """The failure that ended the run; None if there is none."""
@@ -88,13 +81,16 @@ class Exchange:
             raise StoreFault(f"the failure in the store is of rank {failure.rank} of {self._world_size}.")
         return failure.made_printable()
 
-    def _read(self, kind: type[T], name: str, ranks: list[int]) -> dict[int, T]:
+    def _read(self, kind: type[T], name: str, ranks: Iterable[int]) -> dict[int, T]:
+        """The values of those of `ranks` that have sent one; they stay in the store, so all are asked for at once."""
+        keys = {rank: f"{name}/{rank}" for rank in ranks}
+        self._sent |= {key for key in keys.values() if key not in self._sent and self._store.has(key)}
+        keys = {rank: key for rank, key in keys.items() if key in self._sent}
         found: dict[int, T] = {}
-        for rank, value in zip(ranks, self._store.get_many([f"{name}/{rank}" for rank in ranks]), strict=True):
-            if isinstance(value, StoreFault):
-                self._faults.ignore(value)
-                continue
+        for rank, value in zip(keys, self._store.get_many(list(keys.values())), strict=True):
             try:
+                if isinstance(value, StoreFault):
+                    raise value
                 found[rank] = parse_value(kind, value, f"the {name} of rank {rank}")
             except StoreFault as fault:
                 self._faults.ignore(fault)

@@ -50,6 +50,10 @@ class TimedStore:
         value = self._call(lambda: self._store.find(key))
         return None if value is None else value.decode(errors="replace")
 
+    def has(self, key: str) -> bool:
+        """Whether `key` is set, whoever has written it."""
+        return self._call(lambda: self._store.check([key]))
+
     def get_many(self, keys: Sequence[str]) -> list[bytes | StoreFault]:
         """The values of keys that have all been set, or what is wrong with them."""
         return self._call(lambda: self._store.authentic(keys))

@@ -133,8 +133,8 @@ def test_each_value_is_fetched_once(store: TCPStore) -> None:
             results = list(ranks.map(act, barriers))
         return sum(each["get"] + each["multi_get"] for each in counts), results
 
-    assert fetched(lambda each: each.gather("names", f"é{each.rank}")) == (9, [["é0", "é1", "é2"]] * 3)
-    assert fetched(lambda each: each.run_on_all("index", lambda: None))[0] == 9
+    assert fetched(lambda each: each.gather("names", f"é{each.rank}")) == (5, [["é0", "é1", "é2"]] * 3)
+    assert fetched(lambda each: each.run_on_all("index", lambda: None))[0] == 5
     assert fetched(lambda each: each.run_on_rank0("save", lambda: None))[0] == 2
     assert fetched(lambda each: each.cancel_reason()) == (3, ["", "", ""])
     counts[0].clear()
