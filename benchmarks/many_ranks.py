@@ -1,8 +1,8 @@
 """What the store of a large group takes of a core: `python benchmarks/many_ranks.py --ranks 512`.
 
-The ranks are threads with connections, watchdogs and barriers of their own, in a few processes; they train nothing. Rows:
-their heartbeats alone; all but one waiting at a barrier for the last, as during its backup; one barrier that all reach
-together. CPU seconds of the process that hosts the store, so other load on the machine changes little.
+The ranks are threads in a few processes, with connections, watchdogs and barriers of their own; they train nothing. CPU
+seconds are those of the process that hosts the store, so other load changes little: with heartbeats alone; with all but
+one waiting at a barrier, as during a backup; at barriers that all reach together.
 """
 
 from __future__ import annotations
