@@ -31,6 +31,7 @@ class Images:
     batch: int = 4
     drop_last: bool = False
     held_out: set[str] = field(default_factory=set)
+    captions: dict[str, str] = field(default_factory=dict)
 
     def table(self) -> DataTable:
         names = sorted(self.files)
@@ -40,6 +41,7 @@ class Images:
             np.array([name not in self.held_out for name in names], dtype=np.bool_),
             [name.encode() for name in names],
             is_read=True,
+            captions=lambda: [self.captions.get(name, "").encode() for name in names],
         )
 
     def order(self, turn: Turn | None = None) -> Order:
