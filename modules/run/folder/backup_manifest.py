@@ -49,9 +49,15 @@ class Position:
     ] = None
     best_step: Count | None = None  # of the best validation
     validations_without_improvement: Count = 0
+    epochs: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None  # done; up to 0.3.0, see `epochs_done`
     total_steps: Count | None = None  # of the run, as long as nothing changes; backups up to 0.3.0 do not say
     pace: Pace | None = None  # since that number has changed
     base: dict[Text, Text] = field(default_factory=dict)  # module -> fingerprint of weights that are not in the backup
+
+    @property
+    def epochs_done(self) -> float:
+        """Epochs, the present one in part, also of data that has changed on the way."""
+        return self.samples_seen / self.epoch_size if self.epochs is None else self.epochs
 
 
 class FileEntry(Record):

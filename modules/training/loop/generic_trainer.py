@@ -352,6 +352,9 @@ class GenericTrainer:
             self.report.phase(REGROUPED.reason)  # which tells the supervisor
             return
         self.requests.clear_stop()
+        done = {BACKUP.name, *([SAVE.name] if outcome.is_complete else [])}
+        if late := ", ".join(name for name in self.requests.take_late() if name not in done):
+            self.report.warning(f"Asked for after the last step, and not done any more: {late}.")
         self.report.note(run_info.final_message(outcome, self.progress.step, self.folder))
         self.report.finished(outcome.reason, outcome.exit_code)
 

@@ -78,6 +78,7 @@ def current_position(
         best_validation=early_stopping.best,
         best_step=early_stopping.best_step,
         validations_without_improvement=early_stopping.wait_count,
+        epochs=progress.epochs,
         total_steps=components.total_steps,
         pace=components.pace,
         base=dict(plan.initial_model.digests),
