@@ -20,7 +20,12 @@ BREAKDOWNS = {
     "orders": "the data of a run changes while it stands still and while it trains: each image comes exactly once",
     "kills": "a run on 1 or 2 ranks (DDP, fully_sharded) that is killed (-9) at a moment of each phase; then resumed",
 }
-_PROGRAMS = {"writes": "failing_backups.py", "disks": "failing_runs.py", "kills": "killed_runs.py", "orders": "random_orders.py"}
+_PROGRAMS = {
+    "writes": "failing_backups.py",
+    "disks": "failing_runs.py",
+    "kills": "killed_runs.py",
+    "orders": "random_orders.py",
+}
 
 
 def run_breakdowns(

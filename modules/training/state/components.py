@@ -27,7 +27,10 @@ from modules.training.state.plan import Plan
 
 @dataclass
 class Components:
-    """What one rank trains with; only `data`, and what follows from it, changes while it trains. `weights.model` is the bare module; `family.model` may be a wrapper around it."""
+    """What one rank trains with; only `data`, and what follows from it, changes while it trains.
+
+    `weights.model` is the bare module; `family.model` may be a wrapper around it.
+    """
 
     config: TrainConfig
     folder: RunFolder

@@ -185,10 +185,9 @@ def check_exactly_once(draw: random.Random, folder: Path) -> None:
     whole, _ = train(live, taken, end, 2 * taken.steps_per_epoch, worlds[2])
     for name, (_, _, concept) in live.files.items():
         assert sum(shown == name for shown, _ in whole) == 2 * repeats[concept], name
-    halves = [
-        train(live, order, end, taken.steps_per_epoch, world)[0]
-        for order, world in ((taken, 1), (resumed_order(stored(live, taken, end, folder), live.table(), live.order)[0], 3))
-    ]
+    resumed = resumed_order(stored(live, taken, end, folder), live.table(), live.order)[0]
+    steps = taken.steps_per_epoch
+    halves = [train(live, order, end, steps, world)[0] for order, world in ((taken, 1), (resumed, 3))]
     assert sorted(halves[0]) == sorted(halves[1])
 
 
@@ -230,7 +229,9 @@ def test_images_that_swap_their_names_are_known_by_what_is_in_them(tmp_path: Pat
     swapped = Images({**data.files, shown: data.files[other], other: data.files[shown]})
     resumed, told = resumed_order(stored(data, order, samples, tmp_path), swapped.table(), swapped.order)
     pair = sorted((shown, other))
-    assert f": 2 renamed or moved ({pair[1]} -> {pair[0]}, {pair[0]} -> {pair[1]}). The epoch goes on with the 8" in told
+    assert (
+        f": 2 renamed or moved ({pair[1]} -> {pair[0]}, {pair[0]} -> {pair[1]}). The epoch goes on with the 8" in told
+    )
     rest, _ = train(swapped, resumed, samples, 2, 2)
     contents = [data.files[name][0] for name, _ in first] + [swapped.files[name][0] for name, _ in rest]
     assert sorted(contents) == list(range(1, 13))
@@ -244,7 +245,9 @@ def test_new_captions_are_told_and_change_no_order(tmp_path: Path) -> None:
     data = Images({f"{n:02}": (n + 1, 0, 0) for n in range(12)})
     former = stored(data, data.order(), 4, tmp_path)
     edited = Images(data.files, captions={"03": "other words"})
-    assert "1 with another caption (03). The order stays the same." in resumed_order(former, edited.table(), data.order)[1]
+    assert (
+        "1 with another caption (03). The order stays the same." in resumed_order(former, edited.table(), data.order)[1]
+    )
     before = replace(former.table, hash_captions=lambda: None)  # a backup of 0.3.0
     assert resumed_order(replace(former, table=before), edited.table(), data.order)[1] == ""
 
