@@ -80,8 +80,7 @@ def test_a_run_of_epochs_tells_its_new_length(images: Path, tmp_path: Path) -> N
     assert "The run now has 35 steps instead of 33; the rest of the schedule is spread over them." in run.warnings
     assert run.state.position.step == 11 + 2 * 12
     view = RunView()
-    for event in run.events():
-        view.add(event)
+    view.apply(run.events())
     assert view.run_info is not None
     assert (view.run_info.total_steps, dict(view.run_info.facts)["Steps per epoch"]) == (35, "12")
     rates = [float(str(event["lr"])) for event in run.events("step")]
