@@ -270,7 +270,7 @@ def _row(backup: BackupInfo) -> tuple[str, ...]:
         return (backup.folder.name.removeprefix("step-"), "-", written, format_bytes(backup.size), "-", backup.fault)
     best = position.best_validation
     note = backup.fault or ("" if best is None else f"best validation {_metric(backup.folder)} so far {best:.4g}")
-    epochs = f"{position.samples_seen / position.epoch_size:.2f}"
+    epochs = f"{position.epochs_done:.2f}"
     return (f"{position.step}", epochs, written, format_bytes(backup.size), f"{position.world_size}", note)
 
 
@@ -292,7 +292,7 @@ def _as_json(backup: BackupInfo) -> dict[str, object]:
         "written": backup.written,
         "bytes": backup.size,
         "step": position.step if position else None,
-        "epochs": position.samples_seen / position.epoch_size if position else None,
+        "epochs": position.epochs_done if position else None,
         "fault": backup.fault,
     }
 

@@ -3,8 +3,9 @@
 A crash is any exception that is no TandemError, a worker that dies, much memory, or anything that is done outside of
 the folder of a case; a hang is 5 s.
 
-Only if named: writes (every call of a backup fails), disks (a run's disk fails), kills (a run is killed); a crash is
-a damaged backup, other weights after the resume, or an end without a word.
+Only if named: writes (every call of a backup fails), disks (a run's disk fails), kills (a run is killed), orders (its
+data changes); a crash is a damaged backup, other weights after the resume, an image that comes too often, or an end
+without a word.
 """
 
 from __future__ import annotations

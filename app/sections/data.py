@@ -92,7 +92,7 @@ class Section(FormSection):
             "Data loading",
             (
                 *("loader_workers", "prefetch_factor", "persistent_workers", "pin_memory", "drop_last"),
-                *("validation_batch_size", "validation_workers"),
+                *("validation_batch_size", "validation_workers", "rescan"),
             ),
             0,
         ),

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from modules.config.sections.optimizer import SCHEDULER
 from modules.config.train_config import TrainConfig
@@ -11,11 +15,35 @@ from modules.config.train_config import TrainConfig
 Schedule = Callable[[float, TrainConfig], float]
 
 
-def learning_rate_factor(step: int, total_steps: int, config: TrainConfig) -> float:
+@dataclass(frozen=True)
+class Pace:
+    """How a run whose number of steps has changed goes through the rest of its schedule: without a jump, and to the
+    end."""
+
+    steps: Annotated[int, Field(ge=1, lt=1 << 53)]  # of the schedule
+    since: Annotated[int, Field(ge=0, lt=1 << 53)]  # steps of the run at the change
+    place: Annotated[float, Field(ge=0, allow_inf_nan=False)]  # in the schedule then
+
+    def at(self, step: int, total_steps: int) -> float:
+        """The place in the schedule after `step` steps of a run of `total_steps`."""
+        left = max(1, total_steps - self.since)
+        return self.place + (self.steps - self.place) * (step - self.since) / left
+
+
+def changed_pace(pace: Pace | None, step: int, before: int, now: int) -> Pace | None:
+    """The pace from `step` on of a run that has `now` steps instead of `before`; None for one step after the other."""
+    if before == now:
+        return pace
+    return Pace(before, step, float(step)) if pace is None else Pace(pace.steps, step, pace.at(step, before))
+
+
+def learning_rate_factor(step: float, total_steps: int, config: TrainConfig, pace: Pace | None = None) -> float:
     """The factor on the learning rate for optimizer step `step` (0-based) of `total_steps`.
 
     Rises linearly over the warm-up, then follows the schedule from 1 down to `min_learning_rate_factor`.
     """
+    if pace is not None:
+        step, total_steps = pace.at(int(step), total_steps), pace.steps
     warmup = warmup_steps(config, total_steps)
     if step < warmup:
         return (step + 1) / (warmup + 1)

@@ -94,6 +94,12 @@ class RunReport:
         for line in lines:
             self.note(line)
 
+    def length(self, total_steps: int, total_samples: int, steps_per_epoch: int) -> None:
+        """The run's data has changed, and so how long it goes on."""
+        self._total_samples = total_samples
+        self._events.write("length", total_steps=total_steps, steps_per_epoch=steps_per_epoch)
+        self._terminal.length(total_steps)
+
     def step(self, record: StepRecord, *, shown: bool) -> None:
         """One optimizer step; an event and scalars only if `shown` (log_every)."""
         self._throughput.add(record.samples_seen, record.seconds)

@@ -19,6 +19,7 @@ class Terminal(Protocol):
     """Where progress is shown; `start` comes when training starts, everything else at any time."""
 
     def start(self, first_step: int, total_steps: int) -> None: ...
+    def length(self, total_steps: int) -> None: ...
     def phase(self, name: str, done: int | None, total: int | None, unit: str = "") -> None: ...
     def step(self, step: int, figures: str) -> None: ...
     def line(self, text: str) -> None: ...
@@ -40,6 +41,10 @@ class ClosableTerminal:
     def start(self, first_step: int, total_steps: int) -> None:
         """Forwarded."""
         self._show(lambda: self._inner.start(first_step, total_steps))
+
+    def length(self, total_steps: int) -> None:
+        """Forwarded."""
+        self._show(lambda: self._inner.length(total_steps))
 
     def phase(self, name: str, done: int | None, total: int | None, unit: str = "") -> None:
         """Forwarded."""
@@ -84,6 +89,11 @@ class ProgressBarTerminal:
             bar_format="{desc}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps, {elapsed} so far{postfix}",
         )
 
+    def length(self, total_steps: int) -> None:
+        """Another number of steps."""
+        if self._bar is not None:
+            self._bar.total = total_steps
+
     def phase(self, name: str, done: int | None, total: int | None, unit: str = "") -> None:
         """Before training, a counter that rewrites its line; then the phase as a prefix of the bar."""
         if self._bar is not None:
@@ -122,8 +132,12 @@ class PlainTerminal:
 
     def start(self, first_step: int, total_steps: int) -> None:
         """Remember the total."""
-        self._total_steps = total_steps
+        self.length(total_steps)
         self._printed_at = time.monotonic()
+
+    def length(self, total_steps: int) -> None:
+        """Another total."""
+        self._total_steps = total_steps
 
     def phase(self, name: str, done: int | None, total: int | None, unit: str = "") -> None:
         """Print counted work when it is complete, and at intervals before that."""

@@ -17,9 +17,15 @@ from tests.torture.watch import Plan, Tally
 BREAKDOWNS = {
     "writes": "each call by which a backup is written fails in turn: full disk, quota, read-only, broken",
     "disks": "a whole run whose disk fails at some call, or from then on; then resumed",
+    "orders": "the data of a run changes while it stands still and while it trains: each image comes exactly once",
     "kills": "a run on 1 or 2 ranks (DDP, fully_sharded) that is killed (-9) at a moment of each phase; then resumed",
 }
-_PROGRAMS = {"writes": "failing_backups.py", "disks": "failing_runs.py", "kills": "killed_runs.py"}
+_PROGRAMS = {
+    "writes": "failing_backups.py",
+    "disks": "failing_runs.py",
+    "kills": "killed_runs.py",
+    "orders": "random_orders.py",
+}
 
 
 def run_breakdowns(
@@ -28,7 +34,7 @@ def run_breakdowns(
     """Run the cases of `plan`; "refused" are those in which a backup failed, a run ended with a sentence, or had ended
     before it was killed. None if the kind needs a C compiler and Linux, and there is none."""
     folder.mkdir(parents=True, exist_ok=True)
-    shim = {} if plan.kind == "kills" else shim_environment(folder)
+    shim = {} if plan.kind in ("kills", "orders") else shim_environment(folder)
     if shim is None or not hasattr(os, "fork"):
         return None
     tally = Tally(plan.kind)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from modules.config.section import LocalFolder, Section, setting
 from modules.config.sections.concept import Concept
@@ -233,6 +233,15 @@ class DataSettings(Section):
         advanced=True,
         ge=0,
         le=256,
+    )
+
+    rescan: Literal["never", "epoch"] = setting(
+        "never",
+        title="Look for new images",
+        help="epoch: at the end of each epoch, images that came or went and captions that were edited while the run "
+        "trained are taken into the next one, on all GPUs, and named. A run that counts epochs gets longer or shorter "
+        "with them. never: a run trains on what lay there at its start.",
+        advanced=True,
     )
 
     def resolution_of(self, concept: Concept) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from modules.config import ConfigError, DataError, TandemError, TrainConfig
 from modules.config.sections.concept import IMAGE_SUFFIXES
 from modules.config.sections.data import DataSettings
 from modules.data.index.buckets import bucket_images, split_by_references
-from modules.data.index.column_store import Column, StringColumn, write_columns
+from modules.data.index.column_store import Column, StringColumn, has_content, pack_columns, write_columns
 from modules.data.index.concept_rows import ConceptRows, index_concept
 from modules.data.index.findings import Findings
 from modules.data.index.index import Index, IndexHeader, ProgressCallback, index_path, load_index, no_progress
@@ -41,18 +42,31 @@ def build_index(
     Raises DataError if no image is left to train on, TandemError if `cache_dir` cannot be written.
     """
     path = index_path(settings, seed, size_step, cache_dir, by_image=by_image)
-    _store(path, *_index_columns(path, settings, seed, size_step, progress, by_image=by_image))
+    _store(path, *_index_columns(_previous_index(path), settings, seed, size_step, progress, by_image=by_image))
     return load_index(path)
+
+
+def changed_index(
+    current: Index, settings: TrainConfig, seed: int, size_step: int, *, by_image: bool
+) -> Callable[[Path], None] | None:
+    """What stores the index of the files as they are now; None if they are those of `current`. Raises as `build_index`.
+
+    It has to be stored under another name than `current`, which others may still map.
+    """
+    columns, header = _index_columns(current, settings, seed, size_step, no_progress, by_image=by_image)
+    if has_content(current.path, pack_columns(columns, header.dump())):
+        return None
+    return lambda path: _store(path, columns, header)
 
 
 def read_index(settings: TrainConfig, seed: int, size_step: int, cache_dir: Path) -> Index:
     """As `build_index`, but nothing is written."""
     path = index_path(settings, seed, size_step, cache_dir)
-    return Index(path, *_index_columns(path, settings, seed, size_step, no_progress))
+    return Index(path, *_index_columns(_previous_index(path), settings, seed, size_step, no_progress))
 
 
 def _index_columns(
-    path: Path,
+    previous: Index | None,
     settings: TrainConfig,
     seed: int,
     size_step: int,
@@ -62,7 +76,6 @@ def _index_columns(
 ) -> tuple[dict[str, Column], IndexHeader]:
     check_concepts(settings)
     scans = {n: scan_concept(c, settings.masked_training) for n, c in enumerate(settings.concepts) if c.enabled}
-    previous = _previous_index(path)
     total, concepts = sum(len(scan.paths) for scan in scans.values()), dict[int, ConceptRows]()
     for n, scan in scans.items():
         before = sum(len(scans[other].paths) for other in concepts)

@@ -24,7 +24,7 @@ _LARGEST_HEADER = 256 << 20  # bytes; an index lists its problems there
 def write_columns(path: Path, columns: Mapping[str, Column], header: str) -> None:
     """Write columns and header text atomically; a file with the same content is left alone. Raises OSError."""
     data = pack_columns(columns, header)
-    if _has_content(path, data):
+    if has_content(path, data):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as partial, os.fdopen(open_for_writing(partial), "wb") as file:
@@ -63,7 +63,8 @@ def _column(data: Column, entry: Mapping[str, Any]) -> Column:
     return column
 
 
-def _has_content(path: Path, data: bytes) -> bool:
+def has_content(path: Path, data: bytes) -> bool:
+    """Whether a file holds these bytes."""
     try:
         with open_regular(path) as file:
             return os.fstat(file.fileno()).st_size == len(data) and file.read() == data

@@ -6,6 +6,7 @@ import os
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -16,7 +17,7 @@ from pydantic import Field
 from modules.config import ResumeError
 from modules.data.index.column_store import Column, map_columns, pack_columns
 from modules.data.loading.order import Order, Turn
-from modules.data.rng import UInt64Array
+from modules.data.rng import UInt64Array, hash_bytes
 from modules.files import Record, decode_json, printable, validate_record
 
 _COLUMNS: Final = {
@@ -24,6 +25,7 @@ _COLUMNS: Final = {
     "trained": np.bool_,
     **dict.fromkeys(("shown", "shown_before"), np.int32),
 }
+_CAPTION: Final = "caption"  # a column that backups up to 0.3.0 lack
 _LONGEST_NAME: Final = 1024  # bytes, on average: a foreign backup may hold names that unpack to any size
 _NAMED: Final = 3  # images of a kind
 _MOST_SHOWN: Final = 2**31 - 1
@@ -40,6 +42,7 @@ class DataTable:
     trained: NDArray[np.bool_]
     packed_names: bytes  # paths below the concepts
     is_read: bool  # whether `content` is of what is in the files, not of their sizes: the two cannot be compared
+    hash_captions: Callable[[], UInt64Array | None]  # see `caption`
 
     @classmethod
     def of(
@@ -50,9 +53,19 @@ class DataTable:
         names: Sequence[bytes],
         *,
         is_read: bool,
+        captions: Callable[[], Sequence[bytes]],
     ) -> DataTable:
-        """The table of these images."""
-        return cls(identity, content, trained, zlib.compress(b"\0".join(names), 1), is_read)
+        """The table of these images; `captions` returns one text for each."""
+
+        def hash_captions() -> UInt64Array:
+            return np.array([hash_bytes(text) for text in captions()], dtype=np.uint64)
+
+        return cls(identity, content, trained, zlib.compress(b"\0".join(names), 1), is_read, hash_captions)
+
+    @cached_property
+    def caption(self) -> UInt64Array | None:
+        """[images] a hash of each caption as it is written, computed when first asked for; None if it is not known."""
+        return self.hash_captions()
 
     def names(self) -> list[bytes]:
         """The paths, for messages; empty ones if they are damaged. They take much memory."""
@@ -86,8 +99,8 @@ class FormerData:
     epoch: int
 
 
-def dump_record(table: DataTable, order: Order, samples_seen: int) -> bytes:
-    """What a backup keeps of the data set after `samples_seen` samples."""
+def former_data(table: DataTable, order: Order, samples_seen: int) -> FormerData:
+    """The data set of a run after `samples_seen` samples."""
     progress = order.progress(samples_seen)
     header = _Header(
         order=order.digest(),
@@ -95,20 +108,33 @@ def dump_record(table: DataTable, order: Order, samples_seen: int) -> bytes:
         samples=samples_seen - progress.sample_in_epoch,
         step=progress.step - progress.step_in_epoch,
     )
+    base, turn = np.zeros(len(table.identity), dtype=np.int64), order.turn
+    if turn is not None and turn.epoch == progress.epoch and turn.shown_of_all is not None:
+        base = turn.shown_of_all  # an image that cannot be read now may be readable again
+
+    def of_all(shown: NDArray[np.int64]) -> NDArray[np.int32]:
+        known = base.copy()
+        known[order.training.rows] = shown
+        return np.minimum(known, _MOST_SHOWN).astype(np.int32)
+
+    shown, before = of_all(order.shown(progress)), of_all(order.shown_before(progress.epoch))
+    return FormerData(table, header, shown, before, samples_seen, progress.step, progress.epoch)
+
+
+def dump_record(table: DataTable, order: Order, samples_seen: int) -> bytes:
+    """What a backup keeps of the data set after `samples_seen` samples."""
+    former = former_data(table, order, samples_seen)
     columns: dict[str, Column] = {
         "identity": table.identity,
         "content": table.content,
         "trained": table.trained,
         "names": np.frombuffer(table.packed_names, dtype=np.uint8),
+        "shown": former.shown,
+        "shown_before": former.shown_before,
     }
-    base, turn = np.zeros(len(table.identity), dtype=np.int64), order.turn
-    if turn is not None and turn.epoch == progress.epoch and turn.shown_of_all is not None:
-        base = turn.shown_of_all  # an image that cannot be read now may be readable again
-    for name, shown in (("shown", order.shown(progress)), ("shown_before", order.shown_before(progress.epoch))):
-        known = base.copy()
-        known[order.training.rows] = shown
-        columns[name] = np.minimum(known, _MOST_SHOWN).astype(np.int32)
-    return pack_columns(columns, header.model_dump_json())
+    if table.caption is not None:
+        columns[_CAPTION] = table.caption
+    return pack_columns(columns, former.header.model_dump_json())
 
 
 def read_record(file: Path, samples: int, step: int, epoch: int) -> FormerData:
@@ -117,8 +143,9 @@ def read_record(file: Path, samples: int, step: int, epoch: int) -> FormerData:
         mapped, text = map_columns(file)
         header = validate_record(_Header, decode_json(text))
         # copied: the backup may be removed while the run goes on
-        columns = {name: np.array(mapped[name]) for name in (*_COLUMNS, "names")}
-        for name, kind in _COLUMNS.items():
+        kinds = _COLUMNS | ({_CAPTION: np.uint64} if _CAPTION in mapped else {})
+        columns = {name: np.array(mapped[name]) for name in (*kinds, "names")}
+        for name, kind in kinds.items():
             if columns[name].dtype != kind or columns[name].shape != (len(columns["identity"]),):
                 raise ValueError(f"its column {name} has another type or length")
         if columns["names"].dtype != np.uint8 or columns["names"].ndim != 1:
@@ -127,26 +154,31 @@ def read_record(file: Path, samples: int, step: int, epoch: int) -> FormerData:
             raise ValueError("it is of a later step")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ResumeError(f"{file} is damaged: {printable(error, 200)}.") from None
+    caption = columns[_CAPTION].astype(np.uint64) if _CAPTION in columns else None
     table = DataTable(
         columns["identity"].astype(np.uint64),
         columns["content"].astype(np.uint64),
         columns["trained"].astype(np.bool_),
         columns["names"].tobytes(),
         header.is_read,
+        lambda: caption,
     )
     shown, before = (np.maximum(columns[name].astype(np.int32), 0) for name in ("shown", "shown_before"))
     return FormerData(table, header, shown, before, samples, step, epoch)
 
 
-def resumed_order(former: FormerData, table: DataTable, make: Callable[[Turn | None], Order]) -> tuple[Order, str]:
-    """The order with which the run of a backup goes on, and in a sentence what has changed; empty if nothing has.
+def resumed_order(
+    former: FormerData, table: DataTable, make: Callable[[Turn | None], Order], since: str = " since the backup"
+) -> tuple[Order, str]:
+    """The order with which the run of a backup goes on, and in a sentence what has changed `since`; empty if nothing
+    has.
 
     `table` is the data as it is now, and `make` makes its order.
     """
     plain = make(None)
     changes = _Changes(former.table, table)
     rows = plain.training.rows
-    if plain.digest() == former.header.order:
+    if plain.digest() == former.header.order and not changes.swapped:
         shown = _taken(former.shown_before, changes.row_before)
         order = make(Turn(former.header.samples, former.header.step, former.epoch, shown[rows], shown))
         effect = "The order stays the same."
@@ -154,34 +186,48 @@ def resumed_order(former: FormerData, table: DataTable, make: Callable[[Turn | N
         shown = _taken(former.shown, changes.row_before)
         order = make(Turn(former.samples, former.step, former.epoch, shown[rows], shown))
         left = len(order.epoch(former.epoch))
-        effect = (
-            f"The epoch goes on with the {left:,} samples of these that it has not shown yet; the next ones have "
-            f"{order.epoch_size:,}."
-        )
+        effect = f"The next epoch has {order.epoch_size:,} samples."
+        if former.shown.any():
+            effect = (
+                f"The epoch goes on with the {left:,} samples of these that it has not shown yet; the next ones have "
+                f"{order.epoch_size:,}."
+            )
     told = changes.told()
     if not told and plain.digest() != former.header.order:
         told = "the sizes of the images, their repeats, the seed or drop_last"
-    return order, f"The data has changed since the backup: {told}. {effect}" if told else ""
+    return order, f"The data has changed{since}: {told}. {effect}" if told else ""
 
 
 class _Changes:
-    """Which images came, went, were renamed (the same content under another name) or changed."""
+    """Which images came, went, were renamed (the same content under another name) or changed.
+
+    A name may have been taken over by another image: of two that swap theirs, both are renamed.
+    """
 
     def __init__(self, before: DataTable, now: DataTable) -> None:
         if before.is_read != now.is_read:
             before = replace(before, content=np.zeros_like(before.content))
         self._before, self._now = before, now
         row_before = _find(now.identity, before.identity)
-        gone = np.ones(len(before.identity), dtype=np.bool_)
-        gone[row_before[row_before >= 0]] = False
         kept = np.flatnonzero(row_before >= 0)
-        self._renamed = _renamed(before, now, gone, row_before < 0)
-        row_before[self._renamed[1]], gone[self._renamed[0]] = self._renamed[0], False
-        self.row_before = row_before  # [images now] the row of each in the former table; -1 of new ones
-        self._came, self._went = np.flatnonzero(row_before < 0), np.flatnonzero(gone)
         one, other = before.content[row_before[kept]], now.content[kept]
-        self._changed = kept[(one != other) & (one != 0) & (other != 0)]
+        changed = kept[(one != other) & (one != 0) & (other != 0)]
+        left = np.ones(len(before.identity), dtype=np.bool_)  # the former images that are not under their names
+        left[row_before[np.setdiff1d(kept, changed)]] = False
+        found = row_before < 0
+        found[changed] = True
+        self._renamed = old, new = _renamed(before, now, left, found)
+        self.swapped = bool(np.isin(new, kept).any())  # equal names may be those of other images
+        row_before[np.isin(row_before, old)] = -1
+        row_before[new] = old
+        self.row_before = row_before  # [images now] the row of each in the former table; -1 of new ones
+        self._came = np.flatnonzero(row_before < 0)
+        self._went = np.setdiff1d(np.arange(len(before.identity)), row_before)
+        self._changed = np.setdiff1d(changed[row_before[changed] >= 0], new)
         known = np.flatnonzero(row_before >= 0)
+        self._recaptioned = known[:0]
+        if before.caption is not None and now.caption is not None:
+            self._recaptioned = known[before.caption[row_before[known]] != now.caption[known]]
         trained = before.trained[row_before[known]]
         self._held_out = known[trained & ~now.trained[known]]
         self._trained = known[~trained & now.trained[known]]
@@ -193,6 +239,7 @@ class _Changes:
             "went": self._went,
             "renamed or moved": self._renamed[1],
             "with other content": self._changed,
+            "with another caption": self._recaptioned,
             "no longer trained on": self._held_out,
             "trained on from now on": self._trained,
         }
@@ -218,7 +265,7 @@ class _Changes:
 def _renamed(
     before: DataTable, now: DataTable, gone: NDArray[np.bool_], came: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows before and now of images that are gone and came with the same content, which no other image has."""
+    """The rows before and now of images that are gone and came with the same content, which no other one has."""
     if not (gone.any() and came.any()):
         return (np.zeros(0, dtype=np.int64),) * 2
     (contents, old), (contents_now, new) = _only_once(before.content), _only_once(now.content)

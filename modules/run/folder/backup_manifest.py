@@ -11,6 +11,7 @@ from typing import Annotated, Final, TypeVar
 from pydantic import AliasChoices, Field, model_validator
 
 from modules.config import ResumeError
+from modules.config.schedules import Pace
 from modules.files import FileFault, Record, file_size, open_regular, printable, read_bytes, read_json, validate_record
 
 VERSION: Final = 3  # of backups with DATA; without, those in parts are version 2, those in whole tensors version 1
@@ -48,7 +49,15 @@ class Position:
     ] = None
     best_step: Count | None = None  # of the best validation
     validations_without_improvement: Count = 0
+    epochs: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None  # done; up to 0.3.0, see `epochs_done`
+    total_steps: Count | None = None  # of the run, as long as nothing changes; backups up to 0.3.0 do not say
+    pace: Pace | None = None  # since that number has changed
     base: dict[Text, Text] = field(default_factory=dict)  # module -> fingerprint of weights that are not in the backup
+
+    @property
+    def epochs_done(self) -> float:
+        """Epochs, the present one in part, also of data that has changed on the way."""
+        return self.samples_seen / self.epoch_size if self.epochs is None else self.epochs
 
 
 class FileEntry(Record):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 from modules.run.folder.event_reader import event_time
@@ -111,6 +112,7 @@ class RunView:
             "started": self._started,
             "phase": self._phase,
             "data": self._data,
+            "length": self._length,
             "step": self._step,
             "ranks": self._ranks,
             "sample": self._sample,
@@ -144,6 +146,13 @@ class RunView:
             parse_texts(event.get("versions")),
         )
         self._clear_ranks()
+
+    def _length(self, event: Event, time: float) -> None:
+        self._set_time(time)
+        if self.run_info is not None:
+            total, per_epoch = (parse_int(event.get(name)) for name in ("total_steps", "steps_per_epoch"))
+            facts = {**dict(self.run_info.facts), **dict(parse_facts({"steps_per_epoch": per_epoch}))}
+            self.run_info = replace(self.run_info, total_steps=total, facts=tuple(facts.items()))
 
     def _phase(self, event: Event, time: float) -> None:
         name, before = parse_text(event.get("phase")), self.time

@@ -56,6 +56,7 @@ class Action:
     is_needed: Callable[[ActionContext], bool] = lambda _: True  # the same on all ranks
     computed_by_all: Callable[[TrainConfig], bool] = lambda _: False
     written_by_all: Callable[[Components], bool] = lambda _: False  # each rank its part; then `write` syncs the ranks
+    has_content: bool = False  # each request asks for something of its own, also several at one step
     follows: str | None = None  # the action after which it runs each time, at the same step
 
     def interval(self, config: TrainConfig) -> Interval:

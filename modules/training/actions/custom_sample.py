@@ -83,4 +83,5 @@ CUSTOM_SAMPLE = Action(
     write=_write,
     phase="sampling",
     is_optional=True,
+    has_content=True,
 )

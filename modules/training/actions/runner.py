@@ -30,7 +30,7 @@ def due_actions(
 
 
 class ActionRunner:
-    """Runs actions, each at most once per step."""
+    """Runs actions, each at most once per step, unless what is asked for may be something else."""
 
     def __init__(self, *, computed_by_all: bool) -> None:
         """`computed_by_all`: all ranks take part in whatever the model computes, and in gathering its weights."""
@@ -43,7 +43,8 @@ class ActionRunner:
 
     def run(self, action: Action, context: ActionContext, step: int) -> None:
         """Run an action after `step`. Raises OSError if a file cannot be written, unless training goes on."""
-        if self._last_run.get(action.name) == step or not action.is_needed(context):
+        is_done = self._last_run.get(action.name) == step and not action.has_content
+        if is_done or not action.is_needed(context):
             return
         self._last_run[action.name] = step
         context.report.phase(action.phase)

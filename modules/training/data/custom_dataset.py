@@ -21,6 +21,7 @@ from modules.monitoring import Report
 from modules.training.data.dataset import Dataset, validation_step_size
 from modules.training.data.unreadable_images import UnreadableImages
 
+RESCAN_IS_UNUSED = "rescan=epoch has no effect: the data does not come from folders of images."
 _SPLIT = 0x5EED
 _NOT_SEEDED = (
     "Item {item} of the data is not the same on all ranks. If it is random, draw with the global generators of torch, "
@@ -45,6 +46,8 @@ def prepare_custom_dataset(
     Raises ConfigError or DataError if they cannot be used. `equal_micro_batches`: every rank gets the same number of
     micro-batches per step.
     """
+    if config.rescan == "epoch":
+        report.warning(RESCAN_IS_UNUSED)
     items = ItemBatches(family.data_sets())
     train, own_validation, test = (items.rows(name) for name in (TRAIN, VALIDATION, TEST))
     _check_equal(items, [len(each) for each in (train, own_validation, test)], ranks, report)

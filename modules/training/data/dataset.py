@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -24,7 +24,7 @@ from modules.data.index.expand import expand_concepts
 from modules.data.index.index import Index, index_path, load_index
 from modules.data.index.problems import Problem, write_problems
 from modules.data.index.scan import concept_root
-from modules.data.loading.data_record import DataTable, FormerData, dump_record, resumed_order
+from modules.data.loading.data_record import DataTable, FormerData, dump_record, former_data, resumed_order
 from modules.data.loading.loader import Examples, Loader, make_loader
 from modules.data.loading.on_the_fly import OnTheFlyExamples, file_hashes
 from modules.data.loading.order import Order, StepSamples, make_order, validation_steps
@@ -66,6 +66,7 @@ class Dataset:
     shares: Shares  # of the ranks
     table: DataTable | None = None  # of the images, for backups; None also for an order that does not go by image
     held: ExitStack = field(default_factory=ExitStack)  # the lock of the cache folder
+    problems: frozenset[Problem] = frozenset()  # of files, which were told
 
     def close(self) -> None:
         """End the loader's workers; others may remove what is cached."""
@@ -80,6 +81,10 @@ class Dataset:
     def record(self, samples_seen: int) -> bytes | None:
         """What a backup keeps of the data after `samples_seen` samples."""
         return None if self.table is None else dump_record(self.table, self.order, samples_seen)
+
+    def former(self, samples_seen: int) -> FormerData | None:
+        """The same, for the data that takes the place of this."""
+        return None if self.table is None else former_data(self.table, self.order, samples_seen)
 
 
 def prepare_dataset(
@@ -97,25 +102,30 @@ def prepare_dataset(
     select_rows: RowSelection | None = None,
     former: FormerData | None = None,
     by_image: bool = True,
+    new_index: Index | None = None,
+    known_problems: Collection[Problem] = (),
 ) -> Dataset:
     """Index and encode what is new, then lay out the order of samples. Called by every rank.
 
     Raises DataError if nothing is usable, and whatever `check_stop` raises while images are encoded.
     `equal_micro_batches`: every rank gets the same number of micro-batches per step. `select_rows` says which images
-    to encode; the others then count as unusable. `former` and `by_image` as in `Plan`.
+    to encode; the others then count as unusable. `former` and `by_image` as in `Plan`. `new_index`: of data that takes
+    the place of `former` while the run trains, and of which only the changes are told, and no `known_problems`.
     """
     progress = ProgressReport(report, check_stop)
     groups = ranks.shared_folder_groups("cache_dir", Path(config.cache_dir))
-    report_unshared_cache(groups, ranks, report)
-
-    index = update_index(config, type(family), groups, ranks, progress, by_image=by_image)
+    if new_index is None:
+        report_unshared_cache(groups, ranks, report)
+    index = new_index
+    if index is None:
+        index = update_index(config, type(family), groups, ranks, progress, by_image=by_image)
     check_not_empty(config, index)
     check_sizes(config, family.longest_side(), index)
     precision.benchmark_convolutions(len(index.buckets))
     examples: Examples
     held = ExitStack()
     if is_cached := caches_images(type(family), config):
-        if groups.is_first_in_group:
+        if groups.is_first_in_group and new_index is None:
             hold_in_use(Path(config.cache_dir), ranks.rank, held)
         fingerprint = cache_fingerprint(family, precision)
         examples = _fill_cache(index, config, family, fingerprint, groups, ranks, progress, report, select_rows)
@@ -128,15 +138,21 @@ def prepare_dataset(
     table = None
     if by_image:
         identities = index.identities(config.concepts)
-        table = DataTable.of(identities, contents, trained, index.paths.unpack(), is_read=is_cached)
+        captions = index.caption_texts.unpack
+        table = DataTable.of(identities, contents, trained, index.paths.unpack(), is_read=is_cached, captions=captions)
     if former is not None and table is not None:
-        order, changes = resumed_order(former, table, lambda turn: make(turn=turn))
+        since = " since the backup" if new_index is None else ""
+        order, changes = resumed_order(former, table, lambda turn: make(turn=turn), since)
     else:
         order = make()
     if changes:
         report.warning(changes)
     problems = [*index.problems(), *(examples.problems if select_rows is None else ())]
-    _report_dataset(config, family, index, examples, order, problems, ranks, report, problems_file)
+    ranks.run_on_rank0("problems", lambda: write_problems(problems, problems_file))
+    if new_index is None:
+        _report_dataset(config, family, index, examples, order, ranks, report)
+    if told := [each for each in problems if each not in known_problems]:
+        report.warning(_problems_warning(told, problems_file, "" if new_index is None else "new "))
     loader = make_loader(
         config,
         index,
@@ -159,7 +175,20 @@ def prepare_dataset(
         for test in (False, True)
     )
     unreadable = UnreadableImages(len(index), ranks, report, problems_file, problems)
-    return Dataset(index, examples, config.concepts, order, loader, validation, test, unreadable, shares, table, held)
+    return Dataset(
+        index,
+        examples,
+        config.concepts,
+        order,
+        loader,
+        validation,
+        test,
+        unreadable,
+        shares,
+        table,
+        held,
+        frozenset(problems),
+    )
 
 
 def validation_step_size(config: TrainConfig, ranks: RankGroup, global_batch_size: int) -> int:
@@ -339,13 +368,10 @@ def _report_dataset(
     index: Index,
     examples: Examples,
     order: Order,
-    problems: Sequence[Problem],
     ranks: RankGroup,
     report: Report,
-    problems_file: Path,
 ) -> None:
-    """Log the summary of the dataset, and warn about captions and unusable files."""
-    ranks.run_on_rank0("problems", lambda: write_problems(problems, problems_file))
+    """Log the summary of the dataset, and warn about captions."""
     summary = summarize_dataset(index, examples, order, config.concepts, uses_masks=config.masked_training)
     report.data(summary.lines(), [asdict(concept) for concept in summary.concepts[:_CONCEPTS_IN_EVENT]])
     for warning in missing_data(config, index) if ranks.rank == 0 else ():
@@ -359,12 +385,14 @@ def _report_dataset(
             f"The token {config.embedding_token!r} is in none of the {len(captions):,} captions, so nothing is "
             "learned; add it to the captions, or to the prompt_prefix of the concept."
         )
-    if problems:
-        count = f"{len(problems):,} files have problems" if len(problems) > 1 else "1 file has a problem"
-        skipped = sum(each.what.startswith("skipped") for each in problems)
-        are = "is" if skipped == 1 else "are"
-        some = f", {skipped:,} of which {are} skipped" if 0 < skipped < len(problems) else ""
-        report.warning(f"{count}{some}, for example {problems[0].line()}. All are listed in {problems_file}.")
+
+
+def _problems_warning(problems: Sequence[Problem], problems_file: Path, new: str = "") -> str:
+    count = f"{len(problems):,} {new}files have problems" if len(problems) > 1 else f"1 {new}file has a problem"
+    skipped = sum(each.what.startswith("skipped") for each in problems)
+    are = "is" if skipped == 1 else "are"
+    some = f", {skipped:,} of which {are} skipped" if 0 < skipped < len(problems) else ""
+    return f"{count}{some}, for example {problems[0].line()}. All are listed in {problems_file}."
 
 
 class ProgressReport:

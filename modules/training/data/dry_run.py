@@ -15,6 +15,7 @@ from modules.data.summary import concept_lines
 from modules.families._family import Family
 from modules.run.suggestions import BatchMemory, ConceptData, suggest
 from modules.training.data.class_labels import label_concepts
+from modules.training.data.custom_dataset import RESCAN_IS_UNUSED
 
 
 def data_lines(
@@ -25,7 +26,7 @@ def data_lines(
     Raises DataError if no image is left to train on, and ConfigError if none has what a setting needs.
     """
     if kind.brings_data:
-        return [], []
+        return [], [RESCAN_IS_UNUSED] if config.rescan == "epoch" else []
     cache_dir = Path(config.cache_dir)
     packed = [each.path for each in config.concepts if each.enabled and is_archive(each.path)]
     if not all(Path(unpacked_concept(c, cache_dir).path).is_dir() for c in config.concepts if c.path in packed):

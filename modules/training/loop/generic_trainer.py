@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from modules.checkpoint import Backups, Position, Rotation
 from modules.config import EQUAL, TrainConfig
+from modules.config.schedules import changed_pace
 from modules.data.batch import Batch
 from modules.distributed import RankGroup, Weights
 from modules.families._family import Family
@@ -36,7 +37,7 @@ from modules.training.data.dataset import RowSelection
 from modules.training.loop import run_info
 from modules.training.loop.load_checkpoint import load_checkpoint
 from modules.training.loop.metric_sync import MetricSync
-from modules.training.loop.setup import Parallelism, build_components, load_balancer
+from modules.training.loop.setup import Parallelism, build_components, load_balancer, own_schedule
 from modules.training.memory.model_setup import compile_model
 from modules.training.memory.move_model import move_model
 from modules.training.memory.probe import limit_to_memory, wants_probe
@@ -170,8 +171,9 @@ class GenericTrainer:
         """This rank's micro-batches in the global order, from the current position on, epoch after epoch."""
         while self.progress.step < self.components.total_steps:
             left = self.components.total_steps - self.progress.step
-            loader = self.components.data.loader.steps(self.progress.epoch, self.progress.step_in_epoch, left)
-            while True:
+            data = self.components.data
+            loader = data.loader.steps(self.progress.epoch, self.progress.step_in_epoch, left)
+            while data is self.components.data:
                 self.metrics.begin("data")
                 batch = next(loader, None)
                 self.metrics.begin("forward")
@@ -262,7 +264,35 @@ class GenericTrainer:
             return FINISHED
         if self.early_stopping.should_stop:
             return STOPPED_EARLY
-        return REGROUPED if can_regroup else None
+        if can_regroup:
+            return REGROUPED
+        self.follow_files()
+        return None
+
+    def follow_files(self) -> None:
+        """With `rescan`: at the end of an epoch, go on with the images that lie there now."""
+        components, report = self.components, self.report
+        if components.rescan is None:
+            return
+        if self.progress.epoch == self.previous.epoch:
+            components.rescan.follow(components.data, self.progress)
+            return
+        components.data.unreadable.exchange()
+        data, before = components.rescan.take(components.data, self.progress), components.total_steps
+        if data is not None:
+            components.data = data
+            self.progress = self.previous = data.order.progress(self.progress.samples_seen)
+            step, now = self.progress.step, components.total_steps
+            components.pace = changed_pace(components.pace, step, before, now)
+            if text := run_info.length_change(components, before, step):
+                report.warning(text)
+            report.length(now, components.total_samples, data.order.steps_per_epoch)
+            if components.schedule is not None:
+                components.schedule = own_schedule(
+                    self.config, components.family, components.guarded_step, components.plan, components.groups, data
+                )
+        report.phase("training")
+        self.metrics.restart_clock()
 
     def due_actions(self, requested: Mapping[str, float]) -> list[Action]:
         """The actions to run after this step, the same on all ranks."""
@@ -285,7 +315,7 @@ class GenericTrainer:
     def action_context(self, *, training_continues: bool = False) -> ActionContext:
         """What actions work with, at the position of the model's weights."""
         position = self.best_position or current_position(
-            self.progress, self.components.plan, self.ranks.world_size, self.early_stopping
+            self.progress, self.components, self.ranks.world_size, self.early_stopping
         )
         return ActionContext(
             self.components,
@@ -322,6 +352,9 @@ class GenericTrainer:
             self.report.phase(REGROUPED.reason)  # which tells the supervisor
             return
         self.requests.clear_stop()
+        done = {BACKUP.name, *([SAVE.name] if outcome.is_complete else [])}
+        if late := ", ".join(name for name in self.requests.take_late() if name not in done):
+            self.report.warning(f"Asked for after the last step, and not done any more: {late}.")
         self.report.note(run_info.final_message(outcome, self.progress.step, self.folder))
         self.report.finished(outcome.reason, outcome.exit_code)
 

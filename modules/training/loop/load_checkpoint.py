@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from modules.checkpoint import StoredState
 from modules.config import TrainConfig
+from modules.config.schedules import changed_pace
 from modules.data.loading.progress import Progress
 from modules.families._family import Family
 from modules.monitoring import Report
@@ -24,8 +25,12 @@ def load_checkpoint(
 ) -> Progress:
     """Restore weights, optimizer, EMA and early stopping; returns the backup's position, in the data as it is now."""
     restore_state(state, components)
-    progress = components.data.order.progress(state.position.samples_seen)
-    if not early_stopping.restore(state.position, components.config, state.config):
+    position = state.position
+    progress = components.data.order.progress(position.samples_seen)
+    if all(state.config.get(name) == getattr(components.config, name) for name in run_info.LENGTHS):
+        before = position.total_steps or components.total_steps
+        components.pace = changed_pace(position.pace, progress.step, before, components.total_steps)
+    if not early_stopping.restore(position, components.config, state.config):
         report.warning(
             "early_stopping_metric or its mode have changed since the backup: the best validation is sought anew."
         )

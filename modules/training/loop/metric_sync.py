@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 
 from modules.data.loading.progress import Progress
@@ -65,7 +64,7 @@ class MetricSync:
         unreadable.follow(sums)
         records = self._metrics.finish_group(sums)
         for record in records:
-            progress = replace(self._logged, samples_seen=record.samples_seen)
+            progress = self._components.data.order.progress(record.samples_seen)
             shown = is_due(self._components.config.log_every, self._logged, progress) or bool(self._log_timer.due())
             self._logged = progress
             self._report.step(record, shown=shown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 import torch
 from torch import nn
@@ -25,6 +26,8 @@ from modules.training.methods.method import method_summary
 from modules.training.state.components import Components
 from modules.training.state.requests import Outcome
 from modules.training.step.metrics import RANK_METRICS
+
+LENGTHS: Final = ("epochs", "max_steps")  # the settings that say when a run ends
 
 
 def run_info(components: Components, ranks: RankGroup) -> dict[str, object]:
@@ -95,16 +98,27 @@ def report_resume(state: StoredState, components: Components, progress: Progress
             f"The data has changed since the backup: an epoch had {position.epoch_size:,} samples and now has "
             f"{progress.epoch_size:,}. The run continues, but not exactly as it would have."
         )
+    if text := length_change(components, position.total_steps, progress.step):
+        report.warning(text)
     ranks = f"{position.world_size} rank{'s' * (position.world_size != 1)}"
     report.note(f"Resuming at step {progress.step:,} (the backup was made by {ranks}).")
     if changed := other_length(components, state.config, progress.step):
         report.warning(changed)
 
 
+def length_change(components: Components, before: int | None, step: int) -> str:
+    """What the run's new number of steps means after `step` of them, if other data has changed it from `before`."""
+    now = components.total_steps
+    if components.pace is None or components.pace.since != step or before in (None, now):
+        return ""
+    spread = "" if components.config.scheduler == "constant" else "; the rest of the schedule is spread over them"
+    return f"The run now has {now:,} steps instead of {before:,}{spread}."
+
+
 def other_length(components: Components, former: Mapping[str, object], step: int) -> str:
     """What another number of steps than in the config `former` does to the learning rate; empty if nothing."""
     config, now = components.config, components.total_steps
-    lengths = {name: former[name] for name in ("epochs", "max_steps") if isinstance(former.get(name), int | None)}
+    lengths = {name: former[name] for name in LENGTHS if isinstance(former.get(name), int | None)}
     before = replace(components, config=config.model_copy(update=lengths)).total_steps
     factors = [learning_rate_factor(step, steps, config) for steps in (before, now)]
     if before == now or factors[0] == factors[1] or step >= now:

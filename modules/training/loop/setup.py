@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ from modules.run.format_progress import BYTES
 from modules.training.backup.writer import BackupWriter
 from modules.training.data.custom_dataset import prepare_custom_dataset
 from modules.training.data.dataset import Dataset, RowSelection, check_validation, prepare_dataset, resolve_data
+from modules.training.data.rescan import Rescan
 from modules.training.device.precision import Precision, can_use_tf32
 from modules.training.memory.model_setup import check_available, load_family, prepare_model
 from modules.training.memory.report import check_memory
@@ -78,12 +80,14 @@ def build_components(
     family.device = ranks.device
     problems_file, equal = folder.log_dir / "problems.txt", parallelism.equal_micro_batches
     batch, shares = plan.global_batch_size, Shares(balance_numbers(config.balance) if ranks.world_size > 1 else ())
+    rescan = None
     if kind.brings_data:
         data = prepare_custom_dataset(
             config, family, batch, ranks, report, problems_file, shares=shares, equal_micro_batches=equal
         )
     else:
-        data = prepare_dataset(
+        prepare = partial(
+            prepare_dataset,
             data_config,
             family,
             precision,
@@ -95,9 +99,11 @@ def build_components(
             shares=shares,
             equal_micro_batches=equal,
             select_rows=select_rows,
-            former=plan.former,
             by_image=plan.by_image,
         )
+        data = prepare(former=plan.former)
+        if config.rescan == "epoch":
+            rescan = Rescan(config, data_config, family, prepare, ranks, report, by_image=plan.by_image)
         plan = replace(plan, former=None)  # much memory
     for warning in dict.fromkeys(filter(None, ranks.gather("loader processes", data.loader.warning))):
         report.warning(warning)
@@ -117,13 +123,7 @@ def build_components(
         groups=groups,
         data=data,
         guarded_step=guarded_step,
-        schedule=_own_schedule(
-            config,
-            family,
-            guarded_step,
-            [plan.learning_rate * each.learning_rate_factor for each in groups],
-            data,
-        ),
+        schedule=own_schedule(config, family, guarded_step, plan, groups, data),
         fused_backward=FusedBackward(guarded_step, weights) if config.fused_backward else None,
         ema=_average(config, weights, batch) if config.ema else None,
         schedule_free=ScheduleFreeWeights.of(guarded_step.optimizer, weights),
@@ -131,6 +131,7 @@ def build_components(
             Rotation(config.backups_kept, config.backups_kept_every, config.backups_kept_days)
         ),
         sample_requests=requests,
+        rescan=rescan,
     )
 
 
@@ -166,8 +167,13 @@ def _optimization(
     return groups, GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm, per_parameter, world_size)
 
 
-def _own_schedule(
-    config: TrainConfig, family: Family, guarded_step: GuardedStep, learning_rates: list[float], data: Dataset
+def own_schedule(
+    config: TrainConfig,
+    family: Family,
+    guarded_step: GuardedStep,
+    plan: Plan,
+    groups: Sequence[SubmoduleGroup],
+    data: Dataset,
 ) -> OwnSchedule | None:
     """That of a scheduler which is none of Tandem's, checked over the whole run. Raises ConfigError."""
     build = scheduler_of(config, family.own_scheduler(config))
@@ -180,7 +186,7 @@ def _own_schedule(
     schedule = OwnSchedule(
         build,
         guarded_step.optimizer,
-        learning_rates,
+        [plan.learning_rate * each.learning_rate_factor for each in groups],
         warmup_steps(config, steps),
         every,
         name_of_builder(config),

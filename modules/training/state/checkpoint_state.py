@@ -61,8 +61,11 @@ def plan_for(config: TrainConfig, world_size: int, resume: TrainingState | Store
     return replace(plan, initial_model=initial_model, former=former, by_image=resume.data is not None)
 
 
-def current_position(progress: Progress, plan: Plan, world_size: int, early_stopping: EarlyStopping) -> Position:
+def current_position(
+    progress: Progress, components: Components, world_size: int, early_stopping: EarlyStopping
+) -> Position:
     """The position to write into a backup."""
+    plan = components.plan
     return Position(
         samples_seen=progress.samples_seen,
         step=progress.step,
@@ -75,6 +78,9 @@ def current_position(progress: Progress, plan: Plan, world_size: int, early_stop
         best_validation=early_stopping.best,
         best_step=early_stopping.best_step,
         validations_without_improvement=early_stopping.wait_count,
+        epochs=progress.epochs,
+        total_steps=components.total_steps,
+        pace=components.pace,
         base=dict(plan.initial_model.digests),
     )
 

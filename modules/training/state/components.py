@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 import torch
 
 from modules.config import TrainConfig
-from modules.config.schedules import learning_rate_factor
+from modules.config.schedules import Pace, learning_rate_factor
 from modules.distributed import Weights
 from modules.families._family import Family, SampleRequest
 from modules.run import RunFolder
 from modules.training.backup.writer import BackupWriter
 from modules.training.data.dataset import Dataset
+from modules.training.data.rescan import Rescan
 from modules.training.device.precision import Precision
 from modules.training.methods.submodules import SubmoduleGroup
 from modules.training.optim.ema import Ema
@@ -24,9 +25,12 @@ from modules.training.optim.schedule_free import ScheduleFreeWeights
 from modules.training.state.plan import Plan
 
 
-@dataclass(frozen=True)
+@dataclass
 class Components:
-    """What one rank trains with. `weights.model` is the bare module; `family.model` may be a wrapper around it."""
+    """What one rank trains with; only `data`, and what follows from it, changes while it trains.
+
+    `weights.model` is the bare module; `family.model` may be a wrapper around it.
+    """
 
     config: TrainConfig
     folder: RunFolder
@@ -44,6 +48,8 @@ class Components:
     schedule_free: ScheduleFreeWeights | None  # of an optimizer that averages the weights
     backups: BackupWriter
     sample_requests: list[SampleRequest]
+    rescan: Rescan | None = None
+    pace: Pace | None = None  # through the schedule; None: one step after the other
     started_at: float = field(default_factory=time.time)  # seconds since 1970
 
     @property
@@ -60,7 +66,7 @@ class Components:
         """Set that of the step after `step` steps for every group; returns the run's."""
         if self.schedule is not None:
             return self.plan.learning_rate * self.schedule.apply(step)
-        learning_rate = self.plan.learning_rate * learning_rate_factor(step, self.total_steps, self.config)
+        learning_rate = self.plan.learning_rate * learning_rate_factor(step, self.total_steps, self.config, self.pace)
         factors = [group.learning_rate_factor for group in self.groups]
         set_learning_rate(self.guarded_step.optimizer, learning_rate, factors)
         return learning_rate

@@ -108,6 +108,13 @@ class ControlRequests:
         if outcome is not None and ranks.cancel(outcome.reason):
             raise StoppedBeforeTraining(outcome)
 
+    def take_late(self) -> list[str]:
+        """What was asked for after the last step, by name; nobody carries it out any more."""
+        late = [name for name in self._commands.pending(at_once=True) if name not in ("stop", REGROUP)]
+        for name in late:
+            self._commands.done(name)
+        return late
+
     @property
     def stop_is_wanted(self) -> bool:
         """Whether a person or a signal wants the run to end. Does not count as reading the request."""

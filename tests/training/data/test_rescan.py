@@ -1,0 +1,101 @@
+"""Images that come, go or change while a run trains are taken into its next epoch, on all ranks at the same step."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from modules.config import TrainConfig
+from modules.run.view.run_view import RunView
+from modules.training.studies.parity import weight_difference
+from tests.data.helpers import write_image
+from tests.runs import Job, group_settings, same_state, tiny_config, train_alone, train_group
+
+TOLD = (
+    "The data has changed: 6 came (new-0.png, new-1.png, new-2.png and 3 more), 1 went ({gone}), 1 with another "
+    "caption ({again}). The next epoch has 46 samples."
+)
+
+
+def changing(images: Path, place: Path, **settings: object) -> tuple[TrainConfig, list[str]]:
+    """A run of three epochs during whose first one 6 images come, 1 goes and 1 gets another caption; the names of these
+    two."""
+    folder, aside = place / "images", place / "aside"
+    shutil.copytree(images, folder)
+    gone, again = sorted(folder.glob("*.png"))[:2]
+    added = [write_image(aside / f"new-{number}.png", seed=number, width=60) for number in range(6)]
+    caption = aside / "caption.txt"
+    caption.write_text("other words")
+    moves = [(file, folder / file.name) for file in added]
+    moves += [(gone, aside / "gone"), (caption, again.with_suffix(".txt"))]
+    # of the call after the DDP warm-up
+    options = {"moves": [f"3|{source}|{target}" for source, target in moves], "dropout": 0.1}
+    given: dict[str, object] = {
+        "epochs": 3,
+        "max_steps": None,
+        "precision": "fp64",
+        "scheduler": "cosine",
+        "rescan": "epoch",
+        "backup_every": "3 steps",
+        "backups_kept": 99,
+        "family_options": options,
+    }
+    return tiny_config(folder, place, **{**given, **settings}), [gone.name, again.name]
+
+
+@pytest.mark.slow
+def test_all_ranks_take_new_files_at_the_end_of_an_epoch_and_a_resume_goes_on_exactly(
+    images: Path, tmp_path: Path
+) -> None:
+    config, (gone, again) = changing(images, tmp_path / "two", **group_settings(2), loader_workers=1)
+    unmoved = {"family_options": {"dropout": 0.1}, "backup_every": "never"}
+    backups = Path(config.runs_dir) / "x" / "backup"
+    jobs = {"live": Job(config)}
+    for step in (6, 9):  # at the end of the first epoch, and in the second one
+        later = config.model_copy(update={"run_name": f"from-{step}", **unmoved})
+        jobs[f"from {step}"] = Job(TrainConfig.model_validate(later.model_dump()), str(backups / f"step-{step:06}"))
+    runs = train_group(2, jobs)
+    live = runs["live"]
+    assert TOLD.format(gone=gone, again=again) in live.warnings
+    assert live.state.position.samples_seen == 41 + 2 * 46
+    assert [event["epoch"] for event in live.events("step")][::6] == [0, 1, 2]
+    for name in ("from 6", "from 9"):
+        assert same_state(runs[name].state, live.state), name
+        assert runs[name].warnings.count("The data has changed") == (name == "from 6")
+
+    alone, _ = changing(images, tmp_path / "one")
+    # whose first call is the first step's
+    moves = [move.replace("3|", "2|", 1) for move in alone.family_options["moves"]]  # type: ignore[union-attr]
+    _, one = train_alone(alone.model_copy(update={"family_options": {"moves": moves, "dropout": 0.1}}))
+    assert weight_difference(one.state, live.state) < 1e-12
+
+
+def test_a_run_of_epochs_tells_its_new_length(images: Path, tmp_path: Path) -> None:
+    config, _ = changing(images, tmp_path, global_batch_size=4)
+    code, run = train_alone(config)
+    assert code == 0
+    assert "The run now has 35 steps instead of 33; the rest of the schedule is spread over them." in run.warnings
+    assert run.state.position.step == 11 + 2 * 12
+    view = RunView()
+    view.apply(run.events())
+    assert view.run_info is not None
+    assert (view.run_info.total_steps, dict(view.run_info.facts)["Steps per epoch"]) == (35, "12")
+    rates = [float(str(event["lr"])) for event in run.events("step")]
+    steps = [before - after for before, after in pairwise(rates)]
+    assert min(steps) > 0
+    assert max(abs(one - other) for one, other in pairwise(steps)) < 2e-4, "no jump"
+    assert rates[-1] < 1e-4, "to the end"
+
+
+def test_what_cannot_be_trained_on_leaves_the_data_as_it_was(images: Path, tmp_path: Path) -> None:
+    config, _ = changing(images, tmp_path)
+    folder = Path(config.concepts[0].path)
+    options = {"moves": [f"2|{folder}|{tmp_path / 'gone'}"]}
+    code, run = train_alone(config.model_copy(update={"family_options": options}))
+    assert code == 0
+    assert run.warnings.count("training goes on with the data as it was") == 1, "once, not at each epoch"
+    assert str(folder) in run.warnings
+    assert run.state.position.samples_seen == 3 * 41
