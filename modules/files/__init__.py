@@ -38,7 +38,7 @@ from modules.files.reading import (
 )
 from modules.files.records import Record, validate_record
 from modules.files.safetensors_header import SafetensorsHeader, read_header
-from modules.files.shards import is_shard, shard_of
+from modules.files.shard_paths import check_changeable, is_shard, lies_there
 from modules.files.weight_map import weight_map
 from modules.files.writing import open_for_writing, remove_tree, write_fault
 
@@ -52,6 +52,7 @@ __all__ = [
     "GgufTensor",
     "Record",
     "SafetensorsHeader",
+    "check_changeable",
     "check_replaceable",
     "control_character",
     "decode_json",
@@ -65,6 +66,7 @@ __all__ = [
     "is_plain_name",
     "is_secret_name",
     "is_shard",
+    "lies_there",
     "mask_secrets",
     "open_for_writing",
     "open_regular",
@@ -80,7 +82,6 @@ __all__ = [
     "remove_partial",
     "remove_tree",
     "replacing",
-    "shard_of",
     "spreadsheet_cell",
     "validate_record",
     "visible",

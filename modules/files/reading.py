@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import cast
 
 from modules.files.opening import FileFault, open_file, require_regular
-from modules.files.shards import is_member, member_stamp, open_member
+from modules.files.shard_paths import split_member
+from modules.files.shards import member_stamp, open_member
 
 TEXT_LIMIT = 8 << 20  # bytes; generous for everything that people write by hand
 MAX_DEPTH = 64  # of lists and groups inside each other
@@ -29,7 +30,7 @@ def open_regular(path: str | Path) -> io.BufferedReader:
     Raises OSError, or FileFault if it is no regular file.
     """
     name = os.fspath(path)
-    return open_member(name) if is_member(name) else open_file(name)
+    return open_member(name) if split_member(name) else open_file(name)
 
 
 def file_size(path: str | Path) -> int:
@@ -40,7 +41,7 @@ def file_size(path: str | Path) -> int:
 def file_stamp(path: str | Path) -> tuple[int, int]:
     """The same size, and the time of the last change (ns), which for a file in a shard is the shard's."""
     name = os.fspath(path)
-    if is_member(name):
+    if split_member(name):
         return member_stamp(name)
     found = os.stat(name)
     require_regular(found.st_mode)

@@ -14,7 +14,6 @@ import itertools
 import json
 import mmap
 import os
-import re
 import sys
 import threading
 from array import array
@@ -26,13 +25,11 @@ from typing import Final, cast
 from modules.files.opening import open_file
 from modules.files.partial import replacing
 from modules.files.shard_contents import MAX_MEMBERS, Contents, read_tar
-from modules.files.table_shards import ARROW, PARQUET, read_row, read_table
+from modules.files.shard_paths import PARQUET, split_member
+from modules.files.table_shards import read_row, read_table
 from modules.files.user_folder import user_cache_folder
 from modules.files.writing import open_for_writing
 
-SHARD_SUFFIXES: Final = (".tar", ARROW, PARQUET)
-COMPRESSED_TARS: Final = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
-_IN_SHARD: Final = re.compile(r"\.(?:tar|arrow|parquet)(?=/)", re.IGNORECASE)
 _MAGIC: Final = b"TANDSH01"
 _MAX_TABLE_HEADER: Final = 1 << 20  # bytes
 _WORD: Final = 8  # bytes of a number
@@ -85,23 +82,6 @@ class ShardTable(Sequence[bytes]):
         return row if row < self._count and self[row] == name else -1
 
 
-def is_shard(name: str) -> bool:
-    """Whether a file of this name is one."""
-    return name.lower().endswith(SHARD_SUFFIXES)
-
-
-def is_member(path: str) -> bool:
-    """Whether the path is that of a file in a shard, there or not."""
-    return bool(_split(path))
-
-
-def shard_of(path: str | os.PathLike[str]) -> str:
-    """The path of the shard that a file is in, or that it is; "" for a file of its own."""
-    name = os.fspath(path)
-    found = _split(name)
-    return found[0] if found else name if is_shard(name) and os.path.isfile(name) else ""
-
-
 def shard_table(path: str) -> ShardTable:
     """What the shard holds, listed anew if it has changed. Raises OSError, or FileFault if it is none."""
     with open_file(path) as file:
@@ -131,18 +111,8 @@ def open_member(path: str) -> io.BufferedReader:
     return io.BufferedReader(_Part(open_file(shard), place, size))
 
 
-def _split(path: str) -> tuple[str, str] | None:
-    """The shard and the name in it."""
-    if os.sep != "/":
-        path = path.replace(os.sep, "/")
-    for match in _IN_SHARD.finditer(path):
-        if os.path.isfile(path[: match.end()]):
-            return path[: match.end()], path[match.end() + 1 :]
-    return None
-
-
 def _find(path: str) -> tuple[ShardTable, int, str]:
-    shard, name = _split(path) or (path, "")
+    shard, name = split_member(path) or (path, "")
     table = shard_table(shard)
     row = table.find(os.fsencode(name))
     if row < 0:

@@ -17,9 +17,8 @@ from typing import Any, Final
 
 from modules.files.opening import FileFault, open_file
 from modules.files.shard_contents import MAX_MEMBERS, Contents
+from modules.files.shard_paths import PARQUET
 
-ARROW: Final = ".arrow"
-PARQUET: Final = ".parquet"
 _IMAGE_NAMES: Final = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo", "image_bytes", "bytes")
 _SUFFIXES: Final = {b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"BM": ".bmp", b"II*\0": ".tiff"}
 _HEAD: Final = 4  # bytes, the longest of these

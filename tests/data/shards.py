@@ -12,9 +12,9 @@ from typing import Any
 
 def pack_tar(folder: Path, archive: Path, **options: Any) -> Path:
     """The files of a folder, with their paths below it."""
-    files = {file.relative_to(folder).as_posix(): file.read_bytes() for file in sorted(folder.rglob("*.*"))}
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
     archive.parent.mkdir(parents=True, exist_ok=True)
-    archive.write_bytes(tar_of(files, **options))
+    archive.write_bytes(tar_of({file.relative_to(folder).as_posix(): file.read_bytes() for file in files}, **options))
     return archive
 
 
@@ -32,12 +32,12 @@ def tar_of(files: Mapping[str, bytes], **options: Any) -> bytes:
 def two_shards(images: Path, target: Path) -> tuple[Path, Path]:
     """The files of `images`, half of them in each of two tar shards, and the same as folders with these names."""
     packed, unpacked = target / "packed", target / "unpacked"
-    stems = sorted({file.stem for file in images.iterdir()})
+    stems = sorted({file.stem for file in images.glob("*.txt")})
     for number, some in enumerate((stems[::2], stems[1::2])):
         folder = unpacked / f"{number:05d}.tar"
         folder.mkdir(parents=True)
         for file in images.iterdir():
-            if file.stem in some:
+            if file.stem.removesuffix("-masklabel") in some:
                 shutil.copy(file, folder)
         pack_tar(folder, packed / folder.name)
     return packed, unpacked

@@ -23,7 +23,8 @@ from modules.data.index.problems import Problem
 from modules.data.index.references import reference_roots
 from modules.files import FileFault, file_stamp, is_shard, open_regular, whole_path
 from modules.files.images import SIGNATURE_BYTES, has_image_signature
-from modules.files.shards import COMPRESSED_TARS, shard_table
+from modules.files.shard_paths import COMPRESSED_TARS
+from modules.files.shards import shard_table
 
 _CIFAR: Final = re.compile(r"cifar-100?-(python|binary)\.tar\.gz")
 _CIFAR_PAGE: Final = "https://www.cs.toronto.edu/~kriz/cifar.html"

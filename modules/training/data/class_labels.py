@@ -10,7 +10,7 @@ from modules.config.sections.concept import METADATA_NAMES
 from modules.data.index.index import Index
 from modules.data.index.scan import concept_root
 from modules.distributed.formatting import first_names
-from modules.files.table_shards import ARROW, PARQUET
+from modules.files.shard_paths import ARROW, PARQUET
 
 _SHOWN = 3
 
