@@ -57,7 +57,7 @@ class ShardTable(Sequence[bytes]):
         names = contents.names
         order = sorted(range(len(names)), key=names.__getitem__)
         following = [*(names[row] for row in order[1:]), None]
-        kept = [row for row, next_name in zip(order, following, strict=True) if names[row] != next_name]
+        kept = [row for row, next_name in zip(order, following, strict=False) if names[row] != next_name]
         if repeated := len(order) - len(kept):
             contents.refuse(b"", f"{repeated:,} of its files have the name of a later one, which counts")
         starts = array("Q", [0, *itertools.accumulate(len(names[row]) for row in kept)])

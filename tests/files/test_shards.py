@@ -189,6 +189,8 @@ def test_tables_without_images_or_compressed_are_refused(tmp_path: Path) -> None
         out.write_table(table)
     with pytest.raises(FileFault, match="compressed"):
         shard_table(str(tmp_path / "a.arrow"))
+    parquet.write_table(table.slice(0, 0), tmp_path / "empty.parquet")
+    assert not len(shard_table(str(tmp_path / "empty.parquet")))
     (tmp_path / "b.arrow").write_bytes(b"nothing")
     with pytest.raises(FileFault, match="cannot be read as arrow"):
         shard_table(str(tmp_path / "b.arrow"))
