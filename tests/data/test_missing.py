@@ -37,7 +37,7 @@ def said(tmp_path: Path, *concepts: dict[str, Any], **settings: object) -> tuple
         ("DSC_0.tags", "1 .tags"),
         (
             "train.parquet",
-            "1 .parquet. metadata.parquet is read, with pyarrow; other .parquet files only if",
+            "1 .parquet. metadata.parquet is read, with pyarrow; other .parquet files only if they hold the images",
         ),
         ("DSC_0.json", "1 .json"),
         ("metadata.json", "1 .json"),
