@@ -16,8 +16,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user_cache"))
 
 
-def trained(images: Path, place: Path, resume: str | None = None, **settings: object) -> Run:
-    code, run = train_alone(tiny_config(images, place, **settings), resume)
+def trained(images: Path, place: Path, **settings: object) -> Run:
+    code, run = train_alone(tiny_config(images, place, **settings))
     assert code == 0, run.failure(0)
     return run
 
