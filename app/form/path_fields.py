@@ -15,6 +15,7 @@ from app.windows.folder_listing import Purpose
 from modules.config.sections.concept import split_paths
 from modules.facts import MODEL_FILES
 from modules.files import expand_home
+from modules.files.shard_paths import SHARD_SUFFIXES
 
 CHECK_AFTER_MS = 400
 CREATED_ON_DEMAND = ("cache_dir", "runs_dir", "rescue_dir")
@@ -29,7 +30,9 @@ class PathField(TextField):
 
     def build(self) -> None:
         super().build()
-        folder = self.option.picks == "folder"
+        self._is_either = self.option.path == "concepts.*.path"
+        self.endings = self.endings or SHARD_SUFFIXES * self._is_either
+        folder = self.option.picks == "folder" and not self._is_either
         tooltip = "Choose a folder" if folder else "Choose a file or folder"
         self.browse = Button(self.area, icon="folder", style="plain", bg=self.bg, tooltip=tooltip, command=self._browse)
         self.browse.pack(side="right", padx=(4, 0), before=self.control)
@@ -48,7 +51,7 @@ class PathField(TextField):
         self._schedule_check()
 
     def _browse(self) -> None:
-        purpose: Purpose = "folder" if self.option.picks == "folder" else "any"
+        purpose: Purpose = "folder" if self.option.picks == "folder" and not self._is_either else "any"
         chosen = choose_path(self.area, purpose, self.option.title, Path(self.control.get()), self.endings)
         if chosen:
             self.control.show(chosen)

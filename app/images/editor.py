@@ -18,7 +18,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, TextBox, frame, text
 from app.widgets.later import later
 from modules.config.sections.concept import CaptionLines
-from modules.files import FileFault, printable
+from modules.files import FileFault, check_changeable, printable
 
 PREVIEW = 320
 _LEAST_SIDE: Final = 96  # of the image, in unscaled pixels, before the hint gives way to it
@@ -285,6 +285,10 @@ def _details(image: IndexedImage) -> str:
 def read_only_reason(image: IndexedImage, files: CaptionFiles) -> str:
     """Why the captions of an image cannot be edited here; empty if they can. `files` are its concept's settings."""
     source = files.source
+    try:
+        check_changeable(image.file)
+    except OSError as error:
+        return f"The caption cannot be edited: {error.strerror}."
     if source in ("file_name", "folder_name", "metadata", "none"):
         return _READ_ONLY_REASONS[source]
     if source != "auto" or not image.caption:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import threading
 import tkinter as tk
 from collections import Counter
@@ -36,7 +35,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, card, frame, text
 from app.widgets.scrollbar import Scrollbar
 from app.widgets.table import table
-from modules.files import expand_home
+from modules.files import expand_home, lies_there
 
 _PAUSE_MS = 700  # after the last change of a setting
 _POLL_MS = 100
@@ -147,7 +146,7 @@ class ImagePages(tk.Frame):
         files, gone = [each.file for each in self.image_index.images], self._gone
 
         def look() -> tuple[set[Path], bool]:
-            return {file for file in files if not os.path.lexists(file)}, any(map(os.path.lexists, gone))
+            return {file for file in files if not lies_there(file)}, any(map(lies_there, gone))
 
         def looked(found: tuple[set[Path], bool]) -> None:
             missing, is_back = found

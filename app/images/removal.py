@@ -15,6 +15,7 @@ from app.background import Background
 from app.images.captions import CaptionFiles
 from app.shell.ask import Choice, ask
 from modules.config.sections.concept import IMAGE_SUFFIXES
+from modules.files import check_changeable
 from modules.files.trash import Trashed, move_to_trash, restore_all
 
 _NAMED: Final = 6  # images that the question names
@@ -40,6 +41,7 @@ def trash_images(images: Iterable[tuple[Path, CaptionFiles]]) -> Removal:
         if image.is_dir() and not image.is_symlink():
             continue
         try:
+            check_changeable(image)
             if os.path.lexists(image):
                 removal.files.append(move_to_trash(image))
             removal.images.add(image)

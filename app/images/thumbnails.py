@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import queue
-import sys
 import threading
 import warnings
 from collections import OrderedDict
@@ -15,7 +14,9 @@ from pathlib import Path
 
 from PIL import Image
 
+from modules.files import file_stamp
 from modules.files.images import open_image, small_rgb
+from modules.files.user_folder import user_cache_folder
 
 SIDE = 144
 _MEMORY_ENTRIES = 1500  # at most about 100 KB each
@@ -29,7 +30,7 @@ class Thumbnails:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._folder = cache_folder() if folder is None else folder
+        self._folder = user_cache_folder() / "thumbnails" if folder is None else folder
         self._memory: OrderedDict[tuple[Path, int], Image.Image | None] = OrderedDict()
         self._pending: OrderedDict[tuple[Path, int], None] = OrderedDict()
         self._busy: set[tuple[Path, int]] = set()
@@ -97,8 +98,8 @@ class Thumbnails:
 
     def _make(self, file: Path, side: int) -> Image.Image | None:
         try:
-            status = file.stat()
-            stored = self._folder / _name(file, status.st_mtime_ns, status.st_size, side)
+            size, mtime_ns = file_stamp(file)
+            stored = self._folder / _name(file, mtime_ns, size, side)
             if (cached := _read(stored)) is not None:
                 return cached
             image = _shrunk(file, side)
@@ -106,17 +107,6 @@ class Thumbnails:
             return None
         _store(image, stored)
         return image
-
-
-def cache_folder() -> Path:
-    """The platform's cache folder for thumbnails."""
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "tandem" / "thumbnails"
 
 
 def _shrunk(file: Path, side: int) -> Image.Image:

@@ -21,6 +21,7 @@ from app.widgets.buttons import Segments, card, text, wrap_within
 from app.windows.chooser import choose_path
 from modules.config import Option
 from modules.facts import all_facts
+from modules.files.shard_paths import SHARD_SUFFIXES
 
 TABS: Final = {
     "folders": "Folders and settings",
@@ -235,7 +236,7 @@ class Section(FormSection):
         """Starts beside the folder that was added last, unless that is one of Tandem's own: data/demo."""
         folders = [Path(str(concept.get("path") or "")) for concept in self.list.items]
         start = folders[-1].parent if folders and folders[-1].is_absolute() else Path()
-        chosen = choose_path(self, "folder", "Folder of images", start)
+        chosen = choose_path(self, "any", "Folder of images, or archive", start, SHARD_SUFFIXES)
         return {"path": chosen} if chosen else None
 
     def _counted(self) -> None:

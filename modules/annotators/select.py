@@ -12,7 +12,7 @@ from PIL import Image
 from pydantic import ValidationError
 
 from modules.annotation import Header, Proposal
-from modules.config import Concept, ConfigError, explain
+from modules.config import Concept, ConfigError, DataError, explain
 from modules.config.captions import CaptionState
 from modules.data.index.captions import Captions
 from modules.data.index.images import (
@@ -59,6 +59,12 @@ def select_images(header: Header, *, subfolders: bool = True) -> Selection:
     what = "mask_suffix" if header.task == "mask" else "caption_extension"
     concept = concept.model_copy(update={what: header.ending})
     scan = scan_concept(concept, with_masks=header.task == "mask")
+    if scan.shards:
+        raise DataError(
+            f"{printable(header.folder)} holds its images in archives or tables (*.tar, *.arrow, *.parquet), which are "
+            "only read: nothing can be written beside them.",
+            "Unpack them into a folder first.",
+        )
     found = Selection(faults={_below(scan, problem.path): problem.what for problem in scan.problems})
     captions = Captions(concept, scan)
     in_metadata = Captions(concept.model_copy(update={"caption_source": "metadata"}), scan)

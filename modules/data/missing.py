@@ -75,7 +75,8 @@ def _captions(config: TrainConfig, index: Index) -> Iterator[str]:
             others.append(f"the folder {folder} beside it (give the concept the folder that holds both)")
         if others:
             example = printable(index.captions(int(rows[0]))[0], 100)
-            parquet = " metadata.parquet is read, with pyarrow; other .parquet files are not." * (".parquet" in found)
+            tables = " metadata.parquet is read, with pyarrow; other .parquet files only if they hold the images."
+            parquet = tables if ".parquet" in found else ""
             yield (
                 f"No image in {printable(root, 200)} has a caption, so the file names are the captions, such as "
                 f"{example!r}; not used: {', '.join(others)}.{parquet} docs/data.md lists what is read; "

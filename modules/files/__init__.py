@@ -12,6 +12,7 @@ from modules.files.display import (
 )
 from modules.files.gguf_header import GgufTensor, read_gguf_header
 from modules.files.links import expand_home, find_link, is_link, whole_path
+from modules.files.opening import FileFault
 from modules.files.partial import (
     PARTIAL,
     REPLACED,
@@ -23,9 +24,9 @@ from modules.files.partial import (
 )
 from modules.files.reading import (
     MAX_DEPTH,
-    FileFault,
     decode_json,
     file_size,
+    file_stamp,
     is_deeper_than,
     is_plain_name,
     open_regular,
@@ -37,6 +38,7 @@ from modules.files.reading import (
 )
 from modules.files.records import Record, validate_record
 from modules.files.safetensors_header import SafetensorsHeader, read_header
+from modules.files.shard_paths import check_changeable, is_shard, lies_there
 from modules.files.weight_map import weight_map
 from modules.files.writing import open_for_writing, remove_tree, write_fault
 
@@ -50,17 +52,21 @@ __all__ = [
     "GgufTensor",
     "Record",
     "SafetensorsHeader",
+    "check_changeable",
     "check_replaceable",
     "control_character",
     "decode_json",
     "encodable",
     "expand_home",
     "file_size",
+    "file_stamp",
     "find_link",
     "is_deeper_than",
     "is_link",
     "is_plain_name",
     "is_secret_name",
+    "is_shard",
+    "lies_there",
     "mask_secrets",
     "open_for_writing",
     "open_regular",

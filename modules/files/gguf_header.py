@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from modules.files.display import printable
-from modules.files.reading import FileFault, open_regular
+from modules.files.opening import FileFault
+from modules.files.reading import open_regular
 
 # The number of a format -> its name, and how many weights are a block of how many bytes (ggml/src/ggml-common.h).
 GGUF_FORMATS: Final[Mapping[int, tuple[str, int, int]]] = {

@@ -21,7 +21,8 @@ from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
-from modules.files.reading import FileFault, open_regular
+from modules.files.opening import FileFault
+from modules.files.reading import open_regular
 
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "AVIF", "TIFF")
 _PLUGINS = {"HEIF": ("pillow_heif", "pillow-heif"), "JXL": ("pillow_jxl", "pillow-jxl-plugin")}  # module, package

@@ -10,8 +10,9 @@ import os
 import stat
 from pathlib import Path
 
+from modules.files.opening import FileFault
 from modules.files.partial import remove_partial, replacing
-from modules.files.reading import FileFault, decode_json, open_regular
+from modules.files.reading import decode_json, open_regular
 
 _LIMIT = 8 << 20  # bytes
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH

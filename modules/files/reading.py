@@ -10,57 +10,49 @@ import json
 import math
 import os
 import re
-import stat
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import cast
 
+from modules.files.opening import FileFault, open_file, require_regular
+from modules.files.shard_paths import split_member
+from modules.files.shards import member_stamp, open_member
+
 TEXT_LIMIT = 8 << 20  # bytes; generous for everything that people write by hand
 MAX_DEPTH = 64  # of lists and groups inside each other
-_KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a named pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 
-class FileFault(ValueError):
-    """What is wrong with the content or the kind of a file: a phrase that follows its name."""
-
-
 def open_regular(path: str | Path) -> io.BufferedReader:
-    """Open a regular file for reading, never waiting for one. Raises OSError, or FileFault if it is no regular file."""
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOCTTY", 0)
-    try:
-        descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
-    except ValueError as error:  # a null character in the name
-        raise FileFault(f"has no valid name ({error})") from None
-    except OSError as error:
-        _require_regular(os.stat(path).st_mode if os.path.exists(path) else stat.S_IFREG)  # a socket cannot be opened
-        raise error from None
-    try:
-        _require_regular(os.fstat(descriptor).st_mode)
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
+    """Open a regular file, or a file in a shard (`modules.files.shards`), for reading, never waiting for one.
+
+    Raises OSError, or FileFault if it is no regular file.
+    """
+    name = os.fspath(path)
+    return open_member(name) if split_member(name) else open_file(name)
 
 
 def file_size(path: str | Path) -> int:
-    """Bytes in a regular file; raises OSError or FileFault as `open_regular`, without opening it."""
-    found = os.stat(path)
-    _require_regular(found.st_mode)
-    return found.st_size
+    """Bytes in a file that `open_regular` opens; raises OSError or FileFault as it does, without opening it."""
+    return file_stamp(path)[0]
+
+
+def file_stamp(path: str | Path) -> tuple[int, int]:
+    """The same size, and the time of the last change (ns), which for a file in a shard is the shard's."""
+    name = os.fspath(path)
+    if split_member(name):
+        return member_stamp(name)
+    found = os.stat(name)
+    require_regular(found.st_mode)
+    return found.st_size, found.st_mtime_ns
 
 
 def read_bytes(path: str | Path, limit: int = TEXT_LIMIT) -> bytes:
     """All bytes of a regular file of at most `limit` bytes; raises OSError or FileFault."""
     with open_regular(path) as file:
-        is_larger = os.fstat(file.fileno()).st_size > limit  # known without reading it
+        is_larger = file.seek(0, os.SEEK_END) > limit  # known without reading it
+        file.seek(0)
         data = b"" if is_larger else file.read(limit + 1)
     if is_larger or len(data) > limit:
         raise FileFault(f"is larger than {_size(limit)}")
@@ -148,13 +140,6 @@ def is_deeper_than(data: object, limit: int) -> bool:
 def is_plain_name(name: object) -> bool:
     """Whether it can be the name of a file and nothing else: no separator, no leading dot, ASCII without blanks."""
     return isinstance(name, str) and _PLAIN_NAME.fullmatch(name) is not None
-
-
-def _require_regular(mode: int) -> None:
-    if stat.S_ISREG(mode):
-        return
-    kind = next((words for is_kind, words in _KINDS if is_kind(mode)), "something else")
-    raise FileFault(f"is {kind}, not a file")
 
 
 @lru_cache

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from modules.files.display import printable
-from modules.files.reading import FileFault
+from modules.files.opening import FileFault
 
 T = TypeVar("T")
 _NO_OBJECT = frozenset({"dataclass_type", "model_type", "dict_type"})  # pydantic's messages name classes

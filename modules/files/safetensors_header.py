@@ -11,7 +11,8 @@ from typing import Annotated, Final, TypeAlias
 
 from pydantic import Field
 
-from modules.files.reading import FileFault, decode_json, open_regular
+from modules.files.opening import FileFault
+from modules.files.reading import decode_json, open_regular
 from modules.files.records import Record, validate_record
 
 _MOST_BYTES: Final = 32 << 20  # of the text; published models have at most 2 MB, and nobody waits for more

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from modules.files.reading import FileFault, is_plain_name, read_json
+from modules.files.opening import FileFault
+from modules.files.reading import is_plain_name, read_json
 
 _LIMIT: Final = 64 << 20  # bytes
 

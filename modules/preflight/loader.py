@@ -5,30 +5,30 @@ It uses a few of the images and a small temporary cache next to the real one.
 
 from __future__ import annotations
 
-import shutil
+import os
 import tempfile
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
 from modules.config import Concept, DataError, TrainConfig
-from modules.config.sections.concept import IMAGE_SUFFIXES
 from modules.data.archives.cifar import is_archive, unpacked_concept
 from modules.data.cache.cache import Cache
 from modules.data.cache.encode_batches import encode_batch_size
 from modules.data.index.build import build_index
 from modules.data.index.index import Index
+from modules.data.index.scan import scan_concept
 from modules.data.loading.item_batches import TRAIN, ItemBatches, item_loader
 from modules.data.loading.loader import Examples, Loader, make_loader
 from modules.data.loading.on_the_fly import OnTheFlyExamples
 from modules.data.loading.order import make_order
 from modules.families._family import Family
-from modules.files import expand_home
+from modules.files import FileFault, read_bytes
 from modules.preflight.cells import hosts_of
 from modules.preflight.coordinator import Answer, Context, Coordinator
 from modules.preflight.disk import existing_parent
-from modules.run.join.fingerprint import data_listing
 from modules.run.preflight_report.report import Cell
 from modules.training.data.class_labels import label_concepts, with_classes
 from modules.training.data.custom_dataset import order_items
@@ -38,6 +38,7 @@ from modules.training.memory.model_setup import check_available, load_family
 _IMAGES = 32
 _CHUNK = 8
 _REPEATS = 100
+_LARGEST_FILE = 1 << 30  # bytes
 # Loading a large model comes first.
 _TIMEOUT_FACTOR = 4.0
 
@@ -111,13 +112,14 @@ def _unpacked(concept: Concept, cache_dir: Path) -> Concept:
 
 
 def _copied(concept: Concept, target: Path, count: int) -> Concept:
-    root = expand_home(concept.path)
-    names = [name for name in sorted(data_listing(concept)) if Path(name).suffix.lower() in IMAGE_SUFFIXES]
-    for name in names[:: max(1, len(names) // count)][:count]:
-        for file in {root / name, *((root / name).with_suffix(each) for each in concept.caption_extensions)}:
-            if file.is_file():
+    scan = scan_concept(concept, with_masks=False)
+    for path in scan.paths[:: max(1, len(scan.paths) // count)][:count]:
+        image = os.fsdecode(path)
+        for name in (image, scan.caption_file(image)):
+            with suppress(OSError, FileFault):  # an image without a caption
+                data = read_bytes(os.path.join(scan.root, name), _LARGEST_FILE)
                 (target / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, (target / name).with_name(file.name))
+                (target / name).write_bytes(data)
     target.mkdir(parents=True, exist_ok=True)
     return concept.model_copy(update={"path": str(target), "repeats": _REPEATS})
 

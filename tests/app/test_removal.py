@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from app.images.captions import CaptionFiles
+from app.images.captions import CaptionFiles, write_caption
+from app.images.editor import read_only_reason
+from app.images.image_index import IndexedImage
 from app.images.removal import trash_images
+from tests.data.shards import tar_of
 
 FILES = CaptionFiles(extensions=(".txt", ".caption"))
 
@@ -55,3 +58,16 @@ def test_others_are_moved_if_a_folder_is_read_only(tmp_path: Path, trash: Path, 
     assert removal.images == {tmp_path / "dog.png"}
     assert removal.faults == [f"{read_only} is read-only: nothing can be moved out of it."]
     assert (read_only / "cat.png").exists()
+
+
+def test_nothing_is_changed_in_an_archive_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user_cache"))
+    archive = tmp_path / "a.tar"
+    archive.write_bytes(tar_of({"1.jpg": b"x", "1.txt": b"text"}))
+    removal = trash_images([(archive / "1.jpg", CaptionFiles())])
+    assert (removal.files, removal.images) == ([], set())
+    assert removal.faults == [f"{archive} is read-only: nothing can be moved out of it."]
+    with pytest.raises(OSError, match=r"it is in a\.tar.*unpack it"):
+        write_caption(archive / "1.jpg", "other", CaptionFiles("txt"))
+    image = IndexedImage(0, "1.jpg", archive / "1.jpg", 1, 1, "1x1", "text", "found")
+    assert "cannot be edited: it is in a.tar" in read_only_reason(image, CaptionFiles("txt"))

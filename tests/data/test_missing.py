@@ -35,7 +35,10 @@ def said(tmp_path: Path, *concepts: dict[str, Any], **settings: object) -> tuple
     ("file", "named"),
     [
         ("DSC_0.tags", "1 .tags"),
-        ("train.parquet", "1 .parquet. metadata.parquet is read, with pyarrow; other .parquet files are not"),
+        (
+            "train.parquet",
+            "1 .parquet. metadata.parquet is read, with pyarrow; other .parquet files only if they hold the images",
+        ),
         ("DSC_0.json", "1 .json"),
         ("metadata.json", "1 .json"),
         ("../captions/DSC_0.txt", "the folder captions beside it (give the concept the folder that holds both)"),

@@ -8,34 +8,29 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from modules.files import FileFault, open_for_writing, open_regular
+from modules.files.tar_headers import (
+    BLOCK,
+    EXTENDED,
+    MAX_EXTENDED,
+    REGULAR,
+    SPARSE,
+    WITHOUT_DATA,
+    Extension,
+    parse_tar_header,
+)
 
 MAX_FILE: Final = 256 << 20  # bytes; the largest of the real ones has 155 MB
 MAX_BYTES: Final = 1 << 30  # of the whole archive, unpacked
 MAX_MEMBERS: Final = 10_000
 MAX_GZIP_MEMBERS: Final = 1000  # gzip files one after the other, which count as one
-_MAX_EXTENDED: Final = 1 << 20  # bytes of a header that extends the next one
-_BLOCK: Final = 512
 _CHUNK: Final = 1 << 20
-_REGULAR: Final = (b"0", b"\0", b"7")
-_WITHOUT_DATA: Final = (b"1", b"2", b"3", b"4", b"5", b"6")  # links, devices, folders: their size says something else
-_EXTENDED: Final = (b"L", b"K", b"x", b"X", b"g")
 _GZIP: Final = b"\x1f\x8b"
-_PAX_PATH: Final = re.compile(rb"(?:\A|\n)\d{1,9} path=([^\n]*)\n")  # records are "LENGTH key=value"
-
-
-@dataclass(frozen=True)
-class _Header:
-    name: bytes
-    size: int  # bytes of data that follow
-    kind: bytes
 
 
 def extract(archive: Path, wanted: frozenset[str], folder: Path) -> None:
@@ -104,7 +99,7 @@ class _Limited:
         """The next `count` bytes in pieces, without what fills up the last block."""
         for start in range(0, count, _CHUNK):
             yield self.read(min(_CHUNK, count - start))
-        self.read(-count % _BLOCK)
+        self.read(-count % BLOCK)
 
     def read_rest(self) -> None:
         """To the end, where gzip has a checksum."""
@@ -115,61 +110,28 @@ class _Limited:
 
 
 def _extract(stream: _Limited, wanted: frozenset[str], folder: Path) -> None:
-    long_name = b""
+    extension = Extension()
     for _ in range(MAX_MEMBERS):
-        header = _next_header(stream)
+        header = parse_tar_header(stream.read(BLOCK, is_end=True))
         if header is None:
             return
-        if header.kind in _EXTENDED:
-            if header.size > _MAX_EXTENDED:
+        if header.kind in EXTENDED:
+            if header.size > MAX_EXTENDED:
                 raise FileFault(f"has a header of {header.size} bytes")
-            long_name = _long_name(header.kind, b"".join(stream.chunks(header.size))) or long_name
+            extension = extension.extended(header.kind, b"".join(stream.chunks(header.size)))
             continue
-        name = (long_name or header.name).rsplit(b"/", 1)[-1].decode("latin-1")
-        long_name = b""
-        if header.kind in _WITHOUT_DATA:
+        name = (extension.name or header.name).rsplit(b"/", 1)[-1].decode("latin-1")
+        extension = Extension()
+        if header.kind in WITHOUT_DATA:
             continue
-        if header.kind == b"S":
+        if header.kind == SPARSE:
             raise FileFault("has a file with holes, which Tandem does not read")
         if header.size > MAX_FILE:
             raise FileFault(f"has a file of {header.size >> 20} MiB; the largest may have {MAX_FILE >> 20}")
-        if header.kind in _REGULAR and name in wanted:
+        if header.kind in REGULAR and name in wanted:
             with os.fdopen(open_for_writing(folder / name), "wb") as file:
                 file.writelines(stream.chunks(header.size))
         else:
             for _ in stream.chunks(header.size):
                 pass
     raise FileFault(f"has more than {MAX_MEMBERS} files")
-
-
-def _next_header(stream: _Limited) -> _Header | None:
-    """None at the end: a block of zeros, or no more bytes."""
-    block = stream.read(_BLOCK, is_end=True)
-    if not block.strip(b"\0"):
-        return None
-    # the sum of all bytes, those of the sum itself counted as blanks
-    if sum(block[:148]) + sum(block[156:]) + 8 * ord(" ") != _number(block[148:156]):
-        raise FileFault("is damaged (a checksum of the tar archive does not match)")
-    return _Header(block[:100].split(b"\0", 1)[0], _number(block[124:136]), block[156:157])
-
-
-def _number(field: bytes) -> int:
-    """Octal digits, or with the highest bit set a binary number, which GNU tar writes for large ones."""
-    if field[0] & 0x80:
-        number = int.from_bytes(field, "big", signed=True) if field[0] == 0xFF else int.from_bytes(field[1:], "big")
-    else:
-        digits = field.split(b"\0", 1)[0].strip()
-        if not all(digit in b"01234567" for digit in digits):
-            raise FileFault("is damaged (a number of the tar archive has other digits)")
-        number = int(digits or b"0", 8)
-    if number < 0:
-        raise FileFault("is damaged (a size of the tar archive is negative)")
-    return number
-
-
-def _long_name(kind: bytes, data: bytes) -> bytes:
-    """The name of the next file; b"" if this header says nothing about it."""
-    if kind == b"L":
-        return data.rstrip(b"\0")
-    found = _PAX_PATH.search(data) if kind in (b"x", b"X") else None
-    return found[1] if found is not None else b""

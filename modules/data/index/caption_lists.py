@@ -14,10 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from modules.config.sections.concept import IMAGE_SUFFIXES
+from modules.config.sections.concept import IMAGE_SUFFIXES, METADATA_NAMES
 from modules.data.index.problems import Problem
-from modules.files import FileFault, decode_json, printable, read_bytes
+from modules.files import FileFault, decode_json, is_shard, open_regular, printable, read_bytes
 from modules.files.encodings import SAMPLE, decode_unicode, find_encoding
+from modules.files.shards import shard_table
+from modules.files.table_shards import table_rows
 
 Texts: TypeAlias = tuple[str, ...]
 Record: TypeAlias = Mapping[str, object]
@@ -27,8 +29,6 @@ TEXT_KEYS: Final = ("text", "caption", "prompt", "description", "tags")
 LABEL_KEYS: Final = ("label", "class")
 _SEPARATORS: Final = (",", ";", "\t", "|")
 _MAX_BYTES: Final = 512 << 20  # a line of text for each of a million images
-_MOST_ROWS: Final = 1 << 22  # of a parquet file
-_ROWS_AT_ONCE: Final = 256
 _MAX_FAULTS: Final = 20  # listed of one file
 _BEYOND: Final = "\0"  # the column of what is beyond the last one
 _LINE_END: Final = re.compile("[\r\n]")
@@ -61,11 +61,17 @@ def read_entries(
 
     `keys` are the names that the captions may have, `column` the one that the concept gives, or "".
     """
-    path, name = Path(root, relative), posixpath.basename(relative).lower()
+    path, folder = Path(root, relative), posixpath.dirname(relative)
+    name = path.name.lower()
+    is_table = is_shard(name)
     try:
-        text, encoding = ("", "") if name.endswith(".parquet") else _read(path)
-        if name.endswith(".parquet"):
-            records = _parquet(read_bytes(path, _MAX_BYTES), {*FILE_KEYS, *keys, column})
+        text, encoding = ("", "") if is_table else _read(path)
+        if is_table:
+            with open_regular(path) as file:
+                records: Sequence[Record] = table_rows(file, path.suffix.lower(), {*FILE_KEYS, *keys, column})
+            if path.name not in METADATA_NAMES:  # its rows are images
+                names, folder = shard_table(str(path)), relative
+                records = [{**row, FILE_KEYS[0]: os.fsdecode(each)} for each, row in zip(names, records, strict=False)]
         elif name.endswith((".csv", ".tsv")):
             records = _table(text)
         elif name.endswith(".jsonl"):
@@ -83,7 +89,7 @@ def read_entries(
         return {}
     if encoding:
         problems.append(Problem(str(path), f"it is not UTF-8; it was read as {encoding}"))
-    return _entries(records, path, posixpath.dirname(relative), (column,) if column else keys, problems)
+    return _entries(records, path, folder, (column,) if column else keys, problems)
 
 
 def record_texts(record: Record, keys: Sequence[str], *, joins: bool = False) -> Texts:
@@ -166,30 +172,6 @@ def _table(text: str) -> list[Record]:
 
 def _cells(line: str, separator: str) -> list[str]:
     return [cell.strip(' "') for cell in line.split(separator)]
-
-
-def _parquet(data: bytes, wanted: set[str]) -> list[Record]:
-    """The rows, with the wanted columns alone: others may hold images."""
-    from pyarrow import ArrowException
-    from pyarrow.parquet import ParquetFile
-
-    rows: list[Record] = []
-    size = 0
-    try:
-        file = ParquetFile(io.BytesIO(data))
-        names = file.schema_arrow.names
-        if file.metadata.num_rows > _MOST_ROWS:  # those of its columns end the process if they are damaged (pyarrow 26)
-            raise FileFault(f"has more than {_MOST_ROWS:,} rows")
-        for batch in file.iter_batches(_ROWS_AT_ONCE, columns=[each for each in names if each in wanted]):
-            size += batch.nbytes  # a few bytes of a file can repeat a text a million times
-            if size > _MAX_BYTES:
-                raise FileFault(f"has more than {_MAX_BYTES >> 20} MiB of texts")
-            rows += batch.to_pylist()
-    except FileFault:
-        raise
-    except (ArrowException, OverflowError, ValueError) as error:  # also a time that Python does not know
-        raise FileFault(f"cannot be read as parquet: {error}") from None
-    return [{**dict.fromkeys(names), **row} for row in rows[:1]] + rows[1:]  # a message names all columns
 
 
 def _json_lines(text: str, path: Path, problems: list[Problem]) -> list[Record]:

@@ -14,7 +14,7 @@ from modules.config.captions import CaptionPlace, CaptionState
 from modules.config.sections.concept import METADATA_NAMES
 from modules.data.index.buckets import Bucket
 from modules.data.index.column_store import Column
-from modules.data.index.findings import CaptionFindings, Findings
+from modules.data.index.findings import IN_TABLE, CaptionFindings, Findings
 from modules.data.index.index import Index
 from modules.files import printable
 
@@ -85,6 +85,8 @@ class ConceptSummary:
 
     def _others(self) -> Iterator[str]:
         found = self.findings
+        if found.shards:
+            yield f"read in place from {count_of(found.shards, 'shard')}"
         if found.references or found.lost_references:
             such = f", such as {found.reference_example}" if found.references else ""
             yield f"reference images: of {count_of(found.references, 'image')}{such}"
@@ -218,6 +220,12 @@ def caption_warnings(summary: ConceptSummary) -> Iterator[str]:
             f"{some} differ, such as those of {found.differing_example}. The first place counts: metadata.jsonl or "
             "metadata.csv, caption_extension, other texts, NAME.json, other lists."
         )
+    if shards := summary.findings.unread_shards:
+        yield (
+            f"{count_of(shards, 'tar archive')} in {summary.name}, such as {summary.findings.unread_shard_example}, "
+            f"{'is' if shards == 1 else 'are'} not read: images, or a folder of that name, lie beside it. Give "
+            "archives a folder of their own to train on them."
+        )
     if found.unnamed:
         entries = "1 entry names" if found.unnamed == 1 else f"{found.unnamed:,} entries name"
         lists = " and ".join(summary.findings.lists)
@@ -226,8 +234,8 @@ def caption_warnings(summary: ConceptSummary) -> Iterator[str]:
 
 def _places(concept: Concept, counts: list[int], findings: Findings) -> dict[str, int]:
     """The places in words, in order of precedence."""
-    metadata = [each for each in findings.lists if each in METADATA_NAMES]
-    lists = [each for each in findings.lists if each not in METADATA_NAMES]
+    metadata = [each for each in findings.lists if each in (*METADATA_NAMES, IN_TABLE)]
+    lists = [each for each in findings.lists if each not in metadata]
     others = counts[CaptionPlace.OTHER_FILE]
     is_exact = sum(findings.caption_files.values()) == others  # no image is left out, or captioned by metadata
     found = {

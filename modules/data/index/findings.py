@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from modules.data.index.scan import FolderScan
 from modules.files import printable
 
+IN_TABLE = "the table of the images"  # where captions are, in the place of the name of a list
 _SHOWN = 200  # characters of a path
 
 
@@ -47,6 +48,9 @@ class Findings:
     reference_example: str = ""
     lost_references: int = 0  # images that lack theirs, and are left out
     lost_reference_example: str = ""
+    shards: int = 0  # tar archives and tables that images are read from
+    unread_shards: int = 0  # tar archives that images lie beside
+    unread_shard_example: str = ""
 
     @classmethod
     def of(cls, scan: FolderScan, captions: CaptionFindings, encoding: str) -> Findings:
@@ -57,7 +61,12 @@ class Findings:
             captions=captions,
             encoding=encoding,
             caption_files=dict(files.most_common()),
-            lists=tuple(dict.fromkeys(posixpath.basename(each) for each, _ in (*scan.metadata, *scan.lists))),
+            lists=tuple(
+                dict.fromkeys(
+                    IN_TABLE if each in scan.shards else posixpath.basename(each)
+                    for each, _ in (*scan.metadata, *scan.lists)
+                )
+            ),
             masks=scan.masks - len(scan.lost_masks),
             mask_example=printable(scan.mask_example, _SHOWN),
             conditioning=len(scan.conditioning),
@@ -66,6 +75,9 @@ class Findings:
             lost_mask_example=printable(scan.lost_masks[0], _SHOWN) if scan.lost_masks else "",
             orphans=len(orphans),
             orphan_example=printable(orphans[0], _SHOWN) if orphans else "",
+            shards=len(scan.shards),
+            unread_shards=len(scan.unread_shards),
+            unread_shard_example=printable(scan.unread_shards[0], _SHOWN) if scan.unread_shards else "",
         )
 
 

@@ -22,6 +22,7 @@ from PIL import Image
 from modules.config import Concept, DataError
 from modules.data.index.images import IMAGE_ERRORS, read_image_size, suppress_pillow_warnings
 from modules.data.index.scan import scan_concept
+from modules.files import file_size
 from modules.files.images import open_image, upright_rgb
 
 BITS: Final = 64
@@ -83,7 +84,7 @@ def near_duplicates(
 def hashed_image(file: str) -> HashedImage | None:
     """None for a file that cannot be read: the Data section lists those."""
     try:
-        size, size_of_file = read_image_size(file), Path(file).stat().st_size
+        size, size_of_file = read_image_size(file), file_size(file)
         with open_image(file) as image:
             rgb = upright_rgb(image, (16 * _SIDE, 16 * _SIDE))  # a JPEG is decoded at an eighth of its size
         return HashedImage(file, size, size_of_file, difference_hash(rgb), cell_colours(rgb))

@@ -21,8 +21,10 @@ from modules.data.index.images import UNSUPPORTED_SUFFIXES
 from modules.data.index.links import describe_foreign_link, is_foreign_link
 from modules.data.index.problems import Problem
 from modules.data.index.references import reference_roots
-from modules.files import FileFault, open_regular, whole_path
+from modules.files import FileFault, file_stamp, is_shard, open_regular, whole_path
 from modules.files.images import SIGNATURE_BYTES, has_image_signature
+from modules.files.shard_paths import COMPRESSED_TARS
+from modules.files.shards import shard_table
 
 _CIFAR: Final = re.compile(r"cifar-100?-(python|binary)\.tar\.gz")
 _CIFAR_PAGE: Final = "https://www.cs.toronto.edu/~kriz/cifar.html"
@@ -36,9 +38,32 @@ _PAIRED_FOLDERS: Final = _MASKS_AND_MORE | _CAPTION_FOLDERS | _IMAGE_FOLDERS
 _IMAGE_AND_MORE: Final = re.compile(
     r"\.(jpe?g|png|webp|bmp|avif|tiff?|hei[cf]|jxl)[^a-z0-9.]"
 )  # as in URLs: .jpg?width=1024, .jpg!d
+_DECOMPRESS: Final = "Unpack it to .tar (such as with gunzip), which is read in place, or into a folder."
+_SHARD_OF_CACHE: Final = "cache-"  # what `datasets` keeps of its own computations beside a data set
 _NEIGHBOURS = 1000  # images that a metadata file may lie beside, if it is a link
 Stamp: TypeAlias = tuple[int, int]  # size in bytes, mtime in ns
 NO_FILE: Stamp = (-1, -1)
+
+
+class _Member:
+    """A file in a shard, in place of an entry of a folder; `stat` of it."""
+
+    __slots__ = ("name", "path", "st_mtime_ns", "st_size")
+
+    def __init__(self, name: str, path: str, size: int, mtime_ns: int) -> None:
+        self.name, self.path, self.st_size, self.st_mtime_ns = name, path, size, mtime_ns
+
+    def is_file(self) -> bool:
+        return True
+
+    def is_dir(self) -> bool:
+        return False
+
+    def stat(self) -> _Member:
+        return self
+
+
+_Entry: TypeAlias = os.DirEntry[str] | _Member
 
 
 @dataclass
@@ -64,6 +89,8 @@ class FolderScan:
     masks: int = 0
     mask_example: str = ""
     lost_masks: list[str] = field(default_factory=list)  # relative paths of masks whose image is missing
+    shards: list[str] = field(default_factory=list)  # relative paths of those that images are read from; "" for `root`
+    unread_shards: list[str] = field(default_factory=list)  # and of tar archives that images lie beside
 
     @property
     def stamps(self) -> NDArray[np.int64]:
@@ -84,7 +111,9 @@ class FolderScan:
         if found is not None:
             return found
         names = [os.path.splitext(relative)[0] + each for each in self.caption_extensions]
-        return next((each for each in names[:-1] if os.path.lexists(os.path.join(self.root, each))), names[-1])
+        places = {each: os.path.join(self.root, each) for each in names[:-1]}
+        is_there = (each for each, at in places.items() if os.path.lexists(at) or _stamp_of(at) != NO_FILE)
+        return next(is_there, names[-1])
 
     def add_mask(self, relative: str) -> None:
         """Count a file that is a mask and no image to train on."""
@@ -123,12 +152,22 @@ def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:
     """
     others = () if concept.caption_source == "txt" else (".txt", ".caption", ".json")
     scan = FolderScan(concept_root(concept), caption_extensions=concept.caption_extensions, other_extensions=others)
+    pending = list[tuple[str, str, os.stat_result]]()
+    shards = list[tuple[str, str]]()  # path, and path below the root
     try:
-        pending = [(scan.root, "", os.stat(scan.root))]
-        with os.scandir(scan.root):
-            pass
+        if is_shard(scan.root) and os.path.isfile(scan.root):
+            shards.append((scan.root, ""))
+        else:
+            pending.append((scan.root, "", os.stat(scan.root)))
+            with os.scandir(scan.root):
+                pass
     except NotADirectoryError as error:
-        raise DataError(f"concepts: {concept.path!r} is a file; give the folder that contains the images.") from error
+        if scan.root.lower().endswith(COMPRESSED_TARS):
+            raise DataError(f"concepts: {concept.path!r} is a compressed archive.", _DECOMPRESS) from error
+        raise DataError(
+            f"concepts: {concept.path!r} is a file; give the folder that contains the images, or a .tar, .parquet or "
+            ".arrow file of images."
+        ) from error
     except FileNotFoundError as error:
         raise missing(concept) from error
     except OSError as error:
@@ -140,9 +179,11 @@ def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:
         if (status.st_dev, status.st_ino) in visited:
             continue
         visited.add((status.st_dev, status.st_ino))
-        below = _scan_folder(scan, folder, prefix, concept, with_masks)
+        below = _scan_folder(scan, folder, prefix, concept, with_masks, shards)
         if concept.include_subfolders:
             pending.extend(reversed(below))
+    for path, relative in shards:
+        _scan_shard(scan, path, relative, concept, with_masks)
     if scan.has_pairs:
         _pair_masks(scan, with_masks)
         _pair_captions(scan)
@@ -175,16 +216,64 @@ def _references_in(root: str, concept: Concept) -> set[tuple[int, int]]:
 
 
 def _scan_folder(
-    scan: FolderScan, folder: str, prefix: str, concept: Concept, with_masks: bool
+    scan: FolderScan, folder: str, prefix: str, concept: Concept, with_masks: bool, shards: list[tuple[str, str]]
 ) -> list[tuple[str, str, os.stat_result]]:
-    """Add the files of one folder to `scan`; returns its subfolders as (path, prefix of relative paths, status)."""
+    """Add the files of one folder to `scan`, and its shards to `shards`; returns its subfolders as (path, prefix of
+    relative paths, status)."""
     try:
         with os.scandir(folder) as entries:
-            found = {entry.name: entry for entry in entries if not entry.name.startswith(".")}
+            found: dict[str, _Entry] = {entry.name: entry for entry in entries if not entry.name.startswith(".")}
     except OSError as error:
         scan.problems.append(Problem(folder, f"folder skipped: {error.strerror}"))
         return []
+    before = len(scan.paths)
+    subfolders, packed = _scan_entries(scan, found, prefix, concept, with_masks)
+    for name in packed:
+        is_unpacked = len(scan.paths) > before or os.path.splitext(name)[0] in found
+        if not is_unpacked:
+            shards.append((found[name].path, prefix + name))
+            continue
+        scan.other_files[os.path.splitext(name)[1].lower()] += 1
+        if name.lower().endswith(".tar"):
+            scan.unread_shards.append(prefix + name)
+    return subfolders
+
+
+def _scan_shard(scan: FolderScan, path: str, relative: str, concept: Concept, with_masks: bool) -> None:
+    """Add the files in a shard, as if it were a folder of that name."""
+    try:
+        if path.lower().endswith(COMPRESSED_TARS):
+            raise FileFault(f"is compressed. {_DECOMPRESS}")
+        table = shard_table(path)
+    except (FileFault, OSError) as error:
+        reason = f"it {error}" if isinstance(error, FileFault) else error.strerror
+        scan.problems.append(Problem(path, f"not read: {reason}"))
+        scan.other_files[os.path.splitext(path)[1].lower()] += 1
+        return
+    scan.shards.append(relative)
+    scan.problems += [Problem(os.path.join(path, name) if name else path, what) for name, what in table.faults]
+    if not path.lower().endswith(".tar"):
+        scan.metadata.append((relative, table.stamp))
+    folders: dict[str, dict[str, _Entry]] = {}
+    for packed, size in zip(table, table.sizes, strict=True):
+        whole = os.fsdecode(packed)
+        folder, _, name = whole.rpartition("/")
+        if not (whole.startswith(".") or "/." in whole or (folder and not concept.include_subfolders)):
+            member = _Member(name, os.path.join(path, whole), size, table.stamp[1])
+            folders.setdefault(folder, {})[name] = member
+    for folder, found in sorted(folders.items()):
+        scan.has_pairs = scan.has_pairs or not _PAIRED_FOLDERS.isdisjoint(folder.lower().split("/"))
+        prefix = "".join(f"{each}/" for each in (relative, folder) if each)
+        for name in _scan_entries(scan, found, prefix, concept, with_masks)[1]:
+            scan.other_files[os.path.splitext(name)[1].lower()] += 1
+
+
+def _scan_entries(
+    scan: FolderScan, found: dict[str, _Entry], prefix: str, concept: Concept, with_masks: bool
+) -> tuple[list[tuple[str, str, os.stat_result]], list[str]]:
+    """Add the files of one folder to `scan`; returns its subfolders as `_scan_folder`, and the names of shards."""
     subfolders: list[tuple[str, str, os.stat_result]] = []
+    shards: list[str] = []
     images: list[tuple[str, str]] = []  # name, and the name without its suffix
     texts: list[str] = []
     masks: list[str] = []  # by their suffix
@@ -211,6 +300,8 @@ def _scan_folder(
         elif name in METADATA_NAMES:
             scan.metadata.append((prefix + name, _stamp(entry)))
             scan.other_files[suffix] += 1
+        elif (is_shard(name) and not name.startswith(_SHARD_OF_CACHE)) or name.lower().endswith(COMPRESSED_TARS):
+            shards.append(name)
         elif name.endswith(mask_suffix):
             scan.add_mask(prefix + name)
             masks.append(name)
@@ -238,7 +329,7 @@ def _scan_folder(
         if mask is not None and mask.name != stem + mask_suffix:
             scan.mask_at[os.fsencode(prefix + name)] = prefix + mask.name
         _add_image(scan, found[name], prefix + name, captions.get(name), mask)
-    return subfolders
+    return subfolders, shards
 
 
 def _masks_among(images: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -256,11 +347,11 @@ def _captions_of(
     prefix: str,
     images: list[tuple[str, str]],
     texts: list[str],
-    found: Mapping[str, os.DirEntry[str]],
-) -> dict[str, os.DirEntry[str]]:
+    found: Mapping[str, _Entry],
+) -> dict[str, _Entry]:
     """The caption file of each image of a folder that has one beside it. What else `texts` are goes into `scan`."""
     extensions = scan.caption_extensions
-    captions = dict[str, os.DirEntry[str]]()
+    captions = dict[str, _Entry]()
     taken = set[str]()
     for name, stem in images:
         caption = next((found[stem + each] for each in extensions if stem + each in found), None)
@@ -383,7 +474,7 @@ def _refuse_foreign_metadata(scan: FolderScan) -> None:
         kept = []
         for relative, stamp in files:
             path = os.path.join(scan.root, relative)
-            if is_foreign_link(path, scan.root, images):
+            if relative not in scan.shards and is_foreign_link(path, scan.root, images):
                 scan.problems.append(Problem(path, f"not read: it {describe_foreign_link(path)}"))
             else:
                 kept.append((relative, stamp))
@@ -399,7 +490,7 @@ def _is_image(path: str) -> bool:
         return False
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
+def _is_folder(entry: _Entry) -> bool:
     try:
         return entry.is_dir()
     except OSError:  # a link to itself
@@ -408,10 +499,10 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _add_image(
     scan: FolderScan,
-    entry: os.DirEntry[str],
+    entry: _Entry,
     relative: str,
-    caption: os.DirEntry[str] | None,
-    mask: os.DirEntry[str] | None,
+    caption: _Entry | None,
+    mask: _Entry | None,
 ) -> None:
     try:
         if not entry.is_file():
@@ -438,7 +529,7 @@ def _add_image(
 
 def _add_folder(
     scan: FolderScan,
-    entry: os.DirEntry[str],
+    entry: _Entry,
     relative: str,
     subfolders: list[tuple[str, str, os.stat_result]],
 ) -> None:
@@ -450,7 +541,7 @@ def _add_folder(
         scan.problems.append(Problem(entry.path, f"folder skipped: {error.strerror}"))
 
 
-def _stamp(entry: os.DirEntry[str]) -> Stamp:
+def _stamp(entry: _Entry) -> Stamp:
     try:
         status = entry.stat()
     except OSError:
@@ -460,7 +551,6 @@ def _stamp(entry: os.DirEntry[str]) -> Stamp:
 
 def _stamp_of(path: str) -> Stamp:
     try:
-        status = os.stat(path)
-    except OSError:
+        return file_stamp(path)
+    except (OSError, FileFault):
         return NO_FILE
-    return status.st_size, status.st_mtime_ns

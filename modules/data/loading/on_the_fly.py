@@ -73,7 +73,7 @@ class OnTheFlyExamples:
                 files = [_read(each.path, each.size) for each in self._index.references(row)]
                 references = decode_references(self._index, row, files)
         except IMAGE_ERRORS as error:
-            if isinstance(error, OSError) and not os.path.isdir(concept_root(concept)):
+            if isinstance(error, OSError) and not os.path.exists(concept_root(concept)):
                 raise DataError(
                     f"The folder {concept.path!r} with the images has disappeared.",
                     "Bring it back, then --resume latest.",

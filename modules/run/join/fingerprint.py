@@ -24,7 +24,7 @@ from modules.config import Concept, DataError, TrainConfig
 from modules.config.imported_code import read_with_imports
 from modules.config.sections.concept import IMAGE_SUFFIXES, METADATA_SUFFIXES
 from modules.facts import FILE_INDEX
-from modules.files import FileFault, printable, read_bytes, weight_map
+from modules.files import FileFault, is_shard, printable, read_bytes, weight_map
 from modules.machine import hostname
 
 Listing = dict[str, str]  # name -> hash, size or version
@@ -277,11 +277,11 @@ def walk_files(
 
 
 def _data_file(entry: os.DirEntry[str], texts: tuple[str, ...]) -> str:
-    """A hash of the files that end in `texts`, in any case, the size of images; empty for others."""
+    """A hash of the files that end in `texts`, in any case, the size of images and shards; empty for others."""
     if entry.name.lower().endswith(texts):
         return _text_hash(entry.path)
     suffix = os.path.splitext(entry.name)[1].lower()
-    return str(entry.stat().st_size) if suffix in IMAGE_SUFFIXES else ""
+    return str(entry.stat().st_size) if suffix in IMAGE_SUFFIXES or is_shard(entry.name) else ""
 
 
 def _model_file(file: os.DirEntry[str] | Path) -> str:

@@ -20,7 +20,7 @@ from modules.config import Concept, ConfigError, DataError, TrainConfig, dump, o
 from modules.config.imported_code import read_with_imports
 from modules.config.sections.concept import IMAGE_SUFFIXES, LIST_NAMES, METADATA_NAMES
 from modules.facts import FILE_INDEX
-from modules.files import Record, open_regular, printable, weight_map
+from modules.files import Record, is_shard, open_regular, printable, weight_map
 from modules.run.format_progress import BYTES, format_bytes, format_progress
 from modules.run.hosts.host import Host
 from modules.run.hosts.ssh_command import HostError
@@ -202,7 +202,7 @@ def _read_names(concept: Concept, names: Iterable[str], *, with_texts: bool) -> 
         is_list = base in (*METADATA_NAMES, *LIST_NAMES) and concept.caption_source in _LISTED
         is_caption = any(base.endswith(end) and base.removesuffix(end) in stems for end in ends)
         is_text = is_list or (is_caption and concept.caption_source not in _WITHOUT_FILES)
-        if name in images or (with_texts and is_text):
+        if name in images or is_shard(name) or (with_texts and is_text):
             yield name
 
 

@@ -10,6 +10,7 @@ from modules.config.sections.concept import METADATA_NAMES
 from modules.data.index.index import Index
 from modules.data.index.scan import concept_root
 from modules.distributed.formatting import first_names
+from modules.files.shard_paths import ARROW, PARQUET
 
 _SHOWN = 3
 
@@ -55,7 +56,9 @@ def with_classes(config: TrainConfig, index: Index) -> TrainConfig:
 def _labelled(concept: Concept) -> Concept:
     if concept.caption_source != "auto":
         return concept
-    has_metadata = any(os.path.exists(os.path.join(concept_root(concept), name)) for name in METADATA_NAMES)
+    root = concept_root(concept)
+    files = os.listdir(root) if os.path.isdir(root) else [root]
+    has_metadata = any(name in METADATA_NAMES or name.lower().endswith((ARROW, PARQUET)) for name in files)
     return concept.model_copy(update={"caption_source": "label" if has_metadata else "folder_name"})
 
 

@@ -13,6 +13,7 @@ KINDS = {
     "captions": "caption files",
     "metadata": "metadata.jsonl and metadata.csv",
     "archives": "CIFAR archives: the tar, its compression, the pickles in it",
+    "shards": "tar archives and tables whose images are read in place",
     "runs": "run folders: resume, list, choice of the backup",
     "backups": "backups, with a manifest that fits",
     "caches": "cache folders: the index, the manifests and the shards",

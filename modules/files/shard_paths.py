@@ -1,0 +1,43 @@
+"""Paths of files in shards, `photos/00000.tar/000012.jpg`: what is before and after the shard's name."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+ARROW: Final = ".arrow"
+PARQUET: Final = ".parquet"
+SHARD_SUFFIXES: Final = (".tar", ARROW, PARQUET)
+COMPRESSED_TARS: Final = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+_IN_SHARD: Final = re.compile(r"\.(?:tar|arrow|parquet)(?=/)", re.IGNORECASE)
+
+
+def is_shard(name: str) -> bool:
+    """Whether a file of this name is one."""
+    return name.lower().endswith(SHARD_SUFFIXES)
+
+
+def split_member(path: str) -> tuple[str, str] | None:
+    """The shard that a file is in, and the name there; None for a file of its own. Whether it is there is not asked."""
+    if os.sep != "/":
+        path = path.replace(os.sep, "/")
+    for match in _IN_SHARD.finditer(path):
+        if os.path.isfile(path[: match.end()]):
+            return path[: match.end()], path[match.end() + 1 :]
+    return None
+
+
+def lies_there(path: str | Path) -> bool:
+    """Whether there is a file or link of this name, or a shard that had the file."""
+    return os.path.lexists(path) or split_member(os.fspath(path)) is not None
+
+
+def check_changeable(path: str | Path) -> None:
+    """Raises OSError for a file in a shard: these are only read."""
+    if found := split_member(os.fspath(path)):
+        name = os.path.basename(found[0])
+        what = f"it is in {name}, and archives and tables of images are only read: unpack it into a folder"
+        raise OSError(errno.EROFS, what, str(path))
