@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -32,8 +31,17 @@ from modules.run.hosts.host_list import add_host, find_hosts, read_hosts
 from modules.run.hosts.ssh_command import HostError
 from modules.run.join.fingerprint import compare_packages
 from modules.run.remote.attendant import ADD, attend, new_start_id, send_data, start_there
-from modules.run.remote.link import CODE_FOLDER, Link, with_reconnects
-from modules.run.remote.machine import RunsThere, clean, described, named_for_removal, runs_there
+from modules.run.remote.link import Link, home_of, with_reconnects
+from modules.run.remote.machine import (
+    DEFAULT_FOLDER,
+    RunsThere,
+    clean,
+    described,
+    host_for_runs,
+    is_for_runs,
+    named_for_removal,
+    runs_there,
+)
 from modules.run.remote.run_copy import Copy, Follower, mark_copy, opened_copy, pull
 from modules.run.remote.sending import Hello, Push, code_uploads
 from scripts import train_options
@@ -58,7 +66,6 @@ _FLAGS = frozenset({
     *("max_minutes", "single_gpu_data_loading", "profile", "trust_code"),
 })  # fmt: skip
 _BACKUP = re.compile(r"none|latest|all|[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
-DEFAULT_FOLDER = "~/.tandem"
 
 
 class _Taken(Record):
@@ -145,23 +152,16 @@ def parser() -> argparse.ArgumentParser:
 
 def add(options: argparse.Namespace) -> int:
     """`add`."""
-    given: dict[str, Any] = {"port": options.port, "settings": options.set}
-    if options.folder is not None:
-        folder = options.folder.rstrip("/")
-        home = str(Path.home())  # which this shell may have put in place of ~
-        folder = f"~{folder.removeprefix(home)}" if folder.startswith(f"{home}/") else folder
-        if folder in ("", "~"):
-            raise ConfigError(f"--folder is {options.folder!r}; use one for Tandem alone, such as {DEFAULT_FOLDER}")
-        given["folder"] = f"{folder}{CODE_FOLDER}"
-    if options.key is not None:
-        given["key"] = os.path.abspath(os.path.expanduser(options.key)) if options.key else ""
-        if options.key and not os.path.isfile(given["key"]):
-            raise ConfigError(f"--key is {options.key!r}, and there is no such file; name the private key")
+    folder, home = options.folder, str(Path.home())  # which this shell may have put in place of ~
+    if folder is not None and folder.startswith(f"{home}/"):
+        folder = f"~{folder.removeprefix(home)}"
+    given = {"folder": folder, "key": options.key, "port": options.port, "settings": options.set}
     given = {name: value for name, value in given.items() if value is not None}
-    before = [each for each in read_hosts() if each.name == options.name and each.folder.endswith(CODE_FOLDER)]
-    old = before[0].model_dump(include={"folder", "port", "key", "python", "settings"}) if before else {}
+    before = [each for each in read_hosts() if each.name == options.name and is_for_runs(each)]
+    old = before[0].model_dump(include={"port", "key", "python", "settings"}) if before else {}
+    old |= {"folder": home_of(before[0])} if before else {}
     kept = {name: value for name, value in old.items() if value and name not in given}
-    host = Host.make(options.name, options.target, **{"folder": f"{DEFAULT_FOLDER}{CODE_FOLDER}", **kept, **given})
+    host = host_for_runs(options.name, options.target, **{**kept, **given})
     verb = "Replaced" if add_host(host) else "Added"
     echo(f"{verb} {host}. Set it up with: python scripts/remote.py setup {host.name}")
     if kept:

@@ -18,17 +18,17 @@ from typing import Final
 from modules import ROOT
 from modules.config import ConfigError, ResumeError, TandemError, TrainConfig, load_config
 from modules.config.trusted_code import allow_code, foreign_classes
-from modules.files import Record
+from modules.files import Record, remove_tree
 from modules.run.folder.failures import record_start_failure
 from modules.run.folder.pidfile import find_launcher, pidfile_held, write_pidfile
-from modules.run.folder.run_folder import RunFolder
+from modules.run.folder.run_folder import RunFolder, check_run_name_free
 from modules.run.format_progress import format_bytes
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import find_hosts
 from modules.run.launch.detached import start_detached
 from modules.run.launch.preview import to_arguments
 from modules.run.remote.link import Echo, Link, with_reconnects
-from modules.run.remote.machine import described
+from modules.run.remote.machine import described, why_not_set_up
 from modules.run.remote.run_copy import Copy, Follower, mark_copy, opened_copy, pull, read_copy
 from modules.run.remote.sending import (
     Hello,
@@ -163,6 +163,38 @@ class _Attendant:
         self._copy = self._copy.model_copy(update=changes)
         self._told_at = time.monotonic()
         mark_copy(self._folder, self._copy)
+
+
+def begin(config: TrainConfig, machine: str, *, sends_token: bool) -> tuple[RunFolder, Popen[bytes]] | str:
+    """Make the copy of a new run on a machine of the list and launch its attendant; or why it must be set up first.
+
+    Raises TandemError, also for data that is missing here; OSError.
+    """
+    host = find_hosts([machine], ADD)[0]
+    check_trains_alone(config)
+    data_uploads(config, own_settings(host))  # which is only listed here
+    if config.run_name is not None:
+        _remove_unsent(RunFolder(Path(config.runs_dir) / config.run_name))
+        check_run_name_free(Path(config.runs_dir), config.run_name)
+    if why := why_not_set_up(host):
+        return why
+    folder = RunFolder(RunFolder.create(config).path.absolute())
+    mark_copy(folder, Copy(machine=machine, stage="sending", attended=True, sends_token=sends_token))
+    return folder, launch_attendant(folder)
+
+
+def _remove_unsent(folder: RunFolder) -> None:
+    """What is left here of a start that never came about."""
+    copy = read_copy(folder)
+    if copy is not None and copy.stage == "sending" and not copy.id and find_launcher(folder) is None:
+        remove_tree(folder.path)
+
+
+def go_on(folder: RunFolder) -> None:
+    """Launch an attendant for a copy whose run was left to itself, such as while this computer was off."""
+    copy = read_copy(folder)
+    if copy is not None and copy.is_underway and copy.stage != "sending" and find_launcher(folder) is None:
+        launch_attendant(folder)
 
 
 def launch_attendant(folder: RunFolder) -> Popen[bytes]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
+from modules.config import ConfigError
 from modules.files import Record, printable
 from modules.run.format_progress import format_bytes
 from modules.run.hosts.check import ask_host
 from modules.run.hosts.description import Description, describe_this_machine
 from modules.run.hosts.host import Host
-from modules.run.hosts.ssh_command import HostError
-from modules.run.remote.link import Echo, with_reconnects
+from modules.run.hosts.ssh_command import HostError, Unreachable
+from modules.run.remote.link import CODE_FOLDER, Echo, connect, with_reconnects
+from modules.run.remote.sending import Hello
 
 _Text = Annotated[str, Field(max_length=300)]
 _Size = Annotated[int, Field(ge=0)]
@@ -47,6 +50,26 @@ class _Left(Record):
     left: Annotated[list[_Text], Field(max_length=100)]
 
 
+DEFAULT_FOLDER: Final = "~/.tandem"
+
+
+def host_for_runs(name: str, target: str, *, folder: str = "", key: str = "", **more: Any) -> Host:
+    """A machine that Tandem sets up by itself, in a folder for it alone, from what a person has typed. `key` is a file
+    here. Raises ConfigError naming the field."""
+    place = (folder or DEFAULT_FOLDER).rstrip("/")
+    if place in ("", "~"):
+        raise ConfigError(f"host: folder is {folder!r}; use one for Tandem alone, such as {DEFAULT_FOLDER}")
+    whole = os.path.abspath(os.path.expanduser(key)) if key else ""
+    if key and not os.path.isfile(whole):
+        raise ConfigError(f"host: key is {key!r}, and there is no such file; name the private key")
+    return Host.make(name, target, f"{place}{CODE_FOLDER}", key=whole, **more)
+
+
+def is_for_runs(host: Host) -> bool:
+    """Whether Tandem sets up this machine of the list by itself; others were set up by hand."""
+    return host.folder.endswith(CODE_FOLDER)
+
+
 def runs_there(host: Host, echo: Echo) -> RunsThere:
     """Raises ConfigError, HostError."""
     return with_reconnects(host, echo, lambda link: link.ask(RunsThere, "runs"))
@@ -61,6 +84,20 @@ def described(host: Host) -> tuple[Description, Description]:
             f"Run setup again: python scripts/remote.py setup {host.name}",
         )
     return there, here
+
+
+def why_not_set_up(host: Host) -> str:
+    """Why Tandem must be set up there before a run; "" if it need not. Raises HostError if it does not answer."""
+    with connect(host) as link:
+        if not link.ask(Hello, "hello").is_ours:
+            return f"Tandem is not on {host} yet."
+    try:
+        described(host)
+    except Unreachable:
+        raise
+    except HostError as error:
+        return error.message
+    return ""
 
 
 def named_for_removal(run: str, *, everything: bool) -> str:
