@@ -42,7 +42,7 @@ from modules.run.remote.machine import (
     named_for_removal,
     runs_there,
 )
-from modules.run.remote.run_copy import Copy, Follower, mark_copy, opened_copy, pull
+from modules.run.remote.run_copy import Copy, Follower, mark_copy, mark_stage, opened_copy, pull, read_copy
 from modules.run.remote.sending import Hello, Push, code_uploads
 from scripts import train_options
 
@@ -258,6 +258,7 @@ def follow(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             echo(f"Not followed any longer; it goes on there. Stop it with: {_command('stop', options)}")
             return INTERRUPTED
+        mark_stage(folder, "pulling")
     if code is None:
         raise HostError(
             f"{options.run} has ended on {host} without an exit code: it was killed, or the machine was restarted",
@@ -289,6 +290,8 @@ def pull_results(options: argparse.Namespace) -> int:
             came.extend(pull(link, folder, options.backups, echo))
 
         with_reconnects(host, echo, bring)
+        if (copy := read_copy(folder)) is not None and copy.stage == "pulling":
+            mark_stage(folder, "complete")
         echo(f"{', '.join(came) if came else 'Nothing new'} in {folder.path}: the same as on {host}, to the byte.")
     return FINISHED
 

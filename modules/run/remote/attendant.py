@@ -20,7 +20,7 @@ from modules.config import ConfigError, ResumeError, TandemError, TrainConfig, l
 from modules.config.trusted_code import allow_code, foreign_classes
 from modules.files import Record, remove_tree
 from modules.run.folder.failures import record_start_failure
-from modules.run.folder.pidfile import find_launcher, pidfile_held, write_pidfile
+from modules.run.folder.pidfile import find_launcher, write_pidfile
 from modules.run.folder.run_folder import RunFolder, check_run_name_free
 from modules.run.format_progress import format_bytes
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
@@ -102,10 +102,8 @@ def attend(path: Path, echo: Echo) -> None:
     copy = read_copy(RunFolder(path))
     if copy is None:
         raise ConfigError(f"{path} is not the copy of a run on another machine")
-    with (
-        opened_copy(path.parent, path.name, host := find_hosts([copy.machine], ADD)[0]) as folder,
-        pidfile_held(folder),
-    ):
+    host = find_hosts([copy.machine], ADD)[0]
+    with opened_copy(path.parent, path.name, host) as folder:
         try:
             _Attendant(folder, host, copy, echo).go()
         except TandemError as error:

@@ -34,6 +34,7 @@ from modules.files import (
     validate_record,
 )
 from modules.files.private import write_private_json
+from modules.run.folder.pidfile import pidfile_held
 from modules.run.folder.run_folder import CONFIG_FILE_NAME, RunFolder, check_run_name, not_writable_error
 from modules.run.folder.run_lock import supervisor_lock
 from modules.run.format_progress import format_bytes
@@ -57,6 +58,7 @@ _MOST_COMMAND: Final = 128 << 10  # bytes
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<=\xc2)[\x80-\x9f]")
 
 Echo = Callable[[str], None]
+Stage = Literal["sending", "running", "pulling", "complete"]
 _Size = Annotated[int, Field(ge=0, le=1 << 45)]
 
 
@@ -68,7 +70,7 @@ class Copy(Record):
     """
 
     machine: str
-    stage: Literal["sending", "running", "pulling", "complete"] = "running"
+    stage: Stage = "running"
     attended: bool = False
     sends_token: bool = False
     id: str = ""
@@ -124,7 +126,8 @@ def opened_copy(runs_dir: str | Path, run: str, host: Host) -> Iterator[RunFolde
     """
     check_run_name(run)
     folder = RunFolder(Path(runs_dir) / run)
-    is_new, made = not os.path.lexists(folder.path), (folder.remote_file, folder.log_dir / "supervisor.lock")
+    is_new, locks = not os.path.lexists(folder.path), ("supervisor.lock", "launcher.lock")
+    made = [folder.remote_file, *(folder.log_dir / each for each in locks)]
     try:
         copy = read_copy(folder)
         if not is_new and (copy is None or copy.machine != host.name):
@@ -135,7 +138,7 @@ def opened_copy(runs_dir: str | Path, run: str, host: Host) -> Iterator[RunFolde
         folder.make_directories()
         if copy is None:
             mark_copy(folder, Copy(machine=host.name))
-        with supervisor_lock(folder):
+        with supervisor_lock(folder), pidfile_held(folder):
             yield folder
     except ResumeError:
         raise ConfigError(
@@ -152,6 +155,12 @@ def opened_copy(runs_dir: str | Path, run: str, host: Host) -> Iterator[RunFolde
 def mark_copy(folder: RunFolder, copy: Copy) -> None:
     """Say in the folder whose copy it is. Raises OSError."""
     write_private_json(folder.remote_file, copy.model_dump(exclude_defaults=True))
+
+
+def mark_stage(folder: RunFolder, stage: Stage) -> None:
+    """Say how far it is. Raises OSError."""
+    if (copy := read_copy(folder)) is not None:
+        mark_copy(folder, copy.model_copy(update={"stage": stage, "said": "", "done": None}))
 
 
 def read_copy(folder: RunFolder) -> Copy | None:
