@@ -102,6 +102,8 @@ class HostsCard:
     def remove(self, host: Host) -> None:
         """Take it off the list."""
         self._switch(host.name, False)
+        if self._state.preferences.place == host.name:
+            self._state.preferences.place = ""
         try:
             remove_host(host.name)
         except ConfigError as error:  # seen only if it is still there: somebody else may have removed it
@@ -129,6 +131,7 @@ class HostsCard:
     def _changed(self, former: Host, host: Host) -> None:
         preferences = self._state.preferences
         preferences.hosts = [host.name if name == former.name else name for name in preferences.hosts]
+        preferences.place = host.name if preferences.place == former.name else preferences.place
         preferences.save()
         self._added(host)
 

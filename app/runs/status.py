@@ -125,22 +125,17 @@ def _status_there(copy: Copy, found: Status, now: float) -> Status:
 
 
 def _status_of_left(copy: Copy, found: Status, now: float) -> Status:
-    """Nothing here attends to it: it was stopped, has failed, or this computer was off."""
-    name = copy.machine
+    """Nothing here attends to it: it was stopped, was given up, or this computer was off."""
+    name, is_sending = copy.machine, copy.stage == "sending"
     if not copy.attended:
         return found
-    if copy.stage == "sending":
-        problem = found.problem if copy.done is None else None
-        detail = "Continue tries again." if problem else "Continue sends the rest and starts the run."
-        title = f"Did not start on {name}" if problem else f"Not sent to {name} yet"
-        return Status("unsent", title, "bad" if problem else "warn", detail, False, copy.done or 0.0, problem)
-    problem = Message(now, "error", copy.said) if copy.said and copy.done is None else None
-    if copy.stage == "running":
-        detail = "It needs no connection. Continue follows it again."
-        title = f"Not followed on {name}"
-    else:
-        title, detail = f"Results are still on {name}", "Continue brings them here."
-    return Status("left", title, "bad" if problem else "warn", detail, False, found.fraction, problem)
+    title, detail = {
+        "sending": (f"Not sent to {name} yet", "Continue sends the rest and starts the run."),
+        "running": (f"Not followed on {name}", "It needs no connection. Continue follows it again."),
+    }.get(copy.stage, (f"Results are still on {name}", "Continue brings them here."))
+    problem = Message(now, "error", copy.fault) if copy.fault else None
+    done = (copy.done or 0.0) if is_sending else found.fraction
+    return Status("unsent" if is_sending else "left", title, "bad" if problem else "warn", detail, False, done, problem)
 
 
 def _status_here(view: RunView, liveness: Liveness, now: float, stop_wanted: bool, exit_code: int | None) -> Status:

@@ -50,6 +50,8 @@ def _choose(state: AppState, name: str) -> None:
     state.preferences.place = name
     state.preferences.save()
     state.notify("run")
+    if name:
+        state.views.connect(name)  # what it lacks is said now, not at Train
 
 
 def _send_token(state: AppState) -> None:

@@ -113,6 +113,12 @@ class Views:
 
         AddMachine(self._root, self._state).start()
 
+    def connect(self, name: str) -> None:
+        """See whether a machine can train, and go on with what it needs."""
+        from app.windows.machine import AddMachine
+
+        AddMachine(self._root, self._state).connect(find_hosts([name])[0])
+
     def machine(self, name: str) -> None:
         """What is on a machine that Train starts runs on."""
         from app.windows.machine import MachineWindow

@@ -19,7 +19,6 @@ from modules import ROOT
 from modules.config import ConfigError, ResumeError, TandemError, TrainConfig, load_config
 from modules.config.trusted_code import allow_code, foreign_classes
 from modules.files import Record, remove_tree
-from modules.run.folder.failures import record_start_failure
 from modules.run.folder.pidfile import find_launcher, write_pidfile
 from modules.run.folder.run_folder import RunFolder, check_run_name_free
 from modules.run.format_progress import format_bytes
@@ -108,9 +107,7 @@ def attend(path: Path, echo: Echo) -> None:
             _Attendant(folder, host, copy, echo).go()
         except TandemError as error:
             last = read_copy(folder) or copy
-            mark_copy(folder, last.model_copy(update={"said": str(error), "done": None}))
-            if last.stage == "sending":
-                record_start_failure(folder, error)
+            mark_copy(folder, last.model_copy(update={"said": "", "fault": str(error)}))
             raise
 
 
@@ -120,6 +117,7 @@ class _Attendant:
         self._told_at = 0.0
 
     def go(self) -> None:
+        self._tell(said="", fault="")
         if self._copy.stage == "sending":
             self._send()
             self._tell(stage="running", said="", done=None)
@@ -201,7 +199,6 @@ def launch_attendant(folder: RunFolder) -> Popen[bytes]:
     if find_launcher(folder) is not None:
         raise ResumeError(f"another program follows {folder.name} already", "Wait until it ends, or stop it")
     argv = [sys.executable, str(ROOT / "scripts" / "remote.py"), "attend", "--run_folder", str(folder.path)]
-    folder.start_failure_file.unlink(missing_ok=True)
     process = start_detached(argv, folder.log_dir / "remote.txt")
     write_pidfile(folder, process.pid)
     threading.Thread(target=process.wait, name=f"end of {folder.name}", daemon=True).start()

@@ -65,8 +65,8 @@ _Size = Annotated[int, Field(ge=0, le=1 << 45)]
 class Copy(Record):
     """remote.json: whose copy it is, and how far the run's journey has come.
 
-    `said` is what is under way, or what stands in the way; `done` its share, from 0 to 1. `attended`: a program of the
-    window's goes through all stages. `id` is that of its start there, once that was asked for.
+    `said` is what is under way, or why it has to wait, `done` its share, from 0 to 1; `fault` is why it was given up.
+    `attended`: a program of the window's goes through all stages. `id` is that of its start there, once asked for.
     """
 
     machine: str
@@ -75,6 +75,7 @@ class Copy(Record):
     sends_token: bool = False
     id: str = ""
     said: str = ""
+    fault: str = ""
     done: Annotated[float, Field(ge=0, le=1)] | None = None
 
     @property
