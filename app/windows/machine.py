@@ -94,7 +94,8 @@ class AddMachine:
                 self._state.background.run(partial(keep_key, host, key), lambda _: self.connect(host), self._state.say)
 
         choices = (Choice("", "Cancel"), Choice("trust", "It is the same", style="accent"))
-        question = f"{host.target} shows this host key:\n\n{key.fingerprint}\n\n{_COMPARE}"
+        port = "" if host.port is None else f", port {host.port},"
+        question = f"{host.target}{port} shows this host key:\n\n{key.fingerprint}\n\n{_COMPARE}"
         ask(self._owner, f"Is this {host.name}?", question, choices, answered)
 
     def _show_refusal(self, host: Host) -> None:
@@ -132,10 +133,9 @@ def ask_to_set_up(owner: tk.Misc, state: AppState, host: Host, why: str, then: C
         if answer:
             SetUpWindow(owner, state, host, then).show()
 
-    installs = f"uses {host.python}" if host.python else "installs an environment of several GB: some minutes"
-    question = (
-        f"{why} Setting up sends Tandem's programs to {home_of(host)} there and {installs}. “Clean all” removes it."
-    )
+    installs = f"uses {host.python}" if host.python else "installs an environment of several GB, which takes minutes"
+    sends = f"Setting up sends Tandem's programs to {home_of(host)} there and {installs}."
+    question = f"{why} {sends} “What is on {host.name}…” beside Train removes all of it."
     choices = (Choice("", "Later"), Choice("set up", "Set up", style="accent"))
     ask(owner, f"Set up {host.name}?", question, choices, answered)
 
@@ -227,7 +227,9 @@ class MachineWindow:
         for run in reversed(found.runs):
             row = frame(self._rows)
             row.pack(fill="x", pady=(0, theme.px(4)))
-            remove = Button(row, icon="trash", command=partial(self._remove, run.name, False), style="quiet")
+            remove = Button(
+                row, icon="trash", command=partial(self._remove, run.name, False), style="quiet", bg=theme.CARD
+            )
             remove.pack(side="right")
             text(row, printable(run.name, 60), "strong").pack(side="left")
             text(row, str(run), "small", colour=theme.MUTED).pack(side="left", padx=theme.px(10))
@@ -258,7 +260,7 @@ class MachineWindow:
 
         choices = (Choice("", "Keep", style="accent"), Choice("remove", "Remove", style="danger"))
         question = f"This removes {what}, in {home_of(self._host)} on {self._host}. What came here stays here."
-        ask(self.dialog.window, f"Clean {self._host.name}?", question, choices, answered)
+        ask(self._owner, f"Clean {self._host.name}?", question, choices, answered)
 
     def _removed(self, said: str) -> None:
         self._say(said, theme.GOOD)
