@@ -229,6 +229,10 @@ class RunActions:
             attended = partial(self._launched, folder)
             self._state.background.run(partial(launch_attendant, folder), attended, self._not_started)
             return
+        if copy is not None:
+            self._unmark_starting()
+            self._ask_to_resume_here(folder, config, copy.machine)
+            return
 
         def chosen(answer: str) -> None:
             if answer:
@@ -251,6 +255,16 @@ class RunActions:
                 self._launch(folder, resume=True, config=config)
 
         self._state.background.run(read, known, self._not_started)
+
+    def _ask_to_resume_here(self, folder: RunFolder, config: TrainConfig | None, machine: str) -> None:
+        def answered(answer: str) -> None:
+            if answer:
+                folder.remote_file.unlink(missing_ok=True)  # from now on it is a run of this computer
+                self.resume_in(folder, config)
+
+        question = f"{folder.name} trained on {machine}. It can go on here, with what was brought from there."
+        choices = (Choice("", "Cancel"), Choice("here", "On this computer", style="accent"))
+        ask(self._owner, "Resume it here?", question, choices, answered)
 
     def _mark_starting(self) -> None:
         self._starting = True
