@@ -54,10 +54,11 @@ class RunButtons(tk.Frame):
         rare[self.enqueue] = 3
         for button in self._labels:
             self._label(button, shown=level > rare.get(button, 0))
-        if not level:
-            self.enqueue.pack_forget()
-        elif not self.enqueue.winfo_manager():
-            self.enqueue.pack(side="left", padx=(4, 0), after=self.train)
+        for button, before in ((self.where, self.train), (self.enqueue, self.where)):
+            if not level:
+                button.pack_forget()
+            elif not button.winfo_manager():
+                button.pack(side="left", padx=(4, 0), after=before)
         self.overflow.fit(self.winfo_screenwidth() if level else 0)
         self.slot.configure(width=self._slot_width())
         self._shown.clear()
@@ -119,7 +120,7 @@ class RunButtons(tk.Frame):
         self.sample = self._button(self, "Sample", actions.sample, "image", "quiet")
         self.save = self._button(self, "Save model", lambda: actions.request("save"), "save", "quiet")
         words = {button: self._labels[button] for button in (self.back_up, self.sample, self.save)}
-        self.overflow = Overflow(self, words, theme.CARD, also=lambda: [("Queue", actions.enqueue)])
+        self.overflow = Overflow(self, words, theme.CARD, also=self._hidden_entries)
         self.resume.pack_forget()
         self.join.pack_forget()
         self.result.pack_forget()
@@ -131,8 +132,11 @@ class RunButtons(tk.Frame):
         self._labels[button] = label
         return button
 
+    def _hidden_entries(self) -> list[tuple[str, Callable[[], object]]]:
+        return [("Queue", self._actions.enqueue), ("Where Train starts it", self._choose_place)]
+
     def _choose_place(self) -> None:
-        open_place_menu(self._state, self.where)
+        open_place_menu(self._state, self.overflow.place_of(self.where))
 
     def _slot_width(self) -> int:
         """Of the widest button of the slot; Tk knows no width of those that are hidden."""
