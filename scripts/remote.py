@@ -31,14 +31,13 @@ from modules.run.hosts.host_list import add_host, find_hosts, read_hosts
 from modules.run.hosts.ssh_command import HostError
 from modules.run.join.fingerprint import compare_packages
 from modules.run.remote.attendant import ADD, attend, new_start_id, send_data, start_there
-from modules.run.remote.link import Link, home_of, with_reconnects
+from modules.run.remote.link import Link, home_of, is_for_runs, with_reconnects
 from modules.run.remote.machine import (
     DEFAULT_FOLDER,
     RunsThere,
     clean,
     described,
     host_for_runs,
-    is_for_runs,
     named_for_removal,
     runs_there,
 )
@@ -158,8 +157,8 @@ def add(options: argparse.Namespace) -> int:
     given = {"folder": folder, "key": options.key, "port": options.port, "settings": options.set}
     given = {name: value for name, value in given.items() if value is not None}
     before = [each for each in read_hosts() if each.name == options.name and is_for_runs(each)]
-    old = before[0].model_dump(include={"port", "key", "python", "settings"}) if before else {}
-    old |= {"folder": home_of(before[0])} if before else {}
+    fields = {"port", "key", "python", "settings"}
+    old = {"folder": home_of(before[0]), **before[0].model_dump(include=fields)} if before else {}
     kept = {name: value for name, value in old.items() if value and name not in given}
     host = host_for_runs(options.name, options.target, **{**kept, **given})
     verb = "Replaced" if add_host(host) else "Added"

@@ -18,8 +18,8 @@ from modules.config import ConfigError
 from modules.run.hosts.check import HostCheck, check_host
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import add_host, read_hosts, remove_host
-from modules.run.remote.link import home_of
-from modules.run.remote.machine import DEFAULT_FOLDER, host_for_runs, is_for_runs
+from modules.run.remote.link import home_of, is_for_runs
+from modules.run.remote.machine import DEFAULT_FOLDER, host_for_runs
 
 _ABOUT: Final = (
     "Train starts these machines itself over ssh. Machines that are not in this list join with the line that a waiting "

@@ -9,7 +9,7 @@ from app.state import AppState
 from app.widgets.buttons import Button, popup_menu
 from modules.config import ConfigError
 from modules.run.hosts.host_list import read_hosts
-from modules.run.remote.machine import is_for_runs
+from modules.run.remote.link import is_for_runs
 
 
 def open_place_menu(state: AppState, button: Button) -> None:

@@ -97,15 +97,19 @@ class Link:
         return HostError(f"{self.name} answers in a way that Tandem does not understand: {fault}")
 
 
+def is_for_runs(host: Host) -> bool:
+    """Whether Tandem sets up this machine of the list by itself; others were set up by hand."""
+    return host.folder.removesuffix(CODE_FOLDER) not in (host.folder, "", "~")
+
+
 def home_of(host: Host) -> str:
     """Tandem's folder on a machine that was added for remote runs. Raises ConfigError for another."""
-    home = host.folder.removesuffix(CODE_FOLDER)
-    if home in (host.folder, "", "~"):
+    if not is_for_runs(host):
         raise ConfigError(
             f"{host} is in the list with the folder {host.folder}, which somebody has set up there by hand",
             f"Add it under another name: python scripts/remote.py add NAME {host.target}",
         )
-    return home
+    return host.folder.removesuffix(CODE_FOLDER)
 
 
 @contextmanager

@@ -65,11 +65,6 @@ def host_for_runs(name: str, target: str, *, folder: str = "", key: str = "", **
     return Host.make(name, target, f"{place}{CODE_FOLDER}", key=whole, **more)
 
 
-def is_for_runs(host: Host) -> bool:
-    """Whether Tandem sets up this machine of the list by itself; others were set up by hand."""
-    return host.folder.endswith(CODE_FOLDER)
-
-
 def runs_there(host: Host, echo: Echo) -> RunsThere:
     """Raises ConfigError, HostError."""
     return with_reconnects(host, echo, lambda link: link.ask(RunsThere, "runs"))
