@@ -35,6 +35,8 @@ class Preferences:
     last_run: str = ""
     runs_folders: list[str] = field(default_factory=list)  # listed under Runs beside that of the settings
     hosts: list[str] = field(default_factory=list)  # the machines that Train starts over ssh, by their names
+    place: str = ""  # the machine that Train starts runs on; empty: this computer
+    sends_token: bool = False  # whether runs there get HF_TOKEN
     places: dict[str, str] = field(default_factory=dict)  # where a file dialog was left, by what it chooses
     smoothing: int = 50  # of the curves, in steps
     log_scale: bool = False  # of the loss

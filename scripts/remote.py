@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -18,38 +17,32 @@ from scripts.common import add_version, allow_code, confirmed, exit_code_of, is_
 
 prepare_program()
 
-from pydantic import Field
-
 from modules import __version__
-from modules.config import ConfigError, TrainConfig
+from modules.config import ConfigError
 from modules.config.file_access import set_file_access
-from modules.config.trusted_code import foreign_classes
 from modules.files import Record, printable, remove_tree
 from modules.run import RunFolder
 from modules.run.console import echo
 from modules.run.exit_codes import FINISHED, INTERRUPTED
 from modules.run.folder.run_folder import check_run_name_free
-from modules.run.format_progress import format_bytes
-from modules.run.hosts.check import ask_host, summary_of
-from modules.run.hosts.description import Description, describe_this_machine
+from modules.run.hosts.check import summary_of
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import add_host, find_hosts, read_hosts
 from modules.run.hosts.ssh_command import HostError
 from modules.run.join.fingerprint import compare_packages
-from modules.run.launch.preview import to_arguments
-from modules.run.remote.link import CODE_FOLDER, Link, with_reconnects
-from modules.run.remote.run_copy import Follower, mark_copy, opened_copy, pull
-from modules.run.remote.sending import (
-    Hello,
-    Push,
-    check_trains_alone,
-    code_uploads,
-    config_there,
-    data_uploads,
-    only_there,
-    own_settings,
-    sent_folders,
+from modules.run.remote.attendant import ADD, attend, new_start_id, send_data, start_there
+from modules.run.remote.link import Link, home_of, is_for_runs, with_reconnects
+from modules.run.remote.machine import (
+    DEFAULT_FOLDER,
+    RunsThere,
+    clean,
+    described,
+    host_for_runs,
+    named_for_removal,
+    runs_there,
 )
+from modules.run.remote.run_copy import Copy, Follower, mark_copy, mark_stage, opened_copy, pull, read_copy
+from modules.run.remote.sending import Hello, Push, code_uploads
 from scripts import train_options
 
 EXAMPLES = """examples, from an address and a key to a LoRA on this computer:
@@ -72,30 +65,10 @@ _FLAGS = frozenset({
     *("max_minutes", "single_gpu_data_loading", "profile", "trust_code"),
 })  # fmt: skip
 _BACKUP = re.compile(r"none|latest|all|[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
-DEFAULT_FOLDER = "~/.tandem"
-_Text = Annotated[str, Field(max_length=300)]
-_Size = Annotated[int, Field(ge=0)]
 
 
-class _RunThere(Record):
-    name: _Text
+class _Taken(Record):
     is_active: bool
-    code: int | None
-    bytes: _Size
-
-
-class _Runs(Record):
-    runs: Annotated[list[_RunThere], Field(max_length=10_000)]
-    others: Annotated[dict[_Text, _Size], Field(max_length=20)]
-    free: _Size
-
-
-class _Stopped(Record):
-    is_active: bool
-
-
-class _Left(Record):
-    left: Annotated[list[_Text], Field(max_length=100)]
 
 
 class _Line(Record):
@@ -166,33 +139,28 @@ def parser() -> argparse.ArgumentParser:
     for made in (follow, pull_files):
         made.add_argument("--runs_dir", default="runs", metavar="DIR", help="where the copy is (default: runs)")
     action("list", "list the runs there, and what the machine's disk holds")
-    clean = action("clean", "remove the data, caches and hub models that were left there; or a run; or everything")
-    what = clean.add_mutually_exclusive_group()
+    removal = action("clean", "remove the data, caches and hub models that were left there; or a run; or everything")
+    what = removal.add_mutually_exclusive_group()
     what.add_argument("run", nargs="?", default="", metavar="RUN", help="only this run")
     what.add_argument("--all", action="store_true", help="all that is Tandem's, also its runs")
-    clean.add_argument("--yes", action="store_true", help="do not ask")
+    removal.add_argument("--yes", action="store_true", help="do not ask")
+    beside = actions.add_parser("attend")  # internal: all stages of a run that the window has begun
+    beside.add_argument("--run_folder", required=True)
     return top
 
 
 def add(options: argparse.Namespace) -> int:
     """`add`."""
-    given: dict[str, Any] = {"port": options.port, "settings": options.set}
-    if options.folder is not None:
-        folder = options.folder.rstrip("/")
-        home = str(Path.home())  # which this shell may have put in place of ~
-        folder = f"~{folder.removeprefix(home)}" if folder.startswith(f"{home}/") else folder
-        if folder in ("", "~"):
-            raise ConfigError(f"--folder is {options.folder!r}; use one for Tandem alone, such as {DEFAULT_FOLDER}")
-        given["folder"] = f"{folder}{CODE_FOLDER}"
-    if options.key is not None:
-        given["key"] = os.path.abspath(os.path.expanduser(options.key)) if options.key else ""
-        if options.key and not os.path.isfile(given["key"]):
-            raise ConfigError(f"--key is {options.key!r}, and there is no such file; name the private key")
+    folder, home = options.folder, str(Path.home())  # which this shell may have put in place of ~
+    if folder is not None and folder.startswith(f"{home}/"):
+        folder = f"~{folder.removeprefix(home)}"
+    given = {"folder": folder, "key": options.key, "port": options.port, "settings": options.set}
     given = {name: value for name, value in given.items() if value is not None}
-    before = [each for each in read_hosts() if each.name == options.name and each.folder.endswith(CODE_FOLDER)]
-    old = before[0].model_dump(include={"folder", "port", "key", "python", "settings"}) if before else {}
+    before = [each for each in read_hosts() if each.name == options.name and is_for_runs(each)]
+    fields = {"port", "key", "python", "settings"}
+    old = {"folder": home_of(before[0]), **before[0].model_dump(include=fields)} if before else {}
     kept = {name: value for name, value in old.items() if value and name not in given}
-    host = Host.make(options.name, options.target, **{"folder": f"{DEFAULT_FOLDER}{CODE_FOLDER}", **kept, **given})
+    host = host_for_runs(options.name, options.target, **{**kept, **given})
     verb = "Replaced" if add_host(host) else "Added"
     echo(f"{verb} {host}. Set it up with: python scripts/remote.py setup {host.name}")
     if kept:
@@ -210,7 +178,7 @@ def setup(options: argparse.Namespace) -> int:
     push = Push(code_uploads(), echo, ["code"])
     with_reconnects(host, echo, partial(_set_up, host=host, push=push))
     add_host(host)
-    there, here = _described(host)
+    there, here = described(host)
     echo(f"{host} is ready. {summary_of(there)}")
     for difference in compare_packages(here.packages, there.packages, host.name).errors:
         echo(f"Note: {difference.replace('machine 0', 'this computer')}.")
@@ -219,22 +187,11 @@ def setup(options: argparse.Namespace) -> int:
     return FINISHED
 
 
-def _described(host: Host) -> tuple[Description, Description]:
-    """What the machine and this computer say of themselves. Raises HostError if their code is not the same."""
-    there, here = ask_host(host), describe_this_machine()
-    if there.code != here.code:
-        raise HostError(
-            f"Tandem's code on {host} is not the same as here",
-            f"Run setup again: python scripts/remote.py setup {host.name}",
-        )
-    return there, here
-
-
 def _set_up(link: Link, *, host: Host, push: Push) -> None:
     link.ask(Record, "make")
     hello = link.ask(Hello, "hello")
     echo(f"{host}: Tandem {__version__} goes to {printable(hello.home)}.")
-    runs = link.ask(_Runs, "runs")
+    runs = link.ask(RunsThere, "runs")
     active = [run.name for run in runs.runs if run.is_active]
     if active and push.is_needed(link):
         raise HostError(
@@ -267,50 +224,19 @@ def start(options: argparse.Namespace) -> int:
         if flag not in _FLAGS and value != getattr(unused, flag):
             raise ConfigError(f"--{flag} cannot be used for a run on another machine", "Leave it out")
     config = train_options.config_of(training)
-    check_trains_alone(config)
     token = os.environ.get("HF_TOKEN", "") if options.send_token else ""
     if options.send_token and not token:
         raise ConfigError("--send_token is given, but HF_TOKEN is not set in this shell", "Set it, or leave it out")
     if config.run_name is not None:
         check_run_name_free(Path(config.runs_dir), config.run_name)
     allow_code(config, trust=training.trust_code)
-    uploads = data_uploads(config, own_settings(host))
-    for path, files in uploads.items():
-        size = format_bytes(sum(upload.size for upload in files))
-        echo(f"Needed there: {path} ({len(files):,} file{'s' * (len(files) != 1)}, {size})")
-    check = {"run": config.run_name or "", "python": host.python or DEFAULT_PYTHON}
-    paths = only_there(config, own_settings(host))
-    with_reconnects(host, echo, lambda link: link.ask(Record, "check", **check, paths=paths))
-    _described(host)
-    push = Push([upload for files in uploads.values() for upload in files], echo, sent_folders(uploads))
-    with_reconnects(host, echo, push.send)
-    _start_there(config, host, training, token)
-    return FINISHED
-
-
-def _start_there(config: TrainConfig, host: Host, training: argparse.Namespace, token: str) -> None:
+    send_data(config, host, config.run_name or "", echo)
     was_there = config.run_name is not None and os.path.lexists(Path(config.runs_dir) / config.run_name)
     folder = RunFolder.create(config)
     try:
-        mark_copy(folder, host)
-        start_id = os.urandom(16).hex()  # asked again after a lost connection, the run is the same one
-        trust = config.family.endswith(".py") or bool(foreign_classes(config))
-        flags = {"require_multi_gpu": training.require_multi_gpu, "trust_code": trust}
-
-        def begin(link: Link) -> None:
-            home = link.ask(Hello, "hello").home
-            link.ask(
-                Record,
-                "start",
-                run=folder.name,
-                id=start_id,
-                config=config_there(config, host, home, folder.name),
-                arguments=to_arguments(flags),
-                python=host.python or DEFAULT_PYTHON,
-                token=token,
-            )
-
-        with_reconnects(host, echo, begin)
+        mark_copy(folder, Copy(machine=host.name))
+        flags = {"require_multi_gpu": training.require_multi_gpu}
+        start_there(folder, config, host, new_start_id(), flags, token, echo)
     except BaseException:
         if not was_there:
             remove_tree(folder.path)
@@ -318,18 +244,20 @@ def _start_there(config: TrainConfig, host: Host, training: argparse.Namespace, 
     echo(f"Started on {host}. It needs no connection. Its copy here: {folder.path}")
     named = argparse.Namespace(name=host.name, run=folder.name, runs_dir=config.runs_dir)
     echo(f"Follow it with: {_command('follow', named)}")
+    return FINISHED
 
 
 def follow(options: argparse.Namespace) -> int:
     """`follow`."""
     host = _host(options)
     with opened_copy(options.runs_dir, options.run, host) as folder:
-        follower = Follower(folder, echo)
+        follower = Follower(folder, echo, host.python or DEFAULT_PYTHON)
         try:
             code = with_reconnects(host, echo, follower.follow)
         except KeyboardInterrupt:
             echo(f"Not followed any longer; it goes on there. Stop it with: {_command('stop', options)}")
             return INTERRUPTED
+        mark_stage(folder, "pulling")
     if code is None:
         raise HostError(
             f"{options.run} has ended on {host} without an exit code: it was killed, or the machine was restarted",
@@ -342,7 +270,8 @@ def follow(options: argparse.Namespace) -> int:
 def stop(options: argparse.Namespace) -> int:
     """`stop`."""
     host = _host(options)
-    answer = with_reconnects(host, echo, lambda link: link.ask(_Stopped, "stop", run=options.run))
+    stop = {"run": options.run, "command": "stop", "content": ""}
+    answer = with_reconnects(host, echo, lambda link: link.ask(_Taken, "command", **stop))
     said = "It will back up and stop; follow shows its end." if answer.is_active else "It has ended already."
     echo(f"{options.run} on {host}: {said}")
     return FINISHED
@@ -360,6 +289,8 @@ def pull_results(options: argparse.Namespace) -> int:
             came.extend(pull(link, folder, options.backups, echo))
 
         with_reconnects(host, echo, bring)
+        if (copy := read_copy(folder)) is not None and copy.stage == "pulling":
+            mark_stage(folder, "complete")
         echo(f"{', '.join(came) if came else 'Nothing new'} in {folder.path}: the same as on {host}, to the byte.")
     return FINISHED
 
@@ -367,32 +298,29 @@ def pull_results(options: argparse.Namespace) -> int:
 def show_list(options: argparse.Namespace) -> int:
     """`list`."""
     host = _host(options)
-    there = with_reconnects(host, echo, lambda link: link.ask(_Runs, "runs"))
+    there = runs_there(host, echo)
     width = max((len(run.name) for run in there.runs), default=0)
     for run in there.runs:
-        ended = "ended" if run.code is None else f"ended with exit code {run.code}"
-        echo(printable(f"{run.name:<{width}}  {'active' if run.is_active else ended}, {format_bytes(run.bytes)}"))
-    others = ", ".join(f"{name} {format_bytes(size)}" for name, size in there.others.items())
-    echo(printable(f"Runs: {len(there.runs)}. Besides: {others}. Free there: {format_bytes(there.free)}."))
+        echo(printable(f"{run.name:<{width}}  {run}"))
+    echo(str(there))
     return FINISHED
 
 
-def clean(options: argparse.Namespace) -> int:
+def clean_up(options: argparse.Namespace) -> int:
     """`clean`."""
     host = _host(options)
-    what = "the data, caches and hub models that runs have left"
-    if options.run:
-        what = f"the run {options.run} with its model and backups"
-    elif options.all:
-        what = "everything of Tandem's, also all runs with their models and backups"
+    what = named_for_removal(options.run, everything=options.all)
     if not options.yes and not confirmed(f"Remove {what} on {host}? What was pulled stays here. [y/N] "):
         if not is_interactive():
             raise ConfigError("nobody is there to ask whether it may be removed", "Give --yes")
         return FINISHED
-    answer = with_reconnects(host, echo, lambda link: link.ask(_Left, "clean", run=options.run, all=options.all))
-    echo(f"Removed on {host}: {what}.")
-    if answer.left:
-        echo(printable(f"Left there, because it is not Tandem's: {', '.join(answer.left)}"))
+    echo(clean(host, options.run, everything=options.all, echo=echo))
+    return FINISHED
+
+
+def attend_to_copy(options: argparse.Namespace) -> int:
+    """`attend`."""
+    attend(Path(options.run_folder), echo)
     return FINISHED
 
 
@@ -403,7 +331,7 @@ def _command(action: str, options: argparse.Namespace) -> str:
 
 
 def _host(options: argparse.Namespace) -> Host:
-    return find_hosts([options.name], "scripts/remote.py add NAME USER@ADDRESS")[0]
+    return find_hosts([options.name], ADD)[0]
 
 
 ACTIONS: Mapping[str, Callable[[argparse.Namespace], int]] = {
@@ -414,7 +342,8 @@ ACTIONS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "stop": stop,
     "pull": pull_results,
     "list": show_list,
-    "clean": clean,
+    "clean": clean_up,
+    "attend": attend_to_copy,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -76,8 +77,9 @@ def ssh_server(
     server.known_hosts.write_text(f"[{address}]:{server.port} {' '.join(host_key)}\n")
     ssh = place / "bin" / "ssh"
     options = {"IdentityFile": server.key, "UserKnownHostsFile": server.known_hosts, "IdentitiesOnly": "yes"}
-    words = " ".join(f"-o {name}={value}" for name, value in options.items())
-    ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F none {words} -o GlobalKnownHostsFile=none "$@"\n')
+    settings = "".join(f'{name} "{value}"\n' for name, value in {**options, "GlobalKnownHostsFile": "none"}.items())
+    (place / "ssh_config").write_text(settings)
+    ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {shlex.quote(str(place / "ssh_config"))} "$@"\n')
     ssh.chmod(0o755)
     given = {"HOME": server.home, MARK: os.environ[MARK], **(variables or {})}
     set_there = " ".join(f'{name}="{value}"' for name, value in given.items())

@@ -15,6 +15,7 @@ from app.monitor.page import Page
 from app.monitor.run_edits import RunEdits
 from app.monitor.run_list import RunList, RunSummary
 from app.open_path import show_page
+from app.runs.status import LEFT
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, add_tooltip, card, frame, handler, text
 from app.widgets.message_line import MessageLine
@@ -431,6 +432,7 @@ class RunsBar(tk.Frame):
     def __init__(self, parent: tk.Misc, actions: RunsPage) -> None:
         super().__init__(parent, borderwidth=0, highlightthickness=0)
         theme.paint(self, bg=theme.WINDOW)
+        self._is_left = False  # whether the selected run waits on another machine
         self._complete = ""  # the selected run's name, if there is nothing to resume
         row = frame(self, theme.WINDOW)
         row.pack(fill="x", pady=(0, theme.px(6)))
@@ -444,6 +446,7 @@ class RunsBar(tk.Frame):
         for button in (self.follow, self.settings, self.backups, self.report):
             button.configure(state="normal" if only is not None else "disabled")
         self._complete = only.name if only is not None and only.status.is_complete else ""
+        self._is_left = only is not None and only.status.kind in LEFT
         can_resume = only is not None and only.status.can_resume and not self._complete
         self.resume.configure(state="normal" if can_resume else "disabled")
         self.more.configure(state="normal" if selected else "disabled")
@@ -454,6 +457,8 @@ class RunsBar(tk.Frame):
                 f"{self._complete} is complete. To train it further, open its settings, raise its epochs or maximum "
                 f"steps, set the run name to {self._complete}, and press Train."
             )
+        if self._is_left:
+            return "Go on with what is left of this run on the other machine."
         return "Continue from the newest backup, with the run's own settings."
 
     def offer_undo(self, offered: bool) -> None:

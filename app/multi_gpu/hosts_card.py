@@ -18,6 +18,8 @@ from modules.config import ConfigError
 from modules.run.hosts.check import HostCheck, check_host
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import add_host, read_hosts, remove_host
+from modules.run.remote.link import home_of, is_for_runs
+from modules.run.remote.machine import DEFAULT_FOLDER, host_for_runs
 
 _ABOUT: Final = (
     "Train starts these machines itself over ssh. Machines that are not in this list join with the line that a waiting "
@@ -28,6 +30,7 @@ _FIELDS: Final = (
     ("name", "Name", "beta", ""),
     ("target", "ssh connects to", "me@10.0.0.2", "user@host, or a name of your ~/.ssh/config"),
     ("port", "Port", "22", "Empty: as in ~/.ssh/config"),
+    ("key", "Private key", "~/.ssh/rented", "A file on this computer. Empty: as ssh chooses"),
     ("folder", "Tandem's folder there", "~/tandem", ""),
     ("python", "Python there", DEFAULT_PYTHON, "Empty: the one that ./scripts/setup.sh installed"),
     (
@@ -37,6 +40,15 @@ _FIELDS: Final = (
         "NAME=VALUE, separated by spaces; for other paths there",
     ),
 )
+_FOR_RUNS: Final = {  # of a machine that Tandem sets up by itself
+    "target": (
+        "Address",
+        "root@203.0.113.7",
+        "user@address, a name of your ~/.ssh/config, or a whole line ssh -p …",
+    ),
+    "folder": ("Folder there", DEFAULT_FOLDER, "For Tandem alone: new or empty, on a disk that stays when it is off"),
+    "python": ("Python there", "/venv/main/bin/python", "Empty: Tandem installs its own. Else one that has torch"),
+}
 _DIFFERENCES: Final = "Train even if Tandem's code or versions there differ; results may vary"
 
 
@@ -85,11 +97,13 @@ class HostsCard:
 
     def change(self, host: Host) -> None:
         """Show its entry, to be changed."""
-        HostDialog(self.frame, partial(self._changed, host), host).show()
+        HostDialog(self.frame, partial(self._changed, host), host, for_runs=is_for_runs(host)).show()
 
     def remove(self, host: Host) -> None:
         """Take it off the list."""
         self._switch(host.name, False)
+        if self._state.preferences.place == host.name:
+            self._state.preferences.place = ""
         try:
             remove_host(host.name)
         except ConfigError as error:  # seen only if it is still there: somebody else may have removed it
@@ -117,6 +131,7 @@ class HostsCard:
     def _changed(self, former: Host, host: Host) -> None:
         preferences = self._state.preferences
         preferences.hosts = [host.name if name == former.name else name for name in preferences.hosts]
+        preferences.place = host.name if preferences.place == former.name else preferences.place
         preferences.save()
         self._added(host)
 
@@ -216,11 +231,21 @@ def _shorten(label: tk.Label, content: str, event: tk.Event[tk.Misc]) -> None:
 
 
 class HostDialog:
-    """`saved` is called with the machine once it is in the list; `former` is the one to change."""
+    """`saved` is called with the machine once it is in the list; `former` is the one to change. One that is `for_runs`
+    is set up by Tandem itself."""
 
-    def __init__(self, owner: tk.Misc, saved: Callable[[Host], object], former: Host | None = None) -> None:
-        self._saved, self._former = saved, former
+    def __init__(
+        self,
+        owner: tk.Misc,
+        saved: Callable[[Host], object],
+        former: Host | None = None,
+        *,
+        for_runs: bool = False,
+    ) -> None:
+        self._saved, self._former, self._for_runs = saved, former, for_runs
         about = "ssh must reach it without a question: connect to it once by hand, and copy your key with ssh-copy-id."
+        if for_runs:
+            about = "A machine with GPUs that ssh reaches, rented or your own. Runs there need no connection."
         self.dialog = Dialog(owner, "Add a machine" if former is None else f"Change {former.name}", about)
         self.message = text(self.dialog.body, "", "small", colour=theme.BAD, wrap=WIDTH + 60)
         self.message.pack(side="bottom", anchor="w", pady=(theme.px(8), 0))  # before the fields, which give way to it
@@ -229,7 +254,8 @@ class HostDialog:
         body = area.inside
         body.grid_columnconfigure(1, weight=1)
         self.entries: dict[str, Entry] = {}
-        for row, (name, title, example, explanation) in enumerate(_FIELDS):
+        for row, (name, *words) in enumerate(_FIELDS):
+            title, example, explanation = _FOR_RUNS.get(name, words) if for_runs else words
             text(body, title).grid(row=row, column=0, sticky="nw", padx=(0, theme.px(16)), pady=theme.px(10))
             place = frame(body)
             place.grid(row=row, column=1, sticky="ew", padx=(Switch.RING, 0), pady=theme.px(4))
@@ -237,22 +263,26 @@ class HostDialog:
             self.entries[name].pack(fill="x")
             if explanation:
                 text(place, explanation, "small", colour=theme.MUTED).pack(anchor="w", pady=(theme.px(2), 0))
-        text(body, "Allow differences").grid(
-            row=len(_FIELDS), column=0, sticky="nw", padx=(0, theme.px(16)), pady=theme.px(4)
-        )
+        self.allow_differences = Switch(body, lambda _: None)
+        if not for_runs:
+            self._ask_for_differences(body)
+        area.ask_for_all()
+        if former is not None:
+            self._fill(former)
+        self.dialog.button("Cancel", self.dialog.close)
+        self.dialog.button("Connect" if for_runs else "Save and test", self.save, "accent")
+        self.dialog.on_return(self.save)
+
+    def _ask_for_differences(self, body: tk.Misc) -> None:
+        row = len(_FIELDS)
+        text(body, "Allow differences").grid(row=row, column=0, sticky="nw", padx=(0, theme.px(16)), pady=theme.px(4))
         place = frame(body)
-        place.grid(row=len(_FIELDS), column=1, sticky="ew", pady=theme.px(4))
+        place.grid(row=row, column=1, sticky="ew", pady=theme.px(4))
         self.allow_differences = Switch(place, lambda _: None)
         self.allow_differences.pack(anchor="w")
         text(place, _DIFFERENCES, "small", colour=theme.MUTED).pack(
             anchor="w", padx=(Switch.RING, 0), pady=(theme.px(2), 0)
         )
-        area.ask_for_all()
-        if former is not None:
-            self._fill(former)
-        self.dialog.button("Cancel", self.dialog.close)
-        self.dialog.button("Save and test", self.save, "accent")
-        self.dialog.on_return(self.save)
 
     def show(self) -> tk.Toplevel:
         """Open it, ready to type."""
@@ -289,6 +319,8 @@ class HostDialog:
 
     def _host(self) -> Host:
         given = {name: entry.get().strip() for name, entry in self.entries.items()}
+        if self._for_runs:
+            given |= _of_ssh_line(given["target"])
         port = given["port"]
         if port and not (port.isascii() and port.isdecimal() and len(port) < 6):
             raise ConfigError(f"host: port is {port!r}; use a number from 1 to 65535, or leave it empty")
@@ -297,15 +329,15 @@ class HostDialog:
         except ValueError as error:
             advice = "put a value with spaces between two quotation marks, such as 'cache_dir=/my disk/cache'"
             raise ConfigError(f"host: settings is {given['settings']!r}; {advice}") from error
-        return Host.make(
+        make = host_for_runs if self._for_runs else partial(Host.make, allow_differences=self.allow_differences.get())
+        return make(
             given["name"],
             given["target"],
-            given["folder"],
+            folder=given["folder"],
+            key=given["key"],
             port=int(port) if port else None,
             python=given["python"],
-            key="" if self._former is None else self._former.key,
             settings=settings,
-            allow_differences=self.allow_differences.get(),
         )
 
     def _fill(self, host: Host) -> None:
@@ -313,10 +345,29 @@ class HostDialog:
             "name": host.name,
             "target": host.target,
             "port": "" if host.port is None else str(host.port),
-            "folder": host.folder,
+            "key": host.key,
+            "folder": home_of(host) if self._for_runs else host.folder,
             "python": host.python,
             "settings": shlex.join(host.settings),
         }
         for name, value in shown.items():
             self.entries[name].show(value)
         self.allow_differences.show(host.allow_differences)
+
+
+def _of_ssh_line(line: str) -> dict[str, str]:
+    """The fields that a line such as "ssh -p 40022 root@203.0.113.7 -i ~/.ssh/rented" has, as those who rent machines
+    out show it; what else it has is for a terminal."""
+    words = line.split()
+    if words[:1] != ["ssh"]:
+        return {}
+    found = {"target": ""}
+    rest = iter(words[1:])
+    for word in rest:
+        if field := {"-p": "port", "-i": "key"}.get(word):
+            found[field] = next(rest, "")
+        elif word in ("-L", "-o", "-R", "-D", "-J"):
+            next(rest, "")
+        elif not word.startswith("-"):
+            found["target"] = found["target"] or word
+    return found

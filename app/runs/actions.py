@@ -21,7 +21,7 @@ from app.runs.ask_existing import (
     compare,
     read_existing,
 )
-from app.runs.control import RunControl, active_runs, create_run, launch
+from app.runs.control import RunControl, active_runs, create_run, existing_run, launch
 from app.runs.outside_watch import OutsideWatch
 from app.runs.request_watch import ASKED
 from app.runs.start_check import StartCheck
@@ -39,6 +39,8 @@ from modules.run.folder.backup_list import complete_backups
 from modules.run.hosts.host_list import known_hosts
 from modules.run.launch.detached import next_free_name
 from modules.run.queue.folder import RunQueue
+from modules.run.remote.attendant import begin, go_on, launch_attendant
+from modules.run.remote.run_copy import read_copy
 
 _FORCE_STOP: Final = "Force the run to stop?"
 
@@ -60,6 +62,8 @@ class RunActions:
         self._state.run = RunControl(path, process)
         self._state.preferences.last_run = str(path)
         self._state.notify("run")
+        if process is None:
+            self._state.background.run(partial(go_on, RunFolder(path)), lambda nothing: None, self._state.say)
 
     def look_outside(self) -> None:
         """Now and then: follow or offer a run that was started elsewhere."""
@@ -99,11 +103,44 @@ class RunActions:
             if self._asks_for_code(self._state.draft.config, self.train):
                 return
             self._mark_starting()
-            self._check.run(self._start)
+            if self._state.preferences.place:
+                self._start_there(self._state.draft.config)
+            else:
+                self._check.run(self._start)
+
+    def _start_there(self, config: TrainConfig) -> None:
+        """Start a run on the machine that was chosen; set it up first if it must be."""
+        place, sends_token = self._state.preferences.place, self._state.preferences.sends_token
+
+        def started(found: tuple[RunFolder, subprocess.Popen[bytes]] | str) -> None:
+            self._unmark_starting()
+            if isinstance(found, str):
+                self._state.views.set_up(place, found, self.train)
+            else:
+                self._launched(*found)
+
+        def taken(folder: RunFolder | None) -> None:
+            if folder is None:
+                make = partial(begin, config, place, sends_token=sends_token)
+                self._state.background.run(make, started, self._not_started)
+                return
+            self._unmark_starting()
+            name = next_free_name(folder)
+            choices = (Choice("", "Cancel"), Choice("new", f"Train as {name}", style="accent"))
+            question = f"There is already a run named {folder.name} on this computer."
+            ask(self._owner, "This name is taken", question, choices, lambda answer: rename(name) if answer else None)
+
+        def rename(name: str) -> None:
+            self._state.draft.set("run_name", name)
+            self.train()
+
+        self._state.background.run(partial(existing_run, config), taken, self._not_started)
 
     def enqueue(self) -> None:
         """Add a copy of the current settings to the queue, after the same checks as `train`."""
-        if self._state.draft.config is None:
+        if place := self._state.preferences.place:
+            self._state.say(f"The queue trains on this computer: choose it beside Train, or press Train for {place}.")
+        elif self._state.draft.config is None:
             self._state.notify("invalid")
         elif not self._starting and not self._asks_for_code(self._state.draft.config, self.enqueue):
             self._mark_starting()
@@ -159,7 +196,7 @@ class RunActions:
         run, config = self._state.run, self._state.draft.config
         if run is None or self._starting:
             return
-        if config is None:
+        if config is None or (run.copy is not None and run.copy.is_underway):
             self.resume_in(run.folder)
             return
         folder = run.folder
@@ -187,6 +224,15 @@ class RunActions:
         if self._starting:
             return
         self._mark_starting()
+        copy = read_copy(folder)
+        if copy is not None and copy.is_underway:
+            attended = partial(self._launched, folder)
+            self._state.background.run(partial(launch_attendant, folder), attended, self._not_started)
+            return
+        if copy is not None:
+            self._unmark_starting()
+            self._ask_to_resume_here(folder, config, copy.machine)
+            return
 
         def chosen(answer: str) -> None:
             if answer:
@@ -210,6 +256,16 @@ class RunActions:
 
         self._state.background.run(read, known, self._not_started)
 
+    def _ask_to_resume_here(self, folder: RunFolder, config: TrainConfig | None, machine: str) -> None:
+        def answered(answer: str) -> None:
+            if answer:
+                folder.remote_file.unlink(missing_ok=True)  # from now on it is a run of this computer
+                self.resume_in(folder, config)
+
+        question = f"{folder.name} trained on {machine}. It can go on here, with what was brought from there."
+        choices = (Choice("", "Cancel"), Choice("here", "On this computer", style="accent"))
+        ask(self._owner, "Resume it here?", question, choices, answered)
+
     def _mark_starting(self) -> None:
         self._starting = True
         self._state.notify("run")
@@ -227,12 +283,12 @@ class RunActions:
             hosts = known_hosts(switched_on)
             return launch(folder, resume=resume, config=config, alone=alone, take_token=take_token, hosts=hosts)
 
-        def done(process: subprocess.Popen[bytes]) -> None:
-            self._starting = False
-            self.follow(folder.path, process)
-            self._state.views.run()
+        self._state.background.run(start, partial(self._launched, folder), self._not_started)
 
-        self._state.background.run(start, done, self._not_started)
+    def _launched(self, folder: RunFolder, process: subprocess.Popen[bytes]) -> None:
+        self._starting = False
+        self.follow(folder.path, process)
+        self._state.views.run()
 
     def _not_started(self, message: str, title: str = "Training did not start") -> None:
         self._unmark_starting()
@@ -308,6 +364,8 @@ class RunActions:
             reason = "No run is active."
         elif status.kind in STOPPING:
             reason = "The run is ending." if status.kind == "finishing" else "The run is stopping."
+        elif status.kind == "pulling":
+            reason = "The run has ended; its results are on their way."
         elif run is not None and not run.has_started:
             reason = "The run has not reached its first step yet."
         reasons = dict.fromkeys(("back_up", "sample", "save"), reason)

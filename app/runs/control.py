@@ -6,6 +6,7 @@ import os
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -17,8 +18,10 @@ from app.runs.liveness import Liveness, read_liveness
 from app.runs.status import READING, STARTING, Status, status_of
 from modules.config import Sample, TrainConfig
 from modules.run import EventReader, RunFolder, request_command
+from modules.run.folder.commands import FORCE_STOP
 from modules.run.folder.run_folder import has_trained, newest_first
 from modules.run.launch.detached import create_run, launch, next_free_name
+from modules.run.remote.run_copy import Copy
 from modules.run.supervise.force_stop import force_stop, request_graceful_stop
 from modules.run.view.run_view import RunView
 
@@ -112,6 +115,11 @@ class RunControl:
             return self._follower.liveness.started > self.view.time
 
     @property
+    def copy(self) -> Copy | None:
+        """What is known of the run on another machine that this is the copy of; None for others."""
+        return self._follower.liveness.copy
+
+    @property
     def has_samples(self) -> bool:
         """Whether the run has sample prompts."""
         with self.view.lock:
@@ -154,10 +162,14 @@ class RunControl:
 
         `is_closing`: the window cannot repeat the request, so a run that has not started training also gets a signal.
         """
+        if self._launcher is not None and self.copy is not None and self.copy.stage in ("sending", "pulling"):
+            with suppress(psutil.Error):
+                self._launcher.terminate()  # what it does goes on later where it was
+            return ""
         self._stop_wanted = True
         try:
             request_command(self.folder, "stop")
-            if is_closing and not self.has_started:
+            if is_closing and not self.has_started and self.copy is None:
                 request_graceful_stop(self._launcher)
         except OSError as error:
             if not request_graceful_stop(self._launcher):
@@ -176,6 +188,9 @@ class RunControl:
 
     def force_stop(self) -> None:
         """Kill all processes of the run without a backup, in a thread because it may take seconds."""
+        if self.copy is not None and self.copy.stage == "running" and self.is_alive:
+            request_command(self.folder, FORCE_STOP)
+            return
         if self._stopping is None or not self._stopping.is_alive():
             self._stopping = threading.Thread(target=self._end, name="end at once", daemon=True)
             self._stopping.start()

@@ -13,6 +13,7 @@ from modules.run.folder.failures import read_start_failure
 from modules.run.folder.pidfile import Launcher, find_launcher, interrupted_start
 from modules.run.folder.run_lock import is_training
 from modules.run.join.join_line import read_join_line
+from modules.run.remote.run_copy import Copy, read_copy
 from modules.run.view.event_records import Message
 
 _CONSOLE_TAIL_BYTES: Final = 4096
@@ -34,6 +35,7 @@ class Liveness:
     interrupted_start: float = 0.0  # when the launcher started, if it was killed; else 0
     backup: int | None = None  # the step of the newest backup, of a run that has ended
     has_model: bool = False  # whether a run that has ended has saved one
+    copy: Copy | None = None  # of a run on another machine
 
     @property
     def is_alive(self) -> bool:
@@ -42,7 +44,9 @@ class Liveness:
 
     @property
     def started(self) -> float:
-        """When the run was last started, in seconds since the epoch; 0 if unknown."""
+        """When the run was last started, in seconds since the epoch; 0 if unknown, as on another machine."""
+        if self.copy is not None and self.copy.stage != "complete":
+            return 0.0
         return self.launcher.marked_at if self.launcher is not None else self.interrupted_start
 
 
@@ -57,6 +61,7 @@ def read_liveness(folder: RunFolder) -> Liveness:
 def _read(folder: RunFolder) -> Liveness:
     if not folder.path.is_dir():
         return Liveness(exists=False)
+    copy = read_copy(folder)
     launcher, has_started = find_launcher(folder), is_training(folder)
     if launcher is not None or has_started:
         waits = launcher is not None and not has_started
@@ -68,6 +73,7 @@ def _read(folder: RunFolder) -> Liveness:
             stop_wanted=stop_wanted,
             join_line=join_line,
             interrupted_start=interrupted_start(folder),
+            copy=copy,
         )
     cause, start_failure = root_cause(folder), read_start_failure(folder)
     return Liveness(
@@ -77,6 +83,7 @@ def _read(folder: RunFolder) -> Liveness:
         interrupted_start=interrupted_start(folder),
         backup=_newest_backup(folder),
         has_model=folder.model_dir.is_dir(),
+        copy=copy,
     )
 
 

@@ -12,6 +12,7 @@ from modules.run.endings import ENDINGS, Ending
 from modules.run.exit_codes import FINISHED
 from modules.run.format_duration import in_words
 from modules.run.format_progress import format_progress
+from modules.run.remote.run_copy import Copy
 from modules.run.view.event_records import Finished, Message, Phase, Step
 from modules.run.view.run_view import RunView
 
@@ -81,6 +82,7 @@ class Status:
         return self.kind in {"finished", "early_stopping"}
 
 
+LEFT: Final = frozenset({"unsent", "left"})  # kinds of a run on another machine that nothing here attends to
 STOPPED: Final = frozenset({"stopping", "ending"})  # kinds of a run that somebody or something has stopped
 STOPPING: Final = STOPPED | {"finishing"}  # kinds in which Stop can only be forced
 NO_RUN: Final = Status("none", "No run yet", "idle", "Press Train to start.", fraction=0.0)
@@ -102,6 +104,41 @@ def status_of(
     view: RunView, liveness: Liveness, now: float, stop_wanted: bool = False, exit_code: int | None = None
 ) -> Status:
     """Derive the status; takes the view's lock. `exit_code` of the launcher, if it has ended and that is known."""
+    found = _status_here(view, liveness, now, stop_wanted, exit_code)
+    if liveness.copy is None or liveness.copy.stage == "complete" or not liveness.exists:
+        return found
+    return _status_there(liveness.copy, found, now)
+
+
+def _status_there(copy: Copy, found: Status, now: float) -> Status:
+    """Of a run on another machine, by what its copy shows."""
+    name = copy.machine
+    if not found.is_alive:
+        return _status_of_left(copy, found, now)
+    if copy.stage == "sending":
+        return Status("sending", f"Sending data to {name}", "busy", copy.said, True, copy.done)
+    if copy.stage == "pulling":
+        return Status("pulling", f"Getting results from {name}", "busy", copy.said, True, copy.done)
+    if copy.said:
+        return Status("away", f"No connection to {name}", "warn", copy.said, True, found.fraction)
+    return replace(found, title=f"{found.title} on {name}")
+
+
+def _status_of_left(copy: Copy, found: Status, now: float) -> Status:
+    """Nothing here attends to it: it was stopped, was given up, or this computer was off."""
+    name, is_sending = copy.machine, copy.stage == "sending"
+    if not copy.attended:
+        return found
+    title, detail = {
+        "sending": (f"Not sent to {name} yet", "Continue sends the rest and starts the run."),
+        "running": (f"Not followed on {name}", "It needs no connection. Continue follows it again."),
+    }.get(copy.stage, (f"Results are still on {name}", "Continue brings them here."))
+    problem = Message(now, "error", copy.fault) if copy.fault else None
+    done = (copy.done or 0.0) if is_sending else found.fraction
+    return Status("unsent" if is_sending else "left", title, "bad" if problem else "warn", detail, False, done, problem)
+
+
+def _status_here(view: RunView, liveness: Liveness, now: float, stop_wanted: bool, exit_code: int | None) -> Status:
     seen = _Seen.of(view, liveness)
     if not liveness.exists:
         title = "The run folder cannot be read" if liveness.fault else "The run folder is gone"

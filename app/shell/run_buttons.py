@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from app.runs.actions import RunActions
-from app.runs.status import NO_RUN, STOPPED, Status
+from app.runs.status import LEFT, NO_RUN, STOPPED, Status
+from app.shell.place_menu import open_place_menu
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Overflow, Style, add_tooltip, frame
@@ -19,6 +20,7 @@ BESIDE_LABEL: Final = 40  # of a button: its icon and the gaps
 LONG_WIDTH: Final = 112  # of "Force stop", and of "Save model": the header's Save writes the settings
 HELP: Final[Mapping[str, tuple[str, str]]] = {  # of the attribute that holds the button: its key, what it does
     "train": ("F5", "Start training with these settings, in a separate process."),
+    "where": ("", "Where Train starts the run: on this computer, or on another one that ssh reaches."),
     "enqueue": ("F4", "Add to queue: a copy of these settings waits for the GPUs."),
     "resume": ("Ctrl+F5", "Resume the run {run} from its last backup."),
     "join": ("", "Copy the command that lets another machine join; run it there, in Tandem's folder."),
@@ -28,6 +30,7 @@ HELP: Final[Mapping[str, tuple[str, str]]] = {  # of the attribute that holds th
     "sample": ("F7", "Generate sample images with the current model; without sample prompts, asks for one."),
     "save": ("F9", "Save the model as trained so far, in its output format; the run goes on."),
 }
+_HERE: Final = "Here"
 _FORCE_STOP: Final = "Stop the run without waiting for a backup."
 
 
@@ -47,13 +50,15 @@ class RunButtons(tk.Frame):
     def arrange(self, level: int) -> None:
         """Fit the bar's width, from 0 (narrow: they are in a menu) to 4: rarely used buttons become icons first."""
         self._level = level
-        rare = {self.back_up: 2, self.sample: 2, self.save: 2, self.enqueue: 3, self.join: 2, self.result: 2}
+        rare = dict.fromkeys((self.back_up, self.sample, self.save, self.join, self.result, self.where), 2)
+        rare[self.enqueue] = 3
         for button in self._labels:
             self._label(button, shown=level > rare.get(button, 0))
-        if not level:
-            self.enqueue.pack_forget()
-        elif not self.enqueue.winfo_manager():
-            self.enqueue.pack(side="left", padx=(4, 0), after=self.train)
+        for button, before in ((self.where, self.train), (self.enqueue, self.where)):
+            if not level:
+                button.pack_forget()
+            elif not button.winfo_manager():
+                button.pack(side="left", padx=(4, 0), after=before)
         self.overflow.fit(self.winfo_screenwidth() if level else 0)
         self.slot.configure(width=self._slot_width())
         self._shown.clear()
@@ -67,6 +72,14 @@ class RunButtons(tk.Frame):
             if self._has_changed(f"can {name}", allowed):
                 button: Button = getattr(self, name)
                 button.configure(state="normal" if allowed else "disabled")
+        place = self._state.preferences.place or _HERE
+        if self._labels[self.where] != place:
+            self._labels[self.where] = place
+            self._label(self.where, shown=self._level > 2)
+        is_left = status.kind in LEFT
+        if self._has_changed("left", is_left):
+            self._labels[self.resume] = "Continue" if is_left else "Resume"
+            self._label(self.resume, shown=True)
         is_stopping = status.kind in STOPPED
         if self._has_changed("stop", is_stopping):
             self._labels[self.stop] = "Force stop" if is_stopping else "Stop"
@@ -100,13 +113,14 @@ class RunButtons(tk.Frame):
         self.join = self._button(self.slot, "Copy join line", self._copy_join_line, "copy", "plain")
         self.result = self._button(self.slot, "Show result", self._show_result, "file", "plain")
         self.train = self._button(self, "Train", actions.train, "play", "accent")
+        self.where = self._button(self, _HERE, self._choose_place, "down", "plain")
         self.enqueue = self._button(self, "Queue", actions.enqueue, "plus", "plain")
         self.stop = self._button(self, "Stop", actions.stop, "stop", "plain")
         self.back_up = self._button(self, "Back up", lambda: actions.request("backup"), "backup", "quiet")
         self.sample = self._button(self, "Sample", actions.sample, "image", "quiet")
         self.save = self._button(self, "Save model", lambda: actions.request("save"), "save", "quiet")
         words = {button: self._labels[button] for button in (self.back_up, self.sample, self.save)}
-        self.overflow = Overflow(self, words, theme.CARD, also=lambda: [("Queue", actions.enqueue)])
+        self.overflow = Overflow(self, words, theme.CARD, also=self._hidden_entries)
         self.resume.pack_forget()
         self.join.pack_forget()
         self.result.pack_forget()
@@ -117,6 +131,12 @@ class RunButtons(tk.Frame):
         add_tooltip(button, lambda: self.tooltip_text(button))
         self._labels[button] = label
         return button
+
+    def _hidden_entries(self) -> list[tuple[str, Callable[[], object]]]:
+        return [("Queue", self._actions.enqueue), ("Where Train starts it", self._choose_place)]
+
+    def _choose_place(self) -> None:
+        open_place_menu(self._state, self.overflow.place_of(self.where))
 
     def _slot_width(self) -> int:
         """Of the widest button of the slot; Tk knows no width of those that are hidden."""

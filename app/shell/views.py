@@ -12,6 +12,7 @@ from app.shell.files import Files
 from app.shell.run_bar import RunBar
 from app.state import AppState
 from modules.run import RunFolder
+from modules.run.hosts.host_list import find_hosts
 from modules.run.view.event_records import SampleFile
 
 if TYPE_CHECKING:
@@ -105,6 +106,30 @@ class Views:
         from app.windows.notifications import NotificationsWindow
 
         NotificationsWindow(self._root, self._state).show()
+
+    def add_machine(self) -> None:
+        """Ask for a machine to train on."""
+        from app.windows.machine import AddMachine
+
+        AddMachine(self._root, self._state).start()
+
+    def connect(self, name: str) -> None:
+        """See whether a machine can train, and go on with what it needs."""
+        from app.windows.machine import AddMachine
+
+        AddMachine(self._root, self._state).connect(find_hosts([name])[0])
+
+    def machine(self, name: str) -> None:
+        """What is on a machine that Train starts runs on."""
+        from app.windows.machine import MachineWindow
+
+        MachineWindow(self._root, self._state, find_hosts([name])[0]).show()
+
+    def set_up(self, name: str, why: str, then: Callable[[], object]) -> None:
+        """Ask whether a machine is to be set up; `then` follows once it is."""
+        from app.windows.machine import ask_to_set_up
+
+        ask_to_set_up(self._root, self._state, find_hosts([name])[0], why, then)
 
     def generate(
         self,

@@ -22,6 +22,7 @@ from app.windows.dialog import Dialog
 from app.windows.error_details import ErrorDetails
 from app.windows.file_dialog import FileDialog
 from app.windows.importer import show_import
+from app.windows.machine import AddMachine, MachineWindow, SetUpWindow
 from app.windows.preflight import PreflightWindow
 from app.windows.shortcuts import show_shortcuts
 from app.windows.suggested_settings import SuggestedSettings
@@ -29,6 +30,7 @@ from app.windows.welcome import show_welcome
 from modules.config import TrainConfig
 from modules.importers import import_file
 from modules.run import RunFolder
+from modules.run.hosts.host import Host
 from modules.run.preflight_report.report import Cell, PreflightReport
 from modules.run.suggestions import ConceptData
 from modules.run.view.event_records import SampleFile
@@ -73,6 +75,7 @@ def suggested_settings(driver: Driver) -> None:
     SuggestedSettings(driver.window, driver.window.state_, config, data).show()
 
 
+BETA = Host.make("beta", "root@203.0.113.7", "~/.tandem/code", port=40022, key="/home/me/.ssh/a_key_for_this_one")
 DIALOGS: dict[str, Callable[[Driver], object]] = {
     "batch size": lambda driver: BatchSizeWindow(driver.window, driver.window.state_).dialog.show(),
     "benchmark": lambda driver: BenchmarkWindow(driver.window, driver.window.state_).show(),
@@ -83,6 +86,10 @@ DIALOGS: dict[str, Callable[[Driver], object]] = {
     "folder": lambda driver: file_chooser(driver, "folder"),
     "host": host,
     "image": image,
+    "machine for runs": lambda driver: HostDialog(driver.window, lambda host: None, for_runs=True).show(),
+    "machine": lambda driver: MachineWindow(driver.window, driver.window.state_, BETA).dialog.show(),
+    "machine that is set up": lambda driver: SetUpWindow(driver.window, driver.window.state_, BETA, None).dialog.show(),
+    "key that is refused": lambda driver: AddMachine(driver.window, driver.window.state_)._show_refusal(BETA),
     "suggested settings": suggested_settings,
     "import": lambda driver: show_import(driver.window, driver.window.state_, import_file(ONETRAINER)),
     "machines": lambda driver: ask_machines(driver.window, "cats", 3, ["beta"], lambda answer: None),

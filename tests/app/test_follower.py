@@ -25,6 +25,7 @@ from modules.run import RunFolder
 from modules.run.folder.failures import record_start_failure
 from modules.run.folder.pidfile import Launcher, write_pidfile
 from modules.run.join.join_line import read_join_line, write_join_line
+from modules.run.remote.run_copy import Copy
 from modules.run.view.event_records import Message
 from modules.run.view.run_view import RunView
 from modules.run.view.terminal import render
@@ -315,6 +316,38 @@ def test_status_of_each_state(events: list[dict[str, object]], liveness: Livenes
     if kind == "failed":
         assert status.problem is not None
         assert status.problem.text
+
+
+@pytest.mark.parametrize(
+    ("copy", "is_alive", "title"),
+    [
+        (
+            Copy(machine="beta", stage="sending", attended=True, said="Sending 3 files.", done=0.5),
+            True,
+            "Sending data to beta",
+        ),
+        (Copy(machine="beta", attended=True), True, "Training on beta"),
+        (Copy(machine="beta"), True, "Training on beta"),
+        (Copy(machine="beta", attended=True, said="The connection was lost."), True, "No connection to beta"),
+        (Copy(machine="beta", stage="pulling", attended=True), True, "Getting results from beta"),
+        (Copy(machine="beta", stage="complete", attended=True), True, "Training"),
+        (Copy(machine="beta", stage="sending", attended=True, done=0.5), False, "Not sent to beta yet"),
+        (Copy(machine="beta", attended=True), False, "Not followed on beta"),
+        (Copy(machine="beta", stage="pulling", attended=True), False, "Results are still on beta"),
+        (Copy(machine="beta", stage="complete", attended=True), False, "Terminated unexpectedly"),
+    ],
+)
+def test_a_run_on_another_machine_says_where(copy: Copy, is_alive: bool, title: str) -> None:
+    view, now = RunView(), time.time()
+    view.apply([{"t": now, "type": "phase", "phase": "training"}, {"t": now, "type": "step", "step": 40}])
+    status = status_of(view, Liveness(is_training=is_alive, copy=copy), now)
+    assert status.title == title
+    assert status.is_alive == is_alive
+    assert status.can_resume != is_alive, "whatever was left can be gone on with"
+    refused = Liveness(copy=Copy(machine="beta", attended=True, fault="beta does not accept your key."))
+    problem = status_of(view, refused, now).problem
+    assert problem is not None
+    assert problem.text == "beta does not accept your key."
 
 
 def test_stopped_run_says_what_becomes_of_its_backup() -> None:

@@ -567,13 +567,13 @@ def test_a_machine_is_added_tested_and_started_by_train(
     with ssh_server.ssh_server(shared_home / "ssh") as server:
         monkeypatch.setenv("PATH", server.path)
         driver.click_button("Add…")
-        driver.type("beta\troot@127.0.0.1\t70000\t")
+        driver.type("beta\troot@127.0.0.1\t70000\t\t")
         driver.type(f"{ROOT}")
         driver.press("Return")
         (dialog,) = driver.dialogs()
         assert "“Port” is '70000'; use a number from 1 to 65535" in driver.text(dialog)
         driver.press("ctrl+a")
-        driver.type(f"{server.port}\t\t\t\t")
+        driver.type(f"{server.port}\t\t\t\t\t")
         driver.press("Return")
         assert driver.dialogs(), "Return changes the switch that has the focus, and nothing is saved yet"
         driver.click_button("Save and test")

@@ -12,6 +12,7 @@ from modules.run.folder.run_folder import RunFolder
 # `stop`, and the actions that modules/training/actions lets be requested.
 CUSTOM_SAMPLE = "custom_sample"  # its file says what to generate: modules/run/folder/custom_sample.py
 REGROUP = "regroup"  # of machine 0: the run ends at its next backup, to go on with other machines
+FORCE_STOP = "force_stop"  # of a copy alone: its run on another machine ends at once (modules/run/remote/far_side.py)
 COMMAND_NAMES = ("stop", REGROUP, "backup", "save", "sample", CUSTOM_SAMPLE)
 
 # The reason in a `stop` command that stands for a signal; any other text comes from the user.
@@ -88,7 +89,7 @@ def request_command(folder: RunFolder, name: str, reason: str = "") -> None:
 
     Raises ValueError for an unknown name, OSError if the folder is a link or not writable.
     """
-    if name not in COMMAND_NAMES:
+    if name not in (*COMMAND_NAMES, FORCE_STOP):
         known = ", ".join(each for each in COMMAND_NAMES if each != REGROUP)
         raise ValueError(f"command is {name!r}; use one of {known}")
     _check_no_link(folder.commands_dir)

@@ -43,12 +43,20 @@ class Unreachable(HostError):
     """No connection came about; another try may bring one, as a key or a name that is not accepted does not."""
 
 
+class UnknownKey(HostError):
+    """The machine's host key is not known here."""
+
+
+class KeyRefused(HostError):
+    """The machine accepts none of this user's keys."""
+
+
 def ssh_argv(host: Host, arguments: Sequence[str], variables: Mapping[str, str] | None = None) -> list[str]:
     """The local command that runs Tandem's Python on `host`, in Tandem's folder there, with these arguments.
 
     `variables` are set there; whoever is on that machine can read them.
     """
-    return _ssh_argv(host, _remote_command(host, arguments, variables or {}))
+    return ssh_argv_of(host, _remote_command(host, arguments, variables or {}))
 
 
 def ssh_code_argv(host: Host, code: str, argument: str) -> list[str]:
@@ -62,34 +70,50 @@ def ssh_code_argv(host: Host, code: str, argument: str) -> list[str]:
         f'command -v "$each" >/dev/null 2>&1 && exec "$each" -I -c {shlex.quote(code)} {shlex.quote(argument)}; '
         f"done; exit {_NO_PYTHON}"
     )
-    return _ssh_argv(host, f"exec sh -c {shlex.quote(script)}")
+    return ssh_argv_of(host, f"exec sh -c {shlex.quote(script)}")
 
 
 def _is_found_anywhere(python: str) -> bool:
     return "/" not in python or python.startswith(("/", "~/"))
 
 
-def _ssh_argv(host: Host, command: str) -> list[str]:
-    options = [word for option in _OPTIONS for word in ("-o", option)]
-    port = [] if host.port is None else ["-p", str(host.port)]
+def ssh_argv_of(host: Host, command: str, first: Mapping[str, str] | None = None) -> list[str]:
+    """The local command that runs a shell's command on `host`; options of ssh that come `first` go before Tandem's."""
+    given = [f"{name}={value}" for name, value in (first or {}).items()]
+    options = [word for option in (*given, *_OPTIONS) for word in ("-o", option)]
+    port = _port(host)
     key = ["-o", "IdentitiesOnly=yes", "-i", os.path.expanduser(host.key)] if host.key else []
     return ["ssh", "-T", *options, *port, *key, "--", host.target, command]
 
 
+def _port(host: Host) -> list[str]:
+    return [] if host.port is None else ["-p", str(host.port)]
+
+
 def target_address(host: Host) -> str:
     """The name or address that ssh connects to, as ~/.ssh/config says; empty where that is a proxy, or unknown."""
-    port = [] if host.port is None else ["-p", str(host.port)]
-    command = ["ssh", "-G", *port, "--", host.target]
+    settings = ssh_settings(host)
+    if any(settings.get(proxy, "none") != "none" for proxy in ("proxyjump", "proxycommand")):
+        return ""
+    return settings.get("hostname", "")
+
+
+def ssh_settings(host: Host) -> dict[str, str]:
+    """ssh's own settings for this machine, with names in lower case; empty if they are unknown."""
+    command = ["ssh", "-G", *_port(host), "--", host.target]
     try:
         done = subprocess.run(
             command, capture_output=True, env=ssh_environment(), encoding="utf-8", timeout=CONNECT_TIMEOUT_S, check=True
         )
     except (OSError, ValueError, subprocess.SubprocessError):  # the connection itself says why
-        return ""
-    settings = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
-    if any(settings.get(proxy, "none") != "none" for proxy in ("proxyjump", "proxycommand")):
-        return ""
-    return settings.get("hostname", "")
+        return {}
+    return dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+
+
+def copy_key_command(host: Host) -> str:
+    """What a person types once to have a machine accept a key."""
+    key = ["-i", host.key] if host.key else []
+    return shlex.join(["ssh-copy-id", *key, *_port(host), host.target])
 
 
 def _remote_command(host: Host, arguments: Sequence[str], variables: Mapping[str, str]) -> str:
@@ -150,14 +174,17 @@ def _connection_fault(host: Host, output: str) -> HostError | None:
             f"ssh {port}{host.target}",
         )
     if "Host key verification failed" in output or "host key is known for" in output:
-        return HostError(
+        return UnknownKey(
             f"{host} shows a host key that is unknown here", f"Connect once and compare it: ssh {port}{host.target}"
         )
-    if re.search(r"Permission denied|Too many authentication failures|No supported authentication", output):
-        return HostError(
-            f"{host} does not accept your key",
-            f"Copy it there: ssh-copy-id {port}{host.target} (ssh-keygen makes one); a key with a passphrase must be "
-            "in ssh-agent (ssh-add)",
+    if refused := re.search(
+        r"Permission denied( \(\S*\))?|Too many auth\w+ failures|No supported authentication", output
+    ):
+        passwords = " and asks for a password, which Tandem never types" if "password" in refused[0] else ""
+        return KeyRefused(
+            f"{host} does not accept your key{passwords}",
+            f"Copy it there: {copy_key_command(host)} (ssh-keygen makes one), or give its public part (.pub) to "
+            "whoever rents the machine out; a key with a passphrase must be in ssh-agent (ssh-add)",
         )
     if "Temporary failure in name resolution" in output:
         return Unreachable(f"{host} is not reachable: no name server answers", "Check this computer's network")

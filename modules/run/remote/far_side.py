@@ -35,7 +35,8 @@ MOST_WHOLE = 64 << 20  # of a sample or a report
 LOGS = re.compile(r"events\.jsonl|log/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.txt")  # they only grow
 WHOLES = re.compile(r"samples/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}|log/[A-Za-z0-9_-]{1,100}\.error\.json")
 KEPT_SECRET = "log/join_line.txt"
-CUT = "CUT"  # what a message of the type "error" says first if the same may be tried again
+FORCE_STOP = "force_stop"  # what is asked of a run beside its own commands
+COMMANDS = ("stop", "backup", "save", "sample", "custom_sample", FORCE_STOP)
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _MARKER = ".tandem"
@@ -44,8 +45,12 @@ _DATA = ("data", "partial", "cache", "programs", "manifest.json")
 _OWN = (*_DATA, "code", "config", "runs", "state", "rescued", "push.lock", "setup.lock")  # and the marker, at the end
 _PARTIAL = re.compile(r"\.manifest\.json-\d+")
 _POLL_S = 0.5
-_STILL_THERE_S = 5.0
+_STILL_THERE_S = 1.0  # after which the other side may say something, too
 _RESULTS = ("model", "best", "saves")
+_ENDS_A_RUN = """import pathlib, sys
+from modules.run.folder.run_folder import RunFolder
+from modules.run.supervise.force_stop import force_stop
+force_stop(RunFolder(pathlib.Path(sys.argv[1])))"""
 
 
 class Broken(Exception):
@@ -499,19 +504,24 @@ class FarSide:
         others = {each: _bytes_in(self._at(each)) for each in ("data", "cache", "programs")}
         self._answer(runs=found, others=others, free=shutil.disk_usage(self.home).free)
 
-    def do_stop(self, asked: dict[str, Any], _data: bytes) -> None:
-        """As a file commands/stop does for any run: it ends after a backup."""
-        folder, name = self._run_folder(asked), self._run_name(asked)
+    def do_command(self, asked: dict[str, Any], _data: bytes) -> None:
+        """Ask an active run for something, as a file in its commands/ does, or end it at once."""
+        folder, name, command = self._run_folder(asked), self._run_name(asked), asked["command"]
+        if command not in COMMANDS:
+            raise Refused(f"{command!r} is no command of a run; use one of {', '.join(COMMANDS)}")
         is_active = self._is_active(name)
-        if is_active:
-            _write(os.path.join(folder, "commands", "stop"), "")
-        self._answer(is_active=is_active)
+        if is_active and command == FORCE_STOP:
+            argv = [self._python(asked["python"]), "-c", _ENDS_A_RUN, folder]
+            subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=2, cwd=self._at("code"))
+        elif is_active:
+            _write(os.path.join(folder, "commands", command), asked["content"])
+        self._answer(is_active=is_active, taken=command)
 
     def do_follow(self, asked: dict[str, Any], _data: bytes) -> None:
         """Send what is new until the run has ended, and then its exit code.
 
         `logs` are the sizes of the copies over there, `digest` is the hash of that of the events, `wholes` are the
-        sizes of samples and reports.
+        sizes of samples and reports. Commands to the run may come meanwhile.
         """
         folder, name = self._run_folder(asked), self._run_name(asked)
         logs, wholes = asked["logs"], asked["wholes"]
@@ -531,8 +541,11 @@ class FarSide:
             if time.monotonic() - told > _STILL_THERE_S:  # so that a lost connection is noticed
                 self._answer()
                 told = time.monotonic()
-            if select.select([self._source], [], [], _POLL_S)[0]:
-                raise Broken("the other side has gone")  # it says nothing meanwhile
+            if select.select([self._source], [], [], _POLL_S)[0]:  # which waits for the answer to each command
+                message = receive(self._source)
+                if message is None:
+                    raise Broken("the other side has gone")
+                self.do_command(json.loads(message[0]), message[1])
 
     def _require_beginning(self, folder: str, size: int, digest: str) -> None:
         if size and _sha256(os.path.join(folder, "events.jsonl"), size) != digest:

@@ -97,15 +97,19 @@ class Link:
         return HostError(f"{self.name} answers in a way that Tandem does not understand: {fault}")
 
 
+def is_for_runs(host: Host) -> bool:
+    """Whether Tandem sets up this machine of the list by itself; others were set up by hand."""
+    return host.folder.removesuffix(CODE_FOLDER) not in (host.folder, "", "~")
+
+
 def home_of(host: Host) -> str:
     """Tandem's folder on a machine that was added for remote runs. Raises ConfigError for another."""
-    home = host.folder.removesuffix(CODE_FOLDER)
-    if home in (host.folder, "", "~"):
+    if not is_for_runs(host):
         raise ConfigError(
             f"{host} is in the list with the folder {host.folder}, which somebody has set up there by hand",
             f"Add it under another name: python scripts/remote.py add NAME {host.target}",
         )
-    return home
+    return host.folder.removesuffix(CODE_FOLDER)
 
 
 @contextmanager
@@ -207,11 +211,12 @@ def _keep_end(pipe: IO[bytes], kept: bytearray) -> None:
             del kept[:-_MOST_ERRORS]
 
 
-def with_reconnects(host: Host, echo: Echo, work: Callable[[Link], T]) -> T:
+def with_reconnects(host: Host, echo: Echo, work: Callable[[Link], T], *, is_patient: bool = False) -> T:
     """The result of `work`, which is begun again with a new connection whenever one is lost.
 
     Raises HostError if the first connection fails, nothing has come through for an hour, or at once if a later one
-    fails for a reason that does not pass, such as another host key.
+    fails for a reason that does not pass, such as another host key. One that `is_patient` waits for the first
+    connection as well, for ever.
     """
     lost_at: float | None = None
     pause_s = 1.0
@@ -221,14 +226,17 @@ def with_reconnects(host: Host, echo: Echo, work: Callable[[Link], T]) -> T:
             with connect(host) as link:
                 return work(link)
         except HostError as error:
-            if not isinstance(error, LinkLost) and not (isinstance(error, Unreachable) and lost_at is not None):
+            passes = isinstance(error, Unreachable) and (is_patient or lost_at is not None)
+            if not isinstance(error, LinkLost) and not passes:
                 raise
             now = time.monotonic()
             if link is not None and link.messages:
                 lost_at, pause_s = now, 1.0
                 echo(f"The connection to {host} was lost; connecting again. Nothing there needs it.")
-            lost_at = now if lost_at is None else lost_at
-            if now - lost_at > _GIVES_UP_AFTER_S:
+            elif lost_at is None:
+                lost_at = now
+                echo(str(error))
+            if now - lost_at > _GIVES_UP_AFTER_S and not is_patient:
                 raise
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -10,10 +10,12 @@ import hashlib
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -26,18 +28,20 @@ from modules.files import (
     open_regular,
     printable,
     read_json,
+    read_text,
     remove_tree,
     replacing,
     validate_record,
 )
 from modules.files.private import write_private_json
+from modules.run.folder.pidfile import pidfile_held
 from modules.run.folder.run_folder import CONFIG_FILE_NAME, RunFolder, check_run_name, not_writable_error
 from modules.run.folder.run_lock import supervisor_lock
 from modules.run.format_progress import format_bytes
-from modules.run.hosts.host import Host
+from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.ssh_command import HostError
 from modules.run.html_report import update_report
-from modules.run.remote.far_side import KEPT_SECRET, LOGS, MOST_LOG, MOST_WHOLE, WHOLES
+from modules.run.remote.far_side import COMMANDS, KEPT_SECRET, LOGS, MOST_LOG, MOST_WHOLE, WHOLES
 from modules.run.remote.link import Link
 
 _EVENTS: Final = "events.jsonl"
@@ -48,25 +52,46 @@ _MOST_FILES: Final = 20_000
 _LONGEST_LINE: Final = 64 << 10
 _SPARE: Final = 1 << 30  # bytes that stay free on this disk
 _PULLING: Final = "pulling"
+_ASK_AGAIN_S: Final = 5.0
+_MOST_COMMAND: Final = 128 << 10  # bytes
 # escape codes and other control characters; C1 as UTF-8 has it. The length stays, because it says where to go on.
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<=\xc2)[\x80-\x9f]")
 
 Echo = Callable[[str], None]
+Stage = Literal["sending", "running", "pulling", "complete"]
 _Size = Annotated[int, Field(ge=0, le=1 << 45)]
 
 
-class _Marker(Record):
-    """remote.json."""
+class Copy(Record):
+    """remote.json: whose copy it is, and how far the run's journey has come.
+
+    `said` is what is under way, or why it has to wait, `done` its share, from 0 to 1; `fault` is why it was given up.
+    `attended`: a program of the window's goes through all stages. `id` is that of its start there, once asked for.
+    """
 
     machine: str
+    stage: Stage = "running"
+    attended: bool = False
+    sends_token: bool = False
+    id: str = ""
+    said: str = ""
+    fault: str = ""
+    done: Annotated[float, Field(ge=0, le=1)] | None = None
+
+    @property
+    def is_underway(self) -> bool:
+        """Whether there is anything left to do for the copy's attendant."""
+        return self.attended and self.stage != "complete"
 
 
 class _New(Record):
-    """A piece of a file (`offset` if it only grows, `last` if it comes whole), the end, or nothing."""
+    """A piece of a file (`offset` if it only grows, `last` if it comes whole), a command that it has, the end, or
+    nothing."""
 
     file: Annotated[str, Field(max_length=300)] = ""
     offset: _Size | None = None
     last: bool = False
+    taken: Annotated[str, Field(max_length=100)] = ""
     end: bool = False
     code: Annotated[int, Field(ge=0, le=255)] | None = None
 
@@ -102,16 +127,19 @@ def opened_copy(runs_dir: str | Path, run: str, host: Host) -> Iterator[RunFolde
     """
     check_run_name(run)
     folder = RunFolder(Path(runs_dir) / run)
-    is_new, made = not os.path.lexists(folder.path), (folder.remote_file, folder.log_dir / "supervisor.lock")
+    is_new, locks = not os.path.lexists(folder.path), ("supervisor.lock", "launcher.lock")
+    made = [folder.remote_file, *(folder.log_dir / each for each in locks)]
     try:
-        if not is_new and _machine_of(folder) != host.name:
+        copy = read_copy(folder)
+        if not is_new and (copy is None or copy.machine != host.name):
             raise ConfigError(
                 f"{folder.path} is the folder of another run, not the copy of one on {host.name}",
                 "Give another --runs_dir",
             )
         folder.make_directories()
-        mark_copy(folder, host)
-        with supervisor_lock(folder):
+        if copy is None:
+            mark_copy(folder, Copy(machine=host.name))
+        with supervisor_lock(folder), pidfile_held(folder):
             yield folder
     except ResumeError:
         raise ConfigError(
@@ -125,23 +153,35 @@ def opened_copy(runs_dir: str | Path, run: str, host: Host) -> Iterator[RunFolde
             remove_tree(folder.path)  # nothing has come: there is no such run
 
 
-def mark_copy(folder: RunFolder, host: Host) -> None:
+def mark_copy(folder: RunFolder, copy: Copy) -> None:
     """Say in the folder whose copy it is. Raises OSError."""
-    write_private_json(folder.remote_file, {"machine": host.name})
+    write_private_json(folder.remote_file, copy.model_dump(exclude_defaults=True))
 
 
-def _machine_of(folder: RunFolder) -> str:
+def mark_stage(folder: RunFolder, stage: Stage) -> None:
+    """Say how far it is. Raises OSError."""
+    if (copy := read_copy(folder)) is not None:
+        mark_copy(folder, copy.model_copy(update={"stage": stage, "said": "", "done": None}))
+
+
+def read_copy(folder: RunFolder) -> Copy | None:
+    """What the folder says of the run that it is a copy of; None if it is none."""
     try:
-        return validate_record(_Marker, read_json(folder.remote_file)).machine
+        return validate_record(Copy, read_json(folder.remote_file))
     except (OSError, FileFault):
-        return ""
+        return None
 
 
 class Follower:
-    """Brings a copy up to date, and keeps it so until the run ends."""
+    """Brings a copy up to date, and keeps it so until the run ends. What is put into the copy's commands/ goes there.
 
-    def __init__(self, folder: RunFolder, echo: Echo) -> None:
-        self._folder, self._echo = folder, echo
+    `python` is the run's, which force_stop needs.
+    """
+
+    def __init__(self, folder: RunFolder, echo: Echo, python: str = DEFAULT_PYTHON) -> None:
+        self._folder, self._echo, self._python = folder, echo, python
+        self._asked = ""  # the command whose answer has not come
+        self._stop_asked_at = -_ASK_AGAIN_S
         self._written, self._names = 0, set[str]()
         self._whole: tuple[str, bytearray] = ("", bytearray())
         self._line = b""
@@ -151,7 +191,7 @@ class Follower:
 
         Raises LinkLost, after which it may be called again, and HostError for what no run sends.
         """
-        self._whole = ("", bytearray())
+        self._whole, self._asked = ("", bytearray()), ""
         logs, wholes = self._sizes()
         link.tell(
             "follow",
@@ -164,11 +204,41 @@ class Follower:
         while True:
             new, data = link.read(_New)
             if new.end:
+                for name in COMMANDS:
+                    (self._folder.commands_dir / name).unlink(missing_ok=True)
                 self._print(b"\n" if self._line else b"")
                 update_report(self._folder)  # written here: a page from there could have scripts
                 return new.code
             if new.file:
                 self._take(link, new, data)
+            if new.taken:
+                self._taken(new.taken)
+            self._send_command(link)
+
+    def _send_command(self, link: Link) -> None:
+        """One at a time, so that the other side finds each as soon as it looks."""
+        if self._asked:
+            return
+        pending = {name: text for name in COMMANDS if (text := self._command(name)) is not None}
+        if time.monotonic() - self._stop_asked_at < _ASK_AGAIN_S:
+            pending.pop("stop", None)
+        for name, text in list(pending.items())[:1]:
+            self._asked = name
+            link.tell("command", run=self._folder.name, command=name, content=text, python=self._python)
+
+    def _command(self, name: str) -> str | None:
+        try:
+            return read_text(self._folder.commands_dir / name, _MOST_COMMAND)
+        except (OSError, FileFault):
+            return None
+
+    def _taken(self, name: str) -> None:
+        """A stop stays until the end and is asked again: the start of a run there removes those of an earlier one."""
+        self._asked = ""
+        if name == "stop":
+            self._stop_asked_at = time.monotonic()
+        elif name in COMMANDS:
+            (self._folder.commands_dir / name).unlink(missing_ok=True)
 
     def _sizes(self) -> tuple[dict[str, int], dict[str, int]]:
         """What is here already: bytes of the logs, and of the files that come whole."""
@@ -234,11 +304,13 @@ class Follower:
             self._echo(line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace"))
 
 
-def pull(link: Link, folder: RunFolder, backups: str, echo: Echo) -> list[str]:
+def pull(
+    link: Link, folder: RunFolder, backups: str, echo: Echo, share: Callable[[float], object] = lambda _: None
+) -> list[str]:
     """Bring the models, and the chosen backups, here, each verified by its hash; returns what has come.
 
-    What was begun before goes on where it was. Raises HostError, also if another model or backup is here, LinkLost,
-    OSError.
+    What was begun before goes on where it was. `share` gets how much is here, 0 to 1. Raises HostError, also if another
+    model or backup is here, LinkLost, OSError.
     """
     results = list(_results(link, folder, backups))
     items: dict[str, list[Result]] = {}
@@ -264,10 +336,12 @@ def pull(link: Link, folder: RunFolder, backups: str, echo: Echo) -> list[str]:
         for each in staging.iterdir():
             if each not in places.values():
                 remove_tree(each)
+    here = 0
     for item, files in missing.items():
         echo(f"Pulling {item} ({format_bytes(sum(result.size for result in files))}).")
         for result in files:
-            _fetch(link, folder, places[item] / result.path, result)
+            _fetch(link, folder, places[item] / result.path, result, partial(_share, share, here, total))
+            here += result.size
         final = folder.path / item
         final.parent.mkdir(exist_ok=True)
         remove_tree(final)
@@ -310,7 +384,11 @@ def _is_complete(folder: RunFolder, item: str, files: Sequence[Result]) -> bool:
         return False
 
 
-def _fetch(link: Link, folder: RunFolder, place: Path, result: Result) -> None:
+def _share(share: Callable[[float], object], before: int, total: int, size: int) -> None:
+    share((before + size) / max(1, total))
+
+
+def _fetch(link: Link, folder: RunFolder, place: Path, result: Result, came: Callable[[int], object]) -> None:
     """Bring one file to `place`, from where an earlier try has ended."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with os.fdopen(open_for_writing(place, append=True), "ab", buffering=0) as file:
@@ -328,6 +406,7 @@ def _fetch(link: Link, folder: RunFolder, place: Path, result: Result) -> None:
                 if size > result.size:
                     raise _refused(link, f"more bytes of {result.path} than it has said")
                 file.write(data)
+                came(size)
     if _digest(place) != result.sha256:
         place.unlink()
         raise HostError(

@@ -216,9 +216,15 @@ def _assign(data: object, name: str, value: str) -> None:
 class Push:
     """Files on their way to one machine; `send` may be called again after a connection was lost."""
 
-    def __init__(self, uploads: Sequence[Upload], echo: Echo, folders: Sequence[str] = ()) -> None:
-        """`folders` are places there in which nothing but the uploads stays."""
-        self._uploads, self._echo, self._folders = uploads, echo, folders
+    def __init__(
+        self,
+        uploads: Sequence[Upload],
+        echo: Echo,
+        folders: Sequence[str] = (),
+        share: Callable[[float], object] = lambda _: None,
+    ) -> None:
+        """`folders` are places there in which nothing but the uploads stays. `share` gets how much is there, 0 to 1."""
+        self._uploads, self._echo, self._folders, self._share = uploads, echo, folders, share
         self._session = os.urandom(8).hex()  # by which the other side knows the same push again
         self._digests: dict[Path, str] = {}
         self._unasked = 0  # bytes that were sent since the other side has answered
@@ -236,7 +242,7 @@ class Push:
         total = sum(upload.size for upload in needed)
         self._require_room(link, total)
         self._echo(f"Sending {_count(len(needed), 'file')} ({format_bytes(total)}) to {link.name}.")
-        progress = _Progress(total, self._echo)
+        progress = _Progress(total, self._echo, self._share)
         sent = 0
         for start in range(0, len(needed), _BATCH):
             batch = needed[start : start + _BATCH]
@@ -304,12 +310,13 @@ class Push:
 class _Progress:
     """Says every few seconds how much is done."""
 
-    def __init__(self, total: int, echo: Echo) -> None:
-        self._total, self._echo = total, echo
+    def __init__(self, total: int, echo: Echo, share: Callable[[float], object]) -> None:
+        self._total, self._echo, self._share = total, echo, share
         self._done, self._since, self._told = 0, time.monotonic(), time.monotonic()
 
     def add(self, count: int) -> None:
         self._done += count
+        self._share(self._done / max(1, self._total))
         now = time.monotonic()
         if now - self._told > _TELL_EVERY_S:
             self._told = now

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from modules.run.remote.far_side import Broken, FarSide, receive, send
+from modules.run.folder.commands import COMMAND_NAMES, FORCE_STOP, REGROUP
+from modules.run.remote.far_side import COMMANDS, Broken, FarSide, receive, send
 
 SHA = hashlib.sha256(b"abc").hexdigest()
 
@@ -92,6 +93,24 @@ def test_a_copy_that_has_gone_on_by_itself_is_not_followed(home: Path) -> None:
         asked = {**follow, "logs": {"events.jsonl": size}, "digest": digest}
         assert "is not the beginning of that of the run x" in str(say(home, asked)[0]["error"])
     assert say(home, {**follow, "logs": {"events.jsonl": 3}}) == [{"end": True, "code": None}]
+
+
+def test_only_commands_of_a_run_are_taken(home: Path) -> None:
+    folder = home / "runs" / "x"
+    (folder / "commands").mkdir(parents=True)
+    (home / "state").mkdir()
+    stop = {"do": "command", "run": "x", "command": "stop", "content": ""}
+    assert say(home, stop) == [{"is_active": False, "taken": "stop"}], "it has ended"
+    with (home / "state" / "x.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        sample = {**stop, "command": "custom_sample", "content": "{}"}
+        assert [each["taken"] for each in say(home, stop, sample)] == ["stop", "custom_sample"]
+        assert "is no command of a run" in str(say(home, {**stop, "command": "../config.json"})[0]["error"])
+    assert {file.name: file.read_text() for file in (folder / "commands").iterdir()} == {
+        "stop": "",
+        "custom_sample": "{}",
+    }
+    assert set(COMMANDS) == {*COMMAND_NAMES, FORCE_STOP} - {REGROUP}, "the same here and there"
 
 
 def test_removes_nothing_but_its_own(home: Path, tmp_path: Path) -> None:

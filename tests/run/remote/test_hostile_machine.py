@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from modules.config import ConfigError
-from modules.run import RunFolder
+from modules.run import RunFolder, request_command
 from modules.run.hosts.host import Host
 from modules.run.hosts.ssh_command import HostError
 from modules.run.remote import run_copy
-from modules.run.remote.far_side import MOST_DATA, send
+from modules.run.remote.far_side import MOST_DATA, receive, send
 from modules.run.remote.link import Link, LinkLost
 from modules.run.remote.run_copy import Follower, opened_copy, pull
 from modules.run.remote.sending import Push, Upload
@@ -54,7 +54,7 @@ def refusal(work: Callable[[], object]) -> str:
 def files_in(place: Path) -> set[str]:
     """All that is there, without the lock and the marker of a copy."""
     found = {file.relative_to(place).as_posix() for file in place.rglob("*") if file.is_file()}
-    return found - {"runs/x/remote.json", "runs/x/log/supervisor.lock"}
+    return found - {"runs/x/remote.json", "runs/x/log/supervisor.lock", "runs/x/log/launcher.lock"}
 
 
 @pytest.mark.parametrize(
@@ -213,3 +213,25 @@ def test_nothing_else_that_has_the_name_is_replaced(tmp_path: Path) -> None:
         link = link_to(results(("model/a", 3, SHA)), ({"last": True}, b"abc"))
         assert "is here, and another than that on beta" in refusal(lambda: pull(link, folder, "none", silent))
         assert (folder.model_dir / "a").read_bytes() == b"trained here"
+
+
+def test_commands_of_the_copy_go_there_one_by_one(tmp_path: Path) -> None:
+    """A stop stays until the end; a name that the machine makes up removes nothing."""
+    folder = RunFolder(tmp_path / "x")
+    folder.make_directories()
+    request_command(folder, "stop")
+    request_command(folder, "backup")
+    nothing: Answer = ({}, b"")
+    taken: list[Answer] = [({"taken": name}, b"") for name in ("../x.txt", "stop", "backup")]
+    link = link_to(nothing, nothing, *taken, ({"end": True, "code": 0}, b""))
+    (tmp_path / "x" / "x.txt").touch()
+    asked = link._requests = BytesIO()
+    assert Follower(folder, silent).follow(link) == 0
+    asked.seek(0)
+    assert json.loads((receive(asked) or (b"",))[0])["do"] == "follow"
+    sent = []
+    while (received := receive(asked)) is not None:
+        sent.append(json.loads(received[0])["command"])
+    assert sent == ["stop", "stop", "backup"], "asked again after an answer to something else"
+    assert list(folder.commands_dir.iterdir()) == []
+    assert (tmp_path / "x" / "x.txt").is_file()

@@ -1,0 +1,59 @@
+"""The menu beside Train: where it starts the run."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+from app.state import AppState
+from app.widgets.buttons import Button, popup_menu
+from modules.config import ConfigError
+from modules.run.hosts.host_list import read_hosts
+from modules.run.remote.link import is_for_runs
+
+
+def open_place_menu(state: AppState, button: Button) -> None:
+    """Offer this computer, the machines of the list that Tandem sets up by itself, and to add one."""
+    try:
+        hosts = [host for host in read_hosts() if is_for_runs(host)]
+    except ConfigError as error:
+        state.say(str(error))
+        return
+    preferences = state.preferences
+    menu = popup_menu(button)
+    menu.add_heading("Train starts the run")
+    menu.add_command("On this computer", partial(_choose, state, ""), is_chosen=not preferences.place)
+    for host in hosts:
+        choose = partial(_choose, state, host.name)
+        menu.add_command(f"On {host.name}", choose, detail=host.target, is_chosen=host.name == preferences.place)
+    menu.add_separator()
+    menu.add_command(
+        "Add a machine…", state.views.add_machine, icon="plus", detail="Rented, or your own: ssh reaches it"
+    )
+    if hosts:
+        menu.add_separator()
+    for host in hosts:
+        menu.add_command(f"What is on {host.name}…", partial(state.views.machine, host.name), icon="folder")
+    if preferences.place:
+        has_token = bool(os.environ.get("HF_TOKEN"))
+        menu.add_command(
+            "Send my Hugging Face token",
+            partial(_send_token, state),
+            "normal" if has_token else "disabled",
+            detail="For gated models; no file there keeps it" if has_token else "HF_TOKEN is not set here",
+            is_chosen=has_token and preferences.sends_token,
+        )
+    menu.open_below(button)
+
+
+def _choose(state: AppState, name: str) -> None:
+    state.preferences.place = name
+    state.preferences.save()
+    state.notify("run")
+    if name:
+        state.views.connect(name)  # what it lacks is said now, not at Train
+
+
+def _send_token(state: AppState) -> None:
+    state.preferences.sends_token = not state.preferences.sends_token
+    state.preferences.save()

@@ -1,0 +1,269 @@
+"""A machine on which Train starts runs: added, set up, looked at and cleaned."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from app.multi_gpu.hosts_card import HostDialog
+from app.shell.ask import Choice, ask
+from app.state import AppState
+from app.widgets import theme
+from app.widgets.buttons import Button, frame, text, wrap_within
+from app.widgets.copy_text import CopyText
+from app.widgets.scroll import Scroll
+from app.windows.child_program import ProgramWindow
+from app.windows.dialog import Dialog
+from modules import ROOT
+from modules.config import TandemError
+from modules.files import printable
+from modules.run.hosts.host import Host
+from modules.run.hosts.host_key import HostKey, keep_key, shown_key
+from modules.run.hosts.ssh_command import KeyRefused, UnknownKey, copy_key_command
+from modules.run.remote.link import home_of
+from modules.run.remote.machine import RunsThere, clean, named_for_removal, runs_there, why_not_set_up
+
+_SCRIPT: Final = ROOT / "scripts" / "remote.py"
+_SHOWN_CHARACTERS: Final = 20_000
+_WIDTH, _RUNS_HEIGHT = 620, 220  # unscaled pixels
+_COMPARE: Final = (
+    "It is new to this computer. Compare the fingerprint with the one that its owner, or the page where it was rented, "
+    "shows. If they differ, somebody else answers."
+)
+_KEY_THERE: Final = (
+    "Tandem never types a password, and this machine accepts none of your keys. If you can log in with a password, run "
+    "the line below once in a terminal and type it there. Of a rented machine, put your public key (a file .pub in "
+    "~/.ssh) on the page where you rent it. A key with a passphrase must be in ssh-agent (ssh-add)."
+)
+
+
+def _silent(_line: str) -> None:
+    """What is told of a connection that is made again is no news here."""
+
+
+class AddMachine:
+    """Asks for a machine, connects to it, shows its host key if it is new here, and offers to set it up."""
+
+    def __init__(self, owner: tk.Misc, state: AppState) -> None:
+        self._owner, self._state = owner, state
+
+    def start(self) -> None:
+        """Ask for it."""
+        HostDialog(self._owner, self.connect, for_runs=True).show()
+
+    def connect(self, host: Host) -> None:
+        """Connect to a machine of the list, and go on with what it needs."""
+        self._state.say(f"Connecting to {host.name}…")
+        self._state.background.run(partial(_look, host), partial(self._looked, host))
+
+    def _looked(self, host: Host, found: str | HostKey | TandemError) -> None:
+        self._state.say("")
+        if isinstance(found, HostKey):
+            self._compare(host, found)
+        elif isinstance(found, KeyRefused):
+            self._show_refusal(host)
+        elif isinstance(found, TandemError):
+            choices = (
+                Choice("", "Close"),
+                Choice("change", "Change…"),
+                Choice("again", "Try again", style="accent"),
+            )
+            ask(self._owner, f"No connection to {host.name}", str(found), choices, partial(self._chosen, host))
+        elif found:
+            ask_to_set_up(self._owner, self._state, host, found, partial(self._choose, host))
+        else:
+            self._choose(host)
+
+    def _chosen(self, host: Host, answer: str) -> None:
+        if answer == "again":
+            self.connect(host)
+        elif answer == "change":
+            HostDialog(self._owner, self.connect, host, for_runs=True).show()
+
+    def _choose(self, host: Host) -> None:
+        self._state.preferences.place = host.name
+        self._state.preferences.save()
+        self._state.notify("run")
+        self._state.say(f"{host.name} is ready: Train starts runs there.")
+
+    def _compare(self, host: Host, key: HostKey) -> None:
+        def answered(answer: str) -> None:
+            if answer:
+                self._state.background.run(partial(keep_key, host, key), lambda _: self.connect(host), self._state.say)
+
+        choices = (Choice("", "Cancel"), Choice("trust", "It is the same", style="accent"))
+        port = "" if host.port is None else f", port {host.port},"
+        question = f"{host.target}{port} shows this host key:\n\n{key.fingerprint}\n\n{_COMPARE}"
+        ask(self._owner, f"Is this {host.name}?", question, choices, answered)
+
+    def _show_refusal(self, host: Host) -> None:
+        dialog = Dialog(self._owner, f"{host.name} does not accept your key", _KEY_THERE, wide=True)
+        dialog.body.configure(width=theme.px(_WIDTH))
+        CopyText(dialog.body, "In a terminal:", copy_key_command(host)).pack(fill="x")
+
+        def choose(answer: str) -> None:
+            dialog.close()
+            self._chosen(host, answer)
+
+        dialog.button("Close", dialog.close)
+        dialog.button("Change…", partial(choose, "change"))
+        dialog.button("Try again", partial(choose, "again"), "accent")
+        dialog.show()
+
+
+def _look(host: Host) -> str | HostKey | TandemError:
+    """Why the machine must be set up, or ""; its key, if that is new here; or why there is no connection."""
+    try:
+        return why_not_set_up(host)
+    except UnknownKey:
+        try:
+            return shown_key(host)
+        except TandemError as error:
+            return error
+    except TandemError as error:
+        return error
+
+
+def ask_to_set_up(owner: tk.Misc, state: AppState, host: Host, why: str, then: Callable[[], object]) -> None:
+    """Ask whether Tandem is to be set up on a machine; `then` follows once it is."""
+
+    def answered(answer: str) -> None:
+        if answer:
+            SetUpWindow(owner, state, host, then).show()
+
+    installs = f"uses {host.python}" if host.python else "installs an environment of several GB, which takes minutes"
+    sends = f"Setting up sends Tandem's programs to {home_of(host)} there and {installs}."
+    question = f"{why} {sends} “What is on {host.name}…” beside Train removes all of it."
+    choices = (Choice("", "Later"), Choice("set up", "Set up", style="accent"))
+    ask(owner, f"Set up {host.name}?", question, choices, answered)
+
+
+class SetUpWindow(ProgramWindow):
+    """Runs `remote.py setup`, which may be stopped and repeated; `then` follows once all is there."""
+
+    def __init__(self, parent: tk.Misc, state: AppState, host: Host, then: Callable[[], object] | None) -> None:
+        about = f"{host.target}. It may be stopped, and goes on where it was."
+        super().__init__(parent, state, f"Setting up {host.name}", about)
+        self._host, self._then = host, then
+        self.status = text(self.dialog.body, "", "strong")
+        wrap_within(self.status, self.dialog.body, margin=0)
+        self.status.pack(fill="x", pady=(0, theme.px(8)))
+        self.shown = tk.Text(
+            self.dialog.body, width=90, height=12, wrap="char", borderwidth=0, highlightthickness=0, state="disabled"
+        )
+        theme.paint(self.shown, bg=theme.FIELD, fg=theme.TEXT)
+        self.shown.configure(font=theme.tk_font("mono"), padx=theme.px(12), pady=theme.px(10))
+        self.shown.pack(fill="both", expand=True)
+        self.dialog.button("Close", self.dialog.close)
+        self.button = self.dialog.button("Stop", self.start_or_stop, widest="Set up again")
+
+    def start(self) -> None:
+        """Begin, or go on."""
+        self.button.configure(text="Stop")
+        self.show_status("Setting up…", theme.MUTED)
+        self.run(_SCRIPT, ["setup", self._host.name])
+
+    def progressed(self, output: str) -> None:
+        """Show what the program says."""
+        shown = printable(output[-_SHOWN_CHARACTERS:], _SHOWN_CHARACTERS, lines=True)
+        if shown != self.shown.get("1.0", "end-1c"):
+            self.shown.configure(state="normal")
+            self.shown.replace("1.0", "end", shown)
+            self.shown.see("end")
+            self.shown.configure(state="disabled")
+
+    def ended(self, exit_code: int, output: str) -> None:
+        """Go on, or say why it has failed."""
+        self.button.configure(text="Set up again")
+        last = output.strip().splitlines()[-1:] or ["It has ended without a word."]
+        if exit_code:
+            stopped = ("Stopped. “Set up again” goes on.", theme.MUTED)
+            self.show_status(*(stopped if self.is_stopping else (printable(last[0], 500), theme.BAD)))
+        elif self._then is None:
+            self.show_status(printable(last[0], 500), theme.GOOD)
+        else:
+            self.dialog.close()
+            self._then()
+
+
+class MachineWindow:
+    """What Tandem keeps on a machine, and what removes it."""
+
+    def __init__(self, owner: tk.Misc, state: AppState, host: Host) -> None:
+        self._owner, self._state, self._host = owner, state, host
+        self.dialog = Dialog(owner, host.name, f"{host.target}, in {home_of(host)}. What came here stays here.")
+        self.status = text(self.dialog.body, "Connecting…", colour=theme.MUTED)
+        self.status.pack(fill="x", pady=(0, theme.px(8)))
+        wrap_within(self.status, self.dialog.body, margin=0)
+        place = frame(self.dialog.body)
+        place.configure(width=theme.px(_WIDTH), height=theme.px(_RUNS_HEIGHT))
+        place.pack_propagate(False)
+        place.pack(fill="both", expand=True)
+        area = Scroll(place, theme.CARD)
+        area.pack(fill="both", expand=True)
+        self._rows = area.inside
+        self.dialog.button("Close", self.dialog.close)
+        self.dialog.button("Change…", self._change)
+        self.dialog.button("Set up again", self._set_up)
+        self.data = self.dialog.button("Clean data…", partial(self._remove, "", False))
+        self.all = self.dialog.button("Clean all…", partial(self._remove, "", True), "danger")
+
+    def show(self) -> tk.Toplevel:
+        """Open it and look there."""
+        window = self.dialog.show()
+        self.look()
+        return window
+
+    def look(self) -> None:
+        """Ask the machine."""
+        self._state.background.run(partial(runs_there, self._host, _silent), self._show, self._say_fault)
+
+    def _show(self, found: RunsThere) -> None:
+        self._say(str(found), theme.MUTED)
+        for child in self._rows.winfo_children():
+            child.destroy()
+        for run in reversed(found.runs):
+            row = frame(self._rows)
+            row.pack(fill="x", pady=(0, theme.px(4)))
+            remove = Button(
+                row, icon="trash", command=partial(self._remove, run.name, False), style="quiet", bg=theme.CARD
+            )
+            remove.pack(side="right")
+            text(row, printable(run.name, 60), "strong").pack(side="left")
+            text(row, str(run), "small", colour=theme.MUTED).pack(side="left", padx=theme.px(10))
+
+    def _say(self, sentence: str, colour: theme.Colour) -> None:
+        theme.paint(self.status, fg=colour)
+        self.status.configure(text=sentence)
+
+    def _say_fault(self, why: str) -> None:
+        self._say(why, theme.BAD)
+
+    def _change(self) -> None:
+        self.dialog.close()
+        HostDialog(self._owner, AddMachine(self._owner, self._state).connect, self._host, for_runs=True).show()
+
+    def _set_up(self) -> None:
+        self.dialog.close()
+        SetUpWindow(self._owner, self._state, self._host, None).show()
+
+    def _remove(self, run: str, everything: bool) -> None:
+        what = named_for_removal(run, everything=everything)
+
+        def answered(answer: str) -> None:
+            if answer:
+                self._say("Removing…", theme.MUTED)
+                work = partial(clean, self._host, run, everything=everything, echo=_silent)
+                self._state.background.run(work, self._removed, self._say_fault)
+
+        choices = (Choice("", "Keep", style="accent"), Choice("remove", "Remove", style="danger"))
+        question = f"This removes {what}, in {home_of(self._host)} on {self._host}. What came here stays here."
+        ask(self._owner, f"Clean {self._host.name}?", question, choices, answered)
+
+    def _removed(self, said: str) -> None:
+        self._say(said, theme.GOOD)
+        for child in self._rows.winfo_children():
+            child.destroy()
+        self._state.say(said.split("\n")[0])

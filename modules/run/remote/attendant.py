@@ -1,0 +1,205 @@
+"""A run on another machine from its data to its results: each stage by itself, or all of them beside the copy.
+
+The attendant is a program that the window starts as it starts a run here: it shows itself as the one that works in the
+copy's folder, goes on where an earlier one has ended, and needs no window.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from subprocess import Popen
+from typing import Final
+
+from modules import ROOT
+from modules.config import ConfigError, ResumeError, TandemError, TrainConfig, load_config
+from modules.config.trusted_code import allow_code, foreign_classes
+from modules.files import Record, remove_tree
+from modules.run.folder.pidfile import find_launcher, write_pidfile
+from modules.run.folder.run_folder import RunFolder, check_run_name_free
+from modules.run.format_progress import format_bytes
+from modules.run.hosts.host import DEFAULT_PYTHON, Host
+from modules.run.hosts.host_list import find_hosts
+from modules.run.launch.detached import start_detached
+from modules.run.launch.preview import to_arguments
+from modules.run.remote.link import Echo, Link, with_reconnects
+from modules.run.remote.machine import described, why_not_set_up
+from modules.run.remote.run_copy import Copy, Follower, mark_copy, opened_copy, pull, read_copy
+from modules.run.remote.sending import (
+    Hello,
+    Push,
+    check_trains_alone,
+    config_there,
+    data_uploads,
+    only_there,
+    own_settings,
+    sent_folders,
+)
+
+_TOLD_EVERY_S: Final = 0.5
+ADD: Final = "scripts/remote.py add NAME USER@ADDRESS"
+
+
+def send_data(
+    config: TrainConfig, host: Host, run: str, echo: Echo, share: Callable[[float], object] = lambda _: None
+) -> None:
+    """Send what the config names and the machine lacks; `run` is the name that must be free there, or "".
+
+    `share` gets how much is there, 0 to 1. Raises TandemError, also if the run could not be started there, OSError.
+    """
+    check_trains_alone(config)
+    uploads = data_uploads(config, own_settings(host))
+    for path, files in uploads.items():
+        size = format_bytes(sum(upload.size for upload in files))
+        echo(f"Needed there: {path} ({len(files):,} file{'s' * (len(files) != 1)}, {size})")
+    check = {"run": run, "python": host.python or DEFAULT_PYTHON, "paths": only_there(config, own_settings(host))}
+    with_reconnects(host, echo, lambda link: link.ask(Record, "check", **check))
+    described(host)
+    files_to_send = [upload for files in uploads.values() for upload in files]
+    with_reconnects(host, echo, Push(files_to_send, echo, sent_folders(uploads), share).send)
+
+
+def start_there(
+    folder: RunFolder,
+    config: TrainConfig,
+    host: Host,
+    start_id: str,
+    flags: Mapping[str, object],
+    token: str,
+    echo: Echo,
+) -> None:
+    """Start the run of this folder; asked again with the same `start_id`, it is the same one. Raises HostError."""
+    trust = config.family.endswith(".py") or bool(foreign_classes(config))
+
+    def begin(link: Link) -> None:
+        home = link.ask(Hello, "hello").home
+        link.ask(
+            Record,
+            "start",
+            run=folder.name,
+            id=start_id,
+            config=config_there(config, host, home, folder.name),
+            arguments=to_arguments({**flags, "trust_code": trust}),
+            python=host.python or DEFAULT_PYTHON,
+            token=token,
+        )
+
+    with_reconnects(host, echo, begin)
+
+
+def new_start_id() -> str:
+    """By which the machine knows the same start again after a lost connection."""
+    return os.urandom(16).hex()
+
+
+def attend(path: Path, echo: Echo) -> None:
+    """Go through all stages that the copy in this folder has before it. Raises TandemError, which the copy keeps."""
+    copy = read_copy(RunFolder(path))
+    if copy is None:
+        raise ConfigError(f"{path} is not the copy of a run on another machine")
+    host = find_hosts([copy.machine], ADD)[0]
+    with opened_copy(path.parent, path.name, host) as folder:
+        try:
+            _Attendant(folder, host, copy, echo).go()
+        except TandemError as error:
+            last = read_copy(folder) or copy
+            mark_copy(folder, last.model_copy(update={"said": "", "fault": str(error)}))
+            raise
+
+
+class _Attendant:
+    def __init__(self, folder: RunFolder, host: Host, copy: Copy, echo: Echo) -> None:
+        self._folder, self._host, self._copy, self._echo = folder, host, copy, echo
+        self._told_at = 0.0
+
+    def go(self) -> None:
+        self._tell(said="", fault="")
+        if self._copy.stage == "sending":
+            self._send()
+            self._tell(stage="running", said="", done=None)
+        if self._copy.stage == "running":
+            follower = Follower(self._folder, lambda _: None, self._host.python or DEFAULT_PYTHON)
+
+            def follow(link: Link) -> None:
+                self._tell(said="")
+                follower.follow(link)
+
+            with_reconnects(self._host, self._say, follow, is_patient=True)
+            self._tell(stage="pulling", said="", done=None)
+        if self._copy.stage == "pulling":
+
+            def bring(link: Link) -> None:
+                pull(link, self._folder, "latest", self._say, self._share)
+
+            with_reconnects(self._host, self._say, bring, is_patient=True)
+            self._tell(stage="complete", said="", done=None)
+
+    def _send(self) -> None:
+        config = load_config(self._folder.config_file)
+        allow_code(config, trust=False, ask=None)  # the window has asked
+        if not self._copy.id:  # else all of it is there
+            send_data(config, self._host, self._folder.name, self._say, self._share)
+            self._tell(id=new_start_id(), said="Starting there.", done=None)
+        token = os.environ.get("HF_TOKEN", "") if self._copy.sends_token else ""
+        start_there(self._folder, config, self._host, self._copy.id, {}, token, self._say)
+
+    def _say(self, line: str) -> None:
+        self._echo(line)
+        self._tell(said=line)
+
+    def _share(self, done: float) -> None:
+        if time.monotonic() - self._told_at > _TOLD_EVERY_S:
+            self._tell(done=min(1.0, done))
+
+    def _tell(self, **changes: object) -> None:
+        self._copy = self._copy.model_copy(update=changes)
+        self._told_at = time.monotonic()
+        mark_copy(self._folder, self._copy)
+
+
+def begin(config: TrainConfig, machine: str, *, sends_token: bool) -> tuple[RunFolder, Popen[bytes]] | str:
+    """Make the copy of a new run on a machine of the list and launch its attendant; or why it must be set up first.
+
+    Raises TandemError, also for data that is missing here; OSError.
+    """
+    host = find_hosts([machine], ADD)[0]
+    check_trains_alone(config)
+    data_uploads(config, own_settings(host))  # which is only listed here
+    if config.run_name is not None:
+        _remove_unsent(RunFolder(Path(config.runs_dir) / config.run_name))
+        check_run_name_free(Path(config.runs_dir), config.run_name)
+    if why := why_not_set_up(host):
+        return why
+    folder = RunFolder(RunFolder.create(config).path.absolute())
+    mark_copy(folder, Copy(machine=machine, stage="sending", attended=True, sends_token=sends_token))
+    return folder, launch_attendant(folder)
+
+
+def _remove_unsent(folder: RunFolder) -> None:
+    """What is left here of a start that never came about."""
+    copy = read_copy(folder)
+    if copy is not None and copy.stage == "sending" and not copy.id and find_launcher(folder) is None:
+        remove_tree(folder.path)
+
+
+def go_on(folder: RunFolder) -> None:
+    """Launch an attendant for a copy whose run was left to itself, such as while this computer was off."""
+    copy = read_copy(folder)
+    if copy is not None and copy.is_underway and copy.stage != "sending" and find_launcher(folder) is None:
+        launch_attendant(folder)
+
+
+def launch_attendant(folder: RunFolder) -> Popen[bytes]:
+    """Start a program that attends to the copy, in a session of its own. Raises OSError, and ResumeError if there is
+    one."""
+    if find_launcher(folder) is not None:
+        raise ResumeError(f"another program follows {folder.name} already", "Wait until it ends, or stop it")
+    argv = [sys.executable, str(ROOT / "scripts" / "remote.py"), "attend", "--run_folder", str(folder.path)]
+    process = start_detached(argv, folder.log_dir / "remote.txt")
+    write_pidfile(folder, process.pid)
+    threading.Thread(target=process.wait, name=f"end of {folder.name}", daemon=True).start()
+    return process

@@ -1,0 +1,112 @@
+"""What the other machine says of itself, of its runs and of what it keeps, and how that is removed."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from modules.config import ConfigError
+from modules.files import Record, printable
+from modules.run.format_progress import format_bytes
+from modules.run.hosts.check import ask_host
+from modules.run.hosts.description import Description, describe_this_machine
+from modules.run.hosts.host import Host
+from modules.run.hosts.ssh_command import HostError, Unreachable
+from modules.run.remote.link import CODE_FOLDER, Echo, connect, with_reconnects
+from modules.run.remote.sending import Hello
+
+_Text = Annotated[str, Field(max_length=300)]
+_Size = Annotated[int, Field(ge=0)]
+
+
+class RunThere(Record):
+    """A run: its name, exit code and bytes."""
+
+    name: _Text
+    is_active: bool
+    code: int | None
+    bytes: _Size
+
+    def __str__(self) -> str:
+        ended = "ended" if self.code is None else f"ended with exit code {self.code}"
+        return f"{'active' if self.is_active else ended}, {format_bytes(self.bytes)}"
+
+
+class RunsThere(Record):
+    """All runs, and the bytes of what the folder holds `others` and of what is `free` there."""
+
+    runs: Annotated[list[RunThere], Field(max_length=10_000)]
+    others: Annotated[dict[_Text, _Size], Field(max_length=20)]
+    free: _Size
+
+    def __str__(self) -> str:
+        others = ", ".join(f"{name} {format_bytes(size)}" for name, size in self.others.items())
+        return printable(f"Runs: {len(self.runs)}. Besides: {others}. Free there: {format_bytes(self.free)}.")
+
+
+class _Left(Record):
+    left: Annotated[list[_Text], Field(max_length=100)]
+
+
+DEFAULT_FOLDER: Final = "~/.tandem"
+
+
+def host_for_runs(name: str, target: str, *, folder: str = "", key: str = "", **more: Any) -> Host:
+    """A machine that Tandem sets up by itself, in a folder for it alone, from what a person has typed. `key` is a file
+    here. Raises ConfigError naming the field."""
+    place = (folder or DEFAULT_FOLDER).rstrip("/")
+    if place in ("", "~"):
+        raise ConfigError(f"host: folder is {folder!r}; use one for Tandem alone, such as {DEFAULT_FOLDER}")
+    whole = os.path.abspath(os.path.expanduser(key)) if key else ""
+    if key and not os.path.isfile(whole):
+        raise ConfigError(f"host: key is {key!r}, and there is no such file; name the private key")
+    return Host.make(name, target, f"{place}{CODE_FOLDER}", key=whole, **more)
+
+
+def runs_there(host: Host, echo: Echo) -> RunsThere:
+    """Raises ConfigError, HostError."""
+    return with_reconnects(host, echo, lambda link: link.ask(RunsThere, "runs"))
+
+
+def described(host: Host) -> tuple[Description, Description]:
+    """What the machine and this computer say of themselves. Raises HostError if their code is not the same."""
+    there, here = ask_host(host), describe_this_machine()
+    if there.code != here.code:
+        raise HostError(
+            f"Tandem's code on {host} is not the same as here",
+            f"Run setup again: python scripts/remote.py setup {host.name}",
+        )
+    return there, here
+
+
+def why_not_set_up(host: Host) -> str:
+    """Why Tandem must be set up there before a run; "" if it need not. Raises HostError if it does not answer."""
+    with connect(host) as link:
+        if not link.ask(Hello, "hello").is_ours:
+            return f"Tandem is not on {host} yet."
+    try:
+        described(host)
+    except Unreachable:
+        raise
+    except HostError as error:
+        return error.message
+    return ""
+
+
+def named_for_removal(run: str, *, everything: bool) -> str:
+    """What `clean` removes, as part of a sentence."""
+    if run:
+        return f"the run {run} with its model and backups"
+    if everything:
+        return "everything of Tandem's, also all runs with their models and backups"
+    return "the data, caches and hub models that runs have left"
+
+
+def clean(host: Host, run: str, *, everything: bool, echo: Echo) -> str:
+    """Remove that, and nothing that is not Tandem's; what was removed and what was left. Raises HostError."""
+    answer = with_reconnects(host, echo, lambda link: link.ask(_Left, "clean", run=run, all=everything))
+    done = f"Removed on {host}: {named_for_removal(run, everything=everything)}."
+    left = f"\nLeft there, because it is not Tandem's: {', '.join(answer.left)}" if answer.left else ""
+    return printable(done + left, lines=True)

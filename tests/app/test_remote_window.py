@@ -1,0 +1,129 @@
+"""From an address and a key to a model by the window alone, over a real ssh to another home."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tkinter as tk
+from pathlib import Path
+
+import pytest
+
+from app.runs.control import RunControl
+from app.runs.status import Status
+from app.widgets.popover import PopupMenu
+from modules.config import save_config
+from modules.config.trusted_code import allow_family
+from modules.run.folder.pidfile import find_launcher
+from modules.run.hosts.host_list import find_hosts
+from tests import ssh_server
+from tests.app.driver import Driver
+from tests.conftest import draw_images
+from tests.runs import tiny_config
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.end_to_end,
+    pytest.mark.skipif(bool(ssh_server.skip_reason()), reason=ssh_server.skip_reason() or "possible"),
+]
+
+
+def chosen_beside_train(driver: Driver, label: str) -> None:
+    """Open the menu beside Train and choose an entry."""
+    driver.click_really(driver.window.run_bar.buttons.where)
+    menu: PopupMenu = driver.window.__dict__["open_popover_"]
+    menu.choose(label)
+    driver.settle()
+
+
+def dialog(driver: Driver, title: str) -> tk.Toplevel:
+    """The dialog of this title, once it is there."""
+    driver.wait(lambda: title in [each.title() for each in driver.dialogs()], f"{title}; there is {driver.text()}")
+    return next(each for each in driver.dialogs() if each.title() == title)
+
+
+def followed(driver: Driver) -> RunControl:
+    """The run in the run bar."""
+    run = driver.window.state_.run
+    assert run is not None
+    return run
+
+
+def wait_for(driver: Driver, title: str) -> Status:
+    """Until the run bar shows this."""
+    bar, run = driver.window.run_bar, followed(driver)
+    try:
+        driver.wait(lambda: bar._title.cget("text") == title)
+    except AssertionError:
+        raise AssertionError(f"no {title}, but {run.status()}") from None
+    return run.status()
+
+
+def add_beta(driver: Driver, server: ssh_server.SshServer) -> None:
+    """As somebody does who was given a line for a terminal: paste it, compare the host key, set it up."""
+    chosen_beside_train(driver, "Add a machine…")
+    dialog(driver, "Add a machine")
+    driver.type(f"beta\tssh -p {server.port} root@127.0.0.1 -i {server.key}\t\t\t\t{sys.executable}")
+    driver.click_button("Connect")
+    asked = dialog(driver, "Is this beta?")
+    shown = subprocess.run(["ssh-keygen", "-lf", server.place / "host_key.pub"], capture_output=True, check=True)
+    assert shown.stdout.split()[1].decode() in driver.text(asked)
+    driver.click_button("It is the same")
+    asked = dialog(driver, "Set up beta?")
+    assert "Tandem is not on beta (root@127.0.0.1) yet." in driver.text(asked)
+    driver.click_button("Set up")
+    driver.wait(lambda: driver.window.preferences.place == "beta", f"the setup: {driver.text()}")
+    assert driver.dialogs() == []
+    assert driver.window.run_bar.buttons.where.cget("text") == "beta"
+
+
+def test_from_an_address_and_a_key_to_a_model(
+    display: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = {"OMP_NUM_THREADS": "1", "TANDEM_CONFIG_DIR": str(tmp_path / "config of beta")}
+    options = {"slow_step_s": 0.05}
+    (tmp_path / "images").mkdir()
+    config = tiny_config(
+        draw_images(tmp_path / "images", 8),
+        tmp_path,
+        run_name="cats",
+        max_steps=100_000,
+        epochs=100_000,
+        family_options=options,
+    )
+    save_config(config, tmp_path / "cats.json")
+    allow_family(config.family, trust=True, ask=None)
+    copy, beta = tmp_path / "runs" / "cats", tmp_path / "ssh" / "home" / ".tandem"
+    with ssh_server.ssh_server(tmp_path / "ssh", variables=there) as server:
+        server.known_hosts.write_text("")
+        monkeypatch.setenv("PATH", server.path)
+        with Driver.open(tmp_path / "cats.json") as driver:
+            add_beta(driver, server)
+            assert find_hosts(["beta"])[0].port == server.port
+            assert server.known_hosts.read_text().startswith(f"[127.0.0.1]:{server.port} ssh-ed25519 ")
+            driver.press("F5")
+            driver.wait(lambda: driver.window.state_.run, driver.text())
+            wait_for(driver, "Training on beta")
+            run = followed(driver)
+            driver.press("F6")
+            driver.wait(lambda: not run.is_pending("backup"), "the backup")
+            assert list((beta / "runs" / "cats" / "backup").iterdir())
+            run.detach()
+        launcher = find_launcher(run.folder)
+        assert launcher is not None, "it outlives the window"
+        launcher.process.kill()
+        with Driver.open(tmp_path / "cats.json", last_run=str(copy), place="beta") as driver:
+            wait_for(driver, "Training on beta")
+            driver.press("shift+F5")
+            status = wait_for(driver, "Stopped")
+            assert status.can_resume
+            assert [file.name for file in (copy / "backup").iterdir()]
+            chosen_beside_train(driver, "What is on beta…")
+            window = dialog(driver, "beta")
+            driver.wait(lambda: "cats" in driver.text(window), "the list of what is there")
+            driver.click_button("Clean all…")
+            assert "also all runs with their models" in driver.text(dialog(driver, "Clean beta?"))
+            driver.click_button("Remove")
+            driver.wait(lambda: "Removed on beta" in driver.text(window), "the end of it")
+            driver.click_button("Close")
+        assert not beta.exists()
