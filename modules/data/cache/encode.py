@@ -36,6 +36,8 @@ from modules.files import open_regular
 
 # (examples of one bucket, size of a full batch) -> the tensors to cache of each example
 Encode: TypeAlias = Callable[[Sequence[Example], int], Sequence[Mapping[str, Tensor]]]
+# (captions, size of a full batch) -> the tensors to cache of each caption
+EncodeCaptions: TypeAlias = Callable[[Sequence[str], int], Sequence[Mapping[str, Tensor]]]
 Warn: TypeAlias = Callable[[str], None]
 
 _THREADS = 4

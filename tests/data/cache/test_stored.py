@@ -40,7 +40,7 @@ def test_what_was_removed_and_nothing_else_is_encoded_again(stored: Path, folder
     cached, count = fill(config, indexed(config))
     assert count == sum(shard.views for shard in gone)
     assert cached.usable.all()
-    assert len(set(cached.shards())) == len(stored_shards(stored))
+    assert len(set(cached.files())) == len(stored_shards(stored))
 
 
 def test_the_limit_keeps_what_was_used_last(stored: Path) -> None:
