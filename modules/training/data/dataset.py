@@ -317,9 +317,8 @@ def _fill_cache(
     find_missing()
     if cache.former_entries:
         report.note(
-            f"{cache.former_entries:,} images were cached by an earlier version, in one entry with their captions. "
-            f"Both now have entries of their own and are encoded again; `scripts/cache.py prune {config.cache_dir}` removes "
-            "what is left of the former ones."
+            f"{cache.former_entries:,} images were cached by an earlier version, in one entry with their captions: "
+            "images and captions are now encoded again, each alone. `scripts/cache.py prune` removes what is not used."
         )
     encoders = len(groups.group) if config.distributed_data_loading else 1
     on_progress = progress.callback("caching", encoders)
@@ -395,9 +394,11 @@ def _report_dataset(
 ) -> None:
     """Log the summary of the dataset, and warn about captions and unusable files."""
     ranks.run_on_rank0("problems", lambda: write_problems(problems, problems_file))
+    if ranks.rank != 0:  # at a million images each of what follows takes a second and 100 MB
+        return
     summary = summarize_dataset(index, examples, order, config.concepts, uses_masks=config.masked_training)
     report.data(summary.lines(), [asdict(concept) for concept in summary.concepts[:_CONCEPTS_IN_EVENT]])
-    for warning in missing_data(config, index) if ranks.rank == 0 else ():
+    for warning in missing_data(config, index):
         report.warning(warning)
     concepts = [config.concepts[number] for number in index.concept]
     captions = [plain_caption(caption, each) for row, each in enumerate(concepts) for caption in index.captions(row)]
