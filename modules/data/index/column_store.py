@@ -90,6 +90,10 @@ class StringColumn:
     def __getitem__(self, row: int) -> bytes:
         return self.blob[int(self.starts[row]) : int(self.starts[row + 1])].tobytes()
 
+    def joined(self) -> bytes:
+        """All strings with a zero byte between them; `unpack` takes several times the memory."""
+        return np.insert(self.blob, self.starts[1:-1].astype(np.int64), 0).tobytes()
+
     def unpack(self, first: int = 0, last: int | None = None) -> list[bytes]:
         """The strings `first` to `last` (exclusive) as a list: far faster than one by one."""
         starts = self.starts[first : None if last is None else last + 1].tolist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -47,12 +47,12 @@ class DataTable:
         identity: UInt64Array,
         content: UInt64Array,
         trained: NDArray[np.bool_],
-        names: Sequence[bytes],
+        names: bytes,
         *,
         is_read: bool,
     ) -> DataTable:
-        """The table of these images."""
-        return cls(identity, content, trained, zlib.compress(b"\0".join(names), 1), is_read)
+        """The table of these images; between their names are zero bytes."""
+        return cls(identity, content, trained, zlib.compress(names, 1), is_read)
 
     def names(self) -> list[bytes]:
         """The paths, for messages; empty ones if they are damaged. They take much memory."""

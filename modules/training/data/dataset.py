@@ -128,7 +128,7 @@ def prepare_dataset(
     table = None
     if by_image:
         identities = index.identities(config.concepts)
-        table = DataTable.of(identities, contents, trained, index.paths.unpack(), is_read=is_cached)
+        table = DataTable.of(identities, contents, trained, index.paths.joined(), is_read=is_cached)
     if former is not None and table is not None:
         order, changes = resumed_order(former, table, lambda turn: make(turn=turn))
     else:
