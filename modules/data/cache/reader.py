@@ -22,7 +22,7 @@ from modules.files import file_size, printable
 Entry: TypeAlias = dict[str, Tensor]
 
 MEMORY_BYTES = 256 << 20
-_RETRY = "Start again (with --resume latest): Tandem encodes again what is missing."
+_RETRY = "Delete the files views-*.safetensors in it and start again (with --resume latest): Tandem makes them again."
 _MAX_OPEN_SHARDS = 256  # each is a memory map; the system allows some tens of thousands
 
 

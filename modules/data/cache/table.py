@@ -136,7 +136,9 @@ def _checked(columns: Mapping[str, Column]) -> dict[str, Column]:
             raise ValueError(f"its column {name} has another length")
     if first[0] != 0 or first[-1] != slots or bool((np.diff(cast("NDArray[np.int64]", first)) < 1).any()):
         raise ValueError("its column first is not ascending")
-    row = cast("NDArray[np.int64]", columns["text_row"])
+    high, row = (cast("NDArray[np.int64]", columns[name]) for name in ("text_high", "text_row"))
+    if bool((high[1:] < high[:-1]).any()):
+        raise ValueError("its captions are not sorted")
     if texts and not 0 <= int(row.min()) <= int(row.max()) < rows:
         raise ValueError("its column text_row has a number out of range")
     return {name: columns[name] for name in _COLUMNS}
