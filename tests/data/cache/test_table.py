@@ -86,9 +86,9 @@ def test_samples_have_the_text_of_their_caption_unless_it_is_dropped(starts: Enc
         index, cached = indexed(config), cache.load()
         seen: list[tuple[str, Tensor | None]] = []
 
-        def look(example: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:
-            seen.append((caption, example.pop("text", None)))  # noqa: B023
-            return transform(example, caption, generator)
+        def look(cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:
+            seen.append((caption, cached.pop("text", None)))  # noqa: B023
+            return transform(cached, caption, generator)
 
         order = make_order(index, config, config.seed, cached.usable, 5)
         list(make_loader(config, index, cached, order, look, batch_size=1).epoch(0))
