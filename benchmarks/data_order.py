@@ -1,12 +1,15 @@
 """How long the data path takes at scale: index, its check at the next start, an epoch's order, cache lookup, loader.
 
 python benchmarks/data_order.py [--rows 100000] [--txt] [--folder DIR]
+python benchmarks/data_order.py --start 1000000   # the cache at a start: first rank and further ones, of made-up files
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import io
+import multiprocessing
 import os
 import resource
 import sys
@@ -18,6 +21,7 @@ from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -26,10 +30,15 @@ from benchmarks.targets import Targets
 from modules.config import TrainConfig
 from modules.data.batch import Example
 from modules.data.cache.cache import Cache
+from modules.data.cache.keys import NO_MASK, ViewKeys
+from modules.data.cache.manifest import MANIFEST_NAME, VERSION, ManifestLine
+from modules.data.index.buckets import Bucket
 from modules.data.index.build import build_index
-from modules.data.index.index import Index, load_index
+from modules.data.index.column_store import Column, StringColumn, write_columns
+from modules.data.index.index import Index, IndexHeader, index_path, load_index
 from modules.data.loading.loader import make_loader
 from modules.data.loading.order import make_order
+from modules.data.rng import hash_bytes
 
 Result = TypeVar("Result")
 
@@ -39,9 +48,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--txt", action="store_true", help="a caption file for each image")
     parser.add_argument("--folder", type=Path, help="folder for the images (default: temporary)")
+    parser.add_argument("--start", type=int, help="images that a cache is made up of")
     arguments = parser.parse_args()
     targets = Targets()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        if arguments.start:
+            measure_starts(Path(folder), arguments.start, targets)
+            targets.end()
+            return
         measure_index(Path(folder), arguments.rows, arguments.txt, targets)
         measure_loader(Path(folder))
     targets.end()
@@ -62,6 +76,93 @@ def measure_index(folder: Path, rows: int, txt: bool, targets: Targets) -> None:
     timed("500 steps of it", lambda: [order.step(1, step % order.steps_per_epoch) for step in range(500)])
     print(f"{'index file':<40} {index.path.stat().st_size / 2**20:8.1f} MiB")
     print(f"{'peak memory of the process':<40} {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10:8.1f} MiB")
+
+
+def measure_starts(folder: Path, rows: int, targets: Targets) -> None:
+    """What a start asks the cache, each in a process of its own; the files are made up, only their manifest is real."""
+    started = multiprocessing.get_context("spawn")
+    for name, work in (
+        ("made", make_cache),
+        ("cache, first rank, manifest read", start_first),
+        ("cache, first rank, unchanged", start_first),
+        ("cache, further rank", start_further),
+    ):
+        with started.Pool(1) as pool:
+            cpu, private = pool.apply(work, (folder, rows))
+        print(f"{name:<40} cpu {cpu:8.3f} s   private memory {private:8.1f} MiB", flush=True)
+    targets.at_most("cache, further rank, CPU s", cpu, 2)
+    targets.at_most("cache, further rank, MiB", private, 100)
+
+
+def opened(folder: Path) -> Cache:
+    config = TrainConfig.model_validate({"concepts": [{"path": str(folder)}], "resolution": 32})
+    return Cache(folder / "cache", "benchmark", load_index(next((folder / "cache").glob("index-*"))), config)
+
+
+def start_first(folder: Path, rows: int) -> tuple[float, float]:
+    return spent(folder, lambda cache: cache.update())
+
+
+def start_further(folder: Path, rows: int) -> tuple[float, float]:
+    return spent(folder, lambda cache: cache.follow(next((folder / "cache").glob("views-*")).name))
+
+
+def spent(folder: Path, begin: Callable[[Cache], object]) -> tuple[float, float]:
+    """CPU seconds, and what the process has more of memory that it shares with none, in MiB."""
+    before, cpu = private_mib(), time.process_time()
+    cache = opened(folder)
+    begin(cache)
+    assert not len(cache.missing())
+    cached = cache.load()
+    assert cached.usable.all()
+    return time.process_time() - cpu, private_mib() - before
+
+
+def private_mib() -> float:
+    return sum(
+        int(line.split()[1]) / 1024
+        for line in Path("/proc/self/smaps_rollup").read_text().splitlines()
+        if line.startswith("Private_Dirty")
+    )
+
+
+def make_cache(folder: Path, rows: int) -> tuple[float, float]:
+    """An index and a manifest of images and shards that are not there, 64 images each."""
+    config = TrainConfig.model_validate({"concepts": [{"path": str(folder)}], "resolution": 32})
+    paths = [f"{number // 1000:04}/image_{number:07}.png".encode() for number in range(rows)]
+    numbers, ones = np.arange(rows, dtype=np.int64), np.ones(rows, dtype=np.int32)
+    columns: dict[str, Column] = {
+        "concept": 0 * ones,
+        "size": numbers,
+        "mtime_ns": numbers,
+        "width": 40 * ones,
+        "height": 40 * ones,
+        "bucket": 0 * ones,
+        "validation": numbers < 0,
+        "mask_size": np.zeros((rows, 2), dtype=np.int32),
+        "path_hash": np.array([hash_bytes(path) for path in paths], dtype=np.uint64),
+        **{name: np.full((rows, 2), -1, dtype=np.int64) for name in ("caption_file", "mask_file")},
+        **{name: np.zeros(rows, dtype=np.uint8) for name in ("caption_state", "caption_place")},
+    }
+    for name, texts in (("path", paths), ("caption", paths), ("mask", [b""] * rows), ("reference", [b""] * rows)):
+        packed = StringColumn.pack(texts)
+        columns |= {f"{name}_blob": packed.blob, f"{name}_starts": packed.starts}
+    header = IndexHeader((str(folder),), ("[]",), (Bucket(32, 32),), (), rows)
+    write_columns(index_path(config, config.seed, 8, folder / "cache"), columns, header.dump())
+    index = opened(folder)._index
+    keys, rank = ViewKeys(index, config.concepts, "benchmark", captions_in_key=False), folder / "cache/rank-0"
+    rank.mkdir()
+    with open(rank / MANIFEST_NAME, "w") as manifest:
+        for shard, first in enumerate(range(0, rows, 64)):
+            line = ManifestLine(f"{shard:06}.safetensors", 1, version=VERSION)
+            (rank / line.shard).write_bytes(b" ")
+            for row in range(first, min(first + 64, rows)):
+                content = hashlib.sha256(paths[row]).digest()
+                line.keys.append(keys.key(row, 0, content, NO_MASK).hex())
+                line.checksums.append(0)
+                line.files.append((index.file(row), row, row, content.hex()))
+            manifest.write(line.dump() + "\n")
+    return 0.0, 0.0
 
 
 def measure_loader(folder: Path, rows: int = 1200, batch_size: int = 16) -> None:

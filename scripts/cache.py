@@ -75,19 +75,19 @@ def parser() -> argparse.ArgumentParser:
 def show(options: argparse.Namespace, folder: Path) -> int:
     """`list`."""
     left = shards = stored_shards(folder)
-    rows, now = [("last used", "views", "size")], time.time()
+    rows, now = [("last used", "entries", "size")], time.time()
     for days, title in _AGES:
         found = [shard for shard in left if now - shard.used < days * _DAY_S]
         left = [shard for shard in left if now - shard.used >= days * _DAY_S]
         if found:
-            rows.append((title, f"{_views(found):,}", format_bytes(_size(found))))
+            rows.append((title, f"{_entries(found):,}", format_bytes(_size(found))))
     if len(rows) == 1:
         echo(f"{folder} holds no encoded images.")
         return FINISHED
-    rows.append(("in all", f"{_views(shards):,}", format_bytes(_size(shards))))
+    rows.append(("in all", f"{_entries(shards):,}", format_bytes(_size(shards))))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for age, views, size in rows:
-        echo(f"{age.ljust(widths[0])}  {views.rjust(widths[1])}  {size.rjust(widths[2])}")
+    for age, entries, size in rows:
+        echo(f"{age.ljust(widths[0])}  {entries.rjust(widths[1])}  {size.rjust(widths[2])}")
     return FINISHED
 
 
@@ -105,7 +105,7 @@ def verify(options: argparse.Namespace, folder: Path) -> int:
     if options.remove:
         check_not_in_use(folder)
         remove_shards(damaged)
-        echo(f"Removed; the next run encodes their {_views(damaged):,} views again.")
+        echo(f"Removed; the next run encodes their {_entries(damaged):,} entries again.")
         return FINISHED
     return FAILED
 
@@ -125,7 +125,7 @@ def prune(options: argparse.Namespace, folder: Path) -> int:
         return FINISHED
     last = time.strftime("%Y-%m-%d %H:%M", time.localtime(removed[-1].used))
     echo(
-        f"{format_bytes(_size(removed))} of {format_bytes(_size(shards))}, {_views(removed):,} views, "
+        f"{format_bytes(_size(removed))} of {format_bytes(_size(shards))}, {_entries(removed):,} entries, "
         f"were last used up to {last}."
     )
     if options.dry_run:
@@ -140,8 +140,8 @@ def prune(options: argparse.Namespace, folder: Path) -> int:
     return FINISHED
 
 
-def _views(shards: Sequence[StoredShard]) -> int:
-    return sum(shard.views for shard in shards)
+def _entries(shards: Sequence[StoredShard]) -> int:
+    return sum(shard.entries for shard in shards)
 
 
 def _size(shards: Sequence[StoredShard]) -> int:

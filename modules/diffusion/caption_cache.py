@@ -1,18 +1,15 @@
-"""Prompt embeddings of frozen text encoders, cached with an image's latents and found again by caption."""
+"""Prompt embeddings of frozen text encoders, to be cached."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from modules.diffusion.latents import pad_batch
-from modules.diffusion.text_encoders import HIDDEN, POOLED, TOKENS, PromptEncoding, encode_tokens
+from modules.diffusion.text_encoders import TOKENS, PromptEncoding, encode_tokens
 from modules.diffusion.token_chunks import PromptTokenizer
-
-CAPTION_IDS = "captions"  # the cached tensor of caption ids, int64 [N]
 
 
 @torch.no_grad()
@@ -41,24 +38,3 @@ def encode_captions(
             caption: {name: tensor[place] for name, tensor in encoded.items()} for place, caption in enumerate(batch)
         }
     return embeddings
-
-
-def stack_captions(captions: Sequence[str], embeddings: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """What is cached for an image with N captions: `captions` int64 [N] and its embeddings, each [N, ...]."""
-    ids = torch.tensor([caption_id(caption) for caption in captions], dtype=torch.int64)
-    selected = [embeddings[caption] for caption in captions]
-    return {CAPTION_IDS: ids} | {name: torch.stack([each[name] for each in selected]) for name in selected[0]}
-
-
-def find_caption(cached: Mapping[str, Tensor], caption: str) -> dict[str, Tensor] | None:
-    """The embeddings of `caption`, each [...], from the output of `stack_captions`; None if they are not in it."""
-    places = (cached[CAPTION_IDS] == caption_id(caption)).nonzero()
-    if not len(places):
-        return None
-    place = int(places[0])
-    return {name: tensor[place] for name, tensor in cached.items() if name.endswith((HIDDEN, POOLED))}
-
-
-def caption_id(caption: str) -> int:
-    """The first 64 bits of its SHA-256."""
-    return int.from_bytes(hashlib.sha256(caption.encode()).digest()[:8], "little", signed=True)

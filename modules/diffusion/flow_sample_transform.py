@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from modules.data.batch import DROPPED_REFERENCES, LENGTH, REFERENCE, REFERENCES, Example
-from modules.diffusion.caption_cache import CAPTION_IDS
 from modules.diffusion.flow_matching import SigmaShift, sample_sigma
 from modules.diffusion.flow_options import FlowOptions
 from modules.diffusion.latent_space import LatentSpace
 from modules.diffusion.pixels import downsample_mask, mask_loss_weights, mask_or_ones
-from modules.diffusion.text_states import CAPTION, PICTURE, STATES, caption_bytes, unpack_caption
+from modules.diffusion.text_states import CAPTION, CAPTION_IDS, PICTURE, STATES, caption_bytes, unpack_caption
 from modules.diffusion.uncached_images import IMAGE, LATENT_NOISE
 
 
@@ -61,6 +60,8 @@ class FlowSampleTransform:
         if CAPTION_IDS in cached:
             found = unpack_caption(cached, self.text_names, caption)
             sample |= self.empty_caption if found is None else found
+        elif self.text_names:
+            sample |= {name: cached[name] for name in self.text_names if name in cached} or self.empty_caption
         else:
             sample[CAPTION] = caption_bytes(caption)
         references = [name for name in cached if name.startswith(REFERENCE)]

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from modules.diffusion.caption_cache import CAPTION_IDS, find_caption
 from modules.diffusion.latents import sample_latents
 from modules.diffusion.noise import sample_noise
 from modules.diffusion.options import DiffusionOptions
 from modules.diffusion.pixels import mask_loss_weights
-from modules.diffusion.text_encoders import TOKENS
+from modules.diffusion.text_encoders import HIDDEN, POOLED, TOKENS
 from modules.diffusion.timesteps import sample_timestep
 from modules.diffusion.token_chunks import PromptTokenizer
 from modules.diffusion.uncached_images import HOLE_PIXELS, IMAGE, LATENT_NOISE
@@ -54,9 +53,8 @@ class LatentSampleTransform:
         sample = {**latents, "noise": noise, "timestep": timestep, "alpha_bar": self.alphas_cumprod[timestep]}
         for encoder in self.uncached_encoders:
             sample[encoder + TOKENS] = self.tokenizer.input_ids(encoder, caption)
-        if CAPTION_IDS in cached:
-            embeddings = find_caption(cached, caption)
-            sample |= self.empty_caption if embeddings is None else embeddings
+        own = {name: tensor for name, tensor in cached.items() if name.endswith((HIDDEN, POOLED))}
+        sample |= own or self.empty_caption
         if "mask" in cached:
             sample["weights"] = mask_loss_weights(cached["mask"], self.unmasked_weight, normalize=self.normalize_mask)
         if "hole" in cached:

@@ -1,7 +1,8 @@
-"""What a frozen text encoder makes of captions, each as long as it is: cached with an image and found by caption."""
+"""What a frozen text encoder makes of captions, each as long as it is; how those that depend on an image are cached."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -10,12 +11,12 @@ import torch
 from torch import Tensor
 
 from modules.data.batch import LENGTH, stack_samples
-from modules.diffusion.caption_cache import CAPTION_IDS, caption_id
 
 # The tensors of a caption: NAME.states of varying length [T, ...], all others of equal shapes.
 STATES = ".states"
 CAPTION = "caption"  # a caption that is encoded on the device: its UTF-8 bytes, uint8 [N]
 PICTURE = "picture."  # picture.0 and so on: what the text encoder will see beside the caption, uint8 [3, H, W]
+CAPTION_IDS = "captions"  # of captions that are cached with their image, int64 [N]
 _ENDS = ".ends"  # int64 [captions]: where each caption's states end in the concatenation
 
 
@@ -47,6 +48,11 @@ def unpack_caption(cached: Mapping[str, Tensor], names: Sequence[str], caption: 
         else:
             found[name] = cached[name][place]
     return found
+
+
+def caption_id(caption: str) -> int:
+    """The first 64 bits of its SHA-256."""
+    return int.from_bytes(hashlib.sha256(caption.encode()).digest()[:8], "little", signed=True)
 
 
 def caption_bytes(caption: str) -> Tensor:

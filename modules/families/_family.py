@@ -138,7 +138,7 @@ class Family(ABC):
     classes: tuple[str, ...] = ()  # in the order of the model's outputs; a run cannot be resumed with others
     validation_transform: SampleTransform | None = None  # of validation and test images; None: `sample_transform`
     sample_mixing: SampleMixing | None = None  # of training samples
-    encodes_captions: bool = False  # whether `encode` uses captions, so that the cache depends on them
+    encodes_captions: bool = False  # whether `encode` uses captions, so that an image's entry depends on them
 
     model: nn.Module  # the one module that is trained, wrapped, averaged and saved
     encoders: Mapping[str, nn.Module]  # frozen
@@ -244,6 +244,19 @@ class Family(ABC):
         result for an image does not depend on the others in its batch.
         """
         return [self.encode(example) for example in examples]
+
+    def text_fingerprint(self) -> str:
+        """A text that changes with everything that `encode_captions` depends on; empty if captions are not cached by
+        themselves."""
+        return ""
+
+    def encode_captions(self, captions: Sequence[str], size: int) -> Sequence[Mapping[str, Tensor]]:
+        """The tensors to cache for each of at most `size` captions: any dtype, on the CPU, without a batch dimension.
+
+        `sample_transform` gets those of the sample's caption among the tensors of its image, under names that no image
+        has, and none if the caption was dropped. As for `encode_batch`, a result does not depend on the others.
+        """
+        raise NotImplementedError
 
     def data_sets(self) -> DataSets:
         """What a family with `brings_data` trains on: equal on every rank. Raises ConfigError or DataError."""

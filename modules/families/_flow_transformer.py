@@ -111,7 +111,8 @@ class FlowTransformer(DiffusionFamily):
             self.space = LatentSpace.of(components.vae)
         with damage_refused(f"base_model: the scheduler of the model in {str(components.folder)!r} cannot be used"):
             self.shift = self.shift_of(options, components.scheduler, components.index)
-        self.encodes_captions = config.cache_latents and has_fixed_captions(config)
+        self.caches_captions = config.cache_latents and has_fixed_captions(config)
+        self.encodes_captions = self.caches_captions and self._text_sees_references
         if options.vae_tiling:
             components.vae.enable_tiling()
         if not config.cache_latents:
@@ -246,24 +247,28 @@ class FlowTransformer(DiffusionFamily):
         return {prompt: (tokens, config["joint_attention_dim"])}
 
     def fingerprint(self) -> str:
-        """The weights of the autoencoder and the files of the text encoders, and how they are used."""
+        """The weights of the autoencoder, and the files of text encoders that see references; how they are used."""
         options = self.options
-        text = ""
-        if self.encodes_captions:
-            text = f"{self.components.encoders_fingerprint()} {self.caption_limit} {self.precision}"
-            text += "" if options.text_encoder_weights == "run" else f" {options.text_encoder_weights}"
+        text = self._encoders_fingerprint() if self.encodes_captions else ""
         if self._text_sees_references:
             text += f" {self.components.pipeline_class.__name__} {self.encodes_captions and self.drops_captions}"
         vae = weights_fingerprint(self.components.vae)
         return f"{self.facts.pipelines[0]} 1 {vae} {options.latents} masked={self.masked} {options.vae_tiling} {text}"
 
+    def text_fingerprint(self) -> str:
+        """The files of the text encoders, and how they are used."""
+        is_own = self.caches_captions and not self._text_sees_references
+        return f"{self.facts.pipelines[0]} 1 {self._encoders_fingerprint()}" if is_own else ""
+
+    def encode_captions(self, captions: Sequence[str], size: int) -> list[dict[str, Tensor]]:
+        """The tensors `text_names` of each, one by one: encoders round differently in other batches."""
+        return [self.text_states(caption, self.device) for caption in captions]
+
     @torch.no_grad()
     def encode_batch(self, examples: Sequence[Example], size: int) -> list[dict[str, Tensor]]:
         """Each is a dictionary of mean (and spread) fp32 [C, h, w]; mask uint8 [1, h, w] with masked
-        training; reference.0 and so on, the most likely latents of references; for N captions the output of
-        `pack_captions`.
-
-        Captions are encoded one by one: encoders round differently in other batches."""
+        training; reference.0 and so on, the most likely latents of references; of text encoders that see these, the
+        output of `pack_captions` for N captions, encoded one by one."""
         pixels = pad_batch(torch.stack([example.pixels for example in examples]), size)
         vae = self._vae_on(self.device)
         latents = self.space.encode(vae, pixels.to(self.device), self.options.latents)
@@ -281,7 +286,7 @@ class FlowTransformer(DiffusionFamily):
             pictures = [rgb_image(each) for each in seen]
             if self.encodes_captions:
                 captions = example.captions or ("",)
-                if self._text_sees_references and self.drops_captions:
+                if self.drops_captions:
                     captions = (*captions, "")
                 states = {text: self.text_states(text, self.device, pictures) for text in captions}
                 own |= pack_captions(captions, states)
@@ -292,7 +297,7 @@ class FlowTransformer(DiffusionFamily):
 
     @cached_property
     def sample_transform(self) -> FlowSampleTransform:  # type: ignore[override]  # encoded when it is first needed
-        empty = self.encodes_captions and self.drops_captions and not self._text_sees_references
+        empty = self.caches_captions and self.drops_captions and not self._text_sees_references
         return FlowSampleTransform(
             options=self.options,
             space=self.space,
@@ -300,7 +305,7 @@ class FlowTransformer(DiffusionFamily):
             latents_per_token=self._latents_per_token(),
             unmasked_weight=self.mask_weights[0],
             normalize_mask=self.mask_weights[1],
-            text_names=self.text_names if self.encodes_captions else (),
+            text_names=self.text_names if self.caches_captions else (),
             empty_caption=self.text_states("", self.device) if empty else {},
         )
 
@@ -369,7 +374,7 @@ class FlowTransformer(DiffusionFamily):
     def offload_frozen(self) -> None:
         """The prompts of samples are encoded, then text encoders leave memory, and the autoencoder the device, if
         training needs neither."""
-        if self.encodes_captions:
+        if self.caches_captions:
             device, (encoded, kind) = self.sampling_device(), self._encoded
             if encoded is not self.expected_requests or kind != device.type:
                 for request in self.expected_requests:
@@ -394,7 +399,7 @@ class FlowTransformer(DiffusionFamily):
     def generate(self, request: SampleRequest) -> Image.Image:
         device = self.sampling_device()
         texts = self._prompts(request, device)
-        if self.encodes_captions:
+        if self.caches_captions:
             self._text_pipeline = None
         dtype = self.master_dtype()
         prompt, negative = (
@@ -575,6 +580,11 @@ class FlowTransformer(DiffusionFamily):
     @property
     def _text_sees_references(self) -> bool:
         return self.facts.references is not None and self.facts.references.seen_by_text
+
+    def _encoders_fingerprint(self) -> str:
+        weights = self.options.text_encoder_weights
+        own = "" if weights == "run" else f" {weights}"
+        return f"{self.components.encoders_fingerprint()} {self.caption_limit} {self.precision}{own}"
 
     def _after_step(self, pipeline: Any, step: int, timestep: Tensor, tensors: dict[str, Any]) -> dict[str, Any]:
         if self.on_sampling_step is not None:

@@ -17,7 +17,7 @@ from modules.config import TrainConfig
 from modules.data.batch import Batch, Example
 from modules.diffusion import noise, placeholder_tokens, samplers
 from modules.diffusion.base_model_files import find_base_model
-from modules.diffusion.caption_cache import encode_captions, stack_captions
+from modules.diffusion.caption_cache import encode_captions
 from modules.diffusion.component_files import copy_with_weights, weights_fingerprint
 from modules.diffusion.components import (
     Components,
@@ -94,7 +94,6 @@ class LatentDiffusion(DiffusionFamily):
         self._freeze(config)
         caches_captions = config.cache_latents and has_fixed_captions(config)
         self.cached_encoders = tuple(n for n in encoders if n in self.encoders) if caches_captions else ()
-        self.encodes_captions = bool(self.cached_encoders)
         if not config.cache_latents:
             self.example_transform = LatentExample(
                 self.masked, components.is_inpainting, self._pixels_per_latent(), type(self).size_conditioning
@@ -148,28 +147,35 @@ class LatentDiffusion(DiffusionFamily):
         """The UNet's size conditioning as `sizes` fp32 [6]; empty if it has none."""
 
     def fingerprint(self) -> str:
-        """The weights of the autoencoder and of the text encoders that are cached, and how they are used."""
-        options = self.options
-        used = {name: weights_fingerprint(self.encoders[name]) for name in ("vae", *self.cached_encoders)}
-        text = f"{options.clip_skip} {options.chunks} {self.precision}" if self.cached_encoders else ""
+        """The weights of the autoencoder, and how it is used."""
+        options, used = self.options, {"vae": weights_fingerprint(self.encoders["vae"])}
         flags = f"masked={self.masked} hole={self.components.is_inpainting} tiles={options.vae_tiling}"
-        return f"{self.facts.pipelines[0]} 1 {used} {options.latents} {flags} {text}"
+        return f"{self.facts.pipelines[0]} 1 {used} {options.latents} {flags} "
+
+    def text_fingerprint(self) -> str:
+        """The weights of the text encoders that are cached, and how they are used."""
+        options, used = self.options, {name: weights_fingerprint(self.encoders[name]) for name in self.cached_encoders}
+        return (
+            f"{self.facts.pipelines[0]} 1 {used} {options.clip_skip} {options.chunks} {self.precision}" if used else ""
+        )
+
+    def encode_captions(self, captions: Sequence[str], size: int) -> list[dict[str, Tensor]]:
+        """NAME.hidden [T, D] and NAME.pooled [P] of each cached encoder."""
+        embeddings = self._encode_captions(captions, size)
+        return [embeddings[caption] for caption in captions]
 
     @torch.no_grad()
     def encode_batch(self, examples: Sequence[Example], size: int) -> list[dict[str, Tensor]]:
-        """Each is a dictionary of mean (and spread) fp32 [4, h, w]; sizes fp32 [6] for SDXL; `captions`
-        int64 [N] and the embeddings of the N captions, NAME.hidden [N, T, D] and NAME.pooled [N, P]; mask uint8
-        [1, h, w] with masked training; of inpainting models hole uint8 [1, h, w] and kept fp32 [4, h, w], the latents
-        of the image outside it."""
+        """Each is a dictionary of mean (and spread) fp32 [4, h, w]; sizes fp32 [6] for SDXL; mask uint8 [1, h, w] with
+        masked training; of inpainting models hole uint8 [1, h, w] and kept fp32 [4, h, w], the latents of the image
+        outside it."""
         pixels = torch.stack([example.pixels for example in examples])
         latents = self._encode_latents(pixels, self.options.latents, size)
-        captions = [example.captions or ("",) for example in examples]
-        embeddings = self._encode_captions([caption for several in captions for caption in several], size)
         encoded = [{name: tensor[place] for name, tensor in latents.items()} for place in range(len(examples))]
-        for own, example, several in zip(encoded, examples, captions, strict=True):
+        for own, example in zip(encoded, examples, strict=True):
             if self.masked:
                 own["mask"] = downsample_mask(mask_or_ones(example), own["mean"].shape[-2:])
-            own |= self.size_conditioning(example) | (stack_captions(several, embeddings) if embeddings else {})
+            own |= self.size_conditioning(example)
         if self.components.is_inpainting:
             masks = [inpaint_mask(example) for example in examples]
             masked = torch.where(torch.stack(masks) > 0, torch.full_like(pixels, 128), pixels)

@@ -126,12 +126,14 @@ def _copied(concept: Concept, target: Path, count: int) -> Concept:
 
 def _encode(config: TrainConfig, family: Family, index: Index, seconds: float) -> tuple[Examples, float]:
     """Fill the small cache for about `seconds`; returns its contents and the images encoded per second."""
-    cache = Cache(Path(config.cache_dir), family.fingerprint(), index, config, family.encodes_captions)
+    texts = family.text_fingerprint()
+    cache = Cache(Path(config.cache_dir), family.fingerprint(), index, config, family.encodes_captions, texts)
     size = encode_batch_size(config.cache_batch_size, config.largest_resolution, family.device.type)
     started, done, rows = time.perf_counter(), 0, cache.missing()
     chunk = max(_CHUNK, size)
     while done < len(rows) and time.perf_counter() - started < seconds:
         some = rows[done : done + chunk]
+        cache.encode_captions(cache.missing_captions(some), size, family.encode_captions, 0)
         cache.encode(cache.batches(some, size), family.encode_batch, 0)
         done += len(some)
     return cache.load(), done / (time.perf_counter() - started)

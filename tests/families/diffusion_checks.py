@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.nn import functional
 from modules.config import TrainConfig
 from modules.data.batch import Batch, Example
 from modules.families._by_name import family_class
-from modules.families._family import SampleRequest
+from modules.families._family import Family, SampleRequest
 from modules.families._latent_diffusion import LatentDiffusion
 
 PIPELINES = {"stable_diffusion": StableDiffusionPipeline, "stable_diffusion_xl": StableDiffusionXLPipeline}
@@ -46,11 +47,18 @@ def example(number: int, *, mask: Tensor | None = None, captions: tuple[str, ...
     )
 
 
+def encoded_text(family: Family, caption: str) -> Mapping[str, Tensor]:
+    """What is cached of a caption by itself."""
+    return family.encode_captions([caption], 1)[0] if family.text_fingerprint() else {}
+
+
 def batch(family: LatentDiffusion, samples: int = 3, *, mask: Tensor | None = None) -> Batch:
     """As the loader makes it."""
     drawn = [
         family.sample_transform(
-            family.encode(example(number, mask=mask)), CAPTIONS[number % 3], torch.Generator().manual_seed(number)
+            {**family.encode(example(number, mask=mask)), **encoded_text(family, CAPTIONS[number % 3])},
+            CAPTIONS[number % 3],
+            torch.Generator().manual_seed(number),
         )
         for number in range(samples)
     ]

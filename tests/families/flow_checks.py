@@ -31,6 +31,7 @@ from modules.diffusion.pixels import rgb_image, rgb_pixels
 from modules.families._by_name import family_class
 from modules.families._family import SampleRequest
 from modules.families._flow_transformer import FlowTransformer
+from tests.families.diffusion_checks import encoded_text
 
 CAPTIONS = ("a red disc", "a blue circle, number 2, on a table", "cat and dog")
 # How many images tiny pipelines are shown in these tests.
@@ -115,7 +116,11 @@ def batch(family: FlowTransformer, name: str) -> Batch:
     encode = family.example_transform or family.encode
     examples = [edited(name, n) for n in range(len(CAPTIONS))]
     samples = [
-        transform(encode(examples[number]), caption, torch.Generator().manual_seed(number))
+        transform(
+            {**encode(examples[number]), **encoded_text(family, caption)},
+            caption,
+            torch.Generator().manual_seed(number),
+        )
         for number, caption in enumerate(CAPTIONS)
     ]
     return batch_of(samples, transform)

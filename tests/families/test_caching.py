@@ -37,15 +37,22 @@ def test_cache_is_equal_for_any_ranks_and_after_interruptions(folder: Path, sd_f
 
     def open_cache(name: str) -> Cache:
         index = build_index(config, config.seed, family.size_step, tmp_path / name)
-        return Cache(tmp_path / name, family.fingerprint(), index, config, family.encodes_captions)
+        texts = family.text_fingerprint()
+        return Cache(tmp_path / name, family.fingerprint(), index, config, family.encodes_captions, texts)
 
     def entries(cache: Cache) -> list[dict[str, Tensor]]:
         cached = cache.load()
-        return [cached.read(row, view) for row in range(len(cached.usable)) for view in range(2) if cached.usable[row]]
+        usable = [row for row in range(len(cached.usable)) if cached.usable[row]]
+        return [
+            *(cached.read(row, view) for row in usable for view in range(2)),
+            *(cached.text(text) for text in ("a red disc", *(f"cat, number {n}" for n in range(0, 11, 2)))),
+        ]
 
     def fill(cache: Cache, ranks: int, progress: Any = no_progress) -> None:
         batches = cache.batches(cache.missing(), AT_ONCE)
+        captions = cache.missing_captions()
         for rank in range(ranks):
+            cache.encode_captions(captions[rank::ranks], AT_ONCE, family.encode_captions, rank)
             cache.encode(batches.for_rank(rank, ranks), family.encode_batch, rank, progress)
 
     def stop(done: int, total: int) -> None:
@@ -56,7 +63,7 @@ def test_cache_is_equal_for_any_ranks_and_after_interruptions(folder: Path, sd_f
     whole = open_cache("one")
     fill(whole, 1)
     expected = entries(whole)
-    assert len(expected) == 22
+    assert len(expected) == 22 + 7
 
     several = open_cache("three")
     fill(several, 3)
@@ -65,6 +72,7 @@ def test_cache_is_equal_for_any_ranks_and_after_interruptions(folder: Path, sd_f
         fill(stopped, 2, stop)
     assert 0 < len(stopped.missing()) < 11
     fill(stopped, 2)
+    assert not stopped.missing_captions()
 
     late = folder / "05.png"
     late.rename(folder / "05.waits")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from modules.families._latent_diffusion import LatentDiffusion
-from tests.families.diffusion_checks import example, load, pipeline
+from tests.families.diffusion_checks import CAPTIONS, encoded_text, example, load, pipeline
 
 SEEDS = range(400)
 VARYING = {"concepts": [{"path": "x", "tag_shuffle": True}]}
@@ -18,11 +18,8 @@ VARYING = {"concepts": [{"path": "x", "tag_shuffle": True}]}
 
 def drawn(family: LatentDiffusion, name: str) -> list[Tensor]:
     """What the loader's workers draw of one image, for many seeds."""
-    encoded = family.encode(example(1))
-    return [
-        family.sample_transform(encoded, "a blue circle, number 2", torch.Generator().manual_seed(n))[name]
-        for n in SEEDS
-    ]
+    encoded = {**family.encode(example(1)), **encoded_text(family, CAPTIONS[1])}
+    return [family.sample_transform(encoded, CAPTIONS[1], torch.Generator().manual_seed(n))[name] for n in SEEDS]
 
 
 def test_offset_noise_option(sd_folder: Path) -> None:
@@ -65,26 +62,27 @@ def test_latents_are_sampled_or_the_mode(sd_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "matters"),
     [
-        ({"family_options": {"latents": "mode"}}, True),
-        ({"family_options": {"vae_tiling": True}}, True),
-        ({"family_options": {"clip_skip": 1}}, True),
-        ({"family_options": {"long_prompts": "chunk", "prompt_windows": 2}}, True),
-        ({"family_options": {"long_prompts": "chunk", "prompt_windows": 3}}, True),
-        ({"precision": "bf16"}, True),
-        ({"masked_training": True}, True),
-        (VARYING, True),
-        ({"parts": [{"part": "unet"}, {"part": "text_encoder"}]}, True),
-        ({"family_options": {"offset_noise": 0.1, "loss": "huber", "loss_weighting": "min_snr"}}, False),
-        ({"family_options": {"prediction_type": "v_prediction"}}, False),
-        ({"method": "lora", "caption_dropout": 0.5}, False),
+        ({"family_options": {"latents": "mode"}}, "images"),
+        ({"family_options": {"vae_tiling": True}}, "images"),
+        ({"family_options": {"clip_skip": 1}}, "captions"),
+        ({"family_options": {"long_prompts": "chunk", "prompt_windows": 2}}, "captions"),
+        ({"family_options": {"long_prompts": "chunk", "prompt_windows": 3}}, "captions"),
+        ({"precision": "bf16"}, "captions"),
+        ({"masked_training": True}, "images"),
+        (VARYING, "captions"),
+        ({"parts": [{"part": "unet"}, {"part": "text_encoder"}]}, "captions"),
+        ({"family_options": {"offset_noise": 0.1, "loss": "huber", "loss_weighting": "min_snr"}}, ""),
+        ({"family_options": {"prediction_type": "v_prediction"}}, ""),
+        ({"method": "lora", "caption_dropout": 0.5}, ""),
     ],
     ids=str,
 )
 def test_cache_is_reused_only_if_encoding_would_be_the_same(
-    change: dict[str, Any], matters: bool, sd_folder: Path
+    change: dict[str, Any], matters: str, sd_folder: Path
 ) -> None:
     before, after = load("stable_diffusion", sd_folder), load("stable_diffusion", sd_folder, **change)
-    assert (before.fingerprint() != after.fingerprint()) == matters
+    assert (before.fingerprint() != after.fingerprint()) == (matters == "images")
+    assert (before.text_fingerprint() != after.text_fingerprint()) == (matters == "captions")
     if not matters:
         kept = [family.encode(example(1)) for family in (before, after)]
         assert all(torch.equal(kept[0][name], kept[1][name]) for name in kept[0])
@@ -93,11 +91,13 @@ def test_cache_is_reused_only_if_encoding_would_be_the_same(
 @pytest.mark.slow
 def test_fingerprint_depends_on_encoder_weights(sd_folder: Path) -> None:
     before, after = (load("stable_diffusion", sd_folder) for _ in range(2))
-    assert before.fingerprint() == after.fingerprint()
-    for name in ("vae", "text_encoder"):
+    prints = [(each.fingerprint(), each.text_fingerprint()) for each in (before, after)]
+    assert prints[0] == prints[1]
+    for number, name in enumerate(("vae", "text_encoder")):
         weight = next(after.encoders[name].parameters())
         weight.flatten()[0] += 1e-6
-        assert before.fingerprint() != after.fingerprint(), name
+        changed = after.fingerprint(), after.text_fingerprint()
+        assert [one != other for one, other in zip(changed, prints[0], strict=True)] == [number == 0, number == 1], name
         weight.flatten()[0] -= 1e-6
     with torch.no_grad():
         next(after.model.unet.parameters()).mul_(2)

@@ -72,8 +72,8 @@ def test_captions_that_are_too_long_are_counted(z_image: Path) -> None:
 def test_text_encoders_leave_memory_once_captions_are_cached(z_image: Path) -> None:
     family = load("z_image", z_image)
     family.expected_requests = [replace(REQUEST, prompt=CAPTIONS[0])]
-    cached = family.encode(example(0))
-    assert cached["prompt.states"].shape[0] == int(cached["prompt.states.ends"][-1])  # nothing is padded
+    short, long = family.encode_captions(["cat", CAPTIONS[0]], 2)
+    assert len(short["prompt.states"]) < len(long["prompt.states"])  # nothing is padded
     assert family._text_pipeline is not None
     encoder = weakref.ref(family._text_pipeline.text_encoder)
     family.offload_frozen()
@@ -83,7 +83,7 @@ def test_text_encoders_leave_memory_once_captions_are_cached(z_image: Path) -> N
         family._prompts(family.expected_requests[0], torch.device("cpu"))  # known
     assert family._text_pipeline is None
     half = load("z_image", z_image, precision="bf16")
-    assert half.encode(example(0))["prompt.states"].dtype == torch.bfloat16
+    assert half.encode_captions(["cat"], 1)[0]["prompt.states"].dtype == torch.bfloat16
     assert batch(half, "z_image").tensors["prompt.states"].dtype == torch.bfloat16
 
 
@@ -91,7 +91,8 @@ def test_a_quantised_text_encoder_encodes_nearly_the_same(z_image: Path) -> None
     states, kept = {}, {}
     for weights in ("run", "int8", "nf4"):
         family = load("z_image", z_image, family_options={"text_encoder_weights": weights})
-        states[weights], kept[weights] = family.encode(example(0))["prompt.states"], family.fingerprint()
+        states[weights] = family.encode_captions(CAPTIONS[:1], 1)[0]["prompt.states"]
+        kept[weights] = family.text_fingerprint()
         layers = family._text_pipeline.text_encoder.modules()
         assert any(isinstance(layer, QuantizedLinear) for layer in layers) is (weights != "run")
     assert len(set(kept.values())) == 3, "captions are encoded anew"
@@ -159,10 +160,10 @@ def test_weights_that_are_not_finite_are_named(
 def test_what_cannot_be_encoded_is_not_cached(z_image: Path) -> None:
     family = load("z_image", z_image)
     config = TrainConfig.model_validate({"family": "z_image", "base_model": str(z_image)})
-    assert encode_finite(config, family, [example(0)], 1)
+    assert encode_finite(config, family, family.encode_batch, [example(0)], 1)
     family.components.vae.encoder.conv_in.bias.data[0] = float("nan")
     with pytest.raises(TrainingError, match=r"not finite .* in 'vae.encoder.conv_in.bias', so nothing"):
-        encode_finite(config, family, [example(0)], 1)
+        encode_finite(config, family, family.encode_batch, [example(0)], 1)
 
 
 def test_a_text_encoder_that_is_not_finite_is_named_before_it_reads_captions(z_image: Path, tmp_path: Path) -> None:
@@ -172,7 +173,7 @@ def test_a_text_encoder_that_is_not_finite_is_named_before_it_reads_captions(z_i
     tensors["embed_tokens.weight"][0, 0] = torch.nan  # of a token that no caption has
     save_file(tensors, file, metadata={"format": "pt"})
     with pytest.raises(ConfigError, match=r"weights of text_encoder of .* not finite .* in 'embed_tokens\.weight'"):
-        load("z_image", folder).encode(example(0))
+        load("z_image", folder).encode_captions(["cat"], 1)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,11 +14,21 @@ import pytest
 import torch
 from diffusers import StableDiffusionInpaintPipeline
 from safetensors import safe_open
+from torch import Tensor
 
 from modules.families._by_name import family_class
 from modules.families._family import Family
 from modules.families._latent_diffusion import LatentDiffusion
-from tests.families.diffusion_checks import CAPTIONS, REQUEST, batch, direct_loss, example, load, pipeline
+from tests.families.diffusion_checks import (
+    CAPTIONS,
+    REQUEST,
+    batch,
+    direct_loss,
+    encoded_text,
+    example,
+    load,
+    pipeline,
+)
 
 FAMILIES = ("stable_diffusion", "stable_diffusion_xl")
 VARYING = {"concepts": [{"path": "x", "tag_shuffle": True}]}  # captions are then read in every step
@@ -53,13 +64,13 @@ def test_every_loss_equals_one_written_with_diffusers(family: str, folders: dict
 @pytest.mark.parametrize("family", FAMILIES)
 def test_cached_and_uncached_captions_train_the_same(family: str, folders: dict[str, Path]) -> None:
     kept, read = load(family, folders[family]), load(family, folders[family], **VARYING)
-    assert kept.encodes_captions
-    assert not read.encodes_captions
+    assert kept.text_fingerprint()
+    assert not read.text_fingerprint()
+    assert kept.fingerprint() == read.fingerprint()
     first, second = batch(kept), batch(read)
     assert "text_encoder.tokens" in second.tensors
     assert "text_encoder.tokens" not in first.tensors
     torch.testing.assert_close(kept.loss(first), read.loss(second), rtol=1e-5, atol=1e-6)
-    assert kept.fingerprint() != read.fingerprint()
     trained = load(family, folders[family], parts=[{"part": name} for name in kept.submodules])
     assert set(dict(trained.model.named_children())) == set(kept.submodules)
     torch.testing.assert_close(trained.loss(batch(trained)), read.loss(second), rtol=1e-5, atol=1e-6)
@@ -157,24 +168,24 @@ def test_saved_model_loads_in_diffusers_and_tandem(family: str, folders: dict[st
 def test_what_is_cached(family: str, folders: dict[str, Path]) -> None:
     loaded, pipe = load(family, folders[family]), pipeline(family, folders[family])
     captions = ("a red disc", "cat")
-    encoded = loaded.encode(example(1, captions=captions))
+    encoded, texts = loaded.encode(example(1, captions=captions)), loaded.encode_captions(captions, 1)
     pixels = example(1).pixels.float()[None] / 127.5 - 1
     with torch.no_grad():
         distribution = pipe.vae.encode(pixels).latent_dist
     torch.testing.assert_close(encoded["mean"], distribution.mean[0])
     torch.testing.assert_close(encoded["spread"], distribution.std[0])
-    for place, caption in enumerate(captions):
+    for caption, own in zip(captions, texts, strict=True):
         with torch.no_grad():
             if family == "stable_diffusion":
                 text = pipe.encode_prompt(caption, "cpu", 1, do_classifier_free_guidance=False)[0]
-                ours = encoded["text_encoder.hidden"][place]
+                ours = own["text_encoder.hidden"]
             else:
                 text, _, pooled, _ = pipe.encode_prompt(caption, do_classifier_free_guidance=False)
-                ours = torch.cat([encoded[f"{name}.hidden"][place] for name in loaded.submodules[1:]], dim=-1)
-                assert torch.equal(encoded["text_encoder_2.pooled"][place], pooled[0])
+                ours = torch.cat([own[f"{name}.hidden"] for name in loaded.submodules[1:]], dim=-1)
+                assert torch.equal(own["text_encoder_2.pooled"], pooled[0])
         assert torch.equal(ours, text[0])
-        drawn = loaded.sample_transform(encoded, caption, torch.Generator().manual_seed(1))
-        assert torch.equal(drawn["text_encoder.hidden"], encoded["text_encoder.hidden"][place])
+        drawn = loaded.sample_transform({**encoded, **own}, caption, torch.Generator().manual_seed(1))
+        assert torch.equal(drawn["text_encoder.hidden"], own["text_encoder.hidden"])
     assert ("sizes" in encoded) == (family == "stable_diffusion_xl")
     if "sizes" in encoded:
         assert encoded["sizes"].tolist() == [101, 230, 0, 6, 64, 128]
@@ -184,15 +195,22 @@ def test_what_is_cached(family: str, folders: dict[str, Path]) -> None:
 def test_encoding_does_not_depend_on_the_batch(family: str, folders: dict[str, Path]) -> None:
     """Neither on the other images of a group, nor on its place there, nor on how full the group is."""
     loaded = load(family, folders[family], family_options={"latents": "mode"})
-    images = [example(number, captions=("cat", CAPTIONS[number % 3])) for number in range(4)]
-    whole = loaded.encode_batch(images, 4)
+    images = [example(number) for number in range(4)]
+    captions = [f"cat {CAPTIONS[number % 3]} {number}" for number in range(4)]
+
+    def encode(some: Sequence[int], size: int) -> list[dict[str, Tensor]]:
+        views = loaded.encode_batch([images[number] for number in some], size)
+        texts = loaded.encode_captions([captions[number] for number in some], size)
+        return [view | text for view, text in zip(views, texts, strict=True)]
+
+    whole = encode(range(4), 4)
     for order in ((2, 0, 3, 1), (3,), (1, 3)):
-        encoded = loaded.encode_batch([images[number] for number in order], 4)
+        encoded = encode(order, 4)
         for number, own in zip(order, encoded, strict=True):
             assert own.keys() == whole[number].keys()
             assert all(torch.equal(own[name], whole[number][name]) for name in own)
     for number, own in enumerate(whole):  # alone it is the same but for rounding
-        alone = loaded.encode(images[number])
+        (alone,) = encode([number], 1)
         for name in alone:
             torch.testing.assert_close(own[name], alone[name], rtol=1e-4, atol=1e-5)
 
@@ -201,9 +219,9 @@ def test_dropped_caption_is_an_empty_one(sd_folder: Path) -> None:
     loaded = load("stable_diffusion", sd_folder, caption_dropout=0.5)
     encoded = loaded.encode(example(1))
     dropped = loaded.sample_transform(encoded, "", torch.Generator().manual_seed(1))
-    empty = loaded.encode(example(1, captions=("",)))
-    assert torch.equal(dropped["text_encoder.hidden"], empty["text_encoder.hidden"][0])
-    assert not torch.equal(dropped["text_encoder.hidden"], encoded["text_encoder.hidden"][0])
+    empty, other = loaded.encode_captions(["", "cat"], 2)
+    assert torch.equal(dropped["text_encoder.hidden"], empty["text_encoder.hidden"])
+    assert not torch.equal(dropped["text_encoder.hidden"], other["text_encoder.hidden"])
 
 
 def test_sample_transform_is_deterministic_and_picklable(sdxl_folder: Path) -> None:
@@ -248,9 +266,9 @@ def test_long_prompts_are_chunked_or_truncated(sd_folder: Path) -> None:
     numbers = whole.sample_transform.tokenizer.input_ids("text_encoder", long)
     assert numbers.shape == (2, 77)
     assert cut.sample_transform.tokenizer.input_ids("text_encoder", long).equal(numbers[:1])
-    assert whole.encode(example(1, captions=(long,)))["text_encoder.hidden"].shape[1] == 154
+    assert encoded_text(whole, long)["text_encoder.hidden"].shape[0] == 154
     assert whole.sample(REQUEST).size == (64, 128)
-    assert whole.fingerprint() != cut.fingerprint()
+    assert whole.text_fingerprint() != cut.text_fingerprint()
 
 
 def test_clip_skip_uses_an_earlier_layer(sd_folder: Path) -> None:
@@ -260,7 +278,7 @@ def test_clip_skip_uses_an_earlier_layer(sd_folder: Path) -> None:
     with torch.no_grad():
         layer = pipe.text_encoder(tokens, output_hidden_states=True).hidden_states[-2]
         expected = pipe.text_encoder.final_layer_norm(layer)[0]
-    assert torch.equal(loaded.encode(example(1, captions=("cat",)))["text_encoder.hidden"][0], expected)
+    assert torch.equal(encoded_text(loaded, "cat")["text_encoder.hidden"], expected)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

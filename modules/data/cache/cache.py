@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modules.config.sections.data import DataSettings
-from modules.data.cache.encode import Encode, Encoder, Warn
+from modules.data.cache.encode import Encode, EncodeCaptions, Encoder, Warn
 from modules.data.cache.encode_batches import EncodeBatches, RowIndices, make_encode_batches
-from modules.data.cache.keys import NO_MASK, WHOLE_MASK, ViewKeys
-from modules.data.cache.manifest import CacheManifest
-from modules.data.cache.reader import CachedExamples, Slots
+from modules.data.cache.keys import NO_MASK, WHOLE_MASK, ViewKeys, text_key
+from modules.data.cache.manifest import CacheManifest, cache_files
+from modules.data.cache.reader import MEMORY_BYTES, CachedExamples
 from modules.data.cache.shards import ShardWriter
+from modules.data.cache.table import CacheTable, TableHeader, split_key
 from modules.data.index.index import Index, ProgressCallback, no_progress
 from modules.data.index.problems import Problem
 from modules.data.rng import UInt64Array, hash_bytes, hash_uint64
+from modules.files import open_regular
+
+_FORMAT = 1  # of what is made of the manifests
+_SAMPLED_ROWS = 256
 
 
 class Cache:
     """The cache of one index. Rank N writes to `cache_dir`/rank-N only; every rank reads all of these folders.
 
-    `captions_in_key` is for families that encode the captions as well: a new caption is then a new entry.
+    `captions_in_key` is for families that encode captions together with their image: a new caption is then a new entry.
+    With `text_fingerprint`, captions have entries of their own, one for each different text.
     """
 
     def __init__(
@@ -33,17 +41,59 @@ class Cache:
         index: Index,
         settings: DataSettings,
         captions_in_key: bool = False,
+        text_fingerprint: str = "",
     ) -> None:
         self._cache_dir = cache_dir
         self._index = index
         self._settings = settings
         self._keys = ViewKeys(index, settings.concepts, fingerprint, captions_in_key)
+        self._text_fingerprint = text_fingerprint
+        self._made_from = (fingerprint, text_fingerprint, captions_in_key, settings.masked_training)
+        self._table: CacheTable | None = None
+        self.former_entries = 0  # rows that an earlier version has cached together with their captions
+
+    def update(self) -> str:
+        """Find out what is cached, and store it for other processes, unless that was done and nothing has changed.
+
+        Returns the name of the file for their `follow`, or "" if none can be written.
+        """
+        path = self._cache_dir / CacheTable.name(self._state())
+        try:
+            self._table = self._mapped(path)
+        except (OSError, ValueError):
+            self._table = self._build()
+            try:
+                self._table.store(path)
+                self._table = self._mapped(path)  # the memory of what it was built from is free again
+            except (OSError, ValueError):  # a read-only or full disk
+                return ""
+        return path.name
+
+    def follow(self, name: str) -> None:
+        """Map what another process has found out by `update`, or find it out here."""
+        try:
+            self._table = self._mapped(self._cache_dir / Path(name).name)
+        except (OSError, ValueError):
+            self._table = self._build()
 
     def missing(self) -> RowIndices:
         """int64 [missing]: index rows not fully cached, apart from files known to be bad; the same on every rank."""
-        manifest = CacheManifest(self._cache_dir)
-        done = set(self._done_rows(manifest))
-        return np.array([row for row in range(len(self._index)) if row not in done], dtype=np.int64)
+        return np.flatnonzero(~self._known().done)
+
+    def missing_captions(self, rows: RowIndices | None = None) -> list[str]:
+        """The captions, of all rows or of some, that are to be cached by themselves and are not."""
+        if not self._text_fingerprint:
+            return []
+        table = self._known()
+        found = []
+        for place in np.flatnonzero(table.text_shard < 0).tolist():
+            high, low = int(table.text_high[place]), int(table.text_low[place])
+            captions = self._keys.captions(int(table.text_row[place]))
+            found += [each for each in captions if split_key(text_key(self._text_fingerprint, each)) == (high, low)][:1]
+        if rows is not None:
+            wanted = {caption for row in rows.tolist() for caption in self._keys.captions(row)}
+            found = [caption for caption in found if caption in wanted]
+        return found
 
     def batches(self, rows: RowIndices, size: int) -> EncodeBatches:
         """The given rows in batches of at most `size` images that are encoded together."""
@@ -64,61 +114,133 @@ class Cache:
         """
         if not len(batches):
             return
+        self._table = None
         encoder = Encoder(self._index, self._settings, self._keys, CacheManifest(self._cache_dir))
         with ShardWriter(self._cache_dir / f"rank-{rank}", warn) as writer:
             encoder.run(batches, encode, writer, progress, warn)
 
+    def encode_captions(
+        self,
+        captions: Sequence[str],
+        size: int,
+        encode: EncodeCaptions,
+        rank: int,
+        progress: ProgressCallback = no_progress,
+        warn: Warn = lambda text: None,
+    ) -> None:
+        """Encode captions into this rank's folder, at most `size` at once. Raises as `encode`."""
+        if not captions:
+            return
+        self._table = None
+        with ShardWriter(self._cache_dir / f"rank-{rank}", warn) as writer:
+            for start in range(0, len(captions), size):
+                some = captions[start : start + size]
+                for caption, entry in zip(some, encode(some, size), strict=True):
+                    writer.add(text_key(self._text_fingerprint, caption), entry)
+                writer.record([])
+                progress(min(start + size, len(captions)), len(captions))
+
     def load(self) -> CachedExamples:
-        """Read the manifests of all ranks: where every view is stored, and why rows are not usable."""
-        manifest = CacheManifest(self._cache_dir)
-        keys = self._keys
-        count = int(keys.first_slot[-1])
-        found = np.full((count, 3), -1, dtype=np.int64)
-        first = keys.first_slot.tolist()
-        contents = np.zeros(len(self._index), dtype=np.uint64)
-        for row, content, others in self._contents(manifest):
-            whole = hashlib.sha256(content + others).digest() if self._index.reference_sizes(row) else content
-            contents[row] = int.from_bytes(whole[:8], "little")
-            for view in range(first[row + 1] - first[row]):
-                entry = manifest.entries.get(keys.key(row, view, content, others))
-                if entry is not None:
-                    found[first[row] + view] = entry
-        slots = Slots(
-            keys.first_slot,
-            found[:, 0].astype(np.int32),
-            found[:, 1].astype(np.int32),
-            found[:, 2].astype(np.uint32),
-        )
-        cached = CachedExamples(slots, manifest.shards, [], contents)
-        cached.problems.extend(self._reason(row, manifest) for row in np.flatnonzero(~cached.usable).tolist())
-        return cached
+        """Where every view and caption is stored, and why rows are not usable."""
+        table = self._known()
+        rows = np.flatnonzero(~table.usable).tolist()
+        problems = [Problem(self._index.file(row), table.reason(row)) for row in rows]
+        return CachedExamples(self._cache_dir, table, problems, self._text_fingerprint, MEMORY_BYTES)
 
     def content_hashes(self) -> UInt64Array:
         """uint64 [rows]: a hash of each row's path, contents, caption and use; 0 if the row is not usable.
 
         Machines with equal hashes train on the same images, whatever the mtimes of their files.
         """
-        index, manifest = self._index, CacheManifest(self._cache_dir)
-        usable = self.load().usable
-        contents = np.zeros(len(index), dtype=np.uint64)
-        for row, content, others in self._contents(manifest):
-            text = index.caption_texts[row]
-            contents[row] = hash_bytes(content + others + text) if usable[row] else 0
-        use = index.concept.astype(np.int64) * 2 + index.validation
-        return np.where(contents, hash_uint64(index.path_hash, use, contents), np.uint64(0))
+        return self._known().hashes
 
-    def _done_rows(self, manifest: CacheManifest) -> Iterator[int]:
-        """Rows with nothing left to do: all views cached, or a bad file that has not changed since."""
-        first = self._keys.first_slot.tolist()
+    def _known(self) -> CacheTable:
+        if self._table is None:
+            self._table = self._build()
+        return self._table
+
+    def _mapped(self, path: Path) -> CacheTable:
+        table = CacheTable.map(path)
+        if not np.array_equal(table.first, self._keys.first_slot):
+            raise ValueError("of another index")
+        return table
+
+    def _state(self) -> bytes:
+        """What the table depends on: settings, index, the files of the cache, and how keys are made of them."""
+        keys, rows = self._keys, range(0, len(self._index), max(1, len(self._index) // _SAMPLED_ROWS))
+        some = hashlib.sha256()
+        for row in rows:
+            for view in range(int(keys.views[row])):
+                some.update(keys.key(row, view, NO_MASK, NO_MASK))
+            for caption in keys.captions(row):
+                some.update(text_key(self._text_fingerprint, caption))
+        concepts = [concept.model_dump(mode="json") for concept in self._settings.concepts]
+        with open_regular(self._index.path) as file:
+            index = hashlib.file_digest(file, "sha256").hexdigest()
+        files = cache_files(self._cache_dir)
+        return json.dumps([_FORMAT, *self._made_from, concepts, some.hexdigest(), index, files]).encode()
+
+    def _build(self) -> CacheTable:
+        """By reading the manifests of all ranks."""
+        manifest, keys, index = CacheManifest(self._cache_dir), self._keys, self._index
+        first = keys.first_slot.tolist()
+        found = np.full((first[-1], 3), -1, dtype=np.int64)
+        contents, hashes = np.zeros((2, len(index)), dtype=np.uint64)
         for row, content, others in self._contents(manifest):
-            views = range(first[row + 1] - first[row])
-            if all(self._keys.key(row, view, content, others) in manifest.entries for view in views):
-                yield row
-        if manifest.bad:
-            for row, path in enumerate(self._index.files()):
-                _, permanent = manifest.bad.get((path, self._keys.stamps(row)), ("", False))
-                if permanent:
-                    yield row
+            whole = hashlib.sha256(content + others).digest() if index.reference_sizes(row) else content
+            contents[row] = int.from_bytes(whole[:8], "little")
+            hashes[row] = hash_bytes(content + others + index.caption_texts[row])
+            for view in range(first[row + 1] - first[row]):
+                entry = manifest.entries.get(keys.key(row, view, content, others))
+                if entry is not None:
+                    found[first[row] + view] = entry
+        lacking = np.concatenate([[0], np.cumsum(found[:, 0] < 0)])
+        done = lacking[keys.first_slot[1:]] == lacking[keys.first_slot[:-1]]
+        self.former_entries = (
+            int((~done & (contents > 0)).sum()) if manifest.has_former and self._text_fingerprint else 0
+        )
+        usable = done.copy()
+        texts, text_rows, text_found = self._find_texts(manifest, usable)
+        use = index.concept.astype(np.int64) * 2 + index.validation
+        reasons = {}
+        for row, path in enumerate(index.files()) if manifest.bad and not done.all() else ():
+            if not done[row] and (bad := manifest.bad.get((path, keys.stamps(row)))) is not None:
+                reasons[row], done[row] = bad
+        shards = tuple(f"{shard.parent.name}/{shard.name}" for shard in manifest.shards)
+        return CacheTable(
+            TableHeader(shards, reasons),
+            keys.first_slot,
+            found[:, 0].astype(np.int32),
+            found[:, 1].astype(np.int32),
+            found[:, 2].astype(np.uint32),
+            usable,
+            done,
+            contents,
+            np.where(usable & (contents > 0), hash_uint64(index.path_hash, use, hashes), np.uint64(0)),
+            np.ascontiguousarray(texts[:, 0]),
+            np.ascontiguousarray(texts[:, 1]),
+            text_rows,
+            text_found[:, 0].astype(np.int32),
+            text_found[:, 1].astype(np.int32),
+            text_found[:, 2].astype(np.uint32),
+        )
+
+    def _find_texts(
+        self, manifest: CacheManifest, usable: NDArray[np.bool_]
+    ) -> tuple[UInt64Array, RowIndices, RowIndices]:
+        """Of each different caption, sorted by key: the halves of its key [captions, 2], the first row that has it
+        [captions], and where it is [captions, 3]. Rows that lack one become unusable."""
+        rows: dict[bytes, int] = {}
+        for row in range(len(self._index)) if self._text_fingerprint else ():
+            for caption in self._keys.captions(row):
+                key = text_key(self._text_fingerprint, caption)
+                rows.setdefault(key, row)
+                usable[row] &= key in manifest.entries
+        keys = sorted(rows)
+        halves = np.array([split_key(key) for key in keys], dtype=np.uint64).reshape(-1, 2)
+        places = [manifest.entries.get(key, (-1, -1, -1)) for key in keys]
+        found = np.array(places, dtype=np.int64).reshape(-1, 3)
+        return halves, np.array([rows[key] for key in keys], dtype=np.int64), found
 
     def _contents(self, manifest: CacheManifest) -> Iterator[tuple[int, bytes, bytes]]:
         """(row, sha256 of the image, those of its mask and references) of rows whose files were read and have not
@@ -143,9 +265,3 @@ class Cache:
         size, mtime_ns = self._index.mask_file[row].tolist()
         concept = self._settings.concepts[self._index.concept[row]]
         return manifest.contents.get((self._index.mask(row, concept.mask_suffix), size, mtime_ns))
-
-    def _reason(self, row: int, manifest: CacheManifest) -> Problem:
-        path = self._index.file(row)
-        unknown = "skipped: it was not encoded; the next start retries it"
-        reason, _ = manifest.bad.get((path, self._keys.stamps(row)), (unknown, False))
-        return Problem(path, reason)

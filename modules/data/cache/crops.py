@@ -111,6 +111,13 @@ def crop_example(
     )
 
 
+def mirrored(example: Example, crop: Crop) -> Example:
+    """The example of a mirrored crop from that of the same crop as it is."""
+    mask = None if example.mask is None else example.mask.flip(-1)
+    place = crop.top, crop.left_as_seen
+    return replace(example, pixels=example.pixels.flip(-1), mask=mask, crop=place, flipped=True)
+
+
 def decode_references(index: Index, row: int, files: Sequence[bytes]) -> tuple[list[Image.Image], list[Image.Image]]:
     """The references of a row, whole, in the sizes of its bucket, and what text encoders see of them, if the bucket has
     sizes of that; `files` are their contents.

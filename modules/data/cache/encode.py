@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeAlias
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from modules.config import TrainingError
 from modules.config.sections.data import DataSettings
 from modules.data.batch import Example
-from modules.data.cache.crops import crop_example, decode_references, with_references
+from modules.data.cache.crops import crop_example, decode_references, mirrored, with_references
 from modules.data.cache.encode_batches import EncodeBatches
 from modules.data.cache.keys import NO_MASK, WHOLE_MASK, ViewKeys
 from modules.data.cache.manifest import BadFile, CacheManifest, FileRecord
@@ -36,6 +36,8 @@ from modules.files import open_regular
 
 # (examples of one bucket, size of a full batch) -> the tensors to cache of each example
 Encode: TypeAlias = Callable[[Sequence[Example], int], Sequence[Mapping[str, Tensor]]]
+# (captions, size of a full batch) -> the tensors to cache of each caption
+EncodeCaptions: TypeAlias = Callable[[Sequence[str], int], Sequence[Mapping[str, Tensor]]]
 Warn: TypeAlias = Callable[[str], None]
 
 _THREADS = 4
@@ -146,7 +148,10 @@ class Encoder:
         mask: Image.Image | None = decode_mask(mask_data) if mask_data is not None else None
         captions = self._keys.captions(row)
         masked = self._settings.masked_training
-        return [(view, crop_example(image, mask, masked, captions, original, crop)) for view, crop in crops.items()]
+        straight = {replace(crop, flipped=False) for crop in crops.values()}  # mirrored ones are not resampled
+        made = {crop: crop_example(image, mask, masked, captions, original, crop) for crop in straight}
+        examples = ((view, crop, made[replace(crop, flipped=False)]) for view, crop in crops.items())
+        return [(view, mirrored(example, crop) if crop.flipped else example) for view, crop, example in examples]
 
     def _read_mask(self, row: int, prepared: _Prepared) -> tuple[bytes | None, bytes]:
         if not self._settings.masked_training:

@@ -18,7 +18,13 @@ NO_MASK = bytes(32)  # masked_training is off
 WHOLE_MASK = b"\xff" * 32  # the image has no mask and counts fully
 
 _FORMAT = "view 1"
+_TEXT_FORMAT = "caption 1"
 _KEY_BYTES = 16
+
+
+def text_key(fingerprint: str, caption: str) -> bytes:
+    """The 16-byte key of a caption, encoded as `Family.text_fingerprint` says."""
+    return hashlib.sha256(f"{_TEXT_FORMAT}\0{fingerprint}\0{caption}".encode()).digest()[:_KEY_BYTES]
 
 
 class ViewKeys:

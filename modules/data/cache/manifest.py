@@ -14,6 +14,7 @@ from pydantic import Field
 from modules.files import FileFault, file_size, open_regular, printable, remove_tree, validate_record
 
 MANIFEST_NAME = "index.jsonl"
+VERSION = 2
 SHARD_PATTERN = r"\d{6}\.safetensors"
 _LINE_BYTES = 64 << 20  # a flush lists 64 images, or what could not be used within 30 s
 
@@ -32,6 +33,7 @@ class ManifestLine:
     checksums: list[Annotated[int, Field(ge=0, lt=1 << 32)]] = field(default_factory=list)
     files: list[FileRecord] = field(default_factory=list)
     bad: list[BadFile] = field(default_factory=list)
+    version: int = 1  # up to 0.3.0 and in 1, captions and images were in one entry
 
     def has_content(self) -> bool:
         """Whether there is anything to write."""
@@ -89,6 +91,7 @@ class CacheManifest:
         # mtimes are part of the keys, so another rank's older record of a file does not hide the newer one.
         self.contents: dict[tuple[str, int, int], bytes] = {}  # (path, size, mtime_ns) -> sha256
         self.bad: dict[tuple[str, tuple[int, ...]], tuple[str, bool]] = {}  # (path, stamps) -> (reason, permanent)
+        self.has_former = False  # shards of version 1
         for folder in sorted(cache_dir.glob("rank-*")):
             sizes = _sizes(folder)
             for line in read_lines(folder):
@@ -100,10 +103,23 @@ class CacheManifest:
         for path, stamps, reason, permanent in line.bad:
             self.bad[path, tuple(stamps)] = (printable(reason, 500), permanent)
         if line.shard and sizes.get(line.shard) == line.shard_bytes:
+            self.has_former |= line.version < VERSION
             number = len(self.shards)
             self.shards.append(folder / line.shard)
             for position, (key, checksum) in enumerate(zip(line.keys, line.checksums, strict=True)):
                 self.entries[bytes.fromhex(key)] = (number, position, checksum)
+
+
+def cache_files(cache_dir: Path) -> list[tuple[str, int, int, list[tuple[str, int]]]]:
+    """Of each rank's folder its name, size and mtime_ns of its manifest, and (name, size) of its shards."""
+    found = []
+    for folder in sorted(cache_dir.glob("rank-*")):
+        size = mtime_ns = -1
+        with suppress(OSError):
+            stamp = (folder / MANIFEST_NAME).stat()
+            size, mtime_ns = stamp.st_size, stamp.st_mtime_ns
+        found.append((folder.name, size, mtime_ns, sorted(_sizes(folder).items())))
+    return found
 
 
 def _sizes(folder: Path) -> dict[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias, cast
 
@@ -13,57 +12,48 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from modules.config import DataError
+from modules.data.cache.keys import text_key
 from modules.data.cache.shards import checksum
+from modules.data.cache.table import CacheTable, cache_file_gone
 from modules.data.index.problems import Problem
-from modules.data.rng import SampleRng, UInt64Array
-from modules.files import file_size
+from modules.data.rng import SampleRng
+from modules.files import file_size, printable
 
 Entry: TypeAlias = dict[str, Tensor]
 
 MEMORY_BYTES = 256 << 20
+_RETRY = "Delete the files views-*.safetensors in it and start again (with --resume latest): Tandem makes them again."
 _MAX_OPEN_SHARDS = 256  # each is a memory map; the system allows some tens of thousands
 
 
-@dataclass(frozen=True)
-class Slots:
-    """Where each view is stored; arrays [slots], one slot per view of every row, -1 if it is not cached."""
-
-    first: NDArray[np.int64]  # [rows + 1], the slot of each row's view 0
-    shard: NDArray[np.int32]  # number in the list of shards
-    position: NDArray[np.int32]  # in the shard
-    checksum: NDArray[np.uint32]
-
-
 class CachedExamples:
-    """What the cache holds of an index: bool `usable` [rows] (all views are cached), int64 `views` [rows], the
-    `problems` of the rows that are not usable, and uint64 `contents` [rows]."""
+    """What the cache holds of an index: bool `usable` [rows] (all views and captions are cached), the `problems` of the
+    rows that are not usable, and uint64 `contents` [rows]."""
 
     def __init__(
-        self,
-        slots: Slots,
-        shards: list[Path],
-        problems: list[Problem],
-        contents: UInt64Array,
-        memory_bytes: int = MEMORY_BYTES,
+        self, cache_dir: Path, table: CacheTable, problems: list[Problem], text_fingerprint: str, memory_bytes: int
     ) -> None:
-        self._slots = slots
-        self._shards = shards
+        self._cache_dir, self._table, self._text_fingerprint = cache_dir, table, text_fingerprint
         self._reader = _ShardReader(memory_bytes)
-        self._checked = bytearray(len(slots.shard))  # [slots], 1 once this process has verified the checksum
+        slots = len(table.shard) + len(table.text_shard)  # captions behind views
+        self._checked = bytearray(slots)  # 1 once this process has verified the checksum
         self.problems = problems
-        self.contents = contents
-        missing = np.concatenate([[0], np.cumsum(slots.shard < 0)])
-        self.views = np.diff(slots.first)
-        self.usable: NDArray[np.bool_] = missing[slots.first[1:]] == missing[slots.first[:-1]]
+        self.contents, self.usable = table.contents, table.usable
+
+    @property
+    def views(self) -> NDArray[np.int64]:
+        """[rows], how many views each has."""
+        return np.diff(self._table.first)
 
     def with_memory(self, memory_bytes: int) -> CachedExamples:
         """The same examples with another limit (bytes) for what is kept in memory, and nothing kept yet."""
-        return CachedExamples(self._slots, self._shards, self.problems, self.contents, memory_bytes)
+        return CachedExamples(self._cache_dir, self._table, self.problems, self._text_fingerprint, memory_bytes)
 
-    def shards(self) -> list[Path]:
-        """The files in which any of its views are."""
-        numbers = np.unique(self._slots.shard)
-        return [self._shards[number] for number in numbers[numbers >= 0].tolist()]
+    def files(self) -> list[Path]:
+        """The files that it reads."""
+        numbers = np.union1d(self._table.shard, self._table.text_shard)
+        names = [self._table.header.shards[number] for number in numbers[numbers >= 0].tolist()]
+        return [self._cache_dir / name for name in names] + ([self._table.path] if self._table.path else [])
 
     def __getstate__(self) -> dict[str, object]:
         # Without what this process has read: memory maps cannot be pickled, and copies would cost memory.
@@ -71,30 +61,47 @@ class CachedExamples:
 
     def sample(self, row: int, rng: SampleRng | None) -> Entry:
         """The tensors of a random view of a usable row, or without `rng` those of its first; do not modify them."""
-        return self.read(row, 0 if rng is None else rng.integer(int(self.views[row])))
+        views = int(self._table.first[row + 1]) - int(self._table.first[row])
+        return self.read(row, 0 if rng is None else rng.integer(views))
 
     def read(self, row: int, view: int) -> Entry:
         """The tensors that `encode` returned for a view of a usable row; they are shared, so do not modify them.
 
         Raises DataError if the shard is damaged or missing.
         """
-        slot = int(self._slots.first[row]) + view
+        table, slot = self._table, int(self._table.first[row]) + view
+        return self._read(slot, int(table.shard[slot]), int(table.position[slot]), int(table.checksum[slot]))
+
+    def text(self, caption: str) -> Entry:
+        """The tensors of a caption of a usable row, if captions are cached by themselves; else none.
+
+        Raises DataError if the shard is damaged or missing.
+        """
+        if not self._text_fingerprint:
+            return {}
+        table, place = self._table, self._table.find_text(text_key(self._text_fingerprint, caption))
+        if place < 0:
+            raise DataError(f"The cache {str(self._cache_dir)!r} lacks the caption {printable(caption, 80)!r}.", _RETRY)
+        numbers = table.text_shard[place], table.text_position[place], table.text_checksum[place]
+        return self._read(len(table.shard) + place, *map(int, numbers))
+
+    def _read(self, slot: int, shard: int, position: int, expected: int) -> Entry:
         entry = self._reader.get(slot)
         if entry is None:
-            entry = self._read_shard(slot)
+            entry = self._read_shard(slot, shard, position, expected)
             self._reader.put(slot, entry)
         return entry
 
-    def _read_shard(self, slot: int) -> Entry:
-        path = self._shards[self._slots.shard[slot]]
+    def _read_shard(self, slot: int, shard: int, position: int, expected: int) -> Entry:
+        path = self._cache_dir / self._table.header.shards[shard]
         try:
-            entry = self._reader.read(path, int(self._slots.position[slot]))
+            entry = self._reader.read(path, position)
         except FileNotFoundError:
             raise cache_file_gone(path) from None
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise _damaged(path, str(error)) from error
         if not self._checked[slot]:
-            if checksum(entry) != self._slots.checksum[slot]:
+            if checksum(entry) != expected:
                 raise _damaged(path, "checksum mismatch")
             self._checked[slot] = 1
         return entry
@@ -166,15 +173,4 @@ def _damaged(path: Path, why: str) -> DataError:
     return DataError(
         f"The cache file {str(path)!r} is damaged ({why}).",
         "Delete that file and start again (with --resume latest): Tandem then encodes its images again.",
-    )
-
-
-def cache_file_gone(path: Path) -> DataError:
-    """What to raise if a file of the cache folder that was there is not any more."""
-    folder = next((each for each in reversed(path.parents) if not each.exists()), None)
-    what = f"file {str(path)!r}" if folder is None else f"folder {str(folder)!r}"
-    return DataError(
-        f"The cache {what} is gone: it was removed during the run, or its disk is not mounted any more.",
-        "Bring the disk back if that is the cause, and start again with --resume latest: Tandem encodes again what is "
-        "missing.",
     )

@@ -22,6 +22,7 @@ from modules.config import ConfigError, TandemError
 from modules.data.cache.manifest import (
     MANIFEST_NAME,
     SHARD_PATTERN,
+    VERSION,
     BadFile,
     FileRecord,
     ManifestLine,
@@ -59,7 +60,7 @@ class ShardWriter:
     def __init__(self, folder: Path, warn: Callable[[str], None] = lambda text: None) -> None:
         self._folder = folder
         self._entries: list[tuple[bytes, Entry]] = []
-        self._line = ManifestLine()
+        self._line = ManifestLine(version=VERSION)
         self._bytes = 0
         self._flushed_at = time.monotonic()
         self._thread = ThreadPoolExecutor(1, "shards")
@@ -111,7 +112,7 @@ class ShardWriter:
         """Hand what is pending to the thread; at most one shard is being written while the next one fills."""
         self._wait()
         self._writing = self._thread.submit(self._write, self._entries, self._line)
-        self._entries, self._line, self._bytes = [], ManifestLine(), 0
+        self._entries, self._line, self._bytes = [], ManifestLine(version=VERSION), 0
         self._flushed_at = time.monotonic()
 
     def _wait(self) -> None:

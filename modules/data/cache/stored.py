@@ -24,7 +24,7 @@ class StoredShard:
 
     path: Path
     size: int  # bytes
-    views: int  # images, or crops and mirrored images of them
+    entries: int  # images, or crops and mirrored images of them, and captions
     used: float  # seconds since 1970: when it was written, or a run last started with it
     line: ManifestLine
 

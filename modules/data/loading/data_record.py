@@ -50,17 +50,17 @@ class DataTable:
         identity: UInt64Array,
         content: UInt64Array,
         trained: NDArray[np.bool_],
-        names: Sequence[bytes],
+        names: bytes,
         *,
         is_read: bool,
         captions: Callable[[], Sequence[bytes]],
     ) -> DataTable:
-        """The table of these images; `captions` returns one text for each."""
+        """The table of these images; between their names are zero bytes, and `captions` returns one text for each."""
 
         def hash_captions() -> UInt64Array:
             return np.array([hash_bytes(text) for text in captions()], dtype=np.uint64)
 
-        return cls(identity, content, trained, zlib.compress(b"\0".join(names), 1), is_read, hash_captions)
+        return cls(identity, content, trained, zlib.compress(names, 1), is_read, hash_captions)
 
     @cached_property
     def caption(self) -> UInt64Array | None:

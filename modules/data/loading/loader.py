@@ -55,6 +55,9 @@ class Examples(Protocol):
     def sample(self, row: int, rng: SampleRng | None) -> dict[str, Tensor]:
         """What SampleTransform gets of a usable row: a view drawn from `rng`, without it the one for validation."""
 
+    def text(self, caption: str) -> dict[str, Tensor]:
+        """What SampleTransform gets of a usable row's caption beside that; nothing if it is not encoded alone."""
+
 
 class MicroBatchDataset(MicroBatchReader):
     """Micro-batches of images. Validation rows always use the same view and their first caption."""
@@ -139,6 +142,8 @@ class MicroBatchDataset(MicroBatchReader):
             # a stream of its own, because images that are cached take other random numbers than those that are not
             if self._index.reference_sizes(row) and SampleRng(seed ^ _REFERENCES).uniform() < self._reference_dropout:
                 example = {**example, DROPPED_REFERENCES: torch.tensor(True)}
+        if any(caption == plain_caption(each, concept) for each in captions):  # not dropped
+            example = {**example, **self._examples.text(caption)}
         generator.manual_seed(seed)
         return transform(example, caption, generator)
 

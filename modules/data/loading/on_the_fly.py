@@ -82,6 +82,10 @@ class OnTheFlyExamples:
             raise UnreadableImage(problem, self._blank(concept, crop)) from error
         return self._transform(with_references(self._example(row, concept, crop, image, mask, rng), *references))
 
+    def text(self, caption: str) -> dict[str, Tensor]:
+        """Captions are encoded in each step."""
+        return {}
+
     def _example(
         self,
         row: int,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from modules.config import ConfigError, DataError
-from modules.data.cache.reader import cache_file_gone
+from modules.data.cache.table import cache_file_gone
 from modules.data.index.index import Index
 from modules.data.rng import UInt64Array
 from modules.distributed import RankGroup, SharedFolderGroups

@@ -127,8 +127,8 @@ def prepare_dataset(
     if is_cached := caches_images(type(family), config):
         if groups.is_first_in_group and new_index is None:
             hold_in_use(Path(config.cache_dir), ranks.rank, held)
-        fingerprint = cache_fingerprint(family, precision)
-        examples = _fill_cache(index, config, family, fingerprint, groups, ranks, progress, report, select_rows)
+        cache = open_cache(config, index, family, precision)
+        examples = _fill_cache(cache, index, config, family, groups, ranks, progress, report, select_rows)
     else:
         examples = _on_the_fly(index, config, family, groups, ranks)
     make = partial(make_order, index, config, config.seed, examples.usable, global_batch_size, by_image=by_image)
@@ -139,7 +139,7 @@ def prepare_dataset(
     if by_image:
         identities = index.identities(config.concepts)
         captions = index.caption_texts.unpack
-        table = DataTable.of(identities, contents, trained, index.paths.unpack(), is_read=is_cached, captions=captions)
+        table = DataTable.of(identities, contents, trained, index.paths.joined(), is_read=is_cached, captions=captions)
     if former is not None and table is not None:
         since = " since the backup" if new_index is None else ""
         order, changes = resumed_order(former, table, lambda turn: make(turn=turn), since)
@@ -233,7 +233,24 @@ def check_sizes(config: TrainConfig, longest: int | None, index: Index) -> None:
 
 def cache_fingerprint(family: Family, precision: Precision) -> str:
     """What the encoded images depend on. TF32 rounds more than fp32, on a CPU or a GPU, whose caches are shared."""
-    return f"{family.fingerprint()} tf32" if precision.tf32 and family.encoders else family.fingerprint()
+    return family.fingerprint() + _rounding(family, precision)
+
+
+def open_cache(config: TrainConfig, index: Index, family: Family, precision: Precision) -> Cache:
+    """The cache of the images and captions of an index, as the family encodes them."""
+    texts = family.text_fingerprint()
+    return Cache(
+        Path(config.cache_dir),
+        cache_fingerprint(family, precision),
+        index,
+        config,
+        family.encodes_captions,
+        texts and texts + _rounding(family, precision),
+    )
+
+
+def _rounding(family: Family, precision: Precision) -> str:
+    return " tf32" if precision.tf32 and family.encoders else ""
 
 
 def resolve_data(
@@ -303,10 +320,10 @@ def update_index(
 
 
 def _fill_cache(
+    cache: Cache,
     index: Index,
     config: TrainConfig,
     family: Family,
-    fingerprint: str,
     groups: SharedFolderGroups,
     ranks: RankGroup,
     progress: ProgressReport,
@@ -314,40 +331,71 @@ def _fill_cache(
     select_rows: RowSelection | None,
 ) -> Examples:
     """The ranks that share a cache folder (all of them, or only the first) encode what is missing from it."""
-    cache = Cache(Path(config.cache_dir), fingerprint, index, config, family.encodes_captions)
     size = encode_batch_size(config.cache_batch_size, config.largest_resolution, family.device.type)
     batches: list[EncodeBatches] = []
+    captions: list[str] = []
 
     def find_missing() -> None:
+        """Before any rank writes, so that all see the same missing and take different parts of it."""
+        _share_table(cache, groups, ranks)
+        rows = None if select_rows is None else select_rows(index)
         missing = cache.missing()
-        wanted = missing if select_rows is None else np.intersect1d(missing, select_rows(index))
-        batches[:] = [cache.batches(wanted, size)]
+        batches[:] = [cache.batches(missing if rows is None else np.intersect1d(missing, rows), size)]
+        captions[:] = cache.missing_captions(rows)
 
-    # Before any rank writes, so that all see the same batches missing and take different ones.
-    ranks.run_on_all("cache", find_missing)
+    find_missing()
+    if cache.former_entries:
+        report.note(
+            f"{cache.former_entries:,} images were cached by an earlier version, in one entry with their captions: "
+            "images and captions are now encoded again, each alone. `scripts/cache.py prune` removes what is not used."
+        )
     encoders = len(groups.group) if config.distributed_data_loading else 1
     on_progress = progress.callback("caching", encoders)
+    on_caption = progress.callback("caching captions", encoders)
 
     def encode_part() -> None:
         if groups.index_in_group < encoders:
+            some = captions[groups.index_in_group :: encoders]
+            encode_captions = partial(encode_finite, config, family, family.encode_captions)
+            cache.encode_captions(some, size, encode_captions, ranks.rank, on_caption, report.warning)
             part = batches[0].for_rank(groups.index_in_group, encoders)
             if len(part):
                 on_progress(0, len(part))  # reported before the first image, which may fail
-            cache.encode(part, partial(encode_finite, config, family), ranks.rank, on_progress, report.warning)
+            encode = partial(encode_finite, config, family, family.encode_batch)
+            cache.encode(part, encode, ranks.rank, on_progress, report.warning)
 
-    locks = groups.is_first_in_group and len(batches[0]) > 0
+    def is_missing() -> bool:
+        return bool(len(batches[0]) or captions)
+
+    locks = groups.is_first_in_group and is_missing()
     with locked_caches(Path(config.cache_dir), ranks, report, progress.check_stop, locks=locks) as has_waited:
         if has_waited:
-            ranks.run_on_all("cache", find_missing)
+            find_missing()
         ranks.run_on_all("caching", encode_part)
+        if any(ranks.gather("cached", "new" if is_missing() else "")):
+            _share_table(cache, groups, ranks)
     cached = cache.load()
     if groups.is_first_in_group:
-        mark_used(cached.shards())
+        mark_used(cached.files())
     if groups.is_shared_by_all:
         check_same_view(index, cached.usable, ranks)
     else:
         check_same_images(index, cache.content_hashes(), ranks)
     return cached
+
+
+def _share_table(cache: Cache, groups: SharedFolderGroups, ranks: RankGroup) -> None:
+    """The first rank at each cache folder finds out what is cached, and the others map what it has found."""
+    names = [""]
+
+    def update() -> None:
+        if groups.is_first_in_group:
+            names[0] = cache.update()
+
+    ranks.run_on_all("cache", update)
+    found = ranks.gather("cache table", names[0])
+    if not groups.is_first_in_group:
+        cache.follow(found[groups.group[0]])
 
 
 def _on_the_fly(
@@ -372,9 +420,11 @@ def _report_dataset(
     report: Report,
 ) -> None:
     """Log the summary of the dataset, and warn about captions."""
+    if ranks.rank != 0:  # at a million images each of what follows takes a second and 100 MB
+        return
     summary = summarize_dataset(index, examples, order, config.concepts, uses_masks=config.masked_training)
     report.data(summary.lines(), [asdict(concept) for concept in summary.concepts[:_CONCEPTS_IN_EVENT]])
-    for warning in missing_data(config, index) if ranks.rank == 0 else ():
+    for warning in missing_data(config, index):
         report.warning(warning)
     concepts = [config.concepts[number] for number in index.concept]
     captions = [plain_caption(caption, each) for row, each in enumerate(concepts) for caption in index.captions(row)]

@@ -6,14 +6,17 @@ would read all of its file before the first step, which otherwise stays mapped i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
 
 from torch import Tensor, nn
 
 from modules.config import TrainConfig, TrainingError
-from modules.data.batch import Example
 from modules.diffusion.finite import ADVICE, is_finite, names_not_finite
 from modules.families._family import Family
+
+Encoded: TypeAlias = Sequence[Mapping[str, Tensor]]
+Item = TypeVar("Item")
 
 
 def check_weights(config: TrainConfig, family: Family, model: nn.Module) -> None:
@@ -35,11 +38,15 @@ def check_weights(config: TrainConfig, family: Family, model: nn.Module) -> None
 
 
 def encode_finite(
-    config: TrainConfig, family: Family, examples: Sequence[Example], size: int
-) -> Sequence[Mapping[str, Tensor]]:
-    """What `family.encode_batch` returns. Raises TrainingError if frozen networks made numbers that are not finite,
-    which would be cached and spoil each step that has one of these images."""
-    encoded = family.encode_batch(examples, size)
+    config: TrainConfig,
+    family: Family,
+    encode: Callable[[Sequence[Item], int], Encoded],
+    items: Sequence[Item],
+    size: int,
+) -> Encoded:
+    """What `encode`, the family's for images or captions, returns. Raises TrainingError if frozen networks made numbers
+    that are not finite, which would be cached and spoil each step that has one of these."""
+    encoded = encode(items, size)
     names = {n for one in encoded for n, tensor in one.items() if not is_finite(tensor)}
     if names and family.encoders:
         check_weights(config, family, family.model)

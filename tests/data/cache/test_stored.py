@@ -32,15 +32,15 @@ def stored(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 def test_what_was_removed_and_nothing_else_is_encoded_again(stored: Path, folder: Path) -> None:
     config = config_for(folder, cache=stored)
     before = stored_shards(stored)
-    assert sum(shard.views for shard in before) == 10
+    assert sum(shard.entries for shard in before) == 10
     gone = outdated(before, None, 8.5)
     assert [shard.path for shard in gone] == sorted(shard.path for shard in before)[:2]
     remove_shards(gone)
     assert not any(shard.path.exists() for shard in gone)
     cached, count = fill(config, indexed(config))
-    assert count == sum(shard.views for shard in gone)
+    assert count == sum(shard.entries for shard in gone)
     assert cached.usable.all()
-    assert len(set(cached.shards())) == len(stored_shards(stored))
+    assert len(set(cached.files())) == len(stored_shards(stored))
 
 
 def test_the_limit_keeps_what_was_used_last(stored: Path) -> None:
@@ -74,7 +74,7 @@ def test_damage_is_found_and_removed(stored: Path, folder: Path, capsys: pytest.
     assert cache.main(["verify", str(stored), "--remove"]) == 0
     assert cache.main(["verify", str(stored)]) == 0
     config = config_for(folder, cache=stored)
-    assert fill(config, indexed(config))[1] == hurt.views
+    assert fill(config, indexed(config))[1] == hurt.entries
 
 
 def test_the_command_lists_and_prunes(stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

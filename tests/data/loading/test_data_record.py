@@ -39,7 +39,7 @@ class Images:
             np.array([hash_bytes(name.encode()) for name in names], dtype=np.uint64),
             np.array([self.files[name][0] for name in names], dtype=np.uint64),
             np.array([name not in self.held_out for name in names], dtype=np.bool_),
-            [name.encode() for name in names],
+            "\0".join(names).encode(),
             is_read=True,
             captions=lambda: [self.captions.get(name, "").encode() for name in names],
         )

@@ -1,4 +1,4 @@
-"""Cache folders that somebody else filled: the index, the manifests and the shards."""
+"""Cache folders that somebody else filled: the index, the manifests, the shards and the table of what they hold."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+
+import torch
 
 from modules.config import DataError, TrainConfig
 from modules.data.cache.cache import Cache
@@ -37,13 +39,20 @@ class Fuzzer:
         assert {"0.png", "1.png", "2.png"}.issuperset(names), names
         assert len(names) + len(index.problems()) >= 3, names  # a forged size of a mask makes an image a problem
         assert all(index.captions(row) for row in range(len(index)))
-        cache = Cache(folder, "f", index, config)
+        cache = Cache(folder, "f", index, config, text_fingerprint="t")
+        cache.update()
+        captions = cache.missing_captions()
+        cache.encode_captions(captions, 2, lambda some, size: [{"text": torch.zeros(3)} for _ in some], 0)
         encode_missing(cache, RecordingEncode())
+        name = cache.update()
+        cache = Cache(folder, "f", index, config, text_fingerprint="t")
+        cache.follow(name)
         cached = cache.load()
         cache.content_hashes()
         for row in range(len(index)):
             if cached.usable[row]:
                 cached.read(row, 0)
+                cached.text(index.captions(row)[0])
         assert len(cached.problems) == len(index) - cached.usable.sum()
         return [problem.what for problem in (*index.problems(), *cached.problems)]
 
