@@ -81,7 +81,7 @@ class Section(FormSection):
             ALL_IMAGES,
             (
                 *("resolution", "aspect_ratio_bucketing", "no_upscale", "bucket_step", "largest_aspect"),
-                *("validation_split", "caption_dropout"),
+                *("fewer_buckets", "validation_split", "caption_dropout"),
             ),
             0,
         ),
