@@ -47,7 +47,12 @@ def augmentation(concept: Concept, rng: SampleRng | None) -> Augmentation:
 
 
 def resized_and_turned(
-    image: Image.Image, size: tuple[int, int], box: tuple[float, float, float, float] | None, *, flip: bool, angle: float
+    image: Image.Image,
+    size: tuple[int, int],
+    box: tuple[float, float, float, float] | None,
+    *,
+    flip: bool,
+    angle: float,
 ) -> Image.Image:
     """The `box` of an image or mask (left, top, right, bottom; None: all of it) at `size` (width, height), mirrored if
     `flip`, then turned by `angle` degrees counter-clockwise and enlarged so far that no corner is empty."""

@@ -348,7 +348,8 @@ def _report_dataset(
     ranks.run_on_rank0("problems", lambda: write_problems(problems, problems_file))
     summary = summarize_dataset(index, examples, order, config.concepts, uses_masks=config.masked_training)
     report.data(summary.lines(), [asdict(concept) for concept in summary.concepts[:_CONCEPTS_IN_EVENT]])
-    for warning in missing_data(config, index) if ranks.rank == 0 else ():
+    is_cached = caches_images(type(family), config)
+    for warning in missing_data(config, index, is_cached=is_cached) if ranks.rank == 0 else ():
         report.warning(warning)
     concepts = [config.concepts[number] for number in index.concept]
     captions = [plain_caption(caption, each) for row, each in enumerate(concepts) for caption in index.captions(row)]
