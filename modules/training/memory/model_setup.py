@@ -18,7 +18,6 @@ from modules.families._family import Family
 from modules.files.private import make_private
 from modules.monitoring.wandb_log import check_wandb
 from modules.torch_compat import COMPILER_CACHE, allow_recompiles, compiler_cache
-from modules.training.data.dataset import caches_images
 from modules.training.device.precision import Precision
 from modules.training.memory.move_model import move_model
 from modules.training.methods.adapter_layers import NAMES

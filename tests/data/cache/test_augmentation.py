@@ -28,12 +28,20 @@ from tests.data.loading.test_loader import assert_same, samples
 from tests.data.loading.test_on_the_fly import pixels_and_mask
 
 VARIED: dict[str, object] = {
-    **{"crop_jitter": True, "horizontal_flip": True, "color_jitter": 0.1, "random_rotate": 40, "fixed_rotate": -10},
-    **{"random_brightness": 0.2, "random_contrast": 0.3, "random_saturation": 1, "random_hue": 0.4, "fixed_hue": 0.1},
+    "crop_jitter": True,
+    "horizontal_flip": True,
+    "color_jitter": 0.1,
+    "random_rotate": 40,
+    "fixed_rotate": -10,
+    "random_brightness": 0.2,
+    "random_contrast": 0.3,
+    "random_saturation": 1,
+    "random_hue": 0.4,
+    "fixed_hue": 0.1,
 }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 90), st.integers(1, 90), st.floats(-400, 400), st.booleans())
 def test_no_corner_is_empty_and_the_size_stays(width: int, height: int, angle: float, flip: bool) -> None:
     white = Image.new("L", (50, 70), 255)
@@ -118,35 +126,37 @@ def test_views_of_the_cache_differ_and_only_the_first_is_unchanged(tmp_path: Pat
     assert (sorted(cached.views.tolist()), count) == ([1, 4, 4], 9)
 
 
-@settings(max_examples=12, deadline=None, phases=[Phase.generate])
-@given(st.sets(st.sampled_from(sorted(VARIED)), min_size=1), st.booleans(), st.integers(2, 3), st.integers(0, 4))
+@settings(max_examples=8, deadline=None, phases=[Phase.generate])
+@given(st.sets(st.sampled_from(sorted(VARIED)), min_size=1), st.booleans(), st.integers(2, 3), st.integers(0, 3))
 def test_any_number_of_ranks_draws_the_same_at_any_resume(
     images: Path, chosen: set[str], cached: bool, world: int, first_step: int
 ) -> None:
-    """39 samples in steps of 8, with masks; `first_step` is where a run goes on."""
+    """25 samples in steps of 8, with masks; `first_step` is where a run goes on."""
     varied = {name: VARIED[name] for name in sorted(chosen)}
     place = images.parent / f"cache {sorted(chosen)}"
-    config = config_for(images, cache=place, masked_training=True, repeats=1.5, cache_latents=cached, **varied)
+    config = config_for(images, cache=place, masked_training=True, repeats=25 / 17, cache_latents=cached, **varied)
     index = index_of(config, place)
     examples = fill(config, index)[0] if cached else OnTheFlyExamples(index, config, pixels_and_mask)
     order = make_order(index, config, config.seed, examples.usable, 8)
 
     def seen(batch_size: int, rank: int = 0, world: int = 1, first_step: int = 0) -> dict[int, dict[str, Tensor]]:
-        sizes = {"batch_size": batch_size, "rank": rank, "world_size": world}
-        return samples(make_loader(config, index, examples, order, transform, **sizes).epoch(2, first_step=first_step))
+        loader = make_loader(
+            config, index, examples, order, transform, batch_size=batch_size, rank=rank, world_size=world
+        )
+        return samples(loader.epoch(2, first_step=first_step))
 
     alone = seen(8)
     parts = [seen(2, rank, world) for rank in range(world)]
     assert_same(dict(ChainMap(*parts)), alone)
     rest = seen(3, first_step=first_step)
-    assert len(rest) == 39 - 8 * first_step
+    assert len(rest) == 25 - 8 * first_step
     assert_same(rest, {seed: alone[seed] for seed in rest})
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("images") / "d"
-    for n in range(26):
+    for n in range(17):
         image = write_image(folder / f"{n}.png", 40 + 30 * (n % 3), 44, seed=n)
         if n % 2:
             write_image(image.with_name(f"{n}-masklabel.png"), 40 + 30 * (n % 3), 44, seed=99 - n, mode="L")
