@@ -103,15 +103,11 @@ def _name_machine_loss(data: Data) -> Data:
 
 
 def _keep_views(data: Data) -> Data:
-    """3 -> 4: images go to more shapes, and a random crop has several places in the cache instead of the centre."""
+    """3 -> 4: images go to more shapes, and random crops have several places in the cache instead of the centre."""
     found = {**data, "fewer_buckets": data.get("fewer_buckets", True)}
     if isinstance(concepts := data.get("concepts"), list | tuple):
-        found["concepts"] = [
-            {**each, "image_variations": 1}
-            if isinstance(each, Mapping) and "image_variations" not in each and _is_set(bool, each.get("crop_jitter"))
-            else each
-            for each in concepts
-        ]
+        one: Data = {"image_variations": 1}
+        found["concepts"] = [{**one, **each} if isinstance(each, Mapping) else each for each in concepts]
     return found
 
 
