@@ -91,7 +91,8 @@ def classify(options: argparse.Namespace) -> int:
     allow_code(config, trust=options.trust_code, trains=False)
     family = load_classifier(config)
     step = math.lcm(type(family).size_step, config.bucket_step or 1)
-    sizes = config.resolution, step, config.aspect_ratio_bucketing, config.largest_aspect
+    shapes = config.aspect_ratio_bucketing, config.largest_aspect, config.fewer_buckets
+    sizes = config.resolution, step, *shapes
     predictions: list[Prediction] = []
     remaining = iter(files)
     while chunk := list(islice(remaining, options.batch_size)):

@@ -51,7 +51,7 @@ class Prediction:
 
 
 def predict(
-    model: ClassifiesPixels, files: Sequence[str], sizes: tuple[int, int, bool, float], count: int
+    model: ClassifiesPixels, files: Sequence[str], sizes: tuple[int, int, bool, float, bool], count: int
 ) -> list[Prediction]:
     """The `count` most likely classes of each file, in their order; images of one size are classified together.
 

@@ -19,6 +19,7 @@ from modules.files import expand_home
 # The settings that determine the result of a survey.
 SURVEY_SETTINGS = (
     *("concepts", "resolution", "aspect_ratio_bucketing", "no_upscale", "bucket_step", "largest_aspect"),
+    "fewer_buckets",
     *("masked_training", "validation_split", "seed", "family"),
 )
 _COUNTED: Final = {

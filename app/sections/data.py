@@ -75,14 +75,23 @@ class Section(FormSection):
             1,
         ),
         Card("Reference images", ("references",), 1),
-        Card("Augmentation", ("horizontal_flip", "crop_jitter", "color_jitter", "image_variations", "mask_suffix"), 1),
+        Card(
+            "Augmentation",
+            (
+                *("horizontal_flip", "crop_jitter", "random_rotate", "fixed_rotate", "color_jitter"),
+                *("random_brightness", "fixed_brightness", "random_contrast", "fixed_contrast"),
+                *("random_saturation", "fixed_saturation", "random_hue", "fixed_hue"),
+                *("image_variations", "mask_suffix"),
+            ),
+            1,
+        ),
     )
     cards = (
         Card(
             ALL_IMAGES,
             (
                 *("resolution", "aspect_ratio_bucketing", "no_upscale", "bucket_step", "largest_aspect"),
-                *("validation_split", "caption_dropout"),
+                *("fewer_buckets", "validation_split", "caption_dropout"),
             ),
             0,
         ),

@@ -20,7 +20,8 @@ from app.widgets.buttons import Entry, Menu, card, frame, text
 from modules.files.images import open_image
 
 SETTINGS: Final = (
-    *("concepts", "resolution", "aspect_ratio_bucketing", "validation_split", "caption_dropout", "masked_training"),
+    *("concepts", "resolution", "aspect_ratio_bucketing", "no_upscale", "bucket_step", "largest_aspect"),
+    *("fewer_buckets", "validation_split", "caption_dropout", "masked_training", "reference_resolution"),
     *("family", "cache_latents", "seed", "batch_size", "gradient_accumulation_steps", "global_batch_size", "drop_last"),
 )
 MODULE: Final = "modules.data.loading.preview"

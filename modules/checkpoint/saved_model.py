@@ -28,6 +28,8 @@ from modules.files import (
 )
 from modules.run.folder.saved_models import MODEL_INFO
 
+_SHAPES = ("aspect_ratio_bucketing", "bucket_step", "largest_aspect", "fewer_buckets")  # of images, as trained
+
 
 def save_model(
     export: Callable[[Path], None],
@@ -54,7 +56,7 @@ def save_model(
             "family": config.family,
             "family_options": _family_options(config),
             "resolution": config.resolution,
-            "aspect_ratio_bucketing": config.aspect_ratio_bucketing,
+            **{name: getattr(config, name) for name in _SHAPES},
             "step": step,
             "adapter": _adapter(config),
             "metadata": dict(metadata),
@@ -150,7 +152,7 @@ def read_model_config(folder: Path) -> TrainConfig:
             family=info["family"],
             family_options=info["family_options"],
             resolution=info["resolution"],
-            aspect_ratio_bucketing=info.get("aspect_ratio_bucketing", True),
+            **{"fewer_buckets": True, **{name: info[name] for name in _SHAPES if name in info}},  # as up to 0.3.0
             **{"base_model": str(folder), **info.get("adapter", {})},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -40,6 +40,14 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "concepts.*.tag_dropout": ("caption_tag_dropout_rate", "tag_dropout_probability"),
     "concepts.*.horizontal_flip": ("flip_aug", "enable_random_flip", "random_flip", "flip_x", "mirror"),
     "concepts.*.crop_jitter": ("enable_crop_jitter", "crop_aspect"),
+    "concepts.*.color_jitter": ("ColorJitter", "augments", "data augmentation"),
+    "concepts.*.random_rotate": ("enable_random_rotate", "random_rotate_max_angle", "RandomRotation"),
+    "concepts.*.fixed_rotate": ("enable_fixed_rotate",),
+    **{
+        f"concepts.*.{kind}_{what}": (f"enable_{kind}_{what}", f"random_{what}_max_strength")
+        for what in ("brightness", "contrast", "saturation", "hue")
+        for kind in ("random", "fixed")
+    },
     "concepts.*.image_variations": ("Variations kept per picture", "vae_cache_variations"),
     "concepts.*.mask_suffix": ("Mask file ending", "mask file", "masklabel", "conditioning_data_dir", "alpha_mask"),
     "concepts.*.include_subfolders": ("include_subdirectories", "recursive"),
@@ -47,6 +55,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "resolution": ("image size", "train_resolution", "max_resolution", "pixel_area"),
     "no_upscale": ("bucket_no_upscale",),
     "bucket_step": ("bucket_reso_steps", "bucket_tolerance"),
+    "fewer_buckets": ("number of buckets", "num_ar_buckets"),
     "largest_aspect": ("max_ar", "max_bucket_reso"),
     "concepts.*.resolutions": ("resolution_override", "multiple resolutions"),
     "concepts.*.min_size": ("minimum_image_size", "skip_image_resolution"),

@@ -30,7 +30,7 @@ from modules.config.sections.submodule import SubmoduleSettings
 from modules.config.sections.training import TrainingSettings, better_direction
 from modules.facts import ReferenceFacts, all_facts, family_names
 
-VERSION = 3  # to be raised with each change of what a setting means, and a step in io/migrations.py
+VERSION = 4  # to be raised with each change of what a setting means, and a step in io/migrations.py
 _Rules = list[tuple[str, str]]  # settings that conflict, as pairs of field and rest of the sentence
 _LAST_PORT: Final = 65_535
 # Labels of letters, digits, "-" and "_" separated by dots; one of digits and dots only must be an IP address.

@@ -30,13 +30,14 @@ _DISTANCE: Final = 4  # of 64 bits, by which images differ that are scaled or sa
 _THREADS: Final = 4
 
 
-def missing_data(config: TrainConfig, index: Index) -> list[str]:
-    """A sentence for each."""
+def missing_data(config: TrainConfig, index: Index, *, is_cached: bool) -> list[str]:
+    """A sentence for each. `is_cached`: images are encoded once, instead of being decoded at each visit."""
     summaries = summarize_concepts(config.concepts, index, uses_masks=config.masked_training)
     return [
         *_captions(config, index),
         *(warning for summary in summaries for warning in caption_warnings(summary)),
         *_numbered_folders(config, index),
+        *_variations(config, is_cached),
         *_held_out(config, index),
         *_seen_twice(config, index),
         *(list(_same_files(index)) or _similar_files(index)),
@@ -101,6 +102,22 @@ def _numbered_folders(config: TrainConfig, index: Index) -> Iterator[str]:
                     else "Here the numbers mean nothing, unless folder_repeats is on."
                 )
             )
+
+
+def _variations(config: TrainConfig, is_cached: bool) -> Iterator[str]:
+    """Concepts whose `image_variations` does nothing, or keeps what is random from doing anything."""
+    for number, concept in enumerate(config.concepts):
+        count = concept.image_variations
+        if not concept.enabled or concept.kind != "train" or count is None:
+            continue
+        if is_cached and concept.varies and count == 1:
+            yield (
+                f"concepts.{number}.image_variations is 1, so the cache has only the centre of each image, unchanged: "
+                "crops, rotation and colours are random in vain. Leave it empty, or give 2 or more."
+            )
+        elif count > 1 and not (is_cached and concept.varies):
+            why = "no crop, rotation or colour of it is random" if is_cached else "its images are not cached"
+            yield f"concepts.{number}.image_variations is {count} and has no effect, because {why}."
 
 
 def _held_out(config: TrainConfig, index: Index) -> Iterator[str]:

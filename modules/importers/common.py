@@ -11,7 +11,7 @@ from modules.importers.rules import Assignment, CombinedRule, UnsupportedValueEr
 
 BOTH_WEIGHTINGS = "the other trainer multiplies both weightings; Tandem has one at a time: debiased is used"
 BUCKETS = "Tandem derives its buckets from the resolution"
-SHAPES = "its shapes are those nearest to each image; Tandem's are up to 17 that images share"
+SHAPES = "its shapes are those nearest to each image; Tandem's are up to 25 that images share"
 CAPTION_FILES = "write captions as .txt or metadata.jsonl: see docs/data.md"
 FIRST_SAMPLES = "the first samples are generated after one interval"
 FLOW = "set family_options.timestep_distribution and timestep_shift"

@@ -50,7 +50,7 @@ def test_only_the_changed_lines_change(tmp_path: Path) -> None:
 
 def test_an_older_file_is_saved_as_one_of_this_version(tmp_path: Path) -> None:
     text = "# mine\nversion: 1  # theirs\nmasked_training: true\n"
-    saved = "# mine\nversion: 3  # theirs\nmasked_training: true\n"
+    saved = "# mine\nversion: 4  # theirs\nmasked_training: true\nfewer_buckets: true\n"
     assert edit(tmp_path / "a.yaml", text) == f"{saved}normalize_masked_area_loss: true\n"
     assert edit(tmp_path / "a.yaml", text, normalize_masked_area_loss=False) == saved
 

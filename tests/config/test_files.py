@@ -72,7 +72,7 @@ def write(folder: Path, name: str, text: str | bytes) -> Path:
         ("a.json", "", ["line 1"]),
         ("a.json", "[]", ["list"]),
         ("a.toml", "seed = 1", [".json, .yaml or .yml"]),
-        ("a.json", '{"version": 4}', ["version is 4", "Update Tandem"]),
+        ("a.json", f'{{"version": {VERSION + 1}}}', [f"version is {VERSION + 1}", "Update Tandem"]),
         ("a.json", '{"version": "1"}', ['version is "1"']),
         ("a.json", '{"version": true}', ["version is true"]),
         ("a.json", '{"version": -1}', ["version is -1"]),
@@ -166,6 +166,15 @@ def test_rendezvous_is_now_what_it_did(tmp_path: Path, text: str, now: str) -> N
         assert load_config(file).on_machine_loss == now
     else:
         assert now in message(file)
+
+
+def test_older_files_keep_their_shapes_and_crops(tmp_path: Path) -> None:
+    concepts = "concepts: [{path: a, crop_jitter: true}, {path: b}, {path: c, crop_jitter: yes, image_variations: 2}]\n"
+    older = load_config(write(tmp_path, "a.yaml", f"version: 3\n{concepts}"))
+    assert (older.fewer_buckets, [each.variations for each in older.concepts]) == (True, [1, 1, 2])
+    newer = load_config(write(tmp_path, "a.yaml", concepts))
+    assert (newer.fewer_buckets, [each.variations for each in newer.concepts]) == (False, [4, 1, 2])
+    assert not load_config(write(tmp_path, "a.yaml", "version: 3\nfewer_buckets: false\n")).fewer_buckets
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def said(tmp_path: Path, *concepts: dict[str, Any], **settings: object) -> tuple
     config = TrainConfig.model_validate({"concepts": concepts, "resolution": 64, **settings})
     index = build_index(config, 42, 8, tmp_path / "cache")
     check_not_empty(config, index)
-    return missing_data(config, index), index
+    return missing_data(config, index, is_cached=True), index
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,25 @@ def test_captions_that_are_not_read(tmp_path: Path, folder: Path, file: str, nam
     assert said(tmp_path, {"path": str(folder), "caption_source": "file_name"})[0] == []
     (folder / "DSC_1.txt").write_text("a red square")
     assert said(tmp_path, {"path": str(folder)})[0] == []
+
+
+@pytest.mark.parametrize(
+    ("concept", "is_cached", "part"),
+    [
+        ({"crop_jitter": True, "image_variations": 1}, True, "concepts.0.image_variations is 1, so the cache has only"),
+        ({"crop_jitter": True, "image_variations": 1}, False, ""),
+        ({"random_hue": 0.1}, True, ""),
+        ({"image_variations": 3}, True, "no crop, rotation or colour of it is random"),
+        ({"random_hue": 0.1, "image_variations": 3}, False, "its images are not cached"),
+        ({"random_hue": 0.1, "image_variations": 3}, True, ""),
+    ],
+)
+def test_variations_that_do_nothing(
+    tmp_path: Path, folder: Path, concept: dict[str, object], is_cached: bool, part: str
+) -> None:
+    config = TrainConfig.model_validate({"concepts": [{"path": str(folder), **concept}], "resolution": 64})
+    found = missing_data(config, build_index(config, 42, 8, tmp_path / "cache"), is_cached=is_cached)
+    assert (part in " ".join(found), len(found)) == (True, bool(part))
 
 
 def test_masks_that_are_not_found(tmp_path: Path, folder: Path) -> None:

@@ -96,7 +96,7 @@ def test_kohya(folder: Path) -> None:
     config = found.config
     assert (config.resolution, config.caption_dropout, config.bucket_step, config.no_upscale) == (768, 0.2, 64, False)
     assert own(found) == [("", None), ("512", 0.0), ("512", None)]
-    assert "up to 17" in whys(found, "bucket_step")[0]
+    assert "up to 25" in whys(found, "bucket_step")[0]
     found = kohya(folder, "bucket_reso_steps = 32\nbucket_no_upscale = true\nvalidation_split = 0.1")
     assert (found.config.bucket_step, found.config.no_upscale, found.config.validation_split) == (32, True, 0.1)
     assert whys(found, "no_upscale")
@@ -141,7 +141,7 @@ def test_ai_toolkit(folder: Path) -> None:
     config = found.config
     assert (config.resolution, config.bucket_step, config.no_upscale, config.caption_dropout) == (768, 64, True, 0.0)
     assert own(found) == [("512 768", 0.1), ("768", None), ("512", None)]
-    assert "up to 17" in whys(found, "bucket_step")[0]
+    assert "up to 25" in whys(found, "bucket_step")[0]
     assert "the first one is used" in {e.source[-16:]: e.why for e in found.report.not_imported}["bucket_tolerance"]
     assert ai_toolkit(folder, {"buckets": False}).config.bucket_step is None
 

@@ -57,9 +57,11 @@ def test_onetrainer(onetrainer: Path) -> None:
     cat, validation = config.concepts
     assert (cat.path, cat.name, cat.repeats, cat.loss_weight) == (str(root / "pictures/cat"), "cat", 3, 1.5)
     assert (cat.image_variations, cat.crop_jitter, cat.horizontal_flip) == (2, False, False)
+    assert (cat.random_rotate, cat.fixed_rotate, cat.random_hue, cat.fixed_brightness) == (5, 0, 0.3, -0.2)
     assert (cat.tag_shuffle, cat.keep_tags, cat.tag_dropout, cat.caption_source) == (True, 2, 0.2, "txt")
     assert (validation.kind, validation.path) == ("validation", "/elsewhere/validation")
     assert (validation.crop_jitter, validation.horizontal_flip, validation.include_subfolders) == (True, True, False)
+    assert validation.image_variations is None  # one view at a random place there
 
     first, second = config.samples
     assert (first.width, first.height, first.steps, first.guidance_scale, first.seed) == (896, 1152, 28, 5.5, 7)
@@ -87,7 +89,7 @@ def test_unsupported_onetrainer_settings_are_reported(onetrainer: Path) -> None:
     assert not_imported(found) >= {
         "unet.offload_fraction", "attention_mechanism", "unmasked_probability",
         "workspace_dir", "cache_dir", "optimizer.block_wise", "optimizer_defaults",
-        "concepts.0.image.enable_random_rotate", "concepts.0.seed", "concepts.2", "samples.0.random_seed", "secrets",
+        "concepts.0.seed", "concepts.2", "samples.0.random_seed", "secrets",
     }  # fmt: skip
     assert "8-bit" in entry(found, "optimizer.optimizer").why
     assert "no such file or folder" in entry(found, "concepts.1.path").why

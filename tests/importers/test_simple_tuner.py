@@ -229,9 +229,10 @@ def test_datasets_have_a_resolution_and_a_crop(tmp_path: Path) -> None:
     assert (found.config.resolution, found.config.aspect_ratio_bucketing) == (512, False)
     assert "dataset" in reasons(found)["--resolution"]
     assert not [name for name in reasons(found) if "data_backend_config.1.resolution" in name or name.endswith(".crop")]
-    assert "set crop_jitter" in reasons(found)["data_backend_config.0.crop_style"]  # which is random by default
-    centred = imported(tmp_path, backends=[{**small, "crop_style": "center"}])
-    assert not [name for name in reasons(centred) if "crop_style" in name]
+    assert found.config.concepts[0].crop_jitter  # which is random by default
+    centred = imported(tmp_path, backends=[{**small, "crop_style": "center"}, {**small, "crop_style": "face"}])
+    assert not centred.config.concepts[0].crop_jitter
+    assert "at random with crop_jitter" in reasons(centred)["data_backend_config.1.crop_style"]
     found = imported(tmp_path, backends=[{**backend, "crop": True, "crop_aspect": "preserve"}, small])
     assert (found.config.resolution, found.config.aspect_ratio_bucketing) == (1024, True)
     assert [concept.resolutions for concept in found.config.concepts] == ["", "512"]

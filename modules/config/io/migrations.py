@@ -102,4 +102,18 @@ def _name_machine_loss(data: Data) -> Data:
     return {**others, "on_machine_loss": waits if given == "elastic" else "end" if given == "static" else given}
 
 
-MIGRATIONS: dict[int, Callable[[Data], Data]] = {0: _expand_names, 1: _keep_meaning, 2: _name_machine_loss}
+def _keep_views(data: Data) -> Data:
+    """3 -> 4: images go to more shapes, and random crops have several places in the cache instead of the centre."""
+    found = {**data, "fewer_buckets": data.get("fewer_buckets", True)}
+    if isinstance(concepts := data.get("concepts"), list | tuple):
+        one: Data = {"image_variations": 1}
+        found["concepts"] = [{**one, **each} if isinstance(each, Mapping) else each for each in concepts]
+    return found
+
+
+MIGRATIONS: dict[int, Callable[[Data], Data]] = {
+    0: _expand_names,
+    1: _keep_meaning,
+    2: _name_machine_loss,
+    3: _keep_views,
+}

@@ -22,6 +22,35 @@ CaptionLines: TypeAlias = Literal["random", "first", "whole"]
 _SUFFIX: Final = re.compile(r"(\.[\w+-]+)+")
 
 
+_CACHED_VARIATIONS: Final = 4  # unless `image_variations` says how many
+
+
+def _random(what: str) -> float:
+    found: float = setting(
+        0.0,
+        title=f"Random {what}",
+        help=f"Multiplies the {what} by a random factor: 0.2 means from 0.8 to 1.2.",
+        advanced=True,
+        ge=0,
+        le=1,
+        resume="warn",
+    )
+    return found
+
+
+def _fixed(what: str) -> float:
+    found: float = setting(
+        0.0,
+        title=f"Fixed {what}",
+        help=f"Changes the {what} of every image, in validation, too: 0.2 multiplies it by 1.2, -0.2 by 0.8.",
+        advanced=True,
+        ge=-1,
+        le=4,
+        resume="warn",
+    )
+    return found
+
+
 class Concept(Section):
     """A folder of images with their captions, weights and variations."""
 
@@ -264,18 +293,67 @@ class Concept(Section):
     color_jitter: float = setting(
         0.0,
         title="Colour jitter",
-        help="Brightness, contrast and saturation are multiplied by random factors each time an image is seen: 0.2 "
-        "means from 0.8 to 1.2. Only for images that are not cached (cache_latents off, or an image classifier).",
+        help="Brightness, contrast and saturation are multiplied by random factors: 0.2 means from 0.8 to 1.2, for "
+        "each of them.",
         ge=0,
         le=1,
         resume="warn",
     )
-    image_variations: int = setting(
-        1,
+    random_rotate: float = setting(
+        0.0,
+        title="Random rotation",
+        help="Turns the image by a random angle of up to this to either side. It is enlarged as far as needed, so that "
+        "no corner is empty.",
+        unit="degrees",
+        ge=0,
+        le=180,
+        resume="warn",
+    )
+    fixed_rotate: float = setting(
+        0.0,
+        title="Fixed rotation",
+        help="Turns every image counter-clockwise by this angle, in validation, too, and enlarges it so that no corner "
+        "is empty.",
+        unit="degrees",
+        advanced=True,
+        ge=-180,
+        le=180,
+        resume="warn",
+    )
+    random_brightness: float = _random("brightness")
+    fixed_brightness: float = _fixed("brightness")
+    random_contrast: float = _random("contrast")
+    fixed_contrast: float = _fixed("contrast")
+    random_saturation: float = _random("saturation")
+    fixed_saturation: float = _fixed("saturation")
+    random_hue: float = setting(
+        0.0,
+        title="Random hue",
+        help="Moves all colours around the colour circle by a random amount of up to this to either side. 0.1 is "
+        "hardly seen; 1 is half the circle, so any colour may become any other.",
+        advanced=True,
+        ge=0,
+        le=1,
+        resume="warn",
+    )
+    fixed_hue: float = setting(
+        0.0,
+        title="Fixed hue",
+        help="Moves the colours of every image around the colour circle, in validation, too. 1 and -1 are half the "
+        "circle: red becomes cyan.",
+        advanced=True,
+        ge=-1,
+        le=1,
+        resume="warn",
+    )
+    image_variations: int | None = setting(
+        None,
         title="Cached variations per image",
-        help="How many different crops of each image are prepared and kept in the cache. More adds variety but "
-        "multiplies disk space and preparation time.",
+        help="How many views of each image with other crops, rotations and colours are prepared and kept in the cache, "
+        "if these are random; the first is the centre, unchanged. More adds variety but multiplies disk space and "
+        "preparation time. Without the cache, every visit is another view.",
         unit="variations",
+        empty="4 if crops, rotation or colours are random, else 1",
         advanced=True,
         ge=1,
         le=16,
@@ -309,6 +387,17 @@ class Concept(Section):
     def key(self, number: int) -> int:
         """What its images are known by, if it has this `number` in the list."""
         return number if self._key is None else self._key
+
+    @property
+    def varies(self) -> bool:
+        """Whether images are cropped, turned or coloured at random."""
+        strengths = (self.random_rotate, self.random_brightness, self.random_contrast, self.random_saturation)
+        return self.crop_jitter or any((self.color_jitter, *strengths, self.random_hue))
+
+    @property
+    def variations(self) -> int:
+        """How many different views of an image are cached, without those that are mirrored."""
+        return (self.image_variations or _CACHED_VARIATIONS) if self.varies else 1
 
     @property
     def caption_extensions(self) -> tuple[str, ...]:

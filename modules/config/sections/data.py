@@ -66,6 +66,15 @@ class DataSettings(Section):
         le=4,
         resume="warn",
     )
+    fewer_buckets: bool = setting(
+        False,
+        title="Fewer shapes",
+        help="On: up to 17 shapes instead of 25, as in Tandem up to 0.3.0. More images share a shape, which fills the "
+        "batches of a small set, and more of each image is cropped.",
+        depends_on="aspect_ratio_bucketing",
+        advanced=True,
+        resume="warn",
+    )
     cache_dir: LocalFolder = setting(
         "cache",
         title="Cache folder",

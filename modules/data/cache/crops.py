@@ -13,6 +13,7 @@ from torch import Tensor
 
 from modules.config import Concept
 from modules.data.batch import Example
+from modules.data.cache.augmentation import UNCHANGED, Augmentation, change_colours, resized_and_turned
 from modules.data.index.buckets import Bucket
 from modules.data.index.images import IMAGE_ERRORS, decode_image, describe_image_error
 from modules.data.index.index import Index
@@ -21,14 +22,15 @@ from modules.data.rng import hash_uint64, to_unit_interval
 
 @dataclass(frozen=True)
 class Crop:
-    """One view: the image is scaled to `resized` (height, width) pixels, cropped to `bucket` at (top, left), and then
-    mirrored if `flipped`."""
+    """One view: the image is scaled to `resized` (height, width) pixels, cropped to `bucket` at (top, left), mirrored
+    if `flipped`, and then changed."""
 
     resized: tuple[int, int]
     top: int
     left: int
     bucket: Bucket
     flipped: bool
+    change: Augmentation = UNCHANGED
 
     @property
     def left_as_seen(self) -> int:
@@ -51,7 +53,7 @@ def count_views(concept: Concept, validation: bool) -> int:
     """How many views of each image of a concept are cached; validation images have one, so that they never vary."""
     if validation:
         return 1
-    return (concept.image_variations if concept.crop_jitter else 1) * (2 if concept.horizontal_flip else 1)
+    return concept.variations * (2 if concept.horizontal_flip else 1)
 
 
 def compute_crops(
@@ -102,7 +104,7 @@ def crop_example(
         size = (crop.bucket.width, crop.bucket.height)
         mask_pixels = _pixels(_crop(mask, crop) if mask is not None else Image.new("L", size, 255))
     return Example(
-        pixels=_pixels(_crop(image, crop)),
+        pixels=change_colours(_pixels(_crop(image, crop)), crop.change),
         mask=mask_pixels,
         captions=captions,
         original_size=original_size,
@@ -139,21 +141,21 @@ def decode_references(index: Index, row: int, files: Sequence[bytes]) -> tuple[l
     return found, pictures
 
 
-def with_references(example: Example, references: Sequence[Image.Image], pictures: Sequence[Image.Image]) -> Example:
-    """The example with its references and what text encoders see of them, mirrored if it is."""
-    flip = Image.Transpose.FLIP_LEFT_RIGHT
-    shown, seen = (
-        tuple(_pixels(image.transpose(flip) if example.flipped else image) for image in images)
-        for images in (references, pictures)
-    )
-    return replace(example, references=shown, pictures=seen)
+def with_references(
+    example: Example, references: Sequence[Image.Image], pictures: Sequence[Image.Image], change: Augmentation
+) -> Example:
+    """The example with its references and what text encoders see of them, mirrored and changed as it is."""
+
+    def seen(image: Image.Image) -> Tensor:
+        turned = resized_and_turned(image, image.size, None, flip=example.flipped, angle=change.angle)
+        return change_colours(_pixels(turned), change)
+
+    return replace(example, references=tuple(map(seen, references)), pictures=tuple(map(seen, pictures)))
 
 
 def _crop(image: Image.Image, crop: Crop) -> Image.Image:
-    # Resizing only the part that is kept gives the same pixels as resizing all and cropping, for less work.
-    size = (crop.bucket.width, crop.bucket.height)
-    cropped = image.resize(size, Image.Resampling.LANCZOS, box=crop.box(*image.size))
-    return cropped.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if crop.flipped else cropped
+    size, box = (crop.bucket.width, crop.bucket.height), crop.box(*image.size)
+    return resized_and_turned(image, size, box, flip=crop.flipped, angle=crop.change.angle)
 
 
 def _pixels(image: Image.Image) -> Tensor:

@@ -127,7 +127,7 @@ class Encoder:
             if missing:
                 references = decode_references(self._index, row, [file for file, _ in read])
                 prepared.examples = [
-                    (keys[view], with_references(example, *references))
+                    (keys[view], with_references(example, *references, self._keys.crop(row, view).change))
                     for view, example in self._crop(row, missing, data, mask_data)
                 ]
         except IMAGE_ERRORS as error:

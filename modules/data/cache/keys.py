@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modules.config import Concept
+from modules.data.cache.augmentation import UNCHANGED, Augmentation, augmentation
 from modules.data.cache.crops import Crop, compute_crops, count_views, split_view
 from modules.data.captions import plain_caption
 from modules.data.index.captions import pack_captions
 from modules.data.index.index import Index
+from modules.data.rng import SampleRng, hash_uint64
 
 NO_MASK = bytes(32)  # masked_training is off
 WHOLE_MASK = b"\xff" * 32  # the image has no mask and counts fully
@@ -36,6 +38,7 @@ class ViewKeys:
         self._captions_in_key = captions_in_key
         self._start = hashlib.sha256(f"{_FORMAT}\0{fingerprint}\0".encode())
         self._bucket_sizes = np.array([(b.height, b.width) for b in index.buckets], dtype=np.int32).reshape(-1, 2)
+        self._changes = [augmentation(each, SampleRng(0)) != UNCHANGED for each in concepts]  # any view of a concept
         self._geometry: dict[int, NDArray[np.int32]] = {}
         per_concept = np.array([[count_views(c, False), count_views(c, True)] for c in concepts]).reshape(-1, 2)
         self.views = per_concept[index.concept, index.validation.astype(np.int64)]  # [rows]
@@ -46,7 +49,9 @@ class ViewKeys:
         and references."""
         variation, flipped = self._split(row, view)
         hasher = self._start.copy()
-        hasher.update(content + others + self._numbers(variation)[row].tobytes() + (b"\1" if flipped else b"\0"))
+        hasher.update(content + others + self._numbers(row, variation).tobytes() + (b"\1" if flipped else b"\0"))
+        if (change := self._change(row, variation)) != UNCHANGED:
+            hasher.update(f"{change}".encode())
         if sizes := self._index.reference_sizes(row):
             pictures = self._index.buckets[self._index.bucket[row]].pictures
             hasher.update(f"{sizes}{pictures or ''}".encode())
@@ -57,8 +62,9 @@ class ViewKeys:
     def crop(self, row: int, view: int) -> Crop:
         """The geometry of one view."""
         variation, flipped = self._split(row, view)
-        height, width, top, left, *_ = self._numbers(variation)[row].tolist()
-        return Crop((height, width), top, left, self._index.buckets[self._index.bucket[row]], flipped)
+        height, width, top, left, *_ = self._numbers(row, variation).tolist()
+        bucket = self._index.buckets[self._index.bucket[row]]
+        return Crop((height, width), top, left, bucket, flipped, self._change(row, variation))
 
     def captions(self, row: int) -> tuple[str, ...]:
         """The row's captions with their prefix, before tags are shuffled or dropped."""
@@ -75,11 +81,21 @@ class ViewKeys:
     def _split(self, row: int, view: int) -> tuple[int, bool]:
         return (0, False) if view == 0 else split_view(view, self._concepts[self._index.concept[row]])
 
-    def _numbers(self, variation: int) -> NDArray[np.int32]:
-        """int32 [rows, 6]: the crop of `compute_crops`, then the bucket's height and width."""
-        if variation not in self._geometry:
+    def _change(self, row: int, variation: int) -> Augmentation:
+        """Variation 0 has only what all images of its concept have; others are a hash of the path, as crops are."""
+        number = self._index.concept[row]
+        if not self._changes[number]:
+            return UNCHANGED
+        seed = int(hash_uint64(int(self._index.path_hash[row]), variation, 2)[0])
+        return augmentation(self._concepts[number], SampleRng(seed) if variation else None)
+
+    def _numbers(self, row: int, variation: int) -> NDArray[np.int32]:
+        """int32 [6]: the crop of `compute_crops`, then the bucket's height and width."""
+        place = variation if variation and self._concepts[self._index.concept[row]].crop_jitter else 0
+        if place not in self._geometry:
             index = self._index
             target = self._bucket_sizes[index.bucket]
-            crop = compute_crops(index.width, index.height, target, index.path_hash, variation)
-            self._geometry[variation] = np.concatenate([crop, target], axis=1)
-        return self._geometry[variation]
+            crop = compute_crops(index.width, index.height, target, index.path_hash, place)
+            self._geometry[place] = np.concatenate([crop, target], axis=1)
+        numbers: NDArray[np.int32] = self._geometry[place][row]
+        return numbers

@@ -14,9 +14,10 @@ from modules.config import TrainConfig
 from modules.config.sections.data import DataSettings
 from modules.data.index.references import unpack_references
 
-# The aspect ratios of cameras and screens, so that most photographs fit one exactly. Few on purpose: with a bucket
-# per multiple of 8, a small dataset would split into batches of one.
-_WIDE_ASPECTS = (5 / 4, 4 / 3, 3 / 2, 16 / 9, 2.0, 5 / 2, 3.0, 4.0)
+# The aspect ratios of cameras and screens, so that most photographs fit one exactly, and some between them. Few on
+# purpose: with a bucket per multiple of 8, a small dataset would split into batches of one.
+_WIDE_ASPECTS = (9 / 8, 5 / 4, 4 / 3, 3 / 2, 8 / 5, 16 / 9, 2.0, 7 / 3, 8 / 3, 3.0, 7 / 2, 4.0)
+_FEWER_WIDE_ASPECTS = (5 / 4, 4 / 3, 3 / 2, 16 / 9, 2.0, 5 / 2, 3.0, 4.0)  # all that there were up to 0.3.0
 
 
 @dataclass(frozen=True, order=True)
@@ -34,14 +35,19 @@ class Bucket:
         return "+".join(f"{width}x{height}" for height, width in ((self.height, self.width), *self.references))
 
 
-def make_buckets(resolution: int, size_step: int, bucketing: bool, largest_aspect: float = 4.0) -> tuple[Bucket, ...]:
-    """Buckets of about resolution² pixels from 1:`largest_aspect` (tall) to `largest_aspect`:1 (wide), both sides
-    multiples of `size_step` pixels.
+def make_buckets(
+    resolution: int, size_step: int, bucketing: bool, largest_aspect: float = 4.0, fewer: bool = False
+) -> tuple[Bucket, ...]:
+    """Up to 25 buckets, or 17 `fewer`, of about resolution² pixels from 1:`largest_aspect` (tall) to
+    `largest_aspect`:1 (wide), both sides multiples of `size_step` pixels.
 
     Sorted by width / height; a single square without `bucketing`.
     """
-    wide = [aspect for aspect in _WIDE_ASPECTS if bucketing and aspect <= largest_aspect]
-    return _sorted({_size(resolution, size_step, aspect) for aspect in (1.0, *wide, *(1 / each for each in wide))})
+    if not bucketing:
+        return (_rounded_size(resolution, size_step, 1.0),)
+    aspects, size = (_FEWER_WIDE_ASPECTS, _rounded_size) if fewer else (_WIDE_ASPECTS, _nearest_size)
+    wide = [size(resolution, size_step, aspect) for aspect in (1.0, *aspects) if aspect <= largest_aspect]
+    return _sorted({*wide, *(Bucket(each.width, each.height) for each in wide)})
 
 
 def bucket_images(
@@ -61,7 +67,7 @@ def bucket_images(
     sizes = np.zeros((len(concept), 2), dtype=np.int64)  # height, width
     found = set[Bucket]()
     for resolution in sorted(set(resolutions.tolist())):
-        buckets = make_buckets(resolution, step, settings.aspect_ratio_bucketing, longest)
+        buckets = make_buckets(resolution, step, settings.aspect_ratio_bucketing, longest, settings.fewer_buckets)
         rows = np.flatnonzero(resolutions[concept] == resolution)
         numbers = assign_buckets(buckets, width[rows], height[rows])
         sizes[rows] = np.array([(each.height, each.width) for each in buckets])[numbers]
@@ -123,8 +129,24 @@ def _sorted(buckets: set[Bucket]) -> tuple[Bucket, ...]:
     return tuple(sorted(buckets, key=lambda bucket: (bucket.width / bucket.height, bucket.width, bucket)))
 
 
-def _size(resolution: int, size_step: int, aspect: float) -> Bucket:
+def _rounded_size(resolution: int, size_step: int, aspect: float) -> Bucket:
+    """Both sides rounded by themselves, which may miss the aspect ratio by half a step of each."""
+
     def rounded(side: float) -> int:
         return max(1, math.floor(side / size_step + 0.5)) * size_step
 
     return Bucket(rounded(resolution / math.sqrt(aspect)), rounded(resolution * math.sqrt(aspect)))
+
+
+def _nearest_size(resolution: int, size_step: int, aspect: float) -> Bucket:
+    """Of the four sizes around the exact one, that of nearest aspect ratio; an area that is off counts half as much."""
+
+    def around(side: float) -> list[int]:
+        return [each * size_step for each in (math.floor(side / size_step), math.ceil(side / size_step)) if each]
+
+    def misses(size: Bucket) -> float:
+        shape, area = size.width / size.height / aspect, size.width * size.height / resolution**2
+        return max(shape, 1 / shape) * math.sqrt(max(area, 1 / area))  # no logarithms: see `assign_buckets`
+
+    heights, widths = around(resolution / math.sqrt(aspect)), around(resolution * math.sqrt(aspect))
+    return min((Bucket(height, width) for height in heights for width in widths), key=misses)

@@ -170,6 +170,8 @@ def index_path(settings: TrainConfig, seed: int, size_step: int, cache_dir: Path
     split: list[object] = [settings.validation_split, seed, settings.masked_training]
     if by_image and settings.validation_split:
         split.append("exact")
+    if settings.aspect_ratio_bucketing and not settings.fewer_buckets:
+        split.append("25 buckets")
     if any(concept.references for concept in settings.concepts):
         pictures = settings.picture_size(1, 1)
         split.append([settings.family, settings.reference_resolution, *([] if pictures is None else [pictures])])

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from functools import cached_property
 from typing import Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from modules.config import Concept, DataError
 from modules.config.sections.data import DataSettings
-from modules.data.batch import Example, ExampleTransform
+from modules.data.batch import ExampleTransform
+from modules.data.cache.augmentation import augmentation
 from modules.data.cache.crops import Crop, compute_crops, crop_example, decode_references, with_references
 from modules.data.captions import plain_caption
 from modules.data.index.images import (
@@ -31,8 +30,6 @@ from modules.data.index.references import unpack_references
 from modules.data.index.scan import concept_root
 from modules.data.rng import SampleRng, UInt64Array, hash_bytes, hash_uint64
 from modules.files import open_regular
-
-_LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, of red, green and blue
 
 
 class UnreadableImage(DataError):
@@ -60,7 +57,7 @@ class OnTheFlyExamples:
         return self
 
     def sample(self, row: int, rng: SampleRng | None) -> dict[str, Tensor]:
-        """The tensors of a row with crop, mirroring and colours drawn from `rng`; without it the centre, unchanged.
+        """The tensors of a row with crop, mirroring, rotation and colours drawn from `rng`; without it the centre.
 
         Raises UnreadableImage if its file cannot be decoded, is not the one that was indexed, or has disappeared, and
         DataError if the whole folder has.
@@ -80,27 +77,14 @@ class OnTheFlyExamples:
                 ) from error
             problem = Problem(self._index.file(row), describe_image_error(error))
             raise UnreadableImage(problem, self._blank(concept, crop)) from error
-        return self._transform(with_references(self._example(row, concept, crop, image, mask, rng), *references))
+        captions = tuple(plain_caption(caption, concept) for caption in self._index.captions(row))
+        original = int(self._index.height[row]), int(self._index.width[row])
+        example = crop_example(image, mask, self._masked, captions, original, crop)
+        return self._transform(with_references(example, *references, crop.change))
 
     def text(self, caption: str) -> dict[str, Tensor]:
         """Captions are encoded in each step."""
         return {}
-
-    def _example(
-        self,
-        row: int,
-        concept: Concept,
-        crop: Crop,
-        image: Image.Image,
-        mask: Image.Image | None,
-        rng: SampleRng | None,
-    ) -> Example:
-        captions = tuple(plain_caption(caption, concept) for caption in self._index.captions(row))
-        original = int(self._index.height[row]), int(self._index.width[row])
-        example = crop_example(image, mask, self._masked, captions, original, crop)
-        if rng is not None and concept.color_jitter > 0:
-            example = replace(example, pixels=jitter_colors(example.pixels, concept.color_jitter, rng))
-        return example
 
     def _blank(self, concept: Concept, crop: Crop) -> dict[str, Tensor]:
         """What stands for an image that cannot be read: grey, of the size that the others of its batch have."""
@@ -112,7 +96,7 @@ class OnTheFlyExamples:
             [Image.new("RGB", (width, height), "grey") for height, width in sizes]
             for sizes in (crop.bucket.references, crop.bucket.pictures)
         )
-        return self._transform(with_references(example, references, pictures))
+        return self._transform(with_references(example, references, pictures, whole.change))
 
     def _crop(self, row: int, concept: Concept, rng: SampleRng | None) -> Crop:
         height, width, top, left = self._centre_crops[row].tolist()
@@ -120,7 +104,7 @@ class OnTheFlyExamples:
         if rng is not None and concept.crop_jitter:
             top, left = rng.integer(height - bucket.height + 1), rng.integer(width - bucket.width + 1)
         flipped = rng is not None and concept.horizontal_flip and rng.integer(2) == 1
-        return Crop((height, width), top, left, bucket, flipped)
+        return Crop((height, width), top, left, bucket, flipped, augmentation(concept, rng))
 
     @cached_property
     def _centre_crops(self) -> NDArray[np.int32]:
@@ -139,17 +123,6 @@ class OnTheFlyExamples:
         if not self._masked or not index.has_mask(row):
             return image, None
         return image, decode_mask(_read(index.mask(row, concept.mask_suffix), int(index.mask_file[row, 0])))
-
-
-def jitter_colors(pixels: Tensor, strength: float, rng: SampleRng) -> Tensor:
-    """uint8 [3, H, W] with brightness, contrast and saturation, in this order, times factors from 1 - `strength` to
-    1 + `strength`."""
-    brightness, contrast, saturation = (1 + strength * (2 * rng.uniform() - 1) for _ in range(3))
-    image = pixels.to(torch.float32) * brightness
-    mean_grey = _grey(image).mean()
-    image = mean_grey + contrast * (image - mean_grey)
-    grey = _grey(image)
-    return (grey + saturation * (image - grey)).round().clamp(0, 255).to(torch.uint8)
 
 
 def file_hashes(index: Index) -> UInt64Array:
@@ -174,9 +147,3 @@ def _read(path: str, size: int) -> bytes:
     if len(data) != size:
         raise ValueError("it has changed since the run was started")
     return data
-
-
-def _grey(image: Tensor) -> Tensor:
-    """[1, H, W] of [3, H, W]."""
-    weights = torch.tensor(_LUMA).view(3, 1, 1)
-    return (image * weights).sum(dim=0, keepdim=True)

@@ -13,16 +13,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 from PIL import Image
 from torch import Tensor
 
 from modules.config import Concept, ConfigError, TandemError, TrainConfig, effective_batch, validate
-from modules.data.batch import Example
-from modules.data.cache.crops import Crop, compute_crops, count_views, split_view
+from modules.config.sections.data import DataSettings
+from modules.data.batch import Example, ExampleTransform
+from modules.data.cache.crops import Crop
+from modules.data.cache.keys import ViewKeys
 from modules.data.captions import augment_caption
 from modules.data.index.build import build_index
 from modules.data.index.expand import expand_concepts
+from modules.data.index.index import Index
 from modules.data.loading.on_the_fly import OnTheFlyExamples, UnreadableImage
 from modules.data.loading.order import Order, make_order
 from modules.data.rng import SampleRng
@@ -59,16 +61,12 @@ class _Pixels:
 class _CachedViews(OnTheFlyExamples):
     """The views that the cache would hold, without encoding them."""
 
+    def __init__(self, index: Index, settings: DataSettings, transform: ExampleTransform) -> None:
+        super().__init__(index, settings, transform)
+        self._keys = ViewKeys(index, settings.concepts, "", captions_in_key=False)
+
     def _crop(self, row: int, concept: Concept, rng: SampleRng | None) -> Crop:
-        index = self._index
-        views = count_views(concept, bool(index.validation[row]))
-        variation, flipped = split_view(0 if rng is None else rng.integer(views), concept)
-        bucket = index.buckets[index.bucket[row]]
-        at = slice(row, row + 1)
-        size = np.array([(bucket.height, bucket.width)], dtype=np.int32)
-        crops = compute_crops(index.width[at], index.height[at], size, index.path_hash[at], variation)
-        height, width, top, left = crops[0].tolist()
-        return Crop((height, width), top, left, bucket, flipped)
+        return self._keys.crop(row, 0 if rng is None else rng.integer(int(self._keys.views[row])))
 
 
 def previews(

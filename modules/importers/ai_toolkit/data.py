@@ -101,6 +101,7 @@ DATASET_TABLE = Table(
         Unsupported("cache_text_embeddings", "Tandem does so automatically if no text encoder is trained"),
         Unsupported("mask_path alpha_mask", common.MASKS),
         Unsupported("mask_min_value", "set unmasked_weight"),
+        Unsupported("augments augmentations", "set random_rotate, random_brightness, random_hue and so on"),
         Unsupported("scale", _DATA, default=1.0),
         Unsupported("standardize_images", _DATA),
         Unsupported("num_frames", common.IMAGES_ONLY, default=1),

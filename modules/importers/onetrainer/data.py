@@ -67,6 +67,29 @@ def several_resolutions(value: object) -> list[str]:
     return [side for each in text(value).split(",") if (side := each.strip())]
 
 
+def _variations(values: Values) -> list[Assignment]:
+    count = integer(values["image_variations"])
+    if count > 1 or not any(boolean(values[name]) for name in _RANDOM):
+        return [Assignment("image_variations", count)]
+    return [Assignment("image_variations", None, "one random view is cached there, 4 here")]
+
+
+def _augmentation(kind: str, strength: str) -> CombinedRule:
+    """`enable_random` comes before `enable_fixed`, of which the strength is the same (mgds, RandomRotate and so on)."""
+    keys = tuple(f"image.{name}_{kind}" for name in ("enable_random", "enable_fixed"))
+    most, why = (180, _CORNERS) if kind == "rotate" else (1, "")
+
+    def read(values: Values) -> list[Assignment]:
+        amount = number(values[f"image.{strength}"])
+        if boolean(values[keys[0]]):
+            return [Assignment(f"random_{kind}", min(abs(amount), most), why or "1 at most" * (abs(amount) > most))]
+        fixed = (amount + 180) % 360 - 180 if kind == "rotate" else amount
+        return [Assignment(f"fixed_{kind}", fixed, why)] if boolean(values[keys[1]]) else []
+
+    given = {**dict.fromkeys(keys, False), f"image.{strength}": 0.0}
+    return CombinedRule(given, f"random_{kind}, fixed_{kind}", read, why)
+
+
 def _tag_dropout(values: Values) -> list[Assignment]:
     if not boolean(values["text.tag_dropout_enable"]):
         return []
@@ -91,6 +114,9 @@ def _tag_dropout(values: Values) -> list[Assignment]:
 
 DRAWN = "OneTrainer draws one of them for each image, Tandem shows each image at each of them in every epoch"
 _SPECIAL = "text.tag_dropout_special_tags"
+_CORNERS = "the corners are black there; Tandem enlarges the image until none is empty"
+_COLOURS = ("brightness", "contrast", "saturation", "hue")
+_RANDOM = ("image.enable_crop_jitter", *(f"image.enable_random_{each}" for each in ("rotate", *_COLOURS)))
 
 CONCEPT_TABLE = Table(
     rules=(
@@ -99,7 +125,10 @@ CONCEPT_TABLE = Table(
         Rule("enabled", "enabled", True, boolean),
         CombinedRule({"type": "STANDARD", "validation_concept": False}, "kind, prior", _kind),
         Rule("include_subdirectories", "include_subfolders", False, boolean),
-        Rule("image_variations", "image_variations", 1, integer),
+        CombinedRule(
+            {"image_variations": 1}, "image_variations", _variations, "1 with random crops or colours is 4 here",
+            dict.fromkeys(_RANDOM, False) | {"image.enable_crop_jitter": True},
+        ),
         CombinedRule({"balancing": 1.0, "balancing_strategy": "REPEATS"}, "repeats", _repeats),
         Rule("loss_weight", "loss_weight", 1.0, number),
         CombinedRule(
@@ -108,6 +137,8 @@ CONCEPT_TABLE = Table(
         ),
         Rule("image.enable_crop_jitter", "crop_jitter", True, boolean),
         Rule("image.enable_random_flip", "horizontal_flip", True, boolean),
+        _augmentation("rotate", "random_rotate_max_angle"),
+        *(_augmentation(kind, f"random_{kind}_max_strength") for kind in _COLOURS),
         CombinedRule({"text.prompt_source": "sample", "text.prompt_path": ""}, "caption_source", _captions),
         Rule("text.enable_tag_shuffling", "tag_shuffle", False, boolean),
         Rule("text.tag_delimiter", "tag_delimiter", ",", text),
@@ -127,11 +158,6 @@ CONCEPT_TABLE = Table(
         Unsupported("text_variations", "captions are chosen at random each time", default=1),
         Unsupported("concept_stats", "statistics of OneTrainer", is_group=True),
         Unsupported("image.enable_fixed_flip", "mirror the images beforehand"),
-        Unsupported("image.*rotate*", "Tandem does not rotate images; augment them beforehand", default=0.0),
-        Unsupported(
-            "image.*brightness* image.*contrast* image.*saturation* image.*hue*",
-            "Tandem has no colour augmentation; augment the images beforehand", default=0.0,
-        ),
         Unsupported(
             "image.enable_random_circular_mask_shrink image.enable_random_mask_rotate_crop", "masks are not augmented",
         ),

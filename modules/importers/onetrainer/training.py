@@ -296,7 +296,7 @@ TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("attention_mechanism", "PyTorch's attention chooses the fastest implementation", default="SDP"),
     Unsupported("masked_prior_preservation_weight", "use a concept with prior instead", default=0.0),
     Unsupported("circular_mask_generation", "create masks beforehand"),
-    Unsupported("random_rotate_and_crop", "Tandem has the concepts' crop_jitter"),
+    Unsupported("random_rotate_and_crop", "Tandem has the concepts' crop_jitter and random_rotate"),
     Unsupported("sample_skip_first", common.FIRST_SAMPLES, default=0),
     Unsupported("sample_image_format", "samples are PNG files with their settings as metadata", default="JPG"),
     Unsupported("sample_video_format", common.IMAGES_ONLY, default="MP4"),

@@ -8,7 +8,7 @@ from modules.importers import common
 from modules.importers.flow_families import reference_facts
 from modules.importers.readers import is_path, items
 from modules.importers.report import ImportEntry
-from modules.importers.simple_tuner.data import BACKEND_TABLE, CROP_STYLE, REFERENCE_TABLE
+from modules.importers.simple_tuner.data import BACKEND_TABLE, REFERENCE_TABLE
 from modules.importers.simple_tuner.settings import TABLE
 from modules.importers.simple_tuner.unsupported import (
     MASKS,
@@ -72,8 +72,10 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
             own.setdefault("resolution_type", backend.get("resolution_type", given["resolution_type"]))
         if _is_square(first) and not own.get("crop", False) and not _is_square(backend):
             translation.skip(f"{prefix}crop", False, "all concepts share aspect_ratio_bucketing: the first one is used")
-        if backend.get("crop") is True and "crop_style" not in backend:
-            translation.skip(f"{prefix}crop_style", "random", f"its default: {CROP_STYLE}")
+        if backend.get("crop") is True:
+            own.setdefault("crop_style", "random")
+        elif "crop_style" in own:
+            translation.skip(f"{prefix}crop_style", own.pop("crop_style"), "it has no effect without crop")
         target = f"concepts.{translation.count('concepts')}."
         if prefix in references:
             translation.imported.append(

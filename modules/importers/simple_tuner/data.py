@@ -28,7 +28,13 @@ from modules.importers.rules import (
 from modules.importers.simple_tuner.unsupported import IMAGES
 
 SHORTER_SIDE: Final = "the shorter side there, here the side of a square with as many pixels"
-CROP_STYLE: Final = "Tandem crops around the centre: set crop_jitter to shift the crop"
+
+
+def _crop_style(value: object) -> object:
+    styles = {"random": True, "center": False, "centre": False}
+    if (name := text(value).lower()) not in styles:
+        raise UnsupportedValueError("Tandem crops around the centre, or at random with crop_jitter")
+    return styles[name]
 
 
 def _captions(values: Values) -> list[Assignment]:
@@ -111,13 +117,13 @@ BACKEND_TABLE = Table(
             {"resolution": None, "resolution_type": "pixel_area", "minimum_image_size": None}, "resolutions, min_size",
             _own_sizes, "resolutions of a dataset whose resolution is not that of the first",
         ),
+        Rule("crop_style", "crop_jitter", "random", _crop_style, "of images with crop", optional=True),
         Rule("disable_multiline_split", "caption_lines", False, lambda value: "whole" if boolean(value) else "random"),
     ),
     unsupported=(
         Unsupported("type", "Tandem reads local folders", default="local"),
         Unsupported("dataset_type", "Tandem's concepts are images", default="image"),
         Unsupported("cache_dir*", "Tandem has its own cache: set cache_dir for another disk"),
-        Unsupported("crop_style", CROP_STYLE, default="center"),
         Unsupported("crop*", "Tandem groups images by aspect ratio; crop_jitter shifts the crop"),
         Unsupported("*image_size target_downsample_size", IMAGES),
         Unsupported("aws_*", "Tandem reads local folders", secret=True),

@@ -15,7 +15,8 @@ _TEST = "a concept of the kind test is measured at the end, on the weights that 
 _ALL = "every image is measured, in the order of the folder"
 _CODE = "the model family decides; write a family of your own for another one (docs/custom_models.md)"
 _AUGMENT = (
-    "set horizontal_flip and color_jitter of the concept, and family_options such as crop_padding and rand_augment"
+    "set horizontal_flip, color_jitter and random_rotate of the concept, and family_options such as crop_padding and "
+    "rand_augment"
 )
 
 # The table's name -> other names; a dot separates the section.

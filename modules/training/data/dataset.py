@@ -424,7 +424,7 @@ def _report_dataset(
         return
     summary = summarize_dataset(index, examples, order, config.concepts, uses_masks=config.masked_training)
     report.data(summary.lines(), [asdict(concept) for concept in summary.concepts[:_CONCEPTS_IN_EVENT]])
-    for warning in missing_data(config, index):
+    for warning in missing_data(config, index, is_cached=caches_images(type(family), config)):
         report.warning(warning)
     concepts = [config.concepts[number] for number in index.concept]
     captions = [plain_caption(caption, each) for row, each in enumerate(concepts) for caption in index.captions(row)]

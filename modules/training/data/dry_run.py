@@ -16,6 +16,7 @@ from modules.families._family import Family
 from modules.run.suggestions import BatchMemory, ConceptData, suggest
 from modules.training.data.class_labels import label_concepts
 from modules.training.data.custom_dataset import RESCAN_IS_UNUSED
+from modules.training.data.dataset import caches_images
 
 
 def data_lines(
@@ -39,7 +40,7 @@ def data_lines(
     summaries = summarize_concepts(config.concepts, index, uses_masks=config.masked_training)
     lines = concept_lines(summaries)
     lines += suggestion_lines(config, [_data(each) for each in summaries], kind.size_step, world_size, memory)
-    return lines, missing_data(config, index)
+    return lines, missing_data(config, index, is_cached=caches_images(kind, config))
 
 
 def suggestion_lines(

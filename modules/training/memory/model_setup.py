@@ -18,7 +18,6 @@ from modules.families._family import Family
 from modules.files.private import make_private
 from modules.monitoring.wandb_log import check_wandb
 from modules.torch_compat import COMPILER_CACHE, allow_recompiles, compiler_cache
-from modules.training.data.dataset import caches_images
 from modules.training.device.precision import Precision
 from modules.training.memory.move_model import move_model
 from modules.training.methods.adapter_layers import NAMES
@@ -112,15 +111,6 @@ def _check_image_cache(kind: type[Family], config: TrainConfig) -> None:
         )
     if config.cache_only and kind.image_cache == "none":
         raise ConfigError(f"cache_only is true, but the family {config.family!r} caches no images; set it to false.")
-    jittered = [number for number, concept in enumerate(config.concepts) if concept.enabled and concept.color_jitter]
-    if jittered and caches_images(kind, config):
-        raise ConfigError(
-            f"concepts.{jittered[0]}.color_jitter is {config.concepts[jittered[0]].color_jitter}, but the family "
-            f"{config.family!r} trains on cached images, whose colours do not change.",
-            "Set color_jitter to 0."
-            if kind.image_cache == "required"
-            else "Set cache_latents to false, or color_jitter to 0.",
-        )
 
 
 def prepare_model(family: Family, config: TrainConfig, precision: Precision, ranks: RankGroup | None = None) -> None:

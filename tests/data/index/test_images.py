@@ -262,16 +262,16 @@ def test_damaged_files_raise_only_image_errors(suffix: str, places: list[tuple[i
 
 
 @settings(max_examples=100, deadline=None)
-@given(resolution=st.integers(8, 2048), step=st.sampled_from([1, 4, 8, 16, 32, 64]))
-def test_buckets_have_similar_area_and_whole_steps(resolution: int, step: int) -> None:
-    buckets = make_buckets(resolution, step, True)
-    assert 1 <= len(buckets) <= 17
+@given(resolution=st.integers(8, 2048), step=st.sampled_from([1, 4, 8, 16, 32, 64]), fewer=st.booleans())
+def test_buckets_have_similar_area_and_whole_steps(resolution: int, step: int, fewer: bool) -> None:
+    buckets = make_buckets(resolution, step, True, fewer=fewer)
+    assert 1 <= len(buckets) <= (17 if fewer else 25)
     assert len(set(buckets)) == len(buckets)
     assert {Bucket(b.width, b.height) for b in buckets} == set(buckets)
     for bucket in buckets:
         assert bucket.width % step == bucket.height % step == 0
         if resolution >= 16 * step:
-            assert bucket.width * bucket.height == pytest.approx(resolution**2, rel=0.08)
+            assert bucket.width * bucket.height == pytest.approx(resolution**2, rel=0.1)
             assert 0.22 <= bucket.width / bucket.height <= 4.5
 
 
@@ -314,6 +314,8 @@ def test_views_are_variations_times_flips() -> None:
     assert count_views(concept, validation=True) == 1
     assert [split_view(view, concept) for view in range(4)] == [(0, False), (0, True), (1, False), (1, True)]
     assert count_views(Concept(path="x", image_variations=3), validation=False) == 1
+    for varied in ({"crop_jitter": True}, {"random_rotate": 5}, {"color_jitter": 0.1}, {"random_hue": 0.1}):
+        assert count_views(Concept.model_validate({"path": "x", **varied}), validation=False) == 4
 
 
 def test_mask_is_cropped_like_its_image() -> None:
@@ -365,7 +367,7 @@ def test_sizes_of_images_that_are_not_enlarged() -> None:
     assert found() == ["296x224", "288x232", "128x512", "256x256", "512x128"]
     assert found(no_upscale=True) == ["296x224", "96x80", "32x144", "8x8", "400x96"]
     assert found(no_upscale=True, aspect_ratio_bucketing=False) == ["256x256", "80x80", "32x32", "8x8", "96x96"]
-    assert found(bucket_step=64) == ["320x192", "256x256", "128x512", "256x256", "512x128"]
+    assert found(bucket_step=64) == ["256x192", "320x256", "128x512", "256x256", "512x128"]
     assert found(largest_aspect=1.5, bucket_step=12) == ["288x216", "288x240", "216x312", "264x264", "312x216"]
 
 

@@ -31,7 +31,7 @@ class Found:
         for _ in range(2):
             self.index: Index = build_index(config, config.seed, 8, cache)
             (self.summary,) = summarize_concepts(config.concepts, self.index, uses_masks=config.masked_training)
-            self.warnings = missing_data(config, self.index)
+            self.warnings = missing_data(config, self.index, is_cached=True)
             shown.append((self.captions, self.summary, self.warnings, self.index.problems()))
         assert shown[0] == shown[1]
         assert self.summary == summarized(read_index(config, config.seed, 8, cache), config)

@@ -11,15 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from modules.config import DataError
+from modules.config import Concept, DataError
 from modules.data.batch import Batch, Example
+from modules.data.cache.augmentation import augmentation, change_colours
 from modules.data.loading.loader import Loader, make_loader
-from modules.data.loading.on_the_fly import OnTheFlyExamples, jitter_colors
+from modules.data.loading.on_the_fly import OnTheFlyExamples
 from modules.data.loading.order import Order, make_order, validation_steps
 from modules.data.rng import SampleRng
 from tests.data.helpers import config_for, index_of, prepare, transform, write_image
 
 AUGMENTED: dict[str, object] = {"crop_jitter": True, "horizontal_flip": True, "color_jitter": 0.3}
+TURNED: dict[str, object] = {**AUGMENTED, "random_rotate": 20, "random_hue": 0.3}
 
 
 def pixels_and_mask(example: Example) -> dict[str, Tensor]:
@@ -65,7 +67,7 @@ def by_seed(batches: Iterable[Batch]) -> dict[int, list[bytes]]:
 
 
 def test_the_batches_of_one_rank_of_three_and_of_workers_are_the_same(folder: Path, tmp_path: Path) -> None:
-    data = fresh(folder, tmp_path / "c", **AUGMENTED)
+    data = fresh(folder, tmp_path / "c", **TURNED)
     alone = by_seed(data.loader().epoch(1))
     assert len(alone) == 31
     assert by_seed(batch for rank in range(3) for batch in data.loader(rank, 3, batch_size=2).epoch(1)) == alone
@@ -103,7 +105,13 @@ def test_masks_are_cropped_and_mirrored_with_their_image(tmp_path: Path) -> None
     for n in range(6):
         image = write_image(tmp_path / f"d/{n}.png", 90, 40, seed=n)
         image.with_name(f"{n}-masklabel.png").write_bytes(image.read_bytes())  # the mask shows what the image shows
-    settings = {"masked_training": True, "aspect_ratio_bucketing": False, **AUGMENTED, "color_jitter": 0.0}
+    settings = {
+        "masked_training": True,
+        "aspect_ratio_bucketing": False,
+        **TURNED,
+        "color_jitter": 0.0,
+        "random_hue": 0.0,
+    }
     data = fresh(tmp_path / "d", tmp_path / "c", **settings)
     for batch in data.loader().epoch(0):
         pixels, masks = batch.tensors["pixels"].float(), batch.tensors["mask"].float()
@@ -151,14 +159,19 @@ def test_a_folder_that_disappears_ends_the_run(tmp_path: Path) -> None:
 
 def test_colours_change_by_at_most_the_given_factor() -> None:
     grey = torch.full((3, 4, 4), 100, dtype=torch.uint8)
-    levels = [float(jitter_colors(grey, 0.2, SampleRng(seed)).float().mean()) for seed in range(200)]
+
+    def level(strength: float, seed: int) -> float:
+        drawn = augmentation(Concept(path="x", color_jitter=strength), SampleRng(seed))
+        return float(change_colours(grey, drawn).float().mean())
+
+    levels = [level(0.2, seed) for seed in range(200)]
     assert 79 <= min(levels) < 85
     assert 115 < max(levels) <= 121
-    assert torch.equal(jitter_colors(grey, 0.0, SampleRng(1)), grey)
+    assert level(0.0, 1) == 100
 
 
 def test_the_examples_can_be_sent_to_a_worker(folder: Path, tmp_path: Path) -> None:
-    data = fresh(folder, tmp_path / "c", **AUGMENTED)
+    data = fresh(folder, tmp_path / "c", **TURNED)
     before = data.examples.sample(3, SampleRng(5))
     again = pickle.loads(pickle.dumps(data.examples)).sample(3, SampleRng(5))
     assert torch.equal(before["pixels"], again["pixels"])

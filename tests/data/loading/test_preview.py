@@ -28,6 +28,7 @@ def test_pixels_and_captions_are_those_of_the_loader(cached: bool, tmp_path: Pat
         write_image(tmp_path / "images" / f"{number}.png", 60 + number, 40, number)
         (tmp_path / "images" / f"{number}.txt").write_text(f"cat {number}, a, b, c, d")
     varied = {"horizontal_flip": True, "crop_jitter": True, "tag_shuffle": True, "tag_dropout": 0.3}
+    varied |= {"random_rotate": 20, "random_contrast": 0.4}
     more = {"prompt_prefix": "pre ", "batch_size": 4, "cache_latents": cached}
     config = config_for(tmp_path / "images", cache=tmp_path / "cache", **varied, **more)
     index = build_index(config, config.seed, 8, tmp_path / "cache")

@@ -133,9 +133,10 @@ def _in_parts(folder: Path, state: TrainingState, config_json: str) -> dict[str,
 
 
 def _table() -> DataTable:
-    names = b"\0".join(f"{number}.png".encode() for number in range(41))
+    names = [f"{number}.png".encode() for number in range(41)]
     identity = hash_uint64(np.arange(41))
-    return DataTable.of(identity, identity, np.ones(41, dtype=np.bool_), names, is_read=True, captions=lambda: names)
+    trained = np.ones(41, dtype=np.bool_)
+    return DataTable.of(identity, identity, trained, b"\0".join(names), is_read=True, captions=lambda: names)
 
 
 def _order(turn: Turn | None) -> Order:

@@ -19,7 +19,14 @@ from tests.runs import Run, same_state, tiny_config, train_alone
 STEPS, STOPPED_AT = 9, 4
 MOST: dict[str, object] = {"dropout": 0.2, "batch_norm": True}
 CAPTIONS: dict[str, object] = {"tag_shuffle": True, "tag_dropout": 0.3, "caption_source": "txt", "repeats": 1.5}
-AUGMENTED: dict[str, object] = {"horizontal_flip": True, "crop_jitter": True, "image_variations": 3}
+AUGMENTED: dict[str, object] = {
+    "horizontal_flip": True,
+    "crop_jitter": True,
+    "image_variations": 3,
+    "random_rotate": 20,
+    "random_saturation": 0.5,
+    "fixed_hue": 0.3,
+}
 CASES: dict[str, dict[str, Any]] = {
     # a gradient that is not finite makes the loss scale fall in the second step
     "adamw fp16": {
