@@ -26,6 +26,8 @@ def overridden(*assignments: str, data: dict[str, Any] | None = None) -> TrainCo
         ("run_name='quoted'", "quoted"),
         ("run_name=", None),
         ("model_title=a=b", "a=b"),
+        ("model_title= a ", " a "),
+        ("model_title = a ", "a"),
         ("cache_dir=no", "no"),
         ("device_ids=[0,1]", (0, 1)),
         ("device_ids=0,1", (0, 1)),
