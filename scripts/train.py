@@ -177,6 +177,7 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
     """Check what can be checked without decoding images, show data and plan, and start nothing."""
     from modules.config.own_builders import own_optimizer_note
     from modules.config.schedules import long_warmup, own_scheduler_note
+    from modules.config.unused import unused_settings
     from modules.data.loading.count_steps import steps_per_epoch
     from modules.training.data.dry_run import data_lines
     from modules.training.loop.checks import check_startable
@@ -189,7 +190,7 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
     elif config.run_name is not None:
         check_run_name_free(Path(config.runs_dir), config.run_name)
     own = (own_optimizer_note(config), own_scheduler_note(config))
-    notes = [*check_startable(config), *filter(None, own)]
+    notes = [*check_startable(config), *filter(None, own), *unused_settings(config)]
     plan = LaunchPlan.from_config(
         config,
         config_path=absolute_config_path(options.config or config_of_resumed_run(options)),

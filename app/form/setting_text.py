@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from modules.config import Fault, Option, TrainConfig, allowed, find_option
 from modules.config.family_about import family_about
 from modules.config.numbers import format_number, plain_number
+from modules.config.options import unmet
 from modules.facts import family_names
 
 ON_RESUME = {
@@ -215,12 +216,8 @@ def setting_title(path: str) -> str:
 
 def inactive_reason(option: Option, data: object, index: int = 0, more: Iterable[Option] = ()) -> str:
     """The first unmet condition of a setting that has no effect now, or "". `more` are the family's options."""
-    from modules.config.options import _holds
-
-    for term in (option.depends_on or "").replace("*", str(index)).split(" & "):
-        if term and isinstance(data, dict) and not _holds(term, data):
-            return _condition(term, more)
-    return ""
+    term = unmet(option, data, index) if isinstance(data, dict) else ""
+    return _condition(term, more) if term else ""
 
 
 def _condition(term: str, more: Iterable[Option]) -> str:

@@ -111,8 +111,26 @@ def generalise(path: str) -> str:
 
 def is_active(option: Option, data: Mapping[str, object], index: int = 0) -> bool:
     """Whether the settings that the option depends on make it relevant; `data` as dumped, `index` for list items."""
+    return not unmet(option, data, index)
+
+
+def unmet(option: Option, data: Mapping[str, object], index: int = 0) -> str:
+    """The first condition of `depends_on` that does not hold, or ""."""
     terms = (option.depends_on or "").replace("*", str(index)).split(" & ")
-    return all(_holds(term, data) for term in terms if term)
+    return next((term for term in terms if term and not _holds(term, data)), "")
+
+
+def value_at(path: str, data: Mapping[str, object]) -> object:
+    """The value at a path such as "concepts.0.path"; None where there is none."""
+    value: object = data
+    for part in path.split("."):
+        if isinstance(value, Mapping):
+            value = value.get(part)
+        elif isinstance(value, (list, tuple)) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            value = None
+    return value
 
 
 def sections_of(model: type[Section]) -> list[type[Section]]:
@@ -252,13 +270,6 @@ def _prefixed(depends_on: str | None, prefix: str) -> str | None:
 
 def _holds(term: str, data: Mapping[str, object]) -> bool:
     path, _, wanted = term.removeprefix("!").partition("=")
-    value: object = data
-    for part in path.split("."):
-        if isinstance(value, Mapping):
-            value = value.get(part)
-        elif isinstance(value, (list, tuple)) and part.isdecimal() and int(part) < len(value):
-            value = value[int(part)]
-        else:
-            value = None
+    value = value_at(path, data)
     holds = str(value) in wanted.split("|") if wanted else bool(value) and value not in ("never", "none")
     return holds != term.startswith("!")

@@ -9,7 +9,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from modules.config.sections.optimizer import SCHEDULER
 from modules.config.train_config import TrainConfig
 
 Schedule = Callable[[float, TrainConfig], float]
@@ -75,9 +74,7 @@ def own_scheduler_note(config: TrainConfig) -> str:
     """A sentence on a scheduler that is none of Tandem's; empty without one."""
     arguments = f"({config.scheduler_arguments})" * bool(config.scheduler_arguments)
     if config.scheduler != "custom":
-        given = {name: getattr(config, name) for name in SCHEDULER[1:]}
-        unused = next((name for name, value in given.items() if value not in ("", "step")), "")
-        return f"{unused} has no effect: scheduler is {config.scheduler}." if unused else ""
+        return ""
     class_name = config.scheduler_target.rpartition(".")[2]
     named = f"the scheduler {class_name}{arguments}" if class_name else "a scheduler of the family's or program's own"
     warmed = "after the warm-up " * bool(config.warmup_steps or config.warmup_fraction)

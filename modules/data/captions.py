@@ -4,7 +4,7 @@ order."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain, zip_longest
 from typing import Final
 
@@ -51,24 +51,41 @@ def _kept_tags(caption: str, concept: Concept) -> tuple[str, int, int]:
     separator, delimiter = concept.keep_separator, concept.tag_delimiter
     if not separator or separator not in caption:
         return caption, concept.keep_tags, 0
-    parts = [part.strip().removeprefix(delimiter).removesuffix(delimiter).strip() for part in caption.split(separator)]
-    counts = [part.count(delimiter) + 1 if part else 0 for part in parts]
-    between = delimiter if delimiter.isspace() else f"{delimiter} "
-    return between.join(filter(None, parts)), counts[0], sum(counts[2:])
+    parts = [_taken_apart(part, delimiter) for part in caption.split(separator)]
+    usual = delimiter if delimiter[-1].isspace() else f"{delimiter} "
+    between = min((each for _, used in parts for each in used), key=len, default=usual)
+    texts = (_put_together(*part) for part in parts)
+    return between.join(filter(None, texts)), len(parts[0][0]), sum(len(tags) for tags, _ in parts[2:])
+
+
+def tags_of(text: str, delimiter: str) -> list[str]:
+    """The tags of a caption or a list; several delimiters in a row are one, and there are no empty tags."""
+    return _taken_apart(text, delimiter)[0]
+
+
+def _taken_apart(caption: str, delimiter: str) -> tuple[list[str], list[str]]:
+    """The tags, and what is between each two. A delimiter's own spaces may be the ends of the caption."""
+    pieces = re.split(rf"((?:\s*{re.escape(delimiter)})+\s*)", f" {caption.strip()} ")
+    tags, between = [tag.strip() for tag in pieces[::2]], pieces[1::2]
+    start, end = int(not tags[0]), len(tags) - int(not tags[-1])
+    return tags[start:end], between[start : end - 1]
+
+
+def _put_together(tags: Sequence[str], between: Sequence[str]) -> str:
+    """The tags with the first of what is `between`."""
+    return "".join(chain.from_iterable(zip_longest(tags, between[: max(0, len(tags) - 1)], fillvalue="")))
 
 
 def _augment_tags(caption: str, first: int, last: int, concept: Concept, rng: SampleRng) -> str:
     """The caption with its tags shuffled and dropped, but for so many at its start and end."""
-    pieces = re.split(rf"(\s*{re.escape(concept.tag_delimiter)}\s*)", caption.strip())
-    tags, between = pieces[::2], pieces[1::2]
+    tags, between = _taken_apart(caption, concept.tag_delimiter)
     end = max(first, len(tags) - last)
     others = tags[first:end]
     if concept.tag_shuffle:
         others = [others[n] for n in rng.permutation(len(others))]
     if concept.tag_dropout > 0:
         others = [tag for tag in others if rng.uniform() >= concept.tag_dropout or not _may_drop(tag, concept)]
-    tags = tags[:first] + others + tags[end:]
-    return "".join(chain.from_iterable(zip_longest(tags, between[: max(0, len(tags) - 1)], fillvalue="")))
+    return _put_together(tags[:first] + others + tags[end:], between)
 
 
 def _may_drop(tag: str, concept: Concept) -> bool:
@@ -77,4 +94,4 @@ def _may_drop(tag: str, concept: Concept) -> bool:
 
 
 def _listed(tags: str, concept: Concept) -> set[str]:
-    return {tag for each in tags.lower().split(concept.tag_delimiter.lower()) if (tag := each.strip())}
+    return set(tags_of(tags.lower(), concept.tag_delimiter.lower()))

@@ -220,7 +220,8 @@ class RunReport:
             viewer.add_scalars({f"loss/{name}": loss, **scalars}, step)
         shown = (f", {printable(each).replace('_', ' ')} {_shown(each, value)}" for each, value in metrics.items())
         listed = "".join(shown)
-        self.note(f"Step {step}: {name} loss {loss:.5g} ± {deviation:.2g}{listed}.")
+        spread = f" ± {deviation:.2g}" if deviation else ""  # one sample has none
+        self.note(f"Step {step}: {name} loss {loss:.5g}{spread}{listed}.")
         if by_class:
             lowest = sorted(by_class.items(), key=lambda item: item[1])[:_LOWEST_CLASSES]
             self.note(f"  lowest: {', '.join(f'{printable(name)} {value:.1%}' for name, value in lowest)}")

@@ -9,6 +9,7 @@ from typing import Final
 
 from modules import ROOT
 from modules.config import ConfigError, TrainConfig
+from modules.config.io.presets import PRESETS
 from modules.run.console import echo
 
 DRAWN: Final = {  # preset -> its folder below the current one, and the program in scripts/ that fills it
@@ -23,8 +24,8 @@ def is_demo(preset: str) -> bool:
 
 
 def lacks_images(preset: str) -> bool:
-    """Whether this is a demo preset, and its folder is not there."""
-    return is_demo(preset) and not Path(DRAWN[preset][0]).exists()
+    """Whether this is a demo preset, and its folder is not there or empty."""
+    return is_demo(preset) and not next(Path(DRAWN[preset][0]).glob("*"), None)
 
 
 def draw_images(preset: str) -> str:
@@ -33,13 +34,19 @@ def draw_images(preset: str) -> str:
     done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
-        raise ConfigError(lines[-1] if lines else f"The images of {preset} cannot be drawn.")
+        raise ConfigError(
+            lines[-1] if lines else f"The images of {preset} cannot be drawn.",
+            "They are drawn below the current folder: start in one where you may write",
+        )
     return done.stdout.strip()
 
 
 def draw_missing_images(source: str | None, config: TrainConfig) -> None:
-    """For a command line: draw them if the config is that of a demo preset, with the preset's own concepts."""
-    if source is not None and lacks_images(source):
-        folder = DRAWN[source][0]
+    """For a command line: draw them if the config is a demo preset, by name or file, with the preset's own concepts."""
+    if source is None:
+        return
+    preset = Path(source).stem if Path(source).resolve().parent == PRESETS else source
+    if lacks_images(preset):
+        folder = DRAWN[preset][0]
         if any(Path(concept.path).is_relative_to(folder) for concept in config.concepts):
-            echo(f"Drawn: {draw_images(source)}")
+            echo(f"Drawn: {draw_images(preset)}")

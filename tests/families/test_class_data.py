@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from modules.config import load_preset, resolve_config
+from modules.config.io.presets import PRESETS
 from modules.families.classifier import Classifier
 from modules.run.demo_images import DRAWN, draw_missing_images, lacks_images
 from scripts.make_class_data import CLASSES, STAMP, main, make_class_data
@@ -48,7 +49,8 @@ def test_a_demo_draws_its_images_where_they_are_missing(
     assert not list(tmp_path.iterdir()), "somebody else's pictures"
     assert lacks_images(name)
     config = load_preset(name)
-    draw_missing_images(name, config)
+    Path(DRAWN[name][0]).mkdir(parents=True)
+    draw_missing_images(str(PRESETS / f"{name}.yaml"), config)
     assert not lacks_images(name)
     assert all(next(Path(concept.path).rglob("*.png")) for concept in config.concepts)
 

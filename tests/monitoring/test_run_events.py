@@ -161,10 +161,12 @@ def test_a_small_validation_loss_keeps_its_digits(tmp_path: Path, capsys: pytest
     report = RunReport(EventLog(tmp_path / "events.jsonl"), None)
     report.validation("validation", 4.7584e-06, 1.23e-07, 3)
     report.validation("validation", 0.0268, 0.0104, 4)
+    report.validation("validation", 0.5, 0.0, 5)
     report.close()
     shown = "".join(capsys.readouterr())
     assert "Step 3: validation loss 4.7584e-06 ± 1.2e-07." in shown
     assert "Step 4: validation loss 0.0268 ± 0.01." in shown
+    assert "Step 5: validation loss 0.5." in shown, "one image has no spread"
 
 
 def test_a_drawing_is_written_in_a_thread_and_its_event_in_order(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def override(data: Mapping[str, object], assignments: Iterable[str]) -> Data:
     pairs = [_split(assignment) for assignment in assignments]
     if [path for path, _ in pairs if path in _OPTIMIZER] == ["optimizer.target"]:
         pairs.insert(0, ("optimizer", "custom"))
-    scheduler = {path: text for path, text in pairs if path in SCHEDULER}
+    scheduler = {path: text.strip() for path, text in pairs if path in SCHEDULER}
     if is_another_scheduler(result, scheduler):
         result |= {name: value for name, value in dump(TrainConfig()).items() if name in SCHEDULER}
         result["scheduler"] = with_scheduler_settings(scheduler)["scheduler"]
@@ -42,16 +42,17 @@ def override(data: Mapping[str, object], assignments: Iterable[str]) -> Data:
 
 
 def _split(assignment: str) -> tuple[str, str]:
-    path, equals, text = assignment.partition("=")
-    path = path.strip().removeprefix("--")
+    given, equals, text = assignment.partition("=")
+    path = given.strip().removeprefix("--")
     if not equals or not path:
         raise ConfigError(f"{assignment!r} is not an assignment; write name=value, such as learning_rate=1e-4.")
     group, _, name = path.partition(".")
     is_in_group = group == "scheduler" and f"scheduler_{name.partition('.')[0]}" in SCHEDULER
-    return f"scheduler_{name}" if is_in_group else path, text.strip()
+    return f"scheduler_{name}" if is_in_group else path, text if given == given.rstrip() else text.strip()
 
 
-def _assign(data: Data, path: str, text: str) -> None:
+def _assign(data: Data, path: str, given: str) -> None:
+    text = given.strip()
     if path in _OPTIMIZER[:2]:
         data["optimizer"] = _optimizer(data["optimizer"], text)
         return
@@ -67,7 +68,7 @@ def _assign(data: Data, path: str, text: str) -> None:
     container: object = data
     for depth, part in enumerate(parents):
         container = _enter(container, part, path=".".join(parents[: depth + 1]))
-    value = _value(option, path, text)
+    value = _value(option, path, given if option is not None and option.type == "text" else text)
     if isinstance(container, list):
         container[_index(container, last, path)] = value
     elif isinstance(container, dict):
@@ -152,7 +153,7 @@ def _index(container: list[object], part: str, path: str) -> int:
 
 def _value(option: Option | None, path: str, text: str) -> object:
     """Convert the text to the setting's type; invalid text is left to validation, which explains it."""
-    if option is not None and option.optional and text.lower() in ("", "null", "none", "~"):
+    if option is not None and option.optional and text.strip().lower() in ("", "null", "none", "~"):
         return None
     if option is None:
         return _parse(path, text) if text else ""

@@ -28,6 +28,7 @@ from modules.checkpoint.formats import (
     write_single_file,
 )
 from modules.config import Concept, ConfigError, TrainConfig, TrainingError
+from modules.data.captions import tags_of
 from modules.data.index.index import Index
 from modules.diffusion.dtypes import DTYPES
 from modules.families._family import Family
@@ -189,7 +190,7 @@ def _folders(index: Index, concepts: Sequence[Concept], *, with_tags: bool) -> l
     for row, number in enumerate(index.concept if with_tags else ()):
         delimiter = concepts[int(number)].tag_delimiter
         for caption in index.captions(row):
-            tags[int(number)].update(tag.strip() for tag in caption.split(delimiter) if tag.strip())
+            tags[int(number)].update(tags_of(caption, delimiter))
     return [
         ImageFolder(
             name=PurePath(root).name,

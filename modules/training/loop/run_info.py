@@ -13,6 +13,7 @@ from modules.checkpoint import StoredState
 from modules.config import AUTO, EQUAL, TrainConfig, end_of_run
 from modules.config.own_builders import own_optimizer_note
 from modules.config.schedules import learning_rate_factor, long_warmup, own_scheduler_note
+from modules.config.unused import unused_settings
 from modules.data.loading.progress import Progress
 from modules.data.loading.shares import describe_shares
 from modules.distributed import ClusterInfo, RankGroup, cluster_lines, cluster_warnings, device_name
@@ -148,8 +149,10 @@ def summary(components: Components, world_size: int) -> list[str]:
     notes = components.family.base_model_notes(components.config)
     batch_norm = batch_norm_note(weights.model, components.config, components.device, world_size)
     shares = _shares(components, world_size)
+    as_started = components.config.model_copy(update={"enable_multi_gpu": True} if world_size > 1 else {})
     last = (_idle_warning(components), shares, weights.summary(), batch_norm, plan.explanation)
-    lines = (first, end, own_optimizer_note(components.config), schedule, *notes, method, *groups, *last)
+    unused = unused_settings(as_started)
+    lines = (first, end, own_optimizer_note(components.config), schedule, *notes, method, *groups, *unused, *last)
     return [line for line in lines if line]
 
 

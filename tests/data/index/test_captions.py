@@ -169,7 +169,10 @@ def test_tags_are_shuffled_and_dropped_except_the_first() -> None:
 
 @pytest.mark.parametrize(
     ("delimiter", "caption"),
-    [(",", "a, b, c"), (",", "a,b,c"), (";", "a; b; c"), ("|||", "a ||| b ||| c"), (".", "a.b.c")],
+    [
+        *((",", "a, b, c"), (",", "a,b,c"), (";", "a; b; c"), ("|||", "a ||| b ||| c"), (".", "a.b.c")),
+        *((", ", "a, b, c"), (" ", "a b  c"), ("、", "a、b、c"), (" or ", "a or b or c")),
+    ],
 )
 def test_tags_are_put_together_as_they_were_taken_apart(delimiter: str, caption: str) -> None:
     concept = Concept(path="x", tag_shuffle=True, keep_tags=0, tag_delimiter=delimiter)
@@ -207,6 +210,13 @@ def test_choices_are_drawn() -> None:
         ("k ||| a, b ||| z, y", {"tag_shuffle": True}, {"k, a, b, z, y", "k, b, a, z, y"}),
         ("k ||| a, b ||| z, y", {"tag_dropout": 1}, {"k, z, y"}),
         ("||| a, b", {}, {"a, b"}),
+        ("k,||| ,a,b", {"tag_shuffle": True}, {"k,a,b", "k,b,a"}),
+        ("k、l|||a、b", {"tag_shuffle": True, "tag_delimiter": "、"}, {"k、l、a、b", "k、l、b、a"}),
+        ("k, ||| a, b", {"tag_shuffle": True, "tag_delimiter": ", "}, {"k, a, b", "k, b, a"}),
+        ("k  l ||| a b", {"tag_shuffle": True, "tag_delimiter": " "}, {"k  l a b", "k  l b a"}),
+        ("k ||| a ||| b", {"tag_delimiter": ";"}, {"k; a; b"}),
+        (", a, b,", {"tag_shuffle": True, "keep_tags": 0}, {"a, b", "b, a"}),
+        ("a,, b", {"tag_dropout": 1, "keep_tags": 1, "dropped_tags": "b,"}, {"a"}),
         ("a, k", {"tag_dropout": 1, "keep_tags": 0}, {""}),
         ("a, K, b", {"tag_dropout": 1, "keep_tags": 0, "kept_tags": "k, c"}, {"K"}),
         ("a, blurry, b", {"tag_dropout": 1, "keep_tags": 0, "dropped_tags": "Blurry"}, {"a, b"}),

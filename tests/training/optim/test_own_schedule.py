@@ -13,6 +13,7 @@ from torch.optim import lr_scheduler
 
 from modules.config import ConfigError, TrainConfig, validate
 from modules.config.schedules import own_scheduler_note
+from modules.config.unused import unused_settings
 from modules.training.optim.own_schedule import OwnSchedule, check_scheduler, scheduler_of
 
 RATES = [0.1, 0.03]  # of two groups
@@ -144,15 +145,14 @@ def test_a_name_alone_is_a_class() -> None:
     grouped = validate({"scheduler": {"target": "torch.optim.lr_scheduler.LinearLR", "interval": "epoch"}}, "a test")
     assert grouped.scheduler_interval == "epoch"
     assert own_scheduler_note(grouped).endswith("LinearLR, epoch by epoch.")
-    unused = own_scheduler_note(validate({"scheduler_interval": "epoch"}, "a test"))
-    assert unused == "scheduler_interval has no effect: scheduler is constant."
+    assert own_scheduler_note(validate({"scheduler_interval": "epoch"}, "a test")) == ""
 
 
 def test_neither_a_class_nor_arguments_are_ignored_in_silence() -> None:
     target = {"scheduler_target": "torch.optim.lr_scheduler.LinearLR"}
     assert validate(target, "a test").scheduler == "custom"
-    assert own_scheduler_note(validate({"scheduler": "cosine", **target}, "a test")) == (
-        "scheduler_target has no effect: scheduler is cosine."
-    )
+    assert unused_settings(validate({"scheduler": "cosine", **target}, "a test")) == [
+        'scheduler_target has no effect: scheduler is "cosine".'
+    ]
     with pytest.raises(ConfigError, match="scheduler_target names no class that takes it"):
         validate({"scheduler_arguments": {"step_size": 3}}, "a test")
