@@ -129,8 +129,8 @@ KOHYA_RULES: Final = (
             "logit_std": 1.0, "mode_scale": 1.29, "sigmoid_scale": 1.0, "training_shift": 1.0,
         },
         _kohya,
-        "sigma and 3 by default, for Lumina shift and 6; flux_shift and nextdit_shift are the model's own shift; sigma with weighting_scheme as in diffusers' scripts, whose logit_mean "
-        "above 0 means low noise levels, but for SD 3",
+        "sigma and 3 by default, for Lumina shift and 6; flux_shift and nextdit_shift are the model's own shift; sigma "
+        "with weighting_scheme as in diffusers' scripts, whose logit_mean above 0 means low noise levels, but for SD 3",
         _KOHYA_MODEL,
     ),
     CombinedRule({"guidance_scale": 3.5}, f"{OWN}guidance", _guidance, "of models that have the input"),

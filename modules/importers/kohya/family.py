@@ -50,7 +50,8 @@ def family(values: Values) -> list[Assignment]:
     found = []
     if values[name] not in EMPTY_VALUES:
         found.append(Assignment("base_model", model_path(values[name]), keys=(name,)))
-    module = re.search(r"\b(?:lora|oft)_(?!fa$)(\w+)$", str(values["network_module"] or ""))  # such as networks.lora_flux
+    # such as networks.lora_flux; lora_fa is Stable Diffusion's
+    module = re.search(r"\b(?:lora|oft)_(?!fa$)(\w+)$", str(values["network_module"] or ""))
     other = [(key, key.removesuffix("_checkbox")) for key in CHECKBOXES if boolean(values[key])]
     if values["model_type"] not in EMPTY_VALUES:  # of flux_train_network.py
         other.insert(0, ("model_type", str(values["model_type"])))
