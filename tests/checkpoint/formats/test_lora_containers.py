@@ -228,6 +228,7 @@ def test_a_kernel_between_the_matrices_is_taken_into_the_first(tmp_path: Path) -
         ("lora_unet_double_blocks_0_img_mlp_fc1", "HunyuanVideo"),
         ("lora_unet_transformer_blocks_1_attn1_to_q", "LTX-Video"),
         ("lora_unet_foo_bar_0_qux", ""),
+        ("lora_unet_down_blocks_0_attentions_0_add_k_proj", ""),  # of another UNet, as DeepFloyd's
     ],
 )
 @pytest.mark.parametrize("task", [["--to", "kohya"], ["--to", "diffusers"], ["--resize", "--rank", "2"]])
@@ -240,6 +241,25 @@ def test_a_lora_of_a_model_that_is_not_known_is_not_converted(
     assert f"(it looks like {model}" in printed if model else "looks like" not in printed
     assert f"'{layer}.alpha' is of no layer" in printed
     assert not (tmp_path / "out.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("layer", "model"),
+    [
+        ("diffusion_model.blocks.0.cross_attn.k", "Wan"), ("transformer.blocks.0.ffn.net.0.proj", "Wan"),
+        ("diffusion_model.joint_transformer_blocks.0.attn.to_q", "AuraFlow"),
+        ("transformer.context_embedder.token_refiner.refiner_blocks.0.attn.to_q", "HunyuanVideo"),
+        ("diffusion_model.ref_image_refiner.0.attn.to_q", "OmniGen2"), ("transformer.blocks.0.attn1.to_q", ""),
+    ],
+)  # fmt: skip
+def test_the_model_of_names_with_dots_is_told_as_well(
+    layer: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, {layer: peft_lora()[0]})
+    assert main([str(file), str(tmp_path / "out.safetensors"), "--to", "kohya"]) == 2
+    printed = capsys.readouterr().err
+    assert f"(it looks like {model}" in printed if model else "looks like" not in printed
+    assert "belongs to the family" not in printed
 
 
 def test_what_is_no_adapter_is_left_out_if_one_asks_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
