@@ -14,8 +14,8 @@ from modules.facts import all_facts, family_of_architecture, named_family, whole
 
 # A second text encoder, Stability AI's names, or a second layer in a transformer occur in SDXL only.
 _SDXL_ONLY: Final = (
-    "lora_te1_", "lora_te2_", "text_encoder_2.", "lora_unet_input_", "lora_unet_output_", "lora_unet_middle_",
-    "transformer_blocks.1.", "transformer_blocks_1_", "add_embedding", "label_emb",
+    "lora_te1_", "lora_te2_", "text_encoder_2.", "text_encoders.clip_g.", "lora_unet_input_", "lora_unet_output_",
+    "lora_unet_middle_", "transformer_blocks.1.", "transformer_blocks_1_", "add_embedding", "label_emb",
 )  # fmt: skip
 _CROSS_ATTENTION: Final = re.compile(r"attn2[._]to_[kv]\.(lora_A|lora_down)\.")
 # Version 2 has a width of 1024, but its two variants (epsilon and v) cannot be distinguished by it.
