@@ -414,7 +414,8 @@ def test_captions_of_all_datasets(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_tandem_calls_otherwise_is_named(given: str, named: str, tmp_path: Path) -> None:
-    assert named in reasons(imported(tmp_path, **{given: 2}))[f"--{given}"]
+    changed: dict[str, Any] = {given: 2}
+    assert named in reasons(imported(tmp_path, **changed))[f"--{given}"]
 
 
 @pytest.mark.parametrize(
