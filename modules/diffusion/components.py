@@ -20,6 +20,7 @@ from modules.config import ConfigError
 from modules.diffusion import base_model_files
 from modules.diffusion.component_files import load_network, load_part, scheduler_config
 from modules.diffusion.declared_schedule import EDM_KEYS, DeclaredSchedule, declared_schedule, measured_schedule
+from modules.diffusion.finite import require_finite
 from modules.diffusion.fitting_weights import require_stored_component
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.library_errors import damage_refused, first_line
@@ -175,7 +176,7 @@ def _from_folder(folder: Path, facts: FamilyFacts) -> Components:
         loaded[name] = load_network(folder, name, CLASSES[name], dtype)
     for name in facts.encoders.values():
         loaded[name] = load_part(folder, name, CLASSES[name])
-    return _components(loaded, scheduler, facts)
+    return _components(loaded, scheduler, facts, folder)
 
 
 def _from_file(file: Path, layout: str, facts: FamilyFacts) -> Components:
@@ -201,7 +202,7 @@ def _from_file(file: Path, layout: str, facts: FamilyFacts) -> Components:
             ) from error
     scheduler = dict(pipeline.scheduler.config)
     schedule = read_schedule(file, layout)
-    return _components(pipeline.components, scheduler if schedule is None else schedule.apply(scheduler), facts)
+    return _components(pipeline.components, scheduler if schedule is None else schedule.apply(scheduler), facts, file)
 
 
 def _check_layout(folder: str | Path, facts: FamilyFacts) -> None:
@@ -237,7 +238,8 @@ def _check_file(file: Path, shapes: Mapping[str, list[int]], facts: FamilyFacts)
     return shapes.get(ORIGINAL_CONV_IN, [0, 0])[1] == INPAINTING_CHANNELS
 
 
-def _components(loaded: Mapping[str, Any], scheduler: dict[str, Any], facts: FamilyFacts) -> Components:
+def _components(loaded: Mapping[str, Any], scheduler: dict[str, Any], facts: FamilyFacts, source: Path) -> Components:
+    require_finite(loaded["vae"], "vae", source)  # training needs its encoder alone, and samples would be black
     encoders: dict[str, TextEncoder] = {name: loaded[name] for name in facts.encoders}
     tokenizers = {name: loaded[tokenizer] for name, tokenizer in facts.encoders.items()}
     for name, encoder in encoders.items():

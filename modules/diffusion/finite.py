@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final, cast
 
 import torch
 from torch import Tensor, nn
 
+from modules.config import ConfigError
 from modules.diffusion.quantized import QuantizedLinear
 
 ADVICE: Final = "Copy or download it again, or use it in another number format: in fp16 large weights overflow."
@@ -38,6 +40,16 @@ def names_not_finite(module: nn.Module) -> Iterator[str]:
         is_number = buffer.is_floating_point() and buffer.element_size() > 1  # no fp8, whose scales show it
         if is_number and bool(buffer.isnan().any()):  # infinity may belong to a mask
             yield name
+
+
+def require_finite(network: nn.Module, name: str, source: Path) -> None:
+    """Raises ConfigError if a number of the network `name` of a base model is not finite."""
+    if (damaged := next(names_not_finite(network), None)) is not None:
+        raise ConfigError(
+            f"base_model: the weights of {name} of the model in {str(source)!r} are not finite (NaN or infinity) in "
+            f"{damaged!r}.",
+            ADVICE,
+        )
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -19,7 +19,7 @@ from modules.diffusion import base_model_files
 from modules.diffusion.chat_template import limit_template_
 from modules.diffusion.component_files import copy_with_weights, load_network, load_part, scheduler_config
 from modules.diffusion.encoder_weights import move_encoder, quantize_encoder_
-from modules.diffusion.finite import ADVICE, names_not_finite
+from modules.diffusion.finite import require_finite
 from modules.diffusion.fitting_weights import described_network
 from modules.diffusion.hub.files import INDEX
 from modules.diffusion.hub.model import HubModel
@@ -67,12 +67,7 @@ class FlowComponents:
             encoder = self._load_encoder(name, dtype).requires_grad_(False).eval()
             quantize_encoder_(encoder, weights, device)
             found[name] = move_encoder(encoder, device)
-            if (damaged := next(names_not_finite(found[name]), None)) is not None:
-                raise ConfigError(
-                    f"base_model: the weights of {name} of the model in {str(self.folder)!r} are not finite (NaN or "
-                    f"infinity) in {damaged!r}.",
-                    ADVICE,
-                )
+            require_finite(found[name], name, self.folder)
         return found
 
     def _load_encoder(self, name: str, dtype: torch.dtype) -> Any:
@@ -165,13 +160,15 @@ def load_flow_components(base: FlowBase, facts: FamilyFacts, dtype: torch.dtype)
     base.check(folder, facts.pipelines, facts.components)
     pipeline_class, classes, index = component_classes(folder, facts.components)
     with quiet_libraries():
+        vae = load_network(folder, "vae", classes["vae"], dtype).requires_grad_(False).eval()
+        require_finite(vae, "vae", folder)  # training needs its encoder alone, and samples would be black
         return FlowComponents(
             folder=folder,
             facts=facts,
             pipeline_class=pipeline_class,
             classes=classes,
             transformer=_load_transformer(folder, classes["transformer"], base.transformer),
-            vae=load_network(folder, "vae", classes["vae"], dtype).requires_grad_(False).eval(),
+            vae=vae,
             scheduler=scheduler_config(folder, base.option),
             tokenizers={name: _load_tokenizer(folder, name, classes[name]) for name in facts.encoders.values()},
             index=index,

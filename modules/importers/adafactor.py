@@ -20,6 +20,7 @@ IN_PYTORCH_OPTIMIZER: Final[Mapping[str, object]] = {**IN_TRANSFORMERS, "beta1":
 # min(step / 1,000,000, 1 / sqrt(step)), which rises evenly to 0.01 at the same step.
 RELATIVE_RATE: Final = 0.01
 RELATIVE_STEPS: Final = 10_000
+RELATIVE: Final = ("relative_step", "warmup_init")
 RELATIVE_STEP: Final = "its relative_step replaces learning rate and schedule"
 WARMUP_INIT: Final = f"{RELATIVE_STEP}, and its warmup_init the warm-up"
 _REPLACED: Final = (

@@ -59,11 +59,14 @@ def encoder_files_rule(*keys: str) -> CombinedRule:
 
 
 # kohya-ss/sd-scripts, library/flux_train_utils.py, get_noisy_model_input_and_timesteps
-_KOHYA_SAMPLING: Final = {"uniform": "uniform", "sigmoid": "logit_normal", "shift": "logit_normal"}
+_KOHYA_SAMPLING: Final = {
+    "uniform": "uniform", "sigmoid": "logit_normal", "shift": "logit_normal", "nextdit_shift": "uniform",
+}  # fmt: skip
 _LOSS_SCHEMES: Final = ("sigma_sqrt", "cosmap")
 _OWN_SHIFTS: Final = ("flux_shift", "qwen_shift", "flux2_shift", "krea2_shift")
-_KOHYA_SD3: Final[Mapping[str, object]] = {
+_KOHYA_MODEL: Final[Mapping[str, object]] = {
     "network_module": None, "sd3_checkbox": False, "clip_g": None, "pretrained_model_name_or_path": None,
+    "lumina_checkbox": False, "gemma2": None,
 }  # fmt: skip
 
 
@@ -76,7 +79,12 @@ def _is_kohya_sd3(values: Values) -> bool:
 
 def _kohya(values: Values, *, weighs_loss: bool = False) -> list[Assignment]:
     is_sd3 = _is_kohya_sd3(values)  # sd3_train_utils.py: always by weighting_scheme, with a shift of its own
-    sampling = "sigma" if is_sd3 else str(values["timestep_sampling"] or "sigma")
+    is_lumina = str(values["network_module"]).endswith("lumina") or boolean(values["lumina_checkbox"])
+    is_lumina |= values["gemma2"] not in EMPTY_VALUES
+    sampling, flow_shift = ("shift", 6.0) if is_lumina else ("sigma", 3.0)  # the default of lumina_train_util.py
+    sampling = "sigma" if is_sd3 else str(values["timestep_sampling"] or sampling)
+    if values["discrete_flow_shift"] is None:
+        values = {**values, "discrete_flow_shift": flow_shift}
     scheme = str(values["weighting_scheme"] or "uniform")
     found: list[Assignment] = []
     if sampling == "sigma":
@@ -92,8 +100,8 @@ def _kohya(values: Values, *, weighs_loss: bool = False) -> list[Assignment]:
         shift = "training_shift" if is_sd3 else "discrete_flow_shift"
         found += static_shift(values[shift], shift)
     elif sampling in (*_KOHYA_SAMPLING, *_OWN_SHIFTS):
-        found.append(distribution(_KOHYA_SAMPLING.get(sampling, "logit_normal"), "timestep_sampling"))
-        if (scale := number(values["sigmoid_scale"])) != 1 and sampling != "uniform":
+        found.append(distribution(name := _KOHYA_SAMPLING.get(sampling, "logit_normal"), "timestep_sampling"))
+        if (scale := number(values["sigmoid_scale"])) != 1 and name != "uniform":
             found.append(option("logit_std", scale, "sigmoid_scale"))
     else:
         raise UnsupportedValueError("set family_options.timestep_distribution")
@@ -117,13 +125,13 @@ def _guidance(values: Values) -> list[Assignment]:
 KOHYA_RULES: Final = (
     timestep_rule(
         {
-            "timestep_sampling": "sigma", "weighting_scheme": "uniform", "discrete_flow_shift": 3.0, "logit_mean": 0.0,
+            "timestep_sampling": None, "weighting_scheme": "uniform", "discrete_flow_shift": None, "logit_mean": 0.0,
             "logit_std": 1.0, "mode_scale": 1.29, "sigmoid_scale": 1.0, "training_shift": 1.0,
         },
         _kohya,
-        "flux_shift is the model's own shift; sigma with weighting_scheme as in diffusers' scripts, whose logit_mean "
-        "above 0 means low noise levels, but for SD 3",
-        _KOHYA_SD3,
+        "sigma and 3 by default, for Lumina shift and 6; flux_shift and nextdit_shift are the model's own shift; sigma "
+        "with weighting_scheme as in diffusers' scripts, whose logit_mean above 0 means low noise levels, but for SD 3",
+        _KOHYA_MODEL,
     ),
     CombinedRule({"guidance_scale": 3.5}, f"{OWN}guidance", _guidance, "of models that have the input"),
     swap_rule("blocks_to_swap"),
@@ -133,7 +141,7 @@ KOHYA_RULES: Final = (
 
 def _musubi(values: Values) -> list[Assignment]:
     """As in sd-scripts, and schemes that weigh the loss do so with every sampling (training/trainer_base.py)."""
-    found = _kohya({**_KOHYA_SD3, **values, "training_shift": 1.0}, weighs_loss=True)
+    found = _kohya({**_KOHYA_MODEL, **values, "training_shift": 1.0}, weighs_loss=True)
     if values["timestep_sampling"] == "flux2_shift":
         why = "exp(0.5 to 1.15) by resolution there, that of the model's pipeline here"
         found = [replace(each, why=why) if each.value == "logit_normal" else each for each in found]

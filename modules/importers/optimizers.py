@@ -14,7 +14,7 @@ from modules.config.names import class_of_torch
 from modules.config.options import find_option
 from modules.config.sections.optimizers import CLASS_NAME
 from modules.config.train_config import TrainConfig
-from modules.importers.adafactor import split_adafactor
+from modules.importers.adafactor import RELATIVE, split_adafactor
 from modules.importers.readers import number
 from modules.importers.rules import Assignment, UnsupportedValueError, is_default
 
@@ -81,9 +81,11 @@ def optimizer_assignments(
         return _another_class(other, given, key, prefix, arguments_key)
     target, why = NAMES.get(plain, ("adamw", f"Tandem has no optimizer {format_value(name)}; adamw is used instead"))
     defaults: list[Assignment] = []
+    steps: set[str] = set()  # where the arguments are that say who sets the learning rate
     if target == "adafactor":
+        steps = {arguments_key or prefix + name for name in RELATIVE if given.get(name) is True}
         given, defaults, why = split_adafactor(given, adafactor, key)
-    found = [Assignment("optimizer.name", target, why, (key,)), *defaults]
+    found = [Assignment("optimizer.name", target, why, (key, *sorted(steps))), *defaults]
     if plain.startswith("sgdnesterov"):
         found.append(Assignment("optimizer.nesterov", True, keys=(key,)))
     if plain == "sgd" and given.get("momentum") is None:

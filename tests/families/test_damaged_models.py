@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from transformers import CLIPTextModel, Qwen3Model
 
 from modules.annotators import caption
@@ -215,3 +216,21 @@ def test_only_what_a_library_raises_becomes_a_sentence() -> None:
     for other in (KeyboardInterrupt(), torch.OutOfMemoryError("of the device"), TandemError("ours")):
         with pytest.raises(type(other)), damage_refused("x"):
             raise other
+
+
+@pytest.mark.parametrize(("family", "fixture"), [("stable_diffusion", "sd_folder"), ("z_image", "z_image")])
+def test_an_autoencoder_that_is_not_finite_is_refused_before_anything_is_trained(
+    family: str, fixture: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Training needs its encoder alone: with a decoder that is not finite, samples were black without a word."""
+    name = "decoder.conv_out.weight"
+    folder = shutil.copytree(
+        request.getfixturevalue({"stable_diffusion": "sd_folder"}.get(family, family)), tmp_path / "model"
+    )
+    (file,) = (folder / "vae").glob("*.safetensors")
+    tensors = load_file(file)
+    tensors[name].view(-1)[0] = float("nan")
+    save_file(tensors, file, metadata={"format": "pt"})
+    config = TrainConfig.model_validate({"family": family, "base_model": str(folder)})
+    with pytest.raises(ConfigError, match=rf"weights of vae of .* not finite .* in '{name}'"):
+        family_class(family).load_for_training(config)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from modules.config import ConfigError, Interval
+from modules.config import ConfigError, Interval, dump
 from modules.importers import ImportResult, import_file
 
 
@@ -92,6 +92,31 @@ def test_optimizers(tmp_path: Path, name: str, eps: float, weight_decay: float) 
     assert (found["eps"], found["weight_decay"]) == (eps, weight_decay)
     config = imported(tmp_path, {"optimizer": name, "optimizer_params": {"weight_decay": 0.2}}).config
     assert config.optimizer.model_dump()["weight_decay"] == 0.2
+
+
+@pytest.mark.parametrize(("name", "state"), [("prodigyopt", ""), ("prodigy8bit", "8-bit")])
+def test_all_that_begins_with_prodigy_is_prodigy(name: str, state: str, tmp_path: Path) -> None:
+    """toolkit/optimizer.py."""
+    found = imported(tmp_path, {"optimizer": name, "lr": 1, "optimizer_params": {"d_coef": 2}})
+    config: Any = dump(found.config)
+    assert (config["optimizer"]["name"], config["optimizer"]["d_coef"]) == ("prodigy", 2)
+    assert state in reasons(found).get("train.optimizer", "")
+
+
+def test_folders_are_read_with_their_subfolders(tmp_path: Path) -> None:
+    """toolkit/data_loader.py, AiToolkitDataset: os.walk of dataset_path, or folder_path without one."""
+    datasets = [{"folder_path": "a"}, {"dataset_path": "b", "folder_path": "c"}, {"dataset_path": "d.json"}]
+    found = imported(tmp_path, datasets=datasets)
+    assert [Path(concept.path).name for concept in found.config.concepts] == ["a", "b"]
+    assert all(concept.include_subfolders for concept in found.config.concepts)
+    assert "takes precedence" in reasons(found)["datasets.1.folder_path"]
+    assert "reads folders" in reasons(found)["datasets.2"]
+
+
+def test_other_loras_are_told_by_what_to_do(tmp_path: Path) -> None:
+    model = {"name_or_path": "a/b", "is_xl": True, "lora_path": "c"}
+    found = reasons(imported(tmp_path, network={"type": "lora", "pretrained_lora_path": "x"}, model=model))
+    assert ("lora_from" in found["network.pretrained_lora_path"], "--merge" in found["model.lora_path"]) == (True, True)
 
 
 def test_prodigys_rate_is_1_if_it_is_below_a_tenth(tmp_path: Path) -> None:

@@ -102,6 +102,35 @@ def test_kohya_fine_tunes_are_known_by_their_text_encoders(files: str, family: s
     assert [part.part for part in config.parts] == ["transformer"]
 
 
+@pytest.mark.parametrize(
+    ("given", "family"),
+    [
+        ('qwen3 = "q"', "anima"), ('network_module = "networks.lora_anima"', "anima"),
+        ('network_module = "networks.lora_hunyuan_image"', "hunyuan_image"),
+        ('network_module = "networks.oft_flux"', "flux"), ('network_module = "networks.lora_fa"', "stable_diffusion"),
+        ('network_module = "lycoris.kohya"', "stable_diffusion"),
+    ],
+)  # fmt: skip
+def test_kohya_models_are_known_by_their_modules(given: str, family: str, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(f'pretrained_model_name_or_path = "a.safetensors"\n{given}\nae = "b"\n')
+    assert import_file(tmp_path / "a.toml").config.family == family
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("", ("logit_normal", "static", 6.0)), ('timestep_sampling = "nextdit_shift"', ("uniform", None, None)),
+        ("discrete_flow_shift = 3.0", ("logit_normal", "static", 3.0)),
+        ('timestep_sampling = "sigma"', ("uniform", "static", 6.0)),
+    ],
+)  # fmt: skip
+def test_noise_levels_of_kohyas_lumina_scripts(given: str, expected: tuple[object, ...], tmp_path: Path) -> None:
+    """library/lumina_train_util.py: other defaults than those of FLUX.1."""
+    text = f'pretrained_model_name_or_path = "a"\ngemma2 = "g"\nnetwork_module = "networks.lora_lumina"\n{given}\n'
+    options = imported(tmp_path, "a.toml", text).family_options
+    assert tuple(options.get(name) for name in ("timestep_distribution", "timestep_shift", "shift")) == expected
+
+
 def test_kohya_sd3(tmp_path: Path) -> None:
     config = imported(tmp_path, "sd3.toml", KOHYA_SD3)
     assert (config.family, config.base_model) == ("stable_diffusion_3", "stabilityai/stable-diffusion-3.5-medium")

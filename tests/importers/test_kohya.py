@@ -409,6 +409,7 @@ def test_tags_are_always_joined_with_a_comma_there(tmp_path: Path, separator: st
             ("lokr", 8, 1, False),
         ),
         ('network_module = "lycoris.kohya"\nnetwork_args = ["algo=loha", "rs_lora=True"]', ("loha", None, 1, True)),
+        ('network_module = "lycoris.kohya"\nnetwork_args = ["algo=glora", "rs_lora=True"]', ("lora", None, 1, True)),
         ('network_module = "networks.loha"\nnetwork_dropout = 0.1', ("loha", None, 1, False)),
         ('network_module = "networks.lora"\nnetwork_args = ["loraplus_lr_ratio=4"]', ("lora", None, 4, False)),
     ],

@@ -35,6 +35,15 @@ def imported(folder: Path, preset: dict[str, object], **changed: object) -> Impo
     return import_file(folder / "preset.json")
 
 
+def test_what_has_an_effect_is_not_told_to_have_none(tmp_path: Path) -> None:
+    """relative_step replaces the rate, and NEVER the default stop of a text encoder, after 30 epochs."""
+    optimizer = {"optimizer": "ADAFACTOR", "relative_step": True, "warmup_init": True}
+    encoder = {"train": True, "stop_training_after": None, "stop_training_after_unit": "NEVER"}
+    found = imported(tmp_path, FINE_TUNE, optimizer=optimizer, text_encoder=encoder)
+    assert (found.config.learning_rate, found.config.parts[1].stop_after) == (0.01, Interval.never())
+    assert not [entry.source for entry in found.report.not_imported if "no effect" in entry.why]
+
+
 @pytest.mark.parametrize(
     ("strengths", "loss", "told"),
     [

@@ -368,6 +368,58 @@ def test_the_lycoris_file_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "expected", "told"),
+    [
+        ({"dora_wd": True, "rs_lora": True, "dropout": 0.1}, ("lora", 8, 4, True, True), "dropout: set lora_dropout"),
+        ({"algo": "lokr", "dora_wd": True}, ("lokr", 8, 4, False, False), "dora_wd: Tandem has it for plain LoRA only"),
+        ({"algo": "boft"}, ("lora", 16, 16, False, False), 'algo is "boft": Tandem has loha, lokr, lora'),
+        ({"linear_dim": None}, ("lora", 16, 16, False, False), "it has no linear_dim"),
+        ({"multiplier": 0.5, "apply_preset": {"module_algo_map": {"A": {"algo": "loha", "dim": 2}}}},
+         ("lora", 8, 4, False, False), "algo of module_algo_map, dim of module_algo_map, multiplier: no such setting"),
+    ],
+)  # fmt: skip
+def test_what_a_lycoris_file_says_is_taken_or_told(
+    given: dict[str, Any], expected: tuple[object, ...], told: str, tmp_path: Path
+) -> None:
+    """None of it makes a fine-tune of a LoRA."""
+    data = {"algo": "lora", "multiplier": 1.0, "linear_dim": 8, "linear_alpha": 4} | given
+    data = {name: value for name, value in data.items() if value is not None}
+    (tmp_path / "lycoris.json").write_text(json.dumps(data), encoding="utf-8")
+    found = imported(tmp_path, lora_type="lycoris", lycoris_config="lycoris.json")
+    config = found.config
+    assert config.method == "lora"
+    assert (
+        config.lora_algorithm, config.lora_rank, config.lora_alpha, config.lora_weight_decompose,
+        config.lora_rank_stabilized,
+    ) == expected  # fmt: skip
+    assert told in " ".join(entry.why for entry in found.report.not_imported)
+
+
+def test_captions_of_all_datasets(tmp_path: Path) -> None:
+    """helpers/data_backend/factory.py, _create_dataset_and_sampler: those of the settings, where a dataset has none."""
+    backends = [{"id": name, "type": "local", "instance_data_dir": name} for name in "ab"]
+    backends[1]["caption_strategy"] = "filename"
+    found = imported(tmp_path, backends=backends, caption_strategy="textfile", instance_prompt="sks",
+                     prepend_instance_prompt=True)  # fmt: skip
+    captions = [(concept.caption_source, concept.prompt_prefix) for concept in found.config.concepts]
+    assert captions == [("txt", "sks "), ("file_name", "sks ")]
+    assert "--caption_strategy" in {entry.source for entry in found.report.imported}
+    assert not {name for name in reasons(found) if "caption" in name or "prompt" in name}
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("checkpoint_epoch_interval", "backup_every"), ("eval_epoch_interval", "validate_every"),
+        ("optimizer_release_gradients", "fused_backward"), ("fsdp_enable", "training_mode"),
+    ],
+)  # fmt: skip
+def test_what_tandem_calls_otherwise_is_named(given: str, named: str, tmp_path: Path) -> None:
+    changed: dict[str, Any] = {given: 2}
+    assert named in reasons(imported(tmp_path, **changed))[f"--{given}"]
+
+
+@pytest.mark.parametrize(
     ("given", "matched", "passed_over"),
     [
         ({"model_family": "sd3"}, "transformer_blocks.0.attn.to_q", "transformer_blocks.0.attn.add_k_proj"),

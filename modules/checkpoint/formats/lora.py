@@ -25,6 +25,7 @@ from modules.checkpoint.formats.lora_other_names import (
     PEFT_FILE,
     PEFT_PREFIX,
     check_base_unchanged,
+    comfyui_text_name,
     has_old_names,
     peft_settings,
     plain_name,
@@ -204,19 +205,17 @@ def _read_tensors(
         tensors = {present: _as_numbers(file, name, source.read(name)) for name, present in names.items()}
     check_base_unchanged(file, settings)
     _check_shapes(file, tensors)
-    for name, tensor in tensors.items():
-        if not name.endswith((".alpha", ".scaled_oft")) and not tensor.is_floating_point():
-            raise ConfigError(f"{str(file)!r} is damaged: {name!r} contains values that are no finite numbers.")
     return tensors, settings
 
 
 def _as_numbers(file: Path, name: str, tensor: Tensor) -> Tensor:
-    """`tensor` in a dtype that torch calculates with. Raises ConfigError if it is complex."""
+    """`tensor` in a dtype that torch calculates with. Raises ConfigError if it is complex or, but for alpha, whole."""
     if tensor.dtype in _SMALL_DTYPES:
         return tensor.float()
-    if tensor.is_complex():
+    if tensor.is_complex() or not (tensor.is_floating_point() or name.endswith((".alpha", ".scaled_oft"))):
+        numbers = "complex numbers" if tensor.is_complex() else f"numbers of the format {str(tensor.dtype)[6:]}"
         raise ConfigError(
-            f"{str(file)!r}: {name!r} has complex numbers, which no LoRA has.",
+            f"{str(file)!r}: {name!r} has {numbers}, which no LoRA has.",
             "Use a LoRA in fp32, bf16, fp16 or fp8 (e4m3fn or e5m2).",
         )
     return tensor
@@ -266,7 +265,7 @@ def _present_names(
     file: Path, names: Iterable[str], metadata: Mapping[str, str], prefixes: AdapterPrefixes
 ) -> tuple[dict[str, str], dict[str, object]]:
     """Each tensor's name in kohya's layout, diffusers' or the model's own, and peft's settings. Raises ConfigError."""
-    present = {name: plain_name(name) for name in names}
+    present = {name: comfyui_text_name(plain_name(name), prefixes) for name in names}
     settings: dict[str, object] = {}
     if any(name.startswith(PEFT_PREFIX) for name in present.values()):
         translated = translate_peft_names(file, present.values(), prefixes)
@@ -304,6 +303,8 @@ def _check_complete(
         )
     if left_out is not None:
         left_out += unknown
+        if not found:
+            raise ConfigError(f"{str(file)!r}: nothing of it is left without {unknown[0]!r} and what else is not read.")
     places = Counter((adapter.submodule, adapter.module) for adapter in found)
     twice = next((place for place, count in places.items() if count > 1), None)
     if twice is not None:

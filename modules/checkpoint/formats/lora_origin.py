@@ -14,8 +14,8 @@ from modules.facts import all_facts, family_of_architecture, named_family, whole
 
 # A second text encoder, Stability AI's names, or a second layer in a transformer occur in SDXL only.
 _SDXL_ONLY: Final = (
-    "lora_te1_", "lora_te2_", "text_encoder_2.", "lora_unet_input_", "lora_unet_output_", "lora_unet_middle_",
-    "transformer_blocks.1.", "transformer_blocks_1_", "add_embedding", "label_emb",
+    "lora_te1_", "lora_te2_", "text_encoder_2.", "text_encoders.clip_g.", "lora_unet_input_", "lora_unet_output_",
+    "lora_unet_middle_", "transformer_blocks.1.", "transformer_blocks_1_", "add_embedding", "label_emb",
 )  # fmt: skip
 _CROSS_ATTENTION: Final = re.compile(r"attn2[._]to_[kv]\.(lora_A|lora_down)\.")
 # Version 2 has a width of 1024, but its two variants (epsilon and v) cannot be distinguished by it.
@@ -25,21 +25,27 @@ _UNET: Final = re.compile(
     r"(base_model\.model\.)?(unet\.|lora_unet_|lycoris_|(model\.)?diffusion_model\.)(down|mid|up|input|output|middle)_"
 )
 _LAYERS: Final = re.compile(
-    r"conv_in|conv_out|(time|add)_embedding\.linear_[12]|mid_block\.(resnets|attentions)\.\d+\..+"
-    r"|(down|up)_blocks\.\d+\.(resnets|attentions|downsamplers|upsamplers)\.\d+\..+"
+    r"conv_in|conv_out|(time|add)_embedding\.linear_[12]|(mid_block|(down|up)_blocks\.\d+)\."
+    r"(resnets\.\d+\.(conv1|conv2|conv_shortcut|time_emb_proj)|(down|up)samplers\.\d+\.conv|attentions\.\d+\.(proj_in|"
+    r"proj_out|transformer_blocks\.\d+\.(attn[12]\.(to_[qkv]|to_out\.0)|ff\.net\.(0\.proj|2))))"
     r"|(text_model\.)?(encoder\.layers\.\d+\.(self_attn|mlp)|embeddings)\.\w+|text_projection"
 )
 # Of models that Tandem does not train, by layers in their LoRAs with dots as underscores: sd-scripts 48d368f
 # (networks/lora_anima.py, lora_hunyuan_image.py), diffusers 0.42 (loaders/lora_conversion_utils.py), OneTrainer 23df383
 _OTHER_MODELS: Final = {
-    "Wan": r"_(self|cross)_attn_[qkvo]_(lora|alpha|hada|lokr)|blocks_\d+_ffn_[02]_",
-    "Anima or Cosmos Predict": r"adaln_modulation_(self_attn|cross_attn|mlp)|llm_adapter",
-    "HunyuanVideo or HunyuanImage": r"(img|txt)_mlp_fc[12]|individual_token_refiner",
+    "Wan": r"_(self|cross)_attn_[qkvo]_(lora|alpha|hada|lokr)|blocks_\d+_ffn_([02]|net_)",
+    "Anima or Cosmos Predict": (
+        r"adaln_modulation_(self_attn|cross_attn|mlp)|llm_adapter|_mlp_layer[12]_|cross_attn_output_proj"
+    ),
+    "HunyuanVideo or HunyuanImage": r"(img|txt)_mlp_fc[12]|individual_token_refiner|token_refiner_refiner_blocks",
+    "OmniGen2": r"ref_image_refiner",
     "HiDream": r"(double|single)_stream_blocks",
     "AuraFlow": r"joint_transformer_blocks",
     "Stable Cascade": r"lora_prior_unet",
     "AnimateDiff": r"motion_modules",
-    "LTX-Video, PixArt or Sana": r"(^|(unet|transformer|model|lycoris)_)transformer_blocks_\d+_attn[12]_to_",
+    "LTX-Video, PixArt, Sana, CogVideoX or CogView": (
+        r"(^|(unet|transformer|model|lycoris)_)transformer_blocks_\d+_attn[12]_to_"
+    ),
 }
 
 
@@ -83,7 +89,7 @@ def check_known_layers(path: Path, modules: Iterable[str]) -> None:
         return
     with SafetensorsFile(path) as file:
         flat = {name.replace(".", "_"): name for name in file.names}
-    like = next((name for name, layer in _OTHER_MODELS.items() if any(map(re.compile(layer).search, flat))), "")
+    like = _other_model(file.names)
     known = list(dict.fromkeys(model.title for model in whole_models().values()))
     known += [name for name, facts in all_facts().items() if facts.file is not None]
     raise ConfigError(
@@ -94,7 +100,16 @@ def check_known_layers(path: Path, modules: Iterable[str]) -> None:
     )
 
 
+def _other_model(names: Iterable[str]) -> str:
+    """The model that Tandem does not train and whose layers have such names; empty if none is known."""
+    flat = [name.removeprefix("transformer.").replace(".", "_") for name in names]
+    return next((model for model, layer in _OTHER_MODELS.items() if any(map(re.compile(layer).search, flat))), "")
+
+
 def of_family(path: Path) -> str:
     """A clause for a message about a LoRA that does not fit its model; empty if its family is not known."""
+    with SafetensorsFile(path) as file:
+        if other := _other_model(file.names):
+            return f" (it looks like {other})"
     family = lora_family(path)
     return f" (it belongs to the family {family})" if family else ""

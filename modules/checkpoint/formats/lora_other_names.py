@@ -39,6 +39,10 @@ _KOHYA: Final = {
     "lora_B.weight": "lora_up.weight",
     **dict.fromkeys(("lora_magnitude_vector.weight", "lora_magnitude_vector"), "dora_scale"),
 }
+# OneTrainer 23df383 (ModelFormat.COMFY_LORA of modules/model/*.py), with Stability AI's names of the UNet
+_COMFYUI_TEXT: Final = re.compile(
+    r"text_encoders\.clip_([lgh])\.transformer\.(.+?)\.((?:lora_|hada_|lokr_|oft_|alpha$|dora_scale$).*)"
+)
 _PEFT: Final = {"lora_down.weight": "lora_A.weight", "lora_up.weight": "lora_B.weight"}
 PEFT_CONFIG: Final = "adapter_config.json"
 PEFT_FILE: Final = "adapter_model.safetensors"
@@ -66,6 +70,15 @@ def plain_name(name: str) -> str:
         return f"unet.{layer}.{_PEFT.get(end, end)}"
     own = next((prefix for prefix in ("lycoris_", "oft_unet_") if name.startswith(prefix)), "")  # oft.py of sd-scripts
     return f"lora_unet_{name.removeprefix(own)}" if own else name
+
+
+def comfyui_text_name(name: str, prefixes: AdapterPrefixes) -> str:
+    """kohya's name of a text encoder's tensor that is named for ComfyUI, else `name`."""
+    found = _COMFYUI_TEXT.fullmatch(name)
+    submodule = "text_encoder_2" if found and found[1] == "g" else "text_encoder"
+    if found is None or submodule not in prefixes:
+        return name
+    return f"{prefixes[submodule][1]}_{found[2].replace('.', '_')}.{_KOHYA.get(found[3], found[3])}"
 
 
 def has_old_names(names: Iterable[str]) -> bool:

@@ -132,7 +132,9 @@ def take_rows(tensor: Tensor, rows: Rows) -> Tensor:
 def check_alpha(file: Path, name: str, alpha: object) -> float:
     """`alpha` as a number. Raises ConfigError unless it is above 0 and at most a million."""
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha <= _MAX_ALPHA:
-        raise ConfigError(f"{str(file)!r} is damaged: {name} is {str(alpha)[:40]}, not a number above 0.")
+        raise ConfigError(
+            f"{str(file)!r} is damaged: {name} is {str(alpha)[:40]}, not a number above 0 and at most a million."
+        )
     return float(alpha)
 
 

@@ -37,7 +37,6 @@ from modules.config import ConfigError
 
 LYCORIS_KINDS: Final = {".hada_": "LoHa", ".lokr_": "LoKr", ".oft_R.": "OFT", ".oft_blocks": "OFT"}
 _HADA: Final = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
-_LOKR: Final = ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2")
 
 
 @dataclass(frozen=True)
@@ -304,12 +303,16 @@ def _hada_factors(file: Path, stem: str, tensors: Mapping[str, Tensor]) -> tuple
 
 
 def _lokr_factors(file: Path, stem: str, tensors: Mapping[str, Tensor]) -> tuple[tuple[Factor, Factor], set[str]]:
-    def factor(name: str, core: Tensor | None = None) -> Factor:
+    names: set[str] = set()
+
+    def factor(name: str, core: str = "") -> Factor:
         whole = tensors.get(f"{stem}.{name}")
         if whole is not None:
+            names.add(f"{stem}.{name}")
             return Factor(whole)
-        first, second = (require_tensor(file, tensors, f"{stem}.{name}_{half}") for half in "ab")
-        return Factor(first, second, core)
+        halves = [f"{stem}.{name}_{half}" for half in "ab"]
+        names.update([*halves, f"{stem}.{core}"])
+        first, second = (require_tensor(file, tensors, half) for half in halves)
+        return Factor(first, second, tensors.get(f"{stem}.{core}"))
 
-    factors = factor("lokr_w1"), factor("lokr_w2", tensors.get(f"{stem}.lokr_t2"))
-    return factors, {f"{stem}.{name}" for name in _LOKR}
+    return (factor("lokr_w1"), factor("lokr_w2", "lokr_t2")), names

@@ -83,7 +83,7 @@ def _trigger(process: Mapping[str, object]) -> tuple[str, str]:
     datasets = items(process.get("datasets"))
     if is_text(word):
         return "embedding.trigger", str(word)
-    has_folders = any(isinstance(item, Mapping) and is_path(item.get("folder_path")) for item in datasets)
+    has_folders = any(isinstance(item, Mapping) and is_path(item.get(_place(item))) for item in datasets)
     word = process.get("trigger_word")
     return ("trigger_word", str(word)) if is_text(word) and (has_folders or "sample" in process) else ("", "")
 
@@ -107,14 +107,20 @@ def _datasets(
     first: dict[str, object] = {}
     for index, dataset in enumerate(items(process.get("datasets"))):
         prefix = f"{process_prefix}datasets.{index}."
-        if not isinstance(dataset, Mapping) or not is_path(dataset.get("folder_path")):
+        if not isinstance(dataset, Mapping) or not is_path(dataset.get(place := _place(dataset))):
             translation.skip(prefix[:-1], dataset, "it has no folder_path")
             continue
+        if str(dataset[place]).lower().endswith(".json"):
+            translation.skip(prefix[:-1], dataset, "Tandem reads folders, with captions as in docs/data.md")
+            continue
+        if place != "folder_path" and "folder_path" in dataset:
+            translation.skip(f"{prefix}folder_path", dataset["folder_path"], f"{place} takes precedence")
         shared = {name: value for name, value in dataset.items() if name in FIRST_NAMES}
         if count == 0:
             first = shared
             translation.apply(FIRST_TABLE, shared, prefix)
         own = {name: value for name, value in dataset.items() if name not in shared}
+        own["folder_path"] = own.pop(place)
         size = dataset.get("resolution", 512)
         if size != first.get("resolution", 512) or len(items(size)) > 1:
             own["resolution"] = size
@@ -125,14 +131,18 @@ def _datasets(
             table = control_table(references.most)
             control = {name: own.pop(name) for name in table.keys() & own.keys()}
             translation.apply(table, control, prefix, f"concepts.{count}.")
-        translation.apply(DATASET_TABLE, own, prefix, f"concepts.{count}.")
-        translation.put(f"concepts.{count}.include_subfolders", False)
+        translation.apply(DATASET_TABLE, own, prefix, f"concepts.{count}.", {"folder_path": prefix + place})
         translation.put(f"concepts.{count}.caption_lines", "whole")  # toolkit/dataloader_mixins.py, load_caption
         if trigger and dataset.get("is_reg") is not True:
             why = "it is put before every caption, in ai-toolkit if it is missing; [trigger] in captions is kept"
             path = f"concepts.{count}.prompt_prefix"
             translation.add(ImportEntry(process_prefix + trigger_key, trigger, path, f"{trigger} ", why))
         count += 1
+
+
+def _place(dataset: Mapping[str, object]) -> str:
+    """The setting with its folder (toolkit/data_loader.py, AiToolkitDataset), whose subfolders count, too."""
+    return "folder_path" if dataset.get("dataset_path") is None else "dataset_path"
 
 
 def _samples(

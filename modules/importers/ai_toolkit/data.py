@@ -94,7 +94,6 @@ DATASET_TABLE = Table(
         Rule("random_crop", "crop_jitter", False, boolean),
     ),
     unsupported=(
-        Unsupported("dataset_path", "give a folder"),
         Unsupported("type", common.IMAGES_ONLY, default="image"),
         Unsupported("caption_type", "set by caption_ext", default="txt"),
         Unsupported("default_caption", "set prompt_prefix"),

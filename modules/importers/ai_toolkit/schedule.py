@@ -118,7 +118,8 @@ def _optimizer(values: Values) -> list[Assignment]:
     given = values[arguments_key]
     arguments = dict(given) if isinstance(given, Mapping) else {}
     name = str(values[key]).lower()
-    found = optimizer_assignments(_RENAMED.get(name, name), arguments, key, arguments_key=arguments_key)
+    plain = name if not name.startswith("prodigy") else "prodigy8bit" if name.startswith("prodigy8bit") else "prodigy"
+    found = optimizer_assignments(_RENAMED.get(name, plain), arguments, key, arguments_key=arguments_key)
     if name.startswith(("adam", "prodigy", "dadaptation")) and "eps" not in arguments and found[0].value != "adafactor":
         found.append(Assignment("optimizer.eps", _EPS, keys=(key,)))
     return found

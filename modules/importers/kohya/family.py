@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from modules.facts import all_facts, known_model
@@ -12,8 +13,9 @@ from modules.importers.rules import EMPTY_VALUES, Assignment, Values
 
 # Settings that identify other model families.
 CHECKBOXES = ("flux1_checkbox", "sd3_checkbox", "lumina_checkbox")
-# Files that only one model's scripts ask for (flux_train.py, sd3_train.py, lumina_train.py); the first that is given.
-FILES: Mapping[str, object] = {"gemma2": None, "clip_g": None, "t5xxl": None}
+# Files that only one model's scripts ask for (anima_train.py, flux_train.py, sd3_train.py, lumina_train.py); the first
+# that is given.
+FILES: Mapping[str, object] = {"qwen3": None, "gemma2": None, "clip_g": None, "t5xxl": None}
 METHOD_KEYS: Mapping[str, object] = {"network_module": None, "LoRA_type": None, "token_string": None}
 FAMILY_KEYS = {
     **dict.fromkeys(("pretrained_model_name_or_path", "sdxl")),
@@ -48,13 +50,14 @@ def family(values: Values) -> list[Assignment]:
     found = []
     if values[name] not in EMPTY_VALUES:
         found.append(Assignment("base_model", model_path(values[name]), keys=(name,)))
-    module = str(values["network_module"] or "").rpartition("_")[2]
+    # such as networks.lora_flux; lora_fa is Stable Diffusion's
+    module = re.search(r"\b(?:lora|oft)_(?!fa$)(\w+)$", str(values["network_module"] or ""))
     other = [(key, key.removesuffix("_checkbox")) for key in CHECKBOXES if boolean(values[key])]
     if values["model_type"] not in EMPTY_VALUES:  # of flux_train_network.py
         other.insert(0, ("model_type", str(values["model_type"])))
-    if flow_family(module) or "hunyuan" in module:
-        other.append(("network_module", module))
-    families = {facts.kohya_file: family for family, facts in all_facts().items()}
+    if module:
+        other.append(("network_module", module[1]))
+    families = {"qwen3": "anima", **{facts.kohya_file: family for family, facts in all_facts().items()}}
     other += [(name, families[key]) for key in FILES if values[key] not in EMPTY_VALUES]
     if other:
         known, keys = flow_family(other[0][1]), tuple(key for key, _ in other if key in FAMILY_KEYS) or (name,)

@@ -71,9 +71,9 @@ def adapter_arguments(values: Values) -> Mapping[str, object]:
 def algorithm_assignments(arguments: Mapping[str, object], values: Values) -> list[Assignment]:
     """lycoris/kohya.py: algo, factor, rs_lora and dora_wd; LoRA+ of networks/lora.py."""
     named, keys = algorithm(values, arguments), ("network_args",)
-    if named not in ("lora", "locon", *OTHERS):
-        return [Assignment("", why=f"Tandem has no {named}: it trains a plain LoRA", keys=keys)]
     found = []
+    if named not in ("lora", "locon", *OTHERS):
+        found.append(Assignment("", why=f"Tandem has no {named}: it trains a plain LoRA", keys=keys))
     if named in OTHERS:
         found.append(Assignment("lora_algorithm", named, keys=keys))
     factor = optional_number(arguments.get("factor", values["factor"])) or -1

@@ -105,7 +105,7 @@ def _read_submodule(values: Values, part: str, prefix: str) -> list[Assignment]:
         found.append(Assignment(f"{prefix}.learning_rate", number(rate) * factor, why, (f"{part}.learning_rate",)))
     ends = (f"{part}.stop_training_after", f"{part}.stop_training_after_unit")
     stop = interval(values[ends[0]], values[ends[1]], values)
-    if stop != "never" and trained and not is_embedding:  # which has a stop of its own
+    if trained and not is_embedding:  # which has a stop of its own
         why = interval_change(values[ends[1]], values)
         found.append(Assignment(f"{prefix}.stop_after", stop, why, ends))
     return [*found, _weights(values, part, prefix, trained=is_fine_tune and trained)]

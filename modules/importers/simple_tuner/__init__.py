@@ -8,7 +8,7 @@ from modules.importers import common
 from modules.importers.flow_families import reference_facts
 from modules.importers.readers import is_path, items
 from modules.importers.report import ImportEntry
-from modules.importers.simple_tuner.data import BACKEND_TABLE, REFERENCE_TABLE
+from modules.importers.simple_tuner.data import BACKEND_TABLE, CAPTIONS, REFERENCE_TABLE
 from modules.importers.simple_tuner.settings import TABLE
 from modules.importers.simple_tuner.unsupported import (
     MASKS,
@@ -49,6 +49,7 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
     references = _references(content, facts.most if is_joined else 1) if facts else {}
     hold_pairs(content, {str(each.get("id")) for sets in references.values() for each in sets.values()}, translation)
     backends = {} if content is None else _backends(key, sets, content, translation)
+    captions = {name: given.pop(name) for name in CAPTIONS if backends and name in given}  # of datasets without own
     prefix, first = next(iter(backends.items()), ("", {}))
     for name in ("resolution", "resolution_type"):
         if name in first:
@@ -67,7 +68,7 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
     if _is_square(first):
         translation.add(ImportEntry(f"{prefix}crop", True, "aspect_ratio_bucketing", False))
     for prefix, backend in backends.items():
-        own = {name: value for name, value in backend.items() if not _is_shared(name, backend, first)}
+        own = captions | {name: value for name, value in backend.items() if not _is_shared(name, backend, first)}
         if "resolution_type" in given and ("resolution" in own or "minimum_image_size" in own):
             own.setdefault("resolution_type", backend.get("resolution_type", given["resolution_type"]))
         if _is_square(first) and not own.get("crop", False) and not _is_square(backend):
@@ -82,7 +83,8 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
                 ImportEntry(f"{prefix}conditioning_data", own.pop("conditioning_data", None), f"{target}references")
             )
             _add_references(references[prefix], target, translation)
-        translation.apply(BACKEND_TABLE, own, prefix, target)
+        elsewhere = {name: written[name] for name in captions if name not in backend}
+        translation.apply(BACKEND_TABLE, own, prefix, target, elsewhere)
     if facts and facts.required and not references and not translation.held:
         translation.hold("SimpleTuner trains this model on pairs of images: set references of the concepts")
 

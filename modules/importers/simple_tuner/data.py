@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -28,6 +29,10 @@ from modules.importers.rules import (
 from modules.importers.simple_tuner.unsupported import IMAGES
 
 SHORTER_SIDE: Final = "the shorter side there, here the side of a square with as many pixels"
+CAPTIONS: Final[Mapping[str, object]] = {  # the defaults of those that the settings may have for all datasets
+    "caption_strategy": "filename", "instance_prompt": None, "prepend_instance_prompt": False,
+    "only_instance_prompt": False,
+}  # fmt: skip
 
 
 def _crop_style(value: object) -> object:
@@ -106,13 +111,7 @@ BACKEND_TABLE = Table(
             "repeats", "repeats", 0, lambda value: integer(value) + 1,
             "SimpleTuner counts the passes after the first, Tandem all of them",
         ),
-        CombinedRule(
-            {
-                "caption_strategy": "filename", "instance_prompt": None, "prepend_instance_prompt": False,
-                "only_instance_prompt": False,
-            },
-            "caption_source, prompt_prefix", _captions,
-        ),
+        CombinedRule(CAPTIONS, "caption_source, prompt_prefix", _captions),
         CombinedRule(
             {"resolution": None, "resolution_type": "pixel_area", "minimum_image_size": None}, "resolutions, min_size",
             _own_sizes, "resolutions of a dataset whose resolution is not that of the first",

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from modules.config.explain import format_value
 from modules.config.sections.adapters import MAX_RANK
 from modules.importers.readers import boolean, integer, items, number
-from modules.importers.rules import Assignment, UnsupportedValueError
+from modules.importers.rules import ANY, Assignment, is_default
 
 _KEYS: Final = ("lycoris_config",)
+_BOTH: Final = ("lora_type", *_KEYS)
 _ALGORITHMS: Final[Mapping[str, str]] = {"lora": "lora", "locon": "lora", "loha": "loha", "lokr": "lokr"}
-_READ: Final = frozenset(
-    {"algo", "linear_dim", "linear_alpha", "full_matrix", "factor", "apply_preset", "multiplier", "bypass_mode"}
-)
+_ONE_KIND: Final = "Tandem has it for plain LoRA only"
+# What is not read, at the value that it has where it is not given: a file may contain it.
+_UNREAD: Final[Mapping[str, object]] = {
+    "multiplier": 1, "dropout": 0, "use_tucker": False, "rank_dropout": 0, "module_dropout": 0, "use_scalar": False,
+    "rank_dropout_scale": False, "decompose_both": False, "train_norm": False, "bypass_mode": ANY,
+}  # fmt: skip
+_READ: Final = ("algo", "linear_dim", "linear_alpha", "full_matrix", "factor", "apply_preset", "dora_wd", "rs_lora")
 
 
 def lycoris_assignments(config: object) -> list[Assignment]:
@@ -23,21 +29,42 @@ def lycoris_assignments(config: object) -> list[Assignment]:
         return [Assignment("", why=why, keys=("lora_type",))]
     name = _ALGORITHMS.get(str(config.get("algo")).lower())
     if name is None:
-        raise UnsupportedValueError(f"Tandem has {', '.join(sorted(set(_ALGORITHMS.values())))}; set lora_algorithm")
-    rank = MAX_RANK if boolean(config.get("full_matrix")) else min(integer(config.get("linear_dim")), MAX_RANK)
+        why = f"Tandem has {', '.join(sorted(set(_ALGORITHMS.values())))}; set lora_algorithm"
+        return [Assignment("", why=f"algo is {format_value(config.get('algo'))}: {why}", keys=_BOTH)]
+    is_whole = boolean(config.get("full_matrix"))
+    if not is_whole and "linear_dim" not in config:
+        return [Assignment("", why="it has no linear_dim: set lora_algorithm and lora_rank", keys=_BOTH)]
     found = [
-        Assignment("lora_algorithm", name, keys=("lora_type", *_KEYS)),
-        Assignment("lora_rank", rank, keys=_KEYS),
-        Assignment("lora_alpha", number(config.get("linear_alpha", rank)), keys=_KEYS),
+        Assignment("lora_algorithm", name, keys=_BOTH),
+        Assignment("lora_rank", MAX_RANK if is_whole else min(integer(config["linear_dim"]), MAX_RANK), keys=_KEYS),
+        Assignment("lora_alpha", number(config.get("linear_alpha", 1)), keys=_KEYS),
     ]
+    if boolean(config.get("rs_lora")):
+        found.append(Assignment("lora_rank_stabilized", True, keys=_KEYS))
+    if boolean(config.get("dora_wd")):
+        target, why = ("lora_weight_decompose", "") if name == "lora" else ("", f"dora_wd: {_ONE_KIND}")
+        found.append(Assignment(target, True, why, _KEYS))
     preset = config.get("apply_preset")
     preset = preset if isinstance(preset, Mapping) else {}
     classes = [str(each) for each in items(preset.get("target_module"))]
     if name == "lokr":
         found += _factor(config, preset, classes)
     found.append(_targets(classes))
-    rest = sorted({*(set(config) - _READ), *(set(preset) - {"target_module", "module_algo_map"})})
-    return [*found, Assignment("", why=f"{', '.join(rest)}: no such setting here", keys=_KEYS)] if rest else found
+    if name == "lora" and not is_default(config.get("dropout"), 0):
+        found.append(Assignment("", why="dropout: set lora_dropout", keys=_KEYS))
+        config = {**config, "dropout": 0}
+    rest = [*(each for each in config if each not in _READ and not is_default(config[each], _UNREAD.get(each)))]
+    rest += [each for each in preset if each not in ("target_module", "module_algo_map")]
+    rest += [f"{each} of module_algo_map" for each in _own(preset) if each != "factor" or name != "lokr"]
+    why = f"{', '.join(sorted(rest))}: no such setting here"
+    return [*found, Assignment("", why=why, keys=_KEYS)] if rest else found
+
+
+def _own(preset: Mapping[str, object]) -> set[str]:
+    """What kinds of layers have of their own."""
+    given = preset.get("module_algo_map")
+    kinds = given.values() if isinstance(given, Mapping) else ()
+    return {str(name) for each in kinds if isinstance(each, Mapping) for name in each}
 
 
 def _factor(config: Mapping[str, object], preset: Mapping[str, object], classes: list[str]) -> list[Assignment]:

@@ -21,6 +21,20 @@ _BIAS: Final = "set family_options.timestep_distribution"
 _SAMPLES: Final = "Tandem's samples have no such setting"
 
 UNSUPPORTED: Final = (
+    Unsupported("checkpoint_epoch_interval", "set backup_every, such as to 1 epoch"),
+    Unsupported("validation_epoch_interval", "set sample_every, such as to 1 epoch"),
+    Unsupported("eval_steps_interval eval_epoch_interval", "set validate_every"),
+    Unsupported("optimizer_release_gradients", "set fused_backward"),
+    Unsupported("fuse_optimizer", "set optimizer.fused"),
+    Unsupported("fsdp_enable", "set training_mode to fully_sharded"),
+    Unsupported("fsdp_*", "see the Multi-GPU settings"),
+    Unsupported("num_processes num_machines", "set world_size", default=1),
+    Unsupported("text_encoder_lr", "set parts"),
+    Unsupported(
+        "pretrained_unet_model_name_or_path pretrained_transformer_model_name_or_path",
+        "put these weights into the base model's folder",
+    ),
+    Unsupported("caption_strategy *instance_prompt", "there is no dataset whose captions it is of"),
     Unsupported("resume_from_checkpoint", "use --resume latest", default="latest"),
     Unsupported("webhook_config", "Tandem has no webhooks", secret=True),
     Unsupported("report_to", common.MONITOR, default="none"),

@@ -18,7 +18,7 @@ from modules.training.device.precision import Precision
 from modules.training.memory.model_setup import load_family, prepare_model
 from scripts.convert import main
 from tests.adapted_models import CPU
-from tests.checkpoint.formats.adapted import SD
+from tests.checkpoint.formats.adapted import SD, SDXL
 
 FLOW = {"transformer": ("transformer", "")}
 LAYER = "layers.0.attention.to_q"
@@ -86,7 +86,9 @@ UNET_LAYERS = {UNET_LAYER: UNET_LAYER, "input_blocks.1.1.transformer_blocks.0.at
 def written(folder: Path, layers: dict[str, dict[str, Tensor]], metadata: dict[str, str] | None = None) -> Path:
     """A file of these layers, whose names are joined to those of their tensors."""
     tensors = {f"{stem}.{end}": tensor for stem, layer in layers.items() for end, tensor in layer.items()}
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "x.safetensors", metadata)
+    save_file(
+        {name: tensor.clone().contiguous() for name, tensor in tensors.items()}, folder / "x.safetensors", metadata
+    )
     return folder / "x.safetensors"
 
 
@@ -228,6 +230,7 @@ def test_a_kernel_between_the_matrices_is_taken_into_the_first(tmp_path: Path) -
         ("lora_unet_double_blocks_0_img_mlp_fc1", "HunyuanVideo"),
         ("lora_unet_transformer_blocks_1_attn1_to_q", "LTX-Video"),
         ("lora_unet_foo_bar_0_qux", ""),
+        ("lora_unet_down_blocks_0_attentions_0_add_k_proj", ""),  # of another UNet, as DeepFloyd's
     ],
 )
 @pytest.mark.parametrize("task", [["--to", "kohya"], ["--to", "diffusers"], ["--resize", "--rank", "2"]])
@@ -242,6 +245,25 @@ def test_a_lora_of_a_model_that_is_not_known_is_not_converted(
     assert not (tmp_path / "out.safetensors").exists()
 
 
+@pytest.mark.parametrize(
+    ("layer", "model"),
+    [
+        ("diffusion_model.blocks.0.cross_attn.k", "Wan"), ("transformer.blocks.0.ffn.net.0.proj", "Wan"),
+        ("diffusion_model.joint_transformer_blocks.0.attn.to_q", "AuraFlow"),
+        ("transformer.context_embedder.token_refiner.refiner_blocks.0.attn.to_q", "HunyuanVideo"),
+        ("diffusion_model.ref_image_refiner.0.attn.to_q", "OmniGen2"), ("transformer.blocks.0.attn1.to_q", ""),
+    ],
+)  # fmt: skip
+def test_the_model_of_names_with_dots_is_told_as_well(
+    layer: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, {layer: peft_lora()[0]})
+    assert main([str(file), str(tmp_path / "out.safetensors"), "--to", "kohya"]) == 2
+    printed = capsys.readouterr().err
+    assert f"(it looks like {model}" in printed if model else "looks like" not in printed
+    assert "belongs to the family" not in printed
+
+
 def test_what_is_no_adapter_is_left_out_if_one_asks_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     layers = {f"diffusion_model.{LAYER}": lora()[0] | {"diff_b": random(16)}}
     layers |= {"lora_te1_text_model_encoder_layers_0_mlp_fc1": lora()[0]}
@@ -251,6 +273,36 @@ def test_what_is_no_adapter_is_left_out_if_one_asks_for_it(tmp_path: Path, capsy
     assert main([*arguments, "--skip_unread"]) == 0
     assert "4 tensors are left out: " in capsys.readouterr().err
     assert set(load_file(out)) == {f"transformer.{LAYER}.lora_{half}.weight" for half in "AB"}
+
+
+def test_nothing_is_written_of_a_file_of_which_nothing_is_left(tmp_path: Path) -> None:
+    file = written(tmp_path, {f"lora_unet_{LAYER.replace('.', '_')}": {"lora_up.weight": random(16, 2)}})
+    assert main([str(file), str(tmp_path / "out.safetensors"), "--to", "diffusers", "--skip_unread"]) == 2
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+def test_text_encoders_have_comfyuis_names_in_onetrainers_files(tmp_path: Path) -> None:
+    """23df383: ModelFormat.COMFY_LORA in modules/model/*.py, with Stability AI's names of the UNet."""
+    inner = "text_model.encoder.layers.0.mlp.fc1"
+    tensors, delta = peft_lora()
+    unet, both = f"diffusion_model.{list(UNET_LAYERS)[1]}", {"alpha": torch.tensor(1.0)}
+    encoders = {f"text_encoders.clip_{letter}.transformer.{inner}": tensors | both for letter in "lg"}
+    file, out = written(tmp_path, {unet: tensors | both, **encoders}), tmp_path / "out.safetensors"
+    found = {(one.submodule, one.module): one.delta() for one in read_lora(file, SDXL)}
+    assert {submodule for submodule, _ in found} == {"unet", "text_encoder", "text_encoder_2"}
+    assert all((each * 4 - delta).abs().max() <= 1e-5 for each in found.values())
+    assert main([str(file), str(out), "--to", "kohya"]) == 0
+    assert {name.partition("_text_model_")[0] for name in load_file(out) if "text_model" in name} == {
+        "lora_te1", "lora_te2",
+    }  # fmt: skip
+    (one,) = read_lora(written(tmp_path, {f"text_encoders.clip_h.transformer.{inner}": tensors}), SD)
+    assert (one.submodule, one.module) == ("text_encoder", "encoder.layers.0.mlp.fc1")
+
+
+def test_a_second_matrix_that_is_not_used_is_named(tmp_path: Path) -> None:
+    layer = {"lokr_w1": random(2, 2), "lokr_w1_a": random(2, 1), "lokr_w1_b": random(1, 2), "lokr_w2": random(8, 8)}
+    with pytest.raises(ConfigError, match=r"lokr_w1_a' and 1 more tensors do not belong"):
+        read_adapter(written(tmp_path, {f"lora_unet_{UNET_LAYER.replace('.', '_')}": layer}), SD)
 
 
 def test_alpha_of_peft_names_is_that_beside_the_file_or_the_rank(
