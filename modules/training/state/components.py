@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -46,7 +47,7 @@ class Components:
     sample_requests: list[SampleRequest]
     started_at: float = field(default_factory=time.time)  # seconds since 1970
 
-    @property
+    @cached_property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
         return self.data.total_steps(self.config)
