@@ -116,7 +116,7 @@ class Batch:
     remake: Callable[[MicroBatch], Batch] | None = None
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return self.ids.shape[0]
 
     @property
     def content(self) -> object:

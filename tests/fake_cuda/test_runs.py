@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from modules.facts import family_names
 from tests.fake_cuda.build import extension_file, obstacle
 from tests.fake_cuda.cases import CHOSEN, FAMILIES, FEATURES, UNAVOIDABLE, Case
 from tests.fake_cuda.matrix import results_of
@@ -41,3 +42,4 @@ def test_every_family_and_every_feature_occurs() -> None:
     cases = [Case.named(name) for name in CHOSEN]
     assert {case.family for case in cases} == set(FAMILIES)
     assert {feature for case in cases for feature in case.features} == set(FEATURES)
+    assert set(family_names()) <= set(FAMILIES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,9 @@ class Origin:
 @dataclass(frozen=True)
 class Progress:
     """Training progress. `epoch_size` is the number of samples per epoch (Order.epoch_size), with drop_last a multiple
-    of `global_batch_size`; steps are optimizer steps, and the last step of an epoch may have fewer samples."""
+    of `global_batch_size`; steps are optimizer steps, and the last step of an epoch may have fewer samples.
+
+    What a training step asks for many times is computed once."""
 
     samples_seen: int
     epoch_size: int
@@ -29,12 +32,12 @@ class Progress:
     @property
     def epoch(self) -> int:
         """Complete epochs, which is the number of the current epoch counted from 0."""
-        return self._place()[0]
+        return self._place[0]
 
     @property
     def sample_in_epoch(self) -> int:
         """Samples seen in the current epoch, in that of the origin from there on."""
-        return self._place()[1]
+        return self._place[1]
 
     @property
     def steps_per_epoch(self) -> int:
@@ -49,7 +52,7 @@ class Progress:
         """
         return self.sample_in_epoch // self.global_batch_size
 
-    @property
+    @cached_property
     def step(self) -> int:
         """Optimizer steps done since the start."""
         return self.steps_until(self.epoch) + self.step_in_epoch
@@ -58,12 +61,12 @@ class Progress:
     def step_samples(self) -> int:
         """The number of samples in the next step."""
         first = self.step_in_epoch * self.global_batch_size
-        return min(self.global_batch_size, self._place()[2] - first)
+        return min(self.global_batch_size, self._place[2] - first)
 
     @property
     def epochs(self) -> float:
         """Epochs done, the current one in part."""
-        return self.epoch + 1 - (self._place()[2] - self.sample_in_epoch) / self.epoch_size
+        return self.epoch + 1 - (self._place[2] - self.sample_in_epoch) / self.epoch_size
 
     def after(self, samples: int) -> Progress:
         """Progress after training on `samples` more."""
@@ -82,7 +85,7 @@ class Progress:
         epochs, steps = divmod(steps - self._rest_steps, self.steps_per_epoch)
         return start.samples + start.rest + epochs * self.epoch_size + steps * self.global_batch_size
 
-    @property
+    @cached_property
     def _start(self) -> Origin:
         return self.origin or Origin(0, 0, 0, self.epoch_size)
 
@@ -90,6 +93,7 @@ class Progress:
     def _rest_steps(self) -> int:
         return -(-self._start.rest // self.global_batch_size)
 
+    @cached_property
     def _place(self) -> tuple[int, int, int]:
         """The current epoch, the samples seen in it, and its size, both from the origin on."""
         since = self.samples_seen - self._start.samples

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -52,7 +53,7 @@ class Components:
     pace: Pace | None = None  # through the schedule; None: one step after the other
     started_at: float = field(default_factory=time.time)  # seconds since 1970
 
-    @property
+    @cached_property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
         return self.data.total_steps(self.config)

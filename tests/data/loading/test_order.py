@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -270,6 +271,19 @@ def test_progress_goes_on_from_where_the_order_changed(
     assert progress.samples_seen == origin.samples + sum(sizes)
     assert progress.steps_until(epoch + 3) == progress.step == first + len(expected)
     assert progress.epochs == epoch + 3
+
+
+def test_the_step_of_a_progress_is_computed_once() -> None:
+    """A training step asks for it about twenty times."""
+    progress, calls = Progress(37, 8, 4, Origin(samples=10, step=3, epoch=1, rest=5)), []
+    assert progress.step == progress.steps_until(progress.epoch) + progress.step_in_epoch
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        progress.step, progress.step  # noqa: B018
+    finally:
+        sys.setprofile(None)
+    assert not calls
+    assert progress.after(4).step == progress.step + 1
 
 
 def test_prior_images_are_balanced_with_the_others() -> None:

@@ -46,6 +46,6 @@ def test_a_worker_that_was_not_forked_leaves_as_forked_ones_do(tmp_path: Path) -
     """Without taking down, for seconds, all that it has imported: the trainer waits for it."""
     worker = multiprocessing.get_context("spawn").Process(target=end, args=(tmp_path / "taken_down",))
     worker.start()
-    worker.join(100)
+    worker.join(200)
     assert worker.exitcode == 0
     assert not (tmp_path / "taken_down").exists()
