@@ -34,7 +34,7 @@ def index_of(folder: Path, place: Path, **settings: Any) -> tuple[Index, str, li
     for _ in range(2):  # the second time from the stored index
         index = build_index(config, config.seed, 8, place)
     (summary,) = summarize_concepts(config.concepts, index, uses_masks=config.masked_training)
-    return index, "\n".join(summary.lines()), missing_data(config, index)
+    return index, "\n".join(summary.lines()), missing_data(config, index, is_cached=True)
 
 
 def same(first: Index, second: Index) -> bool:
