@@ -51,8 +51,7 @@ def file_stamp(path: str | Path) -> tuple[int, int]:
 def read_bytes(path: str | Path, limit: int = TEXT_LIMIT) -> bytes:
     """All bytes of a regular file of at most `limit` bytes; raises OSError or FileFault."""
     with open_regular(path) as file:
-        is_larger = file.seek(0, os.SEEK_END) > limit  # known without reading it
-        file.seek(0)
+        is_larger = file_size(path) > limit  # known without reading it
         data = b"" if is_larger else file.read(limit + 1)
     if is_larger or len(data) > limit:
         raise FileFault(f"is larger than {_size(limit)}")

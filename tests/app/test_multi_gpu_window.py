@@ -463,7 +463,7 @@ def test_the_largest_batch_is_found_and_used(
     opened.target.show("0.9")
     opened.start()
     driver.wait(lambda: opened.child is None, "the end of the search")
-    assert opened.result is not None
+    assert opened.result is not None, opened.shown.get("1.0", "end")
     assert "batch_size 2: fits" in opened.shown.get("1.0", "end")
     opened.use.invoke()
     assert driver.draft.get("batch_size") == opened.result.batch_size == 3
