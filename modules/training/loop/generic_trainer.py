@@ -280,7 +280,7 @@ class GenericTrainer:
         components.data.unreadable.exchange()
         data, before = components.rescan.take(components.data, self.progress), components.total_steps
         if data is not None:
-            components.data = data
+            components.go_on_with(data)
             self.progress = self.previous = data.order.progress(self.progress.samples_seen)
             step, now = self.progress.step, components.total_steps
             components.pace = changed_pace(components.pace, step, before, now)

@@ -58,6 +58,11 @@ class Components:
         """Optimizer steps of the whole run."""
         return self.data.total_steps(self.config)
 
+    def go_on_with(self, data: Dataset) -> None:
+        """From now on, train on other data."""
+        self.data = data
+        vars(self).pop("total_steps", None)
+
     @property
     def total_samples(self) -> int:
         """Samples of the whole run."""
