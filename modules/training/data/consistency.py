@@ -62,7 +62,7 @@ def check_same_index_file(file: Path, folders: Sequence[str], groups: SharedFold
 
 
 def check_same_view(index: Index, usable: NDArray[np.bool_], ranks: RankGroup) -> None:
-    """Raise DifferentData on all ranks if they read different data from the cache folder that they share, or it is gone.
+    """Raise DifferentData on all ranks if their data differs in the cache folder that they share, or it is gone.
 
     `usable` [rows] are the rows of `index` that can be trained on. Network drives may show a machine old files for a
     while.
