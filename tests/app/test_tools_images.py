@@ -8,9 +8,13 @@ from typing import Any, TypeVar
 import pytest
 from PIL import Image
 
+from app.images.image_index import SURVEY_SETTINGS
 from app.tools.duplicates_page import DuplicatesPage
-from app.tools.preview_page import PreviewPage
+from app.tools.preview_page import SETTINGS, PreviewPage
 from app.tools.program_page import ProgramPage
+from modules.config import TrainConfig
+from modules.data.index.survey import survey
+from modules.data.loading.preview import previews
 from tests.app.driver import Driver
 from tests.data.helpers import write_image
 
@@ -115,6 +119,27 @@ def test_images_are_shown_as_training_sees_them(driver: Driver, tmp_path: Path) 
     page.epoch.show("0")
     driver.click_button("Preview")
     assert "whole number from 1" in page.status.cget("text")
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_preview_and_survey_are_given_all_settings_that_they_read(cached: bool, tmp_path: Path) -> None:
+    read = set[str]()
+
+    class Watched(TrainConfig):
+        def __getattribute__(self, name: str) -> Any:
+            read.add(name)
+            return super().__getattribute__(name)
+
+    fields, concept = set(TrainConfig.model_fields), {"path": str(tmp_path / "cats"), "kind": "train"}
+    write_image(tmp_path / "cats" / "1.png", 90, 60, 1)
+    config = Watched.model_validate({"concepts": [concept], "resolution": 64, "cache_latents": cached})
+    read.clear()
+    list(previews(config, tmp_path, 8, 0, 1, cached=cached))
+    assert (read & fields) - {"cache_dir"} <= set(SETTINGS)
+    assert {"largest_aspect", "fewer_buckets", "no_upscale"} <= read
+    read.clear()
+    list(survey(config, 8))
+    assert (read & fields) - {"cache_dir"} <= set(SURVEY_SETTINGS)
 
 
 def test_near_duplicates_that_are_not_shown_stay(driver: Driver, tmp_path: Path) -> None:

@@ -13,7 +13,15 @@ from modules.checkpoint import read_model_config, remove_model, save_model
 from modules.checkpoint.foreign_files import files_in
 from modules.config import ConfigError, TrainConfig
 
-CONFIG = TrainConfig(family="pixel_diffusion", family_options={"width": 16}, resolution=64)
+SHAPES: dict[str, object] = {
+    "aspect_ratio_bucketing": True,
+    "bucket_step": 48,
+    "largest_aspect": 2.5,
+    "fewer_buckets": True,
+}
+CONFIG = TrainConfig.model_validate(
+    {"family": "pixel_diffusion", "family_options": {"width": 16}, "resolution": 64, **SHAPES}
+)
 
 
 def write(folder: Path) -> None:
@@ -25,6 +33,7 @@ def test_a_saved_model_tells_how_to_load_it(tmp_path: Path) -> None:
     config = read_model_config(tmp_path / "model")
     assert (config.family, config.family_options, config.resolution) == ("pixel_diffusion", {"width": 16}, 64)
     assert config.base_model == str(tmp_path / "model")
+    assert {name: getattr(config, name) for name in SHAPES} == SHAPES, "classify.py scales images as training did"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 

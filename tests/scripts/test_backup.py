@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,20 @@ def test_list_names_the_newest_first_and_says_what_is_incomplete(
     assert by_step["step-002000"]["bytes"] == sum(
         file.stat().st_size for file in (run.backup_dir / "step-002000").iterdir()
     )
+
+
+def test_list_counts_the_epochs_of_changed_data_as_they_were(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = state_at(6)  # 48 samples; the first epoch had 40, and the present one has 80
+    position = replace(state.position, epoch=1, epoch_size=80, epochs=1.1)
+    folder = RunFolder(tmp_path / "cats")
+    Backups(folder.backup_dir, keep=1).write(replace(state, position=position), "{}")
+    found = tmp_path / "found.json"
+    assert backup.main(["list", str(folder.path), "--json", str(found)]) == 0
+    assert json.loads(found.read_text())[0]["epochs"] == 1.1
+    assert backup.main(["list", str(folder.path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[:2] == ["6", "1.10"]
 
 
 def test_verify_reads_every_file(run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

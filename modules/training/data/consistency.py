@@ -27,6 +27,10 @@ _SHOWN = 3
 T = TypeVar("T")
 
 
+class DifferentData(DataError):
+    """Ranks do not see the same; each raises it."""
+
+
 def report_unshared_cache(groups: SharedFolderGroups, ranks: RankGroup, report: Report) -> None:
     """Log that machines do not share the cache folder, because each of them then encodes every image."""
     hosts = ranks.gather("hosts", hostname())
@@ -58,7 +62,7 @@ def check_same_index_file(file: Path, folders: Sequence[str], groups: SharedFold
 
 
 def check_same_view(index: Index, usable: NDArray[np.bool_], ranks: RankGroup) -> None:
-    """Raise DataError on all ranks if they read different data from the cache folder that they share, or it is gone.
+    """Raise DifferentData on all ranks if their data differs in the cache folder that they share, or it is gone.
 
     `usable` [rows] are the rows of `index` that can be trained on. Network drives may show a machine old files for a
     while.
@@ -73,7 +77,7 @@ def check_same_view(index: Index, usable: NDArray[np.bool_], ranks: RankGroup) -
     seen = [_sent(tuple[str, str, int], text, rank) for rank, text in enumerate(gathered)]
     other = next((rank for rank, each in enumerate(seen) if each[0] != seen[0][0]), None)
     if other is not None:
-        raise DataError(
+        raise DifferentData(
             f"cache_dir: {seen[0][1]} (rank 0) and {seen[other][1]} (rank {other}) share it, but read different data "
             f"from it: {seen[0][2]} and {seen[other][2]} images.",
             "Start again: a network drive may show changes a minute late. If it happens again, give each machine its "
@@ -82,7 +86,7 @@ def check_same_view(index: Index, usable: NDArray[np.bool_], ranks: RankGroup) -
 
 
 def check_same_images(index: Index, hashes: UInt64Array, ranks: RankGroup) -> None:
-    """Raise the same DataError on all ranks if two machines are about to train on different images.
+    """Raise the same DifferentData on all ranks if two machines are about to train on different images.
 
     `hashes` is Cache.content_hashes(): uint64 [rows], one for each row of `index`.
     """
@@ -98,7 +102,7 @@ def check_same_images(index: Index, hashes: UInt64Array, ranks: RankGroup) -> No
     differences = ranks.gather("differences", json.dumps([hostname(), len(only_here), names]))
     by_rank = [_sent(tuple[str, int, list[str]], text, rank) for rank, text in enumerate(differences)]
     sides = " and ".join(_side(*by_rank[rank]) for rank in (0, other) if by_rank[rank][1])
-    raise DataError(
+    raise DifferentData(
         f"concepts: {by_rank[0][0]} (rank 0) and {by_rank[other][0]} (rank {other}) have different images or captions: "
         f"{sides}.",
         "Copy the same files to every machine, or put them on a shared disk.",

@@ -73,11 +73,6 @@ class Dataset:
         self.loader.close()
         self.held.close()
 
-    def total_steps(self, config: TrainConfig) -> int:
-        """Optimizer steps of the whole run."""
-        by_epochs = self.order.progress(0).steps_until(config.epochs)
-        return by_epochs if config.max_steps is None else min(by_epochs, config.max_steps)
-
     def record(self, samples_seen: int) -> bytes | None:
         """What a backup keeps of the data after `samples_seen` samples."""
         return None if self.table is None else dump_record(self.table, self.order, samples_seen)
@@ -174,7 +169,8 @@ def prepare_dataset(
         validation_steps(index, config.concepts, config.seed, examples.usable, size, test=test)
         for test in (False, True)
     )
-    unreadable = UnreadableImages(len(index), ranks, report, problems_file, problems)
+    live = config.rescan == "epoch"
+    unreadable = UnreadableImages(len(index), ranks, report, problems_file, problems, may_go=live)
     return Dataset(
         index,
         examples,
@@ -189,6 +185,12 @@ def prepare_dataset(
         held,
         frozenset(problems),
     )
+
+
+def run_steps(order: Order, config: TrainConfig) -> int:
+    """Optimizer steps of the whole run."""
+    by_epochs = order.progress(0).steps_until(config.epochs)
+    return by_epochs if config.max_steps is None else min(by_epochs, config.max_steps)
 
 
 def validation_step_size(config: TrainConfig, ranks: RankGroup, global_batch_size: int) -> int:

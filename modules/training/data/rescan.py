@@ -17,7 +17,7 @@ from modules.data.index.build import changed_index
 from modules.data.index.expand import parts
 from modules.data.index.index import Index, load_index
 from modules.data.loading.on_the_fly import file_hashes
-from modules.data.loading.order import make_order
+from modules.data.loading.order import Order, Turn, make_order
 from modules.data.loading.progress import Progress
 from modules.data.missing import check_not_empty
 from modules.distributed import RankGroup
@@ -25,7 +25,7 @@ from modules.families._family import Family
 from modules.files import printable
 from modules.monitoring import Report
 from modules.training.data.class_labels import with_classes
-from modules.training.data.consistency import check_same_images, check_same_view
+from modules.training.data.consistency import DifferentData, check_same_images, check_same_view
 from modules.training.data.dataset import Dataset, check_sizes
 
 _LOOKS_AFTER: Final = 0.9  # of an epoch's steps
@@ -66,8 +66,11 @@ class Rescan:
         if is_late and self._look is None and self._groups.is_first_in_group:
             self._look = _in_a_thread(partial(self._find, data))
 
-    def take(self, data: Dataset, progress: Progress) -> Dataset | None:
-        """At the start of an epoch: the data to go on with, if it is not `data`; what has changed is told."""
+    def take(self, data: Dataset, progress: Progress, schedule: Callable[[Order], object]) -> Dataset | None:
+        """At the start of an epoch: the data to go on with, if it is not `data`; what has changed is told.
+
+        `schedule` raises ConfigError if the user's own one does not go with an order.
+        """
         store, said = self._found(data)
         answers = self._ranks.gather("new files", said)
         if not self._agree([each for each in answers if each != _CHANGED]) or _CHANGED not in answers:
@@ -85,18 +88,18 @@ class Rescan:
         if not self._agree(self._ranks.gather("new index", fault)):
             return None
         index = load_index(file)
-        if not self._agree(self._ranks.gather("new data", self._fault(index, data))):
+        if not self._agree(self._ranks.gather("new data", self._fault(index, data, progress, schedule))):
             return None
-        try:  # which fails on all ranks
+        try:
             if self._groups.is_shared_by_all:
                 check_same_view(index, np.ones(len(index), dtype=np.bool_), self._ranks)
             else:
                 check_same_images(index, file_hashes(index), self._ranks)
-        except DataError as error:
+            former = data.former(progress.samples_seen)
+            found = self._prepare(former=former, new_index=index, known_problems=data.problems)
+        except DifferentData as error:
             self._agree([str(error)])
             return None
-        former = data.former(progress.samples_seen)
-        found = self._prepare(former=former, new_index=index, known_problems=data.problems)
         self._family.offload_frozen()
         data.loader.close()
         self._said = ""
@@ -138,7 +141,7 @@ class Rescan:
                 )
         return changed_index(data.index, config, config.seed, self._family.size_step, by_image=self._by_image)
 
-    def _fault(self, index: Index, data: Dataset) -> str:
+    def _fault(self, index: Index, data: Dataset, progress: Progress, schedule: Callable[[Order], object]) -> str:
         """Why the images of `index` cannot take the place of `data`; empty if they can."""
         config = self._data_config
         try:
@@ -147,7 +150,9 @@ class Rescan:
             if self._family.learns_classes:
                 with_classes(config, index)
             usable = np.ones(len(index), dtype=np.bool_)
-            make_order(index, config, config.seed, usable, data.order.global_batch_size, by_image=self._by_image)
+            size, unseen = data.order.global_batch_size, np.zeros(int((~index.validation).sum()), dtype=np.int64)
+            turn = Turn(progress.samples_seen, progress.step, progress.epoch, unseen) if self._by_image else None
+            schedule(make_order(index, config, config.seed, usable, size, by_image=self._by_image, turn=turn))
         except TandemError as error:
             return str(error)
         return "No image is held out any more." if data.validation and not index.validation.any() else ""

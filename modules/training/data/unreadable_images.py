@@ -23,10 +23,18 @@ class UnreadableImages:
     """
 
     def __init__(
-        self, images: int, ranks: RankGroup, report: Report, problems_file: Path, known: Sequence[Problem]
+        self,
+        images: int,
+        ranks: RankGroup,
+        report: Report,
+        problems_file: Path,
+        known: Sequence[Problem],
+        *,
+        may_go: bool = False,
     ) -> None:
-        """`known`: the problems that `problems_file` lists already."""
-        self._limit = min(max(_TOLERATED, int(_TOLERATED_SHARE * images)), images // 2)
+        """`known`: the problems that `problems_file` lists already. `may_go`: `rescan` takes out what was removed."""
+        tolerated = images if may_go else max(_TOLERATED, int(_TOLERATED_SHARE * images))
+        self._limit = min(tolerated, images // 2)
         self._images = images
         self._ranks, self._report = ranks, report
         self._problems_file, self._known = problems_file, list(known)

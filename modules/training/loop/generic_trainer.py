@@ -278,9 +278,11 @@ class GenericTrainer:
             components.rescan.follow(components.data, self.progress)
             return
         components.data.unreadable.exchange()
-        data, before = components.rescan.take(components.data, self.progress), components.total_steps
+        given = components.family, components.guarded_step, components.plan, components.groups
+        schedule = partial(own_schedule, self.config, *given)
+        data, before = components.rescan.take(components.data, self.progress, schedule), components.total_steps
         if data is not None:
-            components.data = data
+            components.go_on_with(data)
             self.progress = self.previous = data.order.progress(self.progress.samples_seen)
             step, now = self.progress.step, components.total_steps
             components.pace = changed_pace(components.pace, step, before, now)
@@ -288,9 +290,7 @@ class GenericTrainer:
                 report.warning(text)
             report.length(now, components.total_samples, data.order.steps_per_epoch)
             if components.schedule is not None:
-                components.schedule = own_schedule(
-                    self.config, components.family, components.guarded_step, components.plan, components.groups, data
-                )
+                components.schedule = schedule(data.order)
         report.phase("training")
         self.metrics.restart_clock()
 

@@ -112,7 +112,11 @@ def length_change(components: Components, before: int | None, step: int) -> str:
     now = components.total_steps
     if components.pace is None or components.pace.since != step or before in (None, now):
         return ""
-    spread = "" if components.config.scheduler == "constant" else "; the rest of the schedule is spread over them"
+    spread = (
+        ""
+        if components.config.scheduler in ("constant", "custom")
+        else "; the rest of the schedule is spread over them"
+    )
     return f"The run now has {now:,} steps instead of {before:,}{spread}."
 
 

@@ -13,6 +13,7 @@ import torch
 from modules.checkpoint import Rotation
 from modules.config import AUTO, ConfigError, TrainConfig, balance_numbers, check_balance
 from modules.config.schedules import warmup_steps
+from modules.data.loading.order import Order
 from modules.data.loading.shares import Shares
 from modules.distributed import RankGroup, SharedFolderGroups, Weights
 from modules.families._family import Family, SampleRequest
@@ -21,7 +22,7 @@ from modules.run import RunFolder
 from modules.run.format_progress import BYTES
 from modules.training.backup.writer import BackupWriter
 from modules.training.data.custom_dataset import prepare_custom_dataset
-from modules.training.data.dataset import Dataset, RowSelection, check_validation, prepare_dataset, resolve_data
+from modules.training.data.dataset import RowSelection, check_validation, prepare_dataset, resolve_data, run_steps
 from modules.training.data.rescan import Rescan
 from modules.training.device.precision import Precision, can_use_tf32
 from modules.training.memory.model_setup import check_available, load_family, prepare_model
@@ -123,7 +124,7 @@ def build_components(
         groups=groups,
         data=data,
         guarded_step=guarded_step,
-        schedule=own_schedule(config, family, guarded_step, plan, groups, data),
+        schedule=own_schedule(config, family, guarded_step, plan, groups, data.order),
         fused_backward=FusedBackward(guarded_step, weights) if config.fused_backward else None,
         ema=_average(config, weights, batch) if config.ema else None,
         schedule_free=ScheduleFreeWeights.of(guarded_step.optimizer, weights),
@@ -173,16 +174,16 @@ def own_schedule(
     guarded_step: GuardedStep,
     plan: Plan,
     groups: Sequence[SubmoduleGroup],
-    data: Dataset,
+    order: Order,
 ) -> OwnSchedule | None:
     """That of a scheduler which is none of Tandem's, checked over the whole run. Raises ConfigError."""
     build = scheduler_of(config, family.own_scheduler(config))
     if build is None:
         return None
-    steps = data.total_steps(config)
+    steps = run_steps(order, config)
     every, epochs_after = 1, None
     if config.scheduler_interval == "epoch":
-        every, epochs_after = data.order.steps_per_epoch, data.order.epochs_after
+        every, epochs_after = order.steps_per_epoch, order.epochs_after
     schedule = OwnSchedule(
         build,
         guarded_step.optimizer,

@@ -14,7 +14,7 @@ from modules.distributed import Weights
 from modules.families._family import Family, SampleRequest
 from modules.run import RunFolder
 from modules.training.backup.writer import BackupWriter
-from modules.training.data.dataset import Dataset
+from modules.training.data.dataset import Dataset, run_steps
 from modules.training.data.rescan import Rescan
 from modules.training.device.precision import Precision
 from modules.training.methods.submodules import SubmoduleGroup
@@ -56,7 +56,12 @@ class Components:
     @cached_property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
-        return self.data.total_steps(self.config)
+        return run_steps(self.data.order, self.config)
+
+    def go_on_with(self, data: Dataset) -> None:
+        """From now on, train on other data."""
+        self.data = data
+        vars(self).pop("total_steps", None)
 
     @property
     def total_samples(self) -> int:

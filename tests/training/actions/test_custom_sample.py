@@ -98,22 +98,32 @@ def test_a_wrong_request_costs_a_warning(two_ranks: Mapping[str, Run], name: str
     assert not list(run.folder.samples_dir.iterdir())
 
 
-def test_what_is_asked_for_after_the_last_step_is_done(
+def test_what_is_asked_for_after_the_last_step_is_done_or_told(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish = GenericTrainer.finish
+    finish, complete_backups = GenericTrainer.finish, GenericTrainer.complete_backups
 
     def ask_and_finish(trainer: GenericTrainer, outcome: Outcome) -> None:
         trainer.sync.settle({})  # no step's metrics are left to be exchanged, with which the requests would come
+        for number in range(2):  # which the same step has both
+            request_command(trainer.folder, "custom_sample", encode_sample(Sample(prompt=f"disc {number}", steps=2)))
+            trainer.run_actions(trainer.due_actions(trainer.requests.poll(at_once=True)))
         request_command(trainer.folder, "custom_sample", ASKED)
         request_command(trainer.folder, "sample")
         finish(trainer, outcome)
 
+    def ask_too_late(trainer: GenericTrainer) -> None:
+        complete_backups(trainer)
+        request_command(trainer.folder, "sample")  # nobody looks for requests any more
+
     monkeypatch.setattr(GenericTrainer, "finish", ask_and_finish)
+    monkeypatch.setattr(GenericTrainer, "complete_backups", ask_too_late)
     samples = [{"prompt": "a red disc", "steps": 2}]
     code, run = train_alone(tiny_config(images, tmp_path, max_steps=1, samples=samples, sample_every="never"))
     assert code == 0, run.failure(0)
-    assert sorted(str(event["prompt"]) for event in run.events("sample")) == ["a blue disc", "a red disc"]
+    drawn = sorted(str(event["prompt"]) for event in run.events("sample"))
+    assert drawn == ["a blue disc", "a red disc", "disc 0", "disc 1"]
+    assert "Asked for after the last step, and not done any more: sample." in run.warnings
     assert not list(run.folder.commands_dir.iterdir())
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from modules.config import TrainConfig
+from modules.config import TrainConfig, load_config
 from modules.run.view.run_view import RunView
+from modules.training.loop.generic_trainer import GenericTrainer
 from modules.training.studies.parity import weight_difference
 from tests.data.helpers import write_image
-from tests.runs import Job, group_settings, same_state, tiny_config, train_alone, train_group
+from tests.runs import Job, Run, group_settings, same_state, tiny_config, train_alone, train_group
 
 TOLD = (
     "The data has changed: 6 came (new-0.png, new-1.png, new-2.png and 3 more), 1 went ({gone}), 1 with another "
@@ -99,3 +101,82 @@ def test_what_cannot_be_trained_on_leaves_the_data_as_it_was(images: Path, tmp_p
     assert run.warnings.count("training goes on with the data as it was") == 1, "once, not at each epoch"
     assert str(folder) in run.warnings
     assert run.state.position.samples_seen == 3 * 41
+
+
+UNCACHED: dict[str, object] = {
+    "family": "pixel_diffusion",
+    "family_options": {"width": 8, "tokens": 4, "vocabulary": 32},
+    "resolution": 16,
+    "cache_latents": False,
+    "backup_every": "11 steps",
+}
+
+
+def live(
+    monkeypatch: pytest.MonkeyPatch, images: Path, place: Path, change: Callable[[Path], object], **settings: object
+) -> tuple[int, Run]:
+    """A run of two epochs of 11 steps; `change` gets its folder of images after the first step."""
+    follow, folder = GenericTrainer.follow_files, place / "images"
+
+    def change_and_follow(trainer: GenericTrainer) -> None:
+        if trainer.progress.step == 1:
+            change(folder)
+        follow(trainer)
+
+    monkeypatch.setattr(GenericTrainer, "follow_files", change_and_follow)
+    config, _ = changing(images, place, global_batch_size=4, epochs=2, **{**UNCACHED, **settings})
+    return train_alone(config)
+
+
+def remove_half(folder: Path) -> None:
+    for file in sorted(folder.glob("*.png"))[:18]:
+        file.unlink()
+
+
+def add_nine(folder: Path) -> None:
+    for number in range(9):
+        write_image(folder / f"new-{number}.png", seed=number, width=60)
+
+
+def test_without_the_cache_many_images_may_be_removed(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, run = live(monkeypatch, images, tmp_path, remove_half, loader_workers=1)
+    assert code == 0, run.failure(0)
+    assert "cannot be read any more and are left out" in run.warnings
+    assert "18 went (" in run.warnings
+    assert run.state.position.samples_seen == 41 + 23
+
+
+@pytest.mark.slow
+def test_views_of_two_sizes_are_drawn_and_resumed_alike(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views = {"random_rotate": 15, "random_hue": 0.2, "horizontal_flip": True, "resolutions": "16 24"}
+    concept = {"path": str(tmp_path / "images"), **views}
+    given: dict[str, object] = {"concepts": [concept], "cache_latents": True, "backup_every": "7 steps"}
+    code, run = live(monkeypatch, images, tmp_path, add_nine, **given)
+    assert code == 0, run.failure(0)
+    assert "18 came (" in run.warnings
+    assert run.state.position.samples_seen == 2 * 41 + 2 * 50
+    for step in (21, 28):  # at the end of the first epoch, and after it
+        config = load_config(run.folder.config_file).model_copy(update={"run_name": f"from-{step}"})
+        code, again = train_alone(config, str(run.folder.backup_dir / f"step-{step:06}"))
+        assert code == 0, again.failure(0)
+        assert same_state(again.state, run.state), step
+
+
+@pytest.mark.parametrize("steps", [22, 26])
+def test_a_scheduler_that_ends_before_the_longer_run_keeps_the_data(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    target = "torch.optim.lr_scheduler.OneCycleLR"
+    scheduler = {"name": "custom", "target": target, "arguments": {"max_lr": 0.01, "total_steps": steps}}
+    code, run = live(monkeypatch, images, tmp_path, add_nine, scheduler=scheduler)
+    assert code == 0, run.failure(0)
+    if steps == 22:
+        assert "training goes on with the data as it was: scheduler: OneCycleLR fails at step 24" in run.warnings
+        assert run.state.position.samples_seen == 2 * 41
+    else:
+        assert "The run now has 24 steps instead of 22." in run.warnings, "nothing spreads a scheduler of one's own"
+        assert run.state.position.samples_seen == 41 + 50

@@ -15,6 +15,7 @@ from modules.distributed import RankEnv, spawn
 from modules.run import RunFolder, root_cause
 from modules.training.studies.parity import weight_difference
 from modules.training.worker import run_worker
+from tests.data.helpers import write_image
 from tests.pair_jobs import TIMEOUTS
 from tests.ports import free_port
 from tests.runs import Run, group_settings, same_state, tiny_config, train_alone
@@ -30,6 +31,18 @@ JOBS: dict[str, dict[str, object]] = {
     "sharded": {**TRAINED, "max_steps": 4, "training_mode": "fully_sharded"},
     "resumed sharded": {**TRAINED, "run_name": "sharded", "training_mode": "fully_sharded"},
     "other images": {"concepts": [{"path": "changed"}]},
+    "live": {
+        "concepts": [{"path": "growing"}],
+        "epochs": 3,
+        "max_steps": None,
+        "rescan": "epoch",
+        "family_options": {
+            "moves": [  # by rank 0: in the first epoch other contents to each machine, in the second one equal ones
+                *(f"3|{there}/one.bmp|{there}/growing/new.bmp" for there in ("../0", "../1")),
+                "12|../1/other.bmp|../1/growing/new.bmp",
+            ]
+        },
+    },
 }
 
 
@@ -40,11 +53,14 @@ def place(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Path:
     for machine in set(MACHINES):
         shutil.copytree(images, top / str(machine) / "images")
         shutil.copytree(images, top / str(machine) / "changed")
+        shutil.copytree(images, top / str(machine) / "growing")
+        for number, name in enumerate(("one", "other")):  # files of one size
+            write_image(top / str(machine) / f"{name}.bmp", seed=(number + machine) % 2)
     first = sorted((top / "1" / "changed").rglob("*.png"))[0]
     other = sorted((top / "1" / "changed").rglob("*.png"))[1]
     shutil.copy(other, first)
     for machine in set(MACHINES):
-        for name in {"whole", "half", "sharded", "other images"}:
+        for name in {"whole", "half", "sharded", "other images", "live"}:
             RunFolder.create(_config(name).model_copy(update={"runs_dir": str(top / str(machine) / "runs")}))
     ports = [free_port() for _ in range(len(JOBS) + 1)]
     spawn(_work, len(MACHINES), ports[-1], (top, ports))
@@ -116,3 +132,12 @@ def test_different_pictures_are_refused_by_name(place: Path) -> None:
     changed = sorted((place / "1" / "changed").rglob("*.png"))[0]
     assert changed.name in cause.message
     assert not run_of(place, "other images").events("step")
+
+
+def test_a_live_edit_is_taken_once_all_machines_have_it(place: Path) -> None:
+    live = run_of(place, "live")
+    told = live.warnings
+    assert "training goes on with the data as it was: concepts: " in told
+    assert "have different images or captions" in told
+    assert "1 came (new.bmp). The next epoch has 42 samples." in told
+    assert live.state.position.samples_seen == 41 + 41 + 42

@@ -42,3 +42,13 @@ def test_what_machine_0_of_several_says_of_its_earlier_starts(
         monkeypatch.setenv(SECONDS_BEFORE, seconds_before)
     request_command(RunFolder(tmp_path), REGROUP)
     assert control_requests(TrainConfig(max_minutes=1), RunFolder(tmp_path), 0).poll().keys() == requested
+
+
+def test_what_comes_too_late_is_named_and_removed_but_a_stop_stays(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for name in ("sample", "custom_sample", "stop", REGROUP):
+        request_command(folder, name)
+    requests = control_requests(TrainConfig(), folder, 0)
+    assert sorted(requests.take_late()) == ["custom_sample", "sample"]
+    assert sorted(file.name for file in folder.commands_dir.iterdir()) == sorted(["stop", REGROUP])
+    assert requests.take_late() == []
