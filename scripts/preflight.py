@@ -6,7 +6,6 @@ import argparse
 import math
 import os
 import shutil
-import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -187,8 +186,6 @@ def as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namespace)
         echo(note)
     from modules.preflight import PreflightOptions, run_preflight
 
-    # torchrun terminates all ranks when one dies; the others must finish the table first, which their timeouts ensure
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.environ.setdefault(
         "TORCH_NCCL_BLOCKING_WAIT", "1"
     )  # a timeout then raises an error instead of killing the process

@@ -16,7 +16,7 @@ prepare_program()
 
 from modules.config import ConfigError, TandemError
 from modules.config.file_access import set_file_access
-from modules.files import printable
+from modules.files import printable, write_fault
 from modules.run import RunFolder
 from modules.run.console import discard_stdout, echo, warn
 from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED
@@ -49,8 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
         warn(str(error))
         return error.exit_code
     except OSError as error:
-        file = printable(error.filename or options.output or folder.report_file)
-        warn(f"{file} cannot be read or written: {error.strerror or error}.")
+        file = error.filename or options.output or folder.report_file
+        warn(f"{printable(file)} cannot be read or written: {write_fault(error, file)}.")
         return FAILED
     except KeyboardInterrupt:
         warn("Stopped.")

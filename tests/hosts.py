@@ -69,6 +69,14 @@ class Host:
                 except ProcessLookupError:
                     continue
 
+    def add_default_route(self, name: str, address: str) -> None:
+        """Add a network as the default route, such as that of a VPN, in which no other host is."""
+        _ip("-n", self.namespace, "link", "add", name, "type", "veth", "peer", "name", f"{name}-end")
+        _ip("-n", self.namespace, "address", "add", f"{address}/24", "dev", name)
+        for end in (name, f"{name}-end"):
+            _ip("-n", self.namespace, "link", "set", end, "up")
+        _ip("-n", self.namespace, "route", "add", "default", "dev", name)
+
     def unplug(self) -> None:
         """Unplug the network cable: packets are dropped silently."""
         _ip("-n", self.namespace, "link", "set", "cable", "down")

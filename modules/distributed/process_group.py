@@ -21,6 +21,7 @@ from modules.distributed.startup.rendezvous import GroupError, members
 from modules.distributed.startup.store import open_store
 from modules.machine import addresses_of, hostname, set_hostname
 from modules.run.launch.environment import network_interfaces, set_network_interfaces
+from modules.run.launch.plan import ONE_NETWORK
 from modules.run.launch.rank_env import RankEnv, read_rank_env, use_own_slice
 from modules.torch_compat import set_group_timeout
 
@@ -262,14 +263,19 @@ def _connection_error(rank_env: RankEnv, everyone: tuple[Member, ...], backend: 
     )
     first, master = everyone[0], rank_env.master_addr
     is_elsewhere = first.machine_id != everyone[rank_env.rank].machine_id
+    machine_count = len({member.machine_id for member in everyone})
     if is_elsewhere and first.address and first.address not in addresses_of(master):
-        return GroupError(
-            message,
+        found = (
             f"{first.host} uses the network of its address {first.address}, but from {hostname()} it is reached at "
-            f"{master}: start it with --set master_addr={master} (torchrun: --master_addr={master}).",
+            f"{master}"
+        )
+        if machine_count > 2:  # the others may reach it elsewhere
+            return GroupError(message, f"{found}, and {ONE_NETWORK}.")
+        return GroupError(
+            message, f"{found}: start it with --set master_addr={master} (torchrun: --master_addr={master})."
         )
     machines = {member.host: member.other_interfaces for member in everyone if member.other_interfaces}
-    if len({member.machine_id for member in everyone}) > 1 and machines:
+    if machine_count > 1 and machines:
         named = "; ".join(f"on {host}, {text}" for host, text in machines.items())
         return GroupError(message, f"An interface is set that may not lead to the others: {named}. Unset it there.")
     set_names = {name: os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}

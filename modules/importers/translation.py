@@ -145,7 +145,9 @@ class Translation:
         for entries in (self.imported, self.changed):
             for entry in [item for item in entries if _covers(item.target, path)]:
                 entries.remove(entry)
-                self.not_imported.append(ImportEntry(entry.source, entry.value, why=why, given=entry.given))
+                left_out = ImportEntry(entry.source, entry.value, why=why, given=entry.given)
+                if left_out not in self.not_imported:  # one setting may be several here
+                    self.not_imported.append(left_out)
                 found = remove(self.data, entry.target) or found
         return remove(self.data, path) or found
 

@@ -144,11 +144,6 @@ class Trainer:
         Raises ConfigError for what cannot be searched, TandemError if not even one sample fits.
         """
         _check_caller()
-        if launched_rank_env(os.environ, self.config.initial_port) is not None:
-            raise ConfigError(
-                "find_batch_size() starts processes of its own, and this one is of a group of torchrun or srun",
-                "Call it in a program that you start by itself",
-            )
         config, plan = self._planned()
         train = train_in_processes if plan.mode in MULTI_PROCESS_MODES else train_here
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -54,7 +55,10 @@ CHECKS = (
 def run_preflight(
     rank_env: RankEnv, options: PreflightOptions, log: Log, save: Callable[[PreflightReport], None]
 ) -> PreflightReport:
-    """Called by every rank; returns the full report. After each check, rank 0 passes the report so far to `save`."""
+    """Called by every rank; returns the full report. After each check, rank 0 passes the report so far to `save`.
+
+    From when all ranks have met, this process ignores SIGTERM.
+    """
     require_device(options.config)
     backend, _ = resolve_backend(options.config.distributed_backend)
     processes = "one process" if rank_env.world_size == 1 else f"{rank_env.world_size} processes"
@@ -64,6 +68,9 @@ def run_preflight(
         store = open_store(rank_env, options.wait_s, log)
         everyone = members(store, rank_env.world_size)
         set_hostname(everyone[rank_env.rank].host)
+        # From here on the table is finished, which the timeouts of its tasks ensure: torchrun terminates all ranks when
+        # one dies.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except (GroupError, StoreFault) as error:
         return report.with_cells([Cell("group", hostname(), "red", error.message, error.advice)])
     group, cell = _form_group(rank_env, backend, options.timeout_s, store, everyone)

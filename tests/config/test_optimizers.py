@@ -71,7 +71,8 @@ def test_adafactor_defaults_to_no_momentum() -> None:
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
-        ({"name": "custom", "target": "os"}, "give a class with its module"),
+        ({"name": "custom", "target": "os"}, "give an optimizer's class with its module"),
+        ("torch.nn.Linear", "'torch.nn.Linear'; give an optimizer's class with its module"),
         ({"name": "custom", "target": "torch.optim.Adagrad", "arguments": "lr = 1"}, "set learning_rate"),
         (
             {"name": "custom", "target": "torch.optim.Adagrad", "arguments": "__import__('os')"},

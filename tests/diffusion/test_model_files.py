@@ -209,7 +209,7 @@ def write_gguf(file: Path, tensors: Mapping[str, tuple[Tensor, str]], shapes: Ma
     for name, (tensor, form) in tensors.items():
         kind = gguf.GGMLQuantizationType[form]
         data = tensor.numpy()
-        if form in ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"):  # which the package only reads
+        if form.startswith("IQ") or form.endswith("_K"):  # which the package only reads
             block, size = gguf.GGML_QUANT_SIZES[kind]
             count = data.size // block * size
             data = np.random.default_rng(0).integers(0, 60, (len(data), count // len(data)), dtype=np.uint8)
@@ -235,9 +235,9 @@ def test_the_formats_of_gguf_are_those_of_the_package() -> None:
 def test_gguf_is_read_as_its_package_dequantises_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import gguf
 
-    formats = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
+    formats = [form for form, block, _ in GGUF_FORMATS.values() if block > 1]
     tensors = {form: (weight(6, 512), form) for form in formats}
-    plain = {"F32": (weight(3), "F32"), "BF16": (weight(2, 3).bfloat16().float(), "BF16")}
+    plain = {"F32": (weight(3), "F32"), "F16": (weight(2, 3), "F16"), "BF16": (weight(2, 3).bfloat16().float(), "BF16")}
     file = tmp_path / "x.gguf"
     write_gguf(file, {**tensors, **plain, "conv": (weight(4, 256), "Q8_0")}, {"conv": (16, 64, 1, 1)})
     monkeypatch.setattr(gguf_file, "_PIECE", 2 * 512)  # several pieces

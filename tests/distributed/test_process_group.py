@@ -156,6 +156,10 @@ def test_the_machine_whose_address_is_of_another_network_is_the_one_that_is_name
     error = _connection_error(RankEnv(1, 0, 2, "10.77.0.1", 1), (alpha, beta), "gloo", failure)
     assert error.advice.startswith("alpha uses the network of its address 10.8.0.5, but from ")
     assert "start it with --set master_addr=10.77.0.1" in error.advice
+    gamma = Member(2, 0, "gamma", 3, None, None, "c", "10.8.0.6")  # which reaches alpha at 10.8.0.5
+    of_three = _connection_error(RankEnv(1, 0, 3, "10.77.0.1", 1), (alpha, beta, gamma), "gloo", failure)
+    assert "it is reached at 10.77.0.1, and every machine must reach every other" in of_three.advice
+    assert "master_addr=10.77.0.1" not in of_three.advice
     right = _connection_error(RankEnv(1, 0, 2, "10.8.0.5", 1), (alpha, beta), "gloo", failure)
     assert right.advice.startswith("Check that each machine uses the network interface")
 

@@ -20,6 +20,7 @@ import pytest
 from modules.config import save_config
 from modules.run.preflight_report.report import Cell, PreflightReport
 from tests.hosts import Host, skip_reason, two_hosts
+from tests.ports import free_port
 from tests.runs import ROOT, environment, tiny_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.end_to_end]
@@ -139,6 +140,17 @@ def test_a_signal_ends_it_with_its_processes(number: signal.Signals, code: int, 
     assert started.returncode == code, error
     assert error.splitlines()[-1] == "Stopped before all was checked."
     assert not any(rank.is_running() for rank in ranks)
+
+
+def test_a_rank_that_waits_for_others_can_be_ended(tmp_path: Path) -> None:
+    waits = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": str(free_port())}
+    argv = [sys.executable, PREFLIGHT]
+    rank = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(**waits))
+    with rank, ended(rank):
+        assert rank.stdout is not None
+        assert any("Waiting for rank 1" in line for line in rank.stdout), "it ended before"
+        rank.terminate()
+        assert rank.wait(HANGS_AFTER_S) == -signal.SIGTERM
 
 
 def starts(

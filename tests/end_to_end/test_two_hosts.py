@@ -195,6 +195,24 @@ def test_one_line_joins_and_everything_else_is_refused(
     assert alive(alpha, beta) == []
 
 
+def test_machines_with_a_vpn_meet_where_they_have_joined(
+    hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path
+) -> None:
+    """The default route of each leads into a network in which the other is not."""
+    alpha, beta = hosts
+    alpha.add_default_route("vpn", "10.8.0.5")
+    beta.add_default_route("wifi", "192.168.7.5")
+    config = two_machines(few, tmp_path)
+    first = terminal(alpha, train_command(config, tmp_path / "c.json"))
+    line = first.join_line()
+    assert "--join 10.8.0.5:" in line
+    second = terminal(beta, words(tmp_path, line.replace("10.8.0.5", alpha.address)))
+    text = first.wait(0)
+    assert f"all machines meet at {alpha.address}, where the others have joined, instead of at 10.8.0.5" in text
+    second.wait(0)
+    assert len(run_of(config).losses) == 3
+
+
 def test_the_commands_of_dry_run_train(hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path) -> None:
     """What --dry_run shows on machine 0 is typed by hand on both, in a folder with an odd name.
 

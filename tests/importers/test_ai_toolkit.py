@@ -466,3 +466,9 @@ def test_text_encoders_are_quantised_with_the_model(tmp_path: Path) -> None:
     assert imported(tmp_path, model=model).config.family_options["text_encoder_weights"] == "fp8"
     config = imported(tmp_path, model={**model, "quantize_te": False}).config
     assert "text_encoder_weights" not in config.family_options
+
+
+def test_a_setting_that_is_two_here_is_left_out_once(tmp_path: Path) -> None:
+    found = imported(tmp_path, {"min_snr_gamma": 5.0}, model={"name_or_path": "a/b", "arch": "flux"})
+    left_out = [entry.source for entry in found.report.not_imported if entry.source.endswith("min_snr_gamma")]
+    assert left_out == ["config.process.0.train.min_snr_gamma"]

@@ -6,7 +6,9 @@ import csv
 import json
 import os
 import re
+import shutil
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from PIL import Image
 
 from modules.config import ConfigError
 from modules.run import EventLog, RunFolder
-from modules.run.html_report import write_report
+from modules.run.html_report import update_report, write_report
 from modules.run.html_report.svg import ticks
 from scripts.report import main
 from tests.runs import tiny_config, train_alone
@@ -156,6 +158,24 @@ def test_the_program_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFi
         os.umask(former)
     assert stat.S_IMODE((tmp_path / "r.html").stat().st_mode) == 0o600, "as all files of a run"
     assert (tmp_path / "r.html").read_text("utf-8").startswith("<!doctype html>")
+
+
+def test_a_disk_without_inodes_is_not_said_to_be_full(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = folder_with(tmp_path / "x", ("step", {"step": 1, "loss": 1.0}))
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "nr_inodes=1", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small file system cannot be mounted here: it needs root")
+    try:
+        assert main([str(folder.path), "--output", str(disk / "r.html")]) == 3
+        update_report(RunFolder(disk))
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+    assert "all inodes of the disk are in use" in capsys.readouterr().err
+    assert "all inodes of the disk are in use" in caplog.text
 
 
 def test_ticks_are_round_values_inside_the_range() -> None:

@@ -215,7 +215,7 @@ def scheduler_rules(settings: OptimizerSettings) -> list[tuple[str, str]]:
     if settings.scheduler != "custom":
         return []
     if target and not CLASS_NAME.fullmatch(target):
-        return [("scheduler_target", f"is {target!r}; give a class with its module, such as {_STEP_LR}")]
+        return [("scheduler_target", f"is {target!r}; give a scheduler's class with its module, such as {_STEP_LR}")]
     if given and not target:
         return [("scheduler_arguments", f"is {arguments!r}, but scheduler_target names no class that takes it")]
     if reserved := given.keys() & {"optimizer", "last_epoch"}:

@@ -14,7 +14,8 @@ from modules.config.section import Section, broken_rules, setting
 Beta = Annotated[float, Field(ge=0, lt=1)]
 PositiveBeta = Annotated[float, Field(gt=0, lt=1)]
 
-CLASS_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
+# torch has its optimizers and their schedulers in torch.optim: what else it has is neither, whoever allows it
+CLASS_NAME: Final = re.compile(r"(?!torch\.(?!optim\.))[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
 KNOWN_CLASS: Final = re.compile(r"(torch\.optim|pytorch_optimizer|bitsandbytes\.optim)(\.[A-Za-z]\w*)+")
 BETAS: Final = (
     "Decay rates of the running averages: first of the gradient (momentum), then of its square. Closer to 1 is "
@@ -386,7 +387,7 @@ class Custom(Optimizer):
     @model_validator(mode="after")
     def _class_and_arguments_are_known(self) -> Self:
         if self.target and not CLASS_NAME.fullmatch(self.target):
-            fault = f"is {self.target!r}; give a class with its module, such as torch.optim.Adagrad"
+            fault = f"is {self.target!r}; give an optimizer's class with its module, such as torch.optim.Adagrad"
             raise broken_rules([("target", fault)])
         try:
             given = self.keywords()

@@ -113,8 +113,9 @@ class SearchResult:
             at_once = self.batch_size * world_size
             parts = -(-batch // at_once)
             return [
-                f"global_batch_size stays {batch}, and so does the learning rate: {of_ranks} take {at_once} samples at "
-                f"once, so a step takes {parts} micro-batch{'es' * (parts > 1)} on each."
+                f"global_batch_size stays {batch}, and so does the learning rate: {of_ranks} "
+                f"take{'s' * (world_size == 1)} {at_once} samples at once, "
+                f"so a step takes {parts} micro-batch{'es' * (parts > 1)} on each."
             ]
         rate, scaled = config.learning_rate, config.learning_rate * learning_rate_scale(config, world_size)
         becomes = f"becomes {scaled:.3g} (lr_scaling {config.lr_scaling})" if scaled != rate else "stays"

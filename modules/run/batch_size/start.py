@@ -16,6 +16,7 @@ from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED
 from modules.run.folder.run_folder import RunFolder
 from modules.run.hosts.host import Host
 from modules.run.hosts.measuring import machines_text, on_machines
+from modules.run.launch.rank_env import refuse_rank
 from modules.run.start import check_start, start_run
 
 
@@ -50,8 +51,9 @@ def search(
 ) -> SearchResult:
     """What the processes find that `start` starts with the config and the run folder of the search, and waits for.
 
-    Raises TandemError for a config or request that cannot be searched, SearchEnded if they were stopped.
+    Raises TandemError for a config or request that cannot be searched, or in a rank, SearchEnded if they were stopped.
     """
+    refuse_rank(os.environ, "The search for the batch size")
     request.check()
     check_searchable(config)
     place = Path(tempfile.mkdtemp(prefix="tandem-batch-size-"))

@@ -21,6 +21,7 @@ from modules.run.folder.run_folder import RunFolder
 from modules.run.hosts.host import Host
 from modules.run.hosts.measuring import machines_text, on_machines
 from modules.run.launch.plan import LaunchPlan
+from modules.run.launch.rank_env import refuse_rank
 from modules.run.start import check_start, start_run
 
 _STOPPED = (INTERRUPTED, 143)
@@ -64,8 +65,9 @@ def run_benchmark(
     The last case, with `hosts`, is all that the config starts on this machine and on those, over ssh. `keep` gets the
     result after each case, so that nothing measured is lost.
 
-    Raises ConfigError for a config that this machine cannot start, and BenchmarkStopped.
+    Raises ConfigError for a config that this machine cannot start, and in a rank, and BenchmarkStopped.
     """
+    refuse_rank(os.environ, "The benchmark")
     if note := machines_text(len(hosts), config.num_nodes):
         echo(note)
     here = this_machine([host.name for host in hosts])

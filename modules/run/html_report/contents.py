@@ -19,7 +19,7 @@ from PIL import Image
 
 from modules import __version__
 from modules.config import TrainConfig
-from modules.files import FileFault, mask_secrets, open_for_writing, printable, replacing
+from modules.files import FileFault, mask_secrets, open_for_writing, printable, replacing, write_fault
 from modules.files.images import memory_to_decode, open_image
 from modules.run.endings import ENDINGS
 from modules.run.folder.event_reader import EventReader
@@ -362,7 +362,8 @@ def update_report(folder: RunFolder) -> None:
     try:
         write_report(folder)
     except Exception as error:  # noqa: BLE001  # a run must not fail at its very end because of its report
-        log.warning(f"{folder.report_file} could not be written: {error}")
+        why = write_fault(error, folder.report_file) if isinstance(error, OSError) else error
+        log.warning(f"{folder.report_file} could not be written: {why}")
 
 
 @cache

@@ -123,9 +123,9 @@ class JoinServer:
         """The numbers of the machines that are not ready."""
         return self._members.missing_numbers()
 
-    def joined_at(self) -> set[str]:
-        """The addresses of this machine at which the others have joined."""
-        return {machine.joined_at for machine in self._members.machines().values()}
+    def joined_at(self) -> dict[str, str]:
+        """The address of this machine at which each of the others has joined."""
+        return {str(machine): machine.joined_at for machine in self._members.machines().values()}
 
     def wait_for_ends(self, within_s: float, interrupt: Callable[[], None]) -> dict[int, int]:
         """Wait, at most `within_s`, until each machine's part has ended, or the machine has left.

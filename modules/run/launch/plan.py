@@ -6,7 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -38,6 +38,11 @@ Launcher = Literal["none", "spawn", "torchrun"]
 
 TRAIN_SCRIPT: Final = ROOT / "scripts" / "train.py"
 TORCHRUN: Final = ROOT / "scripts" / "torchrun.py"
+# What to do if machines reach machine 0 over different networks: each has to reach all others, not only that one.
+ONE_NETWORK: Final = (
+    "every machine must reach every other in one network: start machine 0 with --set master_addr= and its address in "
+    "that network. If there is none, connect the machines first"
+)
 Backend = Literal["nccl", "gloo"]
 _LOOPBACK = "127.0.0.1"
 
@@ -376,23 +381,30 @@ def _other_address(master_addr: str) -> str:
     )
 
 
-def where_joined(config: TrainConfig, master_addr: str, joined_at: Collection[str]) -> tuple[TrainConfig, str]:
+def where_joined(config: TrainConfig, master_addr: str, joined_at: Mapping[str, str]) -> tuple[TrainConfig, str]:
     """The config of machine 0 with the address at which the others have joined, and a note if that is not
     `master_addr`: the network of the default route may be one that only this machine is in, such as a VPN. An address
-    that the user has set stays."""
+    that the user has set stays. `joined_at`: this machine's address by the name of each other machine."""
     route = route_to_master(master_addr)
     own = {master_addr, "" if route is None else route.address}
-    found = sorted(each for each in joined_at if each and not is_loopback_name(each) and "%" not in each)
-    if own.issuperset(found):
+    found = {name: at for name, at in joined_at.items() if at and not is_loopback_name(at) and "%" not in at}
+    addresses = sorted(set(found.values()))
+    if own.issuperset(addresses):
         return config, ""
-    if len(found) == 1 and is_loopback_name(config.master_addr):
+    if len(addresses) > 1:
+        places = ", ".join(f"{name} at {address}" for name, address in found.items())
+        return config, (
+            f"master_addr is {master_addr}, but the others have joined at different addresses of this machine: "
+            f"{places}. If no group forms, {ONE_NETWORK}"
+        )
+    if is_loopback_name(config.master_addr):
         return (
-            config.model_copy(update={"master_addr": found[0]}),
-            f"all machines meet at {found[0]}, where the others have joined, instead of at {master_addr}",
+            config.model_copy(update={"master_addr": addresses[0]}),
+            f"all machines meet at {addresses[0]}, where the others have joined, instead of at {master_addr}",
         )
     return config, (
-        f"master_addr is {master_addr}, but machines have joined at {' and '.join(found)}: if the processes cannot "
-        f"form a group, start again here with --set master_addr={found[0]}"
+        f"master_addr is {master_addr}, but the others have joined at {addresses[0]}: if the processes cannot form a "
+        f"group, start again here with --set master_addr={addresses[0]}"
     )
 
 

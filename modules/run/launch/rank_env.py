@@ -137,6 +137,15 @@ def launched_rank_env(environ: Mapping[str, str], default_port: int = 12355) -> 
     return None if rank_env is not None and rank_env.world_size == 1 and _TORCHRUN not in environ else rank_env
 
 
+def refuse_rank(environ: Mapping[str, str], program: str) -> None:
+    """Raises ConfigError if this process is a rank, since `program` starts processes itself."""
+    if launched_rank_env(environ) is not None:
+        raise ConfigError(
+            f"{program} starts processes of its own, and this one is of a group of torchrun or srun",
+            "Start it without them, or unset RANK and WORLD_SIZE (in a step of srun, SLURM_PROCID)",
+        )
+
+
 def without_rank(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment without what would make the processes started with it ranks of another group."""
     left_out = {*_RANK_VARIABLES, *torchrun_options(environ)}

@@ -377,16 +377,17 @@ def test_other_machines_run_the_python_of_their_own_folder(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("given", "joined_at", "used", "said"),
     [
-        ("localhost", {"10.77.0.1"}, "10.77.0.1", "all machines meet at 10.77.0.1, where the others have joined"),
-        ("localhost", {"10.8.0.5", ""}, "localhost", ""),
-        ("localhost", {"127.0.0.1", "fe80::1%eth0"}, "localhost", ""),
-        ("localhost", {"10.77.0.1", "10.78.0.1"}, "localhost", "joined at 10.77.0.1 and 10.78.0.1: if the processes"),
-        ("10.8.0.5", {"10.77.0.1"}, "10.8.0.5", "start again here with --set master_addr=10.77.0.1"),
+        ("localhost", ["10.77.0.1"] * 2, "10.77.0.1", "all machines meet at 10.77.0.1, where the others have joined"),
+        ("localhost", ["10.8.0.5", ""], "localhost", ""),
+        ("localhost", ["127.0.0.1", "fe80::1%eth0"], "localhost", ""),
+        ("localhost", ["10.77.0.1", "10.78.0.1"], "localhost", "beta at 10.77.0.1, gamma at 10.78.0.1. If no group"),
+        ("localhost", ["10.8.0.5", "10.78.0.1"], "localhost", "--set master_addr= and its address in that network"),
+        ("10.8.0.5", ["10.77.0.1"], "10.8.0.5", "start again here with --set master_addr=10.77.0.1"),
     ],
 )
-def test_machines_meet_where_they_have_joined(given: str, joined_at: set[str], used: str, said: str) -> None:
+def test_machines_meet_where_they_have_joined(given: str, joined_at: list[str], used: str, said: str) -> None:
     config = TrainConfig(num_nodes=2, enable_multi_gpu=True, master_addr=given)
-    changed, note = where_joined(config, "10.8.0.5", joined_at)
+    changed, note = where_joined(config, "10.8.0.5", dict(zip(("beta", "gamma"), joined_at, strict=False)))
     assert changed.master_addr == used
     assert said in note if said else note == ""
 

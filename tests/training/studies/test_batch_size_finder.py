@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,25 @@ def test_the_result_says_what_becomes_of_batch_and_learning_rate() -> None:
     fixed = config.model_copy(update={"global_batch_size": 64})
     assert "64, and so does the learning rate: 2 processes take 16 samples at once" in result.lines(fixed)[-1]
     assert "so a step takes 4 micro-batches on each." in result.lines(fixed)[-1]
+    assert "1 process takes 9 samples at once" in replace(result, ranks=result.ranks[:1]).lines(fixed)[-1]
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is set in the environment (2), but RANK is not"),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "The search for the batch size starts processes of its own"),
+    ],
+)
+def test_a_rank_does_not_search(
+    variables: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert main(["--config", "classifier_demo"]) == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
