@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import torch
 
@@ -53,7 +52,7 @@ class Components:
     pace: Pace | None = None  # through the schedule; None: one step after the other
     started_at: float = field(default_factory=time.time)  # seconds since 1970
 
-    @cached_property
+    @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
         return self.data.total_steps(self.config)
