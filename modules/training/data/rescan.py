@@ -8,12 +8,12 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
 from modules.config import DataError, TandemError, TrainConfig
-from modules.data.index.build import changed_index
+from modules.data.index.build import changed_index, store_index
 from modules.data.index.expand import parts
 from modules.data.index.index import Index, load_index
 from modules.data.loading.on_the_fly import file_hashes
@@ -29,10 +29,9 @@ from modules.training.data.consistency import check_same_images, check_same_view
 from modules.training.data.dataset import Dataset, check_sizes
 
 _LOOKS_AFTER: Final = 0.9  # of an epoch's steps
-_CHANGED: Final = "changed"  # what a rank says of its files; what else it says is an error
-_SECOND: Final = "-b"  # of the two files of an index, of which one is in use
-
-StoreIndex: TypeAlias = Callable[[Path], None]
+_CHANGED: Final = (
+    "changed: "  # what a rank says of its files, with the name of the index; what else it says is an error
+)
 
 
 class Rescan:
@@ -50,14 +49,12 @@ class Rescan:
         prepare: Callable[..., Dataset],
         ranks: RankGroup,
         report: Report,
-        *,
-        by_image: bool,
     ) -> None:
         """`data_config` is what `prepare`, a partial `prepare_dataset`, was given in place of `config`."""
         self._config, self._data_config, self._family = config, data_config, family
-        self._prepare, self._ranks, self._report, self._by_image = prepare, ranks, report, by_image
+        self._prepare, self._ranks, self._report = prepare, ranks, report
         self._groups = ranks.shared_folder_groups("cache_dir", Path(config.cache_dir))
-        self._look: Future[StoreIndex | None] | None = None
+        self._look: Future[Index | None] | None = None
         self._said = ""
 
     def follow(self, data: Dataset, progress: Progress) -> None:
@@ -68,23 +65,21 @@ class Rescan:
 
     def take(self, data: Dataset, progress: Progress) -> Dataset | None:
         """At the start of an epoch: the data to go on with, if it is not `data`; what has changed is told."""
-        store, said = self._found(data)
+        changed, said = self._found(data)
         answers = self._ranks.gather("new files", said)
-        if not self._agree([each for each in answers if each != _CHANGED]) or _CHANGED not in answers:
+        if not self._agree([each for each in answers if not each.startswith(_CHANGED)]) or not any(answers):
             return None
         assert data.index is not None
-        file, fault = data.index.path, ""
-        if answers[self._groups.group[0]] == _CHANGED:
-            stem = file.stem
-            file = file.with_stem(stem.removesuffix(_SECOND) if stem.endswith(_SECOND) else stem + _SECOND)
+        fault, index = "", data.index
         try:
-            if store is not None:
-                store(file)
+            if changed is not None:
+                store_index(changed)
         except TandemError as error:
             fault = str(error)
         if not self._agree(self._ranks.gather("new index", fault)):
             return None
-        index = load_index(file)
+        if name := answers[self._groups.group[0]].removeprefix(_CHANGED):
+            index = load_index(index.path.with_name(name))
         if not self._agree(self._ranks.gather("new data", self._fault(index, data))):
             return None
         try:  # which fails on all ranks
@@ -110,22 +105,22 @@ class Rescan:
             self._report.warning(f"Files have changed, and training goes on with the data as it was: {fault}")
         return not fault
 
-    def _found(self, data: Dataset) -> tuple[StoreIndex | None, str]:
-        """What stores the index of the files as they are now, if they have changed, and what to tell the others."""
+    def _found(self, data: Dataset) -> tuple[Index | None, str]:
+        """The index of the files as they are now, if they have changed, and what to tell the others."""
         if not self._groups.is_first_in_group:
             return None, ""
         look, self._look = self._look or _in_a_thread(partial(self._find, data)), None
         if not look.done():
             self._report.phase("indexing")
         try:
-            store = look.result()
+            changed = look.result()
         except TandemError as error:
             return None, str(error)
         except OSError as error:
             return None, f"they cannot be listed: {printable(error, 200)}."
-        return store, _CHANGED if store is not None else ""
+        return changed, "" if changed is None else f"{_CHANGED}{changed.path.name}"
 
-    def _find(self, data: Dataset) -> StoreIndex | None:
+    def _find(self, data: Dataset) -> Index | None:
         assert data.index is not None
         config = self._data_config
         known = {concept.path for concept in config.concepts}
@@ -136,7 +131,7 @@ class Rescan:
                     f"{new[0]} is a new folder with a number of repeats, and so a new concept.",
                     "--resume latest reads it.",
                 )
-        return changed_index(data.index, config, config.seed, self._family.size_step, by_image=self._by_image)
+        return changed_index(data.index, config, config.seed, self._family.size_step)
 
     def _fault(self, index: Index, data: Dataset) -> str:
         """Why the images of `index` cannot take the place of `data`; empty if they can."""
@@ -147,14 +142,14 @@ class Rescan:
             if self._family.learns_classes:
                 with_classes(config, index)
             usable = np.ones(len(index), dtype=np.bool_)
-            make_order(index, config, config.seed, usable, data.order.global_batch_size, by_image=self._by_image)
+            make_order(index, config, config.seed, usable, data.order.global_batch_size)
         except TandemError as error:
             return str(error)
         return "No image is held out any more." if data.validation and not index.validation.any() else ""
 
 
-def _in_a_thread(work: Callable[[], StoreIndex | None]) -> Future[StoreIndex | None]:
-    future: Future[StoreIndex | None] = Future()
+def _in_a_thread(work: Callable[[], Index | None]) -> Future[Index | None]:
+    future: Future[Index | None] = Future()
 
     def run() -> None:
         try:
