@@ -29,9 +29,7 @@ from modules.training.data.consistency import check_same_images, check_same_view
 from modules.training.data.dataset import Dataset, check_sizes
 
 _LOOKS_AFTER: Final = 0.9  # of an epoch's steps
-_CHANGED: Final = (
-    "changed: "  # what a rank says of its files, with the name of the index; what else it says is an error
-)
+_CHANGED: Final = "changed: "  # what a rank says, with the name of the index; what else it says is an error
 
 
 class Rescan:
