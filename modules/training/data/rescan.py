@@ -12,9 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from modules.config import DataError, TandemError, TrainConfig
+from modules.config import Concept, DataError, TandemError, TrainConfig
 from modules.data.index.build import changed_index, store_index
-from modules.data.index.expand import parts
 from modules.data.index.index import Index, load_index
 from modules.data.loading.on_the_fly import file_hashes
 from modules.data.loading.order import make_order
@@ -26,7 +25,7 @@ from modules.files import printable
 from modules.monitoring import Report
 from modules.training.data.class_labels import with_classes
 from modules.training.data.consistency import check_same_images, check_same_view
-from modules.training.data.dataset import Dataset, check_sizes
+from modules.training.data.dataset import Dataset, check_sizes, resolve_concepts
 
 _LOOKS_AFTER: Final = 0.9  # of an epoch's steps
 _CHANGED: Final = "changed: "  # what a rank says, with the name of the index; what else it says is an error
@@ -121,15 +120,9 @@ class Rescan:
     def _find(self, data: Dataset) -> Index | None:
         assert data.index is not None
         config = self._data_config
-        known = {concept.path for concept in config.concepts}
-        for concept in self._config.concepts if not self._family.learns_classes else ():
-            new = [part.path for part in parts(concept) if part.path not in known and part.path != concept.path]
-            if new:
-                raise DataError(
-                    f"{new[0]} is a new folder with a number of repeats, and so a new concept.",
-                    "--resume latest reads it.",
-                )
-        return changed_index(data.index, config, config.seed, self._family.size_step)
+        changed = changed_index(data.index, config, config.seed, self._family.size_step)
+        check_same_concepts(self._config, config, type(self._family))
+        return changed
 
     def _fault(self, index: Index, data: Dataset) -> str:
         """Why the images of `index` cannot take the place of `data`; empty if they can."""
@@ -144,6 +137,21 @@ class Rescan:
         except TandemError as error:
             return str(error)
         return "No image is held out any more." if data.validation and not index.validation.any() else ""
+
+
+def check_same_concepts(config: TrainConfig, data_config: TrainConfig, kind: type[Family]) -> None:
+    """Raise DataError if the files now make other concepts of `config` than those that `data_config` has of it: the
+    folder of a new number of repeats, or the first captions in one whose name was the caption."""
+    known = {concept.key(number): concept for number, concept in enumerate(data_config.concepts)}
+    for number, concept in enumerate(resolve_concepts(config, kind).concepts):
+        before = known.get(concept.key(number))
+        what = "a concept of its own"
+        if before is not None:
+            values = {name: (getattr(concept, name), getattr(before, name)) for name in Concept.model_fields}
+            new = [f"{name} {now!r} instead of {then!r}" for name, (now, then) in values.items() if now != then]
+            what = f"a concept with {', '.join(new)}" if new else ""
+        if what:
+            raise DataError(f"{concept.path!r} is now {what}.", "--resume latest reads it.")
 
 
 def _in_a_thread(work: Callable[[], Index | None]) -> Future[Index | None]:
