@@ -25,6 +25,7 @@ from modules.data.loading.order import Order, TrainingRows, item_steps
 from modules.families._by_name import family_class
 from modules.families._custom import custom_family
 from modules.families._custom_code import CustomCode
+from modules.training.data.custom_dataset import RESCAN_IS_UNUSED
 from modules.training.device.precision import Precision
 from modules.training.memory.model_setup import prepare_model
 from modules.training.studies.parity import loss_difference, weight_difference
@@ -175,8 +176,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_a_mean_is_as_good_as_a_loss_for_each_sample(whole: Run, tmp_path: Path) -> None:
     options = {"dropout": 0.2, "loss": "mean"}
-    code, mean = train_alone(config_of(tmp_path, family_options=options, ema=True, validation_split=0.1))
+    settings: dict[str, object] = {"family_options": options, "ema": True, "validation_split": 0.1}
+    code, mean = train_alone(config_of(tmp_path, **settings, rescan="epoch"))
     assert code == 0, mean.failure(0)
+    assert RESCAN_IS_UNUSED in mean.warnings
     assert loss_difference(mean.losses, whole.losses) < 1e-12
     assert weight_difference(mean.state, whole.state) < 1e-12
 

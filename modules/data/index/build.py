@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from modules.config import ConfigError, DataError, TandemError, TrainConfig
 from modules.config.sections.concept import IMAGE_SUFFIXES
 from modules.config.sections.data import DataSettings
 from modules.data.index.buckets import bucket_images, split_by_references
-from modules.data.index.column_store import Column, StringColumn, has_content, pack_columns, write_columns
+from modules.data.index.column_store import Column, StringColumn, pack_columns, write_columns
 from modules.data.index.concept_rows import ConceptRows, index_concept
 from modules.data.index.findings import Findings
 from modules.data.index.index import Index, IndexHeader, ProgressCallback, index_path, load_index, no_progress
@@ -23,7 +23,7 @@ from modules.data.index.scan import FolderScan, scan_concept
 from modules.data.rng import UInt64Array, hash_uint64, to_unit_interval
 from modules.files import write_fault
 
-_KEPT_INDEXES = 8
+_KEPT_INDEXES = 8  # of the starts of runs, and as many of those that replaced one while a run trained
 _NAMED_SUFFIXES = 20  # of files that are not images
 
 
@@ -42,21 +42,41 @@ def build_index(
     Raises DataError if no image is left to train on, TandemError if `cache_dir` cannot be written.
     """
     path = index_path(settings, seed, size_step, cache_dir, by_image=by_image)
-    _store(path, *_index_columns(_previous_index(path), settings, seed, size_step, progress, by_image=by_image))
+    previous = _previous_index(path)
+    store_index(Index(path, *_index_columns(previous, settings, seed, size_step, progress, by_image=by_image)))
     return load_index(path)
 
 
-def changed_index(
-    current: Index, settings: TrainConfig, seed: int, size_step: int, *, by_image: bool
-) -> Callable[[Path], None] | None:
-    """What stores the index of the files as they are now; None if they are those of `current`. Raises as `build_index`.
+def changed_index(current: Index, settings: TrainConfig, seed: int, size_step: int) -> Index | None:
+    """The index of the files as they are now, for `store_index`; None if they are those of `current`, whatever other
+    runs have stored in its place. Raises as `build_index`.
 
-    It has to be stored under another name than `current`, which others may still map.
+    It is named after its content, because others may still map `current`, or have found other changes.
     """
-    columns, header = _index_columns(current, settings, seed, size_step, no_progress, by_image=by_image)
-    if has_content(current.path, pack_columns(columns, header.dump())):
+    columns, header = _index_columns(current, settings, seed, size_step, no_progress)
+    content = pack_columns(columns, header.dump())
+    if content == pack_columns(current.columns, current.header.dump()):
         return None
-    return lambda path: _store(path, columns, header)
+    path = index_path(settings, seed, size_step, current.path.parent)
+    return Index(path.with_stem(f"{path.stem}-{hashlib.sha256(content).hexdigest()[:16]}"), columns, header)
+
+
+def store_index(index: Index) -> None:
+    """Write the file of an index, and remove those that were not for longest. Raises TandemError if it cannot be."""
+    path, kept = index.path, Counter[bool]()
+    try:
+        write_columns(path, index.columns, index.header.dump())
+        for old in _stored_indexes(path.parent):
+            is_replacement = old.stem.count("-") > 1
+            kept[is_replacement] += 1
+            if kept[is_replacement] > _KEPT_INDEXES:
+                old.unlink(missing_ok=True)
+    except OSError as error:
+        kind = TandemError if error.errno == errno.ENOSPC else ConfigError
+        raise kind(
+            f"cache_dir: the index cannot be written to {str(path.parent)!r}: {write_fault(error, path)}.",
+            "Choose a writable folder on a disk with free space.",
+        ) from error
 
 
 def read_index(settings: TrainConfig, seed: int, size_step: int, cache_dir: Path) -> Index:
@@ -186,19 +206,6 @@ def _stored_indexes(cache_dir: Path) -> list[Path]:
         except OSError:  # another run may delete old indexes at the same time
             continue
     return [path for _, path in sorted(by_date, reverse=True)]
-
-
-def _store(path: Path, columns: dict[str, Column], header: IndexHeader) -> None:
-    try:
-        write_columns(path, columns, header.dump())
-        for old in _stored_indexes(path.parent)[_KEPT_INDEXES:]:
-            old.unlink(missing_ok=True)
-    except OSError as error:
-        kind = TandemError if error.errno == errno.ENOSPC else ConfigError
-        raise kind(
-            f"cache_dir: the index cannot be written to {str(path.parent)!r}: {write_fault(error, path)}.",
-            "Choose a writable folder on a disk with free space.",
-        ) from error
 
 
 def _refuse_empty(columns: dict[str, Column], header: IndexHeader, scans: list[FolderScan]) -> None:

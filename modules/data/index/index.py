@@ -65,6 +65,7 @@ class Index:
 
     def __init__(self, path: Path, columns: dict[str, Column], header: IndexHeader) -> None:
         self.path = path
+        self.columns = columns
         self.header = header
         self.concept = cast("NDArray[np.int32]", columns["concept"])  # position in config.concepts
         self.size = cast("NDArray[np.int64]", columns["size"])  # file size in bytes

@@ -272,20 +272,32 @@ def resolve_data(
     if kind.brings_data:
         return config
     progress = ProgressReport(report, check_stop)
-    config = _unpack_archives(config, ranks, progress)
+    _unpack_archives(config, ranks, progress)
+    config = resolve_concepts(config, kind)
     if not kind.learns_classes:
-        return expand_concepts(config)
-    config = expand_concepts(label_concepts(config))
+        return config
     groups = ranks.shared_folder_groups("cache_dir", Path(config.cache_dir))
     return with_classes(config, update_index(config, kind, groups, ranks, progress, by_image=by_image))
 
 
-def _unpack_archives(config: TrainConfig, ranks: RankGroup, progress: ProgressReport) -> TrainConfig:
+def resolve_concepts(config: TrainConfig, kind: type[Family]) -> TrainConfig:
+    """The config with the concepts that its files make of it as they are now: of archives what is unpacked, of kohya's
+    folders one each, and the source of labels of a family that learns classes."""
+    archives = _archives(config)
+    concepts = (unpacked_concept(c, Path(config.cache_dir)) if c.path in archives else c for c in config.concepts)
+    config = config.model_copy(update={"concepts": tuple(concepts)}) if archives else config
+    return expand_concepts(label_concepts(config) if kind.learns_classes else config)
+
+
+def _archives(config: TrainConfig) -> set[str]:
+    return {concept.path for concept in config.concepts if concept.enabled and is_archive(concept.path)}
+
+
+def _unpack_archives(config: TrainConfig, ranks: RankGroup, progress: ProgressReport) -> None:
     """The first rank at each cache folder unpacks."""
-    cache_dir = Path(config.cache_dir)
-    archives = {concept.path for concept in config.concepts if concept.enabled and is_archive(concept.path)}
+    cache_dir, archives = Path(config.cache_dir), _archives(config)
     if not any(ranks.gather("archives", "found" if archives else "")):
-        return config
+        return
     groups = ranks.shared_folder_groups("cache_dir", cache_dir)
 
     def unpack_all() -> None:
@@ -293,8 +305,6 @@ def _unpack_archives(config: TrainConfig, ranks: RankGroup, progress: ProgressRe
             unpack(path, cache_dir, progress.callback("unpacking", 1))
 
     ranks.run_on_all("archives", unpack_all)
-    concepts = (unpacked_concept(c, cache_dir) if c.path in archives else c for c in config.concepts)
-    return config.model_copy(update={"concepts": tuple(concepts)})
 
 
 def update_index(

@@ -9,14 +9,12 @@ from modules.config import TrainConfig, options
 from modules.data.archives.cifar import is_archive, unpacked_concept
 from modules.data.index.build import read_index
 from modules.data.index.concept_summary import ConceptSummary, summarize_concepts
-from modules.data.index.expand import expand_concepts
 from modules.data.missing import check_not_empty, missing_data
 from modules.data.summary import concept_lines
 from modules.families._family import Family
 from modules.run.suggestions import BatchMemory, ConceptData, suggest
-from modules.training.data.class_labels import label_concepts
 from modules.training.data.custom_dataset import RESCAN_IS_UNUSED
-from modules.training.data.dataset import caches_images
+from modules.training.data.dataset import caches_images, resolve_concepts
 
 
 def data_lines(
@@ -32,9 +30,7 @@ def data_lines(
     packed = [each.path for each in config.concepts if each.enabled and is_archive(each.path)]
     if not all(Path(unpacked_concept(c, cache_dir).path).is_dir() for c in config.concepts if c.path in packed):
         return [f"Archives are unpacked when the run starts: {', '.join(packed)}"], []
-    concepts = tuple(unpacked_concept(c, cache_dir) if c.path in packed else c for c in config.concepts)
-    config = config.model_copy(update={"concepts": concepts})
-    config = expand_concepts(label_concepts(config) if kind.learns_classes else config)
+    config = resolve_concepts(config, kind)
     index = read_index(config, config.seed, kind.size_step, cache_dir)
     check_not_empty(config, index)
     summaries = summarize_concepts(config.concepts, index, uses_masks=config.masked_training)

@@ -8,13 +8,12 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
-from modules.config import DataError, TandemError, TrainConfig
-from modules.data.index.build import changed_index
-from modules.data.index.expand import parts
+from modules.config import Concept, DataError, TandemError, TrainConfig
+from modules.data.index.build import changed_index, store_index
 from modules.data.index.index import Index, load_index
 from modules.data.loading.on_the_fly import file_hashes
 from modules.data.loading.order import Order, Turn, make_order
@@ -26,13 +25,10 @@ from modules.files import printable
 from modules.monitoring import Report
 from modules.training.data.class_labels import with_classes
 from modules.training.data.consistency import DifferentData, check_same_images, check_same_view
-from modules.training.data.dataset import Dataset, check_sizes
+from modules.training.data.dataset import Dataset, check_sizes, resolve_concepts
 
 _LOOKS_AFTER: Final = 0.9  # of an epoch's steps
-_CHANGED: Final = "changed"  # what a rank says of its files; what else it says is an error
-_SECOND: Final = "-b"  # of the two files of an index, of which one is in use
-
-StoreIndex: TypeAlias = Callable[[Path], None]
+_CHANGED: Final = "changed: "  # what a rank says, with the name of the index; what else it says is an error
 
 
 class Rescan:
@@ -50,14 +46,12 @@ class Rescan:
         prepare: Callable[..., Dataset],
         ranks: RankGroup,
         report: Report,
-        *,
-        by_image: bool,
     ) -> None:
         """`data_config` is what `prepare`, a partial `prepare_dataset`, was given in place of `config`."""
         self._config, self._data_config, self._family = config, data_config, family
-        self._prepare, self._ranks, self._report, self._by_image = prepare, ranks, report, by_image
+        self._prepare, self._ranks, self._report = prepare, ranks, report
         self._groups = ranks.shared_folder_groups("cache_dir", Path(config.cache_dir))
-        self._look: Future[StoreIndex | None] | None = None
+        self._look: Future[Index | None] | None = None
         self._said = ""
 
     def follow(self, data: Dataset, progress: Progress) -> None:
@@ -71,23 +65,21 @@ class Rescan:
 
         `schedule` raises ConfigError if the user's own one does not go with an order.
         """
-        store, said = self._found(data)
+        changed, said = self._found(data)
         answers = self._ranks.gather("new files", said)
-        if not self._agree([each for each in answers if each != _CHANGED]) or _CHANGED not in answers:
+        if not self._agree([each for each in answers if not each.startswith(_CHANGED)]) or not any(answers):
             return None
         assert data.index is not None
-        file, fault = data.index.path, ""
-        if answers[self._groups.group[0]] == _CHANGED:
-            stem = file.stem
-            file = file.with_stem(stem.removesuffix(_SECOND) if stem.endswith(_SECOND) else stem + _SECOND)
+        fault, index = "", data.index
         try:
-            if store is not None:
-                store(file)
+            if changed is not None:
+                store_index(changed)
         except TandemError as error:
             fault = str(error)
         if not self._agree(self._ranks.gather("new index", fault)):
             return None
-        index = load_index(file)
+        if name := answers[self._groups.group[0]].removeprefix(_CHANGED):
+            index = load_index(index.path.with_name(name))
         if not self._agree(self._ranks.gather("new data", self._fault(index, data, progress, schedule))):
             return None
         try:
@@ -113,33 +105,27 @@ class Rescan:
             self._report.warning(f"Files have changed, and training goes on with the data as it was: {fault}")
         return not fault
 
-    def _found(self, data: Dataset) -> tuple[StoreIndex | None, str]:
-        """What stores the index of the files as they are now, if they have changed, and what to tell the others."""
+    def _found(self, data: Dataset) -> tuple[Index | None, str]:
+        """The index of the files as they are now, if they have changed, and what to tell the others."""
         if not self._groups.is_first_in_group:
             return None, ""
         look, self._look = self._look or _in_a_thread(partial(self._find, data)), None
         if not look.done():
             self._report.phase("indexing")
         try:
-            store = look.result()
+            changed = look.result()
         except TandemError as error:
             return None, str(error)
         except OSError as error:
             return None, f"they cannot be listed: {printable(error, 200)}."
-        return store, _CHANGED if store is not None else ""
+        return changed, "" if changed is None else f"{_CHANGED}{changed.path.name}"
 
-    def _find(self, data: Dataset) -> StoreIndex | None:
+    def _find(self, data: Dataset) -> Index | None:
         assert data.index is not None
         config = self._data_config
-        known = {concept.path for concept in config.concepts}
-        for concept in self._config.concepts if not self._family.learns_classes else ():
-            new = [part.path for part in parts(concept) if part.path not in known and part.path != concept.path]
-            if new:
-                raise DataError(
-                    f"{new[0]} is a new folder with a number of repeats, and so a new concept.",
-                    "--resume latest reads it.",
-                )
-        return changed_index(data.index, config, config.seed, self._family.size_step, by_image=self._by_image)
+        changed = changed_index(data.index, config, config.seed, self._family.size_step)
+        check_same_concepts(self._config, config, type(self._family))
+        return changed
 
     def _fault(self, index: Index, data: Dataset, progress: Progress, schedule: Callable[[Order], object]) -> str:
         """Why the images of `index` cannot take the place of `data`; empty if they can."""
@@ -151,15 +137,30 @@ class Rescan:
                 with_classes(config, index)
             usable = np.ones(len(index), dtype=np.bool_)
             size, unseen = data.order.global_batch_size, np.zeros(int((~index.validation).sum()), dtype=np.int64)
-            turn = Turn(progress.samples_seen, progress.step, progress.epoch, unseen) if self._by_image else None
-            schedule(make_order(index, config, config.seed, usable, size, by_image=self._by_image, turn=turn))
+            turn = Turn(progress.samples_seen, progress.step, progress.epoch, unseen)
+            schedule(make_order(index, config, config.seed, usable, size, turn=turn))
         except TandemError as error:
             return str(error)
         return "No image is held out any more." if data.validation and not index.validation.any() else ""
 
 
-def _in_a_thread(work: Callable[[], StoreIndex | None]) -> Future[StoreIndex | None]:
-    future: Future[StoreIndex | None] = Future()
+def check_same_concepts(config: TrainConfig, data_config: TrainConfig, kind: type[Family]) -> None:
+    """Raise DataError if the files now make other concepts of `config` than those that `data_config` has of it: the
+    folder of a new number of repeats, or the first captions in one whose name was the caption."""
+    known = {concept.key(number): concept for number, concept in enumerate(data_config.concepts)}
+    for number, concept in enumerate(resolve_concepts(config, kind).concepts):
+        before = known.get(concept.key(number))
+        what = "a concept of its own"
+        if before is not None:
+            values = {name: (getattr(concept, name), getattr(before, name)) for name in Concept.model_fields}
+            new = [f"{name} {now!r} instead of {then!r}" for name, (now, then) in values.items() if now != then]
+            what = f"a concept with {', '.join(new)}" if new else ""
+        if what:
+            raise DataError(f"{concept.path!r} is now {what}.", "--resume latest reads it.")
+
+
+def _in_a_thread(work: Callable[[], Index | None]) -> Future[Index | None]:
+    future: Future[Index | None] = Future()
 
     def run() -> None:
         try:

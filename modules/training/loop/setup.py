@@ -103,8 +103,10 @@ def build_components(
             by_image=plan.by_image,
         )
         data = prepare(former=plan.former)
-        if config.rescan == "epoch":
-            rescan = Rescan(config, data_config, family, prepare, ranks, report, by_image=plan.by_image)
+        if config.rescan == "epoch" and plan.by_image:
+            rescan = Rescan(config, data_config, family, prepare, ranks, report)
+        elif config.rescan == "epoch":
+            report.warning("rescan=epoch has no effect: the order of a run that began up to 0.2.0 goes by row numbers.")
         plan = replace(plan, former=None)  # much memory
     for warning in dict.fromkeys(filter(None, ranks.gather("loader processes", data.loader.warning))):
         report.warning(warning)

@@ -13,7 +13,7 @@ from safetensors.numpy import save
 
 from modules.config import DataError, TandemError
 from modules.data.index import concept_rows
-from modules.data.index.build import build_index
+from modules.data.index.build import build_index, changed_index, store_index
 from modules.data.index.column_store import Column, map_columns
 from modules.data.index.images import read_image_size
 from modules.data.index.index import Index, load_index
@@ -296,6 +296,29 @@ def test_a_run_of_0_2_0_keeps_its_validation_split(tmp_path: Path) -> None:
     assert former.validation.tolist() == [n in (1, 4, 5, 6, 7, 9) for n in range(10)], "more than half"
     now = index_of(config, tmp_path / "c")
     assert (int(now.validation.sum()), now.path == former.path) == (3, False)
+
+
+def test_each_run_sees_the_changes_since_its_own_index(tmp_path: Path) -> None:
+    config = config_for(tmp_path / "d", cache=tmp_path / "c")
+
+    def changed(index: Index) -> Index | None:
+        return changed_index(index, config, config.seed, 8)
+
+    write_image(tmp_path / "d/a.png")
+    mine = index_of(config, tmp_path / "c")
+    write_image(tmp_path / "d/b.png")
+    other = index_of(config, tmp_path / "c")  # of a run that starts now
+    assert (other.path, changed(other)) == (mine.path, None)
+    found = [changed(mine)]
+    write_image(tmp_path / "d/c.png")
+    found.append(changed(other))
+    stored = []
+    for index in found:
+        assert index is not None
+        store_index(index)
+        stored.append(index.path)
+    assert [names(load_index(path)) for path in stored] == [["a.png", "b.png"], ["a.png", "b.png", "c.png"]]
+    assert changed(load_index(stored[1])) is None
 
 
 def test_masks_are_not_images_and_must_fit(tmp_path: Path) -> None:

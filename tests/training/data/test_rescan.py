@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from modules.config import TrainConfig, load_config
+from modules.config import DataError, TrainConfig, load_config
+from modules.families.pixel_diffusion import PixelDiffusion
 from modules.run.view.run_view import RunView
+from modules.training.data.dataset import resolve_concepts
+from modules.training.data.rescan import check_same_concepts
 from modules.training.loop.generic_trainer import GenericTrainer
 from modules.training.studies.parity import weight_difference
-from tests.data.helpers import write_image
+from tests.data.helpers import config_for, write_image
 from tests.runs import Job, Run, group_settings, same_state, tiny_config, train_alone, train_group
 
 TOLD = (
@@ -90,6 +94,30 @@ def test_a_run_of_epochs_tells_its_new_length(images: Path, tmp_path: Path) -> N
     assert min(steps) > 0
     assert max(abs(one - other) for one, other in pairwise(steps)) < 2e-4, "no jump"
     assert rates[-1] < 1e-4, "to the end"
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        ("3_dog/new.png", ""),
+        (
+            "3_dog/a.txt",
+            "3_dog' is now a concept with caption_source 'auto' instead of 'none', prompt_prefix '' instead",
+        ),
+        ("4_cat/a.png", "4_cat' is now a concept of its own"),
+        ("new.png", "set' is now a concept of its own"),
+    ],
+)
+def test_files_that_make_other_concepts_are_left_to_a_resume(file: str, told: str, tmp_path: Path) -> None:
+    write_image(tmp_path / "set/3_dog/a.png")
+    config = config_for(tmp_path / "set", tmp_path / "set/3_dog", cache=tmp_path, folder_repeats=True)
+    started = resolve_concepts(config, PixelDiffusion)
+    check_same_concepts(config, started, PixelDiffusion)
+    write_image(tmp_path / "new.png")
+    (tmp_path / "set" / file).parent.mkdir(exist_ok=True)
+    (tmp_path / "new.png").rename(tmp_path / "set" / file)
+    with pytest.raises(DataError, match=told) if told else nullcontext():
+        check_same_concepts(config, started, PixelDiffusion)
 
 
 def test_what_cannot_be_trained_on_leaves_the_data_as_it_was(images: Path, tmp_path: Path) -> None:
