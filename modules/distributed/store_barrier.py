@@ -3,24 +3,25 @@
 Long work (caching, sampling, saving) is never waited for in a collective, whose timeout would have to be hours.
 Instead, a waiting rank polls the store for the result and asks its watchdog whether the run can still continue.
 
-Rank 0 gathers what the others publish and puts it together under one key, for which they wait: N ranks ask N times,
-not N * N times. Whether a barrier completes or is cancelled is decided exactly once: no rank continues if another has
-left.
+Rank 0 waits for each of the others, and they for rank 0: N ranks ask N times, not N * N times. Whether a barrier
+completes or is cancelled is decided exactly once: no rank continues if another has left.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from modules.distributed.health.watchdog import Watchdog
-from modules.distributed.run_store import RunStore, parse_value
+from modules.distributed.run_store import RunStore, StoreFault
+from modules.files import printable
 
 POLL_EVERY_S = 0.05
 POLLS_PER_SECOND = 1024  # of all ranks together: those of larger groups ask less often
 _FIRST_POLLS_S = 0.001  # most waits are short, and each one between two steps is lost for training
 _COMPLETED = "completed"
+_PIECE = 1 << 20  # characters: torch's store ends the connection over a value of more than 8 MiB
+_MOST_PIECES = 1024
 
 
 class StoreBarrier:
@@ -58,25 +59,45 @@ class StoreBarrier:
         key = self._next_key(name)  # before the work, so that it can be cancelled
         work()
         self._arrive(key, name, "done")
+        self._complete()
 
     def gather(self, name: str, text: str) -> list[str]:
         """The texts of all ranks, by rank."""
-        return self._arrive(self._next_key(name), name, text)
+        key = self._next_key(name)
+        self._arrive(key, name, text)
+        texts = self._published([f"{key}/{rank}" for rank in range(self.world_size)])
+        self._complete()
+        return texts
 
-    def _arrive(self, key: str, name: str, text: str) -> list[str]:
-        """Publish `text` and wait until every rank has; the texts of all."""
-        together = f"{key}/all"
-        self._store.set(f"{key}/{self.rank}", text)
+    def _arrive(self, key: str, name: str, text: str) -> None:
+        """Publish `text` and wait until every rank has."""
+        self._publish(f"{key}/{self.rank}", text)
         if self.rank == 0:
             keys = [f"{key}/{rank}" for rank in range(self.world_size)]
             for rank in range(1, self.world_size):
                 self._wait_for(rank, keys[rank], name)
-            texts = [each.decode(errors="replace") for each in self._store.multi_get(keys)]  # raises if one is forged
-            self._store.set(together, json.dumps(texts))
+            self._store.multi_get(keys)  # raises if one is forged
+            self._store.set(f"{key}/all", "published")
         else:
-            self._wait_for(0, together, name)
-            texts = parse_value(list[str], self._store.get(together), f"the texts of all ranks ({name})")
-        self._complete()
+            self._wait_for(0, f"{key}/all", name)
+            self._store.get(f"{key}/all")  # raises if it is forged
+
+    def _publish(self, key: str, text: str) -> None:
+        """In pieces; the first one, with their number, last: who finds it finds all."""
+        pieces = [text[start : start + _PIECE] for start in range(0, len(text), _PIECE)] or [""]
+        for number, piece in enumerate(pieces[1:], 1):
+            self._store.set(f"{key}/{number}", piece)
+        self._store.set(key, f"{len(pieces)} {pieces[0]}")
+
+    def _published(self, keys: Sequence[str]) -> list[str]:
+        """What ranks have published. Raises StoreFault if one is forged."""
+        texts: list[str] = []
+        for key, first in zip(keys, self._store.multi_get(keys), strict=True):
+            count, _, piece = first.partition(b" ")
+            if not (count.isdigit() and len(count) < 5 and int(count) <= _MOST_PIECES):
+                raise StoreFault(f"the value {printable(key, 100)!r} in the store has no number of pieces.")
+            rest = self._store.multi_get([f"{key}/{number}" for number in range(1, int(count))])
+            texts.append(b"".join([piece, *rest]).decode(errors="replace"))
         return texts
 
     @property

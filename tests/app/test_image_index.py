@@ -53,11 +53,11 @@ def test_index_has_sizes_buckets_and_captions(folder: Path) -> None:
     index = run_survey(folder)
     assert [(p.relative, p.width, p.bucket, p.caption) for p in index.images] == [
         ("0.png", 64, "64x64", "cat, number 0"),
-        ("1.png", 128, "88x48", "cat, number 1"),
+        ("1.png", 128, "96x48", "cat, number 1"),
         ("2.png", 64, "64x64", "cat, number 2"),
     ]
     assert index.images[0].file == folder / "0.png"
-    assert dict(index.buckets) == {"64x64": 2, "88x48": 1}
+    assert dict(index.buckets) == {"64x64": 2, "96x48": 1}
     assert index.error == ""
 
 
