@@ -32,7 +32,6 @@ from modules.files.user_folder import user_cache_folder
 from modules.files.writing import open_for_writing
 
 _MAGIC: Final = b"TANDSH02"
-_MAX_TABLE_HEADER: Final = 1 << 20  # bytes
 _WORD: Final = 8  # bytes of a number
 _lock = threading.Lock()
 _tables: dict[str, ShardTable] = {}
@@ -179,7 +178,7 @@ def _stored(path: str, stamp: tuple[int, int]) -> ShardTable | None:
         stored = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         length, checksum = (int.from_bytes(stored[at : at + _WORD], "little") for at in (_WORD, 2 * _WORD))
         # Not written through to the disk, so that a power cut may leave anything: it is the checksum that tells.
-        if stored[:_WORD] != _MAGIC or length > _MAX_TABLE_HEADER or zlib.crc32(stored[3 * _WORD :]) != checksum:
+        if bytes(stored[:_WORD]) != _MAGIC or zlib.crc32(stored[3 * _WORD :]) != checksum:
             return None
         size, mtime_ns, faults = json.loads(bytes(stored[3 * _WORD : 3 * _WORD + length]))
         if (size, mtime_ns) == stamp:
