@@ -16,6 +16,7 @@ import mmap
 import os
 import sys
 import threading
+import zlib
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -30,8 +31,7 @@ from modules.files.table_shards import read_row, read_table
 from modules.files.user_folder import user_cache_folder
 from modules.files.writing import open_for_writing
 
-_MAGIC: Final = b"TANDSH01"
-_MAX_TABLE_HEADER: Final = 1 << 20  # bytes
+_MAGIC: Final = b"TANDSH02"
 _WORD: Final = 8  # bytes of a number
 _lock = threading.Lock()
 _tables: dict[str, ShardTable] = {}
@@ -166,21 +166,23 @@ def _listed(path: str, stamp: tuple[int, int]) -> ShardTable:
     with suppress(OSError):  # without it, each process lists the shard itself
         stored.parent.mkdir(parents=True, exist_ok=True)
         with replacing(stored) as partial, os.fdopen(open_for_writing(partial), "wb") as file:
-            file.writelines([_MAGIC, len(header).to_bytes(_WORD, "little"), header, columns])
+            checksum = zlib.crc32(columns, zlib.crc32(header))
+            file.writelines([_MAGIC, *(each.to_bytes(_WORD, "little") for each in (len(header), checksum))])
+            file.writelines([header, columns])
     return _stored(path, stamp) or ShardTable(stamp, contents.faults, memoryview(columns))
 
 
 def _stored(path: str, stamp: tuple[int, int]) -> ShardTable | None:
     """The table that was stored of the shard as it is now; None if there is none, or it is damaged."""
     with suppress(OSError, ValueError), open_file(_stored_at(path)) as file:
-        start = file.read(2 * _WORD)
-        length = int.from_bytes(start[_WORD:], "little")
-        if start[:_WORD] != _MAGIC or length > _MAX_TABLE_HEADER or len(header := file.read(length)) < length:
+        stored = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        length, checksum = (int.from_bytes(stored[at : at + _WORD], "little") for at in (_WORD, 2 * _WORD))
+        # Not written through to the disk, so that a power cut may leave anything: it is the checksum that tells.
+        if bytes(stored[:_WORD]) != _MAGIC or zlib.crc32(stored[3 * _WORD :]) != checksum:
             return None
-        size, mtime_ns, faults = json.loads(header)
+        size, mtime_ns, faults = json.loads(bytes(stored[3 * _WORD : 3 * _WORD + length]))
         if (size, mtime_ns) == stamp:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            columns = memoryview(mapped)[2 * _WORD + length :]
+            columns = stored[3 * _WORD + length :]
             return ShardTable(stamp, [(str(name), str(what)) for name, what in faults], columns)
     return None
 

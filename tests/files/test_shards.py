@@ -67,7 +67,9 @@ def test_the_list_of_a_shard_is_kept_and_made_anew_if_the_shard_changes(tmp_path
     assert read_bytes(path / "b/2.txt") == b"three"
     with pytest.raises(FileNotFoundError):
         read_bytes(path / "1.txt")
-    for damage in (b"", stored.read_bytes()[:40], b"x" * 5000):
+    data = stored.read_bytes()
+    torn = [data[:-lost] + rest for lost in (3, 23) for rest in (b"", bytes(lost))]  # names alone, and numbers
+    for damage in (b"", data[:8], data[:40], b"x" * 5000, *torn):
         stored.write_bytes(damage)
         shards_module._tables.clear()
         assert read_bytes(path / "b/2.txt") == b"three"

@@ -21,7 +21,6 @@ from modules.data.cache.table import CacheTable, TableHeader, split_key
 from modules.data.index.index import Index, ProgressCallback, no_progress
 from modules.data.index.problems import Problem
 from modules.data.rng import UInt64Array, hash_bytes, hash_uint64
-from modules.files import open_regular
 
 _FORMAT = 1  # of what is made of the manifests
 _SAMPLED_ROWS = 256
@@ -161,7 +160,7 @@ class Cache:
 
     def _mapped(self, path: Path) -> CacheTable:
         table = CacheTable.map(path)
-        if not np.array_equal(table.first, self._keys.first_slot):
+        if table.header.index != self._index.digest or not np.array_equal(table.first, self._keys.first_slot):
             raise ValueError("of another index")
         return table
 
@@ -175,10 +174,8 @@ class Cache:
             for caption in keys.captions(row):
                 some.update(text_key(self._text_fingerprint, caption))
         concepts = [concept.model_dump(mode="json") for concept in self._settings.concepts]
-        with open_regular(self._index.path) as file:
-            index = hashlib.file_digest(file, "sha256").hexdigest()
         files = cache_files(self._cache_dir)
-        return json.dumps([_FORMAT, *self._made_from, concepts, some.hexdigest(), index, files]).encode()
+        return json.dumps([_FORMAT, *self._made_from, concepts, some.hexdigest(), self._index.digest, files]).encode()
 
     def _build(self) -> CacheTable:
         """By reading the manifests of all ranks."""
@@ -208,7 +205,7 @@ class Cache:
                 reasons[row], done[row] = bad
         shards = tuple(f"{shard.parent.name}/{shard.name}" for shard in manifest.shards)
         return CacheTable(
-            TableHeader(shards, reasons),
+            TableHeader(shards, reasons, index.digest),
             keys.first_slot,
             found[:, 0].astype(np.int32),
             found[:, 1].astype(np.int32),

@@ -148,10 +148,13 @@ class Encoder:
         mask: Image.Image | None = decode_mask(mask_data) if mask_data is not None else None
         captions = self._keys.captions(row)
         masked = self._settings.masked_training
-        straight = {replace(crop, flipped=False) for crop in crops.values()}  # mirrored ones are not resampled
-        made = {crop: crop_example(image, mask, masked, captions, original, crop) for crop in straight}
-        examples = ((view, crop, made[replace(crop, flipped=False)]) for view, crop in crops.items())
-        return [(view, mirrored(example, crop) if crop.flipped else example) for view, crop, example in examples]
+        # Mirrored ones are not resampled, unless they are turned: mirroring comes first.
+        sources = {view: crop if crop.change.angle else replace(crop, flipped=False) for view, crop in crops.items()}
+        made = {crop: crop_example(image, mask, masked, captions, original, crop) for crop in set(sources.values())}
+        return [
+            (view, made[source] if source == crops[view] else mirrored(made[source], crops[view]))
+            for view, source in sources.items()
+        ]
 
     def _read_mask(self, row: int, prepared: _Prepared) -> tuple[bytes | None, bytes]:
         if not self._settings.masked_training:

@@ -48,9 +48,11 @@ class ViewKeys:
         """The 16-byte key of one view; `content` is the sha256 digest of the image file, `others` has those of its mask
         and references."""
         variation, flipped = self._split(row, view)
+        change = self._change(row, variation)
+        order = flipped * (2 if change.angle else 1)  # with 1 and an angle, entries were turned first and then mirrored
         hasher = self._start.copy()
-        hasher.update(content + others + self._numbers(row, variation).tobytes() + (b"\1" if flipped else b"\0"))
-        if (change := self._change(row, variation)) != UNCHANGED:
+        hasher.update(content + others + self._numbers(row, variation).tobytes() + bytes([order]))
+        if change != UNCHANGED:
             hasher.update(f"{change}".encode())
         if sizes := self._index.reference_sizes(row):
             pictures = self._index.buckets[self._index.bucket[row]].pictures

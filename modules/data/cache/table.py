@@ -41,6 +41,7 @@ class TableHeader:
 
     shards: tuple[Annotated[str, Field(pattern=rf"^rank-[^/\\]{{1,100}}/{SHARD_PATTERN}$")], ...]
     reasons: dict[int, str]  # row -> why it could not be encoded
+    index: str  # Index.digest
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias, cast
 
@@ -67,6 +68,7 @@ class Index:
         self.path = path
         self.columns = columns
         self.header = header
+        self._columns = columns
         self.concept = cast("NDArray[np.int32]", columns["concept"])  # position in config.concepts
         self.size = cast("NDArray[np.int64]", columns["size"])  # file size in bytes
         self.mtime_ns = cast("NDArray[np.int64]", columns["mtime_ns"])
@@ -88,9 +90,18 @@ class Index:
     def __len__(self) -> int:
         return len(self.concept)
 
-    def __reduce__(self) -> tuple[Callable[[Path], Index], tuple[Path]]:
+    def __reduce__(self) -> tuple[Callable[[Path, str], Index], tuple[Path, str]]:
         # Spawned loader workers map the file again instead of receiving a copy of the table.
-        return load_index, (self.path,)
+        return _load_same, (self.path, self.digest)
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all columns and the header as they are here: another run may have put another index at `path`."""
+        digest = hashlib.sha256(self.header.dump().encode())
+        for name, column in sorted(self._columns.items()):
+            digest.update(f"{name} {column.dtype} {column.shape}".encode())
+            digest.update(np.ascontiguousarray(column).data)
+        return digest.hexdigest()
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -196,6 +207,17 @@ def load_index(path: Path) -> Index:
         raise DataError(
             f"The index {str(path)!r} is damaged ({error}).", "Delete it; the next start builds it again."
         ) from error
+
+
+def _load_same(path: Path, digest: str) -> Index:
+    index = load_index(path)
+    if index.digest != digest:
+        raise DataError(
+            f"The index {str(path)!r} is not that of this run any more: another run that has the same settings has "
+            "found other files.",
+            "--resume latest reads them, too.",
+        )
+    return index
 
 
 def _of_former_version(columns: Mapping[str, Column]) -> dict[str, Column]:

@@ -18,7 +18,7 @@ from modules.data.cache.table import cache_file_gone
 from modules.data.index.index import Index
 from modules.data.rng import UInt64Array
 from modules.distributed import RankGroup, SharedFolderGroups
-from modules.files import FileFault, decode_json, open_regular, printable
+from modules.files import FileFault, decode_json, printable
 from modules.machine import hostname
 from modules.monitoring import Report
 
@@ -67,12 +67,9 @@ def check_same_view(index: Index, usable: NDArray[np.bool_], ranks: RankGroup) -
     `usable` [rows] are the rows of `index` that can be trained on. Network drives may show a machine old files for a
     while.
     """
-    digest = hashlib.sha256(usable.tobytes())
-    try:
-        with open_regular(index.path) as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    except FileNotFoundError:
-        raise cache_file_gone(index.path) from None
+    if not index.path.exists():
+        raise cache_file_gone(index.path)
+    digest = hashlib.sha256(usable.tobytes() + index.digest.encode())
     gathered = ranks.gather("view", json.dumps([digest.hexdigest(), hostname(), len(index)]))
     seen = [_sent(tuple[str, str, int], text, rank) for rank, text in enumerate(gathered)]
     other = next((rank for rank, each in enumerate(seen) if each[0] != seen[0][0]), None)

@@ -310,7 +310,10 @@ def test_number_formats_that_cannot_be_read_are_explained(tmp_path: Path) -> Non
         ({"hada_w1_a": (8, 2), "hada_w1_b": (2, 8), "hada_w2_a": (8, 2), "hada_w2_b": (2, 9)}, "incompatible shapes"),
         ({"hada_w1_a": (8, 2), "hada_w1_b": (3, 8), "hada_w2_a": (8, 2), "hada_w2_b": (2, 8)}, "incompatible shapes"),
         ({"lokr_w1": (2, 2), "lokr_w2_a": (4, 2), "lokr_w2_b": (3, 4)}, "incompatible shapes"),
-        ({"lokr_w1": (2, 2), "lokr_w2": (4, 4), "lokr_t2": (2, 2, 3, 3), "lokr_x": (2, 2)}, "lokr_t2' and 1 more tensors do not belong"),
+        (
+            {"lokr_w1": (2, 2), "lokr_w2": (4, 4), "lokr_t2": (2, 2, 3, 3), "lokr_x": (2, 2)},
+            "lokr_t2' and 1 more tensors do not belong",
+        ),
     ],
 )
 def test_a_lycoris_file_that_does_not_fit_together_is_refused(

@@ -18,6 +18,7 @@ from modules.config import Concept
 from modules.data.cache.augmentation import Augmentation, augmentation, change_colours, resized_and_turned
 from modules.data.cache.cache import Cache
 from modules.data.cache.crops import Crop, crop_example, with_references
+from modules.data.cache.keys import ViewKeys
 from modules.data.index.buckets import Bucket
 from modules.data.loading.loader import make_loader
 from modules.data.loading.on_the_fly import OnTheFlyExamples
@@ -124,6 +125,33 @@ def test_views_of_the_cache_differ_and_only_the_first_is_unchanged(tmp_path: Pat
     held = config_for(tmp_path / "d", cache=tmp_path / "c", validation_split=0.3, fixed_hue=1, random_hue=0.3)
     cached, count = fill(held, index_of(held, tmp_path / "c"))
     assert (sorted(cached.views.tolist()), count) == ([1, 4, 4], 9)
+
+
+@pytest.mark.parametrize("angles", [{"random_rotate": 30}, {"fixed_rotate": 90, "random_rotate": 5}])
+def test_views_are_mirrored_and_then_turned_with_their_references_as_without_a_cache(
+    tmp_path: Path, angles: dict[str, float]
+) -> None:
+    for place in ("d", "r"):
+        write_image(tmp_path / place / "0.png", 64, 64)
+    write_image(tmp_path / "d/0-masklabel.png", 64, 64, mode="L")
+    varied = {"references": str(tmp_path / "r"), "horizontal_flip": True, "image_variations": 3, **angles}
+    whole = {"family": "flux_kontext", "resolution": 64, "masked_training": True}
+    config = config_for(tmp_path / "d", cache=tmp_path / "c", **varied, **whole)
+    encoding, index = RecordingEncode(), index_of(config, tmp_path / "c")
+    encode_missing(Cache(tmp_path / "c", "f", index, config), encoding)
+    assert [example.flipped for example in encoding.examples] == [False, True] * 3
+    keys = ViewKeys(index, config.concepts, "f", captions_in_key=False)
+    with Image.open(tmp_path / "d/0.png") as image, Image.open(tmp_path / "d/0-masklabel.png") as mask:
+        for view, example in enumerate(encoding.examples):
+            uncached = crop_example(image, mask, True, ("",), (64, 64), keys.crop(0, view))
+            assert torch.equal(example.pixels, uncached.pixels)
+            assert example.mask is not None
+            assert uncached.mask is not None
+            assert torch.equal(example.mask, uncached.mask)
+            (reference,) = example.references
+            size = reference.shape[-2:]
+            smaller = torch.nn.functional.interpolate(example.pixels[None].float(), size, mode="area")[0]
+            assert (smaller - reference).abs().mean() < 3, size
 
 
 @settings(max_examples=8, deadline=None, phases=[Phase.generate])

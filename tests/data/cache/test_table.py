@@ -141,6 +141,22 @@ def test_whatever_changes_the_cache_is_found_out(starts: Encodes) -> None:
     assert follower.load().usable.all()
 
 
+def test_an_index_that_another_run_has_replaced_has_its_own_table(starts: Encodes) -> None:
+    starts.start()
+    whole, waiting, further = starts.open().load(), starts.open(), starts.open()
+    for suffix in (".png", ".txt"):  # the rows 0 to 4 are those of other images in the index of the other run
+        (starts.folder / f"0{suffix}").rename(starts.folder / f"4z{suffix}")
+    starts.start()
+    theirs = starts.open().update()
+    assert waiting.update() != theirs
+    further.follow(theirs)
+    for cache in (waiting, further):
+        cached = cache.load()
+        assert cached.usable.tolist() == [True] * 10  # 0.png was encoded before it was renamed
+        for row in range(10):
+            assert torch.equal(cached.read(row, 0)["pixels"], whole.read(row, 0)["pixels"])
+
+
 def _set(name: str, value: object) -> Callable[[dict[str, Column], dict[str, object]], None]:
     def change(columns: dict[str, Column], header: dict[str, object]) -> None:
         if name in header:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +13,7 @@ import pytest
 from modules.config import DataError
 from modules.distributed import SharedFolderGroups
 from modules.training.data.consistency import check_same_images, check_same_index_file, check_same_view
+from tests.data.helpers import config_for, indexed, write_image
 
 FORGED = ["", "[]", "{" * 5000, '["a", "b"]', '["a", "b", [1]]', "1e999", "\x1b[2J", '["a", 1, "x"]']
 
@@ -37,6 +39,25 @@ def test_forged_rows(hashes: str, text: str) -> None:
     )
     with pytest.raises(DataError, match="What rank 1 says of its images cannot be read"):
         check_same_images(cast(Any, index), np.arange(1, 4, dtype=np.uint64), ranks("other", hashes, text))
+
+
+def test_an_index_that_another_run_has_replaced_is_neither_that_of_other_ranks_nor_of_loader_workers(
+    tmp_path: Path,
+) -> None:
+    image, said = write_image(tmp_path / "d/0.png"), list[str]()
+    config = config_for(tmp_path / "d", cache=tmp_path / "c")
+    index, usable = indexed(config), np.ones(1, dtype=np.bool_)
+    pickled = pickle.dumps(index)
+    check_same_view(index, usable, cast(Any, SimpleNamespace(gather=lambda name, text: said.append(text) or [text])))
+    check_same_view(pickle.loads(pickled), usable, ranks(*said))
+    image.rename(image.with_stem("1"))
+    other = indexed(config)
+    assert other.path == index.path
+    with pytest.raises(DataError, match="read different data"):
+        check_same_view(other, usable, ranks(*said))
+    check_same_view(index, usable, ranks(*said))
+    with pytest.raises(DataError, match="another run that has the same settings has found other files"):
+        pickle.loads(pickled)
 
 
 def test_a_cache_folder_that_vanishes_while_it_is_filled_is_named(tmp_path: Path) -> None:
