@@ -12,6 +12,7 @@ import pytest
 from modules.config import Concept, DataError
 from modules.data.index.build import build_index
 from modules.data.index.concept_summary import summarize_concepts
+from modules.data.index.expand import expand_concepts
 from modules.data.index.index import Index
 from modules.data.index.scan import scan_concept
 from modules.data.missing import missing_data
@@ -105,6 +106,24 @@ def test_what_is_no_shard_is_said(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"x")
         with pytest.raises(DataError, match=words):
             scan_concept(Concept(path=str(tmp_path / name)), with_masks=False)
+
+
+def test_archives_in_numbered_folders_have_their_repeats(tmp_path: Path) -> None:
+    images = write_image(tmp_path / "2_cats" / "a.png").parent
+    texts = write_image(tmp_path / "texts" / "a.png").parent
+    (texts / "a.txt").write_text("a cat")
+    place = tmp_path / "set"
+    write_image(place / "1_sks dog" / "a.png")
+    pack_tar(texts, place / "1_sks dog" / "spare.tar")  # beside images, so not read
+    pack_tar(images, place / "2_sks cat" / "deeper" / "a.tar")
+    pack_tar(texts, place / "3_sks cow" / "a.tar")
+    pack_tar(images, place / "1_sks dog.tar")  # unpacked, so not read
+    config = config_for(place, cache=tmp_path, folder_repeats=True)
+    concepts = expand_concepts(config).concepts
+    found = [(each.repeats, each.caption_source, each.prompt_prefix) for each in concepts]
+    assert found == [(1, "none", "sks dog"), (2, "none", "sks cat"), (3, "auto", "")]
+    pack_tar(images, place / "loose.tar")
+    assert expand_concepts(config) == config
 
 
 def test_links_in_an_archive_lead_nowhere(tmp_path: Path) -> None:
