@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,7 @@ _HEAD: Final = 4  # bytes, the longest of these
 _ROWS_AT_ONCE: Final = 256
 _MAX_TEXTS: Final = 512 << 20  # bytes
 _MAX_GROUP: Final = 1 << 30  # bytes of images in a row group, which is read at once
-_KEPT_GROUPS: Final = 2  # in memory
+_KEPT_GROUPS: Final = 3  # in memory: as many as the threads that read image sizes are in at once
 _lock = threading.Lock()
 _groups: OrderedDict[tuple[str, int, int], tuple[int, list[Any]]] = OrderedDict()
 
@@ -66,6 +67,17 @@ def read_row(path: str, row: int) -> bytes:
                     return _value(arrays, row - first)
                 first += count
     raise FileFault(f"has no row {row}")
+
+
+def _after_fork() -> None:
+    """A thread that the new process does not have may have held the lock."""
+    global _lock
+    _lock = threading.Lock()
+    _groups.clear()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def table_rows(file: io.BufferedReader, suffix: str, wanted: set[str]) -> list[dict[str, object]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,24 @@ def test_the_list_of_a_shard_is_kept_and_made_anew_if_the_shard_changes(tmp_path
         stored.write_bytes(damage)
         shards_module._tables.clear()
         assert read_bytes(path / "b/2.txt") == b"three"
+
+
+_FORKS = """
+import os
+from modules.files import shards, table_shards
+locks = [shards._lock, table_shards._lock]
+for lock in locks:
+    lock.acquire()  # as a thread that reads beside
+if not (child := os.fork()):
+    os._exit(sum(not each._lock.acquire(blocking=False) for each in (shards, table_shards)))
+assert os.waitpid(child, 0)[1] == 0
+assert [shards._lock, table_shards._lock] == locks
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+def test_a_forked_process_does_not_wait_for_threads_it_does_not_have() -> None:
+    subprocess.run([sys.executable, "-c", _FORKS], check=True)
 
 
 def test_of_equal_names_the_last_counts(tmp_path: Path) -> None:
