@@ -11,7 +11,16 @@ from typing import Any
 
 import pytest
 
-from modules.files import FileFault, check_changeable, file_size, file_stamp, lies_there, open_regular, read_bytes
+from modules.files import (
+    FileFault,
+    check_changeable,
+    file_size,
+    file_stamp,
+    lies_there,
+    open_regular,
+    read_bytes,
+    table_shards,
+)
 from modules.files import shards as shards_module
 from modules.files.shard_contents import MAX_MEMBER
 from modules.files.shards import shard_table
@@ -227,3 +236,36 @@ def test_an_arrow_file_that_is_cut_off_has_the_rows_before(tmp_path: Path) -> No
     table = shard_table(str(path))
     assert len(table) == 2
     assert "cut off after row 1" in table.faults[0][1]
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_text_that_a_table_repeats_counts_each_time(
+    tmp_path: Path, kind: str, nested: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    from pyarrow import ipc, parquet
+
+    texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 40, pyarrow.int32()), ["x" * 1000])
+    if nested:
+        texts = pyarrow.ListArray.from_arrays(pyarrow.array(range(41), pyarrow.int32()), texts)
+    table, path = pyarrow.table({"text": texts, "label": range(40)}), tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        text = pyarrow.list_(pyarrow.string()) if nested else pyarrow.string()
+        parquet.write_table(table.cast(pyarrow.schema([("text", text), ("label", pyarrow.int64())])), path)
+    else:
+        with ipc.new_stream(str(path), table.schema) as out:
+            out.write_table(table)
+
+    def rows() -> list[dict[str, object]]:
+        with path.open("rb") as file:
+            return table_shards.table_rows(file, f".{kind}", {"text", "label"})
+
+    long = "x" * 1000
+    assert rows() == [{"text": [long] if nested else long, "label": row} for row in range(40)]
+    with path.open("rb") as file:
+        (batch,) = table_shards._text_batches(file, f".{kind}", {"text"})[1]
+        assert batch.nbytes < 5000  # and so in memory once
+    monkeypatch.setattr(table_shards, "_MAX_TEXTS", 20_000)
+    with pytest.raises(FileFault, match="MiB of texts"):
+        rows()
