@@ -17,6 +17,7 @@ from modules.data.index.index import Index
 from modules.data.index.scan import scan_concept
 from modules.data.missing import missing_data
 from modules.files import shards as shards_module
+from modules.training.data.class_labels import label_concepts, with_classes
 from tests.data.helpers import config_for, damage, write_image
 from tests.data.shards import pack_tar, tar_of
 
@@ -186,3 +187,34 @@ def test_data_sets_of_hugging_face(tmp_path: Path, kind: str) -> None:
     assert index.captions(1) == ("note 1",)
     index, _, _ = index_of(tmp_path / "set", tmp_path / "cache", caption_source="label")
     assert [index.captions(row)[0] for row in range(5)] == ["cat", "dog", "cat", "dog", "cat"]
+
+
+def labels_of(folder: Path, cache: Path) -> list[str]:
+    config = label_concepts(config_for(folder, cache=cache, family="classifier"))
+    index = build_index(config, config.seed, 8, cache)
+    assert not missing_data(config, index, is_cached=False)
+    given = with_classes(config, index).family_options["classes"]
+    assert given == "\n".join(sorted({index.captions(row)[0] for row in range(len(index))}))
+    return [index.captions(row)[0] for row in range(len(index))]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "packed"), [(".cls", True), (".cls", False), (".json", True), ("", True), ("", False)]
+)
+def test_labels_of_webdataset_are_classes(tmp_path: Path, suffix: str, packed: bool) -> None:
+    for shard in range(2):
+        folder = tmp_path / "loose" / f"{shard:05d}"
+        for number in range(4):
+            image = write_image(folder / (f"{number % 2}" if not suffix else "") / f"{number}.png", seed=number)
+            image.with_suffix(".txt").write_text("a caption")
+            text = json.dumps({"caption": "no class", "label": number % 2}) if suffix == ".json" else f"{number % 2}\n"
+            image.with_suffix(suffix or ".txt").write_text(text)
+        pack_tar(folder, tmp_path / "packed" / f"{shard:05d}.tar")
+    expected = ["0", "1", "0", "1"] if suffix else ["0", "0", "1", "1"]  # the last from the names of folders
+    assert labels_of(tmp_path / ("packed" if packed else "loose"), tmp_path / "cache") == expected * 2
+
+
+def test_archives_have_the_class_of_their_folder(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        pack_tar(write_image(tmp_path / "images" / name / "a.png").parent, tmp_path / "set" / name / "00000.tar")
+    assert labels_of(tmp_path / "set", tmp_path / "cache") == ["cat", "dog"]
