@@ -96,6 +96,16 @@ def shard_table(path: str) -> ShardTable:
     return table
 
 
+def _after_fork() -> None:
+    """A thread that the new process does not have may have held the lock."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def member_stamp(path: str) -> tuple[int, int]:
     """Bytes of a file in a shard, and the time of the shard's last change (ns); raises OSError or FileFault."""
     table, row, _ = _find(path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -23,9 +24,10 @@ _IMAGE_NAMES: Final = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", 
 _SUFFIXES: Final = {b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"BM": ".bmp", b"II*\0": ".tiff"}
 _HEAD: Final = 4  # bytes, the longest of these
 _ROWS_AT_ONCE: Final = 256
+_TEXTS_AT_ONCE: Final = 4096  # each batch has a copy of the dictionary
 _MAX_TEXTS: Final = 512 << 20  # bytes
 _MAX_GROUP: Final = 1 << 30  # bytes of images in a row group, which is read at once
-_KEPT_GROUPS: Final = 2  # in memory
+_KEPT_GROUPS: Final = 3  # in memory: as many as the threads that read image sizes are in at once
 _lock = threading.Lock()
 _groups: OrderedDict[tuple[str, int, int], tuple[int, list[Any]]] = OrderedDict()
 
@@ -68,21 +70,55 @@ def read_row(path: str, row: int) -> bytes:
     raise FileFault(f"has no row {row}")
 
 
+def _after_fork() -> None:
+    """A thread that the new process does not have may have held the lock."""
+    global _lock
+    _lock = threading.Lock()
+    _groups.clear()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def table_rows(file: io.BufferedReader, suffix: str, wanted: set[str]) -> list[dict[str, object]]:
     """The rows of a table with the wanted columns that are no bytes, classes by their names; the first with all.
 
     Raises FileFault if they are too many or the table is damaged.
     """
     rows: list[dict[str, object]] = []
-    size = 0
+    size = 0  # of the texts as Python has them: a few bytes of a file can repeat one a million times
+
+    def count(more: int) -> None:
+        nonlocal size
+        size += more
+        if size > _MAX_TEXTS:
+            raise FileFault(f"has more than {_MAX_TEXTS >> 20} MiB of texts")
+
+    def plain(value: Any) -> object:
+        if isinstance(value, ListScalar):
+            count(8 * len(value.values or ()))
+            return [plain(each) for each in value.values or ()]
+        found = value.as_py()
+        count(len(found) if isinstance(found, str) else 0)
+        return found
+
+    def listed(column: Any) -> list[object]:
+        kind = column.type
+        if types.is_dictionary(kind) and types.is_string(kind.value_type):
+            count(compute.sum(compute.binary_length(column.dictionary).take(column.indices)).as_py() or 0)
+            return column.dictionary_decode().to_pylist()  # type: ignore[no-any-return]
+        return [plain(value) for value in column]
+
     with _faults(suffix):
+        from pyarrow import ListScalar, compute, types
+
         schema, batches = _text_batches(file, suffix, wanted)
         classes = _class_names(schema)
         for batch in batches:
-            size += batch.nbytes  # a few bytes of a file can repeat a text a million times
-            if size > _MAX_TEXTS:
-                raise FileFault(f"has more than {_MAX_TEXTS >> 20} MiB of texts")
-            rows += batch.to_pylist()
+            _check_rows(len(rows) + batch.num_rows)
+            columns = {name: listed(values) for name, values in zip(batch.schema.names, batch.columns, strict=True)}
+            rows += ({name: values[row] for name, values in columns.items()} for row in range(batch.num_rows))
     for row in rows if classes else ():
         for column, names in classes.items():
             if isinstance(number := row.get(column), int) and 0 <= number < len(names):
@@ -195,15 +231,19 @@ def _text_batches(file: io.BufferedReader, suffix: str, wanted: set[str]) -> tup
     if suffix == PARQUET:
         table = ParquetFile(file, pre_buffer=False)
         _check_rows(table.metadata.num_rows)
-        schema = table.schema_arrow
-        columns = [each.name for each in schema if each.name in wanted and not _holds_bytes(each.type)]
-        return schema, table.iter_batches(_ROWS_AT_ONCE, columns=columns, use_threads=False)
+        schema, columns = table.schema_arrow, _text_columns(table.schema_arrow, wanted)
+        leaves = map(table.schema.column, range(len(table.schema)))
+        texts = [
+            each.path for each in leaves if each.physical_type == "BYTE_ARRAY" and each.path.split(".")[0] in columns
+        ]
+        # As dictionaries, or rows with the same text would each have it in memory before they can be counted.
+        table = ParquetFile(file, pre_buffer=False, metadata=table.metadata, read_dictionary=texts)
+        return schema, table.iter_batches(_TEXTS_AT_ONCE, columns=columns, use_threads=False)
     import mmap
 
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     reader = _arrow_reader(BufferReader(py_buffer(mapped)).read_buffer())
-    columns = [each.name for each in reader.schema if each.name in wanted and not _holds_bytes(each.type)]
-    return reader.schema, _until_damaged(reader, columns)
+    return reader.schema, _until_damaged(reader, _text_columns(reader.schema, wanted))
 
 
 def _until_damaged(reader: Any, columns: list[str]) -> Iterator[Any]:
@@ -244,10 +284,23 @@ def _is_bytes(kind: Any) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
-def _holds_bytes(kind: Any) -> bool:
+def _text_columns(schema: Any, wanted: set[str]) -> list[str]:
+    return [each.name for each in schema if each.name in wanted and _is_text(each.type)]
+
+
+def _is_text(kind: Any) -> bool:
+    """Whether its values are texts, numbers of classes, or lists of them."""
     from pyarrow import types
 
-    return _is_bytes(kind) or types.is_struct(kind)
+    while hasattr(kind, "value_type"):  # of a list, or of values that are stored once
+        kind = kind.value_type
+    return bool(
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_string_view(kind)
+        or types.is_integer(kind)
+        or types.is_boolean(kind)
+    )
 
 
 def _class_names(schema: Any) -> dict[str, list[str]]:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from modules.files import FileFault, check_changeable, file_size, file_stamp, lies_there, open_regular, read_bytes
+from modules.files import (
+    FileFault,
+    check_changeable,
+    file_size,
+    file_stamp,
+    lies_there,
+    open_regular,
+    read_bytes,
+    table_shards,
+)
 from modules.files import shards as shards_module
 from modules.files.shard_contents import MAX_MEMBER
 from modules.files.shards import shard_table
@@ -73,6 +84,24 @@ def test_the_list_of_a_shard_is_kept_and_made_anew_if_the_shard_changes(tmp_path
         stored.write_bytes(damage)
         shards_module._tables.clear()
         assert read_bytes(path / "b/2.txt") == b"three"
+
+
+_FORKS = """
+import os
+from modules.files import shards, table_shards
+locks = [shards._lock, table_shards._lock]
+for lock in locks:
+    lock.acquire()  # as a thread that reads beside
+if not (child := os.fork()):
+    os._exit(sum(not each._lock.acquire(blocking=False) for each in (shards, table_shards)))
+assert os.waitpid(child, 0)[1] == 0
+assert [shards._lock, table_shards._lock] == locks
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+def test_a_forked_process_does_not_wait_for_threads_it_does_not_have() -> None:
+    subprocess.run([sys.executable, "-c", _FORKS], check=True)
 
 
 def test_of_equal_names_the_last_counts(tmp_path: Path) -> None:
@@ -209,3 +238,36 @@ def test_an_arrow_file_that_is_cut_off_has_the_rows_before(tmp_path: Path) -> No
     table = shard_table(str(path))
     assert len(table) == 2
     assert "cut off after row 1" in table.faults[0][1]
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_text_that_a_table_repeats_counts_each_time(
+    tmp_path: Path, kind: str, nested: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    from pyarrow import ipc, parquet
+
+    texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 40, pyarrow.int32()), ["x" * 1000])
+    if nested:
+        texts = pyarrow.ListArray.from_arrays(pyarrow.array(range(41), pyarrow.int32()), texts)
+    table, path = pyarrow.table({"text": texts, "label": range(40)}), tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        text = pyarrow.list_(pyarrow.string()) if nested else pyarrow.string()
+        parquet.write_table(table.cast(pyarrow.schema([("text", text), ("label", pyarrow.int64())])), path)
+    else:
+        with ipc.new_stream(str(path), table.schema) as out:
+            out.write_table(table)
+
+    def rows() -> list[dict[str, object]]:
+        with path.open("rb") as file:
+            return table_shards.table_rows(file, f".{kind}", {"text", "label"})
+
+    long = "x" * 1000
+    assert rows() == [{"text": [long] if nested else long, "label": row} for row in range(40)]
+    with path.open("rb") as file:
+        (batch,) = table_shards._text_batches(file, f".{kind}", {"text"})[1]
+        assert batch.nbytes < 5000  # and so in memory once
+    monkeypatch.setattr(table_shards, "_MAX_TEXTS", 20_000)
+    with pytest.raises(FileFault, match="MiB of texts"):
+        rows()

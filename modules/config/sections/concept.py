@@ -14,6 +14,7 @@ _JPEG: Final = (".jpg", ".jpeg", ".jfif", ".jpe", ".pjpeg", ".pjp", ".jpg_large"
 _BY_PLUGINS: Final = (".heic", ".heif", ".hif", ".jxl")  # of Pillow: modules/files/images.py
 IMAGE_SUFFIXES: Final = frozenset({*_JPEG, ".png", ".webp", ".bmp", ".avif", ".tif", ".tiff", *_BY_PLUGINS})
 METADATA_SUFFIXES: Final = frozenset({".csv", ".jsonl", ".parquet"})
+LABEL_SUFFIX: Final = ".cls"  # webdataset's, of a file with the class of an image
 METADATA_NAMES: Final = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # of several, the last one wins
 LIST_NAMES: Final = frozenset(
     {"metadata.json", "metadata.tsv", *(f"captions{each}" for each in (".csv", ".json", ".jsonl", ".tsv", ".txt"))}
@@ -153,10 +154,10 @@ class Concept(Section):
         titles={"auto": "Automatic", "txt": ".txt file"},
         help="txt: a text file next to each image with the same name. file_name or folder_name: that name is the "
         "caption. metadata: files with captions of many images, such as metadata.jsonl, .csv or .parquet or "
-        "captions.txt, or records (NAME.json). label: their column `label` or `class`, for image classifiers. none: no "
-        "captions. auto: the first of an image's entry in a metadata file, its text file, its record and its "
-        "entry in another list; the file name only if the folder has none of these. With auto, image classifiers take "
-        "the label, or without metadata the folder's name.",
+        "captions.txt, or records (NAME.json). label: their column `label` or `class`, or NAME.cls, for image "
+        "classifiers. none: no captions. auto: the first of an image's entry in a metadata file, its text file, its "
+        "record and its entry in another list; the file name only if the folder has none of these. With auto, image "
+        "classifiers take the label, or without any the folder's name.",
         resume="warn",
     )
     caption_lines: CaptionLines = setting(
@@ -401,8 +402,8 @@ class Concept(Section):
 
     @property
     def caption_extensions(self) -> tuple[str, ...]:
-        """The extensions of caption files, each with its dot, in order of preference."""
-        return tuple(self.caption_extension.split())
+        """The extensions of caption files, each with its dot, in order of preference; webdataset's for labels."""
+        return (LABEL_SUFFIX,) if self.caption_source == "label" else tuple(self.caption_extension.split())
 
     @property
     def resolution_list(self) -> tuple[int, ...]:

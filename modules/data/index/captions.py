@@ -56,7 +56,8 @@ class Captions:
         self._metadata: Entries | None = None
         self._lists: Entries | None = None
         self._records = {path: file for path, file in scan.caption_at.items() if self._is_record(file)}
-        self._reads_records = self._source in ("auto", "metadata") and self._records_have_captions()
+        self._shards = frozenset(scan.shards)
+        self._reads_records = self._source in _METADATA_SOURCES and self._records_have_captions()
         if self._source == "auto" and not self._has_captions():
             self._source = "file_name"
 
@@ -81,8 +82,11 @@ class Captions:
             name = posixpath.basename(relative_path)
             return _found((_from_name(posixpath.splitext(name)[0]),), CaptionPlace.FILE_NAME)
         if self._source == "folder_name":
-            folder = posixpath.basename(posixpath.dirname(relative_path)) or Path(self._scan.root).name
-            return _found((_from_name(folder),), CaptionPlace.FOLDER_NAME)
+            folder = posixpath.dirname(relative_path)
+            folder = posixpath.dirname(folder) if folder in self._shards else folder
+            root = Path(self._scan.root)
+            name = posixpath.basename(folder) or (root.stem if "" in self._shards else root.name)
+            return _found((_from_name(name),), CaptionPlace.FOLDER_NAME)
         is_listed = self._source in _METADATA_SOURCES
         if is_listed and (entry := _entry(self._entries(), relative_path)) is not None:
             return _found(entry, CaptionPlace.METADATA)
@@ -157,6 +161,8 @@ class Captions:
         return file.lower().endswith(".json") and ".json" not in self._concept.caption_extensions
 
     def _reads(self, file: str) -> bool:
+        if self._source == "label" and not self._is_record(file):
+            return file.lower().endswith(self._concept.caption_extensions)
         return self._reads_records if self._is_record(file) else self._source in ("auto", "txt")
 
     def _all_texts(self, relative_path: str, entries: Sequence[Entries]) -> set[tuple[str, ...]]:

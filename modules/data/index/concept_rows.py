@@ -34,7 +34,7 @@ RowIndices: TypeAlias = NDArray[np.int64]
 Result = TypeVar("Result")
 
 _THREADS = 4  # on a network drive the time goes into waiting, not the CPU
-_CHUNK = 256  # files per task of a thread
+_CHUNK = 32  # files per task of a thread: few, so that the threads read the same rows of a table together
 _MAX_ASPECT_DIFFERENCE = 0.01  # relative, of mask and image
 
 

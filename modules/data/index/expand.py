@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -15,11 +16,14 @@ from modules.data.index.references import reference_roots
 from modules.data.index.scan import concept_root
 from modules.data.rng import hash_bytes
 from modules.facts import all_facts
+from modules.files import FileFault, is_shard
+from modules.files.shard_paths import ARROW
+from modules.files.shards import shard_table
 
 KOHYA_FOLDER: Final = re.compile(r"([1-9]\d{0,2})_(.+)", re.DOTALL)  # 2023_holiday is no number of repeats
 _CLASSES: Final = ("label", "folder_name")  # captions that need the whole folder, or its name
 _LISTS: Final = frozenset({*LIST_NAMES, *METADATA_NAMES})
-_TEXTS: Final = frozenset({".txt", ".caption", ".json", ".tsv", *METADATA_SUFFIXES})
+_TEXTS: Final = frozenset({".txt", ".caption", ".json", ".tsv", *METADATA_SUFFIXES, ARROW})  # tables of images, too
 
 
 def expand_concepts(config: TrainConfig) -> TrainConfig:
@@ -101,7 +105,9 @@ def _folders_with_images(root: str) -> Iterator[str]:
 
     Raises OSError.
     """
-    names = sorted(name for name in os.listdir(root) if not name.startswith("."))
+    there = [name for name in os.listdir(root) if not name.startswith(".")]
+    # The scan does not read an archive beside the folder it was unpacked to.
+    names = sorted(name for name in there if not (is_shard(name) and os.path.splitext(name)[0] in there))
     if any((_is_image(name) or name in _LISTS) and not os.path.isdir(os.path.join(root, name)) for name in names):
         yield ""
     for name in names:
@@ -111,15 +117,21 @@ def _folders_with_images(root: str) -> Iterator[str]:
 
 
 def _is_image(name: str) -> bool:
-    """Whether it may be one, as a file without a suffix may."""
-    return _suffix(name) in {"", *IMAGE_SUFFIXES}
+    """Whether it may be one, as a file without a suffix may, or hold some."""
+    return _suffix(name) in {"", *IMAGE_SUFFIXES} or is_shard(name)
 
 
 def _files(folder: str) -> Iterator[str]:
-    """The names of all files and links below."""
+    """The names of all files and links below, and of those in the archives that the scan reads."""
     for top, folders, files in os.walk(folder):
         yield from files
         yield from (each for each in folders if os.path.islink(os.path.join(top, each)))
+        archives = [name for name in files if name.lower().endswith(".tar")]
+        if archives and not any(_suffix(name) in IMAGE_SUFFIXES for name in files):
+            for name in archives:
+                if os.path.splitext(name)[0] not in (*folders, *files):
+                    with suppress(OSError, FileFault):  # which the scan explains
+                        yield from map(os.fsdecode, shard_table(os.path.join(top, name)))
 
 
 def _suffix(name: str) -> str:

@@ -151,6 +151,7 @@ def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:
     Raises DataError if the folder does not exist or cannot be listed.
     """
     others = () if concept.caption_source == "txt" else (".txt", ".caption", ".json")
+    others = others[::-1] if concept.caption_source == "label" else others  # a record may have one
     scan = FolderScan(concept_root(concept), caption_extensions=concept.caption_extensions, other_extensions=others)
     pending = list[tuple[str, str, os.stat_result]]()
     shards = list[tuple[str, str]]()  # path, and path below the root
@@ -187,6 +188,8 @@ def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:
     if scan.has_pairs:
         _pair_masks(scan, with_masks)
         _pair_captions(scan)
+    if concept.caption_source == "label":
+        scan.second_captions.clear()  # captions, which are no classes
     scan.sort()
     _refuse_foreign_metadata(scan)
     return scan

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
 
 from modules.config import Concept, DataError, TrainConfig
-from modules.config.sections.concept import METADATA_NAMES
+from modules.config.sections.concept import LABEL_SUFFIX, METADATA_NAMES
+from modules.data.index.caption_lists import LABEL_KEYS
 from modules.data.index.index import Index
 from modules.data.index.scan import concept_root
 from modules.distributed.formatting import first_names
-from modules.files.shard_paths import ARROW, PARQUET
+from modules.files import FileFault, decode_json, read_bytes
+from modules.files.shard_paths import SHARD_SUFFIXES
+from modules.files.shards import shard_table
 
 _SHOWN = 3
+_LOOKED = 100  # folders of a concept that show how it gives its classes
+_PROBED = 20  # NAME.json in an archive
+_MAX_RECORD = 1 << 20  # bytes
 
 
 def label_concepts(config: TrainConfig) -> TrainConfig:
@@ -57,9 +65,36 @@ def _labelled(concept: Concept) -> Concept:
     if concept.caption_source != "auto":
         return concept
     root = concept_root(concept)
-    files = os.listdir(root) if os.path.isdir(root) else [root]
-    has_metadata = any(name in METADATA_NAMES or name.lower().endswith((ARROW, PARQUET)) for name in files)
-    return concept.model_copy(update={"caption_source": "label" if has_metadata else "folder_name"})
+    has_labels = any(_has_label(file) for file in _files(root, deeper=concept.include_subfolders))
+    return concept.model_copy(update={"caption_source": "label" if has_labels else "folder_name"})
+
+
+def _files(root: str, *, deeper: bool) -> Iterator[str]:
+    """The files that may show how a concept gives its classes: lists in its folder, archives, tables and labels."""
+    if not os.path.isdir(root):
+        yield root
+    for top, folders, files in islice(os.walk(root), _LOOKED if deeper else 1):
+        folders.sort()  # as every rank has it
+        for name in sorted(files):
+            if name.lower().endswith((*SHARD_SUFFIXES, LABEL_SUFFIX)) or (top == root and name in METADATA_NAMES):
+                yield os.path.join(top, name)
+
+
+def _has_label(file: str) -> bool:
+    """Whether a file is a label or a list of them, or an archive that has some."""
+    if not file.lower().endswith(".tar"):
+        return True
+    try:
+        names = [os.fsdecode(name) for name in shard_table(file)]
+        if any(name.lower().endswith(LABEL_SUFFIX) for name in names):
+            return True
+        for name in islice((name for name in names if name.lower().endswith(".json")), _PROBED):
+            record = decode_json(read_bytes(os.path.join(file, name), _MAX_RECORD), only_finite=False)
+            if isinstance(record, dict) and not record.keys().isdisjoint(LABEL_KEYS):
+                return True
+    except (OSError, FileFault):  # which the scan explains
+        return False
+    return False
 
 
 def _check_labels(index: Index, labels: list[tuple[str, ...]]) -> None:
@@ -70,7 +105,7 @@ def _check_labels(index: Index, labels: list[tuple[str, ...]]) -> None:
     raise DataError(
         f"{_count(len(wrong), 'image')} without exactly one class, such as {index.file(wrong[0])!r}, which has {what}.",
         "Put the images of each class into a folder of its own (caption_source folder_name), or give each a `label` in "
-        "metadata.csv or metadata.jsonl (caption_source label).",
+        "metadata.csv or metadata.jsonl, or in NAME.json or NAME.cls beside it (caption_source label).",
     )
 
 

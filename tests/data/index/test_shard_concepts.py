@@ -12,10 +12,12 @@ import pytest
 from modules.config import Concept, DataError
 from modules.data.index.build import build_index
 from modules.data.index.concept_summary import summarize_concepts
+from modules.data.index.expand import expand_concepts
 from modules.data.index.index import Index
 from modules.data.index.scan import scan_concept
 from modules.data.missing import missing_data
 from modules.files import shards as shards_module
+from modules.training.data.class_labels import label_concepts, with_classes
 from tests.data.helpers import config_for, damage, write_image
 from tests.data.shards import pack_tar, tar_of
 
@@ -107,6 +109,24 @@ def test_what_is_no_shard_is_said(tmp_path: Path) -> None:
             scan_concept(Concept(path=str(tmp_path / name)), with_masks=False)
 
 
+def test_archives_in_numbered_folders_have_their_repeats(tmp_path: Path) -> None:
+    images = write_image(tmp_path / "2_cats" / "a.png").parent
+    texts = write_image(tmp_path / "texts" / "a.png").parent
+    (texts / "a.txt").write_text("a cat")
+    place = tmp_path / "set"
+    write_image(place / "1_sks dog" / "a.png")
+    pack_tar(texts, place / "1_sks dog" / "spare.tar")  # beside images, so not read
+    pack_tar(images, place / "2_sks cat" / "deeper" / "a.tar")
+    pack_tar(texts, place / "3_sks cow" / "a.tar")
+    pack_tar(images, place / "1_sks dog.tar")  # unpacked, so not read
+    config = config_for(place, cache=tmp_path, folder_repeats=True)
+    concepts = expand_concepts(config).concepts
+    found = [(each.repeats, each.caption_source, each.prompt_prefix) for each in concepts]
+    assert found == [(1, "none", "sks dog"), (2, "none", "sks cat"), (3, "auto", "")]
+    pack_tar(images, place / "loose.tar")
+    assert expand_concepts(config) == config
+
+
 def test_links_in_an_archive_lead_nowhere(tmp_path: Path) -> None:
     image = write_image(tmp_path / "a.png").read_bytes()
     (tmp_path / "secret.txt").write_text("secret")
@@ -167,3 +187,34 @@ def test_data_sets_of_hugging_face(tmp_path: Path, kind: str) -> None:
     assert index.captions(1) == ("note 1",)
     index, _, _ = index_of(tmp_path / "set", tmp_path / "cache", caption_source="label")
     assert [index.captions(row)[0] for row in range(5)] == ["cat", "dog", "cat", "dog", "cat"]
+
+
+def labels_of(folder: Path, cache: Path) -> list[str]:
+    config = label_concepts(config_for(folder, cache=cache, family="classifier"))
+    index = build_index(config, config.seed, 8, cache)
+    assert not missing_data(config, index, is_cached=False)
+    given = with_classes(config, index).family_options["classes"]
+    assert given == "\n".join(sorted({index.captions(row)[0] for row in range(len(index))}))
+    return [index.captions(row)[0] for row in range(len(index))]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "packed"), [(".cls", True), (".cls", False), (".json", True), ("", True), ("", False)]
+)
+def test_labels_of_webdataset_are_classes(tmp_path: Path, suffix: str, packed: bool) -> None:
+    for shard in range(2):
+        folder = tmp_path / "loose" / f"{shard:05d}"
+        for number in range(4):
+            image = write_image(folder / (f"{number % 2}" if not suffix else "") / f"{number}.png", seed=number)
+            image.with_suffix(".txt").write_text("a caption")
+            text = json.dumps({"caption": "no class", "label": number % 2}) if suffix == ".json" else f"{number % 2}\n"
+            image.with_suffix(suffix or ".txt").write_text(text)
+        pack_tar(folder, tmp_path / "packed" / f"{shard:05d}.tar")
+    expected = ["0", "1", "0", "1"] if suffix else ["0", "0", "1", "1"]  # the last from the names of folders
+    assert labels_of(tmp_path / ("packed" if packed else "loose"), tmp_path / "cache") == expected * 2
+
+
+def test_archives_have_the_class_of_their_folder(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        pack_tar(write_image(tmp_path / "images" / name / "a.png").parent, tmp_path / "set" / name / "00000.tar")
+    assert labels_of(tmp_path / "set", tmp_path / "cache") == ["cat", "dog"]
