@@ -100,7 +100,7 @@ class AddMachine:
 
     def _show_refusal(self, host: Host) -> None:
         dialog = Dialog(self._owner, f"{host.name} does not accept your key", _KEY_THERE, wide=True)
-        dialog.body.configure(width=theme.px(_WIDTH))
+        frame(dialog.body).pack(padx=theme.px(_WIDTH // 2))  # as wide as that
         CopyText(dialog.body, "In a terminal:", copy_key_command(host)).pack(fill="x")
 
         def choose(answer: str) -> None:
@@ -216,14 +216,21 @@ class MachineWindow:
         self.look()
         return window
 
-    def look(self) -> None:
-        """Ask the machine."""
-        self._state.background.run(partial(runs_there, self._host, _silent), self._show, self._say_fault)
+    def look(self, done: str = "") -> None:
+        """Ask the machine; what was `done` there stays in sight."""
 
-    def _show(self, found: RunsThere) -> None:
-        self._say(str(found), theme.MUTED)
+        def found(runs: RunsThere) -> None:
+            self._say(done or str(runs), theme.GOOD if done else theme.MUTED)
+            self._show(runs)
+
+        self._state.background.run(partial(runs_there, self._host, _silent), found, self._say_fault)
+
+    def _clear(self) -> None:
         for child in self._rows.winfo_children():
             child.destroy()
+
+    def _show(self, found: RunsThere) -> None:
+        self._clear()
         for run in reversed(found.runs):
             row = frame(self._rows)
             row.pack(fill="x", pady=(0, theme.px(4)))
@@ -256,14 +263,15 @@ class MachineWindow:
             if answer:
                 self._say("Removing…", theme.MUTED)
                 work = partial(clean, self._host, run, everything=everything, echo=_silent)
-                self._state.background.run(work, self._removed, self._say_fault)
+                self._state.background.run(work, partial(self._removed, everything), self._say_fault)
 
         choices = (Choice("", "Keep", style="accent"), Choice("remove", "Remove", style="danger"))
         question = f"This removes {what}, in {home_of(self._host)} on {self._host}. What came here stays here."
         ask(self._owner, f"Clean {self._host.name}?", question, choices, answered)
 
-    def _removed(self, said: str) -> None:
+    def _removed(self, everything: bool, said: str) -> None:
         self._say(said, theme.GOOD)
-        for child in self._rows.winfo_children():
-            child.destroy()
         self._state.say(said.split("\n")[0])
+        self._clear()
+        if not everything:  # else nothing is left to look at
+            self.look(said)

@@ -13,6 +13,7 @@ from app.monitor.samples import SampleIndex
 from app.monitor.viewer import SampleViewer
 from app.multi_gpu.hosts_card import HostDialog
 from app.runs.ask_existing import ask_machines
+from app.widgets import theme
 from app.widgets.button import Button
 from app.widgets.inputs import Entry
 from app.widgets.scroll import enclosing
@@ -152,6 +153,14 @@ def test_nothing_of_a_dialog_is_cut_off_on_a_small_screen(closed_dialogs: Driver
     assert window.winfo_rootx() + window.winfo_width() <= window.winfo_screenwidth()
     assert window.winfo_rooty() >= 0
     assert window.winfo_rooty() + window.winfo_height() <= window.winfo_screenheight()
+
+
+def test_a_refused_key_takes_no_more_room_than_it_needs(closed_dialogs: Driver) -> None:
+    DIALOGS["key that is refused"](closed_dialogs)
+    (window,) = closed_dialogs.dialogs()
+    closed_dialogs.settle()
+    assert window.winfo_height() < theme.px(380), "the screen has 533 of these"
+    assert window.winfo_height() >= window.winfo_reqheight()
 
 
 def test_what_is_cut_off_is_found(closed_dialogs: Driver) -> None:
