@@ -181,10 +181,19 @@ class SetUpWindow(ProgramWindow):
         if exit_code:
             stopped = ("Stopped. “Set up again” goes on.", theme.MUTED)
             self.show_status(*(stopped if self.is_stopping else (printable(last[0], 500), theme.BAD)))
+        elif warnings := [line for line in output.splitlines() if line.startswith(("Note: ", "Warning: "))]:
+            said = "\n".join([f"{self._host.name} is ready, but:", *warnings])
+            self.show_status(printable(said, lines=True), theme.WARN)
+            if self._then is not None:
+                self.button.configure(text="Go on", command=self._go_on)
         elif self._then is None:
             self.show_status(printable(last[0], 500), theme.GOOD)
         else:
-            self.dialog.close()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self.dialog.close()
+        if self._then is not None:
             self._then()
 
 

@@ -27,10 +27,12 @@ from app.widgets.buttons import Button, Entry, Switch, TextBox
 from app.windows.chooser import choose_path
 from app.windows.dialog import DialogWindow
 from app.windows.folder_listing import count_images
+from app.windows.machine import SetUpWindow
 from modules.config import ConfigError, Section, TrainConfig, find_option
 from modules.diffusion.flow_options import FlowOptions
 from modules.diffusion.options import DiffusionOptions
 from modules.run import LaunchPlan
+from modules.run.hosts.host import Host
 from modules.run.preflight_report.start import _rank_envs
 from tests.app.driver import Driver, open_window
 from tests.app.fake_runs import line, make_fake_run
@@ -627,3 +629,19 @@ def test_a_line_for_ssh_is_read_as_ssh_reads_it(line: str, fields: dict[str, str
 def test_what_a_machine_has_no_field_for_is_refused(line: str, why: str) -> None:
     with pytest.raises(ConfigError, match="^host: target is .*" + re.escape(why)):
         fields_of_ssh_line(line)
+
+
+@pytest.mark.parametrize("warning", ["", "Warning: beta cannot use its GPUs: no driver\n"])
+def test_what_setup_warns_of_is_read_before_it_goes_on(driver: Driver, warning: str) -> None:
+    went_on: list[bool] = []
+    beta = Host.make("beta", "root@h", "~/.tandem/code")
+    opened = SetUpWindow(driver.window, driver.window.state_, beta, lambda: went_on.append(True))
+    opened.dialog.show()
+    opened.ended(0, f"beta is ready.\n{warning}")
+    assert bool(went_on) is not bool(warning)
+    if warning:
+        driver.settle()
+        assert warning.strip() in driver.text(opened.dialog.window)
+        driver.click_button("Go on")
+    assert went_on == [True]
+    assert driver.dialogs() == []
