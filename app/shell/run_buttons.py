@@ -31,7 +31,7 @@ HELP: Final[Mapping[str, tuple[str, str]]] = {  # of the attribute that holds th
     "sample": ("F7", "Generate sample images with the current model; without sample prompts, asks for one."),
     "save": ("F9", "Save the model as trained so far, in its output format; the run goes on."),
 }
-_WIDEST_PLACE: Final = 104  # of the button with the name of another machine
+WIDEST_PLACE: Final = 104  # of the button with the name of another machine
 _FORCE_STOP: Final = "Stop the run without waiting for a backup."
 
 
@@ -91,7 +91,7 @@ class RunButtons(tk.Frame):
 
     def _show_place(self, place: str) -> None:
         """The name of another machine, as far as there is room for it; this computer needs none."""
-        name = fit(self, place, theme.tk_font(), theme.px(_WIDEST_PLACE - BESIDE_LABEL))
+        name = fit(self, place, theme.tk_font(), theme.px(WIDEST_PLACE - BESIDE_LABEL))
         if self._labels[self.where] != name:
             self._labels[self.where] = name
             self._label(self.where, shown=self._level > 2)

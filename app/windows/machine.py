@@ -21,7 +21,7 @@ from modules.config import TandemError
 from modules.files import printable
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_key import HostKey, keep_key, shown_key
-from modules.run.hosts.ssh_command import KeyRefused, UnknownKey, copy_key_command
+from modules.run.hosts.ssh_command import ChangedKey, KeyRefused, UnknownKey, copy_key_command, forget_key_command
 from modules.run.remote.link import home_of
 from modules.run.remote.machine import RunsThere, clean, named_for_removal, runs_there, why_not_set_up
 
@@ -36,6 +36,12 @@ _KEY_THERE: Final = (
     "Tandem never types a password, and this machine accepts none of your keys. If you can log in with a password, run "
     "the line below once in a terminal and type it there. Of a rented machine, put your public key (a file .pub in "
     "~/.ssh) on the page where you rent it. A key with a passphrase must be in ssh-agent (ssh-add)."
+)
+
+_CHANGED_KEY: Final = (
+    "It is not the key that is known here, so somebody else may be answering. If the machine was set up anew, or its "
+    "address belonged to another one before, have the old key forgotten with the line below, and try again: the new "
+    "one is shown, to be compared."
 )
 
 
@@ -64,6 +70,8 @@ class AddMachine:
             self._compare(host, found)
         elif isinstance(found, KeyRefused):
             self._show_refusal(host)
+        elif isinstance(found, ChangedKey):
+            self._ask_for_line(host, f"{host.name} shows another host key", _CHANGED_KEY, forget_key_command(host))
         elif isinstance(found, TandemError):
             choices = (
                 Choice("", "Close"),
@@ -99,9 +107,12 @@ class AddMachine:
         ask(self._owner, f"Is this {host.name}?", question, choices, answered)
 
     def _show_refusal(self, host: Host) -> None:
-        dialog = Dialog(self._owner, f"{host.name} does not accept your key", _KEY_THERE, wide=True)
+        self._ask_for_line(host, f"{host.name} does not accept your key", _KEY_THERE, copy_key_command(host))
+
+    def _ask_for_line(self, host: Host, title: str, why: str, line: str) -> None:
+        dialog = Dialog(self._owner, title, why, wide=True)
         frame(dialog.body).pack(padx=theme.px(_WIDTH // 2))  # as wide as that
-        CopyText(dialog.body, "In a terminal:", copy_key_command(host)).pack(fill="x")
+        CopyText(dialog.body, "In a terminal:", line).pack(fill="x")
 
         def choose(answer: str) -> None:
             dialog.close()

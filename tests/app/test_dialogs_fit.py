@@ -32,6 +32,7 @@ from modules.config import TrainConfig
 from modules.importers import import_file
 from modules.run import RunFolder
 from modules.run.hosts.host import Host
+from modules.run.hosts.ssh_command import ChangedKey
 from modules.run.preflight_report.report import Cell, PreflightReport
 from modules.run.suggestions import ConceptData
 from modules.run.view.event_records import SampleFile
@@ -91,6 +92,9 @@ DIALOGS: dict[str, Callable[[Driver], object]] = {
     "machine": lambda driver: MachineWindow(driver.window, driver.window.state_, BETA).dialog.show(),
     "machine that is set up": lambda driver: SetUpWindow(driver.window, driver.window.state_, BETA, None).dialog.show(),
     "key that is refused": lambda driver: AddMachine(driver.window, driver.window.state_)._show_refusal(BETA),
+    "key that has changed": lambda driver: AddMachine(driver.window, driver.window.state_)._looked(
+        BETA, ChangedKey("another host key")
+    ),
     "suggested settings": suggested_settings,
     "import": lambda driver: show_import(driver.window, driver.window.state_, import_file(ONETRAINER)),
     "machines": lambda driver: ask_machines(driver.window, "cats", 3, ["beta"], lambda answer: None),

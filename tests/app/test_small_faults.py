@@ -22,6 +22,7 @@ from app.runs.ask_existing import effects
 from app.runs.start_check import Waiting
 from app.sections import SECTIONS
 from app.sections.adapters import alpha_note
+from app.shell.run_buttons import ICON_WIDTH, WIDEST_PLACE
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Switch, TextBox
 from app.windows.chooser import choose_path
@@ -645,3 +646,13 @@ def test_what_setup_warns_of_is_read_before_it_goes_on(driver: Driver, warning: 
         driver.click_button("Go on")
     assert went_on == [True]
     assert driver.dialogs() == []
+
+
+def test_the_name_of_a_machine_leaves_the_run_bar_its_room(driver: Driver) -> None:
+    buttons = driver.window.run_bar.buttons
+    buttons.arrange(4)
+    for place, widest in (("", theme.px(ICON_WIDTH)), ("rented-by-the-hour-" * 2, theme.px(WIDEST_PLACE))):
+        driver.window.preferences.place = place
+        buttons.show(buttons.status)
+        assert buttons.where.winfo_reqwidth() <= widest
+        assert (place or "this computer") in buttons.tooltip_text(buttons.where)
