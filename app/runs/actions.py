@@ -37,6 +37,7 @@ from modules.config.trusted_code import foreign_classes, is_trusted, setting_sai
 from modules.run import RunFolder
 from modules.run.folder.backup_list import complete_backups
 from modules.run.hosts.host_list import known_hosts
+from modules.run.hosts.ssh_command import ChangedKey, KeyRefused, UnknownKey
 from modules.run.launch.detached import next_free_name
 from modules.run.queue.folder import RunQueue
 from modules.run.remote.attendant import begin, go_on, launch_attendant
@@ -112,16 +113,23 @@ class RunActions:
         """Start a run on the machine that was chosen; set it up first if it must be."""
         place, sends_token = self._state.preferences.place, self._state.preferences.sends_token
 
-        def started(found: tuple[RunFolder, subprocess.Popen[bytes]] | str) -> None:
+        def make() -> tuple[RunFolder, subprocess.Popen[bytes]] | str | None:
+            try:
+                return begin(config, place, sends_token=sends_token)
+            except (UnknownKey, ChangedKey, KeyRefused):
+                return None
+
+        def started(found: tuple[RunFolder, subprocess.Popen[bytes]] | str | None) -> None:
             self._unmark_starting()
-            if isinstance(found, str):
+            if found is None:
+                self._state.views.connect(place)  # which shows the key, or the line that helps
+            elif isinstance(found, str):
                 self._state.views.set_up(place, found, self.train)
             else:
                 self._launched(*found)
 
         def taken(folder: RunFolder | None) -> None:
             if folder is None:
-                make = partial(begin, config, place, sends_token=sends_token)
                 self._state.background.run(make, started, self._not_started)
                 return
             self._unmark_starting()

@@ -63,6 +63,8 @@ class CopyText(tk.Frame):
             self._show_every_line()
 
     def _show_every_line(self) -> None:
+        if self.shown.winfo_width() == 1:  # it has no place yet, and would need a line for each character
+            return
         counted = self.shown.count("1.0", "end", "displaylines")
         lines = counted[0] if isinstance(counted, tuple) else int(counted or 1)
         if lines != int(self.shown.cget("height")):

@@ -21,7 +21,7 @@ from modules.config import TandemError
 from modules.files import printable
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_key import HostKey, keep_key, shown_key
-from modules.run.hosts.ssh_command import KeyRefused, UnknownKey, copy_key_command
+from modules.run.hosts.ssh_command import ChangedKey, KeyRefused, UnknownKey, copy_key_command, forget_key_command
 from modules.run.remote.link import home_of
 from modules.run.remote.machine import RunsThere, clean, named_for_removal, runs_there, why_not_set_up
 
@@ -36,6 +36,12 @@ _KEY_THERE: Final = (
     "Tandem never types a password, and this machine accepts none of your keys. If you can log in with a password, run "
     "the line below once in a terminal and type it there. Of a rented machine, put your public key (a file .pub in "
     "~/.ssh) on the page where you rent it. A key with a passphrase must be in ssh-agent (ssh-add)."
+)
+
+_CHANGED_KEY: Final = (
+    "It is not the key that is known here, so somebody else may be answering. If the machine was set up anew, or its "
+    "address belonged to another one before, have the old key forgotten with the line below, and try again: the new "
+    "one is shown, to be compared."
 )
 
 
@@ -64,6 +70,8 @@ class AddMachine:
             self._compare(host, found)
         elif isinstance(found, KeyRefused):
             self._show_refusal(host)
+        elif isinstance(found, ChangedKey):
+            self._ask_for_line(host, f"{host.name} shows another host key", _CHANGED_KEY, forget_key_command(host))
         elif isinstance(found, TandemError):
             choices = (
                 Choice("", "Close"),
@@ -99,9 +107,12 @@ class AddMachine:
         ask(self._owner, f"Is this {host.name}?", question, choices, answered)
 
     def _show_refusal(self, host: Host) -> None:
-        dialog = Dialog(self._owner, f"{host.name} does not accept your key", _KEY_THERE, wide=True)
-        dialog.body.configure(width=theme.px(_WIDTH))
-        CopyText(dialog.body, "In a terminal:", copy_key_command(host)).pack(fill="x")
+        self._ask_for_line(host, f"{host.name} does not accept your key", _KEY_THERE, copy_key_command(host))
+
+    def _ask_for_line(self, host: Host, title: str, why: str, line: str) -> None:
+        dialog = Dialog(self._owner, title, why, wide=True)
+        frame(dialog.body).pack(padx=theme.px(_WIDTH // 2))  # as wide as that
+        CopyText(dialog.body, "In a terminal:", line).pack(fill="x")
 
         def choose(answer: str) -> None:
             dialog.close()
@@ -181,10 +192,19 @@ class SetUpWindow(ProgramWindow):
         if exit_code:
             stopped = ("Stopped. “Set up again” goes on.", theme.MUTED)
             self.show_status(*(stopped if self.is_stopping else (printable(last[0], 500), theme.BAD)))
+        elif warnings := [line for line in output.splitlines() if line.startswith(("Note: ", "Warning: "))]:
+            said = "\n".join([f"{self._host.name} is ready, but:", *warnings])
+            self.show_status(printable(said, lines=True), theme.WARN)
+            if self._then is not None:
+                self.button.configure(text="Go on", command=self._go_on)
         elif self._then is None:
             self.show_status(printable(last[0], 500), theme.GOOD)
         else:
-            self.dialog.close()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self.dialog.close()
+        if self._then is not None:
             self._then()
 
 
@@ -216,14 +236,21 @@ class MachineWindow:
         self.look()
         return window
 
-    def look(self) -> None:
-        """Ask the machine."""
-        self._state.background.run(partial(runs_there, self._host, _silent), self._show, self._say_fault)
+    def look(self, done: str = "") -> None:
+        """Ask the machine; what was `done` there stays in sight."""
 
-    def _show(self, found: RunsThere) -> None:
-        self._say(str(found), theme.MUTED)
+        def found(runs: RunsThere) -> None:
+            self._say(done or str(runs), theme.GOOD if done else theme.MUTED)
+            self._show(runs)
+
+        self._state.background.run(partial(runs_there, self._host, _silent), found, self._say_fault)
+
+    def _clear(self) -> None:
         for child in self._rows.winfo_children():
             child.destroy()
+
+    def _show(self, found: RunsThere) -> None:
+        self._clear()
         for run in reversed(found.runs):
             row = frame(self._rows)
             row.pack(fill="x", pady=(0, theme.px(4)))
@@ -256,14 +283,15 @@ class MachineWindow:
             if answer:
                 self._say("Removing…", theme.MUTED)
                 work = partial(clean, self._host, run, everything=everything, echo=_silent)
-                self._state.background.run(work, self._removed, self._say_fault)
+                self._state.background.run(work, partial(self._removed, everything), self._say_fault)
 
         choices = (Choice("", "Keep", style="accent"), Choice("remove", "Remove", style="danger"))
         question = f"This removes {what}, in {home_of(self._host)} on {self._host}. What came here stays here."
         ask(self._owner, f"Clean {self._host.name}?", question, choices, answered)
 
-    def _removed(self, said: str) -> None:
+    def _removed(self, everything: bool, said: str) -> None:
         self._say(said, theme.GOOD)
-        for child in self._rows.winfo_children():
-            child.destroy()
         self._state.say(said.split("\n")[0])
+        self._clear()
+        if not everything:  # else nothing is left to look at
+            self.look(said)

@@ -13,6 +13,7 @@ from app.monitor.samples import SampleIndex
 from app.monitor.viewer import SampleViewer
 from app.multi_gpu.hosts_card import HostDialog
 from app.runs.ask_existing import ask_machines
+from app.widgets import theme
 from app.widgets.button import Button
 from app.widgets.inputs import Entry
 from app.widgets.scroll import enclosing
@@ -31,6 +32,7 @@ from modules.config import TrainConfig
 from modules.importers import import_file
 from modules.run import RunFolder
 from modules.run.hosts.host import Host
+from modules.run.hosts.ssh_command import ChangedKey
 from modules.run.preflight_report.report import Cell, PreflightReport
 from modules.run.suggestions import ConceptData
 from modules.run.view.event_records import SampleFile
@@ -90,6 +92,9 @@ DIALOGS: dict[str, Callable[[Driver], object]] = {
     "machine": lambda driver: MachineWindow(driver.window, driver.window.state_, BETA).dialog.show(),
     "machine that is set up": lambda driver: SetUpWindow(driver.window, driver.window.state_, BETA, None).dialog.show(),
     "key that is refused": lambda driver: AddMachine(driver.window, driver.window.state_)._show_refusal(BETA),
+    "key that has changed": lambda driver: AddMachine(driver.window, driver.window.state_)._looked(
+        BETA, ChangedKey("another host key")
+    ),
     "suggested settings": suggested_settings,
     "import": lambda driver: show_import(driver.window, driver.window.state_, import_file(ONETRAINER)),
     "machines": lambda driver: ask_machines(driver.window, "cats", 3, ["beta"], lambda answer: None),
@@ -152,6 +157,14 @@ def test_nothing_of_a_dialog_is_cut_off_on_a_small_screen(closed_dialogs: Driver
     assert window.winfo_rootx() + window.winfo_width() <= window.winfo_screenwidth()
     assert window.winfo_rooty() >= 0
     assert window.winfo_rooty() + window.winfo_height() <= window.winfo_screenheight()
+
+
+def test_a_refused_key_takes_no_more_room_than_it_needs(closed_dialogs: Driver) -> None:
+    DIALOGS["key that is refused"](closed_dialogs)
+    (window,) = closed_dialogs.dialogs()
+    closed_dialogs.settle()
+    assert window.winfo_height() < theme.px(380), "the screen has 533 of these"
+    assert window.winfo_height() >= window.winfo_reqheight()
 
 
 def test_what_is_cut_off_is_found(closed_dialogs: Driver) -> None:

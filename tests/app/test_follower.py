@@ -523,3 +523,12 @@ def test_to_resume_is_advised_once() -> None:
         "Memory may have run out.",
         "Resume continues from the backup of step 8.",
     )
+
+
+def test_a_stop_that_waits_for_a_connection_is_said() -> None:
+    copy = Copy(machine="beta", attended=True, said="The connection was lost.")
+    seen = Liveness(is_training=True, copy=copy)
+    assert status_of(RunView(), seen, 6.0).detail == "The connection was lost."
+    waits = status_of(RunView(), seen, 6.0, stop_wanted=True)
+    assert waits.kind == "away"
+    assert waits.detail == "Stop is asked there as soon as there is one. The connection was lost."

@@ -12,10 +12,14 @@ import pytest
 from app.runs.control import RunControl
 from app.runs.status import Status
 from app.widgets.popover import PopupMenu
+from app.windows.machine import MachineWindow
 from modules.config import save_config
 from modules.config.trusted_code import allow_family
+from modules.files import Record
 from modules.run.folder.pidfile import find_launcher
 from modules.run.hosts.host_list import find_hosts
+from modules.run.remote.link import connect
+from modules.run.remote.machine import host_for_runs
 from tests import ssh_server
 from tests.app.driver import Driver
 from tests.conftest import draw_images
@@ -127,3 +131,23 @@ def test_from_an_address_and_a_key_to_a_model(
             driver.wait(lambda: "Removed on beta" in driver.text(window), "the end of it")
             driver.click_button("Close")
         assert not beta.exists()
+
+
+def test_the_other_runs_stay_in_sight_when_one_is_removed(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ssh_server.ssh_server(tmp_path / "ssh") as server:
+        monkeypatch.setenv("PATH", server.path)
+        target = {"port": server.port, "key": str(server.key), "python": sys.executable}
+        beta = host_for_runs("beta", "root@127.0.0.1", **target)
+        with connect(beta) as link:
+            link.ask(Record, "make")
+        for name in ("cats", "dogs"):
+            (server.home / ".tandem" / "runs" / name).mkdir(parents=True)
+        opened = MachineWindow(driver.window, driver.window.state_, beta)
+        window = opened.show()
+        driver.wait(lambda: "dogs" in driver.text(window) and "cats" in driver.text(window), "both")
+        opened._remove("dogs", False)  # as its bin does
+        driver.click_button("Remove")
+        driver.wait(lambda: "Removed on beta" in driver.text(window) and "cats" in driver.text(window), "the other")
+        assert driver.text(opened._rows).count("dogs") == 0

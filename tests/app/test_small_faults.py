@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import time
 from pathlib import Path
 from tkinter import ttk
@@ -15,20 +16,24 @@ from PIL import Image
 from app.curves.memory_card import MemoryProgram
 from app.form.setting_text import help_text, inactive_reason, setting_title, with_titles
 from app.images.problem_list import ProblemList
+from app.multi_gpu.hosts_card import fields_of_ssh_line
 from app.preferences import Preferences
 from app.runs.ask_existing import effects
 from app.runs.start_check import Waiting
 from app.sections import SECTIONS
 from app.sections.adapters import alpha_note
+from app.shell.run_buttons import ICON_WIDTH, WIDEST_PLACE
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Switch, TextBox
 from app.windows.chooser import choose_path
 from app.windows.dialog import DialogWindow
 from app.windows.folder_listing import count_images
+from app.windows.machine import SetUpWindow
 from modules.config import ConfigError, Section, TrainConfig, find_option
 from modules.diffusion.flow_options import FlowOptions
 from modules.diffusion.options import DiffusionOptions
 from modules.run import LaunchPlan
+from modules.run.hosts.host import Host
 from modules.run.preflight_report.start import _rank_envs
 from tests.app.driver import Driver, open_window
 from tests.app.fake_runs import line, make_fake_run
@@ -594,3 +599,60 @@ def test_the_window_closes_after_the_dialog_that_is_open(driver: Driver) -> None
     driver.press("F1")
     driver.window.close()
     assert [dialog.title() for dialog in driver.dialogs()] == ["Keyboard shortcuts"]
+
+
+@pytest.mark.parametrize(
+    ("line", "fields"),
+    [
+        ("root@h", {}),
+        ("ssh -p40022 root@h", {"target": "root@h", "port": "40022"}),
+        ("ssh -A -o Port=40022 -l root h", {"target": "root@h", "port": "40022"}),
+        ("ssh root@h -o 'port 22' -L 8080:localhost:8080 -i '~/.ssh/my key'",
+         {"target": "root@h", "port": "22", "key": "~/.ssh/my key"}),
+        ("ssh -o StrictHostKeyChecking=no -o User=me -oIdentityFile=~/k h id", {"target": "me@h", "key": "~/k"}),
+        ("ssh -p 22", {"target": "", "port": "22"}),
+    ],
+)  # fmt: skip
+def test_a_line_for_ssh_is_read_as_ssh_reads_it(line: str, fields: dict[str, str]) -> None:
+    assert fields_of_ssh_line(line) == fields
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("ssh -J jump root@h", "-J jump has no field here; put it into ~/.ssh/config"),
+        ("ssh -F cfg box", "-F cfg has no field here; put it into ~/.ssh/config"),
+        ("ssh root@h -o ProxyCommand='nc %h %p'", "-o ProxyCommand=nc %h %p has no field here"),
+        ("ssh root@h -p", "which ssh would not take: option -p requires argument"),
+        ("ssh -i 'key root@h", "which ssh would not take: No closing quotation"),
+    ],
+)
+def test_what_a_machine_has_no_field_for_is_refused(line: str, why: str) -> None:
+    with pytest.raises(ConfigError, match="^host: target is .*" + re.escape(why)):
+        fields_of_ssh_line(line)
+
+
+@pytest.mark.parametrize("warning", ["", "Warning: beta cannot use its GPUs: no driver\n"])
+def test_what_setup_warns_of_is_read_before_it_goes_on(driver: Driver, warning: str) -> None:
+    went_on: list[bool] = []
+    beta = Host.make("beta", "root@h", "~/.tandem/code")
+    opened = SetUpWindow(driver.window, driver.window.state_, beta, lambda: went_on.append(True))
+    opened.dialog.show()
+    opened.ended(0, f"beta is ready.\n{warning}")
+    assert bool(went_on) is not bool(warning)
+    if warning:
+        driver.settle()
+        assert warning.strip() in driver.text(opened.dialog.window)
+        driver.click_button("Go on")
+    assert went_on == [True]
+    assert driver.dialogs() == []
+
+
+def test_the_name_of_a_machine_leaves_the_run_bar_its_room(driver: Driver) -> None:
+    buttons = driver.window.run_bar.buttons
+    buttons.arrange(4)
+    for place, widest in (("", theme.px(ICON_WIDTH)), ("rented-by-the-hour-" * 2, theme.px(WIDEST_PLACE))):
+        driver.window.preferences.place = place
+        buttons.show(buttons.status)
+        assert buttons.where.winfo_reqwidth() <= widest
+        assert (place or "this computer") in buttons.tooltip_text(buttons.where)

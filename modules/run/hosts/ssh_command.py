@@ -47,6 +47,10 @@ class UnknownKey(HostError):
     """The machine's host key is not known here."""
 
 
+class ChangedKey(HostError):
+    """The machine's host key is not the one that is known here."""
+
+
 class KeyRefused(HostError):
     """The machine accepts none of this user's keys."""
 
@@ -116,6 +120,13 @@ def copy_key_command(host: Host) -> str:
     return shlex.join(["ssh-copy-id", *key, *_port(host), host.target])
 
 
+def forget_key_command(host: Host) -> str:
+    """What a person types to have the known key of a machine forgotten, once it has another."""
+    settings = ssh_settings(host)
+    address, port = settings.get("hostname", host.target.rpartition("@")[2]), settings.get("port", str(host.port or 22))
+    return shlex.join(["ssh-keygen", "-R", address if port == "22" else f"[{address}]:{port}"])
+
+
 def _remote_command(host: Host, arguments: Sequence[str], variables: Mapping[str, str]) -> str:
     """One line for whatever shell the user has there; /bin/sh does the rest."""
     python = _shell_path(host.python or DEFAULT_PYTHON)
@@ -168,9 +179,9 @@ def _connection_fault(host: Host, output: str) -> HostError | None:
     port = "" if host.port is None else f"-p {host.port} "
     at_port = "; for another port than ssh's own, set the machine's port" if not port else f" on port {host.port}"
     if "REMOTE HOST IDENTIFICATION HAS CHANGED" in output:
-        return HostError(
+        return ChangedKey(
             f"{host} shows another host key than the one that is known here, so somebody else may be answering",
-            "If the machine was set up anew, remove the old key (ssh-keygen -R) and connect once: "
+            f"If the machine was set up anew, remove the old key, {forget_key_command(host)}, and connect once: "
             f"ssh {port}{host.target}",
         )
     if "Host key verification failed" in output or "host key is known for" in output:

@@ -98,7 +98,9 @@ def test_keys_that_are_not_accepted(host: Host, server: SshServer, monkeypatch: 
         assert f"ssh -p {server.port} root@127.0.0.1" in said
         other = (server.place / "key.pub").read_text().split()[1]
         server.known_hosts.write_text(f"[127.0.0.1]:{server.port} ssh-ed25519 {other}\n")
-        assert "shows another host key than the one that is known here" in check_host(host).fault
+        said = check_host(host).fault
+        assert "shows another host key than the one that is known here" in said
+        assert f"ssh-keygen -R '[127.0.0.1]:{server.port}', and connect once" in said
     finally:
         server.known_hosts.write_text(known)
     accepted = (server.place / "key.pub").read_text()
