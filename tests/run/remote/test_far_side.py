@@ -133,9 +133,23 @@ def test_removes_nothing_but_its_own(home: Path, tmp_path: Path) -> None:
     (home / "cache").symlink_to(tmp_path / "images")
     moved = str((tmp_path / "images").resolve())
     assert say(home, {"do": "clean", "run": "", "all": True}) == [{"left": [moved, "notes"]}]
-    assert {each.name for each in home.iterdir()} == {"notes", ".tandem"}  # so that setup takes it again
-    assert say(home, {"do": "make"}) == [{}]
+    assert {each.name for each in home.iterdir()} == {"notes", ".tandem", "push.lock", "setup.lock"}
+    assert say(home, {"do": "make"}) == [{}], "setup takes it again"
     assert (tmp_path / "images" / "a.png").read_text() == "theirs"
+    (home / "notes").unlink()
+    assert say(home, {"do": "clean", "run": "", "all": True}) == [{"left": []}]
+    assert not home.exists()
+
+
+@pytest.mark.parametrize(("lock", "said"), [("push.lock", "is being sent"), ("setup.lock", "is being set up")])
+def test_nothing_is_removed_while_something_comes(home: Path, lock: str, said: str) -> None:
+    """Else the run would train on the rest of its images."""
+    say(home, put(b"abc", 0, last=True), {"do": "saved"})
+    with open(home / lock, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for everything in (False, True):
+            assert said in str(say(home, {"do": "clean", "run": "", "all": everything})[0]["error"])
+    assert (home / "data" / "me" / "a").exists()
 
 
 def test_what_is_not_named_any_more_is_not_trained_on(home: Path, tmp_path: Path) -> None:
