@@ -233,7 +233,9 @@ class RunActions:
             self._unmark_starting()
             self._ask_to_resume_here(folder, config, copy.machine)
             return
+        self._resume_here(folder, config)
 
+    def _resume_here(self, folder: RunFolder, config: TrainConfig | None) -> None:
         def chosen(answer: str) -> None:
             if answer:
                 self._launch(folder, resume=True, alone=answer == "alone", config=config)
@@ -259,8 +261,8 @@ class RunActions:
     def _ask_to_resume_here(self, folder: RunFolder, config: TrainConfig | None, machine: str) -> None:
         def answered(answer: str) -> None:
             if answer:
-                folder.remote_file.unlink(missing_ok=True)  # from now on it is a run of this computer
-                self.resume_in(folder, config)
+                self._mark_starting()
+                self._resume_here(folder, config)
 
         question = f"{folder.name} trained on {machine}. It can go on here, with what was brought from there."
         choices = (Choice("", "Cancel"), Choice("here", "On this computer", style="accent"))

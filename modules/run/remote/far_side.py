@@ -403,11 +403,20 @@ class FarSide:
             else:
                 if not is_known and os.path.lexists(self._at("runs", name)):
                     raise self._taken(name)
-                if not is_known or not _read(self._state(name, "exit")):
+                if not self._is_started(name, asked["id"]):
                     self._launch(name, asked, lock)
         finally:
             os.close(lock)
         self._answer()
+
+    def do_started(self, asked: dict[str, Any], _data: bytes) -> None:
+        """Whether the start with this id has come about, and its run has not been removed."""
+        self._answer(is_started=self._is_started(self._run_name(asked), asked["id"]))
+
+    def _is_started(self, name: str, start_id: str) -> bool:
+        """A run that has begun is not begun again over what it has made, such as after the machine was restarted."""
+        is_known = _read(self._state(name, "id")) == start_id
+        return is_known and os.path.exists(self._at("runs", name, "log", "console.txt"))
 
     def _launch(self, name: str, asked: dict[str, Any], lock: int) -> None:
         folder, exit_file = self._at("runs", name), self._state(name, "exit")

@@ -231,6 +231,20 @@ def test_another_push_is_said_before_anything_is_sent(home: Path, monkeypatch: p
         assert "another push" in str(say(home, {"do": "offer", "session": "s", "files": []})[0]["error"])
 
 
+def test_a_run_is_not_begun_again_over_what_it_has_made(home: Path) -> None:
+    """Asked again with the same id, as after a lost answer, when the machine was restarted meanwhile."""
+    started = {"do": "started", "run": "x", "id": "1"}
+    console = home / "runs" / "x" / "log" / "console.txt"
+    (home / "state").mkdir()
+    console.parent.mkdir(parents=True)
+    (home / "state" / "x.id").write_text("1")
+    assert say(home, started) == [{"is_started": False}], "its disk was full"
+    console.write_text("before")
+    start = {**started, "do": "start", "config": "{}", "arguments": [], "python": sys.executable, "token": ""}
+    assert say(home, start, started, {**started, "id": "2"}) == [{}, {"is_started": True}, {"is_started": False}]
+    assert console.read_text() == "before"
+
+
 def test_two_setups_do_not_write_one_environment(home: Path) -> None:
     """One that goes on after its connection was lost is waited for, unless the other side ends."""
     (home / "code" / "scripts").mkdir(parents=True)
