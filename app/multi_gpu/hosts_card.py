@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import tkinter as tk
 from collections.abc import Callable
 from functools import partial
+from getopt import GetoptError, getopt
 from typing import Final
 
 from app.state import AppState
@@ -49,6 +51,17 @@ _FOR_RUNS: Final = {  # of a machine that Tandem sets up by itself
     "folder": ("Folder there", DEFAULT_FOLDER, "For Tandem alone: new or empty, on a disk that stays when it is off"),
     "python": ("Python there", "/venv/main/bin/python", "Empty: Tandem installs its own. Else one that has torch"),
 }
+# Of ssh's command line: all letters, those that lead elsewhere or by another way, and what fields have. Other options
+# are about the terminal, or forward ports.
+_SSH_OPTIONS: Final = "46AaCfGgKkMNnqsTtVvXxYyB:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"
+_NOT_KEPT: Final = ("-B", "-b", "-c", "-F", "-I", "-J", "-m")
+_FIELDS_OF_SSH: Final = {
+    "-p": "port", "port": "port", "-i": "key", "identityfile": "key", "-l": "user", "user": "user",
+}  # fmt: skip
+_SET_BY_TANDEM: Final = (  # or of no use to it
+    "batchmode", "connecttimeout", "identitiesonly", "loglevel", "serveralivecountmax", "serveraliveinterval",
+    "stricthostkeychecking", "userknownhostsfile",
+)  # fmt: skip
 _DIFFERENCES: Final = "Train even if Tandem's code or versions there differ; results may vary"
 
 
@@ -320,7 +333,7 @@ class HostDialog:
     def _host(self) -> Host:
         given = {name: entry.get().strip() for name, entry in self.entries.items()}
         if self._for_runs:
-            given |= _of_ssh_line(given["target"])
+            given |= fields_of_ssh_line(given["target"])
         port = given["port"]
         if port and not (port.isascii() and port.isdecimal() and len(port) < 6):
             raise ConfigError(f"host: port is {port!r}; use a number from 1 to 65535, or leave it empty")
@@ -355,19 +368,27 @@ class HostDialog:
         self.allow_differences.show(host.allow_differences)
 
 
-def _of_ssh_line(line: str) -> dict[str, str]:
+def fields_of_ssh_line(line: str) -> dict[str, str]:
     """The fields that a line such as "ssh -p 40022 root@203.0.113.7 -i ~/.ssh/rented" has, as those who rent machines
-    out show it; what else it has is for a terminal."""
-    words = line.split()
-    if words[:1] != ["ssh"]:
-        return {}
-    found = {"target": ""}
-    rest = iter(words[1:])
-    for word in rest:
-        if field := {"-p": "port", "-i": "key"}.get(word):
-            found[field] = next(rest, "")
-        elif word in ("-L", "-o", "-R", "-D", "-J"):
-            next(rest, "")
-        elif not word.startswith("-"):
-            found["target"] = found["target"] or word
-    return found
+    out show it; none of an address alone. Raises ConfigError for what must not be left out and has no field."""
+    try:  # on Windows a backslash is a part of a path
+        words = shlex.split(line.replace("\\", "/") if os.name == "nt" else line)
+        if words[:1] != ["ssh"]:
+            return {}
+        options, rest = getopt(words[1:], _SSH_OPTIONS)
+        more, _command = getopt(rest[1:], _SSH_OPTIONS)  # they may stand behind the address, too
+    except (ValueError, GetoptError) as error:
+        raise ConfigError(f"host: target is {line!r}, which ssh would not take: {error}; correct it") from None
+    user, _, address = rest[0].rpartition("@") if rest else ("", "", "")
+    found: dict[str, str] = {}
+    for letter, value in (*options, *([("-l", user)] if user else ()), *more):
+        name, _, argument = value.replace("=", " ", 1).partition(" ") if letter == "-o" else (letter, "", value)
+        if field := _FIELDS_OF_SSH.get(name.lower()):
+            found.setdefault(field, argument.strip())  # of two, ssh takes the first
+        elif letter in _NOT_KEPT or (letter == "-o" and name.lower() not in _SET_BY_TANDEM):
+            raise ConfigError(
+                f"host: target is {line!r}, whose {letter} {value} has no field here; put it into ~/.ssh/config, "
+                "and give the name that it has there"
+            )
+    user = found.pop("user", "")
+    return {**found, "target": f"{user}@{address}" if user else address}

@@ -12,6 +12,7 @@ from app.shell.place_menu import open_place_menu
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Overflow, Style, add_tooltip, frame
+from app.widgets.ellipsis import fit
 from app.widgets.text_width import text_width
 
 ICON_WIDTH: Final = 34
@@ -20,7 +21,7 @@ BESIDE_LABEL: Final = 40  # of a button: its icon and the gaps
 LONG_WIDTH: Final = 112  # of "Force stop", and of "Save model": the header's Save writes the settings
 HELP: Final[Mapping[str, tuple[str, str]]] = {  # of the attribute that holds the button: its key, what it does
     "train": ("F5", "Start training with these settings, in a separate process."),
-    "where": ("", "Where Train starts the run: on this computer, or on another one that ssh reaches."),
+    "where": ("", "Train starts the run on {place}. Choose here: this computer, or another one that ssh reaches."),
     "enqueue": ("F4", "Add to queue: a copy of these settings waits for the GPUs."),
     "resume": ("Ctrl+F5", "Resume the run {run} from its last backup."),
     "join": ("", "Copy the command that lets another machine join; run it there, in Tandem's folder."),
@@ -30,7 +31,7 @@ HELP: Final[Mapping[str, tuple[str, str]]] = {  # of the attribute that holds th
     "sample": ("F7", "Generate sample images with the current model; without sample prompts, asks for one."),
     "save": ("F9", "Save the model as trained so far, in its output format; the run goes on."),
 }
-_HERE: Final = "Here"
+_WIDEST_PLACE: Final = 104  # of the button with the name of another machine
 _FORCE_STOP: Final = "Stop the run without waiting for a backup."
 
 
@@ -72,10 +73,7 @@ class RunButtons(tk.Frame):
             if self._has_changed(f"can {name}", allowed):
                 button: Button = getattr(self, name)
                 button.configure(state="normal" if allowed else "disabled")
-        place = self._state.preferences.place or _HERE
-        if self._labels[self.where] != place:
-            self._labels[self.where] = place
-            self._label(self.where, shown=self._level > 2)
+        self._show_place(self._state.preferences.place)
         is_left = status.kind in LEFT
         if self._has_changed("left", is_left):
             self._labels[self.resume] = "Continue" if is_left else "Resume"
@@ -91,6 +89,13 @@ class RunButtons(tk.Frame):
         self._set_visible(self.join, status.kind == "waiting" and self._joins_by_hand())
         self._set_visible(self.result, status.has_result and not self._actions.is_starting)
 
+    def _show_place(self, place: str) -> None:
+        """The name of another machine, as far as there is room for it; this computer needs none."""
+        name = fit(self, place, theme.tk_font(), theme.px(_WIDEST_PLACE - BESIDE_LABEL))
+        if self._labels[self.where] != name:
+            self._labels[self.where] = name
+            self._label(self.where, shown=self._level > 2)
+
     def reasons(self) -> dict[str, str]:
         """Why each button cannot be pressed, by its name; an empty text if it can."""
         return self._actions.disabled_reasons(self.status)
@@ -101,7 +106,8 @@ class RunButtons(tk.Frame):
         run = self._state.run
         reason = self.reasons().get(name, "")
         run_name = "" if run is None else run.folder.name
-        return help_text(name, reason, run_name, is_stopping=self.status.kind in STOPPED)
+        said = help_text(name, reason, run_name, is_stopping=self.status.kind in STOPPED)
+        return said.replace("{place}", self._state.preferences.place or "this computer")
 
     def _build(self) -> None:
         actions = self._actions
@@ -113,7 +119,7 @@ class RunButtons(tk.Frame):
         self.join = self._button(self.slot, "Copy join line", self._copy_join_line, "copy", "plain")
         self.result = self._button(self.slot, "Show result", self._show_result, "file", "plain")
         self.train = self._button(self, "Train", actions.train, "play", "accent")
-        self.where = self._button(self, _HERE, self._choose_place, "down", "plain")
+        self.where = self._button(self, "", self._choose_place, "down", "plain")
         self.enqueue = self._button(self, "Queue", actions.enqueue, "plus", "plain")
         self.stop = self._button(self, "Stop", actions.stop, "stop", "plain")
         self.back_up = self._button(self, "Back up", lambda: actions.request("backup"), "backup", "quiet")
@@ -133,7 +139,7 @@ class RunButtons(tk.Frame):
         return button
 
     def _hidden_entries(self) -> list[tuple[str, Callable[[], object]]]:
-        return [("Queue", self._actions.enqueue), ("Where Train starts it", self._choose_place)]
+        return [("Where Train starts it", self._choose_place), ("Queue", self._actions.enqueue)]
 
     def _choose_place(self) -> None:
         open_place_menu(self._state, self.overflow.place_of(self.where))
@@ -147,7 +153,7 @@ class RunButtons(tk.Frame):
 
     def _label(self, button: Button, *, shown: bool) -> None:
         labelled = LONG_WIDTH if button in (self.stop, self.save) else LABELLED_WIDTH
-        is_wide = shown and self._level >= 3
+        is_wide = shown and self._level >= 3 and bool(self._labels[button])
         button.configure(text=self._labels[button] if shown else "", width=labelled if is_wide else ICON_WIDTH)
 
     def _joins_by_hand(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import time
 from pathlib import Path
 from tkinter import ttk
@@ -15,6 +16,7 @@ from PIL import Image
 from app.curves.memory_card import MemoryProgram
 from app.form.setting_text import help_text, inactive_reason, setting_title, with_titles
 from app.images.problem_list import ProblemList
+from app.multi_gpu.hosts_card import fields_of_ssh_line
 from app.preferences import Preferences
 from app.runs.ask_existing import effects
 from app.runs.start_check import Waiting
@@ -594,3 +596,34 @@ def test_the_window_closes_after_the_dialog_that_is_open(driver: Driver) -> None
     driver.press("F1")
     driver.window.close()
     assert [dialog.title() for dialog in driver.dialogs()] == ["Keyboard shortcuts"]
+
+
+@pytest.mark.parametrize(
+    ("line", "fields"),
+    [
+        ("root@h", {}),
+        ("ssh -p40022 root@h", {"target": "root@h", "port": "40022"}),
+        ("ssh -A -o Port=40022 -l root h", {"target": "root@h", "port": "40022"}),
+        ("ssh root@h -o 'port 22' -L 8080:localhost:8080 -i '~/.ssh/my key'",
+         {"target": "root@h", "port": "22", "key": "~/.ssh/my key"}),
+        ("ssh -o StrictHostKeyChecking=no -o User=me -oIdentityFile=~/k h id", {"target": "me@h", "key": "~/k"}),
+        ("ssh -p 22", {"target": "", "port": "22"}),
+    ],
+)  # fmt: skip
+def test_a_line_for_ssh_is_read_as_ssh_reads_it(line: str, fields: dict[str, str]) -> None:
+    assert fields_of_ssh_line(line) == fields
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("ssh -J jump root@h", "-J jump has no field here; put it into ~/.ssh/config"),
+        ("ssh -F cfg box", "-F cfg has no field here; put it into ~/.ssh/config"),
+        ("ssh root@h -o ProxyCommand='nc %h %p'", "-o ProxyCommand=nc %h %p has no field here"),
+        ("ssh root@h -p", "which ssh would not take: option -p requires argument"),
+        ("ssh -i 'key root@h", "which ssh would not take: No closing quotation"),
+    ],
+)
+def test_what_a_machine_has_no_field_for_is_refused(line: str, why: str) -> None:
+    with pytest.raises(ConfigError, match="^host: target is .*" + re.escape(why)):
+        fields_of_ssh_line(line)
