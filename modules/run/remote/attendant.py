@@ -49,7 +49,8 @@ def send_data(
 ) -> Push:
     """Send what the config names and the machine lacks; `run` is the name that must be free there, or "".
 
-    Returns what was sent, which `start_there` looks at once more. `share` gets how much is there, 0 to 1. Raises TandemError, also if the run could not be started there, OSError.
+    Returns what was sent, which `start_there` looks at once more. `share` gets how much is there, 0 to 1. Raises
+    TandemError, also if the run could not be started there, OSError.
     """
     check_trains_alone(config)
     uploads = data_uploads(config, own_settings(host))
