@@ -84,6 +84,12 @@ class Preferences:
     def _write(self, data: dict[str, object], file: Path | None) -> None:
         write_private(file or preferences_file(), json.dumps(data, indent=2))
 
+    def rename_host(self, former: str, name: str) -> None:
+        """Know a machine of the list by its new name."""
+        self.hosts = [name if each == former else each for each in self.hosts]
+        self.place = name if self.place == former else self.place
+        self.save()
+
     def add_recent(self, file: Path) -> None:
         """Put a config file at the top of the recent files."""
         name = str(file.absolute())

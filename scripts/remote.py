@@ -230,13 +230,13 @@ def start(options: argparse.Namespace) -> int:
     if config.run_name is not None:
         check_run_name_free(Path(config.runs_dir), config.run_name)
     allow_code(config, trust=training.trust_code)
-    send_data(config, host, config.run_name or "", echo)
+    push = send_data(config, host, config.run_name or "", echo)
     was_there = config.run_name is not None and os.path.lexists(Path(config.runs_dir) / config.run_name)
     folder = RunFolder.create(config)
     try:
         mark_copy(folder, Copy(machine=host.name))
         flags = {"require_multi_gpu": training.require_multi_gpu}
-        start_there(folder, config, host, new_start_id(), flags, token, echo)
+        start_there(folder, config, host, new_start_id(), flags, token, push, echo)
     except BaseException:
         if not was_there:
             remove_tree(folder.path)
@@ -250,7 +250,7 @@ def start(options: argparse.Namespace) -> int:
 def follow(options: argparse.Namespace) -> int:
     """`follow`."""
     host = _host(options)
-    with opened_copy(options.runs_dir, options.run, host) as folder:
+    with opened_copy(options.runs_dir, options.run, host.name) as folder:
         follower = Follower(folder, echo, host.python or DEFAULT_PYTHON)
         try:
             code = with_reconnects(host, echo, follower.follow)
@@ -282,7 +282,7 @@ def pull_results(options: argparse.Namespace) -> int:
     host = _host(options)
     if not _BACKUP.fullmatch(options.backups):
         raise ConfigError(f"--backups is {options.backups!r}; use latest, all, none or a name such as step-000100")
-    with opened_copy(options.runs_dir, options.run, host) as folder:
+    with opened_copy(options.runs_dir, options.run, host.name) as folder:
         came = list[str]()
 
         def bring(link: Link) -> None:

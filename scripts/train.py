@@ -50,6 +50,7 @@ from modules.run.launch.slurm_environment import check_gpus_of_step
 from modules.run.launch.store_secret import NO_SECRET, store_secret
 from modules.run.notification import end_told, find_target, notifying, take_notify
 from modules.run.queued_output import queued_output
+from modules.run.remote.run_copy import mark_copy, read_copy
 from modules.run.start import check_start, start_run
 from modules.run.supervise.signals import block_pause_signal, ignore_signals_after_stop, ignore_termination_signals
 from scripts.train_options import (
@@ -149,10 +150,11 @@ def resume(config: TrainConfig, options: argparse.Namespace) -> int:
 
     def run() -> int:
         with supervisor_lock(folder):  # before the config changes: another start may be about to read it
-            previous = former_config(folder)
+            previous, copy = former_config(folder), read_copy(folder)
             save_config(config, folder.config_file)
             try:
                 folder.resume_config_file.unlink(missing_ok=True)
+                folder.remote_file.unlink(missing_ok=True)  # from now on it is a run of this computer
             except OSError as error:  # such as a folder of that name
                 folder.config_file.write_bytes(previous)
                 raise not_writable_error(folder.path, error) from error
@@ -168,6 +170,8 @@ def resume(config: TrainConfig, options: argparse.Namespace) -> int:
             )
             if code == BAD_CONFIG:
                 folder.config_file.write_bytes(previous)
+                if copy is not None:
+                    mark_copy(folder, copy)
         return code
 
     return notifying(options.notify, folder, run)  # once another start may follow

@@ -22,6 +22,7 @@ from modules.run import RunFolder
 from modules.run.folder.manage import rename_run, trash_run
 from modules.run.folder.run_notes import MAX_NOTE, RunNotes, parse_tags, read_notes, write_notes
 from modules.run.html_report import write_report
+from modules.run.remote.run_copy import read_copy
 
 _State = Literal["normal", "disabled"]
 
@@ -70,6 +71,9 @@ class RunEdits:
             return
 
         def accept(name: str) -> str:
+            if (copy := read_copy(run)) is not None and copy.is_underway and name.strip() != run.name:
+                why = f"{run.name} is still on {copy.machine} under this name"
+                return f"{why}. It can be renamed once its results are here."
             try:
                 renamed = rename_run(run, name.strip())
             except TandemError as error:

@@ -22,6 +22,7 @@ from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import add_host, read_hosts, remove_host
 from modules.run.remote.link import home_of, is_for_runs
 from modules.run.remote.machine import DEFAULT_FOLDER, host_for_runs
+from modules.run.remote.run_copy import copies_of
 
 _ABOUT: Final = (
     "Train starts these machines itself over ssh. Machines that are not in this list join with the line that a waiting "
@@ -110,7 +111,7 @@ class HostsCard:
 
     def change(self, host: Host) -> None:
         """Show its entry, to be changed."""
-        HostDialog(self.frame, partial(self._changed, host), host, for_runs=is_for_runs(host)).show()
+        HostDialog(self.frame, self._added, host, self._state, for_runs=is_for_runs(host)).show()
 
     def remove(self, host: Host) -> None:
         """Take it off the list."""
@@ -140,13 +141,6 @@ class HostsCard:
     def _added(self, host: Host) -> None:
         self.read()
         self.test(host)
-
-    def _changed(self, former: Host, host: Host) -> None:
-        preferences = self._state.preferences
-        preferences.hosts = [host.name if name == former.name else name for name in preferences.hosts]
-        preferences.place = host.name if preferences.place == former.name else preferences.place
-        preferences.save()
-        self._added(host)
 
     def _switch(self, name: str, is_on: bool) -> None:
         """Remember the switch; the number of machines follows, those who join by hand stay counted."""
@@ -244,18 +238,19 @@ def _shorten(label: tk.Label, content: str, event: tk.Event[tk.Misc]) -> None:
 
 
 class HostDialog:
-    """`saved` is called with the machine once it is in the list; `former` is the one to change. One that is `for_runs`
-    is set up by Tandem itself."""
+    """`saved` is called with the machine once it is in the list; `former` is the one to change, whose name `state` may
+    have. One that is `for_runs` is set up by Tandem itself."""
 
     def __init__(
         self,
         owner: tk.Misc,
         saved: Callable[[Host], object],
         former: Host | None = None,
+        state: AppState | None = None,
         *,
         for_runs: bool = False,
     ) -> None:
-        self._saved, self._former, self._for_runs = saved, former, for_runs
+        self._saved, self._former, self._state, self._for_runs = saved, former, state, for_runs
         about = "ssh must reach it without a question: connect to it once by hand, and copy your key with ssh-copy-id."
         if for_runs:
             about = "A machine with GPUs that ssh reaches, rented or your own. Runs there need no connection."
@@ -311,6 +306,8 @@ class HostDialog:
             add_host(host)
             if self._former is not None and self._former.name.lower() != host.name.lower():
                 remove_host(self._former.name)
+            if self._former is not None and self._state is not None:
+                self._state.preferences.rename_host(self._former.name, host.name)
         except ConfigError as error:
             self._show_fault(str(error))
             return
@@ -329,6 +326,13 @@ class HostDialog:
         own = "" if self._former is None else self._former.name.lower()
         if name.lower() != own and any(name.lower() == host.name.lower() for host in read_hosts()):
             raise ConfigError(f"host: name is {name!r}, which another machine has; use another one")
+        if self._former is None or self._state is None or name == self._former.name:
+            return
+        if copies := copies_of(self._state.runs_dir, self._former.name, complete=False):
+            raise ConfigError(
+                f"host: name is {name!r}, and {copies[0].name} is still on {self._former.name}, by which its copy here "
+                "knows the machine; press Continue until its results are here, or leave the name"
+            )
 
     def _host(self) -> Host:
         given = {name: entry.get().strip() for name, entry in self.entries.items()}

@@ -31,12 +31,12 @@ from app.state import AppState
 from app.windows.allow_code import ask_for_code
 from app.windows.custom_sample import custom_sample_obstacle
 from app.windows.dialog import open_dialogs
-from modules.config import TandemError, TrainConfig, load_config
+from modules.config import ConfigError, TandemError, TrainConfig, load_config
 from modules.config.imported_code import CodeFile, read_class
 from modules.config.trusted_code import foreign_classes, is_trusted, setting_said, trust_code
 from modules.run import RunFolder
 from modules.run.folder.backup_list import complete_backups
-from modules.run.hosts.host_list import known_hosts
+from modules.run.hosts.host_list import known_hosts, read_hosts
 from modules.run.hosts.ssh_command import ChangedKey, KeyRefused, UnknownKey
 from modules.run.launch.detached import next_free_name
 from modules.run.queue.folder import RunQueue
@@ -73,6 +73,7 @@ class RunActions:
 
     def attach(self, named: Path | None) -> None:
         """When the window opens: follow the named run, else an active one, else the last one."""
+        self._is_place_known()
         if named is not None:
             self.follow(named.absolute())
             return
@@ -103,11 +104,25 @@ class RunActions:
         elif not self._starting and not (self._state.run is not None and self._state.run.is_alive):
             if self._asks_for_code(self._state.draft.config, self.train):
                 return
+            if not self._is_place_known():
+                return
             self._mark_starting()
             if self._state.preferences.place:
                 self._start_there(self._state.draft.config)
             else:
                 self._check.run(self._start)
+
+    def _is_place_known(self) -> bool:
+        """Whether the machine that was chosen is still in the list; else this computer is chosen, and that is said."""
+        place = self._state.preferences.place
+        with suppress(ConfigError):  # a damaged list: the start says so
+            if place and place not in [host.name for host in read_hosts()]:
+                self._state.preferences.place = ""
+                self._state.preferences.save()
+                self._state.notify("run")
+                self._state.say(f"{place} is not in the list of machines any more: Train starts runs on this computer.")
+                return False
+        return True
 
     def _start_there(self, config: TrainConfig) -> None:
         """Start a run on the machine that was chosen; set it up first if it must be."""
@@ -241,7 +256,9 @@ class RunActions:
             self._unmark_starting()
             self._ask_to_resume_here(folder, config, copy.machine)
             return
+        self._resume_here(folder, config)
 
+    def _resume_here(self, folder: RunFolder, config: TrainConfig | None) -> None:
         def chosen(answer: str) -> None:
             if answer:
                 self._launch(folder, resume=True, alone=answer == "alone", config=config)
@@ -267,8 +284,8 @@ class RunActions:
     def _ask_to_resume_here(self, folder: RunFolder, config: TrainConfig | None, machine: str) -> None:
         def answered(answer: str) -> None:
             if answer:
-                folder.remote_file.unlink(missing_ok=True)  # from now on it is a run of this computer
-                self.resume_in(folder, config)
+                self._mark_starting()
+                self._resume_here(folder, config)
 
         question = f"{folder.name} trained on {machine}. It can go on here, with what was brought from there."
         choices = (Choice("", "Cancel"), Choice("here", "On this computer", style="accent"))

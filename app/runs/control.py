@@ -21,7 +21,7 @@ from modules.run import EventReader, RunFolder, request_command
 from modules.run.folder.commands import FORCE_STOP
 from modules.run.folder.run_folder import has_trained, newest_first
 from modules.run.launch.detached import create_run, launch, next_free_name
-from modules.run.remote.run_copy import Copy
+from modules.run.remote.run_copy import Copy, read_copy
 from modules.run.supervise.force_stop import force_stop, request_graceful_stop
 from modules.run.view.run_view import RunView
 
@@ -162,14 +162,15 @@ class RunControl:
 
         `is_closing`: the window cannot repeat the request, so a run that has not started training also gets a signal.
         """
-        if self._launcher is not None and self.copy is not None and self.copy.stage in ("sending", "pulling"):
+        copy = read_copy(self.folder)
+        if self._launcher is not None and copy is not None and copy.is_underway and not copy.may_run:
             with suppress(psutil.Error):
                 self._launcher.terminate()  # what it does goes on later where it was
             return ""
         self._stop_wanted = True
         try:
             request_command(self.folder, "stop")
-            if is_closing and not self.has_started and self.copy is None:
+            if is_closing and not self.has_started and copy is None:
                 request_graceful_stop(self._launcher)
         except OSError as error:
             if not request_graceful_stop(self._launcher):
@@ -188,7 +189,7 @@ class RunControl:
 
     def force_stop(self) -> None:
         """Kill all processes of the run without a backup, in a thread because it may take seconds."""
-        if self.copy is not None and self.copy.stage == "running" and self.is_alive:
+        if self.copy is not None and self.copy.may_run and self.is_alive:
             request_command(self.folder, FORCE_STOP)
             return
         if self._stopping is None or not self._stopping.is_alive():

@@ -115,11 +115,11 @@ def _status_there(copy: Copy, found: Status, now: float) -> Status:
     name = copy.machine
     if not found.is_alive:
         return _status_of_left(copy, found, now)
-    if copy.stage == "sending":
+    if copy.stage == "sending" and not copy.id:
         return Status("sending", f"Sending data to {name}", "busy", copy.said, True, copy.done)
     if copy.stage == "pulling":
         return Status("pulling", f"Getting results from {name}", "busy", copy.said, True, copy.done)
-    if copy.said:
+    if copy.said and copy.stage == "running":
         asked = "Stop is asked there as soon as there is one. " if found.kind == "stopping" else ""
         return Status("away", f"No connection to {name}", "warn", f"{asked}{copy.said}", True, found.fraction)
     return replace(found, title=f"{found.title} on {name}")
@@ -127,13 +127,13 @@ def _status_there(copy: Copy, found: Status, now: float) -> Status:
 
 def _status_of_left(copy: Copy, found: Status, now: float) -> Status:
     """Nothing here attends to it: it was stopped, was given up, or this computer was off."""
-    name, is_sending = copy.machine, copy.stage == "sending"
-    if not copy.attended:
-        return found
+    name, is_sending = copy.machine, copy.stage == "sending" and not copy.id
     title, detail = {
-        "sending": (f"Not sent to {name} yet", "Continue sends the rest and starts the run."),
+        "sending": (f"May have started on {name}", "Continue looks there, and follows or starts it."),
         "running": (f"Not followed on {name}", "It needs no connection. Continue follows it again."),
     }.get(copy.stage, (f"Results are still on {name}", "Continue brings them here."))
+    if is_sending:
+        title, detail = f"Not sent to {name} yet", "Continue sends the rest and starts the run."
     problem = Message(now, "error", copy.fault) if copy.fault else None
     done = (copy.done or 0.0) if is_sending else found.fraction
     return Status("unsent" if is_sending else "left", title, "bad" if problem else "warn", detail, False, done, problem)

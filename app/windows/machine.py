@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -24,6 +24,7 @@ from modules.run.hosts.host_key import HostKey, keep_key, shown_key
 from modules.run.hosts.ssh_command import ChangedKey, KeyRefused, UnknownKey, copy_key_command, forget_key_command
 from modules.run.remote.link import home_of
 from modules.run.remote.machine import RunsThere, clean, named_for_removal, runs_there, why_not_set_up
+from modules.run.remote.run_copy import copies_of
 
 _SCRIPT: Final = ROOT / "scripts" / "remote.py"
 _SHOWN_CHARACTERS: Final = 20_000
@@ -88,7 +89,7 @@ class AddMachine:
         if answer == "again":
             self.connect(host)
         elif answer == "change":
-            HostDialog(self._owner, self.connect, host, for_runs=True).show()
+            HostDialog(self._owner, self.connect, host, self._state, for_runs=True).show()
 
     def _choose(self, host: Host) -> None:
         self._state.preferences.place = host.name
@@ -213,6 +214,7 @@ class MachineWindow:
 
     def __init__(self, owner: tk.Misc, state: AppState, host: Host) -> None:
         self._owner, self._state, self._host = owner, state, host
+        self._names: list[str] = []  # of the runs there
         self.dialog = Dialog(owner, host.name, f"{host.target}, in {home_of(host)}. What came here stays here.")
         self.status = text(self.dialog.body, "Connecting…", colour=theme.MUTED)
         self.status.pack(fill="x", pady=(0, theme.px(8)))
@@ -251,6 +253,7 @@ class MachineWindow:
 
     def _show(self, found: RunsThere) -> None:
         self._clear()
+        self._names = [run.name for run in found.runs]
         for run in reversed(found.runs):
             row = frame(self._rows)
             row.pack(fill="x", pady=(0, theme.px(4)))
@@ -270,7 +273,8 @@ class MachineWindow:
 
     def _change(self) -> None:
         self.dialog.close()
-        HostDialog(self._owner, AddMachine(self._owner, self._state).connect, self._host, for_runs=True).show()
+        connect = AddMachine(self._owner, self._state).connect
+        HostDialog(self._owner, connect, self._host, self._state, for_runs=True).show()
 
     def _set_up(self) -> None:
         self.dialog.close()
@@ -287,7 +291,14 @@ class MachineWindow:
 
         choices = (Choice("", "Keep", style="accent"), Choice("remove", "Remove", style="danger"))
         question = f"This removes {what}, in {home_of(self._host)} on {self._host}. What came here stays here."
+        if names := self._not_brought([run] if run else self._names if everything else []):
+            question = f"{question}\n\nNot on this computer yet: the results of {', '.join(names)}."
         ask(self._owner, f"Clean {self._host.name}?", question, choices, answered)
+
+    def _not_brought(self, names: Sequence[str]) -> list[str]:
+        """Those of the runs there of which no copy here has all results."""
+        here = {folder.name for folder in copies_of(self._state.runs_dir, self._host.name, complete=True)}
+        return [printable(name, 60) for name in names if name not in here]
 
     def _removed(self, everything: bool, said: str) -> None:
         self._say(said, theme.GOOD)

@@ -21,6 +21,7 @@ from modules.config import TrainConfig, load_config, save_config
 from modules.run import RunFolder
 from modules.run.folder.run_notes import read_notes
 from modules.run.queue.own_copy import own_copy
+from modules.run.remote.run_copy import Copy, mark_copy
 from tests.app.fake_runs import active, make_fake_run
 from tests.app.run_driver import Driven
 
@@ -160,6 +161,10 @@ def test_rename_by_keys_takes_everything_along(driven: Driven, page: RunsPage, h
     assert "may contain only letters" in texts(dialogs(driven)[0])
     driven.press("ctrl+a")
     type_keys(driven, "lions")
+    mark_copy(RunFolder(before), Copy(machine="beta"))
+    driven.press("Return")
+    assert "cats is still on beta under this name" in texts(dialogs(driven)[0])
+    RunFolder(before).remote_file.unlink()
     driven.press("Return")
     driven.until(lambda: not dialogs(driven) and "lions" in page.runs, "the new name")
     assert [run.name for run in page.selected] == ["lions"], "it stays selected"

@@ -46,10 +46,11 @@ ADD: Final = "scripts/remote.py add NAME USER@ADDRESS"
 
 def send_data(
     config: TrainConfig, host: Host, run: str, echo: Echo, share: Callable[[float], object] = lambda _: None
-) -> None:
+) -> Push:
     """Send what the config names and the machine lacks; `run` is the name that must be free there, or "".
 
-    `share` gets how much is there, 0 to 1. Raises TandemError, also if the run could not be started there, OSError.
+    Returns what was sent, which `start_there` looks at once more. `share` gets how much is there, 0 to 1. Raises
+    TandemError, also if the run could not be started there, OSError.
     """
     check_trains_alone(config)
     uploads = data_uploads(config, own_settings(host))
@@ -60,7 +61,9 @@ def send_data(
     with_reconnects(host, echo, lambda link: link.ask(Record, "check", **check))
     described(host)
     files_to_send = [upload for files in uploads.values() for upload in files]
-    with_reconnects(host, echo, Push(files_to_send, echo, sent_folders(uploads), share).send)
+    push = Push(files_to_send, echo, sent_folders(uploads), share)
+    with_reconnects(host, echo, push.send)
+    return push
 
 
 def start_there(
@@ -70,12 +73,17 @@ def start_there(
     start_id: str,
     flags: Mapping[str, object],
     token: str,
+    push: Push,
     echo: Echo,
 ) -> None:
-    """Start the run of this folder; asked again with the same `start_id`, it is the same one. Raises HostError."""
+    """Start the run of this folder; asked again with the same `start_id`, it is the same one.
+
+    What of the `push` somebody has removed there meanwhile is sent again. Raises TandemError.
+    """
     trust = config.family.endswith(".py") or bool(foreign_classes(config))
 
     def begin(link: Link) -> None:
+        push.send(link)
         home = link.ask(Hello, "hello").home
         link.ask(
             Record,
@@ -97,18 +105,22 @@ def new_start_id() -> str:
 
 
 def attend(path: Path, echo: Echo) -> None:
-    """Go through all stages that the copy in this folder has before it. Raises TandemError, which the copy keeps."""
+    """Go through all stages that the copy in this folder has before it. Raises TandemError and OSError, which the copy
+    keeps."""
     copy = read_copy(RunFolder(path))
     if copy is None:
         raise ConfigError(f"{path} is not the copy of a run on another machine")
-    host = find_hosts([copy.machine], ADD)[0]
-    with opened_copy(path.parent, path.name, host) as folder:
+    with opened_copy(path.parent, path.name, copy.machine) as folder:
         try:
-            _Attendant(folder, host, copy, echo).go()
-        except TandemError as error:
+            _Attendant(folder, find_hosts([copy.machine], ADD)[0], copy, echo).go()
+        except (TandemError, OSError) as error:
             last = read_copy(folder) or copy
             mark_copy(folder, last.model_copy(update={"said": "", "fault": str(error)}))
             raise
+
+
+class _Started(Record):
+    is_started: bool
 
 
 class _Attendant:
@@ -117,9 +129,10 @@ class _Attendant:
         self._told_at = 0.0
 
     def go(self) -> None:
-        self._tell(said="", fault="")
+        self._tell(attended=True, said="", fault="")
         if self._copy.stage == "sending":
-            self._send()
+            if not self._has_started() and not self._send():
+                return
             self._tell(stage="running", said="", done=None)
         if self._copy.stage == "running":
             follower = Follower(self._folder, lambda _: None, self._host.python or DEFAULT_PYTHON)
@@ -138,14 +151,29 @@ class _Attendant:
             with_reconnects(self._host, self._say, bring, is_patient=True)
             self._tell(stage="complete", said="", done=None)
 
-    def _send(self) -> None:
+    def _has_started(self) -> bool:
+        """Whether an earlier attendant, which ended while it asked for the start, has got it."""
+        if not self._copy.id:
+            return False
+        asked = {"run": self._folder.name, "id": self._copy.id}
+        answer = with_reconnects(self._host, self._say, lambda link: link.ask(_Started, "started", **asked))
+        return answer.is_started
+
+    def _send(self) -> bool:
+        """Whether it was started, and not stopped before."""
+        stop = self._folder.commands_dir / "stop"
+        if self._copy.id and stop.exists():
+            stop.unlink()
+            self._tell(id="")
+            return False
+        self._tell(id="")
         config = load_config(self._folder.config_file)
         allow_code(config, trust=False, ask=None)  # the window has asked
-        if not self._copy.id:  # else all of it is there
-            send_data(config, self._host, self._folder.name, self._say, self._share)
-            self._tell(id=new_start_id(), said="Starting there.", done=None)
+        push = send_data(config, self._host, self._folder.name, self._say, self._share)
+        self._tell(id=new_start_id(), said="Starting there.", done=None)
         token = os.environ.get("HF_TOKEN", "") if self._copy.sends_token else ""
-        start_there(self._folder, config, self._host, self._copy.id, {}, token, self._say)
+        start_there(self._folder, config, self._host, self._copy.id, {}, token, push, self._say)
+        return True
 
     def _say(self, line: str) -> None:
         self._echo(line)
@@ -189,7 +217,9 @@ def _remove_unsent(folder: RunFolder) -> None:
 def go_on(folder: RunFolder) -> None:
     """Launch an attendant for a copy whose run was left to itself, such as while this computer was off."""
     copy = read_copy(folder)
-    if copy is not None and copy.is_underway and copy.stage != "sending" and find_launcher(folder) is None:
+    if copy is None or not copy.attended or not (copy.may_run or copy.stage == "pulling"):
+        return
+    if find_launcher(folder) is None:
         launch_attendant(folder)
 
 

@@ -42,7 +42,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _MARKER = ".tandem"
 _MARKER_TEXT = "Everything in this folder is Tandem's, sent from another computer: tandem remote clean removes it.\n"
 _DATA = ("data", "partial", "cache", "programs", "manifest.json")
-_OWN = (*_DATA, "code", "config", "runs", "state", "rescued", "push.lock", "setup.lock")  # and the marker, at the end
+_OWN = (*_DATA, "code", "config", "runs", "state", "rescued")  # and with the folder itself:
+_WITH_THE_FOLDER = ("push.lock", "setup.lock", _MARKER)
 _PARTIAL = re.compile(r"\.manifest\.json-\d+")
 _POLL_S = 0.5
 _STILL_THERE_S = 1.0  # after which the other side may say something, too
@@ -402,11 +403,20 @@ class FarSide:
             else:
                 if not is_known and os.path.lexists(self._at("runs", name)):
                     raise self._taken(name)
-                if not is_known or not _read(self._state(name, "exit")):
+                if not self._is_started(name, asked["id"]):
                     self._launch(name, asked, lock)
         finally:
             os.close(lock)
         self._answer()
+
+    def do_started(self, asked: dict[str, Any], _data: bytes) -> None:
+        """Whether the start with this id has come about, and its run has not been removed."""
+        self._answer(is_started=self._is_started(self._run_name(asked), asked["id"]))
+
+    def _is_started(self, name: str, start_id: str) -> bool:
+        """A run that has begun is not begun again over what it has made, such as after the machine was restarted."""
+        is_known = _read(self._state(name, "id")) == start_id
+        return is_known and os.path.exists(self._at("runs", name, "log", "console.txt"))
 
     def _launch(self, name: str, asked: dict[str, Any], lock: int) -> None:
         folder, exit_file = self._at("runs", name), self._state(name, "exit")
@@ -620,30 +630,41 @@ class FarSide:
 
     def do_clean(self, asked: dict[str, Any], _data: bytes) -> None:
         """Remove a run, or what runs can fetch again, or everything; nothing that is not Tandem's."""
+        with open(self._at("push.lock"), "a") as push, open(self._at("setup.lock"), "a") as setup:
+            for lock in () if asked["run"] else (push, setup):
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    what = "data is being sent to this machine" if lock is push else "this machine is being set up"
+                    raise Refused(f"{what}; try again after that") from None
+            left = self._clean(asked)
+        self._answer(left=left[:100])
+
+    def _clean(self, asked: dict[str, Any]) -> list[str]:
         active = [each for each in self._active() if asked["run"] in ("", each)]
         if active:
             raise Refused(f"the run {active[0]} is active there; stop it first")
-        left: list[str] = []
         if asked["run"]:
             folder, name = self._run_folder(asked), self._run_name(asked)
             shutil.rmtree(folder)
             for kind in ("id", "exit", "lock"):
                 _remove(self._state(name, kind))
-        else:
-            self._manifest = None
-            removed = [*(_OWN if asked["all"] else _DATA), *filter(_PARTIAL.fullmatch, os.listdir(self.home))]
-            places = [self._at(each) for each in removed]
-            links = [*places, *(self._at("runs", each) for each in _listed(self._at("runs")) if asked["all"])]
-            left = [os.path.realpath(each) for each in links if os.path.islink(each) and os.path.exists(each)]
-            for each in places:
-                _remove(each)
-            if asked["all"]:
-                others = sorted(each for each in os.listdir(self.home) if each != _MARKER)
-                left += others
-                if not others:  # while anything is left, the folder is known as Tandem's
-                    _remove(self._at(_MARKER))
-                    os.rmdir(self.home)
-        self._answer(left=left[:100])
+            return []
+        self._manifest = None
+        removed = [*(_OWN if asked["all"] else _DATA), *filter(_PARTIAL.fullmatch, os.listdir(self.home))]
+        places = [self._at(each) for each in removed]
+        links = [*places, *(self._at("runs", each) for each in _listed(self._at("runs")) if asked["all"])]
+        left = [os.path.realpath(each) for each in links if os.path.islink(each) and os.path.exists(each)]
+        for each in places:
+            _remove(each)
+        if asked["all"]:
+            others = sorted(each for each in os.listdir(self.home) if each not in _WITH_THE_FOLDER)
+            left += others
+            if not others:  # while anything is left, the folder is known as Tandem's
+                for each in _WITH_THE_FOLDER:
+                    _remove(self._at(each))
+                os.rmdir(self.home)
+        return left
 
 
 def _followed(folder: str) -> Iterator[str]:

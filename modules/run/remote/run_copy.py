@@ -35,10 +35,10 @@ from modules.files import (
 )
 from modules.files.private import write_private_json
 from modules.run.folder.pidfile import pidfile_held
-from modules.run.folder.run_folder import CONFIG_FILE_NAME, RunFolder, check_run_name, not_writable_error
+from modules.run.folder.run_folder import CONFIG_FILE_NAME, RunFolder, check_run_name, newest_first, not_writable_error
 from modules.run.folder.run_lock import supervisor_lock
 from modules.run.format_progress import format_bytes
-from modules.run.hosts.host import DEFAULT_PYTHON, Host
+from modules.run.hosts.host import DEFAULT_PYTHON
 from modules.run.hosts.ssh_command import HostError
 from modules.run.html_report import update_report
 from modules.run.remote.far_side import COMMANDS, KEPT_SECRET, LOGS, MOST_LOG, MOST_WHOLE, WHOLES
@@ -66,7 +66,8 @@ class Copy(Record):
     """remote.json: whose copy it is, and how far the run's journey has come.
 
     `said` is what is under way, or why it has to wait, `done` its share, from 0 to 1; `fault` is why it was given up.
-    `attended`: a program of the window's goes through all stages. `id` is that of its start there, once asked for.
+    `attended`: a program of the window's goes through all stages, and the window goes on with it when it opens. `id` is
+    that of its start there, once asked for.
     """
 
     machine: str
@@ -80,8 +81,13 @@ class Copy(Record):
 
     @property
     def is_underway(self) -> bool:
-        """Whether there is anything left to do for the copy's attendant."""
-        return self.attended and self.stage != "complete"
+        """Whether there is anything left to do for an attendant of the copy."""
+        return self.stage != "complete"
+
+    @property
+    def may_run(self) -> bool:
+        """Whether the run was asked to start there and is not known to have ended."""
+        return self.stage == "running" or (self.stage == "sending" and bool(self.id))
 
 
 class _New(Record):
@@ -120,7 +126,7 @@ class _Piece(Record):
 
 
 @contextmanager
-def opened_copy(runs_dir: str | Path, run: str, host: Host) -> Iterator[RunFolder]:
+def opened_copy(runs_dir: str | Path, run: str, machine: str) -> Iterator[RunFolder]:
     """The copy's folder, made if it is missing, for this program alone.
 
     Raises ConfigError if the name is that of another run here, or another program is at work in the folder.
@@ -131,14 +137,14 @@ def opened_copy(runs_dir: str | Path, run: str, host: Host) -> Iterator[RunFolde
     made = [folder.remote_file, *(folder.log_dir / each for each in locks)]
     try:
         copy = read_copy(folder)
-        if not is_new and (copy is None or copy.machine != host.name):
+        if not is_new and (copy is None or copy.machine != machine):
             raise ConfigError(
-                f"{folder.path} is the folder of another run, not the copy of one on {host.name}",
+                f"{folder.path} is the folder of another run, not the copy of one on {machine}",
                 "Give another --runs_dir",
             )
         folder.make_directories()
         if copy is None:
-            mark_copy(folder, Copy(machine=host.name))
+            mark_copy(folder, Copy(machine=machine))
         with supervisor_lock(folder), pidfile_held(folder):
             yield folder
     except ResumeError:
@@ -170,6 +176,17 @@ def read_copy(folder: RunFolder) -> Copy | None:
         return validate_record(Copy, read_json(folder.remote_file))
     except (OSError, FileFault):
         return None
+
+
+def copies_of(runs_dir: Path, machine: str, *, complete: bool) -> list[RunFolder]:
+    """The copies here of runs on a machine: those that have all results, or the others."""
+
+    def changed(folder: RunFolder) -> float | None:
+        copy = read_copy(folder)
+        is_one = copy is not None and copy.machine == machine and copy.is_underway != complete
+        return folder.remote_file.stat().st_mtime if is_one else None
+
+    return newest_first(runs_dir, changed)
 
 
 class Follower:

@@ -133,9 +133,23 @@ def test_removes_nothing_but_its_own(home: Path, tmp_path: Path) -> None:
     (home / "cache").symlink_to(tmp_path / "images")
     moved = str((tmp_path / "images").resolve())
     assert say(home, {"do": "clean", "run": "", "all": True}) == [{"left": [moved, "notes"]}]
-    assert {each.name for each in home.iterdir()} == {"notes", ".tandem"}  # so that setup takes it again
-    assert say(home, {"do": "make"}) == [{}]
+    assert {each.name for each in home.iterdir()} == {"notes", ".tandem", "push.lock", "setup.lock"}
+    assert say(home, {"do": "make"}) == [{}], "setup takes it again"
     assert (tmp_path / "images" / "a.png").read_text() == "theirs"
+    (home / "notes").unlink()
+    assert say(home, {"do": "clean", "run": "", "all": True}) == [{"left": []}]
+    assert not home.exists()
+
+
+@pytest.mark.parametrize(("lock", "said"), [("push.lock", "is being sent"), ("setup.lock", "is being set up")])
+def test_nothing_is_removed_while_something_comes(home: Path, lock: str, said: str) -> None:
+    """Else the run would train on the rest of its images."""
+    say(home, put(b"abc", 0, last=True), {"do": "saved"})
+    with open(home / lock, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for everything in (False, True):
+            assert said in str(say(home, {"do": "clean", "run": "", "all": everything})[0]["error"])
+    assert (home / "data" / "me" / "a").exists()
 
 
 def test_what_is_not_named_any_more_is_not_trained_on(home: Path, tmp_path: Path) -> None:
@@ -215,6 +229,20 @@ def test_another_push_is_said_before_anything_is_sent(home: Path, monkeypatch: p
     with open(home / "push.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "another push" in str(say(home, {"do": "offer", "session": "s", "files": []})[0]["error"])
+
+
+def test_a_run_is_not_begun_again_over_what_it_has_made(home: Path) -> None:
+    """Asked again with the same id, as after a lost answer, when the machine was restarted meanwhile."""
+    started = {"do": "started", "run": "x", "id": "1"}
+    console = home / "runs" / "x" / "log" / "console.txt"
+    (home / "state").mkdir()
+    console.parent.mkdir(parents=True)
+    (home / "state" / "x.id").write_text("1")
+    assert say(home, started) == [{"is_started": False}], "its disk was full"
+    console.write_text("before")
+    start = {**started, "do": "start", "config": "{}", "arguments": [], "python": sys.executable, "token": ""}
+    assert say(home, start, started, {**started, "id": "2"}) == [{}, {"is_started": True}, {"is_started": False}]
+    assert console.read_text() == "before"
 
 
 def test_two_setups_do_not_write_one_environment(home: Path) -> None:

@@ -68,7 +68,7 @@ def files_in(place: Path) -> set[str]:
     ],
 )  # fmt: skip
 def test_other_files_than_those_of_a_copy(name: str, tmp_path: Path) -> None:
-    with opened_copy(tmp_path / "runs", "x", HOST) as folder:
+    with opened_copy(tmp_path / "runs", "x", HOST.name) as folder:
         folder.config_file.write_text("{}")
         before = files_in(tmp_path)
         link = link_to(({"file": name, "offset": 0, "last": True}, b"abc"))
@@ -102,7 +102,7 @@ def test_what_no_run_sends(
     for limit in ("MOST_LOG", "MOST_WHOLE"):
         monkeypatch.setattr(run_copy, limit, 100)
     monkeypatch.setattr(run_copy, "_MOST_FILES", 3)
-    with opened_copy(tmp_path / "runs", "x", HOST) as folder:
+    with opened_copy(tmp_path / "runs", "x", HOST.name) as folder:
         assert said in refusal(lambda: Follower(folder, silent).follow(link_to(*answers)))
 
 
@@ -112,7 +112,7 @@ def test_no_terminal_obeys_the_log(tmp_path: Path) -> None:
     offsets = [sum(map(len, pieces[:number])) for number in range(3)]
     answers = [({"file": "log/console.txt", "offset": at}, piece) for at, piece in zip(offsets, pieces, strict=True)]
     lines: list[str] = []
-    with opened_copy(tmp_path / "runs", "x", HOST) as folder:
+    with opened_copy(tmp_path / "runs", "x", HOST.name) as folder:
         assert Follower(folder, lines.append).follow(link_to(*answers, ({"end": True, "code": 3}, b""))) == 3
         text = folder.console_file.read_bytes()
     assert text == b"a?]0;title?b\xc2?31mc\r\xc3\xa4\n\x9f?\n"
@@ -132,7 +132,7 @@ def results(*files: tuple[str, int, str]) -> Answer:
     ],
 )  # fmt: skip
 def test_other_results_than_models_and_backups(path: str, tmp_path: Path) -> None:
-    with opened_copy(tmp_path / "runs", "x", HOST) as folder:
+    with opened_copy(tmp_path / "runs", "x", HOST.name) as folder:
         link = link_to(results((path, 3, SHA)), ({"last": True}, b"abc"))
         assert "none of a model or backup" in refusal(lambda: pull(link, folder, "latest", silent))
     assert files_in(tmp_path) == set()
@@ -153,13 +153,13 @@ def test_other_results_than_models_and_backups(path: str, tmp_path: Path) -> Non
 )  # fmt: skip
 def test_results_that_are_not_what_was_said(answers: list[Answer | bytes], said: str, tmp_path: Path) -> None:
     """No model appears unless it is whole."""
-    with opened_copy(tmp_path / "runs", "x", HOST) as folder:
+    with opened_copy(tmp_path / "runs", "x", HOST.name) as folder:
         assert said in refusal(lambda: pull(link_to(*answers), folder, "latest", silent))
         assert not folder.model_dir.exists()
 
 
 def test_a_pull_goes_on_where_it_was_cut(tmp_path: Path) -> None:
-    with opened_copy(tmp_path / "runs", "x", HOST) as folder:
+    with opened_copy(tmp_path / "runs", "x", HOST.name) as folder:
         cut = link_to(results(("model/a", 3, SHA)), ({"last": False}, b"a"))
         with pytest.raises(LinkLost):
             pull(cut, folder, "latest", silent)
@@ -194,20 +194,20 @@ def test_answers_about_files_that_are_sent(answers: list[dict[str, object]], sai
 
 def test_only_the_copy_of_a_run_of_this_machine_is_written(tmp_path: Path) -> None:
     RunFolder(tmp_path / "x").make_directories()
-    with pytest.raises(ConfigError, match="is the folder of another run"), opened_copy(tmp_path, "x", HOST):
+    with pytest.raises(ConfigError, match="is the folder of another run"), opened_copy(tmp_path, "x", HOST.name):
         pass
-    with opened_copy(tmp_path, "y", HOST) as folder:
+    with opened_copy(tmp_path, "y", HOST.name) as folder:
         folder.config_file.write_text("{}")
         (folder.path / "backup").rmdir()
         (folder.path / "backup").symlink_to(tmp_path / "x")
-    with pytest.raises(ConfigError, match="is a link"), opened_copy(tmp_path, "y", HOST):
+    with pytest.raises(ConfigError, match="is a link"), opened_copy(tmp_path, "y", HOST.name):
         pass
     assert json.loads(folder.remote_file.read_text()) == {"machine": "beta"}
 
 
 def test_nothing_else_that_has_the_name_is_replaced(tmp_path: Path) -> None:
     """Such as a model of a run that was resumed here."""
-    with opened_copy(tmp_path / "runs", "x", HOST) as folder:
+    with opened_copy(tmp_path / "runs", "x", HOST.name) as folder:
         folder.model_dir.mkdir()
         (folder.model_dir / "a").write_bytes(b"trained here")
         link = link_to(results(("model/a", 3, SHA)), ({"last": True}, b"abc"))

@@ -1,0 +1,108 @@
+"""Copies of runs on another machine in the window: none is lost by a new name, a Stop, a Clean or a resume here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from app.multi_gpu.hosts_card import HostDialog
+from app.runs.control import RunControl
+from app.windows.machine import MachineWindow
+from modules.run import RunFolder
+from modules.run.hosts.host import Host
+from modules.run.hosts.host_list import add_host, read_hosts
+from modules.run.remote.machine import RunsThere, RunThere
+from modules.run.remote.run_copy import Copy, mark_copy
+from tests.app.driver import Driver
+from tests.conftest import draw_images
+
+BETA = Host.make("beta", "root@203.0.113.7", "~/.tandem/code")
+
+
+@pytest.fixture
+def copy(home: Path) -> RunFolder:
+    """Of a run on beta, which goes on."""
+    add_host(BETA)
+    folder = RunFolder(home / "runs" / "cats")
+    folder.make_directories()
+    mark_copy(folder, Copy(machine="beta"))
+    return folder
+
+
+def test_a_machine_is_renamed_with_all_that_knows_its_name(driver: Driver, copy: RunFolder) -> None:
+    driver.window.preferences.place = "beta"
+    dialog = HostDialog(driver.window, lambda host: None, BETA, driver.window.state_, for_runs=True)
+    dialog.show()
+    dialog.entries["name"].show("gamma")
+    dialog.save()
+    said = dialog.message.cget("text")
+    assert said.startswith("“Name” is 'gamma', and cats is still on beta"), said
+    assert [host.name for host in read_hosts()] == ["beta"]
+    mark_copy(copy, Copy(machine="beta", stage="complete"))
+    dialog.save()
+    assert [host.name for host in read_hosts()] == ["gamma"]
+    assert driver.window.preferences.place == "gamma"
+
+
+def test_a_place_that_is_not_in_the_list_any_more(driver: Driver, home: Path) -> None:
+    (home / "images").mkdir()
+    driver.draft.set("concepts", [{"path": str(draw_images(home / "images", 1))}])
+    driver.window.preferences.place = "gamma"
+    driver.window.state_.actions.train()
+    assert "gamma is not in the list of machines any more" in driver.window.run_bar._message
+    assert not driver.window.preferences.place
+    assert not driver.window.state_.actions.is_starting, "the next Train is meant for this computer"
+
+
+def test_results_that_would_be_lost_are_named(driver: Driver, copy: RunFolder) -> None:
+    window = MachineWindow(driver.window, driver.window.state_, BETA)
+    window.dialog.show()
+    runs = [RunThere(name=name, is_active=False, code=0, bytes=1) for name in ("cats", "dogs")]
+    window._show(RunsThere(runs=runs, others={}, free=1))
+    for brought, run, everything, named in (
+        (False, "", True, "the results of cats, dogs."),
+        (True, "", True, "the results of dogs."),
+        (False, "cats", False, "the results of cats."),
+        (True, "cats", False, ""),
+        (False, "", False, ""),
+    ):
+        mark_copy(copy, Copy(machine="beta", stage="complete" if brought else "running"))
+        window._remove(run, everything)
+        driver.settle()
+        said = driver.text(driver.dialogs()[-1])
+        assert (named in said) if named else ("Not on this computer" not in said), said
+        driver.press("Escape")
+        driver.settle()
+
+
+def test_stop_of_a_run_that_may_have_started_goes_there(copy: RunFolder) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as attendant:
+        control = RunControl(copy.path)
+        try:
+            control._launcher = psutil.Process(attendant.pid)
+            mark_copy(copy, Copy(machine="beta", stage="sending", id="1"))
+            assert control.stop() == ""
+            assert (copy.commands_dir / "stop").exists()
+            assert attendant.poll() is None, "it brings the request there"
+            mark_copy(copy, Copy(machine="beta", stage="sending"))
+            assert control.stop() == ""
+            assert attendant.wait(200) != 0, "there is nothing to stop but the transfer"
+        finally:
+            control.detach()
+
+
+def test_a_copy_stays_one_until_it_is_resumed_here(
+    driver: Driver, copy: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No config is there, so the start fails."""
+    mark_copy(copy, Copy(machine="beta", stage="complete"))
+    driver.window.state_.actions.resume_in(copy)
+    driver.settle()
+    driver.click_button("On this computer")
+    driver.wait(lambda: "Training did not start" in [each.title() for each in driver.dialogs()], "the refusal")
+    assert copy.remote_file.exists()
+    driver.press("Escape")

@@ -1,0 +1,101 @@
+"""The program beside a copy, with another machine whose ssh is a shell here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from modules.config import ConfigError, save_config
+from modules.run import RunFolder
+from modules.run.hosts.description import describe_this_machine
+from modules.run.hosts.host import Host
+from modules.run.hosts.host_list import add_host
+from modules.run.remote import attendant
+from modules.run.remote.attendant import attend, new_start_id, send_data, start_there
+from modules.run.remote.machine import clean
+from modules.run.remote.run_copy import Copy, mark_copy, read_copy
+from tests.conftest import draw_images
+from tests.runs import tiny_config
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in for ssh is a shell script")
+
+
+def silent(_line: str) -> None:
+    """Nobody listens."""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Tandem's folder on beta, whose train.py ends at once."""
+    place, ssh = tmp_path / "there", tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ssh.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setattr(attendant, "described", lambda host: (describe_this_machine(),) * 2)  # there is no torch there
+    (place / "code" / "scripts").mkdir(parents=True)
+    (place / "code" / "scripts" / "train.py").write_text("")
+    (place / ".tandem").write_text("")
+    add_host(Host.make("beta", "me@beta", f"{place}/code", python=sys.executable))
+    return place
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """Of a run that is to train on beta."""
+    (tmp_path / "images").mkdir()
+    made = RunFolder(tmp_path / "runs" / "x")
+    made.make_directories()
+    save_config(tiny_config(draw_images(tmp_path / "images", 2), tmp_path, family="classifier"), made.config_file)
+    return made
+
+
+def stage_of(folder: RunFolder, copy: Copy) -> str:
+    """How far a copy comes."""
+    mark_copy(folder, copy)
+    attend(folder.path, silent)
+    found = read_copy(folder)
+    assert found is not None
+    assert found.attended, "the window goes on with it from now on"
+    return f"{found.stage} {found.id}"
+
+
+def test_what_is_removed_before_the_start_is_sent_again(home: Path, folder: RunFolder, tmp_path: Path) -> None:
+    host = Host.make("beta", "me@beta", f"{home}/code", python=sys.executable)
+    config = tiny_config(tmp_path / "images", tmp_path, family="classifier")
+    push = send_data(config, host, "x", silent)
+    clean(host, "", everything=False, echo=silent)
+    assert not (home / "data").exists()
+    start_there(folder, config, host, new_start_id(), {}, "", push, silent)
+    assert [len(list((home / "data").rglob(name))) for name in ("00.png", "01.png")] == [1, 1]
+
+
+def test_a_start_that_may_have_come_about_is_looked_for(home: Path, folder: RunFolder) -> None:
+    (home / "state").mkdir()
+    (home / "state" / "x.id").write_text("1")
+    log = home / "runs" / "x" / "log"
+    log.mkdir(parents=True)
+    (log / "console.txt").write_text("it trained")
+    assert stage_of(folder, Copy(machine="beta", stage="sending", id="1")) == "complete 1"
+    assert (folder.log_dir / "console.txt").read_text() == "it trained"
+
+
+def test_a_start_that_was_stopped_before_it_came_about_is_none(home: Path, folder: RunFolder) -> None:
+    stop = folder.commands_dir / "stop"
+    stop.write_text("")
+    assert stage_of(folder, Copy(machine="beta", stage="sending", id="1")) == "sending "
+    assert not stop.exists(), "Continue starts it"
+    assert not (home / "runs").exists()
+
+
+def test_a_machine_that_is_not_in_the_list_any_more_is_said_in_the_copy(home: Path, folder: RunFolder) -> None:
+    mark_copy(folder, Copy(machine="gamma"))
+    with pytest.raises(ConfigError):
+        attend(folder.path, silent)
+    copy = read_copy(folder)
+    assert copy is not None
+    assert copy.fault.startswith("no machine is named 'gamma'; the list has: beta")
