@@ -34,7 +34,7 @@ WIDEST, WIDE, MEDIUM, NARROW = 1400, 1244, 830, 680  # unscaled pixels of width 
 FOUR_COLUMNS: Final = 1650  # of figures, from this width on
 # By level: the width of the texts, and that of the bar from which on they have half of what is more. Up to there the
 # figures and their total need it.
-_TEXTS: Final = ((126, 930), (180, 930), (198, 930), (270, 1280), (270, 1372))
+_TEXTS: Final = ((126, 930), (180, 930), (174, 880), (270, 1280), (270, 1372))
 _ABOVE: Final = 3  # of a title with one line below it
 _FOCUS_RING: Final = 1  # around the line below it, in pixels
 
