@@ -52,30 +52,27 @@ def join_run(join_line: JoinLine, echo: Echo, ask: Ask | None = None, ask_about_
     `ask_about_code`, whether Python files that the config names may run.
     """
     check_local_settings(join_line.settings)
-    notified = ""
+    notified, code = "", 0
+    client: JoinClient | None = None
     try:
-        with raise_on_stop_signals():
+        with raise_on_stop_signals():  # the supervisor has its own meanwhile
             echo(f"Joining the run at {join_line} ...")
             session = Session(connect(join_line, echo))
             notified = "; machine 0 has been notified"
             client = JoinClient(join_line, session, echo, ask, ask_about_code)
             plan: LaunchPlan | None = client.wait_for_start()
+            while plan is not None:
+                try:
+                    code = client.train(plan)
+                    plan = client.wait_for_restart(code)
+                except TandemError as error:
+                    client.leave(error)
+                    raise
     except StopRequested as stop:
+        if client is not None:
+            client.leave(stop)
         echo(f"Stopped{notified}.")
         return stop.exit_code
-    code = 0
-    try:
-        while plan is not None:
-            code = client.train(plan)
-            with raise_on_stop_signals():
-                plan = client.wait_for_restart(code)
-    except StopRequested as stop:
-        client.leave(stop)
-        echo(f"Stopped{notified}.")
-        return stop.exit_code
-    except TandemError as error:
-        client.leave(error)
-        raise
     return code
 
 

@@ -142,6 +142,27 @@ def test_ctrl_c_works_in_background_jobs() -> None:
             signal.signal(name, handler)
 
 
+def test_ctrl_c_before_the_processes_are_supervised_is_told_to_machine_0(
+    make_server: Callable[..., Harness], images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = make_server(runs_dir=str(tmp_path / "theirs"))
+    monkeypatch.chdir(tmp_path)
+
+    def start() -> None:
+        harness.server.wait(100)
+        harness.server.start([1, 1], free_port())
+
+    def echo(line: str) -> None:
+        if line.startswith("Starting;"):
+            signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=start, daemon=True).start()
+    more = {"settings": (f"runs_dir={tmp_path / 'here'}",), "allow": (str(images),)}
+    line = JoinLine.parse(f"127.0.0.1:{harness.server.port}", harness.server.token, **more)
+    assert join_run(line, echo) == 130
+    harness.wait_for("it was stopped by Ctrl-C")
+
+
 def test_every_start_of_a_run_is_joined_in_the_same_folder(
     monkeypatch: pytest.MonkeyPatch, images: Path, tmp_path: Path
 ) -> None:
