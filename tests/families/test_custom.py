@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from modules import ROOT
-from modules.config import ConfigError, TrainConfig
+from modules.config import ConfigError, DataError, TrainConfig
 from modules.data.batch import Batch, DataSets
 from modules.data.loading.item_batches import TEST, TRAIN, VALIDATION, ItemBatches, item_loader
 from modules.data.loading.loader import Loader
@@ -155,6 +155,20 @@ def test_rows_count_through_the_data_sets() -> None:
     items = ItemBatches(_sets())
     assert [items.rows(name).tolist()[::40] for name in (TRAIN, VALIDATION, TEST)] == [[0, 40], [41], [48]]
     assert len(items) == 53
+
+
+def test_a_full_shared_memory_is_no_fault_of_the_data() -> None:
+    """What torch raises in a worker, seen with a /dev/shm that was filled while a run trained."""
+
+    def collate(_: list[object]) -> object:
+        raise RuntimeError(
+            "unable to allocate shared memory(shm) for file </torch_7_1_0>: No space left on device (28)"
+        )
+
+    items = ItemBatches(DataSets(torch.arange(4), collate=collate))
+    with pytest.raises(DataError, match=r"/dev/shm \(shared memory\) is full") as caught:
+        items._collated([1], (0,))
+    assert "--shm-size=8g" in caught.value.advice
 
 
 @pytest.fixture(scope="module")

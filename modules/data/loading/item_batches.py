@@ -142,4 +142,7 @@ def _run(work: Callable[[], T], what: str, advice: str = "") -> T:
     except (DataError, MemoryError):
         raise
     except (Exception, SystemExit) as error:  # a user's code can raise anything
+        if "allocate shared memory" in str(error):  # torch's collate in a worker
+            full = "A loader worker has no room for its batch: /dev/shm (shared memory) is full"
+            raise DataError(f"{full}.", "Start the container with --shm-size=8g, or set loader_workers=0.") from error
         raise DataError(f"{what}: {describe_code_error(error)}.", advice) from error
