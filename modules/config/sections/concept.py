@@ -351,10 +351,10 @@ class Concept(Section):
         None,
         title="Cached variations per image",
         help="How many views of each image with other crops, rotations and colours are prepared and kept in the cache, "
-        "if these are random; the first is the centre, unchanged. More adds variety but multiplies disk space and "
-        "preparation time. Without the cache, every visit is another view.",
+        "if these are random; the first is the centre, unchanged. Automatic is 4, and 1 if nothing is random. More adds "
+        "variety but multiplies disk space and preparation time. Without the cache, every visit is another view.",
         unit="variations",
-        empty="4 if crops, rotation or colours are random, else 1",
+        empty="automatic",
         advanced=True,
         ge=1,
         le=16,
