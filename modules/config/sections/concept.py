@@ -351,8 +351,8 @@ class Concept(Section):
         None,
         title="Cached variations per image",
         help="How many views of each image with other crops, rotations and colours are prepared and kept in the cache, "
-        "if these are random; the first is the centre, unchanged. Automatic is 4, and 1 if nothing is random. More adds "
-        "variety but multiplies disk space and preparation time. Without the cache, every visit is another view.",
+        "if these are random; the first is the centre, unchanged. Automatic is 4, and 1 if nothing is random. More "
+        "adds variety but multiplies disk space and preparation time. Without the cache, every visit is another view.",
         unit="variations",
         empty="automatic",
         advanced=True,
