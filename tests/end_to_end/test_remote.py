@@ -131,7 +131,9 @@ def test_from_an_address_and_a_key_to_a_model(server: SshServer, images: Path, t
 
 def a_long_run(server: SshServer, config: TrainConfig, here: Path, place: Path) -> None:
     """One that is followed over a broken connection, and stopped."""
-    slow = config.model_copy(update={"run_name": "long", "max_steps": 5000, "family_options": {"slow_step_s": 0.1}})
+    slow = config.model_copy(
+        update={"run_name": "long", "max_steps": 5000, "epochs": 5000, "family_options": {"slow_step_s": 0.1}}
+    )
     save_config(slow, place / "long.json")
     stale = server.home / ".tandem" / "data" / str(place / "images" / "deleted_here.png").strip("/")
     stale.write_bytes(b"")

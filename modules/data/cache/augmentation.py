@@ -83,15 +83,15 @@ def change_colours(pixels: Tensor, change: Augmentation) -> Tensor:
 
 
 def _turn_hue(image: Tensor, turns: float) -> Tensor:
-    """fp32 [3, H, W] with its hue in HSV moved; value and chroma stay."""
+    """fp32 [3, H, W] with its hue in HSV moved; value and saturation stay."""
     (red, green, blue), (value, lead) = image, image.max(dim=0)
-    chroma = value - image.amin(dim=0)
-    safe = chroma.clamp_min(1e-6)
+    spread = value - image.amin(dim=0)
+    safe = spread.clamp_min(1e-6)
     sixths = torch.stack([(green - blue) / safe, 2 + (blue - red) / safe, 4 + (red - green) / safe])
     hue = sixths.gather(0, lead[None])[0] + 6 * turns
     # the inverse in one formula: https://en.wikipedia.org/wiki/HSL_and_HSV#HSV_to_RGB_alternative
     k = (torch.tensor([5.0, 3.0, 1.0]).view(3, 1, 1) + hue) % 6
-    return value - chroma * torch.minimum(k, 4 - k).clamp(0, 1)
+    return value - spread * torch.minimum(k, 4 - k).clamp(0, 1)
 
 
 def _grey(image: Tensor) -> Tensor:

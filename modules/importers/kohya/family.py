@@ -65,10 +65,10 @@ def family(values: Values) -> list[Assignment]:
         return [*found, Assignment("family", known or other[0][1], why, keys)]
     if (model := known_model(str(values[name]))) is not None:
         return [*found, Assignment("family", model.family, keys=(name,))]
+    family = "stable_diffusion_xl" if is_xl(values) else "stable_diffusion"
     if values["sdxl"] is not None or boolean(values["v2"]):
         keys = ("sdxl", "v2")
-        return [*found, Assignment("family", "stable_diffusion_xl" if is_xl(values) else "stable_diffusion", keys=keys)]
-    family = "stable_diffusion_xl" if is_xl(values) else "stable_diffusion"
+        return [*found, Assignment("family", family, keys=keys)]
     why = "guessed from the model's name and settings, because the file does not say which script it is for"
     return [*found, Assignment("family", family, why, (name,))]
 
