@@ -55,7 +55,7 @@ def test_a_place_that_is_not_in_the_list_any_more(driver: Driver, home: Path) ->
     driver.window.state_.actions.train()
     assert "gamma is not in the list of machines any more" in driver.window.run_bar._message
     assert not driver.window.preferences.place
-    assert not driver.window.state_.actions.is_starting, "the next Train is meant for this computer"
+    assert not driver.window.actions.is_starting, "the next Train is meant for this computer"
 
 
 def test_results_that_would_be_lost_are_named(driver: Driver, copy: RunFolder) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tkinter as tk
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,8 +139,8 @@ def test_the_other_runs_stay_in_sight_when_one_is_removed(
 ) -> None:
     with ssh_server.ssh_server(tmp_path / "ssh") as server:
         monkeypatch.setenv("PATH", server.path)
-        target = {"port": server.port, "key": str(server.key), "python": sys.executable}
-        beta = host_for_runs("beta", "root@127.0.0.1", **target)
+        given: dict[str, Any] = {"port": server.port, "key": str(server.key), "python": sys.executable}
+        beta = host_for_runs("beta", "root@127.0.0.1", **given)
         with connect(beta) as link:
             link.ask(Record, "make")
         for name in ("cats", "dogs"):
