@@ -49,9 +49,8 @@ class ViewKeys:
         and references."""
         variation, flipped = self._split(row, view)
         change = self._change(row, variation)
-        order = flipped * (2 if change.angle else 1)  # with 1 and an angle, entries were turned first and then mirrored
         hasher = self._start.copy()
-        hasher.update(content + others + self._numbers(row, variation).tobytes() + bytes([order]))
+        hasher.update(content + others + self._numbers(row, variation).tobytes() + (b"\1" if flipped else b"\0"))
         if change != UNCHANGED:
             hasher.update(f"{change}".encode())
         if sizes := self._index.reference_sizes(row):

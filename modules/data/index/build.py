@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from modules.config import ConfigError, DataError, TandemError, TrainConfig
 from modules.config.sections.concept import IMAGE_SUFFIXES
 from modules.config.sections.data import DataSettings
 from modules.data.index.buckets import bucket_images, split_by_references
-from modules.data.index.column_store import Column, StringColumn, pack_columns, write_columns
+from modules.data.index.column_store import Column, StringColumn, write_columns
 from modules.data.index.concept_rows import ConceptRows, index_concept
 from modules.data.index.findings import Findings
 from modules.data.index.index import Index, IndexHeader, ProgressCallback, index_path, load_index, no_progress
@@ -53,12 +52,12 @@ def changed_index(current: Index, settings: TrainConfig, seed: int, size_step: i
 
     It is named after its content, because others may still map `current`, or have found other changes.
     """
-    columns, header = _index_columns(current, settings, seed, size_step, no_progress)
-    content = pack_columns(columns, header.dump())
-    if content == pack_columns(current.columns, current.header.dump()):
-        return None
     path = index_path(settings, seed, size_step, current.path.parent)
-    return Index(path.with_stem(f"{path.stem}-{hashlib.sha256(content).hexdigest()[:16]}"), columns, header)
+    index = Index(path, *_index_columns(current, settings, seed, size_step, no_progress))
+    if index.digest == current.digest:
+        return None
+    index.path = path.with_stem(f"{path.stem}-{index.digest[:16]}")
+    return index
 
 
 def store_index(index: Index) -> None:

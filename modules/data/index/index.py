@@ -68,7 +68,6 @@ class Index:
         self.path = path
         self.columns = columns
         self.header = header
-        self._columns = columns
         self.concept = cast("NDArray[np.int32]", columns["concept"])  # position in config.concepts
         self.size = cast("NDArray[np.int64]", columns["size"])  # file size in bytes
         self.mtime_ns = cast("NDArray[np.int64]", columns["mtime_ns"])
@@ -98,7 +97,7 @@ class Index:
     def digest(self) -> str:
         """Of all columns and the header as they are here: another run may have put another index at `path`."""
         digest = hashlib.sha256(self.header.dump().encode())
-        for name, column in sorted(self._columns.items()):
+        for name, column in sorted(self.columns.items()):
             digest.update(f"{name} {column.dtype} {column.shape}".encode())
             digest.update(np.ascontiguousarray(column).data)
         return digest.hexdigest()
