@@ -6,7 +6,6 @@ import argparse
 import csv
 import io
 import json
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -90,13 +89,11 @@ def classify(options: argparse.Namespace) -> int:
     config = classifier_config(Path(options.model))
     allow_code(config, trust=options.trust_code, trains=False)
     family = load_classifier(config)
-    step = math.lcm(type(family).size_step, config.bucket_step or 1)
-    shapes = config.aspect_ratio_bucketing, config.largest_aspect, config.fewer_buckets
-    sizes = config.resolution, step, *shapes
+    count = min(options.top, len(family.classes))
     predictions: list[Prediction] = []
     remaining = iter(files)
     while chunk := list(islice(remaining, options.batch_size)):
-        predictions += predict(family, chunk, sizes, min(options.top, len(family.classes)))
+        predictions += predict(family, chunk, config, type(family).size_step, count)
     for each in predictions:
         if each.error:
             warn(f"{printable(each.file)} is not classified: {each.error}.")

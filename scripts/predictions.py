@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from modules.config import TrainConfig
 from modules.data.batch import Example
 from modules.data.cache.crops import Crop, compute_crops, crop_example
-from modules.data.index.buckets import Bucket, assign_buckets, make_buckets
+from modules.data.index.buckets import bucket_images
 from modules.data.index.images import (
     IMAGE_ERRORS,
     decode_image,
@@ -51,19 +52,18 @@ class Prediction:
 
 
 def predict(
-    model: ClassifiesPixels, files: Sequence[str], sizes: tuple[int, int, bool, float, bool], count: int
+    model: ClassifiesPixels, files: Sequence[str], config: TrainConfig, size_step: int, count: int
 ) -> list[Prediction]:
     """The `count` most likely classes of each file, in their order; images of one size are classified together.
 
-    `sizes`: the arguments of `make_buckets` that the model was trained with.
+    Images have the sizes that `config` gave them in training.
     """
-    buckets = make_buckets(*sizes)
     found: dict[int, Prediction] = {}
     pixels: defaultdict[torch.Size, list[tuple[int, Tensor]]] = defaultdict(list)
     for number, file in enumerate(files):
         try:
             with suppress_pillow_warnings():
-                read = read_example(file, buckets).pixels
+                read = read_example(file, config, size_step).pixels
         except IMAGE_ERRORS as error:
             found[number] = Prediction(file, error=describe_image_error(error).removeprefix("skipped: "))
         else:
@@ -77,11 +77,12 @@ def predict(
     return [found[number] for number in range(len(files))]
 
 
-def read_example(file: str, buckets: tuple[Bucket, ...]) -> Example:
+def read_example(file: str, config: TrainConfig, size_step: int) -> Example:
     """The image scaled to its bucket and cropped at the centre; raises one of IMAGE_ERRORS."""
     width, height = read_image_size(file)
     widths, heights = (np.array([side], dtype=np.int32) for side in (width, height))
-    bucket = buckets[int(assign_buckets(buckets, widths, heights)[0])]
+    buckets, number = bucket_images(config, size_step, np.zeros(1, dtype=np.int32), widths, heights)
+    bucket = buckets[int(number[0])]
     target = np.array([[bucket.height, bucket.width]], dtype=np.int32)
     no_hash = np.zeros(1, dtype=np.uint64)  # only crops at random need it
     resized_height, resized_width, top, left = compute_crops(widths, heights, target, no_hash, 0)[0].tolist()

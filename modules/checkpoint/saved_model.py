@@ -28,7 +28,7 @@ from modules.files import (
 )
 from modules.run.folder.saved_models import MODEL_INFO
 
-_SHAPES = ("aspect_ratio_bucketing", "bucket_step", "largest_aspect", "fewer_buckets")  # of images, as trained
+_SHAPES = ("aspect_ratio_bucketing", "no_upscale", "bucket_step", "largest_aspect", "fewer_buckets")  # as trained
 
 
 def save_model(

@@ -15,6 +15,7 @@ from modules.config import ConfigError, TrainConfig
 
 SHAPES: dict[str, object] = {
     "aspect_ratio_bucketing": True,
+    "no_upscale": True,
     "bucket_step": 48,
     "largest_aspect": 2.5,
     "fewer_buckets": True,

@@ -21,6 +21,7 @@ from modules.families.classifier import Classifier
 from modules.training.loop.checks import startup_problems
 from modules.training.studies.parity import loss_difference, weight_difference
 from scripts import classify
+from scripts.predictions import read_example
 from tests.classes import CLASSES, TINY_NETWORK, classifier_config, write_classes
 from tests.data.cifar_archives import NAMES, pack, python_files
 from tests.data.helpers import write_image
@@ -314,6 +315,14 @@ def test_classify_says_of_files_what_the_validation_counted(
 
 
 @pytest.mark.slow
+def test_classify_scales_an_image_as_training_does(tmp_path: Path) -> None:
+    write_image(tmp_path / "small.png", 24, 16)
+    config = TrainConfig(family="classifier", resolution=64)
+    assert read_example(str(tmp_path / "small.png"), config, 8).pixels.shape == (3, 48, 72)
+    config = config.model_copy(update={"no_upscale": True})
+    assert read_example(str(tmp_path / "small.png"), config, 8).pixels.shape == (3, 16, 24)
+
+
 def test_classify_names_what_cannot_be_read_and_classifies_the_rest(
     alone: Run, held_out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
