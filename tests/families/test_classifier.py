@@ -314,7 +314,6 @@ def test_classify_says_of_files_what_the_validation_counted(
     assert not capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_classify_scales_an_image_as_training_does(tmp_path: Path) -> None:
     write_image(tmp_path / "small.png", 24, 16)
     config = TrainConfig(family="classifier", resolution=64)
@@ -323,6 +322,7 @@ def test_classify_scales_an_image_as_training_does(tmp_path: Path) -> None:
     assert read_example(str(tmp_path / "small.png"), config, 8).pixels.shape == (3, 16, 24)
 
 
+@pytest.mark.slow
 def test_classify_names_what_cannot_be_read_and_classifies_the_rest(
     alone: Run, held_out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
