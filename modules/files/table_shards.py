@@ -27,7 +27,7 @@ _ROWS_AT_ONCE: Final = 256
 _TEXTS_AT_ONCE: Final = 4096  # each batch has a copy of the dictionary
 _MAX_TEXTS: Final = 512 << 20  # bytes
 _MAX_GROUP: Final = 1 << 30  # bytes of images in a row group, which is read at once
-_KEPT_GROUPS: Final = 3  # in memory: threads that read image sizes are in several at once, and each takes up to _MAX_GROUP
+_KEPT_GROUPS: Final = 3  # in memory, each up to _MAX_GROUP: threads that read image sizes are in several at once
 _lock = threading.Lock()
 _groups: OrderedDict[tuple[str, int, int], tuple[int, list[Any]]] = OrderedDict()
 
