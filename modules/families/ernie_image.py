@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, cast
 
 import torch
 from diffusers.models.transformers.transformer_ernie_image import ErnieImageSingleStreamAttnProcessor
 from torch import Tensor
 
-from modules.config import TrainConfig
-from modules.diffusion.flow_options import FlowOptions
-from modules.diffusion.flow_pipeline import FlowComponents
 from modules.diffusion.text_states import TextBatch
 from modules.facts.ernie_image import FACTS
 from modules.families._flow_transformer import FlowTransformer
@@ -39,17 +37,19 @@ class ErnieImage(FlowTransformer):
     pixels_per_latent = 16
     batch_norm_eps = 1e-5  # as the pipeline (0.42) decodes; the config of the published autoencoder has another
 
-    def __init__(self, config: TrainConfig, options: FlowOptions, components: FlowComponents) -> None:
-        super().__init__(config, options, components)
-        self._attention = _Attention()
-        for layer in components.transformer.layers:
-            layer.self_attention.set_processor(self._attention)
-
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
         states, mask = text[PROMPT], text.mask(PROMPT)
         self._attention.is_padded = mask is not None
         lengths = torch.full((len(x_t),), states.shape[1], device=x_t.device) if mask is None else mask.sum(1)
         return cast(Tensor, self.model(x_t, 1000 * sigma, states, lengths, return_dict=False)[0])
+
+    @cached_property
+    def _attention(self) -> _Attention:
+        """That of all layers."""
+        attention = _Attention()
+        for layer in self.components.transformer.layers:
+            layer.self_attention.set_processor(attention)
+        return attention
 
     @classmethod
     def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:
