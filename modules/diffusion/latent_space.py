@@ -27,11 +27,13 @@ class LatentSpace:
     is_video: bool = False  # the autoencoder takes frames [B, 3, 1, H, W]
 
     @classmethod
-    def of(cls, vae: Any) -> LatentSpace:
-        """That of a diffusers autoencoder: scale and shift, mean and std of its config, or its batch norm."""
+    def of(cls, vae: Any, batch_norm_eps: float | None = None) -> LatentSpace:
+        """That of a diffusers autoencoder: scale and shift, mean and std of its config, or its batch norm, with
+        `batch_norm_eps` in place of the config's."""
         config = vae.config
         if hasattr(vae, "bn"):
-            std = (vae.bn.running_var.float() + config.batch_norm_eps).sqrt().view(-1, 1, 1)
+            eps = config.batch_norm_eps if batch_norm_eps is None else batch_norm_eps
+            std = (vae.bn.running_var.float() + eps).sqrt().view(-1, 1, 1)
             factor = 2 ** (len(config.block_out_channels) - 1)
             mean = vae.bn.running_mean.float().view(-1, 1, 1)
             return cls(mean.clone(), std, 4 * config.latent_channels, 2 * factor, patch=2)

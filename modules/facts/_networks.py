@@ -14,3 +14,7 @@ T5_XXL = (
 QWEN3_HEADS = {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936}
 QWEN3_4B_TEXT = {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, **QWEN3_HEADS}
 QWEN3_4B = ("Qwen3ForCausalLM", {**QWEN3_4B_TEXT, "tie_word_embeddings": True})
+PIXTRAL = {
+    "model_type": "pixtral", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
+    "num_attention_heads": 16, "head_dim": 64, "patch_size": 14,
+}  # fmt: skip

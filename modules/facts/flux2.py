@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from modules.facts import Config, FamilyFacts, KnownModel, ReferenceFacts, Shapes, TransformerFile
-from modules.facts._networks import QWEN3_4B, QWEN3_HEADS, VAE
+from modules.facts._networks import PIXTRAL, QWEN3_4B, QWEN3_HEADS, VAE
 from modules.facts.flux import ATTENTION, EMBEDDERS, MUSUBI_LAYERS, SIGNATURE
 
 _QWEN3_8B = (
@@ -18,10 +18,7 @@ _MISTRAL_SMALL_3 = (
             "model_type": "mistral", "hidden_size": 5120, "intermediate_size": 32768, "num_hidden_layers": 40,
             "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 131072,
         },
-        "vision_config": {
-            "model_type": "pixtral", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
-            "num_attention_heads": 16, "head_dim": 64, "patch_size": 14,
-        },
+        "vision_config": PIXTRAL,
     },
 )  # fmt: skip
 _KLEIN_SIZES = {3072: "4B", 4096: "9B"}  # by the transformer's width

@@ -83,6 +83,7 @@ class FlowTransformer(DiffusionFamily):
     single_file = True
     packed_latents: ClassVar[int] = 4  # of the autoencoder's, that are one token before the transformer sees them
     pixels_per_latent: ClassVar[int] = 8  # of x_t, on a side
+    batch_norm_eps: ClassVar[float | None] = None  # of the latents, if not that of the autoencoder's config
     caption_tokenizer = "tokenizer"  # the one that decides which captions are too long
     max_tokens: ClassVar[int] = 512  # of a caption, that the model was trained with
     text_names: ClassVar[tuple[str, ...]]  # the tensors of a caption: NAME.states of varying length, others fixed
@@ -108,7 +109,7 @@ class FlowTransformer(DiffusionFamily):
         self.model = TransformerModel(components.transformer)
         self.encoders = {"vae": components.vae}
         with damage_refused(f"base_model: vae/config.json of the model in {str(components.folder)!r} cannot be used"):
-            self.space = LatentSpace.of(components.vae)
+            self.space = LatentSpace.of(components.vae, self.batch_norm_eps)
         with damage_refused(f"base_model: the scheduler of the model in {str(components.folder)!r} cannot be used"):
             self.shift = self.shift_of(options, components.scheduler, components.index)
         self.caches_captions = config.cache_latents and has_fixed_captions(config)
@@ -588,7 +589,7 @@ class FlowTransformer(DiffusionFamily):
 
     def _after_step(self, pipeline: Any, step: int, timestep: Tensor, tensors: dict[str, Any]) -> dict[str, Any]:
         if self.on_sampling_step is not None:
-            self.on_sampling_step(step + 1, pipeline.num_timesteps)
+            self.on_sampling_step(step + 1, len(pipeline.scheduler.timesteps))
         return tensors
 
     def _prompts(self, request: SampleRequest, device: torch.device) -> list[Mapping[str, Tensor]]:

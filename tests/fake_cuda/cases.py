@@ -75,6 +75,7 @@ CHOSEN: Final = (
     "qwen_image fine_tune backup",
     "qwen_image_edit lora pairs samples backup",
     "lumina2 lora ema_on_cpu",
+    "ernie_image lora gradient_checkpointing samples",
     "z_image lora int8 samples",
     "pixel_diffusion ema_on_cpu fp16 samples validation backup save",
     "pixel_diffusion fused_backward loader_workers",

@@ -17,7 +17,7 @@ from tests.families.tiny_flow_pipelines import TINY
 from tests.pair_jobs import TIMEOUTS
 from tests.runs import Job, Run, group_settings, tiny_config, train_alone, train_group
 
-FLOW = ("z_image", "flux", "flux2", "krea2", "qwen_image", "chroma", "stable_diffusion_3", "lumina2")
+FLOW = ("z_image", "flux", "flux2", "krea2", "qwen_image", "chroma", "stable_diffusion_3", "lumina2", "ernie_image")
 CAPTIONS = ("a red <c>", "a blue <c>, number 2, on a wooden table", "<c>")
 LORA: dict[str, object] = {"method": "lora", "lora_rank": 2, "lora_alpha": 2.0, "caption_dropout": 0.3}
 INT8: dict[str, object] = {**LORA, "parts": [{"part": "transformer", "weights": "int8"}]}

@@ -30,7 +30,7 @@ from tests.families.flow_checks import REQUEST, load
 from tests.families.tiny_flow_pipelines import TINY
 from tests.families.tiny_pipelines import tiny_sd
 
-FAMILIES = ("z_image", "flux", "flux2", "chroma", "krea2", "qwen_image", "stable_diffusion_3", "lumina2")
+FAMILIES = ("z_image", "flux", "flux2", "chroma", "krea2", "qwen_image", "stable_diffusion_3", "lumina2", "ernie_image")
 WEIGHTS = Path("transformer", "diffusion_pytorch_model.safetensors")
 
 

@@ -17,6 +17,7 @@ from transformers import (
     Gemma2Model,
     Mistral3Config,
     Mistral3ForConditionalGeneration,
+    Mistral3Model,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen3ForCausalLM,
@@ -50,6 +51,8 @@ with quiet_libraries():
     from diffusers import (
         ChromaPipeline,
         ChromaTransformer2DModel,
+        ErnieImagePipeline,
+        ErnieImageTransformer2DModel,
         Flux2KleinPipeline,
         Flux2Pipeline,
         Flux2Transformer2DModel,
@@ -69,6 +72,9 @@ with quiet_libraries():
         ZImagePipeline,
         ZImageTransformer2DModel,
     )
+
+
+PIXTRAL = {**VISION, "head_dim": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "model_type": "pixtral"}
 
 
 def tiny_z_image(folder: Path) -> Path:
@@ -265,8 +271,7 @@ def tiny_flux2_dev(folder: Path) -> Path:
         tokenizer.chat_template = MISTRAL_CHAT
         tokenizer.padding_side = "left"
         text = {**qwen_settings(tokenizer), "num_hidden_layers": 30, "model_type": "mistral"}
-        vision = {**VISION, "head_dim": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "model_type": "pixtral"}
-        config = Mistral3Config(text_config=text, vision_config=vision, image_token_index=0)
+        config = Mistral3Config(text_config=text, vision_config=PIXTRAL, image_token_index=0)
         pipeline = Flux2Pipeline(
             scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
             vae=flux2_vae(),
@@ -356,6 +361,32 @@ def tiny_lumina2(folder: Path) -> Path:
     return save(pipeline, folder)
 
 
+def tiny_ernie_image(folder: Path) -> Path:
+    """An ErnieImagePipeline in `folder`, whose index names a language model for prompts that is not there."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        tokenizer = qwen_tokenizer()
+        text = {**qwen_settings(tokenizer), "model_type": "ministral3", "num_hidden_layers": 3}
+        config = Mistral3Config(text_config=text, vision_config=PIXTRAL, image_token_index=0)
+        pipeline = ErnieImagePipeline(
+            scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+            vae=flux2_vae(),
+            text_encoder=Mistral3Model(config),
+            tokenizer=tokenizer,
+            transformer=ErnieImageTransformer2DModel(
+                hidden_size=24,
+                num_attention_heads=3,
+                num_layers=2,
+                ffn_hidden_size=32,
+                in_channels=16,
+                out_channels=16,
+                text_in_dim=WIDTH,
+                rope_axes_dim=(4, 2, 2),
+            ),
+        )
+    return save(pipeline, folder)
+
+
 TINY: Mapping[str, Callable[[Path], Path]] = {
     "z_image": tiny_z_image,
     "flux": tiny_flux,
@@ -368,5 +399,6 @@ TINY: Mapping[str, Callable[[Path], Path]] = {
     "chroma": tiny_chroma,
     "krea2": tiny_krea2,
     "lumina2": tiny_lumina2,
+    "ernie_image": tiny_ernie_image,
 }
 FIRST_EDIT = {"qwen_image_edit_1": partial(tiny_qwen_image_edit, kind=QwenImageEditPipeline)}  # of one reference

@@ -18,7 +18,7 @@ from modules.diffusion.quiet_libraries import quiet_libraries
 from scripts.convert import main
 
 FLOW = {"transformer": ("transformer", "")}
-FAMILIES = ("z_image", "flux", "flux2", "chroma", "krea2", "qwen_image", "stable_diffusion_3", "lumina2")
+FAMILIES = ("z_image", "flux", "flux2", "chroma", "krea2", "qwen_image", "stable_diffusion_3", "lumina2", "ernie_image")
 
 
 def convert(*arguments: object) -> int:

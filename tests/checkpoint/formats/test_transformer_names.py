@@ -38,6 +38,7 @@ EXPECTED: Final = {
     "flux2": ("double_stream_modulation_img.lin.weight", "single_blocks.0.linear1.weight"),
     "chroma": ("distilled_guidance_layer.norms.0.scale", "double_blocks.0.txt_attn.qkv.weight"),
     "lumina2": ("cap_embedder.1.weight", "noise_refiner.0.attention.k_norm.weight", "layers.0.attention.qkv.weight"),
+    "ernie_image": ("layers.0.mlp.linear_fc2.weight", "layers.0.self_attention.to_q.weight"),
     "krea2": ("txtfusion.projector.weight", "blocks.0.attn.qknorm.qnorm.scale", "txtmlp.0.scale"),
 }
 

@@ -4,7 +4,8 @@ From Comfy-Org/ComfyUI, comfy/utils.py at 09708ea: flux_to_diffusers (also of FL
 comfy/model_base.py are subclasses of Flux), mmdit_to_diffusers (Stable Diffusion 3), krea2_to_diffusers and
 z_image_to_diffusers (Z-Image, and Lumina 2 as well, which has other names in diffusers). comfy/lora.py at 17358c8,
 model_lora_keys_unet, takes their keys that end in .weight, without it; of Qwen-Image the names of the model's own code
-(comfy/ldm/qwen_image/model.py), which are diffusers'. The ends are those of comfy/weight_adapter/lora.py at 6f98b15.
+(comfy/ldm/qwen_image/model.py), which are diffusers', and so of ERNIE-Image (comfy/ldm/ernie/model.py). The ends are
+those of comfy/weight_adapter/lora.py at 6f98b15.
 """
 
 from __future__ import annotations
@@ -78,6 +79,16 @@ _QWEN_IMAGE: Final = {
         *(f"time_text_embed.timestep_embedder.linear_{number}" for number in (1, 2)),
     ),
 }
+_ERNIE_IMAGE: Final = {
+    "layers": (
+        *(f"self_attention.{name}" for name in ("to_q", "to_k", "to_v", "to_out.0")),
+        *(f"mlp.{name}" for name in ("gate_proj", "up_proj", "linear_fc2")),
+    ),
+    "": (
+        *("x_embedder.proj", "text_proj", "time_embedding.linear_1", "time_embedding.linear_2"),
+        *("adaLN_modulation.1", "final_norm.linear", "final_linear"),
+    ),
+}
 _NAMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "FluxTransformer2DModel": _FLUX,
     "Flux2Transformer2DModel": _FLUX,
@@ -87,6 +98,7 @@ _NAMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "ZImageTransformer2DModel": _Z_IMAGE,
     "Lumina2Transformer2DModel": _Z_IMAGE,
     "QwenImageTransformer2DModel": _QWEN_IMAGE,
+    "ErnieImageTransformer2DModel": _ERNIE_IMAGE,
 }
 
 

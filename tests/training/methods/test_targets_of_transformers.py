@@ -37,6 +37,7 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
     "SD3Transformer2DModel": {"num_layers": 2},
     "Krea2Transformer2DModel": {"num_layers": 1},
     "Lumina2Transformer2DModel": {"num_layers": 1, "num_refiner_layers": 1},
+    "ErnieImageTransformer2DModel": {"num_layers": 1},
 }
 FAMILIES = {
     "ZImageTransformer2DModel": "z_image",
@@ -47,6 +48,7 @@ FAMILIES = {
     "SD3Transformer2DModel": "stable_diffusion_3",
     "Krea2Transformer2DModel": "krea2",
     "Lumina2Transformer2DModel": "lumina2",
+    "ErnieImageTransformer2DModel": "ernie_image",
 }
 # Attention and feed-forward layers of each class, by what is left of a name without the number of its block.
 BLOCKS = r"(single_)?transformer_blocks|layers|(noise|context)_refiner|text_fusion\.\w+_blocks"
@@ -60,6 +62,7 @@ FEED_FORWARD = {
     "SD3Transformer2DModel": {"net.0.proj", "net.2"},
     "Krea2Transformer2DModel": {"ff.gate", "ff.up", "ff.down"},
     "Lumina2Transformer2DModel": {"feed_forward.linear_1", "feed_forward.linear_2", "feed_forward.linear_3"},
+    "ErnieImageTransformer2DModel": {"mlp.gate_proj", "mlp.up_proj", "mlp.linear_fc2"},
 }
 
 
