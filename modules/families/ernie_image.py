@@ -46,7 +46,7 @@ class ErnieImage(FlowTransformer):
     @cached_property
     def _attention(self) -> _Attention:
         """That of all layers."""
-        attention = _Attention()
+        attention = _Attention()  # type: ignore[no-untyped-call]
         for layer in self.components.transformer.layers:
             layer.self_attention.set_processor(attention)
         return attention
