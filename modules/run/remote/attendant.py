@@ -57,7 +57,12 @@ def send_data(
     for path, files in uploads.items():
         size = format_bytes(sum(upload.size for upload in files))
         echo(f"Needed there: {path} ({len(files):,} file{'s' * (len(files) != 1)}, {size})")
-    check = {"run": run, "python": host.python or DEFAULT_PYTHON, "paths": only_there(config, own_settings(host))}
+    check = {
+        "run": run,
+        "machine": host.name,
+        "python": host.python or DEFAULT_PYTHON,
+        "paths": only_there(config, own_settings(host)),
+    }
     with_reconnects(host, echo, lambda link: link.ask(Record, "check", **check))
     described(host)
     files_to_send = [upload for files in uploads.values() for upload in files]
@@ -89,6 +94,7 @@ def start_there(
             Record,
             "start",
             run=folder.name,
+            machine=host.name,
             id=start_id,
             config=config_there(config, host, home, folder.name),
             arguments=to_arguments({**flags, "trust_code": trust}),
