@@ -24,13 +24,15 @@ from modules.files import Record, printable, remove_tree
 from modules.run import RunFolder
 from modules.run.console import echo
 from modules.run.exit_codes import FINISHED, INTERRUPTED
+from modules.run.folder.pidfile import pidfile_held
 from modules.run.folder.run_folder import check_run_name_free
 from modules.run.hosts.check import summary_of
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import add_host, find_hosts, read_hosts
 from modules.run.hosts.ssh_command import HostError
+from modules.run.hosts.ssh_line import fields_of_ssh_line
 from modules.run.join.fingerprint import compare_packages
-from modules.run.remote.attendant import ADD, attend, new_start_id, send_data, start_there
+from modules.run.remote.attendant import ADD, attend, has_come_about, new_start_id, send_data, start_there
 from modules.run.remote.link import Link, home_of, is_for_runs, with_reconnects
 from modules.run.remote.machine import (
     DEFAULT_FOLDER,
@@ -81,11 +83,20 @@ class _Line(Record):
 def main(arguments: list[str] | None = None) -> int:
     """Do what was asked; returns an exit code."""
     top = parser()
-    options, others = top.parse_known_args(arguments)
+    options, others = top.parse_known_args(_with_whole_line(sys.argv[1:] if arguments is None else arguments))
     if others and options.action != "start":
         top.error(f"unrecognized arguments: {' '.join(others)}")
     options.train = others
     return exit_code_of(partial(_act, options), "a file")
+
+
+def _with_whole_line(arguments: list[str]) -> list[str]:
+    """Of `add NAME ssh -p 40022 root@203.0.113.7` the line for ssh as one word, as if it were quoted; it ends before
+    an option of this program."""
+    if arguments[:1] != ["add"] or arguments[2:3] != ["ssh"]:
+        return arguments
+    end = next((at for at, word in enumerate(arguments) if re.match("--.", word)), len(arguments))
+    return [*arguments[:2], shlex.join(arguments[2:end]), *arguments[end:]]
 
 
 def _act(options: argparse.Namespace) -> int:
@@ -112,7 +123,9 @@ def parser() -> argparse.ArgumentParser:
         return made
 
     add = action("add", "add a machine to the list of scripts/hosts.py, or replace the one of this name")
-    add.add_argument("target", metavar="USER@ADDRESS", help="what ssh connects to, or a name of ~/.ssh/config")
+    add.add_argument(
+        "target", metavar="USER@ADDRESS", help="what ssh connects to, a name of ~/.ssh/config, or a line ssh -p N ..."
+    )
     add.add_argument("--port", type=int, metavar="N", help="of its sshd (default: as in ~/.ssh/config, or 22)")
     add.add_argument("--key", metavar="FILE", help="private key on this computer (default: as ssh chooses)")
     add.add_argument("--folder", metavar="DIR", help=f"where all of Tandem is there (default: {DEFAULT_FOLDER})")
@@ -154,13 +167,18 @@ def add(options: argparse.Namespace) -> int:
     folder, home = options.folder, str(Path.home())  # which this shell may have put in place of ~
     if folder is not None and folder.startswith(f"{home}/"):
         folder = f"~{folder.removeprefix(home)}"
-    given = {"folder": folder, "key": options.key, "port": options.port, "settings": options.set}
+    line = fields_of_ssh_line(options.target)
+    if (port := line.get("port", "")) and not (port.isascii() and port.isdecimal()):
+        raise ConfigError(f"host: port is {port!r}; use a number from 1 to 65535")
+    target, key = line.get("target", options.target), options.key or line.get("key")
+    port_given = options.port or (int(port) if port else None)
+    given = {"folder": folder, "key": key, "port": port_given, "settings": options.set}
     given = {name: value for name, value in given.items() if value is not None}
     before = [each for each in read_hosts() if each.name == options.name and is_for_runs(each)]
     fields = {"port", "key", "python", "settings"}
     old = {"folder": home_of(before[0]), **before[0].model_dump(include=fields)} if before else {}
     kept = {name: value for name, value in old.items() if value and name not in given}
-    host = host_for_runs(options.name, options.target, **{**kept, **given})
+    host = host_for_runs(options.name, target, **{**kept, **given})
     verb = "Replaced" if add_host(host) else "Added"
     echo(f"{verb} {host}. Set it up with: python scripts/remote.py setup {host.name}")
     if kept:
@@ -228,23 +246,34 @@ def start(options: argparse.Namespace) -> int:
     if options.send_token and not token:
         raise ConfigError("--send_token is given, but HF_TOKEN is not set in this shell", "Set it, or leave it out")
     if config.run_name is not None:
+        former = RunFolder(Path(config.runs_dir) / config.run_name)
+        if has_come_about(former, host, echo):
+            _say_started(former, host, config.runs_dir)
+            return FINISHED
         check_run_name_free(Path(config.runs_dir), config.run_name)
     allow_code(config, trust=training.trust_code)
     push = send_data(config, host, config.run_name or "", echo)
     was_there = config.run_name is not None and os.path.lexists(Path(config.runs_dir) / config.run_name)
     folder = RunFolder.create(config)
     try:
-        mark_copy(folder, Copy(machine=host.name))
+        copy = Copy(machine=host.name, stage="sending", id=new_start_id())
+        mark_copy(folder, copy)
         flags = {"require_multi_gpu": training.require_multi_gpu}
-        start_there(folder, config, host, new_start_id(), flags, token, push, echo)
+        with pidfile_held(folder):
+            start_there(folder, config, host, copy.id, flags, token, push, echo)
+        mark_stage(folder, "running")
     except BaseException:
         if not was_there:
             remove_tree(folder.path)
         raise
-    echo(f"Started on {host}. It needs no connection. Its copy here: {folder.path}")
-    named = argparse.Namespace(name=host.name, run=folder.name, runs_dir=config.runs_dir)
-    echo(f"Follow it with: {_command('follow', named)}")
+    _say_started(folder, host, config.runs_dir)
     return FINISHED
+
+
+def _say_started(folder: RunFolder, host: Host, runs_dir: str) -> None:
+    echo(f"Started on {host}. It needs no connection. Its copy here: {folder.path}")
+    named = argparse.Namespace(name=host.name, run=folder.name, runs_dir=runs_dir)
+    echo(f"Follow it with: {_command('follow', named)}")
 
 
 def follow(options: argparse.Namespace) -> int:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import tkinter as tk
 from collections.abc import Callable
 from functools import partial
-from getopt import GetoptError, getopt
 from typing import Final
 
 from app.state import AppState
@@ -20,6 +18,7 @@ from modules.config import ConfigError
 from modules.run.hosts.check import HostCheck, check_host
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import add_host, read_hosts, remove_host
+from modules.run.hosts.ssh_line import fields_of_ssh_line
 from modules.run.remote.link import home_of, is_for_runs
 from modules.run.remote.machine import DEFAULT_FOLDER, host_for_runs
 from modules.run.remote.run_copy import copies_of
@@ -52,17 +51,6 @@ _FOR_RUNS: Final = {  # of a machine that Tandem sets up by itself
     "folder": ("Folder there", DEFAULT_FOLDER, "For Tandem alone: new or empty, on a disk that stays when it is off"),
     "python": ("Python there", "/venv/main/bin/python", "Empty: Tandem installs its own. Else one that has torch"),
 }
-# Of ssh's command line: all letters, those that lead elsewhere or by another way, and what fields have. Other options
-# are about the terminal, or forward ports.
-_SSH_OPTIONS: Final = "46AaCfGgKkMNnqsTtVvXxYyB:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"
-_NOT_KEPT: Final = ("-B", "-b", "-c", "-F", "-I", "-J", "-m")
-_FIELDS_OF_SSH: Final = {
-    "-p": "port", "port": "port", "-i": "key", "identityfile": "key", "-l": "user", "user": "user",
-}  # fmt: skip
-_SET_BY_TANDEM: Final = (  # or of no use to it
-    "batchmode", "connecttimeout", "identitiesonly", "loglevel", "serveralivecountmax", "serveraliveinterval",
-    "stricthostkeychecking", "userknownhostsfile",
-)  # fmt: skip
 _DIFFERENCES: Final = "Train even if Tandem's code or versions there differ; results may vary"
 
 
@@ -370,29 +358,3 @@ class HostDialog:
         for name, value in shown.items():
             self.entries[name].show(value)
         self.allow_differences.show(host.allow_differences)
-
-
-def fields_of_ssh_line(line: str) -> dict[str, str]:
-    """The fields that a line such as "ssh -p 40022 root@203.0.113.7 -i ~/.ssh/rented" has, as those who rent machines
-    out show it; none of an address alone. Raises ConfigError for what must not be left out and has no field."""
-    try:  # on Windows a backslash is a part of a path
-        words = shlex.split(line.replace("\\", "/") if os.name == "nt" else line)
-        if words[:1] != ["ssh"]:
-            return {}
-        options, rest = getopt(words[1:], _SSH_OPTIONS)
-        more, _command = getopt(rest[1:], _SSH_OPTIONS)  # they may stand behind the address, too
-    except (ValueError, GetoptError) as error:
-        raise ConfigError(f"host: target is {line!r}, which ssh would not take: {error}; correct it") from None
-    user, _, address = rest[0].rpartition("@") if rest else ("", "", "")
-    found: dict[str, str] = {}
-    for letter, value in (*options, *([("-l", user)] if user else ()), *more):
-        name, _, argument = value.replace("=", " ", 1).partition(" ") if letter == "-o" else (letter, "", value)
-        if field := _FIELDS_OF_SSH.get(name.lower()):
-            found.setdefault(field, argument.strip())  # of two, ssh takes the first
-        elif letter in _NOT_KEPT or (letter == "-o" and name.lower() not in _SET_BY_TANDEM):
-            raise ConfigError(
-                f"host: target is {line!r}, whose {letter} {value} has no field here; put it into ~/.ssh/config, "
-                "and give the name that it has there"
-            )
-    user = found.pop("user", "")
-    return {**found, "target": f"{user}@{address}" if user else address}

@@ -17,6 +17,7 @@ from modules.run.remote import attendant
 from modules.run.remote.attendant import attend, new_start_id, send_data, start_there
 from modules.run.remote.machine import clean
 from modules.run.remote.run_copy import Copy, mark_copy, read_copy
+from scripts import remote
 from tests.conftest import draw_images
 from tests.runs import tiny_config
 
@@ -82,6 +83,31 @@ def test_a_start_that_may_have_come_about_is_looked_for(home: Path, folder: RunF
     (log / "console.txt").write_text("it trained")
     assert stage_of(folder, Copy(machine="beta", stage="sending", id="1")) == "complete 1"
     assert (folder.log_dir / "console.txt").read_text() == "it trained"
+
+
+def test_a_start_that_was_cut_is_typed_again(
+    home: Path, folder: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether it has come about before, or has left only folders, here and there."""
+    (tmp_path / "cats.json").write_text(folder.config_file.read_text())
+    start = ["start", "beta", str(tmp_path / "cats.json")]
+    there = home / "runs" / "x"
+    (there / "log").mkdir(parents=True)
+    (home / "state").mkdir()
+    (home / "state" / "x.id").write_text("1")
+    mark_copy(folder, Copy(machine="beta", stage="sending", id="1"))
+    assert remote.main(start) == 0
+    assert "Needed there" in capsys.readouterr().out
+    assert (home / "state" / "x.id").read_text() != "1"
+    copy = read_copy(folder)
+    assert copy is not None
+    assert copy.stage == "running"
+    mark_copy(folder, copy.model_copy(update={"stage": "sending"}))
+    assert remote.main(start) == 0
+    said = capsys.readouterr().out
+    assert "Needed there" not in said
+    assert "Follow it with: python scripts/remote.py follow beta x" in said
+    assert remote.main(start) == 2, "this is another run of that name"
 
 
 def test_a_start_that_was_stopped_before_it_came_about_is_none(home: Path, folder: RunFolder) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -163,6 +164,22 @@ def test_added_again_a_machine_keeps_what_is_not_given(
     new = host.model_copy(update={"target": "me@gamma", "port": 2, "key": str(tmp_path / "key")})
     assert find_hosts(["beta"]) == [new]
     assert "Kept as before: folder /disk, python /python, settings ['cache_dir=/c']" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("quoted", [False, True])
+def test_a_line_for_ssh_is_an_address(
+    quoted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a page shows it that rents machines out, typed with or without quotation marks."""
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(tmp_path / "config"))
+    (tmp_path / "key").write_text("")
+    line = ["ssh", "-p", "40022", "root@203.0.113.7", "-L", "8080:localhost:8080", "-i", str(tmp_path / "key")]
+    words = [shlex.join(line)] if quoted else line
+    assert remote.main(["add", "beta", *words, "--folder", "/disk/tandem"]) == 0
+    key = str(tmp_path / "key")
+    assert find_hosts(["beta"]) == [Host.make("beta", "root@203.0.113.7", "/disk/tandem/code", port=40022, key=key)]
+    assert remote.main(["add", "beta", "ssh", "-P", "40022", "root@203.0.113.7"]) == 2
+    assert "-P 40022 has no field here" in capsys.readouterr().err
 
 
 def test_missing_images_are_said_before_anything_is_sent(place: Path) -> None:
