@@ -33,6 +33,7 @@ from modules.run.hosts.ssh_command import HostError
 from modules.run.hosts.ssh_line import fields_of_ssh_line
 from modules.run.join.fingerprint import compare_packages
 from modules.run.remote.attendant import ADD, attend, has_come_about, new_start_id, send_data, start_there
+from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.link import Link, home_of, is_for_runs, with_reconnects
 from modules.run.remote.machine import (
     DEFAULT_FOLDER,
@@ -258,6 +259,7 @@ def start(options: argparse.Namespace) -> int:
     try:
         copy = Copy(machine=host.name, stage="sending", id=new_start_id())
         mark_copy(folder, copy)
+        remember_copies_in(folder.path.parent)
         flags = {"require_multi_gpu": training.require_multi_gpu}
         with pidfile_held(folder):
             start_there(folder, config, host, copy.id, flags, token, push, echo)
@@ -280,6 +282,7 @@ def follow(options: argparse.Namespace) -> int:
     """`follow`."""
     host = _host(options)
     with opened_copy(options.runs_dir, options.run, host.name) as folder:
+        remember_copies_in(folder.path.parent)
         follower = Follower(folder, echo, host.python or DEFAULT_PYTHON)
         try:
             code = with_reconnects(host, echo, follower.follow)

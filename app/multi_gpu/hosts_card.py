@@ -6,8 +6,10 @@ import shlex
 import tkinter as tk
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Final
 
+from app.shell.ask import Choice, ask
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Switch, add_tooltip, card, frame, text, wrap_within
@@ -19,9 +21,9 @@ from modules.run.hosts.check import HostCheck, check_host
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import add_host, read_hosts, remove_host
 from modules.run.hosts.ssh_line import fields_of_ssh_line
+from modules.run.remote.copy_folders import copies_of
 from modules.run.remote.link import home_of, is_for_runs
-from modules.run.remote.machine import DEFAULT_FOLDER, host_for_runs
-from modules.run.remote.run_copy import copies_of
+from modules.run.remote.machine import DEFAULT_FOLDER, host_for_runs, known_there
 
 _ABOUT: Final = (
     "Train starts these machines itself over ssh. Machines that are not in this list join with the line that a waiting "
@@ -102,14 +104,18 @@ class HostsCard:
         HostDialog(self.frame, self._added, host, self._state, for_runs=is_for_runs(host)).show()
 
     def remove(self, host: Host) -> None:
-        """Take it off the list."""
+        """Take it off the list, after a question if runs are there."""
+        if is_for_runs(host):
+            keep = partial(self._show_result, host.name, *self.results.get(host.name, (host.folder, theme.MUTED)))
+            self._show_result(host.name, "Looking what is there…", theme.MUTED)
+            ask_to_remove(self.frame, self._state, host, partial(self._remove, host), keep)
+        else:
+            self._remove(host)
+
+    def _remove(self, host: Host) -> None:
         self._switch(host.name, False)
-        if self._state.preferences.place == host.name:
-            self._state.preferences.place = ""
-        try:
-            remove_host(host.name)
-        except ConfigError as error:  # seen only if it is still there: somebody else may have removed it
-            self._show_result(host.name, str(error), theme.BAD)
+        if fault := take_off_list(self._state, host):
+            self._show_result(host.name, fault, theme.BAD)
         self.read()
 
     def test(self, host: Host) -> None:
@@ -225,6 +231,44 @@ def _shorten(label: tk.Label, content: str, event: tk.Event[tk.Misc]) -> None:
     label.configure(text=fit(label, content, theme.tk_font("small"), event.width))
 
 
+def runs_dirs_of(state: AppState) -> list[Path]:
+    """The folders whose runs the window lists."""
+    return [state.runs_dir, *map(Path, state.preferences.runs_folders)]
+
+
+def take_off_list(state: AppState, host: Host) -> str:
+    """Forget a machine; why not, if it cannot be done."""
+    if state.preferences.place == host.name:
+        state.preferences.place = ""
+        state.preferences.save()
+        state.notify("run")
+    try:
+        remove_host(host.name)
+    except ConfigError as error:  # seen only if it is still there: somebody else may have removed it
+        return str(error)
+    return ""
+
+
+def ask_to_remove(
+    owner: tk.Misc, state: AppState, host: Host, remove: Callable[[], object], keep: Callable[[], object]
+) -> None:
+    """Ask whether a machine on which Tandem keeps something is to be taken off the list, and say what that is."""
+
+    def found(known: str) -> None:
+        if not known:
+            remove()
+            return
+        choices = (Choice("", "Keep", style="accent"), Choice("remove", "Remove", style="danger"))
+        question = (
+            f"{known}\n\nNothing changes there, and the window forgets it. To remove what is there first: “What is on "
+            f"{host.name}…” in the menu beside Train."
+        )
+        ask(owner, f"Remove {host.name}?", question, choices, lambda answer: remove() if answer else keep())
+
+    look = partial(known_there, host, lambda line: None, runs_dirs_of(state))
+    state.background.run(look, found, found)
+
+
 class HostDialog:
     """`saved` is called with the machine once it is in the list; `former` is the one to change, whose name `state` may
     have. One that is `for_runs` is set up by Tandem itself."""
@@ -316,7 +360,7 @@ class HostDialog:
             raise ConfigError(f"host: name is {name!r}, which another machine has; use another one")
         if self._former is None or self._state is None or name == self._former.name:
             return
-        if copies := copies_of(self._state.runs_dir, self._former.name, complete=False):
+        if copies := copies_of(self._former.name, complete=False, runs_dirs=runs_dirs_of(self._state)):
             raise ConfigError(
                 f"host: name is {name!r}, and {copies[0].name} is still on {self._former.name}, by which its copy here "
                 "knows the machine; press Continue until its results are here, or leave the name"

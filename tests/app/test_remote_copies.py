@@ -15,6 +15,7 @@ from app.windows.machine import MachineWindow
 from modules.run import RunFolder
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host, read_hosts
+from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.machine import RunsThere, RunThere
 from modules.run.remote.run_copy import Copy, mark_copy
 from tests.app.driver import Driver
@@ -58,7 +59,7 @@ def test_a_place_that_is_not_in_the_list_any_more(driver: Driver, home: Path) ->
     assert not driver.window.actions.is_starting, "the next Train is meant for this computer"
 
 
-def test_results_that_would_be_lost_are_named(driver: Driver, copy: RunFolder) -> None:
+def test_results_that_would_be_lost_are_named(driver: Driver, copy: RunFolder, tmp_path: Path) -> None:
     window = MachineWindow(driver.window, driver.window.state_, BETA)
     window.dialog.show()
     runs = [RunThere(name=name, is_active=False, code=0, bytes=1) for name in ("cats", "dogs")]
@@ -77,6 +78,12 @@ def test_results_that_would_be_lost_are_named(driver: Driver, copy: RunFolder) -
         assert (named in said) if named else ("Not on this computer" not in said), said
         driver.press("Escape")
         driver.settle()
+    dogs = RunFolder(tmp_path / "elsewhere" / "dogs")
+    dogs.make_directories()
+    mark_copy(dogs, Copy(machine="beta", stage="complete"))
+    assert window._not_brought(["dogs"]) == ["dogs"]
+    remember_copies_in(dogs.path.parent)
+    assert window._not_brought(["dogs"]) == [], "wherever its copy is"
 
 
 def test_stop_of_a_run_that_may_have_started_goes_there(copy: RunFolder) -> None:

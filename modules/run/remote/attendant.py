@@ -26,6 +26,7 @@ from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import find_hosts
 from modules.run.launch.detached import start_detached
 from modules.run.launch.preview import to_arguments
+from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.link import Echo, Link, with_reconnects
 from modules.run.remote.machine import described, why_not_set_up
 from modules.run.remote.run_copy import Copy, Follower, mark_copy, mark_stage, opened_copy, pull, read_copy
@@ -221,6 +222,7 @@ def begin(config: TrainConfig, machine: str, *, sends_token: bool) -> tuple[RunF
         return why
     folder = RunFolder(RunFolder.create(config).path.absolute())
     mark_copy(folder, Copy(machine=machine, stage="sending", attended=True, sends_token=sends_token))
+    remember_copies_in(folder.path.parent)
     return folder, launch_attendant(folder)
 
 

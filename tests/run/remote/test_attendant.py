@@ -12,12 +12,13 @@ from modules.config import ConfigError, save_config
 from modules.run import RunFolder
 from modules.run.hosts.description import describe_this_machine
 from modules.run.hosts.host import Host
-from modules.run.hosts.host_list import add_host
+from modules.run.hosts.host_list import add_host, read_hosts
 from modules.run.remote import attendant
 from modules.run.remote.attendant import attend, new_start_id, send_data, start_there
+from modules.run.remote.copy_folders import copies_of, remember_copies_in
 from modules.run.remote.machine import clean
 from modules.run.remote.run_copy import Copy, mark_copy, read_copy
-from scripts import remote
+from scripts import hosts, remote
 from tests.conftest import draw_images
 from tests.runs import tiny_config
 
@@ -116,6 +117,24 @@ def test_a_start_that_was_stopped_before_it_came_about_is_none(home: Path, folde
     assert stage_of(folder, Copy(machine="beta", stage="sending", id="1")) == "sending "
     assert not stop.exists(), "Continue starts it"
     assert not (home / "runs").exists()
+
+
+def test_what_is_on_a_machine_is_said_before_it_is_forgotten(
+    home: Path, folder: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Copies in any folder that has had one, too."""
+    (home / "runs" / "dogs").mkdir(parents=True)
+    mark_copy(folder, Copy(machine="beta"))
+    remember_copies_in(folder.path.parent)
+    remember_copies_in(tmp_path / "more")
+    assert [copy.path for copy in copies_of("beta", complete=False)] == [folder.path]
+    assert hosts.main(["remove", "beta"]) == 2
+    said = capsys.readouterr().err
+    assert "On beta stay the runs dogs (ended, 0 bytes), Tandem's programs" in said
+    assert f"Not all results of {folder.path} are here" in said
+    assert "scripts/remote.py clean beta --all" in said
+    assert hosts.main(["remove", "beta", "--yes"]) == 0
+    assert read_hosts() == []
 
 
 def test_a_machine_that_is_not_in_the_list_any_more_is_said_in_the_copy(home: Path, folder: RunFolder) -> None:
