@@ -24,12 +24,13 @@ from modules.files import Record, printable, remove_tree
 from modules.run import RunFolder
 from modules.run.console import echo
 from modules.run.exit_codes import FINISHED, INTERRUPTED
+from modules.run.folder.commands import FORCE_STOP
 from modules.run.folder.pidfile import pidfile_held
 from modules.run.folder.run_folder import check_run_name_free
 from modules.run.hosts.check import summary_of
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import add_host, find_hosts, read_hosts
-from modules.run.hosts.ssh_command import HostError
+from modules.run.hosts.ssh_command import HostError, Unreachable
 from modules.run.hosts.ssh_line import fields_of_ssh_line
 from modules.run.join.fingerprint import compare_packages
 from modules.run.remote.attendant import ADD, attend, has_come_about, new_start_id, send_data, start_there
@@ -145,7 +146,10 @@ def parser() -> argparse.ArgumentParser:
     start.add_argument("--send_token", action="store_true", help="give the run this shell's HF_TOKEN, for gated models")
     start.epilog = "Options of scripts/train.py may follow, such as --set NAME=VALUE, --run_name, --multi_gpu."
     follow = action("follow", "bring a run's events, log and samples here until it ends", of_run=True)
-    action("stop", "ask a run to back up and stop, as Stop does here", of_run=True)
+    stopping = action("stop", "ask a run to back up and stop, as Stop does here", of_run=True)
+    stopping.add_argument(
+        "--force", action="store_true", help="end its processes at once: what it did since its last backup is lost"
+    )
     pull_files = action("pull", "bring models and backups here, verified", of_run=True)
     pull_files.add_argument(
         "--backups", default="latest", metavar="latest|all|none|NAME", help="which backups (default: latest)"
@@ -302,9 +306,19 @@ def follow(options: argparse.Namespace) -> int:
 def stop(options: argparse.Namespace) -> int:
     """`stop`."""
     host = _host(options)
-    stop = {"run": options.run, "command": "stop", "content": ""}
-    answer = with_reconnects(host, echo, lambda link: link.ask(_Taken, "command", **stop))
-    said = "It will back up and stop; follow shows its end." if answer.is_active else "It has ended already."
+    stop = {"run": options.run, "command": FORCE_STOP if options.force else "stop", "content": ""}
+    try:
+        answer = with_reconnects(
+            host, echo, lambda link: link.ask(_Taken, "command", **stop, python=host.python or DEFAULT_PYTHON)
+        )
+    except Unreachable as error:
+        raise HostError(
+            f"{error.message}. {options.run} goes on there: nothing has asked it to stop",
+            "Try again when there is a connection, or switch the machine off where you rent it; what was brought here "
+            "stays here",
+        ) from error
+    asked = "It is ended at once; " if options.force else "It will back up and stop; "
+    said = f"{asked}follow shows its end." if answer.is_active else "It has ended already."
     echo(f"{options.run} on {host}: {said}")
     return FINISHED
 

@@ -13,6 +13,7 @@ from app.multi_gpu.hosts_card import HostDialog
 from app.runs.control import RunControl
 from app.windows.machine import MachineWindow
 from modules.run import RunFolder
+from modules.run.folder.pidfile import write_pidfile
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host, read_hosts
 from modules.run.remote.copy_folders import remember_copies_in
@@ -100,6 +101,32 @@ def test_stop_of_a_run_that_may_have_started_goes_there(copy: RunFolder) -> None
             assert attendant.wait(200) != 0, "there is nothing to stop but the transfer"
         finally:
             control.detach()
+
+
+def test_force_stop_without_a_connection_says_what_it_can_do(driver: Driver, copy: RunFolder) -> None:
+    """Stop is asked for first; then it can be forced once there is a connection, or the run be left to itself."""
+    code = "import sys; lock = open(sys.argv[1], 'ab'); print(flush=True); input()"  # as pidfile_held has it
+    argv = [sys.executable, "-c", code, str(copy.log_dir / "launcher.lock")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as attendant:
+        assert attendant.stdout is not None
+        attendant.stdout.readline()
+        write_pidfile(copy, attendant.pid)
+        mark_copy(copy, Copy(machine="beta", attended=True, said="The connection to beta was lost."))
+        driver.window.actions.follow(copy.path)
+        run = driver.window.state_.run
+        assert run is not None
+        driver.wait(lambda: run.status().kind == "away", "the status")
+        driver.window.actions.stop()
+        assert (copy.commands_dir / "stop").exists()
+        assert driver.dialogs() == []
+        driver.window.actions.stop()
+        driver.settle()
+        assert "There is no connection to beta, and the run there needs none" in driver.text(driver.dialogs()[0])
+        driver.click_button("Stop following")
+        driver.settle()
+        driver.wait(lambda: attendant.poll() is not None, f"its end {driver.text()}")
+        driver.wait(lambda: run.status().kind == "left", "what is left")
+        assert "Continue follows it again" in run.status().detail
 
 
 def test_a_copy_stays_one_until_it_is_resumed_here(

@@ -137,6 +137,20 @@ def test_what_is_on_a_machine_is_said_before_it_is_forgotten(
     assert read_hosts() == []
 
 
+def test_a_stop_without_a_connection_says_what_goes_on(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "runs" / "x").mkdir(parents=True)
+    for words in (["stop", "beta", "x"], ["stop", "beta", "x", "--force"]):
+        assert remote.main(words) == 0
+        assert "It has ended already" in capsys.readouterr().out
+    (tmp_path / "bin" / "ssh").write_text(
+        "#!/bin/sh\necho 'ssh: connect to host beta: Connection refused' >&2; exit 255\n"
+    )
+    assert remote.main(["stop", "beta", "x", "--force"]) == 3
+    assert "x goes on there: nothing has asked it to stop. Try again" in capsys.readouterr().err
+
+
 def test_a_machine_that_is_not_in_the_list_any_more_is_said_in_the_copy(home: Path, folder: RunFolder) -> None:
     mark_copy(folder, Copy(machine="gamma"))
     with pytest.raises(ConfigError):
