@@ -12,10 +12,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_version, exit_code_of, prepare_program
+from scripts.common import add_version, confirmed, exit_code_of, is_interactive, prepare_program
 
 prepare_program()
 
+from modules.config import ConfigError
 from modules.files import printable
 from modules.run.console import echo
 from modules.run.exit_codes import FAILED, FINISHED
@@ -23,6 +24,8 @@ from modules.run.hosts.check import check_host
 from modules.run.hosts.description import describe_this_machine, description_line
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import add_host, find_hosts, hosts_file, read_hosts, remove_host
+from modules.run.remote.link import is_for_runs
+from modules.run.remote.machine import known_there
 
 EXAMPLES = """examples:
   a second machine, tested, and a run on both:
@@ -85,6 +88,7 @@ def parser() -> argparse.ArgumentParser:
     test.add_argument("names", nargs="*", metavar="NAME", help="(default: all)")
     remove = action("remove", "take machines off the list; nothing changes on them")
     remove.add_argument("names", nargs="+", metavar="NAME")
+    remove.add_argument("--yes", action="store_true", help="do not ask, whatever runs there")
     actions.add_parser("describe")  # internal: what `test` runs there
     return top
 
@@ -145,9 +149,16 @@ def test(options: argparse.Namespace) -> int:
 
 def remove(options: argparse.Namespace) -> int:
     """`remove`."""
-    find_hosts(options.names)  # all of them, before the first is removed
-    for name in dict.fromkeys(options.names):
-        remove_host(name)
+    for host in find_hosts(options.names):
+        known = "" if options.yes or not is_for_runs(host) else known_there(host, echo)
+        if known and not confirmed(f"{known}\nTake {host} off the list? Nothing changes there. [y/N] "):
+            if not is_interactive():
+                raise ConfigError(
+                    f"{host} is still in the list. {known}",
+                    f"Remove what is there: python scripts/remote.py clean {host.name} --all; or give --yes",
+                )
+            continue
+        remove_host(host.name)
     return FINISHED
 
 

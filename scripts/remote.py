@@ -24,13 +24,17 @@ from modules.files import Record, printable, remove_tree
 from modules.run import RunFolder
 from modules.run.console import echo
 from modules.run.exit_codes import FINISHED, INTERRUPTED
+from modules.run.folder.commands import FORCE_STOP
+from modules.run.folder.pidfile import pidfile_held
 from modules.run.folder.run_folder import check_run_name_free
 from modules.run.hosts.check import summary_of
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import add_host, find_hosts, read_hosts
-from modules.run.hosts.ssh_command import HostError
+from modules.run.hosts.ssh_command import HostError, Unreachable
+from modules.run.hosts.ssh_line import fields_of_ssh_line
 from modules.run.join.fingerprint import compare_packages
-from modules.run.remote.attendant import ADD, attend, new_start_id, send_data, start_there
+from modules.run.remote.attendant import ADD, attend, has_come_about, new_start_id, send_data, start_there
+from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.link import Link, home_of, is_for_runs, with_reconnects
 from modules.run.remote.machine import (
     DEFAULT_FOLDER,
@@ -81,11 +85,20 @@ class _Line(Record):
 def main(arguments: list[str] | None = None) -> int:
     """Do what was asked; returns an exit code."""
     top = parser()
-    options, others = top.parse_known_args(arguments)
+    options, others = top.parse_known_args(_with_whole_line(sys.argv[1:] if arguments is None else arguments))
     if others and options.action != "start":
         top.error(f"unrecognized arguments: {' '.join(others)}")
     options.train = others
     return exit_code_of(partial(_act, options), "a file")
+
+
+def _with_whole_line(arguments: list[str]) -> list[str]:
+    """Of `add NAME ssh -p 40022 root@203.0.113.7` the line for ssh as one word, as if it were quoted; it ends before
+    an option of this program."""
+    if arguments[:1] != ["add"] or arguments[2:3] != ["ssh"]:
+        return arguments
+    end = next((at for at, word in enumerate(arguments) if re.match("--.", word)), len(arguments))
+    return [*arguments[:2], shlex.join(arguments[2:end]), *arguments[end:]]
 
 
 def _act(options: argparse.Namespace) -> int:
@@ -112,7 +125,9 @@ def parser() -> argparse.ArgumentParser:
         return made
 
     add = action("add", "add a machine to the list of scripts/hosts.py, or replace the one of this name")
-    add.add_argument("target", metavar="USER@ADDRESS", help="what ssh connects to, or a name of ~/.ssh/config")
+    add.add_argument(
+        "target", metavar="USER@ADDRESS", help="what ssh connects to, a name of ~/.ssh/config, or a line ssh -p N ..."
+    )
     add.add_argument("--port", type=int, metavar="N", help="of its sshd (default: as in ~/.ssh/config, or 22)")
     add.add_argument("--key", metavar="FILE", help="private key on this computer (default: as ssh chooses)")
     add.add_argument("--folder", metavar="DIR", help=f"where all of Tandem is there (default: {DEFAULT_FOLDER})")
@@ -131,7 +146,10 @@ def parser() -> argparse.ArgumentParser:
     start.add_argument("--send_token", action="store_true", help="give the run this shell's HF_TOKEN, for gated models")
     start.epilog = "Options of scripts/train.py may follow, such as --set NAME=VALUE, --run_name, --multi_gpu."
     follow = action("follow", "bring a run's events, log and samples here until it ends", of_run=True)
-    action("stop", "ask a run to back up and stop, as Stop does here", of_run=True)
+    stopping = action("stop", "ask a run to back up and stop, as Stop does here", of_run=True)
+    stopping.add_argument(
+        "--force", action="store_true", help="end its processes at once: what it did since its last backup is lost"
+    )
     pull_files = action("pull", "bring models and backups here, verified", of_run=True)
     pull_files.add_argument(
         "--backups", default="latest", metavar="latest|all|none|NAME", help="which backups (default: latest)"
@@ -154,13 +172,18 @@ def add(options: argparse.Namespace) -> int:
     folder, home = options.folder, str(Path.home())  # which this shell may have put in place of ~
     if folder is not None and folder.startswith(f"{home}/"):
         folder = f"~{folder.removeprefix(home)}"
-    given = {"folder": folder, "key": options.key, "port": options.port, "settings": options.set}
+    line = fields_of_ssh_line(options.target)
+    if (port := line.get("port", "")) and not (port.isascii() and port.isdecimal()):
+        raise ConfigError(f"host: port is {port!r}; use a number from 1 to 65535")
+    target, key = line.get("target", options.target), options.key or line.get("key")
+    port_given = options.port or (int(port) if port else None)
+    given = {"folder": folder, "key": key, "port": port_given, "settings": options.set}
     given = {name: value for name, value in given.items() if value is not None}
     before = [each for each in read_hosts() if each.name == options.name and is_for_runs(each)]
     fields = {"port", "key", "python", "settings"}
     old = {"folder": home_of(before[0]), **before[0].model_dump(include=fields)} if before else {}
     kept = {name: value for name, value in old.items() if value and name not in given}
-    host = host_for_runs(options.name, options.target, **{**kept, **given})
+    host = host_for_runs(options.name, target, **{**kept, **given})
     verb = "Replaced" if add_host(host) else "Added"
     echo(f"{verb} {host}. Set it up with: python scripts/remote.py setup {host.name}")
     if kept:
@@ -228,29 +251,42 @@ def start(options: argparse.Namespace) -> int:
     if options.send_token and not token:
         raise ConfigError("--send_token is given, but HF_TOKEN is not set in this shell", "Set it, or leave it out")
     if config.run_name is not None:
+        former = RunFolder(Path(config.runs_dir) / config.run_name)
+        if has_come_about(former, host, echo):
+            _say_started(former, host, config.runs_dir)
+            return FINISHED
         check_run_name_free(Path(config.runs_dir), config.run_name)
     allow_code(config, trust=training.trust_code)
     push = send_data(config, host, config.run_name or "", echo)
     was_there = config.run_name is not None and os.path.lexists(Path(config.runs_dir) / config.run_name)
     folder = RunFolder.create(config)
     try:
-        mark_copy(folder, Copy(machine=host.name))
+        copy = Copy(machine=host.name, stage="sending", id=new_start_id())
+        mark_copy(folder, copy)
+        remember_copies_in(folder.path.parent)
         flags = {"require_multi_gpu": training.require_multi_gpu}
-        start_there(folder, config, host, new_start_id(), flags, token, push, echo)
+        with pidfile_held(folder):
+            start_there(folder, config, host, copy.id, flags, token, push, echo)
+        mark_stage(folder, "running")
     except BaseException:
         if not was_there:
             remove_tree(folder.path)
         raise
-    echo(f"Started on {host}. It needs no connection. Its copy here: {folder.path}")
-    named = argparse.Namespace(name=host.name, run=folder.name, runs_dir=config.runs_dir)
-    echo(f"Follow it with: {_command('follow', named)}")
+    _say_started(folder, host, config.runs_dir)
     return FINISHED
+
+
+def _say_started(folder: RunFolder, host: Host, runs_dir: str) -> None:
+    echo(f"Started on {host}. It needs no connection. Its copy here: {folder.path}")
+    named = argparse.Namespace(name=host.name, run=folder.name, runs_dir=runs_dir)
+    echo(f"Follow it with: {_command('follow', named)}")
 
 
 def follow(options: argparse.Namespace) -> int:
     """`follow`."""
     host = _host(options)
     with opened_copy(options.runs_dir, options.run, host.name) as folder:
+        remember_copies_in(folder.path.parent)
         follower = Follower(folder, echo, host.python or DEFAULT_PYTHON)
         try:
             code = with_reconnects(host, echo, follower.follow)
@@ -270,9 +306,19 @@ def follow(options: argparse.Namespace) -> int:
 def stop(options: argparse.Namespace) -> int:
     """`stop`."""
     host = _host(options)
-    stop = {"run": options.run, "command": "stop", "content": ""}
-    answer = with_reconnects(host, echo, lambda link: link.ask(_Taken, "command", **stop))
-    said = "It will back up and stop; follow shows its end." if answer.is_active else "It has ended already."
+    stop = {"run": options.run, "command": FORCE_STOP if options.force else "stop", "content": ""}
+    try:
+        answer = with_reconnects(
+            host, echo, lambda link: link.ask(_Taken, "command", **stop, python=host.python or DEFAULT_PYTHON)
+        )
+    except Unreachable as error:
+        raise HostError(
+            f"{error.message}. {options.run} goes on there: nothing has asked it to stop",
+            "Try again when there is a connection, or switch the machine off where you rent it; what was brought here "
+            "stays here",
+        ) from error
+    asked = "It is ended at once; " if options.force else "It will back up and stop; "
+    said = f"{asked}follow shows its end." if answer.is_active else "It has ended already."
     echo(f"{options.run} on {host}: {said}")
     return FINISHED
 

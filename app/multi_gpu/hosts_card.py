@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import tkinter as tk
 from collections.abc import Callable
 from functools import partial
-from getopt import GetoptError, getopt
+from pathlib import Path
 from typing import Final
 
+from app.shell.ask import Choice, ask
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Switch, add_tooltip, card, frame, text, wrap_within
@@ -20,9 +20,10 @@ from modules.config import ConfigError
 from modules.run.hosts.check import HostCheck, check_host
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import add_host, read_hosts, remove_host
+from modules.run.hosts.ssh_line import fields_of_ssh_line
+from modules.run.remote.copy_folders import copies_of
 from modules.run.remote.link import home_of, is_for_runs
-from modules.run.remote.machine import DEFAULT_FOLDER, host_for_runs
-from modules.run.remote.run_copy import copies_of
+from modules.run.remote.machine import DEFAULT_FOLDER, host_for_runs, known_there
 
 _ABOUT: Final = (
     "Train starts these machines itself over ssh. Machines that are not in this list join with the line that a waiting "
@@ -52,17 +53,6 @@ _FOR_RUNS: Final = {  # of a machine that Tandem sets up by itself
     "folder": ("Folder there", DEFAULT_FOLDER, "For Tandem alone: new or empty, on a disk that stays when it is off"),
     "python": ("Python there", "/venv/main/bin/python", "Empty: Tandem installs its own. Else one that has torch"),
 }
-# Of ssh's command line: all letters, those that lead elsewhere or by another way, and what fields have. Other options
-# are about the terminal, or forward ports.
-_SSH_OPTIONS: Final = "46AaCfGgKkMNnqsTtVvXxYyB:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"
-_NOT_KEPT: Final = ("-B", "-b", "-c", "-F", "-I", "-J", "-m")
-_FIELDS_OF_SSH: Final = {
-    "-p": "port", "port": "port", "-i": "key", "identityfile": "key", "-l": "user", "user": "user",
-}  # fmt: skip
-_SET_BY_TANDEM: Final = (  # or of no use to it
-    "batchmode", "connecttimeout", "identitiesonly", "loglevel", "serveralivecountmax", "serveraliveinterval",
-    "stricthostkeychecking", "userknownhostsfile",
-)  # fmt: skip
 _DIFFERENCES: Final = "Train even if Tandem's code or versions there differ; results may vary"
 
 
@@ -114,14 +104,18 @@ class HostsCard:
         HostDialog(self.frame, self._added, host, self._state, for_runs=is_for_runs(host)).show()
 
     def remove(self, host: Host) -> None:
-        """Take it off the list."""
+        """Take it off the list, after a question if runs are there."""
+        if is_for_runs(host):
+            keep = partial(self._show_result, host.name, *self.results.get(host.name, (host.folder, theme.MUTED)))
+            self._show_result(host.name, "Looking what is there…", theme.MUTED)
+            ask_to_remove(self.frame, self._state, host, partial(self._remove, host), keep)
+        else:
+            self._remove(host)
+
+    def _remove(self, host: Host) -> None:
         self._switch(host.name, False)
-        if self._state.preferences.place == host.name:
-            self._state.preferences.place = ""
-        try:
-            remove_host(host.name)
-        except ConfigError as error:  # seen only if it is still there: somebody else may have removed it
-            self._show_result(host.name, str(error), theme.BAD)
+        if fault := take_off_list(self._state, host):
+            self._show_result(host.name, fault, theme.BAD)
         self.read()
 
     def test(self, host: Host) -> None:
@@ -237,6 +231,44 @@ def _shorten(label: tk.Label, content: str, event: tk.Event[tk.Misc]) -> None:
     label.configure(text=fit(label, content, theme.tk_font("small"), event.width))
 
 
+def runs_dirs_of(state: AppState) -> list[Path]:
+    """The folders whose runs the window lists."""
+    return [state.runs_dir, *map(Path, state.preferences.runs_folders)]
+
+
+def take_off_list(state: AppState, host: Host) -> str:
+    """Forget a machine; why not, if it cannot be done."""
+    if state.preferences.place == host.name:
+        state.preferences.place = ""
+        state.preferences.save()
+        state.notify("run")
+    try:
+        remove_host(host.name)
+    except ConfigError as error:  # seen only if it is still there: somebody else may have removed it
+        return str(error)
+    return ""
+
+
+def ask_to_remove(
+    owner: tk.Misc, state: AppState, host: Host, remove: Callable[[], object], keep: Callable[[], object]
+) -> None:
+    """Ask whether a machine on which Tandem keeps something is to be taken off the list, and say what that is."""
+
+    def found(known: str) -> None:
+        if not known:
+            remove()
+            return
+        choices = (Choice("", "Keep", style="accent"), Choice("remove", "Remove", style="danger"))
+        question = (
+            f"{known}\n\nNothing changes there, and the window forgets it. To remove what is there first: “What is on "
+            f"{host.name}…” in the menu beside Train."
+        )
+        ask(owner, f"Remove {host.name}?", question, choices, lambda answer: remove() if answer else keep())
+
+    look = partial(known_there, host, lambda line: None, runs_dirs_of(state))
+    state.background.run(look, found, found)
+
+
 class HostDialog:
     """`saved` is called with the machine once it is in the list; `former` is the one to change, whose name `state` may
     have. One that is `for_runs` is set up by Tandem itself."""
@@ -328,7 +360,7 @@ class HostDialog:
             raise ConfigError(f"host: name is {name!r}, which another machine has; use another one")
         if self._former is None or self._state is None or name == self._former.name:
             return
-        if copies := copies_of(self._state.runs_dir, self._former.name, complete=False):
+        if copies := copies_of(self._former.name, complete=False, runs_dirs=runs_dirs_of(self._state)):
             raise ConfigError(
                 f"host: name is {name!r}, and {copies[0].name} is still on {self._former.name}, by which its copy here "
                 "knows the machine; press Continue until its results are here, or leave the name"
@@ -370,29 +402,3 @@ class HostDialog:
         for name, value in shown.items():
             self.entries[name].show(value)
         self.allow_differences.show(host.allow_differences)
-
-
-def fields_of_ssh_line(line: str) -> dict[str, str]:
-    """The fields that a line such as "ssh -p 40022 root@203.0.113.7 -i ~/.ssh/rented" has, as those who rent machines
-    out show it; none of an address alone. Raises ConfigError for what must not be left out and has no field."""
-    try:  # on Windows a backslash is a part of a path
-        words = shlex.split(line.replace("\\", "/") if os.name == "nt" else line)
-        if words[:1] != ["ssh"]:
-            return {}
-        options, rest = getopt(words[1:], _SSH_OPTIONS)
-        more, _command = getopt(rest[1:], _SSH_OPTIONS)  # they may stand behind the address, too
-    except (ValueError, GetoptError) as error:
-        raise ConfigError(f"host: target is {line!r}, which ssh would not take: {error}; correct it") from None
-    user, _, address = rest[0].rpartition("@") if rest else ("", "", "")
-    found: dict[str, str] = {}
-    for letter, value in (*options, *([("-l", user)] if user else ()), *more):
-        name, _, argument = value.replace("=", " ", 1).partition(" ") if letter == "-o" else (letter, "", value)
-        if field := _FIELDS_OF_SSH.get(name.lower()):
-            found.setdefault(field, argument.strip())  # of two, ssh takes the first
-        elif letter in _NOT_KEPT or (letter == "-o" and name.lower() not in _SET_BY_TANDEM):
-            raise ConfigError(
-                f"host: target is {line!r}, whose {letter} {value} has no field here; put it into ~/.ssh/config, "
-                "and give the name that it has there"
-            )
-    user = found.pop("user", "")
-    return {**found, "target": f"{user}@{address}" if user else address}

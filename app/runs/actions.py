@@ -347,7 +347,7 @@ class RunActions:
         run = self._state.run
         if run is None:
             return
-        if run.status().kind in {*STOPPING, "missing"}:
+        if run.status().kind in {*STOPPING, "missing"} or (run.status().kind == "away" and run.is_stop_asked):
             self._confirm_force_stop(run)
         elif problem := run.stop():
             self._state.say(problem)
@@ -358,24 +358,34 @@ class RunActions:
             return
         with run.view.lock:
             step = run.view.backup_step
-        is_over = run.status().kind in {"ending", "finishing"}
+        is_over, is_away = run.status().kind in {"ending", "finishing"}, run.status().kind == "away"
         backup = " (there is none yet)" if step is None else f" (step {step})"
         loses = f"A forced stop loses everything since its last backup{backup}."
         choices = (
             Choice("end", "Force stop", style="danger"),
-            Choice("", "Wait" if is_over else "Wait for the backup", style="accent"),
+            *((Choice("leave", "Stop following"),) if is_away else ()),
+            Choice("", "Wait" if is_over or is_away else "Wait for the backup", style="accent"),
         )
 
         def chosen(answer: str) -> None:
             if answer == "end":
                 run.force_stop()
+            elif answer == "leave":
+                run.leave()
 
+        says = f"The run is already stopping and writing a backup. {loses}"
+        if is_over:
+            says = "The run is over; only its processes are still ending."
+        elif is_away and run.copy is not None:
+            says = (
+                f"There is no connection to {run.copy.machine}, and the run there needs none: it goes on, and is asked "
+                f"to stop, or forced, as soon as there is one. {loses} If the machine never comes back, or is paid by "
+                "the hour, switch it off where you rent it; what has come here stays here."
+            )
         ask(
             self._owner,
             _FORCE_STOP,
-            "The run is over; only its processes are still ending."
-            if is_over
-            else f"The run is already stopping and writing a backup. {loses}",
+            says,
             choices,
             chosen,
             is_over=lambda: not run.is_alive,

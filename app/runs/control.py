@@ -164,8 +164,7 @@ class RunControl:
         """
         copy = read_copy(self.folder)
         if self._launcher is not None and copy is not None and copy.is_underway and not copy.may_run:
-            with suppress(psutil.Error):
-                self._launcher.terminate()  # what it does goes on later where it was
+            self.leave()  # what it does goes on later where it was
             return ""
         self._stop_wanted = True
         try:
@@ -186,6 +185,18 @@ class RunControl:
                 is_over = self.view.finished is not None
             if not is_over:
                 self.stop()
+
+    @property
+    def is_stop_asked(self) -> bool:
+        """Whether a stop was asked for and is not yet known to the run."""
+        return (self.folder.commands_dir / "stop").exists() or (self.folder.commands_dir / FORCE_STOP).exists()
+
+    def leave(self) -> None:
+        """End the program that brings news of a run on another machine, where it goes on; Continue follows again."""
+        if self._launcher is not None:
+            with suppress(psutil.Error):
+                self._launcher.terminate()
+        self._follower.poll_now()
 
     def force_stop(self) -> None:
         """Kill all processes of the run without a backup, in a thread because it may take seconds."""

@@ -120,7 +120,7 @@ def _status_there(copy: Copy, found: Status, now: float) -> Status:
     if copy.stage == "pulling":
         return Status("pulling", f"Getting results from {name}", "busy", copy.said, True, copy.done)
     if copy.said and copy.stage == "running":
-        asked = "Stop is asked there as soon as there is one. " if found.kind == "stopping" else ""
+        asked = "Stop is asked there as soon as there is one; press it again to force it. " * (found.kind == "stopping")
         return Status("away", f"No connection to {name}", "warn", f"{asked}{copy.said}", True, found.fraction)
     return replace(found, title=f"{found.title} on {name}")
 

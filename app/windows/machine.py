@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from app.multi_gpu.hosts_card import HostDialog
+from app.multi_gpu.hosts_card import HostDialog, ask_to_remove, runs_dirs_of, take_off_list
 from app.shell.ask import Choice, ask
 from app.state import AppState
 from app.widgets import theme
@@ -22,9 +22,9 @@ from modules.files import printable
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_key import HostKey, keep_key, shown_key
 from modules.run.hosts.ssh_command import ChangedKey, KeyRefused, UnknownKey, copy_key_command, forget_key_command
+from modules.run.remote.copy_folders import copies_of
 from modules.run.remote.link import home_of
 from modules.run.remote.machine import RunsThere, clean, named_for_removal, runs_there, why_not_set_up
-from modules.run.remote.run_copy import copies_of
 
 _SCRIPT: Final = ROOT / "scripts" / "remote.py"
 _SHOWN_CHARACTERS: Final = 20_000
@@ -229,6 +229,7 @@ class MachineWindow:
         self.dialog.button("Close", self.dialog.close)
         self.dialog.button("Change…", self._change)
         self.dialog.button("Set up again", self._set_up)
+        self.dialog.button("Remove from list…", self._forget)
         self.data = self.dialog.button("Clean data…", partial(self._remove, "", False))
         self.all = self.dialog.button("Clean all…", partial(self._remove, "", True), "danger")
 
@@ -276,6 +277,18 @@ class MachineWindow:
         connect = AddMachine(self._owner, self._state).connect
         HostDialog(self._owner, connect, self._host, self._state, for_runs=True).show()
 
+    def _forget(self) -> None:
+        self._say("Looking what is there…", theme.MUTED)
+        ask_to_remove(self._owner, self._state, self._host, self._forgotten, self.look)
+
+    def _forgotten(self) -> None:
+        fault = take_off_list(self._state, self._host)
+        if fault:
+            self._say_fault(fault)
+            return
+        self.dialog.close()
+        self._state.say(f"{self._host.name} is not in the list of machines any more.")
+
     def _set_up(self) -> None:
         self.dialog.close()
         SetUpWindow(self._owner, self._state, self._host, None).show()
@@ -297,7 +310,9 @@ class MachineWindow:
 
     def _not_brought(self, names: Sequence[str]) -> list[str]:
         """Those of the runs there of which no copy here has all results."""
-        here = {folder.name for folder in copies_of(self._state.runs_dir, self._host.name, complete=True)}
+        here = {
+            folder.name for folder in copies_of(self._host.name, complete=True, runs_dirs=runs_dirs_of(self._state))
+        }
         return [printable(name, 60) for name in names if name not in here]
 
     def _removed(self, everything: bool, said: str) -> None:

@@ -12,6 +12,7 @@ ARROW: Final = ".arrow"
 PARQUET: Final = ".parquet"
 SHARD_SUFFIXES: Final = (".tar", ARROW, PARQUET)
 COMPRESSED_TARS: Final = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+SHARD_OF_CACHE: Final = "cache-"  # what `datasets` keeps of its own computations beside a data set
 _IN_SHARD: Final = re.compile(r"\.(?:tar|arrow|parquet)(?=/)", re.IGNORECASE)
 
 

@@ -32,6 +32,7 @@ from modules.run.folder.resume import LATEST, folder_to_resume, former_config
 from modules.run.folder.run_lock import check_not_training, supervisor_lock
 from modules.run.launch.environment import MULTI_PROCESS_MODES
 from modules.run.launch.rank_env import launched_rank_env
+from modules.run.remote.run_copy import mark_copy, read_copy
 from modules.run.start import ALONE, on_one_device
 
 log = logging.getLogger("tandem")
@@ -172,8 +173,9 @@ class Trainer:
         with supervisor_lock(folder):
             clear_commands(folder)
             self._started(folder)
-            previous = former_config(folder)
+            previous, copy = former_config(folder), read_copy(folder)
             save_config(config, folder.config_file)
+            folder.remote_file.unlink(missing_ok=True)  # from now on it is a run of this computer
             train = train_in_processes if plan.mode in MULTI_PROCESS_MODES else train_here
             try:
                 train(self._task, config, folder, plan, resume)
@@ -186,6 +188,8 @@ class Trainer:
                 train_here(self._task, config, folder, plan, resume)
             except (ConfigError, ResumeError):
                 folder.config_file.write_bytes(previous)
+                if copy is not None:
+                    mark_copy(folder, copy)
                 raise
         return folder
 

@@ -50,8 +50,8 @@ def measure_loader(context: Context) -> Answer:
     with tempfile.TemporaryDirectory(
         prefix=".tandem-preflight-", dir=existing_parent(context.folders["cache_dir"])
     ) as folder:
-        config, kind = _small_config(context.config, Path(folder)), check_available(context.config)
-        config = label_concepts(config) if kind.learns_classes else config
+        kind = check_available(context.config)
+        config = _small_config(context.config, Path(folder), learns_classes=kind.learns_classes)
         index = build_index(config, config.seed, kind.size_step, Path(config.cache_dir))
         family = load_family(with_classes(config, index) if kind.learns_classes else config)
         family.device = context.device
@@ -90,12 +90,13 @@ def check(coordinator: Coordinator) -> Iterable[Cell]:
         yield Cell("loader", f"{len(good)} rank{'s' if len(good) > 1 else ''}", "green", value)
 
 
-def _small_config(config: TrainConfig, folder: Path) -> TrainConfig:
+def _small_config(config: TrainConfig, folder: Path, *, learns_classes: bool) -> TrainConfig:
     """The same settings with a few of the images, which are copied into `folder`."""
     concepts = [concept for concept in config.concepts if concept.enabled and concept.kind == "train"]
     if not concepts:
         raise DataError("concepts: none has images to train on.")
-    concepts = [_unpacked(concept, Path(config.cache_dir)) for concept in concepts]
+    config = config.model_copy(update={"concepts": tuple(_unpacked(c, Path(config.cache_dir)) for c in concepts)})
+    concepts = list((label_concepts(config) if learns_classes else config).concepts)
     shares = [_copied(c, folder / str(number), _IMAGES // len(concepts) or 1) for number, c in enumerate(concepts)]
     return config.model_copy(
         update={"concepts": tuple(shares), "cache_dir": str(folder / "cache"), "validation_split": 0.0}
@@ -113,13 +114,13 @@ def _unpacked(concept: Concept, cache_dir: Path) -> Concept:
 
 def _copied(concept: Concept, target: Path, count: int) -> Concept:
     scan = scan_concept(concept, with_masks=False)
-    for path in scan.paths[:: max(1, len(scan.paths) // count)][:count]:
-        image = os.fsdecode(path)
-        for name in (image, scan.caption_file(image)):
-            with suppress(OSError, FileFault):  # an image without a caption
-                data = read_bytes(os.path.join(scan.root, name), _LARGEST_FILE)
-                (target / name).parent.mkdir(parents=True, exist_ok=True)
-                (target / name).write_bytes(data)
+    images = list(map(os.fsdecode, scan.paths[:: max(1, len(scan.paths) // count)][:count]))
+    lists = [name for name, _ in (*scan.metadata, *scan.lists) if name not in scan.shards]
+    for name in (*images, *map(scan.caption_file, images), *lists):
+        with suppress(OSError, FileFault):  # an image without a caption
+            data = read_bytes(os.path.join(scan.root, name), _LARGEST_FILE)
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (target / name).write_bytes(data)
     target.mkdir(parents=True, exist_ok=True)
     return concept.model_copy(update={"path": str(target), "repeats": _REPEATS})
 

@@ -535,4 +535,7 @@ def test_a_stop_that_waits_for_a_connection_is_said() -> None:
     assert status_of(RunView(), seen, 6.0).detail == "The connection was lost."
     waits = status_of(RunView(), seen, 6.0, stop_wanted=True)
     assert waits.kind == "away"
-    assert waits.detail == "Stop is asked there as soon as there is one. The connection was lost."
+    assert (
+        waits.detail
+        == "Stop is asked there as soon as there is one; press it again to force it. The connection was lost."
+    )

@@ -13,8 +13,10 @@ from app.multi_gpu.hosts_card import HostDialog
 from app.runs.control import RunControl
 from app.windows.machine import MachineWindow
 from modules.run import RunFolder
+from modules.run.folder.pidfile import write_pidfile
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host, read_hosts
+from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.machine import RunsThere, RunThere
 from modules.run.remote.run_copy import Copy, mark_copy
 from tests.app.driver import Driver
@@ -58,7 +60,7 @@ def test_a_place_that_is_not_in_the_list_any_more(driver: Driver, home: Path) ->
     assert not driver.window.actions.is_starting, "the next Train is meant for this computer"
 
 
-def test_results_that_would_be_lost_are_named(driver: Driver, copy: RunFolder) -> None:
+def test_results_that_would_be_lost_are_named(driver: Driver, copy: RunFolder, tmp_path: Path) -> None:
     window = MachineWindow(driver.window, driver.window.state_, BETA)
     window.dialog.show()
     runs = [RunThere(name=name, is_active=False, code=0, bytes=1) for name in ("cats", "dogs")]
@@ -77,6 +79,12 @@ def test_results_that_would_be_lost_are_named(driver: Driver, copy: RunFolder) -
         assert (named in said) if named else ("Not on this computer" not in said), said
         driver.press("Escape")
         driver.settle()
+    dogs = RunFolder(tmp_path / "elsewhere" / "dogs")
+    dogs.make_directories()
+    mark_copy(dogs, Copy(machine="beta", stage="complete"))
+    assert window._not_brought(["dogs"]) == ["dogs"]
+    remember_copies_in(dogs.path.parent)
+    assert window._not_brought(["dogs"]) == [], "wherever its copy is"
 
 
 def test_stop_of_a_run_that_may_have_started_goes_there(copy: RunFolder) -> None:
@@ -93,6 +101,32 @@ def test_stop_of_a_run_that_may_have_started_goes_there(copy: RunFolder) -> None
             assert attendant.wait(200) != 0, "there is nothing to stop but the transfer"
         finally:
             control.detach()
+
+
+def test_force_stop_without_a_connection_says_what_it_can_do(driver: Driver, copy: RunFolder) -> None:
+    """Stop is asked for first; then it can be forced once there is a connection, or the run be left to itself."""
+    code = "import sys; lock = open(sys.argv[1], 'ab'); print(flush=True); input()"  # as pidfile_held has it
+    argv = [sys.executable, "-c", code, str(copy.log_dir / "launcher.lock")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as attendant:
+        assert attendant.stdout is not None
+        attendant.stdout.readline()
+        write_pidfile(copy, attendant.pid)
+        mark_copy(copy, Copy(machine="beta", attended=True, said="The connection to beta was lost."))
+        driver.window.actions.follow(copy.path)
+        run = driver.window.state_.run
+        assert run is not None
+        driver.wait(lambda: run.status().kind == "away", "the status")
+        driver.window.actions.stop()
+        assert (copy.commands_dir / "stop").exists()
+        assert driver.dialogs() == []
+        driver.window.actions.stop()
+        driver.settle()
+        assert "There is no connection to beta, and the run there needs none" in driver.text(driver.dialogs()[0])
+        driver.click_button("Stop following")
+        driver.settle()
+        driver.wait(lambda: attendant.poll() is not None, f"its end {driver.text()}")
+        driver.wait(lambda: run.status().kind == "left", "what is left")
+        assert "Continue follows it again" in run.status().detail
 
 
 def test_a_copy_stays_one_until_it_is_resumed_here(

@@ -17,10 +17,13 @@ from app.windows.machine import MachineWindow
 from modules.config import save_config
 from modules.config.trusted_code import allow_family
 from modules.files import Record
+from modules.run import RunFolder
 from modules.run.folder.pidfile import find_launcher
-from modules.run.hosts.host_list import find_hosts
+from modules.run.hosts.host_list import add_host, find_hosts, read_hosts
+from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.link import connect
 from modules.run.remote.machine import host_for_runs
+from modules.run.remote.run_copy import Copy, mark_copy
 from tests import ssh_server
 from tests.app.driver import Driver
 from tests.conftest import draw_images
@@ -143,6 +146,11 @@ def test_the_other_runs_stay_in_sight_when_one_is_removed(
         beta = host_for_runs("beta", "root@127.0.0.1", **given)
         with connect(beta) as link:
             link.ask(Record, "make")
+        add_host(beta)
+        elsewhere = RunFolder(tmp_path / "elsewhere" / "cats")
+        elsewhere.make_directories()
+        mark_copy(elsewhere, Copy(machine="beta"))
+        remember_copies_in(elsewhere.path.parent)
         for name in ("cats", "dogs"):
             (server.home / ".tandem" / "runs" / name).mkdir(parents=True)
         opened = MachineWindow(driver.window, driver.window.state_, beta)
@@ -152,3 +160,12 @@ def test_the_other_runs_stay_in_sight_when_one_is_removed(
         driver.click_button("Remove")
         driver.wait(lambda: "Removed on beta" in driver.text(window) and "cats" in driver.text(window), "the other")
         assert driver.text(opened._rows).count("dogs") == 0
+        for answer, left in (("Keep", ["beta"]), ("Remove", [])):
+            driver.click_button("Remove from list…")
+            said = driver.text(dialog(driver, "Remove beta?"))
+            assert "On beta stay the runs cats (ended, 0 " in said
+            assert f"Not all results of {elsewhere.path} are here" in said
+            driver.click_button(answer)
+            driver.settle()
+            assert [host.name for host in read_hosts()] == left
+        assert driver.dialogs() == []

@@ -16,7 +16,6 @@ from PIL import Image
 from app.curves.memory_card import MemoryProgram
 from app.form.setting_text import help_text, inactive_reason, setting_title, with_titles
 from app.images.problem_list import ProblemList
-from app.multi_gpu.hosts_card import fields_of_ssh_line
 from app.preferences import Preferences
 from app.runs.ask_existing import effects
 from app.runs.start_check import Waiting
@@ -34,6 +33,7 @@ from modules.diffusion.flow_options import FlowOptions
 from modules.diffusion.options import DiffusionOptions
 from modules.run import LaunchPlan
 from modules.run.hosts.host import Host
+from modules.run.hosts.ssh_line import fields_of_ssh_line
 from modules.run.preflight_report.start import _rank_envs
 from tests.app.driver import Driver, open_window
 from tests.app.fake_runs import line, make_fake_run
@@ -611,6 +611,9 @@ def test_the_window_closes_after_the_dialog_that_is_open(driver: Driver) -> None
          {"target": "root@h", "port": "22", "key": "~/.ssh/my key"}),
         ("ssh -o StrictHostKeyChecking=no -o User=me -oIdentityFile=~/k h id", {"target": "me@h", "key": "~/k"}),
         ("ssh -p 22", {"target": "", "port": "22"}),
+        ("ssh -NL 8080:localhost:8080 -D 1080 -R 1:b:2 -S none -E log -p 7 root@h", {"target": "root@h", "port": "7"}),
+        ("ssh://root@203.0.113.7:40022", {"target": "root@203.0.113.7", "port": "40022"}),
+        ("ssh -i ~/k -- ssh://[fd00::1]:22/", {"target": "fd00::1", "port": "22", "key": "~/k"}),
     ],
 )  # fmt: skip
 def test_a_line_for_ssh_is_read_as_ssh_reads_it(line: str, fields: dict[str, str]) -> None:
@@ -621,6 +624,9 @@ def test_a_line_for_ssh_is_read_as_ssh_reads_it(line: str, fields: dict[str, str
     ("line", "why"),
     [
         ("ssh -J jump root@h", "-J jump has no field here; put it into ~/.ssh/config"),
+        ("ssh -P 40022 root@h", "-P 40022 has no field here"),
+        ("ssh -I /lib/pkcs11.so root@h", "-I /lib/pkcs11.so has no field here"),
+        ("ssh -W inner:22 root@h", "-W inner:22 has no field here"),
         ("ssh -F cfg box", "-F cfg has no field here; put it into ~/.ssh/config"),
         ("ssh root@h -o ProxyCommand='nc %h %p'", "-o ProxyCommand=nc %h %p has no field here"),
         ("ssh root@h -p", "which ssh would not take: option -p requires argument"),

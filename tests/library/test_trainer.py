@@ -22,6 +22,7 @@ from modules.families import _by_name
 from modules.library import ConfigError, DataError, FitResult, Trainer, TrainingError
 from modules.library.fit_result import read_result
 from modules.run import EventLog, Failure, RunFolder, record_failure
+from modules.run.remote.run_copy import Copy, mark_copy
 from modules.training.memory.model_setup import check_available
 from tests.library.trainer_programs import (
     SAMPLES,
@@ -114,8 +115,10 @@ def test_an_interrupted_fit_resumes_exactly(tmp_path: Path, optimizer: object) -
     assert not same(model, make_model())  # of the backup
     model.load_state_dict(make_model().state_dict())
     record_failure(RunFolder(first.folder), Failure(1, "vm", "error", "of an earlier start with two ranks"))
+    mark_copy(RunFolder(first.folder), Copy(machine="beta", stage="complete"))
     result = interrupted.fit(resume=True)
     assert (result.reason, result.step) == ("finished", steps)
+    assert not RunFolder(first.folder).remote_file.exists(), "it is no copy of a run on another machine any more"
     assert same(model, expected)
 
 

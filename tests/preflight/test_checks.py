@@ -17,11 +17,14 @@ import pytest
 import torch
 
 from modules.config import TrainConfig
+from modules.data.index.build import build_index
 from modules.distributed.startup.member import Member
 from modules.preflight import all_reduce, clocks, disk, gpus, images, loader, pairs, ports
 from modules.preflight.coordinator import Context, Coordinator, run_task
 from modules.run.preflight_report.report import Cell, PreflightReport
 from tests import points
+from tests.conftest import draw_images
+from tests.runs import tiny_config
 
 ALPHA, BETA = Member(0, 0, "alpha", 100, 0, 1), Member(1, 0, "beta", 200, 1, 1)
 GPU = {"index": 0, "memory_mib": 81_920, "free_mib": 80_000, "temperature_c": 40, "slowdown_reasons": []}
@@ -250,6 +253,25 @@ def test_gpus_of_a_host_are_those_that_any_of_its_ranks_sees() -> None:
     assert [cell.value for cell in gpus.judge("alpha", gpus.merge(seen[:1] * 2))] == ["1 x A100, 77.1 GiB free or more"]
     assert gpus.merge([seen[0], {"error": "lost"}]) == {"error": "lost"}
     assert gpus.merge([{**each, "health": []} for each in seen])["names"] == ["A100", "A100"]
+
+
+@pytest.mark.parametrize("label", ["{}.cls", "metadata.csv"])
+def test_the_classes_of_a_classifier_are_copied_with_its_images(label: str, tmp_path: Path) -> None:
+    """Else they would be those of its folders, which are others in the copy."""
+    names = [f"{number:02}" for number in range(8)]
+    (tmp_path / "images").mkdir()
+    draw_images(tmp_path / "images", len(names))
+    for name in names:
+        (tmp_path / "images" / f"{name}.txt").unlink()
+        (tmp_path / "images" / label.format(name)).write_text(f"class {int(name) % 2}")
+    if label == "metadata.csv":
+        rows = [f"{name}.png,class {int(name) % 2}" for name in names]
+        (tmp_path / "images" / label).write_text("\n".join(["file_name,label", *rows]))
+    config = tiny_config(tmp_path / "images", tmp_path, family="classifier", loader_workers=0)
+    (tmp_path / "copy").mkdir()
+    config = loader._small_config(config, tmp_path / "copy", learns_classes=True)
+    index = build_index(config, 0, 64, tmp_path / "copy")
+    assert {index.captions(row)[0] for row in range(len(index))} == {"class 0", "class 1"}
 
 
 def test_data_of_ones_own_is_loaded_without_images(tmp_path: Path) -> None:

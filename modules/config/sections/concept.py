@@ -15,6 +15,7 @@ _BY_PLUGINS: Final = (".heic", ".heif", ".hif", ".jxl")  # of Pillow: modules/fi
 IMAGE_SUFFIXES: Final = frozenset({*_JPEG, ".png", ".webp", ".bmp", ".avif", ".tif", ".tiff", *_BY_PLUGINS})
 METADATA_SUFFIXES: Final = frozenset({".csv", ".jsonl", ".parquet"})
 LABEL_SUFFIX: Final = ".cls"  # webdataset's, of a file with the class of an image
+OTHER_TEXTS: Final = (".txt", ".caption", ".json")  # beside an image, looked for besides those of caption_extension
 METADATA_NAMES: Final = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # of several, the last one wins
 LIST_NAMES: Final = frozenset(
     {"metadata.json", "metadata.tsv", *(f"captions{each}" for each in (".csv", ".json", ".jsonl", ".tsv", ".txt"))}
@@ -404,6 +405,19 @@ class Concept(Section):
     def caption_extensions(self) -> tuple[str, ...]:
         """The extensions of caption files, each with its dot, in order of preference; webdataset's for labels."""
         return (LABEL_SUFFIX,) if self.caption_source == "label" else tuple(self.caption_extension.split())
+
+    @property
+    def text_suffixes(self) -> tuple[str, ...]:
+        """The endings, in lower case, of the files beside an image in which the run may look for its caption or class;
+        whether a classifier's `auto` takes labels is known only once they are there."""
+        own = tuple(each.lower() for each in self.caption_extensions)
+        match self.caption_source:
+            case "txt":
+                return own
+            case "file_name" | "folder_name" | "none":
+                return ()
+            case _:
+                return tuple(dict.fromkeys((*own, *OTHER_TEXTS, *((LABEL_SUFFIX,) * (self.caption_source == "auto")))))
 
     @property
     def resolution_list(self) -> tuple[int, ...]:

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modules.config import Concept, DataError
-from modules.config.sections.concept import IMAGE_SUFFIXES, LIST_NAMES, METADATA_NAMES
+from modules.config.sections.concept import IMAGE_SUFFIXES, LIST_NAMES, METADATA_NAMES, OTHER_TEXTS
 from modules.data.index.images import UNSUPPORTED_SUFFIXES
 from modules.data.index.links import describe_foreign_link, is_foreign_link
 from modules.data.index.problems import Problem
 from modules.data.index.references import reference_roots
 from modules.files import FileFault, file_stamp, is_shard, open_regular, whole_path
 from modules.files.images import SIGNATURE_BYTES, has_image_signature
-from modules.files.shard_paths import COMPRESSED_TARS
+from modules.files.shard_paths import COMPRESSED_TARS, SHARD_OF_CACHE
 from modules.files.shards import shard_table
 
 _CIFAR: Final = re.compile(r"cifar-100?-(python|binary)\.tar\.gz")
@@ -39,7 +39,6 @@ _IMAGE_AND_MORE: Final = re.compile(
     r"\.(jpe?g|png|webp|bmp|avif|tiff?|hei[cf]|jxl)[^a-z0-9.]"
 )  # as in URLs: .jpg?width=1024, .jpg!d
 _DECOMPRESS: Final = "Unpack it to .tar (such as with gunzip), which is read in place, or into a folder."
-_SHARD_OF_CACHE: Final = "cache-"  # what `datasets` keeps of its own computations beside a data set
 _NEIGHBOURS = 1000  # images that a metadata file may lie beside, if it is a link
 Stamp: TypeAlias = tuple[int, int]  # size in bytes, mtime in ns
 NO_FILE: Stamp = (-1, -1)
@@ -150,7 +149,7 @@ def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:
 
     Raises DataError if the folder does not exist or cannot be listed.
     """
-    others = () if concept.caption_source == "txt" else (".txt", ".caption", ".json")
+    others = () if concept.caption_source == "txt" else OTHER_TEXTS
     others = others[::-1] if concept.caption_source == "label" else others  # a record may have one
     scan = FolderScan(concept_root(concept), caption_extensions=concept.caption_extensions, other_extensions=others)
     pending = list[tuple[str, str, os.stat_result]]()
@@ -281,12 +280,7 @@ def _scan_entries(
     texts: list[str] = []
     masks: list[str] = []  # by their suffix
     mask_suffix = concept.mask_suffix
-    text_suffixes = {
-        ".txt",
-        ".caption",
-        ".json",
-        *(os.path.splitext(f"x{e}")[1].lower() for e in scan.caption_extensions),
-    }
+    text_suffixes = {*OTHER_TEXTS, *(os.path.splitext(f"x{e}")[1].lower() for e in scan.caption_extensions)}
     for name in sorted(found):
         stem, dot, suffix = name.rpartition(".")
         suffix = dot + suffix.lower() if stem else ""
@@ -303,7 +297,7 @@ def _scan_entries(
         elif name in METADATA_NAMES:
             scan.metadata.append((prefix + name, _stamp(entry)))
             scan.other_files[suffix] += 1
-        elif (is_shard(name) and not name.startswith(_SHARD_OF_CACHE)) or name.lower().endswith(COMPRESSED_TARS):
+        elif (is_shard(name) and not name.startswith(SHARD_OF_CACHE)) or name.lower().endswith(COMPRESSED_TARS):
             shards.append(name)
         elif name.endswith(mask_suffix):
             scan.add_mask(prefix + name)

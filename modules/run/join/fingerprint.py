@@ -32,7 +32,7 @@ Listing = dict[str, str]  # name -> hash, size or version
 # Another version of these may compute different results. A difference in the others is only a warning.
 _NUMERICAL: Final = ("torch", "diffusers", "pytorch-optimizer")
 _OTHERS: Final = ("numpy", "Pillow", "safetensors", "pydantic", "psutil")
-_MORE_TEXTS: Final = (".caption", ".json", ".tsv", ".txt")  # where captions are looked for, too
+_LISTS: Final = (".json", ".tsv", ".txt")  # of captions of many images, besides tables
 _SHOWN: Final = 3
 _HASH_CHARS: Final = 16
 _KEYED_CHARS: Final = 32
@@ -117,8 +117,8 @@ def data_listing(concept: Concept, progress: Callable[[int], None] = lambda coun
     if not root.is_dir():
         raise DataError(f"concepts: there is no folder {concept.path!r} on {hostname()}")
     found: Listing = {}
-    texts = (*(each.lower() for each in concept.caption_extensions), *sorted(METADATA_SUFFIXES))
-    texts += _MORE_TEXTS if concept.caption_source in ("auto", "metadata", "label") else ()
+    texts = (*concept.text_suffixes, *sorted(METADATA_SUFFIXES))
+    texts += _LISTS if concept.caption_source in ("auto", "metadata", "label") else ()
     for name, what in walk_files(root, partial(_data_file, texts=texts), deeper=concept.include_subfolders):
         found[name] = what
         if len(found) % 1000 == 0:

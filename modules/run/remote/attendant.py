@@ -26,9 +26,10 @@ from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import find_hosts
 from modules.run.launch.detached import start_detached
 from modules.run.launch.preview import to_arguments
+from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.link import Echo, Link, with_reconnects
 from modules.run.remote.machine import described, why_not_set_up
-from modules.run.remote.run_copy import Copy, Follower, mark_copy, opened_copy, pull, read_copy
+from modules.run.remote.run_copy import Copy, Follower, mark_copy, mark_stage, opened_copy, pull, read_copy
 from modules.run.remote.sending import (
     Hello,
     Push,
@@ -57,7 +58,12 @@ def send_data(
     for path, files in uploads.items():
         size = format_bytes(sum(upload.size for upload in files))
         echo(f"Needed there: {path} ({len(files):,} file{'s' * (len(files) != 1)}, {size})")
-    check = {"run": run, "python": host.python or DEFAULT_PYTHON, "paths": only_there(config, own_settings(host))}
+    check = {
+        "run": run,
+        "machine": host.name,
+        "python": host.python or DEFAULT_PYTHON,
+        "paths": only_there(config, own_settings(host)),
+    }
     with_reconnects(host, echo, lambda link: link.ask(Record, "check", **check))
     described(host)
     files_to_send = [upload for files in uploads.values() for upload in files]
@@ -89,6 +95,7 @@ def start_there(
             Record,
             "start",
             run=folder.name,
+            machine=host.name,
             id=start_id,
             config=config_there(config, host, home, folder.name),
             arguments=to_arguments({**flags, "trust_code": trust}),
@@ -97,6 +104,24 @@ def start_there(
         )
 
     with_reconnects(host, echo, begin)
+
+
+def has_come_about(folder: RunFolder, host: Host, echo: Echo) -> bool:
+    """Whether an earlier start of this run was cut before its answer came, and the run is there; what another one has
+    left here that was cut before is removed. Raises HostError."""
+    copy = read_copy(folder)
+    if copy is None or (copy.machine, copy.stage) != (host.name, "sending") or find_launcher(folder) is not None:
+        return False
+    if copy.id and _is_started(folder, host, copy.id, echo):
+        mark_stage(folder, "running")
+        return True
+    remove_tree(folder.path)
+    return False
+
+
+def _is_started(folder: RunFolder, host: Host, start_id: str, echo: Echo) -> bool:
+    asked = {"run": folder.name, "id": start_id}
+    return with_reconnects(host, echo, lambda link: link.ask(_Started, "started", **asked)).is_started
 
 
 def new_start_id() -> str:
@@ -131,7 +156,8 @@ class _Attendant:
     def go(self) -> None:
         self._tell(attended=True, said="", fault="")
         if self._copy.stage == "sending":
-            if not self._has_started() and not self._send():
+            has_started = bool(self._copy.id) and _is_started(self._folder, self._host, self._copy.id, self._say)
+            if not has_started and not self._send():
                 return
             self._tell(stage="running", said="", done=None)
         if self._copy.stage == "running":
@@ -150,14 +176,6 @@ class _Attendant:
 
             with_reconnects(self._host, self._say, bring, is_patient=True)
             self._tell(stage="complete", said="", done=None)
-
-    def _has_started(self) -> bool:
-        """Whether an earlier attendant, which ended while it asked for the start, has got it."""
-        if not self._copy.id:
-            return False
-        asked = {"run": self._folder.name, "id": self._copy.id}
-        answer = with_reconnects(self._host, self._say, lambda link: link.ask(_Started, "started", **asked))
-        return answer.is_started
 
     def _send(self) -> bool:
         """Whether it was started, and not stopped before."""
@@ -204,6 +222,7 @@ def begin(config: TrainConfig, machine: str, *, sends_token: bool) -> tuple[RunF
         return why
     folder = RunFolder(RunFolder.create(config).path.absolute())
     mark_copy(folder, Copy(machine=machine, stage="sending", attended=True, sends_token=sends_token))
+    remember_copies_in(folder.path.parent)
     return folder, launch_attendant(folder)
 
 

@@ -13,11 +13,11 @@ import os
 import re
 import select
 import shutil
-import signal
 import stat
 import struct
 import subprocess
 import sys
+import threading
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
@@ -43,7 +43,8 @@ _MARKER = ".tandem"
 _MARKER_TEXT = "Everything in this folder is Tandem's, sent from another computer: tandem remote clean removes it.\n"
 _DATA = ("data", "partial", "cache", "programs", "manifest.json")
 _OWN = (*_DATA, "code", "config", "runs", "state", "rescued")  # and with the folder itself:
-_WITH_THE_FOLDER = ("push.lock", "setup.lock", _MARKER)
+_LOCKS = ("push.lock", "setup.lock", "use.lock")  # use.lock: what was sent is looked at, and a run started with it
+_WITH_THE_FOLDER = (*_LOCKS, "push.again", _MARKER)
 _PARTIAL = re.compile(r"\.manifest\.json-\d+")
 _POLL_S = 0.5
 _STILL_THERE_S = 1.0  # after which the other side may say something, too
@@ -92,7 +93,7 @@ class FarSide:
         self.home = os.path.abspath(os.path.expanduser(folder))
         self._source, self._answers = source, answers
         self._manifest: dict[str, list[Any]] | None = None  # path -> size, date here, date there, sha256
-        self._lock: IO[str] | None = None
+        self._locks: dict[str, IO[str]] = {}  # held until this connection ends
         self._named: set[str] = set()  # the files of the push that were compared
         self._has_failed = False  # a piece of a file: no more of them are taken, and this was said
 
@@ -115,8 +116,8 @@ class FarSide:
                     self._answer(error=f"{where}: {error.strerror}")
         finally:
             self._save_manifest()
-            if self._lock is not None:
-                self._lock.close()
+            for lock in self._locks.values():
+                lock.close()
 
     def _answer(self, data: bytes = b"", **message: Any) -> None:
         send(self._answers, message, data)
@@ -168,6 +169,7 @@ class FarSide:
 
     def do_compare(self, asked: dict[str, Any], _data: bytes) -> None:
         """Which of the files (path, size, date) are not known to be here; their hashes are not asked for."""
+        self._keep_all()
         manifest = self._read_manifest()
         needed = []
         for number, (path, size, date) in enumerate(asked["files"]):
@@ -307,28 +309,55 @@ class FarSide:
         if self._manifest is not None and os.path.isfile(self._at(_MARKER)):
             _write(self._at("manifest.json"), json.dumps(self._manifest))
 
-    def _lock_pushes(self, session: str) -> None:
-        """One push at a time. A connection of the same one that was cut, and has not noticed it here, is ended."""
-        if self._lock is not None:
-            return
-        file = open(self._at("push.lock"), "a+")  # noqa: SIM115, held until this connection ends
-        for _ in range(100):
+    def _locked(self, name: str, kind: int) -> IO[str] | None:
+        """The open file of a lock that is held now; None if another connection or program holds it."""
+        while True:
+            file = open(self._at(name), "a+")  # noqa: SIM115
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
+                if os.path.exists(file.name) and os.path.samestat(os.fstat(file.fileno()), os.stat(file.name)):
+                    return file
             except OSError:
-                file.seek(0)
-                holder, _, its_session = file.read().partition(" ")
-                if its_session == session and holder.isdecimal():
-                    os.kill(int(holder), signal.SIGTERM)  # it holds the lock, so this is its number
-                time.sleep(0.1)
+                file.close()
+                return None
+            file.close()  # of a file that was removed meanwhile: its lock keeps nobody out
+
+    def _keep_all(self) -> None:
+        """Nothing is cleaned from now on until this connection ends, so that a run finds what was compared."""
+        if "use.lock" not in self._locks:
+            file = self._locked("use.lock", fcntl.LOCK_SH)
+            if file is None:
+                raise Refused("this machine is being cleaned; try again after that")
+            self._locks["use.lock"] = file
+
+    def _lock_pushes(self, session: str) -> None:
+        """One push at a time. A connection of the same one that was cut, and has not noticed it here, ends itself."""
+        if "push.lock" in self._locks:
+            return
+        for _ in range(100):
+            file = self._locked("push.lock", fcntl.LOCK_EX)
+            if file is not None:
+                break
+            if _read(self._at("push.lock")) == session:
+                _write(self._at("push.again"), session)
+            time.sleep(0.1)
         else:
-            file.close()
             raise Refused("another push to this machine is under way; try again after it")
+        self._locks["push.lock"] = file
+        _remove(self._at("push.again"))
         file.truncate(0)
-        file.write(f"{os.getpid()} {session}")
+        file.write(session)
         file.flush()
-        self._lock = file
+        threading.Thread(target=self._give_way, args=(session,), daemon=True).start()
+
+    def _give_way(self, session: str) -> None:
+        """End this program once a later connection of the same push asks for it. No process id is kept for that: it
+        could be another program's by then, or one's in another container."""
+        while _read(self._at("push.again")) != session:
+            if self._locks["push.lock"].closed:
+                return
+            time.sleep(0.1)
+        os._exit(1)
 
     # Programs
 
@@ -373,8 +402,9 @@ class FarSide:
         """Before anything is sent: whether a run of this name, if it has one, can be started with these paths."""
         if asked["run"]:
             name = self._run_name(asked)
-            if self._is_active(name) or os.path.lexists(self._at("runs", name)):
-                raise self._taken(name)
+            is_active = self._is_active(name)
+            if is_active or self._is_in_the_way(name):
+                raise self._taken(asked, is_active=is_active)
         python = self._python(asked["python"])
         if shutil.which(python) is None:
             raise Refused(f"there is no Python {python} there; run setup again, or setup --python PATH")
@@ -384,29 +414,30 @@ class FarSide:
                 raise Refused(f"{name} is {path!r}, which is neither on the computer that starts the run nor there")
         self._answer()
 
-    def _taken(self, name: str) -> Refused:
-        what = f"the run {name} is active there" if self._is_active(name) else f"a run {name} is there already"
-        return Refused(f"{what}; choose another --run_name, or remove it: tandem remote clean MACHINE {name}")
+    def _taken(self, asked: dict[str, Any], *, is_active: bool) -> Refused:
+        name, machine = asked["run"], asked["machine"]
+        what = f"the run {name} is active there" if is_active else f"a run {name} is there already"
+        return Refused(
+            f"{what}; choose another run name (--run_name), bring it here (tandem remote follow {machine} {name}), or "
+            f"remove it there: tandem remote clean {machine} {name}"
+        )
 
     def do_start(self, asked: dict[str, Any], _data: bytes) -> None:
         """Start a run in a session of its own, which needs no connection. Asked again with the same id, it is there."""
         name = self._run_name(asked)
+        self._keep_all()
         os.makedirs(self._at("state"), exist_ok=True)
-        lock = os.open(self._state(name, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            is_known = _read(self._state(name, "id")) == asked["id"]
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                if not is_known:
-                    raise self._taken(name) from None
-            else:
-                if not is_known and os.path.lexists(self._at("runs", name)):
-                    raise self._taken(name)
-                if not self._is_started(name, asked["id"]):
-                    self._launch(name, asked, lock)
-        finally:
-            os.close(lock)
+        is_known = _read(self._state(name, "id")) == asked["id"]
+        lock = self._locked(os.path.join("state", f"{name}.lock"), fcntl.LOCK_EX)
+        if lock is None:
+            if not is_known:
+                raise self._taken(asked, is_active=True)
+        else:
+            with lock:
+                if not is_known and self._is_in_the_way(name):
+                    raise self._taken(asked, is_active=False)
+                if not (is_known and self._has_begun(name)):
+                    self._launch(name, asked, lock.fileno())
         self._answer()
 
     def do_started(self, asked: dict[str, Any], _data: bytes) -> None:
@@ -414,9 +445,21 @@ class FarSide:
         self._answer(is_started=self._is_started(self._run_name(asked), asked["id"]))
 
     def _is_started(self, name: str, start_id: str) -> bool:
-        """A run that has begun is not begun again over what it has made, such as after the machine was restarted."""
         is_known = _read(self._state(name, "id")) == start_id
-        return is_known and os.path.exists(self._at("runs", name, "log", "console.txt"))
+        return is_known and (self._is_active(name) or self._has_begun(name))
+
+    def _has_begun(self, name: str) -> bool:
+        """A run that has begun is not begun again over what it has made, such as after the machine was restarted. What
+        is left of a start that was cut before, such as by a full disk, is none."""
+        folder = self._at("runs", name)
+        made = [os.path.join(folder, "events.jsonl"), os.path.join(folder, "log", "console.txt")]
+        has_ended = os.path.isdir(folder) and os.path.exists(self._state(name, "exit"))
+        return has_ended or any(os.path.isfile(each) and os.path.getsize(each) for each in made)
+
+    def _is_in_the_way(self, name: str) -> bool:
+        """Whether another run, or a folder that no start has made, has the place of a new one."""
+        is_made = bool(_read(self._state(name, "id")))
+        return self._has_begun(name) or (os.path.lexists(self._at("runs", name)) and not is_made)
 
     def _launch(self, name: str, asked: dict[str, Any], lock: int) -> None:
         folder, exit_file = self._at("runs", name), self._state(name, "exit")
@@ -630,26 +673,42 @@ class FarSide:
 
     def do_clean(self, asked: dict[str, Any], _data: bytes) -> None:
         """Remove a run, or what runs can fetch again, or everything; nothing that is not Tandem's."""
-        with open(self._at("push.lock"), "a") as push, open(self._at("setup.lock"), "a") as setup:
-            for lock in () if asked["run"] else (push, setup):
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError:
-                    what = "data is being sent to this machine" if lock is push else "this machine is being set up"
-                    raise Refused(f"{what}; try again after that") from None
+        names: tuple[str, ...] = _LOCKS
+        if asked["run"]:
+            self._run_folder(asked)  # which must be there
+            os.makedirs(self._at("state"), exist_ok=True)
+            names = (f"state/{self._run_name(asked)}.lock",)
+        held: list[IO[str]] = []
+        try:
+            for name in names:
+                held.append(self._alone(name))
             left = self._clean(asked)
+        finally:
+            for each in held:
+                each.close()
         self._answer(left=left[:100])
 
+    def _alone(self, name: str) -> IO[str]:
+        file = self._locked(name, fcntl.LOCK_EX)
+        if file is not None:
+            return file
+        run = os.path.basename(name)[: -len(".lock")]
+        busy = {
+            "push.lock": "data is being sent to this machine; try again after that",
+            "setup.lock": "this machine is being set up; try again after that",
+            "use.lock": "a run is being started on this machine; try again after that",
+        }
+        raise Refused(busy.get(name, f"the run {run} is active there; stop it first"))
+
     def _clean(self, asked: dict[str, Any]) -> list[str]:
-        active = [each for each in self._active() if asked["run"] in ("", each)]
-        if active:
-            raise Refused(f"the run {active[0]} is active there; stop it first")
         if asked["run"]:
             folder, name = self._run_folder(asked), self._run_name(asked)
             shutil.rmtree(folder)
             for kind in ("id", "exit", "lock"):
                 _remove(self._state(name, kind))
             return []
+        if active := self._active():
+            raise Refused(f"the run {active[0]} is active there; stop it first")
         self._manifest = None
         removed = [*(_OWN if asked["all"] else _DATA), *filter(_PARTIAL.fullmatch, os.listdir(self.home))]
         places = [self._at(each) for each in removed]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import Field
@@ -14,9 +16,11 @@ from modules.run.hosts.check import ask_host
 from modules.run.hosts.description import Description, describe_this_machine
 from modules.run.hosts.host import Host
 from modules.run.hosts.ssh_command import HostError, Unreachable
-from modules.run.remote.link import CODE_FOLDER, Echo, connect, with_reconnects
+from modules.run.remote.copy_folders import copies_of
+from modules.run.remote.link import CODE_FOLDER, Echo, connect, is_for_runs, with_reconnects
 from modules.run.remote.sending import Hello
 
+_SHOWN: Final = 5
 _Text = Annotated[str, Field(max_length=300)]
 _Size = Annotated[int, Field(ge=0)]
 
@@ -93,6 +97,33 @@ def why_not_set_up(host: Host) -> str:
     except HostError as error:
         return error.message
     return ""
+
+
+def known_there(host: Host, echo: Echo, runs_dirs: Iterable[Path] = ()) -> str:
+    """What nobody would look after any more if a machine were taken off the list: whole sentences, "" if nothing.
+    `runs_dirs` are folders with copies beside those that are known."""
+    parts = [_there(host, echo)] if is_for_runs(host) else []
+    if waiting := copies_of(host.name, complete=False, runs_dirs=runs_dirs):
+        named = ", ".join(printable(copy.path, 200) for copy in waiting[:_SHOWN])
+        more = f" and {len(waiting) - _SHOWN} more" if len(waiting) > _SHOWN else ""
+        parts.append(f"Not all results of {named}{more} are here, and no program could bring them then.")
+    return " ".join(filter(None, parts))
+
+
+def _there(host: Host, echo: Echo) -> str:
+    try:
+        with connect(host) as link:
+            is_ours = link.ask(Hello, "hello").is_ours
+        there = runs_there(host, echo) if is_ours else None
+    except HostError as error:
+        return f"What is on {host.name} is not known: {error.message}."
+    if there is None:
+        return ""
+    named = ", ".join(f"{run.name} ({run})" for run in there.runs[:_SHOWN])
+    more = f" and {len(there.runs) - _SHOWN} more" if len(there.runs) > _SHOWN else ""
+    data = format_bytes(sum(there.others.values()))
+    runs = f"the runs {named}{more}, " if there.runs else ""
+    return printable(f"On {host.name} stay {runs}Tandem's programs and {data} of data and caches.", 2000)
 
 
 def named_for_removal(run: str, *, everything: bool) -> str:

@@ -35,7 +35,7 @@ from modules.files import (
 )
 from modules.files.private import write_private_json
 from modules.run.folder.pidfile import pidfile_held
-from modules.run.folder.run_folder import CONFIG_FILE_NAME, RunFolder, check_run_name, newest_first, not_writable_error
+from modules.run.folder.run_folder import CONFIG_FILE_NAME, RunFolder, check_run_name, not_writable_error
 from modules.run.folder.run_lock import supervisor_lock
 from modules.run.format_progress import format_bytes
 from modules.run.hosts.host import DEFAULT_PYTHON
@@ -176,17 +176,6 @@ def read_copy(folder: RunFolder) -> Copy | None:
         return validate_record(Copy, read_json(folder.remote_file))
     except (OSError, FileFault):
         return None
-
-
-def copies_of(runs_dir: Path, machine: str, *, complete: bool) -> list[RunFolder]:
-    """The copies here of runs on a machine: those that have all results, or the others."""
-
-    def changed(folder: RunFolder) -> float | None:
-        copy = read_copy(folder)
-        is_one = copy is not None and copy.machine == machine and copy.is_underway != complete
-        return folder.remote_file.stat().st_mtime if is_one else None
-
-    return newest_first(runs_dir, changed)
 
 
 class Follower:

@@ -21,6 +21,7 @@ from modules.config.imported_code import read_with_imports
 from modules.config.sections.concept import IMAGE_SUFFIXES, LIST_NAMES, METADATA_NAMES
 from modules.facts import FILE_INDEX
 from modules.files import Record, is_shard, open_regular, printable, weight_map
+from modules.files.shard_paths import SHARD_OF_CACHE
 from modules.run.format_progress import BYTES, format_bytes, format_progress
 from modules.run.hosts.host import Host
 from modules.run.hosts.ssh_command import HostError
@@ -35,7 +36,6 @@ _NOT_SENT: Final = ("__pycache__", "mine")  # bytecode; presets of this user
 _BATCH: Final = 1000  # files of one message
 _SPARE: Final = 1 << 30  # bytes that stay free there, for the first backup
 _LISTED: Final = ("auto", "metadata", "label")  # caption sources that read files with the captions of many images
-_WITHOUT_FILES: Final = ("file_name", "folder_name", "none")
 _TELL_EVERY_S: Final = 5.0
 _ASK_EVERY: Final = 64 << 20  # bytes, after which a fault there is asked for
 _A_PATH: Final = re.compile(r"[/~]|\.\.?[/\\]|[A-Za-z]:|.*\.(safetensors|gguf)$")
@@ -182,7 +182,7 @@ def _files_of(config: TrainConfig, name: str, path: str) -> Iterator[Path]:
     elif name.startswith("concepts."):
         concept: Concept = config.concepts[int(name.split(".")[1])]
         names = list(data_listing(concept.model_copy(update={"path": path})))
-        kept = _read_names(concept, names, with_texts=name.endswith(".path"))
+        kept = _read_names(concept, path, names, with_texts=name.endswith(".path"))
         yield from (file / each for each in kept) if file.is_dir() else [file]
     elif file.is_dir():
         yield from (file / each for each, _ in walk_files(file, lambda _: "sent"))
@@ -192,18 +192,26 @@ def _files_of(config: TrainConfig, name: str, path: str) -> Iterator[Path]:
             yield from (file.parent / shard for shard in sorted(set(weight_map(file).values())))
 
 
-def _read_names(concept: Concept, names: Iterable[str], *, with_texts: bool) -> Iterator[str]:
-    """Of the files in a folder of images those that a run reads: images, and the texts of its caption source."""
+def _read_names(concept: Concept, root: str, names: Iterable[str], *, with_texts: bool) -> Iterator[str]:
+    """Of the files in a folder of images those that a run reads: images, shards of them, and the texts of its caption
+    source."""
     bases = {name: os.path.basename(name).lower() for name in names}
     images = {name for name, base in bases.items() if os.path.splitext(base)[1] in IMAGE_SUFFIXES}
+    unpacked = {os.path.dirname(name) for name in images if not name.endswith(concept.mask_suffix)}
     stems = {part for name in images for part in (bases[name], os.path.splitext(bases[name])[0])}
-    ends = tuple(each.lower() for each in (*concept.caption_extensions, ".txt", ".caption", ".json"))
     for name, base in bases.items():
         is_list = base in (*METADATA_NAMES, *LIST_NAMES) and concept.caption_source in _LISTED
-        is_caption = any(base.endswith(end) and base.removesuffix(end) in stems for end in ends)
-        is_text = is_list or (is_caption and concept.caption_source not in _WITHOUT_FILES)
-        if name in images or is_shard(name) or (with_texts and is_text):
+        is_text = any(base.endswith(end) and base.removesuffix(end) in stems for end in concept.text_suffixes)
+        if name in images or (with_texts and (is_list or is_text or _is_read_shard(root, name, unpacked))):
             yield name
+
+
+def _is_read_shard(root: str, name: str, unpacked: set[str]) -> bool:
+    """As modules/data/index/scan.py reads them: not beside images, nor beside the folder that they were unpacked to."""
+    folder, base = os.path.split(name)
+    if not is_shard(base) or base in METADATA_NAMES or base.startswith(SHARD_OF_CACHE):
+        return False
+    return folder not in unpacked and not os.path.lexists(os.path.join(root, os.path.splitext(name)[0]))
 
 
 def _assign(data: object, name: str, value: str) -> None:

@@ -65,5 +65,6 @@ def choose_run_folder(config: TrainConfig, resume: str | None) -> RunFolder:
     if previous := folder_of_previous_start(Path(config.runs_dir)):
         return previous
     folder = RunFolder.create(config) if resume is None else folder_to_resume(config, resume)
+    folder.remote_file.unlink(missing_ok=True)  # of a run on another machine: from now on it is one of this computer
     remember_run_folder(folder)
     return folder

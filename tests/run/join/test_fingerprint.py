@@ -72,11 +72,12 @@ def test_images_and_captions(tmp_path: Path) -> None:
     (here / "more" / "deep.jpg").write_bytes(b"x")
     (here / "Thumbs.db").write_bytes(b"whatever")
     (here / ".hidden.png").write_bytes(b"x")
+    (here / "5.cls").write_text("7")
     os.symlink("..", here / "more" / "circle")
     shutil.copytree(here, there, symlinks=True)
     (there / "Thumbs.db").unlink()
     own = data_listing(concept(here))
-    assert set(own) == {*(f"{n}.{kind}" for n in range(6) for kind in ("png", "txt")), "more/deep.jpg"}
+    assert set(own) == {*(f"{n}.{kind}" for n in range(6) for kind in ("png", "txt")), "5.cls", "more/deep.jpg"}
     assert digest(own, KEY) == digest(data_listing(concept(there)), KEY)
     assert digest(own, KEY) != digest(own, "another key")
     assert "more/deep.jpg" not in data_listing(concept(here, include_subfolders=False))

@@ -12,11 +12,13 @@ from modules.config import ConfigError, save_config
 from modules.run import RunFolder
 from modules.run.hosts.description import describe_this_machine
 from modules.run.hosts.host import Host
-from modules.run.hosts.host_list import add_host
+from modules.run.hosts.host_list import add_host, read_hosts
 from modules.run.remote import attendant
 from modules.run.remote.attendant import attend, new_start_id, send_data, start_there
+from modules.run.remote.copy_folders import copies_of, remember_copies_in
 from modules.run.remote.machine import clean
 from modules.run.remote.run_copy import Copy, mark_copy, read_copy
+from scripts import hosts, remote
 from tests.conftest import draw_images
 from tests.runs import tiny_config
 
@@ -84,12 +86,69 @@ def test_a_start_that_may_have_come_about_is_looked_for(home: Path, folder: RunF
     assert (folder.log_dir / "console.txt").read_text() == "it trained"
 
 
+def test_a_start_that_was_cut_is_typed_again(
+    home: Path, folder: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether it has come about before, or has left only folders, here and there."""
+    (tmp_path / "cats.json").write_text(folder.config_file.read_text())
+    start = ["start", "beta", str(tmp_path / "cats.json")]
+    there = home / "runs" / "x"
+    (there / "log").mkdir(parents=True)
+    (home / "state").mkdir()
+    (home / "state" / "x.id").write_text("1")
+    mark_copy(folder, Copy(machine="beta", stage="sending", id="1"))
+    assert remote.main(start) == 0
+    assert "Needed there" in capsys.readouterr().out
+    assert (home / "state" / "x.id").read_text() != "1"
+    copy = read_copy(folder)
+    assert copy is not None
+    assert copy.stage == "running"
+    mark_copy(folder, copy.model_copy(update={"stage": "sending"}))
+    assert remote.main(start) == 0
+    said = capsys.readouterr().out
+    assert "Needed there" not in said
+    assert "Follow it with: python scripts/remote.py follow beta x" in said
+    assert remote.main(start) == 2, "this is another run of that name"
+
+
 def test_a_start_that_was_stopped_before_it_came_about_is_none(home: Path, folder: RunFolder) -> None:
     stop = folder.commands_dir / "stop"
     stop.write_text("")
     assert stage_of(folder, Copy(machine="beta", stage="sending", id="1")) == "sending "
     assert not stop.exists(), "Continue starts it"
     assert not (home / "runs").exists()
+
+
+def test_what_is_on_a_machine_is_said_before_it_is_forgotten(
+    home: Path, folder: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Copies in any folder that has had one, too."""
+    (home / "runs" / "dogs").mkdir(parents=True)
+    mark_copy(folder, Copy(machine="beta"))
+    remember_copies_in(folder.path.parent)
+    remember_copies_in(tmp_path / "more")
+    assert [copy.path for copy in copies_of("beta", complete=False)] == [folder.path]
+    assert hosts.main(["remove", "beta"]) == 2
+    said = capsys.readouterr().err
+    assert "On beta stay the runs dogs (ended, 0 bytes), Tandem's programs" in said
+    assert f"Not all results of {folder.path} are here" in said
+    assert "scripts/remote.py clean beta --all" in said
+    assert hosts.main(["remove", "beta", "--yes"]) == 0
+    assert read_hosts() == []
+
+
+def test_a_stop_without_a_connection_says_what_goes_on(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "runs" / "x").mkdir(parents=True)
+    for words in (["stop", "beta", "x"], ["stop", "beta", "x", "--force"]):
+        assert remote.main(words) == 0
+        assert "It has ended already" in capsys.readouterr().out
+    (tmp_path / "bin" / "ssh").write_text(
+        "#!/bin/sh\necho 'ssh: connect to host beta: Connection refused' >&2; exit 255\n"
+    )
+    assert remote.main(["stop", "beta", "x", "--force"]) == 3
+    assert "x goes on there: nothing has asked it to stop. Try again" in capsys.readouterr().err
 
 
 def test_a_machine_that_is_not_in_the_list_any_more_is_said_in_the_copy(home: Path, folder: RunFolder) -> None:

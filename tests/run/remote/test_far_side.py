@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import stat
+import subprocess
 import sys
 from collections.abc import Mapping
 from io import BytesIO
@@ -15,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from modules.run.folder.commands import COMMAND_NAMES, FORCE_STOP, REGROUP
-from modules.run.remote.far_side import COMMANDS, Broken, FarSide, receive, send
+from modules.run.remote.far_side import COMMANDS, MARK, Broken, FarSide, receive, send
+from tests.runs import ROOT
 
 SHA = hashlib.sha256(b"abc").hexdigest()
 
@@ -32,6 +34,26 @@ def say(home: Path, *requests: tuple[dict[str, object], bytes] | Mapping[str, ob
     while (received := receive(answers)) is not None:
         found.append(json.loads(received[0]))
     return found
+
+
+def program(home: Path) -> subprocess.Popen[bytes]:
+    """The program by itself, which has begun to answer."""
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from modules.run.remote import far_side; "
+    argv = [sys.executable, "-c", f"{code}far_side.main(sys.argv[2])", str(ROOT), str(home)]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.read(len(MARK)) == MARK
+    return process
+
+
+def ask(process: subprocess.Popen[bytes], request: Mapping[str, object]) -> object:
+    """Its answer."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    send(process.stdin, request)
+    received = receive(process.stdout)
+    assert received is not None
+    return json.loads(received[0])
 
 
 def put(data: bytes, offset: int, *, last: bool, path: str = "data/me/a") -> tuple[dict[str, object], bytes]:
@@ -133,7 +155,7 @@ def test_removes_nothing_but_its_own(home: Path, tmp_path: Path) -> None:
     (home / "cache").symlink_to(tmp_path / "images")
     moved = str((tmp_path / "images").resolve())
     assert say(home, {"do": "clean", "run": "", "all": True}) == [{"left": [moved, "notes"]}]
-    assert {each.name for each in home.iterdir()} == {"notes", ".tandem", "push.lock", "setup.lock"}
+    assert {each.name for each in home.iterdir()} == {"notes", ".tandem", "push.lock", "setup.lock", "use.lock"}
     assert say(home, {"do": "make"}) == [{}], "setup takes it again"
     assert (tmp_path / "images" / "a.png").read_text() == "theirs"
     (home / "notes").unlink()
@@ -141,7 +163,10 @@ def test_removes_nothing_but_its_own(home: Path, tmp_path: Path) -> None:
     assert not home.exists()
 
 
-@pytest.mark.parametrize(("lock", "said"), [("push.lock", "is being sent"), ("setup.lock", "is being set up")])
+@pytest.mark.parametrize(
+    ("lock", "said"),
+    [("push.lock", "is being sent"), ("setup.lock", "is being set up"), ("use.lock", "is being started")],
+)
 def test_nothing_is_removed_while_something_comes(home: Path, lock: str, said: str) -> None:
     """Else the run would train on the rest of its images."""
     say(home, put(b"abc", 0, last=True), {"do": "saved"})
@@ -150,6 +175,69 @@ def test_nothing_is_removed_while_something_comes(home: Path, lock: str, said: s
         for everything in (False, True):
             assert said in str(say(home, {"do": "clean", "run": "", "all": everything})[0]["error"])
     assert (home / "data" / "me" / "a").exists()
+
+
+def test_nothing_is_removed_while_a_run_starts_that_needs_nothing_sent(home: Path) -> None:
+    """From when its files are found to be there."""
+    say(home, put(b"abc", 0, last=True), {"do": "saved"})
+    clean = {"do": "clean", "run": "", "all": False}
+    compare = {"do": "compare", "files": [["data/me/a", 3, 5]]}
+    start = {
+        "do": "start",
+        "run": "x",
+        "machine": "beta",
+        "id": "1",
+        "config": "{}",
+        "arguments": [],
+        "python": "true",
+        "token": "",
+    }
+    (home / "code").mkdir()
+    with program(home) as starting:
+        assert ask(starting, compare) == {"numbers": []}
+        assert "is being started" in str(say(home, clean)[0]["error"])
+        assert ask(starting, start) == {}
+        starting.communicate()
+    while say(home, {"do": "runs"})[0]["runs"][0]["is_active"]:  # type: ignore[index]
+        pass
+    assert (home / "data" / "me" / "a").exists()
+    assert say(home, clean) == [{"left": []}]
+
+
+def test_a_run_is_removed_alone(home: Path) -> None:
+    """A start of that name which has waited for the lock does not get that of a file that is gone."""
+    (home / "runs" / "x").mkdir(parents=True)
+    (home / "state").mkdir()
+    lock = home / "state" / "x.lock"
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        assert "is active" in str(say(home, {"do": "clean", "run": "x", "all": False})[0]["error"])
+    with lock.open("a") as former:
+        assert say(home, {"do": "clean", "run": "x", "all": False}) == [{"left": []}]
+        fcntl.flock(former, fcntl.LOCK_EX)
+        far = FarSide(str(home), BytesIO(), BytesIO())
+        file = far._locked("state/x.lock", fcntl.LOCK_EX)
+        assert file is not None
+        file.close()
+
+
+def test_a_push_that_was_cut_gives_way_to_itself_and_nothing_else_is_ended(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever number an earlier version has left in the lock's file: it may be another program's by now."""
+    offer = {"do": "offer", "session": "s", "files": []}
+    with program(home) as bystander, program(home) as cut:
+        assert ask(cut, offer) == {"numbers": []}
+        with monkeypatch.context() as at_once:
+            at_once.setattr("modules.run.remote.far_side.time.sleep", lambda seconds: None)
+            for left in (f"{bystander.pid} s", "999999999 s", "of another"):
+                (home / "push.lock").write_text(left)
+                assert "another push" in str(say(home, offer)[0]["error"])
+        (home / "push.lock").write_text("s")
+        assert say(home, offer) == [{"numbers": []}]
+        assert cut.wait(100) == 1
+        assert bystander.poll() is None
+        bystander.communicate()
 
 
 def test_what_is_not_named_any_more_is_not_trained_on(home: Path, tmp_path: Path) -> None:
@@ -213,10 +301,16 @@ def test_the_list_of_runs_survives_links(home: Path, tmp_path: Path) -> None:
 
 def test_what_can_be_refused_is_refused_before_anything_is_sent(home: Path) -> None:
     (home / "runs" / "x").mkdir(parents=True)
-    check = {"do": "check", "run": "y", "python": sys.executable, "paths": [["base_model", str(home)]]}
+    check = {
+        "do": "check",
+        "run": "y",
+        "machine": "beta",
+        "python": sys.executable,
+        "paths": [["base_model", str(home)]],
+    }
     assert say(home, check) == [{}]
     for change, said in (
-        ({"run": "x"}, "a run x is there already; choose another --run_name, or remove it: tandem remote clean"),
+        ({"run": "x"}, "remove it there: tandem remote clean beta x"),
         ({"run": "\u0436"}, "is no name of a run there; use letters a to z"),
         ({"python": "/none/python"}, "there is no Python /none/python there; run setup again"),
         ({"paths": [["base_model", "./a.safetensors"]]}, "base_model is './a.safetensors', which is neither"),
@@ -240,9 +334,48 @@ def test_a_run_is_not_begun_again_over_what_it_has_made(home: Path) -> None:
     (home / "state" / "x.id").write_text("1")
     assert say(home, started) == [{"is_started": False}], "its disk was full"
     console.write_text("before")
-    start = {**started, "do": "start", "config": "{}", "arguments": [], "python": sys.executable, "token": ""}
+    start = {
+        **started,
+        "do": "start",
+        "machine": "beta",
+        "config": "{}",
+        "arguments": [],
+        "python": sys.executable,
+        "token": "",
+    }
     assert say(home, start, started, {**started, "id": "2"}) == [{}, {"is_started": True}, {"is_started": False}]
     assert console.read_text() == "before"
+
+
+def test_what_a_cut_start_has_left_is_started_over(home: Path) -> None:
+    """With the id of another start, too, as of one that was typed again; a folder that no start has made stays."""
+    folder = home / "runs" / "x"
+    (folder / "log").mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "log" / "console.txt").touch()
+    (home / "code").mkdir()
+    check = {"do": "check", "run": "x", "machine": "beta", "python": sys.executable, "paths": []}
+    start = {
+        "do": "start",
+        "run": "x",
+        "machine": "beta",
+        "id": "2",
+        "config": "{}",
+        "arguments": [],
+        "python": "true",
+        "token": "",
+    }
+    assert "is there already" in str(say(home, check)[0]["error"])
+    assert "is there already" in str(say(home, start)[0]["error"])
+    (home / "state" / "x.id").write_text("1")
+    assert say(home, check) == [{}]
+    with program(home) as starting:
+        assert ask(starting, start) == {}
+        starting.communicate()
+    while say(home, {"do": "runs"})[0]["runs"][0]["is_active"]:  # type: ignore[index]
+        pass
+    assert (home / "state" / "x.exit").read_text() == "0\n"
+    assert "is there already" in str(say(home, {**start, "id": "3"})[0]["error"])
 
 
 def test_two_setups_do_not_write_one_environment(home: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
 from modules.config import ConfigError, DataError, TrainConfig
-from modules.files import Record
+from modules.files import Record, is_shard
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host, find_hosts
 from modules.run.hosts.ssh_command import HostError
@@ -84,21 +85,37 @@ def test_what_the_machine_has_itself_is_not_sent(place: Path) -> None:
 @pytest.mark.parametrize(
     ("concept", "texts"),
     [
-        ({}, {"00.txt", "00.json", "captions/00.txt", "metadata.jsonl"}),
+        ({}, {"00.txt", "00.json", "00.cls", "captions/00.txt", "metadata.jsonl"}),
         ({"caption_source": "txt"}, {"00.txt", "captions/00.txt"}),
+        ({"caption_source": "label"}, {"00.txt", "00.json", "00.cls", "captions/00.txt", "metadata.jsonl"}),
         ({"caption_source": "none"}, set()),
-        ({"include_subfolders": False}, {"00.txt", "00.json", "metadata.jsonl"}),
+        ({"include_subfolders": False}, {"00.txt", "00.json", "00.cls", "metadata.jsonl"}),
     ],
 )
 def test_only_what_a_run_reads_is_sent(concept: dict[str, object], texts: set[str], place: Path) -> None:
     (place / "images" / "captions").mkdir()
     unread = ("diary.txt", "passwords.json", "bank.csv", "captions/letter.txt")
-    for name in (*unread, "00.json", "captions/00.txt", "metadata.jsonl"):
+    for name in (*unread, "00.json", "00.cls", "captions/00.txt", "metadata.jsonl"):
         (place / "images" / name).write_text("{}")
     config = config_of(concepts=[{"path": "images", **concept}], base_model=None, lora_from=None)
     names = {each.file.relative_to("images").as_posix() for each in data_uploads(config, ())["images"]}
     assert {name for name in names if not name.startswith("masks/")} == {"00.png"} | texts
     assert ("masks/00.png" in names) == concept.get("include_subfolders", True)
+
+
+def test_of_shards_those_are_sent_that_the_run_reads(place: Path) -> None:
+    """Not what images lie beside, nor what was unpacked, nor what another program has kept there."""
+    (place / "images" / "packed" / "01").mkdir(parents=True)
+    read = ("packed/00.tar", "packed/02.arrow", "packed/03.parquet")
+    unread = ("beside.tar", "table.parquet", "metadata.parquet", "packed/01.tar", "packed/cache-1.arrow")
+    for name in (*read, *unread):
+        (place / "images" / name).write_bytes(b"a")
+    (place / "before" / "more.tar").write_bytes(b"a")
+    concept = {"path": "images", "references": "before", "caption_source": "txt"}
+    uploads = data_uploads(config_of(concepts=[concept], base_model=None, lora_from=None), ())
+    shards = {each.file.relative_to("images").as_posix() for each in uploads["images"] if is_shard(each.file.name)}
+    assert shards == {*read}
+    assert {each.file.name for each in uploads["before"]} == {"00.png"}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such names")
@@ -147,6 +164,22 @@ def test_added_again_a_machine_keeps_what_is_not_given(
     new = host.model_copy(update={"target": "me@gamma", "port": 2, "key": str(tmp_path / "key")})
     assert find_hosts(["beta"]) == [new]
     assert "Kept as before: folder /disk, python /python, settings ['cache_dir=/c']" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("quoted", [False, True])
+def test_a_line_for_ssh_is_an_address(
+    quoted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a page shows it that rents machines out, typed with or without quotation marks."""
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(tmp_path / "config"))
+    (tmp_path / "key").write_text("")
+    line = ["ssh", "-p", "40022", "root@203.0.113.7", "-L", "8080:localhost:8080", "-i", str(tmp_path / "key")]
+    words = [shlex.join(line)] if quoted else line
+    assert remote.main(["add", "beta", *words, "--folder", "/disk/tandem"]) == 0
+    key = str(tmp_path / "key")
+    assert find_hosts(["beta"]) == [Host.make("beta", "root@203.0.113.7", "/disk/tandem/code", port=40022, key=key)]
+    assert remote.main(["add", "beta", "ssh", "-P", "40022", "root@203.0.113.7"]) == 2
+    assert "-P 40022 has no field here" in capsys.readouterr().err
 
 
 def test_missing_images_are_said_before_anything_is_sent(place: Path) -> None:
