@@ -88,12 +88,15 @@ def _cpu_s(host: Connection) -> float:
 
 def _ranks(share: range, world_size: int, port: int, phase: Barrier, seconds: float) -> None:
     inside = threading.Barrier(len(share) + 1)
-    for rank in share:
-        threading.Thread(target=_rank, args=(rank, world_size, port, inside, seconds), daemon=True).start()
+    threads = [threading.Thread(target=_rank, args=(rank, world_size, port, inside, seconds)) for rank in share]
+    for thread in threads:
+        thread.start()
     for _ in range(6):
         inside.wait()
         phase.wait()
     inside.wait()
+    for thread in threads:
+        thread.join()
 
 
 def _rank(rank: int, world_size: int, port: int, inside: threading.Barrier, seconds: float) -> None:

@@ -188,7 +188,8 @@ class Record:
         self._separator = "\n" if text and not text.endswith("\n") else ""  # it was cut off within a line
         before = self._read(text) if resume else ""
         if before == machine:
-            print(f"{machine}\nContinues {self._file}, which has {len(self._outcomes)} cells.", flush=True)
+            cells = f"{len(self._outcomes)} cell{'s' * (len(self._outcomes) != 1)}"
+            print(f"{machine}\nContinues {self._file}, which has {cells}.", flush=True)
             return
         if before:
             print(f"Starts anew: {self._file} is of another machine or other versions, {before}")

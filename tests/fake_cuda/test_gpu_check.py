@@ -33,7 +33,7 @@ def test_what_was_cut_off_is_resumed(tmp_path: Path) -> None:
     first.wait()
     done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == WORKS, done.stdout + done.stderr
-    assert "which has 1 cells" in done.stdout
+    assert "which has 1 cell." in done.stdout
     table = (tmp_path / "table.md").read_text()
     assert "1 GPU: NVIDIA H100 80GB HBM3, torch " in table
     assert [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")][1:] == list(CELLS)

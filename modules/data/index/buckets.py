@@ -139,7 +139,10 @@ def _rounded_size(resolution: int, size_step: int, aspect: float) -> Bucket:
 
 
 def _nearest_size(resolution: int, size_step: int, aspect: float) -> Bucket:
-    """Of the four sizes around the exact one, that of nearest aspect ratio; an area that is off counts half as much."""
+    """Of the four sizes around the exact one, that of nearest aspect ratio; an area that is off counts half as much.
+
+    None has half the area: at twice the step, the exact shape may (16x32 for a resolution of 32).
+    """
 
     def around(side: float) -> list[int]:
         return [each * size_step for each in (math.floor(side / size_step), math.ceil(side / size_step)) if each]
@@ -149,4 +152,5 @@ def _nearest_size(resolution: int, size_step: int, aspect: float) -> Bucket:
         return max(shape, 1 / shape) * math.sqrt(max(area, 1 / area))  # no logarithms: see `assign_buckets`
 
     heights, widths = around(resolution / math.sqrt(aspect)), around(resolution * math.sqrt(aspect))
-    return min((Bucket(height, width) for height in heights for width in widths), key=misses)
+    sizes = [Bucket(height, width) for height in heights for width in widths if 2 * height * width > resolution**2]
+    return min(sizes, key=misses)

@@ -46,14 +46,16 @@ def build_index(
     return load_index(path)
 
 
-def changed_index(current: Index, settings: TrainConfig, seed: int, size_step: int) -> Index | None:
+def changed_index(
+    current: Index, settings: TrainConfig, seed: int, size_step: int, progress: ProgressCallback = no_progress
+) -> Index | None:
     """The index of the files as they are now, for `store_index`; None if they are those of `current`, whatever other
     runs have stored in its place. Raises as `build_index`.
 
     It is named after its content, because others may still map `current`, or have found other changes.
     """
     path = index_path(settings, seed, size_step, current.path.parent)
-    index = Index(path, *_index_columns(current, settings, seed, size_step, no_progress))
+    index = Index(path, *_index_columns(current, settings, seed, size_step, progress))
     if index.digest == current.digest:
         return None
     index.path = path.with_stem(f"{path.stem}-{index.digest[:16]}")

@@ -64,7 +64,7 @@ class Captions:
     @property
     def origin(self) -> str:
         """Everything captions depend on apart from each image's caption file; if it is unchanged, so are they."""
-        is_listed = self._source in _METADATA_SOURCES
+        is_listed = self._concept.caption_source in _METADATA_SOURCES  # also if these hold none: they may have problems
         files = [self._concept.caption_lines, *self._concept.caption_extensions]
         lists = [self._scan.metadata, self._scan.lists] if is_listed else []
         return json.dumps([self._source, lists, files, self._column, self._reads_records, _RULES])

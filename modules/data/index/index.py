@@ -89,9 +89,15 @@ class Index:
     def __len__(self) -> int:
         return len(self.concept)
 
-    def __reduce__(self) -> tuple[Callable[[Path, str], Index], tuple[Path, str]]:
-        # Spawned loader workers map the file again instead of receiving a copy of the table.
-        return _load_same, (self.path, self.digest)
+    def __reduce__(self) -> tuple[Callable[..., Index], tuple[object, ...]]:
+        # Spawned loader workers map the file again instead of receiving a copy of the table, unless it is gone.
+        try:
+            is_there = load_index(self.path).digest == self.digest
+        except DataError:
+            is_there = False
+        if is_there:
+            return _load_same, (self.path, self.digest)
+        return Index, (self.path, {name: np.array(column) for name, column in self.columns.items()}, self.header)
 
     @cached_property
     def digest(self) -> str:

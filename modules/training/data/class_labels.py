@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 
 from modules.config import Concept, DataError, TrainConfig
-from modules.config.sections.concept import LABEL_SUFFIX, METADATA_NAMES
+from modules.config.sections.concept import IMAGE_SUFFIXES, LABEL_SUFFIX, METADATA_NAMES
 from modules.data.index.caption_lists import LABEL_KEYS
 from modules.data.index.index import Index
 from modules.data.index.scan import concept_root
 from modules.distributed.formatting import first_names
-from modules.files import FileFault, decode_json, read_bytes
-from modules.files.shard_paths import SHARD_SUFFIXES
+from modules.files import FileFault, decode_json, is_shard, read_bytes
 from modules.files.shards import shard_table
 
 _SHOWN = 3
 _LOOKED = 100  # folders of a concept that show how it gives its classes
-_PROBED = 20  # NAME.json in an archive
+_PROBED = 20  # NAME.json, in folders or in an archive
 _MAX_RECORD = 1 << 20  # bytes
 
 
@@ -64,36 +63,58 @@ def with_classes(config: TrainConfig, index: Index) -> TrainConfig:
 def _labelled(concept: Concept) -> Concept:
     if concept.caption_source != "auto":
         return concept
-    root = concept_root(concept)
-    has_labels = any(_has_label(file) for file in _files(root, deeper=concept.include_subfolders))
-    return concept.model_copy(update={"caption_source": "label" if has_labels else "folder_name"})
+    source = "label" if _has_labels(concept_root(concept), deeper=concept.include_subfolders) else "folder_name"
+    return concept.model_copy(update={"caption_source": source})
 
 
-def _files(root: str, *, deeper: bool) -> Iterator[str]:
-    """The files that may show how a concept gives its classes: lists in its folder, archives, tables and labels."""
+def _has_labels(root: str, *, deeper: bool) -> bool:
+    """Whether a concept gives its classes by lists in its folder, tables, NAME.cls or NAME.json, in archives, too."""
     if not os.path.isdir(root):
-        yield root
-    for top, folders, files in islice(os.walk(root), _LOOKED if deeper else 1):
-        folders.sort()  # as every rank has it
-        for name in sorted(files):
-            if name.lower().endswith((*SHARD_SUFFIXES, LABEL_SUFFIX)) or (top == root and name in METADATA_NAMES):
-                yield os.path.join(top, name)
+        return _shard_has_labels(root)
+    probed = 0
+    for top, folders, files in islice(os.walk(root, followlinks=True), _LOOKED if deeper else 1):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))  # as every rank has it
+        names = sorted(name for name in files if not name.startswith("."))
+        if top == root and not set(METADATA_NAMES).isdisjoint(names):
+            return True
+        records = _records(names)[: _PROBED - probed]
+        probed += len(records)
+        if any(name.lower().endswith(LABEL_SUFFIX) for name in names) or _any_label(top, records):
+            return True
+        shards = () if any(map(_is_image, names)) else filter(is_shard, names)  # none beside images is read
+        if any(_shard_has_labels(os.path.join(top, name)) for name in shards):
+            return True
+    return False
 
 
-def _has_label(file: str) -> bool:
-    """Whether a file is a label or a list of them, or an archive that has some."""
-    if not file.lower().endswith(".tar"):
+def _shard_has_labels(path: str) -> bool:
+    """Whether it is a table, or an archive that has some."""
+    if not path.lower().endswith(".tar"):
         return True
     try:
-        names = [os.fsdecode(name) for name in shard_table(file)]
-        if any(name.lower().endswith(LABEL_SUFFIX) for name in names):
-            return True
-        for name in islice((name for name in names if name.lower().endswith(".json")), _PROBED):
-            record = decode_json(read_bytes(os.path.join(file, name), _MAX_RECORD), only_finite=False)
-            if isinstance(record, dict) and not record.keys().isdisjoint(LABEL_KEYS):
-                return True
+        names = [os.fsdecode(name) for name in shard_table(path)]
     except (OSError, FileFault):  # which the scan explains
         return False
+    return any(name.lower().endswith(LABEL_SUFFIX) for name in names) or _any_label(path, _records(names)[:_PROBED])
+
+
+def _records(names: list[str]) -> list[str]:
+    """Those of images, NAME.json or NAME.jpg.json."""
+    images = set(filter(_is_image, names))
+    images |= {os.path.splitext(name)[0] for name in images}
+    return [name for name in names if name.lower().endswith(".json") and name[: -len(".json")] in images]
+
+
+def _is_image(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+
+
+def _any_label(folder: str, records: list[str]) -> bool:
+    for name in records:
+        with suppress(OSError, FileFault):
+            record = decode_json(read_bytes(os.path.join(folder, name), _MAX_RECORD), only_finite=False)
+            if isinstance(record, dict) and not record.keys().isdisjoint(LABEL_KEYS):
+                return True
     return False
 
 

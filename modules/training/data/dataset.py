@@ -99,13 +99,15 @@ def prepare_dataset(
     by_image: bool = True,
     new_index: Index | None = None,
     known_problems: Collection[Problem] = (),
+    on_order: Callable[[Order], object] = lambda order: None,
 ) -> Dataset:
     """Index and encode what is new, then lay out the order of samples. Called by every rank.
 
     Raises DataError if nothing is usable, and whatever `check_stop` raises while images are encoded.
     `equal_micro_batches`: every rank gets the same number of micro-batches per step. `select_rows` says which images
     to encode; the others then count as unusable. `former` and `by_image` as in `Plan`. `new_index`: of data that takes
-    the place of `former` while the run trains, and of which only the changes are told, and no `known_problems`.
+    the place of `former` while the run trains, and of which only the changes are told, and no `known_problems`, after
+    `on_order`, which may refuse its order by an error.
     """
     progress = ProgressReport(report, check_stop)
     groups = ranks.shared_folder_groups("cache_dir", Path(config.cache_dir))
@@ -140,6 +142,7 @@ def prepare_dataset(
         order, changes = resumed_order(former, table, lambda turn: make(turn=turn), since)
     else:
         order = make()
+    on_order(order)
     if changes:
         report.warning(changes)
     problems = [*index.problems(), *(examples.problems if select_rows is None else ())]
@@ -169,8 +172,8 @@ def prepare_dataset(
         validation_steps(index, config.concepts, config.seed, examples.usable, size, test=test)
         for test in (False, True)
     )
-    live = config.rescan == "epoch"
-    unreadable = UnreadableImages(len(index), ranks, report, problems_file, problems, may_go=live)
+    is_followed = config.rescan == "epoch" and by_image
+    unreadable = UnreadableImages(len(index), ranks, report, problems_file, problems, may_go=is_followed)
     return Dataset(
         index,
         examples,

@@ -96,7 +96,7 @@ class GenericTrainer:
                 outcome = self.train()
                 self.finish(outcome)
         finally:
-            self.components.data.close()
+            self.components.close()
         return outcome
 
     # Before the first step
@@ -275,13 +275,14 @@ class GenericTrainer:
         if components.rescan is None:
             return
         if self.progress.epoch == self.previous.epoch:
-            components.rescan.follow(components.data, self.progress)
+            components.rescan.follow(components.data, self.progress, components.total_steps)
             return
         components.data.unreadable.exchange()
         given = components.family, components.guarded_step, components.plan, components.groups
         schedule = partial(own_schedule, self.config, *given)
-        data, before = components.rescan.take(components.data, self.progress, schedule), components.total_steps
-        if data is not None:
+        taken, before = components.rescan.take(components.data, self.progress, schedule), components.total_steps
+        if taken is not None:
+            data, components.schedule = taken
             components.go_on_with(data)
             self.progress = self.previous = data.order.progress(self.progress.samples_seen)
             step, now = self.progress.step, components.total_steps
@@ -289,8 +290,6 @@ class GenericTrainer:
             if text := run_info.length_change(components, before, step):
                 report.warning(text)
             report.length(now, components.total_samples, data.order.steps_per_epoch)
-            if components.schedule is not None:
-                components.schedule = schedule(data.order)
         report.phase("training")
         self.metrics.restart_clock()
 

@@ -93,16 +93,15 @@ def build_components(
             family,
             precision,
             batch,
-            ranks,
-            report,
-            problems_file,
-            check_stop,
+            report=report,
+            problems_file=problems_file,
+            check_stop=check_stop,
             shares=shares,
             equal_micro_batches=equal,
             select_rows=select_rows,
             by_image=plan.by_image,
         )
-        data = prepare(former=plan.former)
+        data = prepare(ranks=ranks, former=plan.former)
         if config.rescan == "epoch" and plan.by_image:
             rescan = Rescan(config, data_config, family, prepare, ranks, report)
         elif config.rescan == "epoch":

@@ -63,6 +63,12 @@ class Components:
         self.data = data
         vars(self).pop("total_steps", None)
 
+    def close(self) -> None:
+        """End the threads and processes that read data."""
+        if self.rescan is not None:
+            self.rescan.close()
+        self.data.close()
+
     @property
     def total_samples(self) -> int:
         """Samples of the whole run."""

@@ -40,7 +40,7 @@ def search_batch_size(trainer: GenericTrainer, request: SearchRequest) -> Outcom
         search = RankSearch(trainer, request)
         trainer.ranks.run_on_all("batch size search", lambda: found.append(search.run()))  # can be stopped meanwhile
     finally:
-        trainer.components.data.close()
+        trainer.components.close()
     ranks = [RankBatchSize.parse(text) for text in trainer.ranks.gather("batch size", found[0].dump())]
     result = SearchResult(tuple(ranks), largest_useful(trainer))
     if result.batch_size == 0:

@@ -36,7 +36,7 @@ def measure_steps(trainer: GenericTrainer, request: BenchmarkRequest) -> Outcome
         trainer.sync.settle({})
     finally:
         if hasattr(trainer, "components"):
-            trainer.components.data.close()
+            trainer.components.close()
     trainer.report = recorder.report
     if not outcome.is_complete:  # somebody has stopped it
         trainer.requests.clear_stop()

@@ -64,3 +64,10 @@ def test_runs_of_before_keep_their_buckets(tmp_path: Path) -> None:
     assert index_path(config, 42, 64, tmp_path) != index_path(before, 42, 64, tmp_path)
     squares = [each.model_copy(update={"aspect_ratio_bucketing": False}) for each in (config, before)]
     assert len({index_path(each, 42, 64, tmp_path) for each in squares}) == 1
+
+
+@pytest.mark.parametrize("step", [4, 8, 14, 16, 32, 64])
+def test_no_bucket_has_half_the_area(step: int) -> None:
+    for resolution in range(step, 6 * step):
+        areas = [each.height * each.width for each in make_buckets(resolution, step, bucketing=True)]
+        assert 2 * min(areas) > resolution**2, resolution

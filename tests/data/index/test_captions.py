@@ -158,6 +158,14 @@ def test_changed_metadata_file_is_read_again(folder: Path) -> None:
         assert captions(folder)[0]["red_cat.png"] == (text,)
 
 
+def test_a_list_without_captions_that_comes_later_is_told(folder: Path) -> None:
+    assert captions(folder)[1] == []
+    (folder / "captions.txt").write_text("no list")
+    assert [problem.split(":")[0] for problem in captions(folder)[1]] == ["captions.txt"]
+    (folder / "captions.txt").unlink()
+    assert captions(folder)[1] == []
+
+
 def test_tags_are_shuffled_and_dropped_except_the_first() -> None:
     concept = Concept(path="x", prompt_prefix="sks, ", tag_shuffle=True, keep_tags=1, tag_dropout=0.5)
     augmented = [augment_caption(("a, b, c, d",), concept, 0.0, SampleRng(seed)) for seed in range(400)]

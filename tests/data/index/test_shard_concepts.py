@@ -199,7 +199,8 @@ def labels_of(folder: Path, cache: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("suffix", "packed"), [(".cls", True), (".cls", False), (".json", True), ("", True), ("", False)]
+    ("suffix", "packed"),
+    [(".cls", True), (".cls", False), (".json", True), (".json", False), ("", True), ("", False)],
 )
 def test_labels_of_webdataset_are_classes(tmp_path: Path, suffix: str, packed: bool) -> None:
     for shard in range(2):

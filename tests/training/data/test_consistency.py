@@ -58,6 +58,9 @@ def test_an_index_that_another_run_has_replaced_is_neither_that_of_other_ranks_n
     check_same_view(index, usable, ranks(*said))
     with pytest.raises(DataError, match="another run that has the same settings has found other files"):
         pickle.loads(pickled)
+    assert pickle.loads(pickle.dumps(index)).digest == index.digest, "workers that start later have it"
+    other.path.unlink()
+    assert pickle.loads(pickle.dumps(index)).digest == index.digest
 
 
 def test_a_cache_folder_that_vanishes_while_it_is_filled_is_named(tmp_path: Path) -> None:

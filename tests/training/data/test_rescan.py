@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,8 +16,10 @@ import pytest
 from modules.config import DataError, TrainConfig, load_config
 from modules.families.pixel_diffusion import PixelDiffusion
 from modules.run.view.run_view import RunView
+from modules.training.data import rescan
 from modules.training.data.dataset import resolve_concepts
 from modules.training.data.rescan import check_same_concepts
+from modules.training.loop import generic_trainer
 from modules.training.loop.generic_trainer import GenericTrainer
 from modules.training.studies.parity import weight_difference
 from tests.data.helpers import config_for, write_image
@@ -63,7 +68,14 @@ def test_all_ranks_take_new_files_at_the_end_of_an_epoch_and_a_resume_goes_on_ex
     for step in (6, 9):  # at the end of the first epoch, and in the second one
         later = config.model_copy(update={"run_name": f"from-{step}", **unmoved})
         jobs[f"from {step}"] = Job(TrainConfig.model_validate(later.model_dump()), str(backups / f"step-{step:06}"))
+    faulty, _ = changing(images, tmp_path / "faulty", **group_settings(2))
+    options = {**faulty.family_options, "encode_fails_on": 1}
+    jobs["faulty"] = Job(faulty.model_copy(update={"family_options": options}))
     runs = train_group(2, jobs)
+    assert runs["faulty"].exit_code == 0
+    assert runs["faulty"].warnings.count("training goes on with the data as it was: tiny_family.py, line ") == 1
+    assert "RuntimeError: this image cannot be encoded." in runs["faulty"].warnings
+    assert runs["faulty"].state.position.samples_seen == 3 * 41
     live = runs["live"]
     assert TOLD.format(gone=gone, again=again) in live.warnings
     assert live.state.position.samples_seen == 41 + 2 * 46
@@ -200,8 +212,18 @@ def test_a_scheduler_that_ends_before_the_longer_run_keeps_the_data(
 ) -> None:
     target = "torch.optim.lr_scheduler.OneCycleLR"
     scheduler = {"name": "custom", "target": target, "arguments": {"max_lr": 0.01, "total_steps": steps}}
+    calls = Counter[str]()
+
+    def count(called: Callable[..., object], name: str, *args: object) -> object:
+        calls[name] += 1
+        return called(*args)
+
+    for module, name in ((rescan, "changed_index"), (generic_trainer, "own_schedule")):
+        monkeypatch.setattr(module, name, partial(count, getattr(module, name), name))
     code, run = live(monkeypatch, images, tmp_path, add_nine, scheduler=scheduler)
     assert code == 0, run.failure(0)
+    assert calls == {"changed_index": 1, "own_schedule": 1}, "nobody looks in the last epoch"
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("rescan")]
     if steps == 22:
         assert "training goes on with the data as it was: scheduler: OneCycleLR fails at step 24" in run.warnings
         assert run.state.position.samples_seen == 2 * 41
