@@ -6,8 +6,10 @@ only a rare setting needs still trains everything else.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +28,7 @@ from torch._subclasses.fake_tensor import (
 from torch.multiprocessing.spawn import _prctl_pr_set_pdeathsig as set_parent_death_signal
 from torch.nn.modules.batchnorm import _BatchNorm as AnyBatchNorm
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -58,8 +61,8 @@ __all__ = [
     "found_overflows",
     "gathered_apart",
     "in_backward",
+    "leave_out_compiler",
     "needs_zero_gradients",
-    "preload_compiler",
     "set_group_timeout",
     "set_parent_death_signal",
     "shared_storage",
@@ -111,9 +114,59 @@ def compiler_cache() -> str:
     return str(importlib.import_module("torch._inductor.runtime.cache_dir_utils").default_cache_dir())
 
 
-def preload_compiler() -> None:
-    """Import torch.compile's front end now, which torch's optimizers do in their first step."""
-    importlib.import_module("torch._dynamo")
+def leave_out_compiler() -> None:
+    """For a process that compiles nothing. torch's optimizers, dispatch modes and DDP import torch.compile's front end,
+    which takes half as long as torch, to tell it what it must not compile; from now on they do without.
+    """
+    for method in (
+        *(Optimizer.add_param_group, Optimizer.zero_grad, Optimizer.state_dict, Optimizer.load_state_dict),
+        DistributedDataParallel._inside_ddp_forward,
+        *(mode.__torch_dispatch__ for mode in TorchDispatchMode.__subclasses__()),
+    ):
+        function = inspect.unwrap(method)
+        vars(function).setdefault("__dynamo_disable", function)  # where torch keeps the form that is not compiled
+    for kind in vars(torch.optim).values():
+        if not (isinstance(kind, type) and issubclass(kind, Optimizer)):
+            continue
+        step = vars(kind).get("step")
+        if inspect.isfunction(step) and step.__code__.co_name == "_use_grad":
+            kind.step = _eager_step(step.__wrapped__)  # type: ignore[method-assign,attr-defined]
+    DistributedDataParallel.__init__ = _without_compiler(DistributedDataParallel.__init__)  # type: ignore[method-assign]
+
+
+def _eager_step(step: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(step)
+    def eager(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        with torch.set_grad_enabled(self.defaults["differentiable"]):
+            return step(self, *args, **kwargs)
+
+    return eager
+
+
+def _without_compiler(build: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(build)
+    def eager(*args: Any, **kwargs: Any) -> None:
+        if "torch._dynamo" not in sys.modules:
+            utils = _NotImported("torch._dynamo.utils", get_optimize_ddp_mode=lambda: "ddp_optimizer")  # the default
+            vars(torch)["_dynamo"] = _NotImported("torch._dynamo", utils=utils)
+        try:
+            build(*args, **kwargs)
+        finally:
+            if isinstance(vars(torch).get("_dynamo"), _NotImported):
+                del vars(torch)["_dynamo"]  # torch imports it when it is asked for it
+
+    return eager
+
+
+class _NotImported:
+    """Has some attributes of a module, which it imports for the others."""
+
+    def __init__(self, module: str, **known: object) -> None:
+        self._module = module
+        vars(self).update(known)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._module), name)
 
 
 def shared_storage(size: int) -> torch.UntypedStorage:

@@ -222,8 +222,9 @@ def run_as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namesp
     with quick_imports():
         from modules.distributed import open_store
         from modules.training.loop.run_location import shared_run_folder
-        from modules.training.worker import run_worker
+        from modules.training.worker import import_less, run_worker
 
+    import_less(config)
     set_network_interfaces(os.environ, rank_env.master_addr)
     note = check_gpus_of_step(os.environ, config.distributed_backend)
     if note and rank_env.rank == 0:
@@ -241,15 +242,12 @@ def run_as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namesp
 def run_supervised(folder: RunFolder, options: argparse.Namespace) -> int:
     """A process started by the supervisor: one rank, the only process, or the one that spawns the ranks."""
     with quick_imports():
-        from modules.torch_compat import preload_compiler
-        from modules.training.worker import run_worker, spawn_workers, supervised_by_us
-
-        if options.spawn is None:
-            preload_compiler()
+        from modules.training.worker import import_less, run_worker, spawn_workers, supervised_by_us
 
     config = resolve_config(options.config, options.set)
     if options.spawn is not None:
         return spawn_workers(config, folder, int(options.spawn), int(options.port), options.resume)
+    import_less(config)
     rank_env = read_rank_env(os.environ, config.initial_port)
     if rank_env is not None:
         use_own_slice(os.environ, rank_env)

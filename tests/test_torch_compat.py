@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +28,39 @@ def test_private_names_are_in_one_module() -> None:
         for name in private_names(path.read_text(encoding="utf-8"))
     }
     assert not found
+
+
+WITHOUT_COMPILER = """
+import sys, torch
+from modules.torch_compat import TorchDispatchMode, leave_out_compiler
+from modules.training.memory.live_bytes import LiveBytes
+
+def trained():
+    torch.manual_seed(1)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        optimizer.load_state_dict(optimizer.state_dict())
+    with LiveBytes():
+        return model.module.weight.detach() * 1
+
+torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+leave_out_compiler()
+without = trained()
+assert "torch._dynamo" not in sys.modules and "sympy" not in sys.modules
+compiled = torch.compile(lambda x: x.sin() + 1, backend="eager", fullgraph=True)
+assert torch.equal(compiled(torch.ones(2)), torch.ones(2).sin() + 1)
+assert torch._dynamo is sys.modules["torch._dynamo"] and torch.equal(trained(), without)
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_what_compiles_nothing_imports_no_compiler() -> None:
+    subprocess.run([sys.executable, "-W", "error", "-c", WITHOUT_COMPILER], cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ from modules.run.launch.fatal_startup import report_fatal_startup
 from modules.run.launch.restarts import is_restarted_after, restarts_left, resume_after_restart, seconds_before
 from modules.run.queued_output import queued_output
 from modules.run.supervise.outcome import outcome_message, outcome_of_failure
+from modules.torch_compat import leave_out_compiler
 from modules.training.actions import ACTIONS
 from modules.training.backup.find_backup import find_backup
 from modules.training.device.choice import require_device
@@ -253,9 +254,16 @@ def spawn_workers(config: TrainConfig, folder: RunFolder, world_size: int, port:
 
 
 def _spawned_worker(rank_env: RankEnv, config: TrainConfig, folder: RunFolder, resume: str | None) -> None:
+    import_less(config)
     code = run_worker(config, folder, rank_env, resume=resume)
     end_without_teardown(code)
     sys.exit(code)
+
+
+def import_less(config: TrainConfig) -> None:
+    """For a process of its own, before it trains: torch.compile's front end is imported only if it is used."""
+    if not config.compile:
+        leave_out_compiler()
 
 
 def end_without_teardown(code: int) -> None:
