@@ -95,6 +95,7 @@ def test_a_file_of_another_folder_comes_back_with_that_folder(
     (project / "pictures").mkdir(parents=True)
     save_config(TrainConfig.model_validate({"concepts": [{"path": "pictures"}]}), project / "a.yaml")
     monkeypatch.chdir(project)
+    kept = session_file(home)
     with Driver.open(Path("a.yaml"), keeps_session=True, home=str(own)) as driver:
         driver.wait(lambda: driver.draft.file, "the file")
         driver.draft.set("seed", 7)
@@ -107,14 +108,14 @@ def test_a_file_of_another_folder_comes_back_with_that_folder(
         monkeypatch.chdir(own)
         if gone:
             project.rename(home / "moved")
-            session_file(home).write_text(left)
+            kept.write_text(left)
         with Driver.open(keeps_session=True, home=str(own)) as driver:
             said = driver.window.run_bar._message
             assert Path.cwd() == (own if gone else project)
             assert ("No such file or directory" if gone else f"start in {project}") in said
             if not gone:
                 driver.draft.new()
-                driver.wait(lambda: json.loads(session_file(home).read_text())["folder"] == "", "a window at home")
+                driver.wait(lambda: json.loads(kept.read_text())["folder"] == "", "a window at home")
 
 
 @pytest.mark.parametrize("version", LATER_VERSIONS)
