@@ -13,12 +13,9 @@ from app.widgets.scrollbar import Scrollbar
 
 _BAR: Final = 22  # this and all sizes below in unscaled pixels
 _NAMES: Final = 120
-_COLUMN: Final = 110
+_COLUMN: Final = 116
 _SHORTEST: Final = 80  # bar, before columns are left out
 _TITLE: Final = "Training sizes"
-_BATCHES: Final = (
-    "A micro-batch has images of one size: 6 + 3 are six of {size} images and one of 3, over all processes."
-)
 _SMALL: Final = (
     "Sizes that do not fill one (amber) are trained as well, but take longer: fewer sizes (Largest aspect ratio, Step "
     "of sizes) or a smaller batch avoid that."
@@ -50,7 +47,15 @@ class BucketTable(tk.Frame):
         now = sorted(buckets, key=lambda bucket: -bucket[1]), size
         if now != (self._buckets, self._batch_size):
             self._buckets, self._batch_size = now
-        said = [_BATCHES.format(size=size)] if size > 1 and buckets else []
+        said = []
+        if uneven := [
+            divmod(samples, size) for *_, samples in now[0] if size > 1 and size < samples and samples % size
+        ]:
+            full, rest = uneven[0]
+            said.append(
+                f"A micro-batch has images of one size: {full:,} + {rest:,} are {full:,} of {size:,} images and one of "
+                f"{rest:,}, over all processes."
+            )
         if size > 1 and any(samples < size for *_, samples in buckets):
             said.append(_SMALL)
         self._hint.configure(text=" ".join(said))
@@ -60,7 +65,7 @@ class BucketTable(tk.Frame):
         """The titles of the columns that have this room in pixels beside the bars, each with its texts."""
         found = {"Images": [f"{images:,}" for _, images, _ in self._buckets]}
         if any(images != samples for _, images, samples in self._buckets):
-            found["Samples an epoch"] = [f"{samples:,}" for *_, samples in self._buckets]
+            found["Samples/epoch"] = [f"{samples:,}" for *_, samples in self._buckets]
         if self._batch_size > 1:
             found[f"Batches of {self._batch_size}"] = [_batches(each, self._batch_size) for *_, each in self._buckets]
         return dict(list(found.items())[: max(1, room // theme.px(_COLUMN))])

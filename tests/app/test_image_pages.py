@@ -241,8 +241,8 @@ def test_details_follow_the_resolution(section: Section, shared_driver: Driver) 
     driver.draft.set("concepts.0.repeats", 3)
     driver.wait(lambda: drawn._buckets[0][2] == 3 * images, "the repeats")
     shown = drawn.columns(2000)
-    assert list(shown) == ["Images", "Samples an epoch", "Batches of 2"]
-    assert [samples for samples in map(int, shown["Samples an epoch"]) if samples % 3] == []
+    assert list(shown) == ["Images", "Samples/epoch", "Batches of 2"]
+    assert [samples for samples in map(int, shown["Samples/epoch"]) if samples % 3] == []
     assert shown["Batches of 2"][0] == {0: f"{3 * images // 2}"}.get(images % 2, f"{3 * images // 2} + 1")
     driver.draft.set("batch_size", 100)
     assert drawn.columns(2000)["Batches of 100"] == [f"{samples} of 100" for *_, samples in drawn._buckets]
