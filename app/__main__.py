@@ -1,6 +1,6 @@
 """`python -m app [--config FILE] [--run FOLDER]`: opens the window.
 
-With a file or a run, relative paths start in the current folder, otherwise in that of the user's files.
+With a file, relative paths start in the current folder, otherwise in that of the user's files, if one is chosen.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from app.preferences import Preferences
     from app.shell.ask import Choice, ask
 
-    problem = "" if given.config or given.run else enter_home(Preferences.load())
-    window = MainWindow(given.config, given.run, keeps_session=True)
+    preferences, run = Preferences.load(), given.run and given.run.absolute()
+    problem = "" if given.config or (run and not preferences.home) else enter_home(preferences)
+    window = MainWindow(given.config, run, keeps_session=True)
     if problem:
         close = Choice("", "Close", "accent")
         window.after_idle(ask, window, "The folder of your files", problem, (close,), lambda answer: None)

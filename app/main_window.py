@@ -80,7 +80,7 @@ class MainWindow(ctk.CTk):
         self.section = ""
         self._width = 0
         self._news = ""  # the end of a run, in the title until somebody looks
-        self._run_folder = run_folder
+        self._run_folder = run_folder and run_folder.absolute()  # the session may bring another current folder
         self._window_geometry = WindowGeometry(
             self, self.preferences, SMALLEST, is_second=bool(self.state_.second_window)
         )
@@ -217,7 +217,7 @@ class MainWindow(ctk.CTk):
         elif self._session is not None and (message := self._session.restore()):
             self.run_bar.show_message(message)
         if self._session is not None:
-            self._session.follow()
+            self._session.follow(stays=config_file is not None)
         self.show_section(self.preferences.section if self.preferences.section in SECTIONS else "model")
         if not self.preferences.welcomed and config_file is None and self._run_folder is None:
             self.after(_WELCOME_MS, self._welcome)

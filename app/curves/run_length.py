@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tkinter as tk
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from app.images.image_index import absolute_references
@@ -34,16 +35,24 @@ PAUSE_MS: Final = 400  # after the last change
 TIMEOUT_S: Final = 60
 
 
-class RunLength:
-    """Calls `changed` once another number is known. `steps` is None while it is not, `world_size` the processes.
+@dataclass(frozen=True)
+class Length:
+    """Optimizer steps of a run and of each epoch, 0 if they are not known, and the number of processes.
 
-    `end` says which of two limits ends the run; empty if there is only one. `is_counting` until the first answer.
+    `end` says which of two limits ends the run; empty if there is only one.
     """
 
+    steps: int = 0
+    steps_per_epoch: int = 0
+    world_size: int = 1
+    end: str = ""
+
+
+class RunLength:
+    """Calls `changed` once another `length` is known. `is_counting` until the first answer."""
+
     def __init__(self, owner: tk.Misc, state: AppState, changed: Callable[[], object]) -> None:
-        self.steps: int | None = None
-        self.world_size = 1
-        self.end = ""
+        self.length = Length()
         self.is_counting = True
         self._owner, self._state, self._changed = owner, state, changed
         self._asked = ""
@@ -63,12 +72,11 @@ class RunLength:
         self._job = ""
         asked, config = self._asked, self._state.draft.config
         data = {name: value for name, value in json.loads(asked).items() if value is not None}
-        self._state.background.run(lambda: count_steps(data, config), lambda found: self._show(asked, *found))
+        self._state.background.run(lambda: count_steps(data, config), lambda found: self._show(asked, found))
 
-    def _show(self, asked: str, steps: int | None, world_size: int, end: str) -> None:
-        known = (self.steps, self.world_size, self.end, self.is_counting)
-        if asked == self._asked and (steps, world_size, end, False) != known:
-            self.steps, self.world_size, self.end, self.is_counting = steps, world_size, end, False
+    def _show(self, asked: str, found: Length) -> None:
+        if asked == self._asked and (self.is_counting or found != self.length):
+            self.length, self.is_counting = found, False
             self._changed()
 
 
@@ -80,12 +88,12 @@ def planned_world_size(config: TrainConfig) -> int:
         return 1  # which its own fields report
 
 
-def count_steps(data: Mapping[str, object], config: TrainConfig | None) -> tuple[int | None, int, str]:
-    """(steps, processes, `end`); None and "" if they cannot be counted. Slow: call it off the main thread."""
-    world_size = 1 if config is None else planned_world_size(config)
+def count_steps(data: Mapping[str, object], config: TrainConfig | None) -> Length:
+    """The length of a run with these SETTINGS. Slow: call it off the main thread."""
+    unknown = Length(world_size=1 if config is None else planned_world_size(config))
     if not data.get("concepts"):
-        return None, world_size, ""
-    argv = [sys.executable, "-m", "modules.data.loading.count_steps", str(world_size)]
+        return unknown
+    argv = [sys.executable, "-m", "modules.data.loading.count_steps", str(unknown.world_size)]
     cache = str(whole_path(str(data.get("cache_dir", "cache"))))  # its list of images
     text = json.dumps({**data, "concepts": absolute_concepts(data["concepts"]), "cache_dir": cache})
     try:
@@ -94,9 +102,10 @@ def count_steps(data: Mapping[str, object], config: TrainConfig | None) -> tuple
         )
         answer = decode_json(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):
-        return None, world_size, ""
-    steps, end = (answer.get("steps"), answer.get("end")) if isinstance(answer, dict) else (None, "")
-    return (steps if isinstance(steps, int) and steps > 0 else None), world_size, end if isinstance(end, str) else ""
+        return unknown
+    if not isinstance(answer, dict) or "error" in answer:
+        return unknown
+    return Length(answer["steps"], answer["steps_per_epoch"], unknown.world_size, answer["end"])
 
 
 def absolute_concepts(concepts: object) -> list[object]:

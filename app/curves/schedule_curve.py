@@ -32,7 +32,7 @@ class ScheduleCurve(tk.Frame):
         super().__init__(parent, borderwidth=0, highlightthickness=0)
         theme.paint(self, bg=theme.CARD)
         self._state = state
-        self.length = RunLength(self, state, self._draw)
+        self.run_length = RunLength(self, state, self._draw)
         self.sketch = Sketch(self)
         self.sketch.pack(fill="x")
         self.line = text(self, "", "small", colour=theme.MUTED)
@@ -41,7 +41,7 @@ class ScheduleCurve(tk.Frame):
 
     def refresh(self) -> None:
         """Follow the settings; the number of steps may come a moment later."""
-        self.length.refresh()
+        self.run_length.refresh()
         self._draw()
 
     def _draw(self) -> None:
@@ -50,18 +50,19 @@ class ScheduleCurve(tk.Frame):
             config = TrainConfig.model_validate({name: data[name] for name in SETTINGS})
         except ValidationError:
             return  # the fields say so; the last valid curve stays
-        steps = self.length.steps or _number(data.get("max_steps")) or UNKNOWN_LENGTH
-        is_known = bool(self.length.steps)
-        highest = config.learning_rate * learning_rate_scale(config, self.length.world_size)
+        length = self.run_length.length
+        steps = length.steps or _number(data.get("max_steps")) or UNKNOWN_LENGTH
+        is_known = bool(length.steps)
+        highest = config.learning_rate * learning_rate_scale(config, length.world_size)
         count = min(_POINTS, max(steps, 2))
         at = [round(number * (steps - 1) / (count - 1)) for number in range(count)]
         factors = [learning_rate_factor(step, steps, config) for step in at]
         factors = [] if config.scheduler == "custom" else factors
         self.sketch.show(Curve(factors, "step 1", "", f"step {steps:,}", f"0 to {_short(highest)}"))
-        said = describe(config, steps, highest, is_known or self.length.is_counting)
-        if self.length.is_counting:
+        said = describe(config, steps, highest, is_known or self.run_length.is_counting)
+        if self.run_length.is_counting:
             said += " Counting the images…"
-        self.line.configure(text=" ".join(filter(None, (said, with_titles(self.length.end)))))
+        self.line.configure(text=" ".join(filter(None, (said, with_titles(length.end)))))
 
 
 def describe(config: TrainConfig, steps: int, highest: float, is_known: bool) -> str:

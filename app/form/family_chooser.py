@@ -36,6 +36,7 @@ class FamilyChooser:
         head = frame(self.frame)
         head.pack(fill="x", padx=theme.px(16), pady=theme.px(10))
         text(head, "Model families", "heading").pack(side="left")
+        self._order = text(head, "Those that most people train come first.", "small", colour=theme.MUTED)
         self.fold_button = Button(head, "Hide", self.fold, icon="up", bg=theme.CARD, height=26)
         self.fold_button.pack(side="right")
         self.search = Entry(head, lambda words: self._filter(), width=220, placeholder="Name, maker or licence")
@@ -64,11 +65,13 @@ class FamilyChooser:
         if self.is_open:
             self._body.pack(fill="x", padx=theme.px(16), pady=(0, theme.px(14)))
             self.search.pack(side="right", padx=(0, theme.px(8)))
+            self._order.pack(side="left", padx=theme.px(12))
             if not self._all:
                 self._state.background.run(lambda: [family_about(name) for name in family_names()], self._fill)
         else:
             self._body.pack_forget()
             self.search.pack_forget()
+            self._order.pack_forget()
         label, icon = ("Hide", "up") if self.is_open else ("Show all", "down")
         self.fold_button.configure(text=label, icon=icon)
 
@@ -82,7 +85,7 @@ class FamilyChooser:
         lines = {about.name: self._fit.line(about) if self._fit else "" for about in found}
         places = {name: number for number, name in enumerate(family_names())}  # of the colours
         made = [(about, Tile.of(about, places[about.name], lines[about.name])) for about in found]
-        self._all = sorted(made, key=lambda each: each[0].title.casefold())
+        self._all = sorted(made, key=lambda each: (each[0].popularity, each[0].title.casefold()))
         self._filter()
         self.refresh()
 

@@ -16,9 +16,12 @@ from app.monitor.tile_lines import Block
 from app.monitor.tiles import read_settings
 from app.monitor.viewer import SampleViewer
 from app.widgets import theme
-from app.widgets.buttons import Button, card
+from app.widgets.buttons import Button, add_tooltip, card
 from modules.files import printable
 from modules.run.view.event_records import SampleFile
+
+Use = Callable[[dict[str, object]], object]
+TrainOn = Callable[[Path], object]
 
 MAX_IMAGES: Final = 300  # shown
 NAME: Final = re.compile(r"sample-\d{1,9}\.png")  # as scripts/sample.py writes them
@@ -26,6 +29,7 @@ _EMPTY: Final = (
     "No images yet.\nChoose a base model or a run, write a prompt if it needs one, and press Generate.\n"
     "The images appear here side by side."
 )
+_USE_AS_DATA: Final = "Copy it, with the prompt as its caption, into the folder “chosen” beside it, which is a concept"
 _REUSED: Final = ("prompt", "negative_prompt", "width", "height", "steps", "guidance_scale", "seed")
 _TITLES: Final = {
     "prompt": "Prompt",
@@ -136,12 +140,15 @@ class Viewer(SampleViewer):
     titles = _TITLES
     keys_help = "Left and right: other images.  Esc: close."
 
-    def __init__(
-        self, parent: tk.Misc, results: Results, sample: SampleFile, use: Callable[[dict[str, object]], object]
-    ):
-        super().__init__(parent, results, sample)
+    def __init__(self, parent: Results, sample: SampleFile, use: Use, train_on: TrainOn):
+        super().__init__(parent, parent, sample)
         self.use = Button(self.buttons, "Use these settings", lambda: self._use(use), icon="refresh", bg=theme.CARD)
-        self.use.pack(anchor="w", pady=(8, 0))
+        self.train_on = Button(
+            self.buttons, "Use as data", lambda: train_on(Path(self.sample.file)), icon="data", bg=theme.CARD
+        )
+        add_tooltip(self.train_on, _USE_AS_DATA)
+        for button in (self.use, self.train_on):
+            button.pack(anchor="w", pady=(8, 0))
 
     def heading(self, sample: SampleFile) -> str:
         """The prompt."""
@@ -154,18 +161,18 @@ class Viewer(SampleViewer):
         loras = (each.rpartition(":") for each in value.split(", "))
         return "\n".join(f"{file}, strength {strength}" if file else strength for file, _, strength in loras)
 
-    def _use(self, use: Callable[[dict[str, object]], object]) -> None:
+    def _use(self, use: Use) -> None:
         use(reusable(read_settings(Path(self.sample.file))))
         self.destroy()
 
 
 class Results(tk.Frame):
-    """`use` gets the settings of an image that are to be taken over."""
+    """`use` gets the settings of an image that are to be taken over, `train_on` an image that is to be trained on."""
 
-    def __init__(self, parent: tk.Misc, use: Callable[[dict[str, object]], object]) -> None:
+    def __init__(self, parent: tk.Misc, use: Use, train_on: TrainOn) -> None:
         super().__init__(parent, borderwidth=0, highlightthickness=0)
         theme.paint(self, bg=theme.WINDOW)
-        self._use = use
+        self._use, self._train_on = use, train_on
         self._viewer: Viewer | None = None
         self.images: list[GeneratedImage] = []
         self._keeps_scroll = False
@@ -211,4 +218,4 @@ class Results(tk.Frame):
     def _open(self, sample: SampleFile) -> None:
         if self._viewer is not None and self._viewer.winfo_exists():
             self._viewer.destroy()
-        self._viewer = Viewer(self, self, sample, self._use)
+        self._viewer = Viewer(self, sample, self._use, self._train_on)

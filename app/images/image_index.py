@@ -81,7 +81,7 @@ class ImageIndex:
 
     folders: dict[int, ConceptFolder] = field(default_factory=dict)
     problems: list[ImageProblem] = field(default_factory=list)
-    buckets: list[tuple[str, int]] = field(default_factory=list)
+    buckets: list[tuple[str, int, int]] = field(default_factory=list)  # "WxH", images, samples of an epoch
     error: str = ""  # why the survey failed
 
     @property
@@ -124,7 +124,7 @@ class ImageIndex:
             case "buckets":
                 buckets = record["buckets"]
                 assert isinstance(buckets, list)
-                self.buckets = [(str(name), int(count)) for name, count in buckets]
+                self.buckets = [(str(name), int(images), int(samples)) for name, images, samples in buckets]
 
     def captions_written(self, images: Iterable[IndexedImage]) -> bool:
         """Let the problems say what the captions of images, which were written or removed, are like now.

@@ -13,6 +13,7 @@ from typing import Final
 
 from app.form.setting_text import with_titles
 from app.images.browser import ImageBrowser
+from app.images.bucket_table import BucketTable
 from app.images.captions import CaptionFiles
 from app.images.grid import NONE_FOUND
 from app.images.image_index import (
@@ -33,7 +34,6 @@ from app.nested import value_at
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, card, frame, text
-from app.widgets.scrollbar import Scrollbar
 from app.widgets.table import table
 from modules.files import expand_home, lies_there
 
@@ -41,7 +41,6 @@ _PAUSE_MS = 700  # after the last change of a setting
 _POLL_MS = 100
 _DEFAULT_SIZE_STEP = 8  # pixels; until the family is known
 MOST_TAGS = 5000
-_BAR = 22
 _SUMMARY_LINES: Final = 12
 _TAGS: Final = "Press Enter or double-click to show the images with this tag."
 _NO_TAGS: Final = "No tags: no image has a caption yet."
@@ -121,6 +120,8 @@ class ImagePages(tk.Frame):
 
     def reload_if_changed(self) -> None:
         """Schedule a reload if the folders' settings have changed since the last one."""
+        if self._page == "buckets":  # which also follow the batch size
+            self._fill(self._page)
         settings = copy.deepcopy({name: self.state.draft.data.get(name) for name in SURVEY_SETTINGS})
         family = self.state.family.declaration
         size_step = _DEFAULT_SIZE_STEP if family is None else family.size_step
@@ -217,8 +218,8 @@ class ImagePages(tk.Frame):
             return self.tags
         if name == "problems":
             return self._build_problems()
-        self.histogram = BucketHistogram(self._card)
-        return self.histogram
+        self.buckets = BucketTable(self._card)
+        return self.buckets
 
     def _build_problems(self) -> ProblemList:
         def remove(problems: list[ImageProblem]) -> None:
@@ -258,8 +259,8 @@ class ImagePages(tk.Frame):
                 self.problems.show(self.image_index.problems, is_reading=not self.is_complete, was_read=was_read)
                 self.problems.offer_undo(self.removal.can_undo)
             case "buckets":
-                self.histogram.empty = self._none_found()
-                self.histogram.show(self.image_index.buckets)
+                self.buckets.empty = self._none_found()
+                self.buckets.show(self.image_index.buckets, self.state.draft.get("batch_size"))
 
     def _none_found(self) -> str:
         return NONE_FOUND if self.is_complete else ""  # the line above says that they are being read
@@ -338,77 +339,6 @@ class TagList(tk.Frame):
     def _select(self, on_select: Callable[[str], object]) -> None:
         for item in self.table.selection():
             on_select(str(self.table.item(item, "values")[0]))
-
-
-class BucketHistogram(tk.Frame):
-    """Number of training images per bucket size."""
-
-    def __init__(self, parent: tk.Misc) -> None:
-        super().__init__(parent)
-        theme.paint(self, bg=theme.CARD)
-        self._buckets: Sequence[tuple[str, int]] = ()
-        self.empty = NONE_FOUND  # what stands in place of the bars if there are none
-        text(self, "Number of images per training size", "small", colour=theme.MUTED).pack(
-            anchor="w", pady=(0, theme.px(8))
-        )
-        self._canvas = theme.paint(tk.Canvas(self, highlightthickness=0), bg=theme.CARD)
-        bar = Scrollbar(self, self._canvas.yview)
-        self._canvas.configure(yscrollcommand=bar.show)
-        bar.pack(side="right", fill="y")
-        self._canvas.pack(side="left", fill="both", expand=True)
-        self._canvas.bind("<Configure>", lambda _: self.redraw())
-
-    def show(self, buckets: Sequence[tuple[str, int]]) -> None:
-        """Show pairs of "WxH" and number of images."""
-        self._buckets = sorted(buckets, key=lambda bucket: -bucket[1])
-        self.redraw()
-
-    def redraw(self) -> None:
-        """Draw the bars in the current size and colours."""
-        canvas, row, left = self._canvas, theme.px(_BAR + theme.UNIT / 2), theme.px(120)
-        canvas.delete("all")
-        max_width = max(theme.px(80), canvas.winfo_width() - left - theme.px(90))
-        highest = max((count for _, count in self._buckets), default=1)
-        for number, (name, count) in enumerate(self._buckets):
-            top, height = number * row, theme.px(_BAR)
-            wide, _, high = name.partition("x")
-            size = f"{wide} × {high}"
-            middle = top + height // 2
-            canvas.create_text(
-                left - theme.px(12),
-                middle,
-                anchor="e",
-                text=size,
-                fill=theme.resolve(theme.TEXT),
-                font=theme.tk_font("body"),
-            )
-            right = left + max(theme.px(3), max_width * count // highest)
-            canvas.create_rectangle(left, top, right, top + height, fill=theme.resolve(theme.ACCENT), width=0)
-            self._draw_shape(name, left + theme.px(4), top, height)
-            label = theme.px(8) + right
-            canvas.create_text(
-                label,
-                middle,
-                anchor="w",
-                text=f"{count:,}",
-                fill=theme.resolve(theme.MUTED),
-                font=theme.tk_font("body"),
-            )
-        if not self._buckets:
-            canvas.create_text(
-                theme.px(8), theme.px(20), anchor="w", text=self.empty, fill=theme.resolve(theme.MUTED),
-                font=theme.tk_font("body"),
-            )  # fmt: skip
-        canvas.configure(scrollregion=(0, 0, 1, len(self._buckets) * row))
-
-    def _draw_shape(self, name: str, left: int, top: int, height: int) -> None:
-        """The bucket's shape as a small frame at the start of its bar."""
-        width_text, _, height_text = name.partition("x")
-        wide, high = int(width_text), int(height_text)
-        scale = theme.px(_BAR - 10) / max(wide, high)
-        w, h = max(2, wide * scale), max(2, high * scale)
-        x, y = left + theme.px(2), top + (height - h) / 2
-        self._canvas.create_rectangle(x, y, x + w, y + h, outline=theme.resolve(theme.ON_ACCENT), width=1)
 
 
 class SurveyReader:

@@ -59,5 +59,5 @@ def _steps(queue: RunQueue, entry: Entry) -> int:
     if config.max_steps is None:
         return UNKNOWN
     data = dump(config)
-    steps, _, _ = count_steps({name: data[name] for name in SETTINGS if data.get(name) is not None}, config)
-    return steps or UNKNOWN
+    settings = {name: data[name] for name in SETTINGS if data.get(name) is not None}
+    return count_steps(settings, config).steps or UNKNOWN

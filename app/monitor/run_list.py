@@ -84,7 +84,7 @@ class RunList:
 def summarize_run(folder: RunFolder, liveness: Liveness) -> RunSummary:
     """Read the summary of one run."""
     view = RunView()
-    view.apply(_head_and_tail(folder.events_file))
+    view.apply(head_and_tail(folder.events_file))
     run_info = view.run_info
     validation_loss = view.eval_losses.get("validation")
     started = view.first_time or _modified(folder.config_file)
@@ -146,7 +146,8 @@ def _folders(runs_dir: Path) -> list[Path]:
     return [run.path for run in found[:MAX_RUNS]]
 
 
-def _head_and_tail(file: Path) -> list[Event]:
+def head_and_tail(file: Path) -> list[Event]:
+    """The first and the last events of a file; none if it cannot be read."""
     try:
         with open_regular(file) as events:
             head = events.read(_HEAD_BYTES)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from app.child_program import not_started
+from app.generate.chosen import use_as_data
 from app.generate.form import WIDTH, GenerateForm
 from app.generate.history import History
 from app.generate.job import GenerateJob, JobStatus, Tone
@@ -173,7 +174,7 @@ class Section(tk.Frame):
         self.form.prompts = lambda: self.history.prompts
         self.form.choose_run = self._list_runs
         self.form.pack(fill="both", expand=True)
-        self.results = Results(body, self.form.repeat)
+        self.results = Results(body, self.form.repeat, lambda file: self.state.say(use_as_data(self.state, file)))
         self.results.pack(side="left", fill="both", expand=True)
         yield
         yield from self.form.steps

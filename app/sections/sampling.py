@@ -1,9 +1,10 @@
-"""Sample images during training."""
+"""Sample images during training, and what else happens when."""
 
 from __future__ import annotations
 
 import tkinter as tk
 
+from app.curves.timeline import TimelineCard
 from app.form.cards import Card
 from app.form.item_list import ItemListSpec
 from app.form.item_row import ItemContent
@@ -46,6 +47,16 @@ class Section(FormSection):
             ItemListSpec(self.items, "enabled", "Samples", "Add a sample", EMPTY, describe, added=self._added)
         )
         super().build()
+        self.timeline = TimelineCard(self.scroll.inside, self.state)
+        self.columns.add(self.timeline.frame, 0)
+
+    def show(self) -> None:
+        self.timeline.forget()
+        super().show()
+
+    def refresh(self) -> None:
+        super().refresh()
+        self.timeline.refresh()
 
     def arrange(self) -> None:
         """For a family that generates no images: nothing but samples that are left over."""

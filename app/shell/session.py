@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tkinter as tk
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
+from app.home import current_folder, with_tilde
 from app.preferences import preferences_file, read_own, write_private
 from app.state import AppState
 from modules.config import ConfigError
@@ -26,9 +28,13 @@ _Text = Annotated[str, Field(max_length=4096)]
 
 
 class SavedSession(Record):
-    """Which file or preset was open, and the settings where they had unsaved changes."""
+    """Which file or preset was open, and the settings where they had unsaved changes.
+
+    `folder` is where relative paths in a file of --config start; empty: in that of the user's files.
+    """
 
     file: _Text = ""
+    folder: _Text = ""
     preset: _Text = ""
     unsaved: dict[str, Any] | None = None
 
@@ -41,6 +47,8 @@ class Session:
         self._file = file or user_config_folder() / "session.json"
         self._job = ""
         self._written: SavedSession | None = None
+        self._folder = ""  # in which the relative paths of files start, if it is not that of the user's files
+        self._home = state.preferences.home
         self._lock = ExitStack()
         self._is_mine = self._acquire()
         if not self._is_mine:
@@ -48,8 +56,11 @@ class Session:
             unsaved = "" if saved is None or saved.unsaved is None else ", with unsaved changes that stay there"
             state.second_window = f"Another window is open{unsaved}."
 
-    def follow(self) -> None:
-        """Write the file a moment after each change from now on."""
+    def follow(self, *, stays: bool) -> None:
+        """Write the file a moment after each change from now on. `stays`: the window was started in a folder for the
+        file of --config, to which a later window returns with that file."""
+        if stays:
+            self._folder = str(current_folder())
         self._state.subscribe("draft", self._schedule)
         self._state.subscribe("run", self._schedule)
         self._state.subscribe("page", self._schedule)
@@ -62,6 +73,7 @@ class Session:
         if message:
             saved = saved.model_copy(update={"unsaved": None})
         draft, what = self._state.draft, saved.file or saved.preset
+        elsewhere = self._enter(saved)
         try:
             if saved.file:
                 require_own(Path(saved.file), "Open it yourself if you want to, or copy it")
@@ -78,12 +90,12 @@ class Session:
                 return f"{printable(what, 200)}, which was open last, cannot be opened any more."
             draft.new()
         if saved.unsaved is None:
-            return message
+            return message or elsewhere
         try:
             draft.replace_all(migrate(saved.unsaved, "The unsaved settings of the last window"))
         except ConfigError as error:
             return self._kept(str(error))
-        return "Your unsaved changes are back; Undo returns to what was saved."
+        return " ".join(filter(None, ("Your unsaved changes are back; Undo returns to what was saved.", elsewhere)))
 
     def save(self, *, keeps_edits: bool) -> None:
         """Write the file now, unless another window has it; without `keeps_edits` unsaved changes were discarded.
@@ -94,7 +106,10 @@ class Session:
             return
         draft = self._state.draft
         unsaved = dict(draft.data) if keeps_edits and draft.is_dirty else None
-        now = SavedSession(file=str(draft.file.absolute()) if draft.file else "", preset=draft.preset, unsaved=unsaved)
+        file = str(draft.file.absolute()) if draft.file else ""
+        is_elsewhere = file and self._state.preferences.home == self._home  # else the user has chosen another folder
+        folder = self._folder if is_elsewhere else ""
+        now = SavedSession(file=file, folder=folder, preset=draft.preset, unsaved=unsaved)
         if now != self._written:
             self._written = now
             write_private(self._file, json.dumps(now.model_dump()))
@@ -105,6 +120,21 @@ class Session:
             self._window.after_cancel(self._job)
         self.save(keeps_edits=False)
         self._lock.close()
+
+    def _enter(self, saved: SavedSession) -> str:
+        """Make the folder of the file the current one; returns where relative paths start, if it is elsewhere."""
+        if not (saved.file and saved.folder):
+            return ""
+        try:
+            os.chdir(saved.folder)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            return (
+                f"{printable(saved.folder, 200)}, where the relative paths of this file start, cannot be used: {why}. "
+                f"They start in {current_folder()}."
+            )
+        self._folder = saved.folder
+        return f"Relative paths of this file start in {with_tilde(Path(saved.folder))}, where it was opened."
 
     def _acquire(self) -> bool:
         """Keep the file, unless another window does; where no lock can be written, nobody is known to."""

@@ -32,6 +32,7 @@ class FamilyAbout:
     licence: str = ""
     text: str = ""
     network: Network = "other"
+    popularity: int = 0  # its place by how many people train it
 
     @property
     def weights(self) -> str:
@@ -69,11 +70,11 @@ def family_about(name: str) -> FamilyAbout:
     facts = all_facts().get(name)
     if facts is None:
         return FamilyAbout(name, PurePath(name).name or name)
-    return replace(_parsed(name, facts.about), network=facts.network)
+    return replace(_parsed(name, facts.about), network=facts.network, popularity=facts.popularity)
 
 
 def _parsed(name: str, about: str) -> FamilyAbout:
-    """A family's `about`, taken apart; without its network."""
+    """A family's `about`, taken apart; without its network and place."""
     match = _ABOUT.fullmatch(about)
     if match is None:
         title, _, text = about.partition(": ")

@@ -112,6 +112,8 @@ class FamilyFacts:
 
     about: str  # for people: "NAME by MAKER: 6 B parameters (12 GB in bf16), LICENCE.", or "NAME: what it is."
     network: Network = "other"
+    # Its place by how many people train it, 1 the most: an estimate by the LoRAs on sharing sites, which sorts tiles.
+    popularity: int = 99
     resolution: int = 1024  # in pixels, that its models generate at; the usual limit of what is trained from scratch
     draws_samples: bool = True  # whether it generates images
     learns_classes: bool = False  # whether it learns which class an image is of: its folders, or its captions

@@ -8,6 +8,7 @@ _CHROMA = KnownModel({"transformer": {}}, VAE, {"text_encoder": T5_XXL})
 
 FACTS = FamilyFacts(
     about="Chroma by Lodestone Rock: 8.9 B parameters (18 GB in bf16), Apache 2.0.",
+    popularity=9,
     network="transformer",
     pipelines=("ChromaPipeline", "ChromaImg2ImgPipeline"),
     encoders={"text_encoder": "tokenizer"},

@@ -50,6 +50,7 @@ def _hub_model_of(shapes: Shapes, file_name: str) -> str:
 FACTS = FamilyFacts(
     about="FLUX.1 dev and schnell by Black Forest Labs: 12 B parameters (24 GB in bf16). dev: "
     "non-commercial; schnell: Apache 2.0.",
+    popularity=2,
     network="transformer",
     pipelines=("FluxPipeline", "FluxImg2ImgPipeline"),
     encoders={"text_encoder": "tokenizer", "text_encoder_2": "tokenizer_2"},

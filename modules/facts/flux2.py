@@ -53,6 +53,7 @@ def _hub_model_of(shapes: Shapes, file_name: str) -> str:
 FACTS = FamilyFacts(
     about="FLUX.2 klein and dev by Black Forest Labs: 4, 9 or 32 B parameters (8, 18 or 64 GB in bf16). klein 4 B: "
     "Apache 2.0; all others: non-commercial.",
+    popularity=7,
     network="transformer",
     pipelines=("Flux2KleinPipeline", "Flux2Pipeline"),
     encoders={"text_encoder": "tokenizer"},

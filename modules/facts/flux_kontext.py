@@ -13,6 +13,7 @@ _SIZES = (*_TALL, (1024, 1024), *((width, height) for height, width in reversed(
 FACTS = replace(
     FLUX,
     about="FLUX.1 Kontext dev by Black Forest Labs: 12 B parameters (24 GB in bf16), non-commercial. Edits images.",
+    popularity=8,
     pipelines=("FluxKontextPipeline",),
     references=ReferenceFacts(most=1, side=1024, sizes=_SIZES),
     models={"black-forest-labs/FLUX.1-Kontext-dev": FLUX.models["black-forest-labs/FLUX.1-dev"]},

@@ -35,6 +35,7 @@ _KREA_2 = KnownModel({"transformer": {}}, VIDEO_VAE, {"text_encoder": _QWEN3_VL_
 
 FACTS = FamilyFacts(
     about="Krea 2 by Krea: 13 B parameters (26 GB in bf16); licence: see the model's page.",
+    popularity=12,
     network="transformer",
     pipelines=("Krea2Pipeline",),
     encoders={"text_encoder": "tokenizer"},

@@ -29,6 +29,7 @@ def is_lumina2(layer: str, rows: int, columns: int) -> bool | None:
 
 FACTS = FamilyFacts(
     about="Lumina-Image 2.0 by Alpha-VLLM: 2.6 B parameters (5 GB in bf16), Apache 2.0.",
+    popularity=11,
     network="transformer",
     pipelines=("Lumina2Pipeline",),
     encoders={"text_encoder": "tokenizer"},

@@ -19,6 +19,7 @@ _QWEN_IMAGE = KnownModel({"transformer": {}}, VIDEO_VAE, {"text_encoder": _QWEN2
 
 FACTS = FamilyFacts(
     about="Qwen-Image by Alibaba: 20 B parameters (41 GB in bf16), Apache 2.0.",
+    popularity=5,
     network="transformer",
     pipelines=("QwenImagePipeline", "QwenImageImg2ImgPipeline"),
     encoders={"text_encoder": "tokenizer"},

@@ -19,6 +19,7 @@ def _hub_model_of(shapes: Shapes, file_name: str) -> str:
 FACTS = replace(
     QWEN_IMAGE,
     about="Qwen-Image-Edit by Alibaba: 20 B parameters (41 GB in bf16), Apache 2.0. Edits images.",
+    popularity=6,
     pipelines=("QwenImageEditPlusPipeline", "QwenImageEditPipeline"),
     processor="processor",
     # of the pipeline of later models: the square root of CONDITION_IMAGE_SIZE

@@ -29,6 +29,7 @@ _V2 = KnownModel(
 
 FACTS = FamilyFacts(
     about="Stable Diffusion 1 and 2: 0.9 B parameters (1.7 GB in bf16), CreativeML Open RAIL licences.",
+    popularity=4,
     network="unet",
     resolution=512,
     pipelines=("StableDiffusionPipeline", "StableDiffusionImg2ImgPipeline", "StableDiffusionInpaintPipeline"),

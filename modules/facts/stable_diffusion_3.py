@@ -50,6 +50,7 @@ _LARGE = _model(_LAYERS_OF_LARGE, pos_embed_max_size=192, qk_norm="rms_norm")
 FACTS = FamilyFacts(
     about="Stable Diffusion 3 and 3.5 by Stability AI: 2.0, 2.2 or 8.1 B parameters (4 to 16 GB in "
     "bf16), Stability community licence.",
+    popularity=10,
     network="transformer",
     pipelines=("StableDiffusion3Pipeline", "StableDiffusion3Img2ImgPipeline"),
     encoders={"text_encoder": "tokenizer", "text_encoder_2": "tokenizer_2", "text_encoder_3": "tokenizer_3"},

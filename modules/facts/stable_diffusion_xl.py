@@ -5,6 +5,7 @@ from modules.facts._networks import CLIP_L
 
 FACTS = FamilyFacts(
     about="Stable Diffusion XL by Stability AI: 2.6 B parameters (5 GB in bf16), CreativeML Open RAIL++ licence.",
+    popularity=1,
     network="unet",
     pipelines=("StableDiffusionXLPipeline", "StableDiffusionXLImg2ImgPipeline", "StableDiffusionXLInpaintPipeline"),
     encoders={"text_encoder": "tokenizer", "text_encoder_2": "tokenizer_2"},

@@ -29,6 +29,7 @@ def _is_own(layer: str, rows: int, columns: int) -> bool | None:
 
 FACTS = FamilyFacts(
     about="Z-Image by Tongyi-MAI: 6 B parameters (12 GB in bf16), Apache 2.0.",
+    popularity=3,
     network="transformer",
     pipelines=("ZImagePipeline", "ZImageImg2ImgPipeline"),
     encoders={"text_encoder": "tokenizer"},

@@ -7,11 +7,16 @@ from pathlib import Path
 import pytest
 
 from app.curves.noise_card import whole_path
+from app.curves.run_length import Length
 from app.curves.sketch import HEIGHT
+from app.curves.timeline import lanes
 from modules.config import TrainConfig
 from modules.config.schedules import learning_rate_factor
+from modules.data.loading.progress import Progress
 from modules.families._noise_levels import histogram
+from modules.training.step.triggers import is_due
 from tests.app.driver import Driver
+from tests.app.fake_runs import make_fake_run
 from tests.data.helpers import write_image
 
 pytestmark = pytest.mark.slow
@@ -27,7 +32,7 @@ def test_schedule_follows_its_fields_and_the_number_of_images(driver: Driver, tm
     driver.draft.set("concepts", [{"path": "cats"}])  # below the window's working directory
     for path, value in {"epochs": 20, "batch_size": 2, "scheduler": "cosine", "warmup_steps": 10}.items():
         driver.set(path, value)
-    driver.wait(lambda: curve.length.steps == 100, "the count of images")
+    driver.wait(lambda: curve.run_length.length.steps == 100, "the count of images")
     driver.settle()
     shown = curve.sketch.curve
     config = TrainConfig(scheduler="cosine", warmup_steps=10)
@@ -45,6 +50,43 @@ def test_schedule_follows_its_fields_and_the_number_of_images(driver: Driver, tm
     driver.set("scheduler", "cosine_with_restarts")
     driver.set("scheduler_cycles", "4")
     assert curve.sketch.curve.values[24] < 0.1 < 0.9 < curve.sketch.curve.values[25]
+
+
+def test_timeline_shows_what_a_run_does_when(driver: Driver, tmp_path: Path) -> None:
+    for number in range(10):
+        write_image(tmp_path / "cats" / f"{number}.png", seed=number)
+    make_fake_run(tmp_path / "runs" / "other", batch_size=3)
+    make_fake_run(tmp_path / "runs" / "measured", batch_size=2, epochs=7)
+    driver.window.show_section("sampling")
+    timeline = driver.window.sections["sampling"].timeline
+    driver.wait(lambda: "once there are images" in timeline.line.cget("text"), "why there is none")
+    driver.draft.set("concepts", [{"path": "cats"}])
+    values = {"epochs": 20, "batch_size": 2, "sample_every": "4 epochs", "backup_every": "30 steps"}
+    driver.draft.set_together({**values, "samples": [{"prompt": "a cat"}]})
+    driver.wait(lambda: "measured" in timeline.line.cget("text"), "the rate of an earlier run")
+    assert timeline.line.cget("text").startswith("100 steps, 5 an epoch: 20 epochs. About 5 s at 4")
+    assert [(each.title, each.steps(100)) for each in timeline.lanes] == [
+        ("Epochs", list(range(5, 101, 5))),
+        ("Samples", [20, 40, 60, 80, 100]),
+        ("Backups", [30, 60, 90, 100]),
+        ("Models", [100]),
+    ]
+    canvas = timeline.canvas
+    said = [canvas.itemcget(item, "text") for item in canvas.find_all() if canvas.type(item) == "text"]
+    assert said == ["Epochs", "20", "Samples", "5", "Backups", "4", "Models", "1", "step 1", "step 100"]
+    driver.draft.set("backup_every", "2 seconds")
+    assert len(timeline.lanes[2].steps(100)) == 3, "two at 42 to 44 samples/s, and the last"
+    driver.draft.set("batch_size", 5)  # no run had it
+    driver.wait(lambda: "is known once a run" in timeline.line.cget("text"), "that it is not known")
+    assert timeline.lanes[2].said == "every 2 s"
+
+
+@pytest.mark.parametrize("interval", ["7 steps", "1 epoch", "1.5 epochs", "0.3 epochs"])
+def test_timeline_is_that_of_the_training_loop(interval: str) -> None:
+    config = TrainConfig.model_validate({"validate_every": interval})
+    at = [Progress(4 * step, 20, 4) for step in range(51)]
+    due = [step for step in range(1, 51) if is_due(config.validate_every, at[step - 1], at[step])]
+    assert list(lanes(config, Length(50, 5), None))[1].steps(50) == due
 
 
 def test_noise_levels_are_those_of_the_family(driver: Driver) -> None:

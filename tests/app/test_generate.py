@@ -352,6 +352,34 @@ def test_foreign_images_are_shown_without_their_settings(foreign: Path) -> None:
     assert reusable({"prompt": "x", "seed": 3, "width": 64, "steps": 0}) == {"prompt": "x", "seed": 3, "width": 64}
 
 
+def test_an_image_becomes_data_with_its_prompt_as_caption(driver: Driver, page: Any, home: Path) -> None:
+    info = PngInfo()
+    info.add_itxt("tandem", '{"prompt": "a red disc", "seed": 3}')
+    (home / "generated").mkdir()
+    Image.new("RGB", (8, 8)).save(home / "generated" / "sample-01.png", pnginfo=info)
+    page.look_outside()
+    driver.wait(lambda: page.results.items, "the image")
+    (sample, _) = page.results.items[0]
+    page.results._open(sample)
+    driver.settle()
+    page.results._viewer.train_on.focus_set()
+    driver.press("space")
+    chosen = home / "generated" / "chosen"
+    driver.wait(lambda: driver.draft.get("concepts"), "the concept")
+    assert driver.draft.config is not None
+    assert [Path(each.path).absolute() for each in driver.draft.config.concepts] == [chosen]
+    assert (chosen / "sample-01.txt").read_text() == "a red disc\n"
+    assert "Ctrl+Z" in driver.window.run_bar._message
+    page.results._viewer.train_on.invoke()
+    assert "already" in driver.window.run_bar._message
+    assert sorted(file.name for file in chosen.iterdir()) == ["sample-01.png", "sample-01.txt"], "it is copied once"
+    Image.new("RGB", (8, 8), "red").save(home / "generated" / "sample-01.png")
+    page.results._viewer.train_on.invoke()
+    assert (chosen / "sample-01-1.png").is_file(), "another image of the same name stays"
+    driver.window.undo()
+    assert driver.draft.get("concepts") == []
+
+
 def test_the_events_of_the_process_are_checked(home: Path, models: Path, tmp_path: Path) -> None:
     settings, faults = check({"model": str(models / "sd"), "prompt": "x", "folder": str(tmp_path)})
     assert settings is not None

@@ -57,7 +57,7 @@ def test_index_has_sizes_buckets_and_captions(folder: Path) -> None:
         ("2.png", 64, "64x64", "cat, number 2"),
     ]
     assert index.images[0].file == folder / "0.png"
-    assert dict(index.buckets) == {"64x64": 2, "96x48": 1}
+    assert index.buckets == [("64x64", 2, 2), ("96x48", 1, 1)]
     assert index.error == ""
 
 

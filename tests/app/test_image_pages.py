@@ -234,8 +234,20 @@ def test_details_follow_the_resolution(section: Section, shared_driver: Driver) 
     driver.go_to("data", "Images")
     driver.wait(lambda: "trained at 128 × 128" in driver.text(section), "the size of the new resolution")
     driver.go_to("data", "Sizes")
-    drawn = pages(section).histogram
-    assert {name for name, _ in drawn._buckets} == {each.bucket for each in browser(section).shown}
+    drawn = pages(section).buckets
+    assert {name for name, *_ in drawn._buckets} == {each.bucket for each in browser(section).shown}
+    images = drawn._buckets[0][1]
+    driver.draft.set("batch_size", 2)
+    driver.draft.set("concepts.0.repeats", 3)
+    driver.wait(lambda: drawn._buckets[0][2] == 3 * images, "the repeats")
+    shown = drawn.columns(2000)
+    assert list(shown) == ["Images", "Samples/epoch", "Batches of 2"]
+    assert [samples for samples in map(int, shown["Samples/epoch"]) if samples % 3] == []
+    assert shown["Batches of 2"][0] == {0: f"{3 * images // 2}"}.get(images % 2, f"{3 * images // 2} + 1")
+    driver.draft.set("batch_size", 100)
+    assert drawn.columns(2000)["Batches of 100"] == [f"{samples} of 100" for *_, samples in drawn._buckets]
+    assert "do not fill one" in driver.text(drawn)
+    driver.draft.set("concepts.0.repeats", 1)
     driver.go_to("data", "Images")
 
 
@@ -568,7 +580,7 @@ def test_tables_follow_the_colour_mode(section: Section, shared_driver: Driver) 
 def test_sizes_are_drawn_and_a_missing_folder_reported(section: Section, shared_driver: Driver) -> None:
     section.turn_to("buckets")
     shared_driver.settle()
-    assert dict(pages(section).image_index.buckets)
+    assert pages(section).image_index.buckets
     shared_driver.draft.set("concepts.0.path", "nowhere/at/all")
     section.show()
     shared_driver.wait(lambda: "does not exist" in shared_driver.text(section), "the missing folder reported")
@@ -661,7 +673,7 @@ def test_sizes_follow_the_family(section: Section, shared_driver: Driver) -> Non
     driver.draft.set_family(replace(family, size_step=32))
     driver.window.state_.notify("family")
     driver.wait(lambda: pages(section).is_complete and pages(section).size_step == 32, "the folder read again")
-    assert all(side % 32 == 0 for name, _ in pages(section).image_index.buckets for side in map(int, name.split("x")))
+    assert all(side % 32 == 0 for name, *_ in pages(section).image_index.buckets for side in map(int, name.split("x")))
 
 
 def test_nothing_is_said_of_a_folder_that_does_not_exist(section: Section, shared_driver: Driver) -> None:

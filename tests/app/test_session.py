@@ -74,7 +74,8 @@ def test_unsaved_changes_survive_a_kill(display: str, home: Path, monkeypatch: p
         assert (draft.get("epochs"), draft.is_dirty) == (33, False)
         driver.settle()
     # closed without unsaved changes
-    assert json.loads(session_file(home).read_text()) == {"file": str(home / "a.yaml"), "preset": "", "unsaved": None}
+    kept = {"file": str(home / "a.yaml"), "folder": "", "preset": "", "unsaved": None}
+    assert json.loads(session_file(home).read_text()) == kept
     (home / "a.yaml").unlink()
     with Driver.open(keeps_session=True) as driver:
         assert driver.draft.get("epochs") == TrainConfig().epochs
@@ -83,6 +84,38 @@ def test_unsaved_changes_survive_a_kill(display: str, home: Path, monkeypatch: p
     session_file(home).write_text(json.dumps({"preset": "a\nb"}))
     with Driver.open(keeps_session=True) as driver:
         assert driver.window.run_bar._message.startswith(r"a\nb, which was open last")
+
+
+def test_a_file_of_another_folder_comes_back_with_that_folder(
+    display: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As opened with --config there: its relative paths would start among the user's files."""
+    project, own = home / "project", home / "own"
+    own.mkdir()
+    (project / "pictures").mkdir(parents=True)
+    save_config(TrainConfig.model_validate({"concepts": [{"path": "pictures"}]}), project / "a.yaml")
+    monkeypatch.chdir(project)
+    kept = session_file(home)
+    with Driver.open(Path("a.yaml"), keeps_session=True, home=str(own)) as driver:
+        driver.wait(lambda: driver.draft.file, "the file")
+        driver.draft.set("seed", 7)
+        driver.wait(
+            lambda: session_file(home).exists() and '"seed": 7' in session_file(home).read_text(), "the session"
+        )
+        left = session_file(home).read_text()
+    session_file(home).write_text(left)  # as if it had been killed
+    for gone in (False, True):
+        monkeypatch.chdir(own)
+        if gone:
+            project.rename(home / "moved")
+            kept.write_text(left)
+        with Driver.open(keeps_session=True, home=str(own)) as driver:
+            said = driver.window.run_bar._message
+            assert Path.cwd() == (own if gone else project)
+            assert ("No such file or directory" if gone else f"start in {project}") in said
+            if not gone:
+                driver.draft.new()
+                driver.wait(lambda: json.loads(kept.read_text())["folder"] == "", "a window at home")
 
 
 @pytest.mark.parametrize("version", LATER_VERSIONS)

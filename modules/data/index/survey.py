@@ -28,6 +28,7 @@ from modules.data.index.concept_summary import ConceptSummary, caption_warnings,
 from modules.data.index.expand import parts
 from modules.data.index.index import no_progress
 from modules.data.index.scan import concept_root, scan_concept
+from modules.data.loading.order import balanced_repeats
 from modules.files import FileFault, decode_json, open_regular, read_text
 
 Record = dict[str, object]
@@ -38,11 +39,11 @@ _TINY = 0.25  # fraction of resolution² below which an image counts as tiny: bo
 
 def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
     """Records for every concept, enabled or not: `pictures` (in chunks), `problem`s, then one `concept`; at the end
-    the `buckets` of the images that would be trained on.
+    the `buckets` that would be trained on: each with its images and, as a whole number, its samples of an epoch.
 
     A folder that cannot be read gives a `concept` with an `error`; nothing is raised.
     """
-    counts = Counter[Bucket]()
+    trained: list[tuple[Concept, int, Counter[Bucket]]] = []  # parts of concepts, with the images that are not held out
     for number, concept in enumerate(settings.concepts):
         if is_archive(concept.path):
             unpacked = unpacked_concept(concept, Path(settings.cache_dir))
@@ -63,9 +64,10 @@ def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
             width, height = (rows.columns[name].astype(np.int32) for name in ("width", "height"))
             alone = settings.model_copy(update={"concepts": (part,)})
             buckets, bucket = bucket_images(alone, size_step, np.zeros(len(width), dtype=np.int32), width, height)
-            if concept.enabled and concept.kind == "train":
-                counts.update(buckets[each] for each in bucket.tolist())
             summary = _summary(settings, part, rows, scan.other_files, buckets, bucket)
+            if concept.enabled and concept.kind == "train":
+                found = Counter(buckets[each] for each in bucket.tolist())
+                trained.append((part, summary.images - summary.held_out, found))
             lines += [*summary.lines(), *caption_warnings(summary)]
             samples += (summary.images - summary.held_out) * part.repeats / concept.repeats
             if scan.root in roots:  # at another resolution
@@ -91,8 +93,19 @@ def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
             "unused_masks": 0 if settings.masked_training else masks,
             "numbered_folder": _numbered_folder(concept),
         }
-    by_shape = sorted(counts, key=lambda bucket: (bucket.width / bucket.height, bucket.width))
-    yield {"type": "buckets", "buckets": [[str(each), counts[each]] for each in by_shape]}
+    yield {"type": "buckets", "buckets": _bucket_rows(trained)}
+
+
+def _bucket_rows(trained: Sequence[tuple[Concept, int, Counter[Bucket]]]) -> list[list[object]]:
+    """[size, images, samples of an epoch] of each bucket, by shape; held-out images are taken from all alike."""
+    repeats = balanced_repeats([part for part, *_ in trained], np.array([number for _, number, _ in trained]))
+    images, samples = Counter[Bucket](), Counter[Bucket]()
+    for (_, number, counts), each in zip(trained, repeats, strict=True):
+        images += counts
+        share = each * number / max(1, counts.total())
+        samples.update({bucket: share * count for bucket, count in counts.items()})
+    by_shape = sorted(images, key=lambda bucket: (bucket.width / bucket.height, bucket.width))
+    return [[str(bucket), images[bucket], round(samples[bucket])] for bucket in by_shape]
 
 
 def _numbered_folder(concept: Concept) -> str:

@@ -1,7 +1,8 @@
 """`python -m modules.data.loading.count_steps WORLD_SIZE`: the optimizer steps of a run, before it starts.
 
 The window runs it in a child process. Standard input is a config as JSON; the answer is {"steps": N,
-"end": "..."} or {"error": "..."}; `end` says which of two limits ends the run, and is empty if there is only one.
+"steps_per_epoch": N, "end": "..."} or {"error": "..."}; `end` says which of two limits ends the run, and is empty if
+there is only one.
 Images that cannot be used are left out, as in the run: what the newest index in the cache does not know is opened for
 that, unless it is very much.
 """
@@ -38,7 +39,8 @@ def main(arguments: Sequence[str]) -> int:
             raise ConfigError("The settings are no group of settings.")
         config = validate(data, "the settings")
         per_epoch = steps_per_epoch(config, int(arguments[0]))
-        print(json.dumps({"steps": total_steps(config, per_epoch), "end": end_of_run(config, per_epoch)}))
+        steps, end = total_steps(config, per_epoch), end_of_run(config, per_epoch)
+        print(json.dumps({"steps": steps, "steps_per_epoch": per_epoch, "end": end}))
     except (TandemError, FileFault) as error:
         print(json.dumps({"error": str(error)}))
         return 2

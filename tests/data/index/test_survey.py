@@ -44,7 +44,7 @@ def test_images_have_size_bucket_and_captions(folder: Path, tmp_path: Path) -> N
         ["copy.png", 40, 40, "32x32", "", "missing"],
         ["dot.png", 8, 8, "32x32", "a cat called dot\nanother caption", "found"],
     ]
-    assert of_type(records, "buckets") == [{"type": "buckets", "buckets": [["32x32", 3], ["48x24", 1]]}]
+    assert of_type(records, "buckets") == [{"type": "buckets", "buckets": [["32x32", 3, 3], ["48x24", 1, 1]]}]
 
 
 def kohya_folders(root: Path) -> Path:
@@ -169,7 +169,7 @@ def test_command_reads_partial_config_without_torch(folder: Path) -> None:
     asked = json.dumps({"concepts": [{"path": str(folder)}], "resolution": 32})
     done = subprocess.run([sys.executable, "-c", program], input=asked, capture_output=True, text=True, check=True)
     records = [json.loads(line) for line in done.stdout.splitlines()]
-    assert of_type(records, "buckets")[0]["buckets"] == [["32x32", 3], ["32x16", 1]]
+    assert of_type(records, "buckets")[0]["buckets"] == [["32x32", 3, 3], ["32x16", 1, 1]]
 
 
 @pytest.mark.parametrize("text", ["", "no json", "[]", '{"concepts": [{"path": ""}]}'])
@@ -191,7 +191,8 @@ def test_images_at_several_resolutions(folder: Path, tmp_path: Path) -> None:
     (concept,) = of_type(records, "concept")
     lines = cast("list[str]", concept["summary"])
     assert (lines[0], lines[2].partition(",")[0]) == ("cats at 32: 3 images", "cats at 64: 3 images")
-    assert of_type(records, "buckets")[0]["buckets"] == [["32x32", 2], ["64x64", 2], ["48x24", 1], ["96x48", 1]]
+    sizes = [[name, count, count] for name, count in {"32x32": 2, "64x64": 2, "48x24": 1, "96x48": 1}.items()]
+    assert of_type(records, "buckets")[0]["buckets"] == sizes
     problems = [str(each["what"]) for each in of_type(records, "problem")]
     assert "skipped: 8x8 is smaller than min_size (10)" in problems
     index = build_index(expand_concepts(config), 1, 8, tmp_path)
