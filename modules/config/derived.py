@@ -43,7 +43,11 @@ def end_of_run(config: TrainConfig, steps_per_epoch: int) -> str:
 
 def learning_rate_scale(config: TrainConfig, world_size: int) -> float:
     """The factor on the learning rate; 1 if global_batch_size fixes the batch for any number of processes, or if the
-    optimizer estimates its step size from the gradients."""
-    if config.global_batch_size is not None or config.optimizer.finds_step_size or world_size == 1:
+    optimizer estimates its step size from the gradients.
+
+    With local updates, a step of the optimizer has the samples of one machine.
+    """
+    together = world_size if config.local_steps is None else max(1, world_size // config.num_nodes)
+    if config.global_batch_size is not None or config.optimizer.finds_step_size or together == 1:
         return 1.0
-    return _SCALING[config.lr_scaling](world_size)
+    return _SCALING[config.lr_scaling](together)
