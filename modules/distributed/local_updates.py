@@ -167,11 +167,10 @@ class LocalUpdates:
             if self.machines.is_first:
                 agreed = weighted_mean(_flat(each.to("cpu", kind) for each in own), shares, "none", between)
             self._give_to_all(own, agreed)
-        for buffer in buffers:
-            if not buffer.is_floating_point():
-                whole = buffer.to(torch.int64)
-                dist.broadcast(whole, 0)
-                buffer.copy_(whole)
+        if counted := [buffer for buffer in buffers if not buffer.is_floating_point()]:
+            whole = _flat(buffer.to(torch.int64) for buffer in counted)
+            dist.broadcast(whole, 0)
+            _unflatten(whole, counted)
 
 
 def outer_step(anchor: Tensor, momentum: Tensor, mean: Tensor, learning_rate: float, factor: float) -> None:

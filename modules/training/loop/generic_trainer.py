@@ -110,7 +110,9 @@ class GenericTrainer:
         with open_checkpoint(self.resume, self.folder, ranks) as checkpoint:
             if checkpoint is not None and (changes := check_unchanged(config, checkpoint)):
                 self.report.warning(changes)
-            plan = plan_for(config, ranks.world_size, checkpoint)
+            # torchrun may have started another number of machines
+            there = config.model_copy(update={"num_nodes": ranks.machines})
+            plan = plan_for(there, ranks.world_size, checkpoint)
             parallelism = Parallelism(
                 self.wrap_model,
                 self.scaler_class,
