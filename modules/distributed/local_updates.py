@@ -219,9 +219,11 @@ def decode(coded: Tensor, count: int, coding: Coding, dtype: torch.dtype) -> Ten
     """The `count` values [N] that `encode` has made bytes of."""
     if coding == "none":
         return coded.view(dtype)
-    scales, values = coded.split([4 * count // BLOCK, coded.numel() - 4 * count // BLOCK])
-    blocks = values.view(torch.int8 if coding == "int8" else torch.float16).view(-1, BLOCK).to(dtype)
-    return (blocks * scales.clone().view(torch.float32).unsqueeze(1)).flatten().to(dtype)
+    end_of_scales = 4 * count // BLOCK
+    scales = coded[:end_of_scales].clone().view(torch.float32)  # a view must begin at a multiple of 4 bytes
+    values = coded[end_of_scales:].view(torch.int8 if coding == "int8" else torch.float16).view(-1, BLOCK)
+    found: Tensor = values.to(dtype) * scales.to(dtype).unsqueeze(1)
+    return found.flatten()
 
 
 def _wide(tensor: Tensor) -> torch.dtype:
