@@ -1,10 +1,11 @@
-"""What several processes cost: for metric syncs, over a slow link, for each process more, and if one of them is slow.
+"""What several processes cost: metric syncs, slow links, each process more, and one of them that is slow.
 
-python benchmarks/scaling.py [--part sync|link|processes|balance ...] [--steps N]
+python benchmarks/scaling.py [--part sync|link|local|processes|balance ...] [--steps N]
 
 trainer_overhead.py compares two processes with a bare DDP loop. `link` needs root: it emulates two machines with a
-100 Mbit/s cable between them. With GPUs, `processes` uses NCCL on all of them; otherwise two gloo processes share the
-CPU. In `balance` processes sleep for each sample, so that their speeds are known on any machine.
+100 Mbit/s cable between them, and `local`, with cables of several speeds and delays, for machines that average their
+weights now and then (local_steps). With GPUs, `processes` uses NCCL on all of them; otherwise two gloo processes share
+the CPU. In `balance` processes sleep for each sample, so that their speeds are known on any machine.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from modules.config import TrainConfig
 from modules.data.loading.progress import Progress
 from modules.distributed import (
     Group,
+    LocalUpdates,
+    Machines,
     RankEnv,
     register_compression_hook,
     resolve_backend,
@@ -45,14 +48,14 @@ from modules.machine import find_free_port
 from modules.training.actions import ACTIONS
 from modules.training.state.requests import STOP_REQUESTS
 from modules.training.step.metrics import StepMetrics, metric_names
-from tests.conftest import draw_images
-from tests.hosts import skip_reason, two_hosts
+from tests.hosts import Host, skip_reason, two_hosts
 from tests.runs import Job, group_settings, tiny_config, train_group
 
 RATE = "100mbit"
-SYNC_SHARE, SENT_BYTES, HALVED, EFFICIENCY, BALANCED = 0.005, 1.1, 1.5, 0.9, 0.93  # the targets
+SYNC_SHARE, SENT_BYTES, HALVED, EFFICIENCY, BALANCED, LOCAL = 0.005, 1.1, 1.5, 0.9, 0.93, 10.0  # the targets
 FAST_S, SHARED = 0.1, 24  # seconds that the fast rank takes for a sample; samples of a step
 MIB = 2**20
+ADAPTERS, FULL = "adapters of rank 4", "full fine-tuning"
 LAYERS, RANK = 360, 4  # two tensors per layer: 720
 STEP_S, NORM = 0.05, torch.tensor(1.0)
 SENT = Path("/sys/class/net/cable/statistics/tx_bytes")  # of a host in tests/hosts.py
@@ -60,9 +63,10 @@ SENT = Path("/sys/class/net/cable/statistics/tx_bytes")  # of a host in tests/ho
 
 def main() -> None:
     arguments = parser().parse_args()
-    if arguments.link_rank is not None:
-        link_rank(arguments.link_rank)
-        return
+    for rank, result in ((link_rank, arguments.link_rank), (local_rank, arguments.local_rank)):
+        if result is not None:
+            rank(result)
+            return
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {_devices()}\n")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     targets = Targets()
@@ -97,17 +101,7 @@ def link(folder: Path, steps: int, targets: Targets) -> None:
         print(f"not run: {reason}")
         return
     with two_hosts(rate=RATE) as hosts:
-        port = str(find_free_port(23200))
-        processes = []
-        for rank, host in enumerate(hosts):
-            group = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": hosts[0].address}
-            environment = {**os.environ, **group, "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "cable"}
-            argv = [sys.executable, "-W", "ignore", __file__, "--link_rank", str(folder / "link.json")]
-            processes.append(host.start(argv, environment))
-        for process in processes:
-            output, _ = process.communicate()
-            if process.returncode:
-                sys.exit(output[-3000:])
+        _run_on(hosts, "--link_rank", folder / "link.json")
     rows = json.loads((folder / "link.json").read_text())
     print(f"{'':<22}{'compression':<14}{'gradients, MiB':>15}{'sent per step, MiB':>18}{'steps/s':>9}{'faster':>8}")
     for row in rows:
@@ -120,6 +114,52 @@ def link(folder: Path, steps: int, targets: Targets) -> None:
         elif row["compression"] in ("fp16", "bf16"):
             name = f"{row['method']} over {RATE}/s, {row['compression']}: times faster than uncompressed"
             targets.at_least(name, plain["seconds"] / row["seconds"], HALVED)
+
+
+def local(folder: Path, steps: int, targets: Targets) -> None:
+    """Seconds that machines which average their weights every H steps (local_steps) need for a step, over cables of
+    several speeds and delays: a step without the other machine, and an H-th of an outer step."""
+    print("Two hosts that average their weights every H steps; the networks of `link`, batch 4; steps/s")
+    if reason := skip_reason():
+        print(f"not run: {reason}")
+        return
+    intervals = (10, 50, 500)
+    columns = "".join(f"{f'H={count}':>9}" for count in intervals)
+    head = f"{'':<20}{'Mbit/s':>7}{'ms':>4}{'plain':>9}{'alone':>9}  {'sent in':<8}{'outer step, s':>13}"
+    print(f"{head}{columns}{'H=50':>9}")
+    for rate in (20, 100, 1000):
+        for delay_ms in (0, 40):
+            try:
+                with two_hosts(rate=f"{rate}mbit", delay_ms=delay_ms) as hosts:
+                    _run_on(hosts, "--local_rank", folder / "local.json")
+            except RuntimeError as error:  # a kernel without netem
+                print(f"not run, {rate} Mbit/s and {delay_ms} ms: {error}")
+                continue
+            for row in json.loads((folder / "local.json").read_text()):
+                seconds = [row["alone"] + row["outer"] / count for count in intervals]
+                faster = row["plain"] / seconds[1]
+                speeds = "".join(f"{1 / each:>9.2f}" for each in seconds)
+                line = f"{row['method']:<20}{rate:>7}{delay_ms:>4}{1 / row['plain']:>9.2f}{1 / row['alone']:>9.2f}"
+                print(f"{line}  {row['coding']:<8}{row['outer']:>13.2f}{speeds}{faster:>8.1f}x", flush=True)
+                if rate == 20 and row["method"] == FULL:
+                    name = f"{FULL}, 20 Mbit/s, {delay_ms} ms, {row['coding']}: times faster with local_steps 50"
+                    targets.at_least(name, faster, LOCAL)
+
+
+def _run_on(hosts: tuple[Host, Host], flag: str, result: Path) -> None:
+    """One rank on each of two hosts, whose program is this one with `flag`."""
+    port = str(find_free_port(23200))
+    processes = []
+    for rank, host in enumerate(hosts):
+        group = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": hosts[0].address}
+        environment = {**os.environ, **group, "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "cable"}
+        environment["GROUP_RANK"] = str(rank)
+        argv = [sys.executable, "-W", "ignore", __file__, flag, str(result)]
+        processes.append(host.start(argv, environment))
+    for process in processes:
+        output, _ = process.communicate()
+        if process.returncode:
+            sys.exit(output[-3000:])
 
 
 def processes(folder: Path, steps: int, targets: Targets) -> None:
@@ -148,6 +188,8 @@ def balance(folder: Path, steps: int, targets: Targets) -> None:
     print(
         f"{'speeds':<24}{'balance':<10}{'samples/s':>10}{'asleep':>12}{'not waited':>12}  samples of a step at the end"
     )
+    from tests.conftest import draw_images  # takes RANK and the like out of the environment
+
     (folder / "images").mkdir()
     images = draw_images(folder / "images", 12)
     count = max(10, steps // 5)  # of two seconds
@@ -246,8 +288,8 @@ def link_rank(result: Path) -> None:
     group = setup_distributed(backend="gloo", timeout_s=120)
     found: list[dict[str, object]] = []
     for method, adapters_only, size, counts in (
-        ("adapters of rank 4", True, 256, (5, 5, 5, 5)),
-        ("full fine-tuning", False, 256, (2, 2, 2, 5)),
+        (ADAPTERS, True, 256, (5, 5, 5, 5)),
+        (FULL, False, 256, (2, 2, 2, 5)),
     ):
         for compression, count in zip(("none", "fp16", "bf16", "powersgd"), counts, strict=True):
             config = TrainConfig.model_validate({"gradient_compression": compression, "powersgd_start_step": 2})
@@ -257,10 +299,45 @@ def link_rank(result: Path) -> None:
     _write_result(group.rank_env, result, found)
 
 
-def _train(group: Group, config: TrainConfig, model: nn.Module, size: int, batch: int, count: int) -> dict[str, float]:
-    """Real steps of the wrapped model: seconds and bytes sent by this rank for each."""
+def local_rank(result: Path) -> None:
+    """As `link_rank`: a step over the cable, one without it, and an outer step."""
+    torch.set_num_threads(1)
+    group = setup_distributed(backend="gloo", timeout_s=300)
+    machines = Machines(group)
+    found: list[dict[str, object]] = []
+    for method, adapters_only, count in ((ADAPTERS, True, 3), (FULL, False, 1)):
+        model = network(256, adapters_only=adapters_only)
+        plain = _train(group, TrainConfig(), model, 256, batch=4, count=count, warm_ups=1)["seconds"]
+        model = network(256, adapters_only=adapters_only)
+        alone = _train(group, TrainConfig(), model, 256, batch=4, count=20, over=machines.inside)["seconds"]
+        weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        for coding in ("fp16", "int8"):
+            updates = LocalUpdates(weights, TrainConfig.model_validate({"outer_compression": coding}), machines)
+            for weight in weights.values():
+                weight.data.add_(torch.randn_like(weight), alpha=1e-3)
+            dist.barrier(group=group.control)
+            started = time.perf_counter()
+            updates.agree(1, 1.0, [], outer=True)
+            outer = time.perf_counter() - started
+            found.append({"method": method, "coding": coding, "plain": plain, "alone": alone, "outer": outer})
+    cleanup_distributed()
+    _write_result(group.rank_env, result, found)
+
+
+def _train(
+    group: Group,
+    config: TrainConfig,
+    model: nn.Module,
+    size: int,
+    batch: int,
+    count: int,
+    *,
+    over: dist.ProcessGroup | None = None,
+    warm_ups: int = 2,
+) -> dict[str, float]:
+    """Real steps of the model, whose gradients are averaged `over` some ranks: seconds and bytes sent for each."""
     model = model.to(group.device)
-    wrapped = wrap_ddp(model, config, group)
+    wrapped = wrap_ddp(model, config, group, over)
     compression = register_compression_hook(wrapped, config)
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
@@ -273,7 +350,8 @@ def _train(group: Group, config: TrainConfig, model: nn.Module, size: int, batch
 
     step()
     compression.reset(config.powersgd_start_step)
-    step()
+    for _ in range(warm_ups - 1):
+        step()
     _wait_for_device()
     dist.barrier(group=group.control)
     started, sent = time.perf_counter(), _sent()
@@ -305,6 +383,7 @@ def _write_result(rank_env: RankEnv, result: Path, found: object) -> None:
 PARTS: dict[str, Callable[[Path, int, Targets], None]] = {
     "sync": sync,
     "link": link,
+    "local": local,
     "processes": processes,
     "balance": balance,
 }
@@ -319,7 +398,8 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument("--part", action="append", choices=list(PARTS), help="only this part; may be given several times")
     top.add_argument("--steps", type=int, default=100, help="steps that are measured; slow parts take fewer")
-    top.add_argument("--link_rank", type=Path, help=argparse.SUPPRESS)
+    for name in ("--link_rank", "--local_rank"):
+        top.add_argument(name, type=Path, help=argparse.SUPPRESS)
     return top
 
 

@@ -87,8 +87,11 @@ class Host:
 
 
 @contextmanager
-def two_hosts(*, rate: str | None = None, number: int | None = None) -> Iterator[tuple[Host, Host]]:
-    """Hosts "alpha" and "beta" that reach each other at 10.77.N.1 and .2; `rate`, e.g. "100mbit", slows the cable.
+def two_hosts(
+    *, rate: str | None = None, delay_ms: float = 0.0, number: int | None = None
+) -> Iterator[tuple[Host, Host]]:
+    """Hosts "alpha" and "beta" that reach each other at 10.77.N.1 and .2; `rate`, e.g. "100mbit", slows the cable, and
+    packets take `delay_ms` each way.
 
     Processes that still run on them are killed at the end.
     """
@@ -109,7 +112,10 @@ def two_hosts(*, rate: str | None = None, number: int | None = None) -> Iterator
             if rate is not None:
                 shape = ["tbf", "rate", rate, "burst", "64kb", "latency", "50ms"]
                 netns = ["ip", "netns", "exec", host.namespace]
-                _run(*netns, "tc", "qdisc", "add", "dev", "cable", "root", *shape)
+                _run(*netns, "tc", "qdisc", "add", "dev", "cable", "root", "handle", "1:", *shape)
+                if delay_ms:
+                    late = ["netem", "delay", f"{delay_ms}ms", "limit", "10000"]
+                    _run(*netns, "tc", "qdisc", "add", "dev", "cable", "parent", "1:", *late)
         yield alpha, beta
     finally:
         for host in hosts:

@@ -66,6 +66,11 @@ class Section(FormSection):
             1,
         ),
         Card(
+            "Slow networks: local updates",
+            ("local_steps", "outer_learning_rate", "outer_momentum", "outer_compression"),
+            0,
+        ),
+        Card(
             "FSDP: large models",
             (
                 "fsdp_replicate",

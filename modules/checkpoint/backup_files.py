@@ -18,6 +18,7 @@ from modules.files import Record, printable
 from modules.run.folder.backup_manifest import (
     DATA,
     EMA,
+    OUTER,
     Position,
     Text,
     files_of,
@@ -39,6 +40,7 @@ class TrainingState:
     ema: dict[str, Tensor] | None
     optimizer: OptimizerState
     scaler: dict[str, Plain]
+    outer: dict[str, Tensor] | None = None  # of local updates: the weights and momentum of the last outer step
     config: Mapping[str, object] = field(default_factory=dict)  # of the run that wrote the backup; set when it is read
     data: bytes | None = None  # what it was trained on (data_record), as it is written
     part: Shard | None = None  # that its tensors are, of a state that is divided among the ranks; None: they are whole
@@ -61,6 +63,7 @@ class StoredState:
     position: Position
     weights: Mapping[str, StoredTensor]
     ema: Mapping[str, StoredTensor] | None
+    outer: Mapping[str, StoredTensor] | None
     optimizer: StoredOptimizer
     scaler: dict[str, Plain]
     config: Mapping[str, object]
@@ -75,6 +78,7 @@ class StoredState:
             ema=None if self.ema is None else _whole(self.ema),
             optimizer=OptimizerState(stored.class_name, _whole(stored.tensors), stored.values, stored.groups),
             scaler=self.scaler,
+            outer=None if self.outer is None else _whole(self.outer),
             config=self.config,
         )
 
@@ -125,11 +129,14 @@ def _open(folder: Path) -> StoredState:
         files = [folder / name for name in sorted(files_of(kind, manifest.parts))]
         return stored_tensors(files, None if manifest.parts is None else position.step)
 
-    has_ema = any(name.startswith(EMA) for name in manifest.files)
+    def stored_if_there(kind: str) -> dict[str, StoredTensor] | None:
+        return stored(kind) if any(name.startswith(kind) for name in manifest.files) else None
+
     return StoredState(
         position=position,
         weights=stored("weights"),
-        ema=stored(EMA) if has_ema else None,
+        ema=stored_if_there(EMA),
+        outer=stored_if_there(OUTER),
         optimizer=StoredOptimizer(saved.kind, stored("optimizer"), saved.values, saved.groups),
         scaler=dict(saved.scaler),
         config=valid_record(dict[str, object], json_of(folder / "config.json"), folder / "config.json"),

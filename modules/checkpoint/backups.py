@@ -19,7 +19,15 @@ from modules.checkpoint.tensor_sink import TensorSink, add_tensors
 from modules.config import ResumeError
 from modules.files import PARTIAL, REPLACED, is_link, put_back_replaced, remove_tree
 from modules.run.folder.backup_list import Rotation, backup_number, complete_backups, list_backups, misplaced
-from modules.run.folder.backup_manifest import DATA, MANIFEST, FileEntry, find_damage, part_file, read_progress
+from modules.run.folder.backup_manifest import (
+    DATA,
+    MANIFEST,
+    FileEntry,
+    find_damage,
+    part_file,
+    read_progress,
+    version_of,
+)
 
 
 class Backups:
@@ -145,13 +153,13 @@ def part_files(state: TrainingState, index: int, count: int) -> list[str]:
 
 def _tensors(state: TrainingState) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
     """By kind, those that there are."""
-    kinds = {"ema": state.ema, "optimizer": state.optimizer.tensors, "weights": state.weights}
+    kinds = {"ema": state.ema, "optimizer": state.optimizer.tensors, "outer": state.outer, "weights": state.weights}
     return ((kind, tensors) for kind, tensors in kinds.items() if tensors is not None)
 
 
 def _write_manifest(folder: Path, files: dict[str, FileEntry], number: int, step: int, parts: int | None) -> None:
     manifest = {
-        "version": 3 if DATA in files else 1 if parts is None else 2,
+        "version": version_of(files, parts),
         **({} if parts is None else {"parts": parts}),
         "number": number,
         "step": step,

@@ -3,7 +3,7 @@
 from modules.config.all_faults import all_faults
 from modules.config.balance import AUTO, EQUAL, balance_numbers, check_balance
 from modules.config.changes import Change, find_changes
-from modules.config.derived import effective_batch, end_of_run, learning_rate_scale, total_steps
+from modules.config.derived import effective_batch, end_of_run, learning_rate_scale, ranks_together, total_steps
 from modules.config.errors import ConfigError, DataError, ResumeError, TandemError, TrainingError
 from modules.config.explain import Fault, allowed, explain, faults
 from modules.config.interval import Interval
@@ -62,6 +62,7 @@ __all__ = [
     "override",
     "parse_learning_rate_factors",
     "preset_names",
+    "ranks_together",
     "resolve_config",
     "save_config",
     "save_preset",

@@ -201,6 +201,10 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "sync_batch_norm": ("Shared BatchNorm", "SyncBatchNorm", "sync_bn"),
     "gradient_compression": ("Compress the exchange", "gradient_reduce_precision", "ddp comm hook", "powerSGD"),
     "powersgd_start_step": ("First step with PowerSGD",),
+    "local_steps": ("DiLoCo", "local SGD", "local updates", "sync_every", "federated averaging", "slow network"),
+    "outer_learning_rate": ("DiLoCo", "outer optimizer", "outer_lr"),
+    "outer_momentum": ("DiLoCo", "outer optimizer", "Nesterov"),
+    "outer_compression": ("DiLoCo", "pseudo-gradient", "should_quantize", "quantized all-reduce"),
     "fsdp_cpu_offload": ("Keep weights in main memory", "fsdp_offload_params", "cpu offload", "zero offload"),
     "fsdp_replicate": ("HSDP", "HYBRID_SHARD", "hybrid sharding", "data_parallel_replicate_degree"),
     "fsdp_reshard_after_forward": (

@@ -41,9 +41,15 @@ def end_of_run(config: TrainConfig, steps_per_epoch: int) -> str:
     return f"The {epochs} the run after {by_epochs:,} of {config.max_steps:,} steps."
 
 
+def ranks_together(config: TrainConfig, world_size: int) -> int:
+    """How many ranks average their gradients in each step: with local updates those of one machine."""
+    return world_size if config.local_steps is None else max(1, world_size // config.num_nodes)
+
+
 def learning_rate_scale(config: TrainConfig, world_size: int) -> float:
     """The factor on the learning rate; 1 if global_batch_size fixes the batch for any number of processes, or if the
     optimizer estimates its step size from the gradients."""
-    if config.global_batch_size is not None or config.optimizer.finds_step_size or world_size == 1:
+    together = ranks_together(config, world_size)
+    if config.global_batch_size is not None or config.optimizer.finds_step_size or together == 1:
         return 1.0
-    return _SCALING[config.lr_scaling](world_size)
+    return _SCALING[config.lr_scaling](together)

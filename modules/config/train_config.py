@@ -107,6 +107,7 @@ class TrainConfig(
             *_sharding_rules(self),
             *_replication_rules(self),
             *_balance_rules(self),
+            *_local_update_rules(self),
             *_machine_loss_rules(self),
             *_validation_rules(self),
             *_adapter_rules(self),
@@ -245,6 +246,28 @@ def _balance_rules(config: TrainConfig) -> _Rules:
         return []
     sentence = f"is auto, but with {found[0]} the ranks wait for each other in every layer, so none can measure its own"
     return [("balance", f"{sentence} speed; give numbers, such as [2, 1], or equal")]
+
+
+def _local_update_rules(config: TrainConfig) -> _Rules:
+    """What does not go with machines that hold different weights between two outer steps."""
+    if config.local_steps is None:
+        return []
+    mode, optimizer = config.training_mode, config.optimizer.name
+    found = {
+        "training_mode is fully_sharded, which divides the weights among the GPUs": mode == "fully_sharded",
+        "sync_batch_norm, with which all GPUs wait for each other in every layer, is true": config.sync_batch_norm,
+        f"gradient_compression is {config.gradient_compression}, which is for gradients that machines exchange (see "
+        "outer_compression)": config.gradient_compression != "none",
+        f"the optimizer is {optimizer}, whose state an outer step would contradict": (
+            optimizer in ("schedule_free_adamw", "prodigy")
+        ),
+    }
+    sentence = f"is {config.local_steps}, but"
+    return [
+        ("local_steps", f"{sentence} {fault}; change that, or leave it empty")
+        for fault, is_so in found.items()
+        if is_so
+    ]
 
 
 def _machine_loss_rules(config: TrainConfig) -> _Rules:

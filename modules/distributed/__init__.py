@@ -7,6 +7,7 @@ from modules.distributed.ddp import complete_gradient_sync, wrap_ddp
 from modules.distributed.health.refusal import refusals_published
 from modules.distributed.helpers import is_main_process, main_process_first
 from modules.distributed.host_copy import HostCopy
+from modules.distributed.local_updates import LocalUpdates, Machines
 from modules.distributed.process_group import (
     Group,
     cleanup_distributed,
@@ -39,6 +40,8 @@ __all__ = [
     "Group",
     "GroupError",
     "HostCopy",
+    "LocalUpdates",
+    "Machines",
     "RankEnv",
     "RankExited",
     "RankGroup",

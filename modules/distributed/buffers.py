@@ -13,17 +13,18 @@ from modules.distributed.process_group import Group
 
 
 class BufferSync:
-    """Gives all ranks the same buffers at the end of a step, in one all-reduce.
+    """Gives all ranks, or those of one machine, the same buffers at the end of a step, in one all-reduce.
 
     A floating-point buffer becomes b + mean over the ranks of (b_r - b), where b is its value before the step and b_r
     rank r's after it: BatchNorm's running averages then follow the samples of all ranks, as on one device. Integers
-    and booleans, such as BatchNorm's counter of batches, become rank 0's. Complex buffers are left alone.
+    and booleans, such as BatchNorm's counter of batches, become the first rank's. Complex buffers are left alone.
 
     Nothing is sent in a forward, as DDP does it, so a rank may repeat a forward in which its memory ran out.
     """
 
-    def __init__(self, model: nn.Module, group: Group) -> None:
-        self._group = group
+    def __init__(self, model: nn.Module, group: Group, over: dist.ProcessGroup | None = None) -> None:
+        """`over`: only those ranks."""
+        self._group, self._over = group, over
         self._places = [
             (module, name)
             for module in model.modules()
@@ -34,17 +35,17 @@ class BufferSync:
 
     def start(self) -> None:
         """The ranks' buffers are equal now. Before the first step, and after restoring a backup."""
-        self._before = [buffer.clone() for buffer in self._buffers()]
+        self._before = [buffer.clone() for buffer in self.changing()]
 
     def keep_changed(self) -> None:
         """After a forward: from now on only buffers are sent that it changed on any rank since `start`.
 
         They get back their values of then.
         """
-        changed = [not torch.equal(now, then) for now, then in zip(self._buffers(), self._before, strict=True)]
+        changed = [not torch.equal(now, then) for now, then in zip(self.changing(), self._before, strict=True)]
         counts = torch.tensor(changed, dtype=torch.int64)
         dist.all_reduce(counts, group=self._group.control)
-        for buffer, before in zip(self._buffers(), self._before, strict=True):
+        for buffer, before in zip(self.changing(), self._before, strict=True):
             buffer.copy_(before)
         kept = [number for number, count in enumerate(counts.tolist()) if count]
         self._places = [self._places[number] for number in kept]
@@ -55,10 +56,10 @@ class BufferSync:
         """At the end of each step, on every rank; does nothing for a model without buffers that change."""
         if not self._places:
             return
-        buffers = self._buffers()
+        buffers = self.changing()
         changes = [self._change(now, then).flatten() for now, then in zip(buffers, self._before, strict=True)]
         sums = torch.cat(changes)
-        dist.all_reduce(sums)
+        dist.all_reduce(sums, group=self._over)
         parts = sums.split([change.numel() for change in changes])
         for buffer, before, part in zip(buffers, self._before, parts, strict=True):
             before.copy_(before.double() + part.view_as(before))
@@ -67,18 +68,18 @@ class BufferSync:
     @contextmanager
     def kept(self, *, when: bool) -> Iterator[None]:
         """What happens inside the block changes no buffer, if `when`."""
-        before = [buffer.clone() for buffer in self._buffers()] if when else []
+        before = [buffer.clone() for buffer in self.changing()] if when else []
         yield
-        for buffer, value in zip(self._buffers() if when else [], before, strict=True):
+        for buffer, value in zip(self.changing() if when else [], before, strict=True):
             buffer.copy_(value)
 
     def _change(self, now: Tensor, before: Tensor) -> Tensor:
         """What this rank adds to the new value of a buffer, fp64 like the buffer."""
         change = now.double() - before.double()
         if now.is_floating_point():
-            return change / self._group.world_size
-        return change if self._group.rank == 0 else torch.zeros_like(change)
+            return change / dist.get_world_size(self._over)
+        return change if dist.get_rank(self._over) == 0 else torch.zeros_like(change)
 
-    def _buffers(self) -> list[Tensor]:
-        """Looked up each time, as a module may replace its buffers."""
+    def changing(self) -> list[Tensor]:
+        """The buffers, looked up each time, as a module may replace them."""
         return [module.get_buffer(name) for module, name in self._places]

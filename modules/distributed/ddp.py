@@ -23,8 +23,11 @@ DDP_REFUSALS = ("mark a variable ready only once", "training graph has changed i
 INT_DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by element size in bytes
 
 
-def wrap_ddp(model: nn.Module, config: TrainConfig, group: Group) -> DistributedDataParallel:
-    """`model`, already on its device, wrapped so that the last backward of a step averages gradients over all ranks.
+def wrap_ddp(
+    model: nn.Module, config: TrainConfig, group: Group, over: dist.ProcessGroup | None = None
+) -> DistributedDataParallel:
+    """`model`, already on its device, wrapped so that the last backward of a step averages gradients over all ranks, or
+    those of the group `over`.
 
     Every rank then has rank 0's weights; they are broadcast only if some rank's differ. Raises ConfigError if a
     setting does not work here.
@@ -34,11 +37,15 @@ def wrap_ddp(model: nn.Module, config: TrainConfig, group: Group) -> Distributed
     adapters = trains_only_adapters(model)
     # torch's PowerSGD waits for gloo on gloo's own two threads and deadlocks with several buckets in flight
     one_bucket = adapters or config.gradient_compression == "powersgd"
+    same = same_on_all_ranks([*model.parameters(), *model.buffers()], group)
+    if over is not None and not same:
+        _broadcast_from_rank0(model)
     return DistributedDataParallel(
         model,
+        process_group=over,
         bucket_cap_mb=max(config.bucket_cap_mb, gradients_mib(model)) if one_bucket else config.bucket_cap_mb,
         **ddp_options(sync_buffers=False, batched_copy=adapters),  # see BufferSync
-        init_sync=not same_on_all_ranks(model, group),
+        init_sync=over is None and not same,
         find_unused_parameters=config.find_unused_parameters,
         gradient_as_bucket_view=config.gradient_as_bucket_view,
         static_graph=config.static_graph,
@@ -96,9 +103,17 @@ def gradients_mib(model: nn.Module) -> int:
     return math.ceil(sum(w.numel() * w.element_size() for w in model.parameters() if w.requires_grad) / MIB)
 
 
-def same_on_all_ranks(model: nn.Module, group: Group) -> bool:
-    """Whether all ranks hold bit-identical weights and buffers, which then need no broadcast."""
-    local = _fingerprint([*model.parameters(), *model.buffers()])
+@torch.no_grad()
+def _broadcast_from_rank0(model: nn.Module) -> None:
+    for tensor in (*model.parameters(), *model.buffers()):
+        sent = tensor.detach().contiguous()
+        dist.broadcast(sent, src=0)
+        tensor.copy_(sent)
+
+
+def same_on_all_ranks(tensors: Sequence[Tensor], group: Group) -> bool:
+    """Whether all ranks hold the same bits."""
+    local = _fingerprint(tensors)
     lowest, highest = local.clone(), local.clone()
     dist.all_reduce(lowest, dist.ReduceOp.MIN, group=group.control)
     dist.all_reduce(highest, dist.ReduceOp.MAX, group=group.control)

@@ -46,7 +46,7 @@ def apply_fsdp(
             )
     if config.sync_batch_norm:
         model = with_sync_batch_norm(model, group)
-    same = same_on_all_ranks(model, group)
+    same = same_on_all_ranks([*model.parameters(), *model.buffers()], group)
     # None is the dtype of the weights; autocast decides per operation, so inputs such as timesteps keep their precision
     reduce_dtype = None if compute_dtype is None else torch.float32
     if config.fsdp_reduce_precision == "bf16":

@@ -9,6 +9,8 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from modules.distributed.local_updates import LocalUpdates
+
 
 def is_sharded(tensor: Tensor) -> bool:
     """Whether it is divided among the ranks, a DTensor; does not import torch's code for that, which takes a second."""
@@ -35,6 +37,7 @@ class Weights:
     are_sharded = False  # divided among ranks
     shard_ranks: Sequence[int] = (0,)  # among whom; other groups of ranks, if any, hold the same as these
     shard_index = 0  # of this rank among those of its group
+    outer: LocalUpdates | None = None  # what machines that average the weights now and then keep beside them
 
     def __init__(self, model: nn.Module) -> None:
         trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}

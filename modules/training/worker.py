@@ -65,6 +65,7 @@ from modules.training.device.choice import require_device
 from modules.training.loop import run_info
 from modules.training.loop.distributed_trainer import DataParallelTrainer, DistributedTrainer
 from modules.training.loop.generic_trainer import GenericTrainer
+from modules.training.loop.local_updates_trainer import LocalUpdatesTrainer
 from modules.training.state.requests import PAUSE, STOP_REQUESTS, ControlRequests, Outcome, StoppedBeforeTraining
 from modules.training.step.metrics import metric_names
 from modules.training.step.triggers import TimeTrigger
@@ -202,6 +203,10 @@ def _trainer(
             from modules.training.loop.fully_sharded_trainer import FullyShardedTrainer  # its import takes a second
 
             return FullyShardedTrainer(config, folder, report, requests, ranks, backup)
+        if config.local_steps is not None and ranks.machines > 1:
+            return LocalUpdatesTrainer(config, folder, report, requests, ranks, backup)
+        if config.local_steps is not None:
+            report.note(f"local_steps={config.local_steps} has no effect: all ranks are on one machine.")
         return DistributedTrainer(config, folder, report, requests, ranks, backup)
     kind = DataParallelTrainer if config.training_mode == "data_parallel" else GenericTrainer
     return kind(config, folder, report, requests, ranks, backup)

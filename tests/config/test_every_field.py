@@ -97,6 +97,11 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
     if data["on_machine_loss"] == "continue" and ("," in data["balance"] or data["backup_every"] == "never"):
         data["on_machine_loss"] = "wait"
     data["initial_port"] = min(data["initial_port"], 65_534)  # machines join on the next port
+    has_state_of_all = data["optimizer"]["name"] in ("schedule_free_adamw", "prodigy")
+    if data["training_mode"] == "fully_sharded" or data["sync_batch_norm"] or has_state_of_all:
+        data["local_steps"] = None
+    if data["local_steps"] is not None:
+        data["gradient_compression"] = "none"
     if data["device_ids"] is not None and data["world_size"] is not None:
         data["world_size"] = len(data["device_ids"]) * data["num_nodes"]
     if data["processes_per_node"] is not None:

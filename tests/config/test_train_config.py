@@ -88,6 +88,18 @@ def test_rules_between_settings() -> None:
         "on_machine_loss is continue, but balance is [2, 1], a number for each rank of all machines; set balance to "
         "auto or equal, or on_machine_loss to wait.",
     ]
+    rest = "; change that, or leave it empty."
+    local: dict[str, object] = {"local_steps": 50, "gradient_compression": "fp16", "sync_batch_norm": True}
+    assert sentences(**local, training_mode="fully_sharded")[-3:] == [
+        "local_steps is 50, but training_mode is fully_sharded, which divides the weights among the GPUs" + rest,
+        "local_steps is 50, but sync_batch_norm, with which all GPUs wait for each other in every layer, is true"
+        + rest,
+        "local_steps is 50, but gradient_compression is fp16, which is for gradients that machines exchange (see "
+        "outer_compression)" + rest,
+    ]
+    assert sentences(local_steps=50, optimizer={"name": "prodigy"}) == [
+        "local_steps is 50, but the optimizer is prodigy, whose state an outer step would contradict" + rest
+    ]
     assert sentences(balance=[2, "x"]) == [
         'balance is [2, "x"]; it must be auto, equal, or a number above 0 for each rank, such as [2, 1].'
     ]

@@ -65,7 +65,7 @@ def _wrapped_adapters(group: Group) -> dict[str, object]:
             wrapped(torch.randn(1, 4, 2, 2)).sum().backward()
         found[f"{name} buckets"] = len(buckets)
         found[f"{name} tensors"] = sum(weight.requires_grad for weight in model.parameters())
-        found[f"{name} same"] = same_on_all_ranks(model, group)
+        found[f"{name} same"] = same_on_all_ranks([*model.parameters(), *model.buffers()], group)
     return found
 
 
@@ -84,7 +84,7 @@ def _same_weights(group: Group) -> dict[str, object]:
         model.register_buffer("nothing", torch.zeros(0))
         if group.rank == 1 and callable(corrupt):
             corrupt(model)
-        return same_on_all_ranks(model, group)
+        return same_on_all_ranks([*model.parameters(), *model.buffers()], group)
 
     with torch.no_grad():
         return {

@@ -75,7 +75,9 @@ def test_the_machines_that_are_there_divide_the_weights(
     monkeypatch.setattr(advice, "RESERVED", 0)
     monkeypatch.setattr(report, "usable_memory_mib", lambda: SimpleNamespace(total=between / 2**20))
     unused: Any = None
-    parallelism = Parallelism(unused, torch.amp.GradScaler, equal_micro_batches=True, backup_writer=unused)
+    parallelism = Parallelism(
+        unused, torch.amp.GradScaler, equal_micro_batches=True, backup_writer=unused, gradient_ranks=4
+    )
     with pytest.raises(TandemError, match=said):
         build_components(
             config, RunFolder(tmp_path), plan_run(config, 4), ranks, parallelism, SilentReport(), lambda: None

@@ -262,6 +262,49 @@ class MultiGpuSettings(Section):
         ge=2,
         le=1_000_000,
     )
+    local_steps: int | None = setting(
+        None,
+        title="Local steps (DiLoCo, local SGD)",
+        help="For several machines on a slow network: each machine trains for N steps on its part of the samples, its "
+        "GPUs in step with each other; then the machines average their weights (an outer step). Sends N times less, "
+        "and is not exactly the training of one machine. Empty: gradients are averaged over all GPUs in every step.",
+        unit="steps",
+        advanced=True,
+        depends_on="enable_multi_gpu & training_mode=auto|distributed",
+        ge=1,
+        le=100_000,
+        resume="warn",
+    )
+    outer_learning_rate: float = setting(
+        0.7,
+        title="Outer learning rate (DiLoCo)",
+        help="The factor on the mean change of the machines' weights. 1, with an outer momentum of 0, makes the "
+        "weights their plain mean.",
+        advanced=True,
+        depends_on="enable_multi_gpu & local_steps",
+        gt=0,
+        le=10,
+        resume="warn",
+    )
+    outer_momentum: float = setting(
+        0.9,
+        title="Outer momentum (DiLoCo)",
+        help="Of the outer step, as Nesterov's. 0: none.",
+        advanced=True,
+        depends_on="enable_multi_gpu & local_steps",
+        ge=0,
+        lt=1,
+        resume="warn",
+    )
+    outer_compression: Literal["none", "fp16", "int8"] = setting(
+        "fp16",
+        title="Outer compression",
+        help="How the change of the weights is sent between machines. none: in fp32. fp16 and int8 send a half and a "
+        "quarter of that, with a scale for every 256 values, so that none overflows.",
+        advanced=True,
+        depends_on="enable_multi_gpu & local_steps",
+        resume="warn",
+    )
     fsdp_replicate: Literal["none", "machines"] = setting(
         "none",
         title="FSDP: replicate (hybrid sharding, HSDP)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
@@ -14,13 +15,14 @@ from modules.config import ResumeError
 from modules.config.schedules import Pace
 from modules.files import FileFault, Record, file_size, open_regular, printable, read_bytes, read_json, validate_record
 
-VERSION: Final = 3  # of backups with DATA; without, those in parts are version 2, those in whole tensors version 1
+VERSION: Final = 4  # see `version_of`
 MANIFEST: Final = "manifest.json"
 BACKUP_NAME: Final = re.compile(r"step-\d{6,16}")
 _TEXTS: Final = frozenset({"optimizer.json", "progress.json", "config.json"})
 DATA: Final = "data.safetensors"  # what the run was trained on
-KINDS: Final = ("weights", "optimizer", "ema")  # of tensors
+KINDS: Final = ("weights", "optimizer", "ema", "outer")  # of tensors
 EMA: Final = "ema"  # which not every backup has
+OUTER: Final = "outer"  # likewise: what local updates keep beside the weights
 _MOST_PARTS: Final = 99_999
 _verified: list[tuple[object, ...]] = []  # the backup whose checksums matched last
 _JSON_LIMIT: Final = 256 << 20  # bytes: optimizer.json has an entry for each parameter
@@ -77,12 +79,17 @@ class Manifest(Record):
 
     @model_validator(mode="after")
     def _names(self) -> Manifest:
-        if (self.version == VERSION) != (DATA in self.files):
-            raise ValueError(f"version {self.version} {'needs' if self.version == VERSION else 'has no'} {DATA}")
-        if self.version < VERSION and (self.parts is None) != (self.version == 1):
+        if (self.version == VERSION) != any(name.startswith(OUTER) for name in self.files):
+            raise ValueError(
+                f"version {self.version} {'needs' if self.version == VERSION else 'has no'} {OUTER} tensors"
+            )
+        if self.version < VERSION and (self.version == 3) != (DATA in self.files):
+            raise ValueError(f"version {self.version} {'needs' if self.version == 3 else 'has no'} {DATA}")
+        if self.version < 3 and (self.parts is None) != (self.version == 1):
             raise ValueError(f"version {self.version} {'has no' if self.version == 1 else 'needs a'} number of parts")
         known = file_names(self.parts)
-        optional = {DATA} | (set() if any(n.startswith(EMA) for n in self.files) else files_of(EMA, self.parts))
+        absent = [kind for kind in (EMA, OUTER) if not any(name.startswith(kind) for name in self.files)]
+        optional = {DATA}.union(*(files_of(kind, self.parts) for kind in absent))
         unknown, missing = self.files.keys() - known, known - self.files.keys() - optional
         if unknown or missing:
             fault = (
@@ -90,6 +97,13 @@ class Manifest(Record):
             )
             raise ValueError(f"the list of files is wrong: {fault}")
         return self
+
+
+def version_of(files: Collection[str], parts: int | None) -> int:
+    """The lowest version that knows these files; tensors that are whole are version 1, in parts version 2."""
+    if any(name.startswith(OUTER) for name in files):
+        return 4
+    return 3 if DATA in files else 1 if parts is None else 2
 
 
 def file_names(parts: int | None) -> frozenset[str]:

@@ -239,8 +239,12 @@ def _restarts_machines(config: TrainConfig) -> bool:
 def _reasons_of_machines(config: TrainConfig) -> tuple[str, ...]:
     """What settings for several machines do, or that they do nothing."""
     if config.num_nodes == 1:
-        given = {"on_machine_loss": config.on_machine_loss, "fsdp_replicate": config.fsdp_replicate}
-        used = {name: value for name, value in given.items() if value not in ("end", "none")}
+        given = {
+            "on_machine_loss": config.on_machine_loss,
+            "fsdp_replicate": config.fsdp_replicate,
+            "local_steps": config.local_steps,
+        }
+        used = {name: value for name, value in given.items() if value not in ("end", "none", None)}
         return tuple(f"{name}={value} has no effect: num_nodes is 1" for name, value in used.items())
     if config.on_machine_loss == "end" or config.node_rank > 0:
         return ()

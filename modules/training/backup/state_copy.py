@@ -39,6 +39,7 @@ class StateCopy:
                 weights=copied(state.weights),
                 ema=None if state.ema is None else copied(state.ema),
                 optimizer=replace(state.optimizer, tensors=copied(state.optimizer.tensors)),
+                outer=None if state.outer is None else copied(state.outer),
             )
         finally:
             for device in {tensor.device for tensor in tensors_of(state) if tensor.is_cuda}:
@@ -50,6 +51,7 @@ def tensors_of(state: TrainingState) -> Iterator[Tensor]:
     yield from state.weights.values()
     yield from (state.ema or {}).values()
     yield from state.optimizer.tensors.values()
+    yield from (state.outer or {}).values()
 
 
 def size_of(state: TrainingState) -> int:

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.nn.parallel import DataParallel
 
 from modules.config import TrainConfig
@@ -53,7 +54,7 @@ class DistributedTrainer(GenericTrainer):
     def wrap_model(self, family: Family) -> Weights:
         """DistributedDataParallel, which also gives every rank rank 0's weights."""
         weights = super().wrap_model(family)
-        family.model = self.ddp = wrap_ddp(family.model, self.config, self.process_group)
+        family.model = self.ddp = wrap_ddp(family.model, self.config, self.process_group, self.gradient_group)
         self.compression = register_compression_hook(self.ddp, self.config)
         weights.gradients_are_views = has_bucket_views(self.ddp)
         return weights
@@ -61,7 +62,12 @@ class DistributedTrainer(GenericTrainer):
     def setup(self) -> None:
         """As on one device; buffers are compared with those that were loaded."""
         super().setup()
-        self.buffers = BufferSync(self.components.weights.model, self.process_group)
+        self.buffers = BufferSync(self.components.weights.model, self.process_group, self.gradient_group)
+
+    @property
+    def gradient_group(self) -> ProcessGroup | None:
+        """That of `gradient_ranks`; None if these are all."""
+        return None
 
     def local_model(self) -> nn.Module:
         """Without DDP around it."""

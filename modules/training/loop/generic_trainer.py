@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -68,6 +68,8 @@ class GenericTrainer:
 
     scaler_class: type[torch.amp.GradScaler] = torch.amp.GradScaler
     syncs_in_forward = False  # whether every forward is a collective, also that of samples and validations
+    skipped_by = "every rank"  # a step with a gradient that is not finite
+    norms_differ = False  # whether gradient norms do, from machine to machine
 
     def __init__(
         self,
@@ -108,9 +110,15 @@ class GenericTrainer:
         with open_checkpoint(self.resume, self.folder, ranks) as checkpoint:
             if checkpoint is not None and (changes := check_unchanged(config, checkpoint)):
                 self.report.warning(changes)
-            plan = plan_for(config, ranks.world_size, checkpoint)
+            # torchrun may have started another number of machines
+            there = config.model_copy(update={"num_nodes": ranks.machines})
+            plan = plan_for(there, ranks.world_size, checkpoint)
             parallelism = Parallelism(
-                self.wrap_model, self.scaler_class, self.syncs_in_training, backup_writer=self.backup_writer
+                self.wrap_model,
+                self.scaler_class,
+                self.syncs_in_training,
+                backup_writer=self.backup_writer,
+                gradient_ranks=len(self.gradient_ranks),
             )
             self.components = build_components(
                 config, self.folder, plan, ranks, parallelism, self.report, self.check_stop, self.select_rows
@@ -121,7 +129,9 @@ class GenericTrainer:
             self.dropout = PerSampleDropout(model, ranks.device, self.report, compiled=config.compile)
             can_count = not config.compile and not self.syncs_in_training
             self.flops = ModelFlops.of(self.components.precision, can_count=can_count)
-            self.metrics = StepMetrics(ranks.device, ranks.rank, ranks.world_size, self.flops)
+            self.metrics = StepMetrics(
+                ranks.device, ranks.rank, ranks.world_size, self.flops, norms_differ=self.norms_differ
+            )
             self.histograms = WeightHistograms(config.histograms_every, self.components.weights, self.report)
             self.early_stopping = EarlyStopping.of(config)
             self.memory = MemoryGuard(
@@ -131,6 +141,7 @@ class GenericTrainer:
                 ranks.world_size,
                 self.report,
                 together=config.balance == EQUAL,
+                skipped_by=self.skipped_by,
             )
             self.probe_is_due = wants_probe(config, ranks.device) and not self.syncs_in_training
             self.actions = ActionRunner(computed_by_all=self.syncs_in_forward)
@@ -141,7 +152,15 @@ class GenericTrainer:
             self.previous = self.progress
             balancer = load_balancer(self.components, ranks, self.report)
             self.sync = MetricSync(
-                self.components, self.metrics, self.memory, balancer, ranks, self.report, self.progress, self.requests
+                self.components,
+                self.metrics,
+                self.memory,
+                balancer,
+                ranks,
+                self.report,
+                self.progress,
+                self.requests,
+                self.skipped_by,
             )
         run_info.announce(self.components, self.progress, ranks, self.report)
 
@@ -199,7 +218,7 @@ class GenericTrainer:
                 losses = check_per_sample(family.loss(batch), len(batch))
             # this rank's part of the mean over all samples of the step, whichever rank they are on
             loss = (losses * batch.weights).sum() / batch.step_samples
-            factor = loss_factor(self.ranks.world_size) * self.memory.loss_factor
+            factor = self.loss_scale(batch.step_samples) * self.memory.loss_factor
             scaled = precision.scaler.scale(loss * factor)
             self.metrics.begin("backward")
             if batch.is_last_of_step:
@@ -228,8 +247,7 @@ class GenericTrainer:
             on_gradients = partial(self.histograms.report_if_due, self.progress, after)
             grad_norm = components.guarded_step.apply(self.frozen_groups(), on_gradients, self.progress.step)
         self.previous, self.progress = self.progress, after
-        if components.ema is not None:
-            components.ema.update(self.progress.step)
+        self.update_ema()
         self.metrics.begin("sync")
         self.sync_buffers()
         self.metrics.end_step(self.progress, learning_rate, grad_norm, out_of_memory=self.memory.skip_step)
@@ -390,6 +408,20 @@ class GenericTrainer:
     def syncs_in_training(self) -> bool:
         """Whether every forward of a training step is a collective, which all ranks must run equally often."""
         return self.syncs_in_forward
+
+    @property
+    def gradient_ranks(self) -> Sequence[int]:
+        """The ranks over which gradients are averaged in every step."""
+        return range(self.ranks.world_size)
+
+    def loss_scale(self, step_samples: int) -> float:
+        """By what this rank multiplies its part of the mean loss of a step of `step_samples`, see `loss_factor`."""
+        return loss_factor(len(self.gradient_ranks))
+
+    def update_ema(self) -> None:
+        """At the end of each step: let the averaged weights follow."""
+        if self.components.ema is not None:
+            self.components.ema.update(self.progress.step)
 
     def wrap_model(self, family: Family) -> Weights:
         """Bring `family.model` into the form in which it is trained; returns the weights as this rank holds them."""

@@ -33,8 +33,9 @@ class MetricSync:
         report: Report,
         progress: Progress,
         requests: ControlRequests,
+        skipped_by: str,
     ) -> None:
-        """`progress` is where training starts or goes on."""
+        """`progress` is where training starts or goes on, `skipped_by` who skips a step that is not finite."""
         config = components.config
         self._requests = requests
         self._components, self._metrics, self._memory = components, metrics, memory
@@ -43,7 +44,9 @@ class MetricSync:
         # no method of this object: a cycle would keep the group's connections open after a failure
         newest_backup = partial(_newest_backup, components.backups, ranks)
         check = partial(check_weights, config, components.family, components.weights.model)
-        self._nonfinite = NonFiniteGuard(config.max_nonfinite_steps, config.precision, newest_backup, report, check)
+        self._nonfinite = NonFiniteGuard(
+            config.max_nonfinite_steps, config.precision, newest_backup, report, check, skipped_by
+        )
         self._log_timer = TimeTrigger({"log": config.log_every})
         self._logged = progress
 

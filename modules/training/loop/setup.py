@@ -50,6 +50,7 @@ class Parallelism:
     scaler_class: type[torch.amp.GradScaler]
     equal_micro_batches: bool  # every rank needs as many micro-batches as the others
     backup_writer: Callable[[Rotation], BackupWriter]
+    gradient_ranks: int  # over how many the gradients are averaged
 
 
 def build_components(
@@ -113,7 +114,7 @@ def build_components(
     family.expected_requests = requests
     family.offload_frozen()
     weights = parallelism.wrap_model(family)
-    groups, guarded_step = _optimization(config, family, weights, precision, ranks.world_size)
+    groups, guarded_step = _optimization(config, family, weights, precision, parallelism.gradient_ranks)
     return Components(
         config=config,
         folder=folder,
@@ -156,7 +157,7 @@ def _checked_requests(config: TrainConfig, family: Family, report: Report) -> li
 
 
 def _optimization(
-    config: TrainConfig, family: Family, weights: Weights, precision: Precision, world_size: int
+    config: TrainConfig, family: Family, weights: Weights, precision: Precision, gradient_ranks: int
 ) -> tuple[list[SubmoduleGroup], GuardedStep]:
     """The optimizer's groups, and its step."""
     undecayed = [] if config.decay_norms_and_biases else without_decay(weights.model)
@@ -166,7 +167,9 @@ def _optimization(
     per_parameter = None
     if config.stochastic_rounding or config.fused_backward:
         per_parameter = PerParameterStep(optimizer, weights.local, held, config.seed, weights.rows)
-    return groups, GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm, per_parameter, world_size)
+    return groups, GuardedStep(
+        optimizer, weights, precision.scaler, config.max_grad_norm, per_parameter, gradient_ranks
+    )
 
 
 def own_schedule(

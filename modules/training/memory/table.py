@@ -132,7 +132,7 @@ def memory_table(
     if activations:
         encoding = encoding_activations(kind, config)
         rows += [MemoryRow(what, "device", size, "caching", False) for what, size in encoding.items()]
-    saved = sum(row.bytes for row in rows if row.what.startswith(("trained", "optimizer", "EMA")))
+    saved = sum(row.bytes for row in rows if row.what.startswith(("trained", "optimizer", "EMA", "outer")))
     rows.append(MemoryRow("copy of what is trained, while a backup is written", "host", saved, "training"))
     return MemoryTable((*rows, *_frozen(kind, config)), peak is not None, trained)
 
@@ -202,6 +202,9 @@ def _state(family: Family, config: TrainConfig, shards: int) -> list[MemoryRow]:
         )
         if config.ema_on_cpu:
             rows.append(MemoryRow("copy of the weights for the EMA", "host", size, "training", False))
+    if config.local_steps is not None and config.num_nodes > 1:  # on the first rank of each machine
+        outer = 2 * sum(weight.nbytes for weight in held_by_optimizer)
+        rows.append(MemoryRow("outer state (local_steps)", "host", outer, "training"))
     return rows
 
 

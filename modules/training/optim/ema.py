@@ -64,15 +64,17 @@ class Ema:
             self._share = None
         return self._average
 
-    def update(self, step: int) -> None:
+    def update(self, step: int, since: int | None = None) -> None:
         """Move towards the current weights after optimizer step `step` (1-based), if one is due.
+
+        With `since`, an update is due now, and so many steps have been made since the last one.
 
         With `on_cpu` they are sent to the host, and averaged there after the next step, or as soon as it is asked for.
         """
         average = self.average
-        if step % self._every:
+        if since is None and step % self._every:
             return
-        share = 1 - min(self._limit, (1 + step) / (10 + step)) ** self._every
+        share = 1 - min(self._limit, (1 + step) / (10 + step)) ** (since or self._every)
         if self._arriving is not None:
             self._arriving.send()
             self._share = share

@@ -95,6 +95,7 @@ def capture_state(components: Components, position: Position) -> TrainingState:
         ema=None if ema is None else _whole(weights, ema.average),
         optimizer=replace(packed, tensors={k: weights.full_tensor(_of(k), t) for k, t in packed.tensors.items()}),
         scaler=dict(components.precision.scaler.state_dict()),
+        outer=None if weights.outer is None else weights.outer.state(),
         data=components.data.record(position.samples_seen),
     )
 
@@ -147,6 +148,8 @@ def restore_state(state: TrainingState | StoredState, components: Components) ->
         components.guarded_step.is_restored = True
         if ema is not None:
             ema.load(_Own(weights, state.weights if state.ema is None else state.ema))
+        if weights.outer is not None:
+            weights.outer.restart(_Own(weights, state.outer or {}))
     except (RuntimeError, KeyError, ValueError) as error:
         raise ResumeError(
             f"resume: the backup does not fit this config ({str(error).splitlines()[-1].strip()}); "

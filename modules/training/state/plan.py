@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from modules.config import TrainConfig, effective_batch, learning_rate_scale
+from modules.config import TrainConfig, effective_batch, learning_rate_scale, ranks_together
 from modules.data.loading.data_record import FormerData
 
 
@@ -39,6 +39,6 @@ def plan_run(config: TrainConfig, world_size: int) -> Plan:
     scaled = config.learning_rate * factor
     explanation = (
         f"Learning rate {config.learning_rate:g} becomes {scaled:.3g} "
-        f"({config.lr_scaling} scaling over {world_size} ranks)."
+        f"({config.lr_scaling} scaling over {ranks_together(config, world_size)} ranks)."
     )
     return Plan(batch, config.learning_rate, scaled, explanation if factor != 1.0 else "")

@@ -39,6 +39,7 @@ class MemoryGuard:
         report: Report,
         *,
         together: bool = True,
+        skipped_by: str = "every rank",
     ) -> None:
         """`samples` are the most at once; `together`: no rank takes more than the one with the least memory."""
         self.max_samples = samples
@@ -49,6 +50,7 @@ class MemoryGuard:
         self._rank, self._world_size = rank, world_size
         self._report = report
         self._in_gradient_sync = False
+        self._skipped_by = skipped_by
         self._skipped_steps = 0
 
     def add_in_pieces(
@@ -114,7 +116,8 @@ class MemoryGuard:
         held = f"{samples} samples" if samples > 1 else "1 sample"
         whose, advice = ("", f"; set batch_size to {samples} to start like this") if self.together else ("its ", "")
         return (
-            f"Out of memory{where}: every rank skipped {which}, and {whose}micro-batches now hold at most {held}. "
+            f"Out of memory{where}: {self._skipped_by} skipped {which}, and {whose}micro-batches now hold at most "
+            f"{held}. "
             f"The effective batch stays {self._global_batch_size}{advice}. "
             f"Steps skipped for lack of memory so far: {self._skipped_steps}."
         )

@@ -30,13 +30,14 @@ UNREADABLE = "unreadable"  # images that were found to be so since the last sync
 SYNC_EVERY_S = 0.2
 MAX_STEPS_PER_SYNC = 8
 LOSSES = tuple(f"loss/{number}" for number in range(MAX_STEPS_PER_SYNC))
+NORMS = tuple(f"norm/{number}" for number in range(MAX_STEPS_PER_SYNC))  # mean squares, if the norms differ
 OUT_OF_MEMORY = tuple(f"out_of_memory/{number}" for number in range(MAX_STEPS_PER_SYNC))  # on how many ranks
 
 
 def metric_names(requests: Iterable[str], world_size: int) -> list[str]:
     """Everything that is summed over the ranks at a sync: requests, losses, and each rank's own metrics."""
     per_rank = (f"{name}/{rank}" for name in (*RANK_METRICS, SAMPLES_AT_ONCE) for rank in range(world_size))
-    return [*requests, *LOSSES, *OUT_OF_MEMORY, UNREADABLE, *per_rank]
+    return [*requests, *LOSSES, *NORMS, *OUT_OF_MEMORY, UNREADABLE, *per_rank]
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,22 @@ class StepMetrics:
     they compute it from the sums.
     """
 
-    def __init__(self, device: torch.device, rank: int, world_size: int, flops: ModelFlops | None = None) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        rank: int,
+        world_size: int,
+        flops: ModelFlops | None = None,
+        *,
+        norms_differ: bool = False,
+    ) -> None:
+        """`norms_differ`: gradient norms are reported as their root mean square over the ranks."""
         self._zero = torch.zeros((), dtype=torch.float64, device=device)
         self._device = device
         self._rank = rank
         self._world_size = world_size
         self._flops = flops
+        self._norms_differ = norms_differ
         self._steps_per_sync = 1
         self.steps_done = 0  # of the run, once a step is complete
         self._loss = self._zero
@@ -137,7 +148,13 @@ class StepMetrics:
         losses = {name: step.loss_and_norm.read()[0] for name, step in zip(LOSSES, self._sent, strict=False)}
         own = {f"{name}/{self._rank}": value for name, value in self._typical().items()}
         failed = {name: float(step.out_of_memory) for name, step in zip(OUT_OF_MEMORY, self._sent, strict=False)}
-        return {**losses, **failed, **own}
+        return {**losses, **self._norms(), **failed, **own}
+
+    def _norms(self) -> dict[str, float]:
+        if not self._norms_differ:
+            return {}
+        norms = [step.loss_and_norm.read()[1] for step in self._sent]
+        return {name: norm * norm / self._world_size for name, norm in zip(NORMS, norms, strict=False)}
 
     def _typical(self) -> dict[str, float]:
         """RANK_METRICS of the group: those of its step of median length, whose phases add up."""
@@ -153,8 +170,11 @@ class StepMetrics:
         if self._finished:
             slowest_s = max(sums[f"step_s/{rank}"] for rank in range(self._world_size))
             self._steps_per_sync = max(1, min(round(SYNC_EVERY_S / slowest_s), MAX_STEPS_PER_SYNC))
-        slots = zip(LOSSES, OUT_OF_MEMORY, self._finished, strict=False)
-        return [_record(step, sums[loss], failed=sums[ranks] > 0) for loss, ranks, step in slots]
+        slots = zip(LOSSES, NORMS, OUT_OF_MEMORY, self._finished, strict=False)
+        return [
+            _record(step, sums[loss], math.sqrt(sums[norm]) if self._norms_differ else None, failed=sums[ranks] > 0)
+            for loss, norm, ranks, step in slots
+        ]
 
 
 def _memory_mib(device: torch.device) -> dict[str, float]:
@@ -168,14 +188,15 @@ def _memory_mib(device: torch.device) -> dict[str, float]:
     return dict(zip(_MEMORY, values, strict=True))
 
 
-def _record(step: _Step, loss: float, *, failed: bool) -> StepRecord:
+def _record(step: _Step, loss: float, norm: float | None, *, failed: bool) -> StepRecord:
+    """`norm` is None if it is that of this rank."""
     return StepRecord(
         step=step.progress.step,
         epoch=step.progress.epoch,
         samples_seen=step.progress.samples_seen,
         loss=math.nan if failed else loss,  # that of some of the samples
         learning_rate=step.learning_rate,
-        grad_norm=step.loss_and_norm.read()[1],
+        grad_norm=step.loss_and_norm.read()[1] if norm is None else norm,
         seconds=step.seconds,
         out_of_memory=failed,
     )

@@ -24,6 +24,7 @@ class NonFiniteGuard:
         newest_backup: Callable[[], str],
         report: Report,
         check_weights: Callable[[], None] = lambda: None,
+        skipped_by: str = "every rank",
     ) -> None:
         """`check_weights` is called once, if no step before the first non-finite one was finite: it raises if that is
         due to weights that were loaded."""
@@ -33,6 +34,7 @@ class NonFiniteGuard:
         self._report = report
         self._check_weights: Callable[[], None] | None = check_weights
         self._in_a_row = 0
+        self._skipped_by = skipped_by
 
     def check(self, record: StepRecord) -> None:
         """Warn of a skipped step; raises TrainingError after too many in a row."""
@@ -45,7 +47,8 @@ class NonFiniteGuard:
             self._check_weights = None
         self._in_a_row += 1
         self._report.warning(
-            f"Step {record.step}: the gradient is not finite, so every rank skipped it ({self._in_a_row} in a row)."
+            f"Step {record.step}: the gradient is not finite, so {self._skipped_by} skipped it "
+            f"({self._in_a_row} in a row)."
         )
         if self._in_a_row >= self._limit:
             backup = self._newest_backup()

@@ -139,6 +139,8 @@ def test_a_wait_for_machines_is_no_c10d_rendezvous() -> None:
     assert "on_machine_loss=continue has no effect: num_nodes is 1" in alone.reasons
     whole = plan(2, training_mode="fully_sharded", fsdp_replicate="machines", **MULTI)
     assert "fsdp_replicate=machines has no effect: num_nodes is 1" in whole.reasons
+    local = plan(2, local_steps=50, **MULTI)
+    assert "local_steps=50 has no effect: num_nodes is 1" in local.reasons
     assert "no effect" not in " ".join(plan(2, **MULTI).reasons)
 
 

@@ -130,6 +130,7 @@ def test_ranks_whose_gpus_differ_all_compute_without_tf32(monkeypatch: pytest.Mo
         torch.amp.GradScaler,
         equal_micro_batches=False,
         backup_writer=lambda rotation: pytest.fail("no backup is asked for"),
+        gradient_ranks=2,
     )
     config = TrainConfig(precision="bf16")
     try:

@@ -58,7 +58,10 @@ FREE = {
     "block_offload",
     *("optimizer.fused", "optimizer.foreach", "optimizer.d0", "embedding_init", "ema_on_cpu"),
 }
-TOLD_OF_SEVERAL_GPUS = {"sync_batch_norm", "gradient_compression", "powersgd_rank", "fsdp_reduce_precision"}
+TOLD_OF_SEVERAL_GPUS = {
+    *("sync_batch_norm", "gradient_compression", "powersgd_rank", "fsdp_reduce_precision"),
+    *("local_steps", "outer_learning_rate", "outer_momentum", "outer_compression"),
+}
 FAMILIES = {
     "stable_diffusion": (
         {"prediction_type", "zero_terminal_snr", "clip_skip"},
