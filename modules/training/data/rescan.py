@@ -95,6 +95,7 @@ class Rescan:
         self._family.offload_frozen()
         data.loader.close()
         self._said = ""
+        data.held.push(found.held)
         return replace(found, held=data.held)
 
     def _agree(self, faults: list[str]) -> bool:
