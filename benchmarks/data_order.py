@@ -219,6 +219,23 @@ def make_images(folder: Path, count: int, txt: bool) -> None:
             (path / f"image_{n:07}.txt").write_text(f"image number {n}")
 
 
+def make_links(folder: Path, count: int) -> None:
+    """`count` images and captions in folders of 1000, hard links to 200 pairs: the largest sets that fit on any disk.
+
+    File systems have at most some 60,000 links to one file.
+    """
+    originals = folder.parent / "originals"
+    make_images(originals, 200, txt=True)
+    pairs = sorted((originals / "0000").glob("*.png"))
+    for n in range(count):
+        place = folder / f"{n // 1000:04}"
+        if n % 1000 == 0:
+            place.mkdir(parents=True)
+        image = pairs[n % len(pairs)]
+        os.link(image, place / f"image_{n:07}.png")
+        os.link(image.with_suffix(".txt"), place / f"image_{n:07}.txt")
+
+
 def timed(
     name: str, work: Callable[[], Result], targets: Targets | None = None, limit_s: float = float("inf")
 ) -> Result:

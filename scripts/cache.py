@@ -20,7 +20,7 @@ from modules.data.cache.stored import StoredShard, find_damage, outdated, remove
 from modules.run.console import echo, warn
 from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED
 from modules.run.format_progress import format_bytes
-from modules.training.data.cache_locks import check_not_in_use
+from modules.training.data.cache_locks import check_not_in_use, removal_lock
 
 EXAMPLES = """examples:
   how much there is, and when runs last started with it:
@@ -103,8 +103,9 @@ def verify(options: argparse.Namespace, folder: Path) -> int:
     if not damaged:
         return FINISHED
     if options.remove:
-        check_not_in_use(folder)
-        remove_shards(damaged)
+        with removal_lock(folder):
+            check_not_in_use(folder)
+            remove_shards(damaged)
         echo(f"Removed; the next run encodes their {_entries(damaged):,} entries again.")
         return FINISHED
     return FAILED
@@ -134,8 +135,9 @@ def prune(options: argparse.Namespace, folder: Path) -> int:
     if not options.yes and not confirmed():
         warn("Nothing was removed. Answer y, or start it with --yes.")
         return INTERRUPTED
-    check_not_in_use(folder)  # again: a run may have started during the question
-    remove_shards(removed)
+    with removal_lock(folder):
+        check_not_in_use(folder)  # again: a run may have started during the question
+        remove_shards(removed)
     echo(f"Removed; {format_bytes(_size(removed))} are free again.")
     return FINISHED
 

@@ -63,6 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     with tempfile.TemporaryDirectory(prefix="torture-") as temporary:
         folder = arguments.keep or Path(temporary)
+        if arguments.images:
+            from tests.torture.many_images import many_images
+
+            for line in many_images(folder.absolute() / "many", arguments.images):
+                print(line, flush=True)
+            return 0
         tallies: list[Tally] = []
         print(HEADER, flush=True)
         for plan in plans:
@@ -99,6 +105,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="print the kinds and end")
     parser.add_argument(
         "--count", type=int, default=DEFAULT_COUNT, metavar="N", help="cases of each kind (%(default)s)"
+    )
+    parser.add_argument(
+        "--images",
+        type=int,
+        metavar="N",
+        help="instead of the kinds, index, cache and order N images made of hard links (docs/data.md has 1000000)",
     )
     parser.add_argument("--seed", default="0", help="any text; the same seed makes the same cases (%(default)s)")
     parser.add_argument("--only", metavar="KIND:NUMBER", help="repeat one case")

@@ -97,7 +97,11 @@ class Section(FormSection):
         ),
         Card("Masks", ("masked_training", "unmasked_weight", "normalize_masked_area_loss"), 0),
         Card("References", ("reference_resolution", "reference_dropout"), 0),
-        Card("Cache", ("cache_dir", "cache_latents", "cache_only", "cache_batch_size"), 0),
+        Card(
+            "Cache",
+            ("cache_dir", "cache_limit", "cache_latents", "cache_precision", "cache_only", "cache_batch_size"),
+            0,
+        ),
         Card(
             "Data loading",
             (

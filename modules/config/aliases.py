@@ -63,6 +63,8 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "cache_dir": ("cache_latents_to_disk", "latent_caching", "cache_dir_vae", "workspace cache"),
     "validation_batch_size": ("eval_batch_size", "val_batch_size", "test_batch_size", "per_device_eval_batch_size"),
     "cache_only": ("Only prepare the pictures", "only_cache"),
+    "cache_precision": ("latent dtype", "half precision latents", "vae_dtype"),
+    "cache_limit": ("Size of the cache", "disk space", "prune"),
     "cache_batch_size": ("Prepared at once", "vae_batch_size", "latent batch size"),
     "validation_split": ("Validation share", "validation", "eval_dataset"),
     "caption_dropout": (

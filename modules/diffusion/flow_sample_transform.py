@@ -49,9 +49,9 @@ class FlowSampleTransform:
             if self.options.latents == "sample":
                 sample[LATENT_NOISE] = torch.randn(shape, generator=generator)
         else:
-            x_0 = cached["mean"]
+            x_0 = cached["mean"].float()
             if "spread" in cached:
-                x_0 = x_0 + cached["spread"] * torch.randn(x_0.shape, generator=generator)
+                x_0 = x_0 + cached["spread"].float() * torch.randn(x_0.shape, generator=generator)
             sample["latents"] = space.normalize(x_0)
             shape = x_0.shape
         sample["noise"] = torch.randn(shape, generator=generator)
@@ -67,7 +67,7 @@ class FlowSampleTransform:
         references = [name for name in cached if name.startswith(REFERENCE)]
         for name in references:
             latents = cached[name]
-            sample[name] = space.normalize(latents) if latents.is_floating_point() else latents
+            sample[name] = space.normalize(latents.float()) if latents.is_floating_point() else latents
         sample |= {name: pixels for name, pixels in cached.items() if name.startswith(PICTURE)}
         if references:
             sample[REFERENCES + LENGTH] = torch.tensor(0 if DROPPED_REFERENCES in cached else len(references))

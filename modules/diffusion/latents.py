@@ -31,10 +31,11 @@ def encode_images(vae: AutoencoderKL, pixels: Tensor, latents: Latents) -> dict[
 
 
 def sample_latents(cached: dict[str, Tensor], scaling_factor: float, generator: torch.Generator) -> Tensor:
-    """x_0 [4, h, w] from the cached output of `encode_images`: a sample of the distribution, or its mode."""
-    latents = cached["mean"]
+    """x_0 fp32 [4, h, w] from the cached output of `encode_images`, in any precision: a sample of the distribution, or
+    its mode."""
+    latents = cached["mean"].float()
     if "spread" in cached:
-        latents = latents + cached["spread"] * torch.randn(latents.shape, generator=generator)
+        latents = latents + cached["spread"].float() * torch.randn(latents.shape, generator=generator)
     return latents * scaling_factor
 
 

@@ -60,7 +60,7 @@ class LatentSampleTransform:
         if "hole" in cached:
             sample["inpaint_mask"] = cached["hole"].to(torch.float32)
             if "kept" in cached:
-                sample["masked_latents"] = cached["kept"] * self.scaling_factor
+                sample["masked_latents"] = cached["kept"].float() * self.scaling_factor
         return sample | {name: cached[name] for name in ("sizes", HOLE_PIXELS) if name in cached}
 
     def _latents(self, cached: dict[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:

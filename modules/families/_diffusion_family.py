@@ -22,6 +22,7 @@ class DiffusionFamily(Family):
     """A denoiser in the latents of a frozen autoencoder; its attributes are set by its subclasses."""
 
     image_cache = "optional"
+    latent_names = ("mean", "spread", "kept", "reference")
     precision: str
     sample_inputs: SampleInputs
     denoising_loss: DenoisingLoss

@@ -130,6 +130,8 @@ class Family(ABC):
     half_frozen_weights: ClassVar[bool] = False
     # "optional": the setting `cache_latents` decides. "none": images are always decoded anew by the loader's workers.
     image_cache: ClassVar[Literal["required", "optional", "none"]] = "required"
+    # What `cache_precision` rounds: the names of the cached tensors (up to the first dot) that are an image's latents.
+    latent_names: ClassVar[tuple[str, ...]] = ()
     example_transform: ExampleTransform | None = None  # of images that are not cached; None: they are all cached
     draws_samples: ClassVar[bool] = True  # whether it generates images
     brings_data: ClassVar[bool] = False  # whether it trains on its `data_sets`, and has no use for concepts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from modules.config import TrainConfig
+from modules.config import TrainConfig, TrainingError
 from modules.data.cache.cache import Cache
+from modules.data.cache.rounding import round_latents
 from modules.data.index.build import build_index
 from modules.data.index.index import no_progress
 from modules.families._by_name import family_class
 from modules.families._family import Family
-from modules.training.data.dataset import cache_fingerprint
+from modules.training.data.dataset import cache_fingerprint, encode_for_cache, open_cache
 from modules.training.device.precision import Precision
 from tests.data.helpers import write_image
 from tests.families.diffusion_checks import load
@@ -35,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 def test_cache_is_equal_for_any_ranks_and_after_interruptions(folder: Path, sd_folder: Path, tmp_path: Path) -> None:
     settings = {"concepts": [{"path": str(folder), "horizontal_flip": True}], "resolution": 64}
 
-    def open_cache(name: str) -> Cache:
+    def cache_of(name: str) -> Cache:
         index = build_index(config, config.seed, family.size_step, tmp_path / name)
         texts = family.text_fingerprint()
         return Cache(tmp_path / name, family.fingerprint(), index, config, family.encodes_captions, texts)
@@ -60,14 +62,14 @@ def test_cache_is_equal_for_any_ranks_and_after_interruptions(folder: Path, sd_f
 
     family = load("stable_diffusion", sd_folder, **settings)
     config = TrainConfig.model_validate({"family": "stable_diffusion", **settings})
-    whole = open_cache("one")
+    whole = cache_of("one")
     fill(whole, 1)
     expected = entries(whole)
     assert len(expected) == 22 + 7
 
-    several = open_cache("three")
+    several = cache_of("three")
     fill(several, 3)
-    stopped = open_cache("stopped")
+    stopped = cache_of("stopped")
     with pytest.raises(KeyboardInterrupt):
         fill(stopped, 2, stop)
     assert 0 < len(stopped.missing()) < 11
@@ -76,9 +78,9 @@ def test_cache_is_equal_for_any_ranks_and_after_interruptions(folder: Path, sd_f
 
     late = folder / "05.png"
     late.rename(folder / "05.waits")
-    fill(open_cache("later"), 1)
+    fill(cache_of("later"), 1)
     (folder / "05.waits").rename(late)
-    later = open_cache("later")
+    later = cache_of("later")
     assert len(later.missing()) == 1
     fill(later, 2)
 
@@ -95,3 +97,35 @@ def test_images_encoded_in_tf32_are_not_mixed_with_others(sd_folder: Path) -> No
     assert cache_fingerprint(family, strict) == family.fingerprint(), "caches that exist stay valid"
     pixels: Family = family_class("pixel_diffusion").load(TrainConfig(resolution=32))
     assert cache_fingerprint(pixels, rounded) == cache_fingerprint(pixels, strict), "nothing is computed for these"
+
+
+def test_latents_in_half_precision_are_those_of_fp32_rounded(folder: Path, sdxl_folder: Path, tmp_path: Path) -> None:
+    settings = {"concepts": [{"path": str(folder)}], "resolution": 64, "masked_training": True}
+    family = load("stable_diffusion_xl", sdxl_folder, **settings)
+    config = TrainConfig.model_validate({"family": "stable_diffusion_xl", **settings, "cache_dir": str(tmp_path / "c")})
+    index = build_index(config, config.seed, family.size_step, Path(config.cache_dir))
+    entries, precision = {}, Precision("fp32", torch.device("cpu"), tf32=False)
+    for name in ("fp32", "bf16", "fp16"):
+        own = config.model_copy(update={"cache_precision": name})
+        cache = open_cache(own, index, family, precision)
+        missing = cache.missing()
+        assert len(missing) == len(index), "each precision has entries of its own"
+        cache.encode(cache.batches(missing, 1), partial(encode_for_cache, own, family), 0)
+        assert not len(cache.missing())
+        entries[name] = cache.load().read(0, 0)
+    assert {"mean", "spread", "sizes", "mask"} <= entries["fp32"].keys()
+    for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        for key, tensor in entries["fp32"].items():
+            expected = tensor.to(dtype) if key in ("mean", "spread") else tensor
+            assert entries[name][key].dtype == expected.dtype
+            assert torch.equal(entries[name][key], expected), key
+        generators = [torch.Generator().manual_seed(0) for _ in range(2)]
+        kept, rounded = entries[name], {key: tensor.to(entries["fp32"][key]) for key, tensor in entries[name].items()}
+        samples = [family.sample_transform(dict(e), "", g) for e, g in zip((kept, rounded), generators, strict=True)]
+        assert all(torch.equal(samples[0][key], samples[1][key]) for key in samples[1]), "computed with in fp32"
+        assert samples[0]["latents"].dtype == torch.float32
+
+
+def test_latents_beyond_fp16_are_told() -> None:
+    with pytest.raises(TrainingError, match=r"cache_precision is fp16, which ends at 65,504, but latents .* 70,000"):
+        round_latents([{"mean": torch.tensor([1.0, -7e4])}], ("mean",), "fp16")

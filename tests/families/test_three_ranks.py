@@ -25,7 +25,10 @@ OF_FLOW: dict[str, dict[str, object]] = {"lora": LORA, "fine_tune": {}}
 BOTH = [{"part": "unet"}, {"part": "text_encoder", "learning_rate": 0.005}]
 FINE_TUNE: dict[str, dict[str, object]] = {
     "stable_diffusion": {"caption_dropout": 0.3, "parts": BOTH},
-    "stable_diffusion_xl": {"family_options": {"loss_weighting": "min_snr", "offset_noise": 0.05}},
+    "stable_diffusion_xl": {
+        "family_options": {"loss_weighting": "min_snr", "offset_noise": 0.05},
+        "cache_precision": "bf16",
+    },
 }
 OF_UNETS: dict[str, dict[str, object]] = {
     "lora": {"method": "lora", "lora_rank": 2, "lora_targets": "attention_mlp", "lora_dropout": 0.2},

@@ -25,7 +25,10 @@ BOTH = [{"part": "unet"}, {"part": "text_encoder", "learning_rate": 0.005}]
 PARITY: dict[str, object] = {"precision": "fp64", "max_steps": STEPS, "batch_size": 2, "global_batch_size": 4}
 JOBS: dict[str, dict[str, object]] = {
     "stable_diffusion": {"parts": BOTH, "caption_dropout": 0.3},
-    "stable_diffusion_xl": {"family_options": {"loss_weighting": "min_snr", "offset_noise": 0.05}},
+    "stable_diffusion_xl": {
+        "family_options": {"loss_weighting": "min_snr", "offset_noise": 0.05},
+        "cache_precision": "fp16",
+    },
 }
 
 

@@ -112,6 +112,28 @@ class DataSettings(Section):
         ge=1,
         le=256,
     )
+    cache_precision: Literal["fp32", "bf16", "fp16"] = setting(
+        "fp32",
+        title="Precision of cached latents",
+        help="The number format in which encoded images are kept in the cache. bf16 and fp16 take half the disk and "
+        "round: bf16 to 3 digits, fp16 to 4, with which an image that has very large values ends the run. Each format "
+        "has entries of its own. Captions and masks stay as they are.",
+        advanced=True,
+        depends_on="cache_latents",
+        resume="warn",
+    )
+    cache_limit: float | None = setting(
+        None,
+        title="Limit of the cache",
+        help="Once a run has cached its images, what no run has used for longest is removed from the cache folder, "
+        "until this much is left. What this run or another one that is running uses stays. Empty: no limit.",
+        unit="GB",
+        empty="no limit",
+        advanced=True,
+        depends_on="cache_latents",
+        gt=0,
+        le=1_000_000,
+    )
     validation_split: float = setting(
         0.0,
         title="Validation split",

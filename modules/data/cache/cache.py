@@ -180,17 +180,23 @@ class Cache:
     def _build(self) -> CacheTable:
         """By reading the manifests of all ranks."""
         manifest, keys, index = CacheManifest(self._cache_dir), self._keys, self._index
-        first = keys.first_slot.tolist()
-        found = np.full((first[-1], 3), -1, dtype=np.int64)
-        contents, hashes = np.zeros((2, len(index)), dtype=np.uint64)
+        first, places, entries = keys.first_slot.tolist(), manifest.places, manifest.entries
+        found_at = [-1] * first[-1]  # the rows of `places`; a list, as below, because it is written one by one
+        content_of, hash_of = [0] * len(index), [0] * len(index)
+        has_references = any(bucket.references for bucket in index.buckets)
+        captions = index.caption_texts.blob.tobytes()
+        caption_starts = index.caption_texts.starts.tolist()
         for row, content, others in self._contents(manifest):
-            whole = hashlib.sha256(content + others).digest() if index.reference_sizes(row) else content
-            contents[row] = int.from_bytes(whole[:8], "little")
-            hashes[row] = hash_bytes(content + others + index.caption_texts[row])
+            whole = (
+                hashlib.sha256(content + others).digest() if has_references and index.reference_sizes(row) else content
+            )
+            content_of[row] = int.from_bytes(whole[:8], "little")
+            caption = captions[caption_starts[row] : caption_starts[row + 1]]
+            hash_of[row] = hash_bytes(content + others + caption)
             for view in range(first[row + 1] - first[row]):
-                entry = manifest.entries.get(keys.key(row, view, content, others))
-                if entry is not None:
-                    found[first[row] + view] = entry
+                found_at[first[row] + view] = entries.get(keys.key(row, view, content, others), -1)
+        contents, hashes = (np.array(each, dtype=np.uint64) for each in (content_of, hash_of))
+        found = places[np.array(found_at, dtype=np.int64)]
         lacking = np.concatenate([[0], np.cumsum(found[:, 0] < 0)])
         done = lacking[keys.first_slot[1:]] == lacking[keys.first_slot[:-1]]
         self.former_entries = (
@@ -235,8 +241,7 @@ class Cache:
                 usable[row] &= key in manifest.entries
         keys = sorted(rows)
         halves = np.array([split_key(key) for key in keys], dtype=np.uint64).reshape(-1, 2)
-        places = [manifest.entries.get(key, (-1, -1, -1)) for key in keys]
-        found = np.array(places, dtype=np.int64).reshape(-1, 3)
+        found = manifest.places[np.array([manifest.entries.get(key, -1) for key in keys], dtype=np.int64)]
         return halves, np.array([rows[key] for key in keys], dtype=np.int64), found
 
     def _contents(self, manifest: CacheManifest) -> Iterator[tuple[int, bytes, bytes]]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from modules.files import FileFault, file_size, open_regular, printable, remove_tree, validate_record
@@ -87,7 +89,9 @@ class CacheManifest:
 
     def __init__(self, cache_dir: Path) -> None:
         self.shards: list[Path] = []
-        self.entries: dict[bytes, tuple[int, int, int]] = {}  # key -> (shard, position in it, checksum)
+        self.entries: dict[bytes, int] = {}  # key -> row of `places`
+        self._places: list[NDArray[np.int64]] = []  # of each line
+        self._listed = 0
         # mtimes are part of the keys, so another rank's older record of a file does not hide the newer one.
         self.contents: dict[tuple[str, int, int], bytes] = {}  # (path, size, mtime_ns) -> sha256
         self.bad: dict[tuple[str, tuple[int, ...]], tuple[str, bool]] = {}  # (path, stamps) -> (reason, permanent)
@@ -98,16 +102,23 @@ class CacheManifest:
                 self._add(folder, line, sizes)
 
     def _add(self, folder: Path, line: ManifestLine, sizes: dict[str, int]) -> None:
-        for path, size, mtime_ns, content in line.files:
-            self.contents[path, size, mtime_ns] = bytes.fromhex(content)
+        self.contents.update(((path, size, mtime), bytes.fromhex(content)) for path, size, mtime, content in line.files)
         for path, stamps, reason, permanent in line.bad:
             self.bad[path, tuple(stamps)] = (printable(reason, 500), permanent)
         if line.shard and sizes.get(line.shard) == line.shard_bytes:
             self.has_former |= line.version < VERSION
             number = len(self.shards)
             self.shards.append(folder / line.shard)
-            for position, (key, checksum) in enumerate(zip(line.keys, line.checksums, strict=True)):
-                self.entries[bytes.fromhex(key)] = (number, position, checksum)
+            first = self._listed
+            self.entries.update(zip(map(bytes.fromhex, line.keys), range(first, first + len(line.keys)), strict=True))
+            positions = np.arange(len(line.keys))
+            self._places.append(np.stack([np.full_like(positions, number), positions, line.checksums], axis=1))
+            self._listed += len(line.keys)
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """[listed + 1, 3]: shard, position in it and checksum; -1 in the last row, that of what is not cached."""
+        return np.concatenate([*self._places, np.full((1, 3), -1, dtype=np.int64)])
 
 
 def cache_files(cache_dir: Path) -> list[tuple[str, int, int, list[tuple[str, int]]]]:

@@ -45,11 +45,17 @@ def stored_shards(cache_dir: Path) -> list[StoredShard]:
     return sorted(found, key=lambda shard: shard.used)
 
 
-def mark_used(shards: Collection[Path]) -> None:
-    """Remember that a run starts with these shards, as far as this user may."""
+def mark_used(shards: Collection[Path]) -> bool:
+    """Remember that a run starts with these shards, as far as this user may; returns whether all are marked."""
+    is_marked = True
     for path in shards:
-        with suppress(OSError):
+        try:
             os.utime(path)
+        except FileNotFoundError:  # which whoever reads it tells
+            continue
+        except OSError:
+            is_marked = False
+    return is_marked
 
 
 def find_damage(shard: StoredShard) -> str:

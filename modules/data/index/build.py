@@ -18,6 +18,7 @@ from modules.data.index.column_store import Column, StringColumn, write_columns
 from modules.data.index.concept_rows import ConceptRows, index_concept
 from modules.data.index.findings import Findings
 from modules.data.index.index import Index, IndexHeader, ProgressCallback, index_path, load_index, no_progress
+from modules.data.index.journal import Journal
 from modules.data.index.scan import FolderScan, scan_concept
 from modules.data.rng import UInt64Array, hash_uint64, to_unit_interval
 from modules.files import write_fault
@@ -42,7 +43,9 @@ def build_index(
     """
     path = index_path(settings, seed, size_step, cache_dir, by_image=by_image)
     previous = _previous_index(path)
-    store_index(Index(path, *_index_columns(previous, settings, seed, size_step, progress, by_image=by_image)))
+    with Journal(cache_dir) as journal:
+        columns = _index_columns(previous, settings, seed, size_step, progress, by_image=by_image, journal=journal)
+        store_index(Index(path, *columns))
     return load_index(path)
 
 
@@ -94,6 +97,7 @@ def _index_columns(
     progress: ProgressCallback,
     *,
     by_image: bool = True,
+    journal: Journal | None = None,
 ) -> tuple[dict[str, Column], IndexHeader]:
     check_concepts(settings)
     scans = {n: scan_concept(c, settings.masked_training) for n, c in enumerate(settings.concepts) if c.enabled}
@@ -101,7 +105,7 @@ def _index_columns(
     for n, scan in scans.items():
         before = sum(len(scans[other].paths) for other in concepts)
         counted = partial(_count_all, progress, before, total)
-        concepts[n] = index_concept(n, scan, settings.concepts[n], previous, counted, settings.most_references)
+        concepts[n] = index_concept(n, scan, settings.concepts[n], previous, counted, settings.most_references, journal)
     joined = _joined(list(concepts.values()))
     number, width, height = (joined[name].astype(np.int32) for name in ("concept", "width", "height"))
     references = [each for rows in concepts.values() for each in rows.references]

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modules.config import Concept
-from modules.config.captions import CaptionState
+from modules.config.captions import CaptionPlace, CaptionState
 from modules.data.index.captions import Captions, FoundCaption, pack_captions
 from modules.data.index.column_store import Column
 from modules.data.index.findings import CaptionFindings, Findings
 from modules.data.index.images import IMAGE_ERRORS, describe_image_error, read_image_size, suppress_pillow_warnings
 from modules.data.index.index import Index, ProgressCallback, no_progress
+from modules.data.index.journal import Journal
 from modules.data.index.problems import Problem
 from modules.data.index.references import (
     ReferenceFile,
@@ -26,7 +27,7 @@ from modules.data.index.references import (
     reference_roots,
     references_of,
 )
-from modules.data.index.scan import FolderScan
+from modules.data.index.scan import NO_FILE, FolderScan
 from modules.data.rng import hash_bytes
 from modules.files import printable
 
@@ -61,11 +62,12 @@ def index_concept(
     previous: Index | None,
     progress: ProgressCallback,
     most_references: int = 0,
+    journal: Journal | None = None,
 ) -> ConceptRows:
     """Table rows for the scanned images; unusable files become problems instead of rows, as do images with more than
     `most_references`."""
     previous_rows = _PreviousRows.of(previous, scan.root, number)
-    return _RowBuilder(scan, concept, previous_rows, most_references).build(number, progress)
+    return _RowBuilder(scan, concept, previous_rows, most_references, journal).build(number, progress)
 
 
 def usable_images(
@@ -115,7 +117,15 @@ class _PreviousRows:
 class _RowBuilder:
     """Builds one concept's rows; all arrays have one element per scanned image until `build` drops the unusable."""
 
-    def __init__(self, scan: FolderScan, concept: Concept, previous: _PreviousRows, most_references: int) -> None:
+    def __init__(
+        self,
+        scan: FolderScan,
+        concept: Concept,
+        previous: _PreviousRows,
+        most_references: int,
+        journal: Journal | None = None,
+    ) -> None:
+        self.journal = journal or Journal(None)
         self.scan, self.concept, self.previous, self.most_references = scan, concept, previous, most_references
         self.paths = scan.paths
         self.previous_row = previous.rows(self.paths)
@@ -177,7 +187,12 @@ class _RowBuilder:
             sizes[reused, 0] = index.width[self.previous_row[reused]]
             sizes[reused, 1] = index.height[self.previous_row[reused]]
         changed = np.flatnonzero(~reused).tolist()
-        for done, (row, size) in enumerate(_map(pool, changed, lambda row: _try_size(self._file(row))), start=1):
+        stamps = file.tolist()
+
+        def find(row: int) -> tuple[int, int] | str:
+            return self._size(self._file(row), stamps[row])
+
+        for done, (row, size) in enumerate(_map(pool, changed, find), start=1):
             sizes[row] = self._size_or_reject(row, size)
             progress(len(self.paths) - len(changed) + done, len(self.paths))
         for row in np.flatnonzero((sizes.min(axis=1, initial=1 << 30) < self.concept.min_size) & self.usable).tolist():
@@ -193,7 +208,8 @@ class _RowBuilder:
             reused = self._unchanged(self.previous.index.mask_file, mask)
             mask_sizes[reused] = self.previous.index.mask_size[self.previous_row[reused]]
         changed = np.flatnonzero(~reused & (mask[:, 0] >= 0) & self.usable).tolist()
-        for row, size in _map(pool, changed, lambda row: _try_size(self._mask(row))):
+        stamps = mask.tolist()
+        for row, size in _map(pool, changed, lambda row: self._size(self._mask(row), stamps[row])):
             mask_sizes[row] = self._size_or_reject(row, f"its mask is {size}" if isinstance(size, str) else size)
         for row in np.flatnonzero((mask_sizes[:, 0] > 0) & self.usable).tolist():
             stretch = (mask_sizes[row, 0] / mask_sizes[row, 1]) / (sizes[row, 0] / sizes[row, 1])
@@ -272,8 +288,18 @@ class _RowBuilder:
             captions.read_metadata()
             self.problems += captions.problems
 
+        stamps, origin = caption.tolist(), captions.origin
+
         def find(row: int) -> FoundCaption:
-            return captions.find(os.fsdecode(self.paths[row]), has_caption_file=bool(caption[row, 0] >= 0))
+            path, stamp = os.fsdecode(self.paths[row]), (stamps[row][0], stamps[row][1])
+            if stamp == NO_FILE:
+                return captions.find(path, has_caption_file=False)
+            if (known := self.journal.caption(origin, self._file(row), stamp)) is not None:
+                return FoundCaption(tuple(known[0]), CaptionState(known[1]), CaptionPlace(known[2]))
+            found = captions.find(path, has_caption_file=True)
+            if found.state not in (CaptionState.UNREADABLE, CaptionState.OTHER_ENCODING):
+                self.journal.add_caption(origin, self._file(row), stamp, found)
+            return found
 
         def keep(row: int, found: FoundCaption) -> None:
             texts[row], states[row], places[row] = pack_captions(found.captions), found.state, found.place
@@ -295,6 +321,12 @@ class _RowBuilder:
             found_before = captions.findings([os.fsdecode(path) for path in self.paths], has_file)
         self.findings = Findings.of(self.scan, found_before, captions.encoding)
         return texts, states, places
+
+    def _size(self, path: str, stamp: list[int]) -> tuple[int, int] | str:
+        size = self.journal.size(path, (stamp[0], stamp[1])) or _try_size(path)
+        if isinstance(size, tuple):
+            self.journal.add_size(path, (stamp[0], stamp[1]), size)
+        return size
 
     def _path_hashes(self) -> NDArray[np.uint64]:
         hashes = np.zeros(len(self.paths), dtype=np.uint64)

@@ -131,8 +131,9 @@ class Index:
         """The absolute paths of all rows, in order: faster than `file` for each row."""
         for number, root in enumerate(self.header.roots):
             first, last = np.searchsorted(self.concept, [number, number + 1]).tolist()
+            start = os.path.join(root, "")  # once: a path below it never begins with a slash
             for path in self.paths.unpack(first, last):
-                yield os.path.join(root, os.fsdecode(path))
+                yield start + os.fsdecode(path)
 
     def captions(self, row: int) -> tuple[str, ...]:
         """The image's captions as written, at least one; ("",) if it has none."""
@@ -150,7 +151,7 @@ class Index:
 
     def references(self, row: int) -> tuple[ReferenceFile, ...]:
         """The image's reference images; their sizes in training are those of its bucket."""
-        return unpack_references(self.reference_files[row])
+        return unpack_references(self.reference_files[row]) if len(self.reference_files.blob) else ()
 
     def reference_sizes(self, row: int) -> tuple[tuple[int, int], ...]:
         """(height, width) of each of the image's references in training."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,11 +12,15 @@ from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from modules.config import Concept, ConfigError, TrainConfig
+from modules.config import Concept, ConfigError, TandemError, TrainConfig
 from modules.data.archives.cifar import is_archive, unpack, unpacked_concept
+from modules.data.batch import Example
 from modules.data.cache.cache import Cache
 from modules.data.cache.encode_batches import EncodeBatches, encode_batch_size
+from modules.data.cache.reader import CachedExamples
+from modules.data.cache.rounding import round_latents
 from modules.data.cache.stored import mark_used
 from modules.data.captions import plain_caption
 from modules.data.index.build import build_index
@@ -34,7 +38,8 @@ from modules.data.summary import summarize_dataset
 from modules.distributed import RankGroup, SharedFolderGroups
 from modules.families._family import Family
 from modules.monitoring import Report
-from modules.training.data.cache_locks import hold_in_use, locked_caches
+from modules.run.format_progress import format_bytes
+from modules.training.data.cache_locks import Unmarked, hold_choosing, hold_in_use, locked_caches, remove_beyond
 from modules.training.data.class_labels import label_concepts, with_classes
 from modules.training.data.consistency import (
     check_same_images,
@@ -125,7 +130,12 @@ def prepare_dataset(
         if groups.is_first_in_group and new_index is None:
             hold_in_use(Path(config.cache_dir), ranks.rank, held)
         cache = open_cache(config, index, family, precision)
-        examples = _fill_cache(cache, index, config, family, groups, ranks, progress, report, select_rows)
+        with hold_choosing(Path(config.cache_dir), ranks.rank, held) if groups.is_first_in_group else nullcontext():
+            cached = _fill_cache(cache, index, config, family, groups, ranks, progress, report, select_rows)
+            if groups.is_first_in_group and not mark_used(cached.files()):
+                raise Unmarked
+        examples = cached
+        _keep_limit(config, groups, ranks, report)
     else:
         examples = _on_the_fly(index, config, family, groups, ranks)
     make = partial(make_order, index, config, config.seed, examples.usable, global_batch_size, by_image=by_image)
@@ -236,9 +246,11 @@ def check_sizes(config: TrainConfig, longest: int | None, index: Index) -> None:
         )
 
 
-def cache_fingerprint(family: Family, precision: Precision) -> str:
-    """What the encoded images depend on. TF32 rounds more than fp32, on a CPU or a GPU, whose caches are shared."""
-    return family.fingerprint() + _rounding(family, precision)
+def cache_fingerprint(family: Family, precision: Precision, stored: str = "fp32") -> str:
+    """What the encoded images depend on. TF32 rounds more than fp32, on a CPU or a GPU, whose caches are shared; of
+    `stored` (`cache_precision`), each has entries of its own."""
+    kept = f" {stored}" if stored != "fp32" and family.latent_names else ""
+    return family.fingerprint() + _rounding(family, precision) + kept
 
 
 def open_cache(config: TrainConfig, index: Index, family: Family, precision: Precision) -> Cache:
@@ -246,12 +258,20 @@ def open_cache(config: TrainConfig, index: Index, family: Family, precision: Pre
     texts = family.text_fingerprint()
     return Cache(
         Path(config.cache_dir),
-        cache_fingerprint(family, precision),
+        cache_fingerprint(family, precision, config.cache_precision),
         index,
         config,
         family.encodes_captions,
         texts and texts + _rounding(family, precision),
     )
+
+
+def encode_for_cache(
+    config: TrainConfig, family: Family, examples: Sequence[Example], size: int
+) -> Sequence[Mapping[str, Tensor]]:
+    """What is stored of at most `size` images of one bucket. Raises TrainingError for numbers that cannot be kept."""
+    encoded = encode_finite(config, family, family.encode_batch, examples, size)
+    return round_latents(encoded, family.latent_names, config.cache_precision)
 
 
 def _rounding(family: Family, precision: Precision) -> str:
@@ -344,7 +364,7 @@ def _fill_cache(
     progress: ProgressReport,
     report: Report,
     select_rows: RowSelection | None,
-) -> Examples:
+) -> CachedExamples:
     """The ranks that share a cache folder (all of them, or only the first) encode what is missing from it."""
     size = encode_batch_size(config.cache_batch_size, config.largest_resolution, family.device.type)
     batches: list[EncodeBatches] = []
@@ -376,7 +396,7 @@ def _fill_cache(
             part = batches[0].for_rank(groups.index_in_group, encoders)
             if len(part):
                 on_progress(0, len(part))  # reported before the first image, which may fail
-            encode = partial(encode_finite, config, family, family.encode_batch)
+            encode = partial(encode_for_cache, config, family)
             cache.encode(part, encode, ranks.rank, on_progress, report.warning)
 
     def is_missing() -> bool:
@@ -390,13 +410,36 @@ def _fill_cache(
         if any(ranks.gather("cached", "new" if is_missing() else "")):
             _share_table(cache, groups, ranks)
     cached = cache.load()
-    if groups.is_first_in_group:
-        mark_used(cached.files())
     if groups.is_shared_by_all:
         check_same_view(index, cached.usable, ranks)
     else:
         check_same_images(index, cache.content_hashes(), ranks)
     return cached
+
+
+def _keep_limit(config: TrainConfig, groups: SharedFolderGroups, ranks: RankGroup, report: Report) -> None:
+    """The first rank at each cache folder removes what is beyond `cache_limit`."""
+    if config.cache_limit is None:
+        return
+    limit = int(config.cache_limit * 1e9)
+
+    def remove() -> None:
+        if not groups.is_first_in_group:
+            return
+        try:
+            freed, used = remove_beyond(Path(config.cache_dir), limit)
+        except (OSError, TandemError) as error:
+            report.warning(f"cache_limit: nothing could be removed from {config.cache_dir}: {error}")
+            return
+        if freed:
+            report.note(f"cache_limit: {format_bytes(freed)} that were unused for longest are removed from the cache.")
+        if used > limit:
+            report.warning(
+                f"cache_limit is {config.cache_limit:g} GB, but what running runs use of {config.cache_dir} takes "
+                f"{format_bytes(used)}: nothing of that is removed."
+            )
+
+    ranks.run_on_all("cache limit", remove)
 
 
 def _share_table(cache: Cache, groups: SharedFolderGroups, ranks: RankGroup) -> None:

@@ -77,7 +77,9 @@ class Rescan:
             return None
         data.loader.close()
         self._said = ""
-        return replace(taken[0], held=data.held), taken[1]
+        found, made = taken
+        data.held.push(found.held)
+        return replace(found, held=data.held), made
 
     def close(self) -> None:
         """End the thread: an interpreter that ends beside one that reads files may crash."""

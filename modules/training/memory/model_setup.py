@@ -109,6 +109,11 @@ def _check_image_cache(kind: type[Family], config: TrainConfig) -> None:
             f"cache_latents is false, but the family {config.family!r} can only be trained on cached images; set it to "
             "true."
         )
+    if config.cache_precision != "fp32" and kind.image_cache != "none" and not kind.latent_names:
+        raise ConfigError(
+            f"cache_precision is {config.cache_precision}, but the family {config.family!r} caches images as they are, "
+            "and no latents; set it to fp32."
+        )
     if config.cache_only and kind.image_cache == "none":
         raise ConfigError(f"cache_only is true, but the family {config.family!r} caches no images; set it to false.")
 

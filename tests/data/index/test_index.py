@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from modules import ROOT
 from modules.config import DataError, TandemError
-from modules.data.index import concept_rows
+from modules.data.index import concept_rows, journal
 from modules.data.index.build import build_index, changed_index, store_index
+from modules.data.index.captions import Captions
 from modules.data.index.column_store import Column, map_columns
 from modules.data.index.images import read_image_size
 from modules.data.index.index import Index, load_index
@@ -340,3 +345,59 @@ def test_masks_are_not_images_and_must_fit(tmp_path: Path) -> None:
     assert "another shape" in found["other.png"]
     assert "its mask" in found["broken.png"]
     assert len(found) == 3
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from modules.data.index import concept_rows, journal
+from modules.data.index.build import build_index
+from modules.data.index.captions import Captions
+from tests.data.helpers import config_for
+images, cache, stop_at = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+journal._FLUSH_S = 0.0
+find = Captions.find
+def stop(self, path, **given):
+    if path == stop_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return find(self, path, **given)
+Captions.find = stop
+def progress(done, total):
+    if done == int(0.9 * total) and stop_at.isdecimal():
+        os.kill(os.getpid(), signal.SIGKILL)
+config = config_for(images, cache=cache)
+build_index(config, config.seed, 8, cache, progress)
+"""
+
+
+@pytest.mark.parametrize("stop_at", ["90", "9/385.png"])
+def test_a_scan_that_is_killed_goes_on_where_it_was(
+    stop_at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At nine tenths of the headers, or of the captions."""
+    pixels = write_image(tmp_path / "one.png", 40, 24).read_bytes()
+    for number in range(400):
+        file = tmp_path / f"images/{number // 40}/{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(pixels if number % 50 else b"no image")
+        file.with_suffix(".txt").write_bytes("Käse".encode("cp1252") if number % 70 == 3 else b"image %d" % number)
+    opened, caches = list[str](), (tmp_path / "killed", tmp_path / "whole")
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "images"), str(caches[0]), stop_at]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    assert (caches[0] / journal.NAME).exists()
+    monkeypatch.setattr(concept_rows, "read_image_size", lambda path: opened.append(path) or read_image_size(path))
+    read = Captions._read_file
+    monkeypatch.setattr(Captions, "_read_file", lambda *a, **given: opened.append(a[1]) or read(*a, **given))
+    config = config_for(tmp_path / "images", cache=caches[0])
+    resumed = index_of(config, caches[0])
+    again, files = len(opened), len(resumed)
+    whole = index_of(config, caches[1])
+    assert len(opened) - again >= 400 + files
+    most = {"90": 60 + files + 12, "9/385.png": 80}
+    assert again < most[stop_at]
+    assert whole.digest == resumed.digest
+    assert whole.path.read_bytes() == resumed.path.read_bytes()
+    assert not (caches[0] / journal.NAME).exists()
+    (caches[0] / journal.NAME).write_text('{"sizes": [["x", 1]]}\n[]\nnothing\n{"sizes": [["x", 1, 1, -1, 5]]}\n')
+    resumed.path.unlink()
+    assert index_of(config, caches[0]).digest == whole.digest, "lines that are none are passed over"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,14 @@ import pytest
 from modules.data.cache.stored import stored_shards
 from modules.monitoring import SilentReport
 from modules.training.data import cache_locks as module
-from modules.training.data.cache_locks import LOCK, cache_lock, lock_order
+from modules.training.data.cache_locks import (
+    LOCK,
+    Unmarked,
+    cache_lock,
+    hold_choosing,
+    lock_order,
+    remove_beyond,
+)
 from modules.training.loop.generic_trainer import GenericTrainer
 from modules.training.state.requests import Outcome
 from scripts import cache
@@ -109,3 +117,43 @@ def test_nothing_is_removed_while_a_run_trains_from_it(
     assert cache.main(command[2:]) == 0
     assert stored_shards(place) == []
     assert not list(place.glob("in-use*"))
+
+
+def test_a_run_keeps_the_limit_of_its_cache_and_what_runs_use(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, begin, kept = tmp_path / "cache", GenericTrainer.train, list[set[Path]]()
+
+    def remove_and_train(trainer: GenericTrainer) -> Outcome:
+        freed, used = remove_beyond(place, 0)
+        kept.append({shard.path for shard in stored_shards(place)})
+        assert freed > 0
+        assert used == sum(shard.size for shard in stored_shards(place)), "what this run has marked as used stays"
+        return begin(trainer)
+
+    config = tiny_config(images, tmp_path, max_steps=1)
+    assert train_alone(config)[0] == 0
+    former = {shard.path for shard in stored_shards(place)}
+    for file in former:
+        os.utime(file, (10**9, 10**9))
+    with ExitStack() as held, hold_choosing(place, 0, held):
+        assert remove_beyond(place, 0)[0] == 0, "a run that finds out what it uses may use all of it"
+    with ExitStack() as held:
+        with hold_choosing(place, 0, held):
+            raise Unmarked
+        assert remove_beyond(place, 0)[0] == 0
+    monkeypatch.setattr(GenericTrainer, "train", remove_and_train)
+    others = [{"path": str(images), "fixed_hue": 0.5, "caption_source": "none"}]
+    assert train_alone(tiny_config(images, tmp_path, max_steps=1, concepts=others, run_name="others"))[0] == 0
+    assert len(kept) == 1
+    assert kept[0]
+    assert kept[0].isdisjoint(former)
+
+    monkeypatch.undo()
+    for file in kept[0]:
+        os.utime(file, (10**9, 10**9))
+    code, run = train_alone(config.model_copy(update={"run_name": "limited", "cache_limit": 1e-6}))
+    assert code == 0
+    assert "cache_limit is 1e-06 GB, but what running runs use" in run.warnings
+    assert {shard.path for shard in stored_shards(place)}.isdisjoint(kept[0])
+    assert sorted(file.name for file in place.glob("*.lock")) == ["caching.lock", "removing.lock"]

@@ -48,7 +48,7 @@ CHECKED = {
 # These do not change what is learned: devices, length, logging, sampling, saving.
 FREE_SECTIONS = {"Sampling", "Output", ""}
 FREE = {
-    *("concepts.*.path", "concepts.*.name", "rescan", "cache_dir", "cache_only", "cache_batch_size"),
+    *("concepts.*.path", "concepts.*.name", "rescan", "cache_dir", "cache_only", "cache_batch_size", "cache_limit"),
     *("loader_workers", "pin_memory", "prefetch_factor", "persistent_workers"),
     *("validation_batch_size", "validation_workers"),
     *("epochs", "max_steps", "max_minutes", "validate_every", "early_stopping_patience", "max_nonfinite_steps"),
