@@ -61,7 +61,7 @@ class Concept(Section):
     path: str = setting(
         ...,
         title="Folder",
-        help="The folder with the images, or with tar, Parquet or Arrow files that hold them, or one such file. A "
+        help="The folder with the images, or with tar, zip, Parquet or Arrow files that hold them, or one such file. A "
         "relative path is resolved from the folder in which you start Tandem, not from the folder of the config file.",
         picks="folder",
         min_length=1,

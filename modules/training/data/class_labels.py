@@ -14,7 +14,7 @@ from modules.data.index.index import Index
 from modules.data.index.scan import concept_root
 from modules.distributed.formatting import first_names
 from modules.files import FileFault, decode_json, read_bytes
-from modules.files.shard_paths import SHARD_SUFFIXES
+from modules.files.shard_paths import SHARD_SUFFIXES, is_archive
 from modules.files.shards import shard_table
 
 _SHOWN = 3
@@ -82,7 +82,7 @@ def _files(root: str, *, deeper: bool) -> Iterator[str]:
 
 def _has_label(file: str) -> bool:
     """Whether a file is a label or a list of them, or an archive that has some."""
-    if not file.lower().endswith(".tar"):
+    if not is_archive(file):
         return True
     try:
         names = [os.fsdecode(name) for name in shard_table(file)]
