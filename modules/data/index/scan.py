@@ -22,6 +22,7 @@ from modules.data.index.links import describe_foreign_link, is_foreign_link
 from modules.data.index.problems import Problem
 from modules.data.index.references import reference_roots
 from modules.files import FileFault, file_stamp, is_shard, open_regular, whole_path
+from modules.files.addresses import copy_of, is_address
 from modules.files.images import SIGNATURE_BYTES, has_image_signature
 from modules.files.shard_paths import COMPRESSED_TARS, is_archive
 from modules.files.shards import shard_table
@@ -127,13 +128,17 @@ class FolderScan:
 
 
 def concept_root(concept: Concept) -> str:
-    """The concept's folder as an absolute path."""
+    """The concept's folder as an absolute path: of an address, that of its copy."""
+    if is_address(concept.path):
+        return copy_of(concept.path)
     return str(whole_path(os.path.expanduser(concept.path)))
 
 
 def missing(concept: Concept) -> DataError:
     """That the concept's folder, or the archive in its place, is not there."""
     root, name = concept_root(concept), os.path.basename(concept.path)
+    if is_address(concept.path):
+        return DataError(f"concepts: {concept.path!r} is not downloaded yet.", "It is when a run starts.")
     place = f" ({root})" if root != concept.path else ""
     if _CIFAR.fullmatch(name):
         return DataError(
