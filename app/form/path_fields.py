@@ -15,10 +15,12 @@ from app.windows.folder_listing import Purpose
 from modules.config.sections.concept import split_paths
 from modules.facts import MODEL_FILES
 from modules.files import expand_home
+from modules.files.addresses import is_address
 from modules.files.shard_paths import SHARD_SUFFIXES
 
 CHECK_AFTER_MS = 400
 CREATED_ON_DEMAND = ("cache_dir", "runs_dir", "rescue_dir")
+_ELSEWHERE = "Downloaded to this computer when training starts."
 _SEVERAL = ("references", "reference")  # paths separated by semicolons
 
 
@@ -69,6 +71,9 @@ class PathField(TextField):
         name = self.control.get()
         if not name or self.option.path in CREATED_ON_DEMAND:
             self.note("")
+            return
+        if self._is_either and is_address(name):
+            self.note(_ELSEWHERE)
             return
         several = self.option.name in _SEVERAL
         paths = [expand_home(path) for path in split_paths(name)] if several else [Path(name)]

@@ -19,6 +19,7 @@ from app.windows.folder_listing import has_images
 from modules.config import Concept, Fault, TrainConfig
 from modules.facts import family_names
 from modules.files import expand_home
+from modules.files.addresses import is_address
 
 _POLL_MS: Final = 50
 _DIALOG_SHOWN_MS: Final = 300
@@ -141,7 +142,8 @@ def _missing_images(config: TrainConfig) -> list[Fault]:
     enabled = [(number, concept) for number, concept in enumerate(config.concepts) if concept.enabled]
     if not enabled:
         return [Fault("concepts", "There are no images to train on: add a folder under Data.")]
-    absent = [(number, concept) for number, concept in enabled if not os.path.exists(expand_home(concept.path))]
+    here = [(number, concept) for number, concept in enabled if not is_address(concept.path)]
+    absent = [(number, concept) for number, concept in here if not os.path.exists(expand_home(concept.path))]
     if absent:
         return [
             Fault(f"concepts.{number}.path", f"The folder {concept.path} does not exist: correct it, or switch it off.")

@@ -61,8 +61,8 @@ def select_images(header: Header, *, subfolders: bool = True) -> Selection:
     scan = scan_concept(concept, with_masks=header.task == "mask")
     if scan.shards:
         raise DataError(
-            f"{printable(header.folder)} holds its images in archives or tables (*.tar, *.arrow, *.parquet), which are "
-            "only read: nothing can be written beside them.",
+            f"{printable(header.folder)} holds its images in archives or tables (*.tar, *.zip, *.arrow, *.parquet), "
+            "which are only read: nothing can be written beside them.",
             "Unpack them into a folder first.",
         )
     found = Selection(faults={_below(scan, problem.path): problem.what for problem in scan.problems})

@@ -1,4 +1,4 @@
-"""What a shard holds: a tar archive (the layout of webdataset), or a table with images of Arrow or Parquet."""
+"""What a shard holds: of tar archives (the layout of webdataset), and what zip archives and tables have in common."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ _SHOWN: Final = 200  # characters of a name
 class Contents:
     """The files in a shard, in any order: names below it, where each begins, and how many bytes it has.
 
-    Of a parquet file, in which images are compressed, the place is the number of the row.
+    Of a parquet file, in which images are compressed, the place is the number of the row; of a zip archive, where its
+    list has the file.
     """
 
     names: list[bytes] = field(default_factory=list)
@@ -110,7 +111,7 @@ def _read_headers(file: io.RawIOBase, end: int, contents: Contents) -> None:
         if header.kind not in REGULAR:
             contents.refuse(written, "is a link or a device in the archive, which is not followed")
             continue
-        name = _plain_name(written)
+        name = plain_name(written)
         if not name:
             contents.refuse(written, "has a name that leads out of the archive, or is none")
         elif is_sparse:
@@ -131,8 +132,8 @@ def _blocks(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
 
-def _plain_name(written: bytes) -> bytes:
-    """The path below the archive; b"" for one that leads elsewhere, on any system."""
+def plain_name(written: bytes) -> bytes:
+    """The path below an archive; b"" for one that leads elsewhere, on any system."""
     if len(written) > _MAX_NAME or written.startswith(b"/") or any(each in written for each in (b"\\", b"\0", b":")):
         return b""
     if b".." in written.split(b"/"):

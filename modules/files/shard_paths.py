@@ -8,17 +8,23 @@ import re
 from pathlib import Path
 from typing import Final
 
+ARCHIVES: Final = (".tar", ".zip")
 ARROW: Final = ".arrow"
 PARQUET: Final = ".parquet"
-SHARD_SUFFIXES: Final = (".tar", ARROW, PARQUET)
+SHARD_SUFFIXES: Final = (*ARCHIVES, ARROW, PARQUET)
 COMPRESSED_TARS: Final = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 SHARD_OF_CACHE: Final = "cache-"  # what `datasets` keeps of its own computations beside a data set
-_IN_SHARD: Final = re.compile(r"\.(?:tar|arrow|parquet)(?=/)", re.IGNORECASE)
+_IN_SHARD: Final = re.compile(r"\.(?:tar|zip|arrow|parquet)(?=/)", re.IGNORECASE)
 
 
 def is_shard(name: str) -> bool:
     """Whether a file of this name is one."""
     return name.lower().endswith(SHARD_SUFFIXES)
+
+
+def is_archive(name: str) -> bool:
+    """Whether a file of this name is one, and no table."""
+    return name.lower().endswith(ARCHIVES)
 
 
 def split_member(path: str) -> tuple[str, str] | None:

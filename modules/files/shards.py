@@ -1,7 +1,7 @@
 """Files in a shard, which are read where they lie: `photos/00000.tar/000012.jpg` is a path like any other.
 
-A shard is a tar archive, or a table of Arrow or Parquet with images. What it holds is listed once and kept in the
-user's cache folder, as arrays that all processes map into memory: sorted names, places and sizes.
+A shard is a tar or zip archive, or a table of Arrow or Parquet with images. What it holds is listed once and kept in
+the user's cache folder, as arrays that all processes map into memory: sorted names, places and sizes.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from modules.files.shard_paths import PARQUET, split_member
 from modules.files.table_shards import read_row, read_table
 from modules.files.user_folder import user_cache_folder
 from modules.files.writing import open_for_writing
+from modules.files.zip_members import open_zipped, read_zip
 
 _MAGIC: Final = b"TANDSH02"
 _WORD: Final = 8  # bytes of a number
@@ -118,6 +119,10 @@ def open_member(path: str) -> io.BufferedReader:
     place, size = table.places[row], table.sizes[row]
     if shard.lower().endswith(PARQUET):
         return io.BufferedReader(io.BytesIO(read_row(shard, place)))
+    if shard.lower().endswith(".zip"):
+        place, data = open_zipped(shard, place)
+        if data is not None:
+            return io.BufferedReader(io.BytesIO(data))
     return io.BufferedReader(_Part(open_file(shard), place, size))
 
 
@@ -166,7 +171,8 @@ class _Part(io.RawIOBase):
 
 def _listed(path: str, stamp: tuple[int, int]) -> ShardTable:
     """The table of a shard that is read now, and stored."""
-    contents = read_tar(path) if path.lower().endswith(".tar") else read_table(path)
+    suffix = os.path.splitext(path)[1].lower()
+    contents = {".tar": read_tar, ".zip": read_zip}.get(suffix, read_table)(path)
     columns = ShardTable.pack(contents)
     if contents.unlisted_faults:
         contents.faults.append(("", f"{contents.unlisted_faults:,} more of its files are not used"))

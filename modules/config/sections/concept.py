@@ -8,6 +8,7 @@ from typing import ClassVar, Final, Literal, Self, TypeAlias
 from pydantic import PrivateAttr, field_validator, model_validator
 
 from modules.config.section import Section, broken_rules, setting
+from modules.files.addresses import is_address, parse_address
 
 # The files in a concept's folder that Tandem reads.
 _JPEG: Final = (".jpg", ".jpeg", ".jfif", ".jpe", ".pjpeg", ".pjp", ".jpg_large")  # as browsers name them, too
@@ -62,8 +63,10 @@ class Concept(Section):
     path: str = setting(
         ...,
         title="Folder",
-        help="The folder with the images, or with tar, Parquet or Arrow files that hold them, or one such file. A "
-        "relative path is resolved from the folder in which you start Tandem, not from the folder of the config file.",
+        help="The folder with the images, or with tar, zip, Parquet or Arrow files that hold them, or one such file. "
+        "Or an address, s3://BUCKET/FOLDER, hf://datasets/OWNER/NAME or https://HOST/00000.tar, which is downloaded "
+        "when a run starts. A relative path is resolved from the folder in which you start Tandem, not from the folder "
+        "of the config file.",
         picks="folder",
         min_length=1,
     )
@@ -428,6 +431,14 @@ class Concept(Section):
     def reference_folders(self) -> tuple[str, ...]:
         """The folders with references, as they are written."""
         return split_paths(self.references)
+
+    @field_validator("path")
+    @classmethod
+    def _of_address(cls, value: str) -> str:
+        """A folder or file, or an address that is read."""
+        if is_address(value):
+            parse_address(value)
+        return value
 
     @field_validator("references", mode="before")
     @classmethod

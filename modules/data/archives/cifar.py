@@ -24,7 +24,8 @@ _PIXELS = 3 * SIDE**2
 _MAX_NAMES_FILE = 1 << 20  # bytes
 _MAX_CLASSES = 1000
 _MAX_NAME = 100  # characters
-_SUFFIXES = (".tar.gz", ".tgz", ".tar")
+_SUFFIXES = (".tar.gz", ".tgz")
+_UNPACKED = re.compile(r"cifar.*\.tar")  # by gunzip; other archives are read in place
 _TRAIN_10, _TEST_10 = [f"data_batch_{n}" for n in range(1, 6)], ["test_batch"]
 _UNSAFE = re.compile(r"[^A-Za-z0-9 _-]")
 
@@ -64,7 +65,8 @@ VERSIONS = (
 def is_archive(path: str | Path) -> bool:
     """Whether `path` is an archive by its name, or a folder with the files of one; nothing is opened."""
     place = expand_home(path)
-    if place.name.lower().endswith(_SUFFIXES):
+    name = place.name.lower()
+    if name.endswith(_SUFFIXES) or _UNPACKED.fullmatch(name):
         return place.is_file()
     return any((place / version.names_file).is_file() and (place / version.test[0]).is_file() for version in VERSIONS)
 

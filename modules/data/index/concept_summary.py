@@ -222,7 +222,7 @@ def caption_warnings(summary: ConceptSummary) -> Iterator[str]:
         )
     if shards := summary.findings.unread_shards:
         yield (
-            f"{count_of(shards, 'tar archive')} in {summary.name}, such as {summary.findings.unread_shard_example}, "
+            f"{count_of(shards, 'archive')} in {summary.name}, such as {summary.findings.unread_shard_example}, "
             f"{'is' if shards == 1 else 'are'} not read: images, or a folder of that name, lie beside it. Give "
             "archives a folder of their own to train on them."
         )

@@ -17,7 +17,7 @@ from modules.data.index.scan import concept_root
 from modules.data.rng import hash_bytes
 from modules.facts import all_facts
 from modules.files import FileFault, is_shard
-from modules.files.shard_paths import ARROW
+from modules.files.shard_paths import ARROW, is_archive
 from modules.files.shards import shard_table
 
 KOHYA_FOLDER: Final = re.compile(r"([1-9]\d{0,2})_(.+)", re.DOTALL)  # 2023_holiday is no number of repeats
@@ -126,7 +126,7 @@ def _files(folder: str) -> Iterator[str]:
     for top, folders, files in os.walk(folder):
         yield from files
         yield from (each for each in folders if os.path.islink(os.path.join(top, each)))
-        archives = [name for name in files if name.lower().endswith(".tar")]
+        archives = [name for name in files if is_archive(name)]
         if archives and not any(_suffix(name) in IMAGE_SUFFIXES for name in files):
             for name in archives:
                 if os.path.splitext(name)[0] not in (*folders, *files):

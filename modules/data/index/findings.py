@@ -48,8 +48,8 @@ class Findings:
     reference_example: str = ""
     lost_references: int = 0  # images that lack theirs, and are left out
     lost_reference_example: str = ""
-    shards: int = 0  # tar archives and tables that images are read from
-    unread_shards: int = 0  # tar archives that images lie beside
+    shards: int = 0  # archives and tables that images are read from
+    unread_shards: int = 0  # archives that images lie beside
     unread_shard_example: str = ""
 
     @classmethod

@@ -22,8 +22,9 @@ from modules.data.index.links import describe_foreign_link, is_foreign_link
 from modules.data.index.problems import Problem
 from modules.data.index.references import reference_roots
 from modules.files import FileFault, file_stamp, is_shard, open_regular, whole_path
+from modules.files.addresses import copy_of, is_address
 from modules.files.images import SIGNATURE_BYTES, has_image_signature
-from modules.files.shard_paths import COMPRESSED_TARS, SHARD_OF_CACHE
+from modules.files.shard_paths import COMPRESSED_TARS, SHARD_OF_CACHE, is_archive
 from modules.files.shards import shard_table
 
 _CIFAR: Final = re.compile(r"cifar-100?-(python|binary)\.tar\.gz")
@@ -89,7 +90,7 @@ class FolderScan:
     mask_example: str = ""
     lost_masks: list[str] = field(default_factory=list)  # relative paths of masks whose image is missing
     shards: list[str] = field(default_factory=list)  # relative paths of those that images are read from; "" for `root`
-    unread_shards: list[str] = field(default_factory=list)  # and of tar archives that images lie beside
+    unread_shards: list[str] = field(default_factory=list)  # and of archives that images lie beside
 
     @property
     def stamps(self) -> NDArray[np.int64]:
@@ -126,13 +127,17 @@ class FolderScan:
 
 
 def concept_root(concept: Concept) -> str:
-    """The concept's folder as an absolute path."""
+    """The concept's folder as an absolute path: of an address, that of its copy."""
+    if is_address(concept.path):
+        return copy_of(concept.path)
     return str(whole_path(os.path.expanduser(concept.path)))
 
 
 def missing(concept: Concept) -> DataError:
     """That the concept's folder, or the archive in its place, is not there."""
     root, name = concept_root(concept), os.path.basename(concept.path)
+    if is_address(concept.path):
+        return DataError(f"concepts: {concept.path!r} is not downloaded yet.", "It is when a run starts.")
     place = f" ({root})" if root != concept.path else ""
     if _CIFAR.fullmatch(name):
         return DataError(
@@ -165,8 +170,8 @@ def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:
         if scan.root.lower().endswith(COMPRESSED_TARS):
             raise DataError(f"concepts: {concept.path!r} is a compressed archive.", _DECOMPRESS) from error
         raise DataError(
-            f"concepts: {concept.path!r} is a file; give the folder that contains the images, or a .tar, .parquet or "
-            ".arrow file of images."
+            f"concepts: {concept.path!r} is a file; give the folder that contains the images, or a .tar, .zip, "
+            ".parquet or .arrow file of images."
         ) from error
     except FileNotFoundError as error:
         raise missing(concept) from error
@@ -236,7 +241,7 @@ def _scan_folder(
             shards.append((found[name].path, prefix + name))
             continue
         scan.other_files[os.path.splitext(name)[1].lower()] += 1
-        if name.lower().endswith(".tar"):
+        if is_archive(name):
             scan.unread_shards.append(prefix + name)
     return subfolders
 
@@ -254,7 +259,7 @@ def _scan_shard(scan: FolderScan, path: str, relative: str, concept: Concept, wi
         return
     scan.shards.append(relative)
     scan.problems += [Problem(os.path.join(path, name) if name else path, what) for name, what in table.faults]
-    if not path.lower().endswith(".tar"):
+    if not is_archive(path):
         scan.metadata.append((relative, table.stamp))
     folders: dict[str, dict[str, _Entry]] = {}
     for packed, size in zip(table, table.sizes, strict=True):

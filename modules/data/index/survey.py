@@ -30,6 +30,7 @@ from modules.data.index.index import no_progress
 from modules.data.index.scan import concept_root, scan_concept
 from modules.data.loading.order import balanced_repeats
 from modules.files import FileFault, decode_json, open_regular, read_text
+from modules.files.addresses import is_address
 
 Record = dict[str, object]
 
@@ -52,6 +53,10 @@ def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
                 yield {"type": "concept", "concept": number, "pictures": 0, "error": error}
                 continue
             concept = unpacked
+        if is_address(concept.path) and not os.path.isdir(concept_root(concept)):
+            error = f"{concept.path!r} is downloaded when training starts"
+            yield {"type": "concept", "concept": number, "pictures": 0, "error": error}
+            continue
         try:
             scans = [(part, scan_concept(part, settings.masked_training)) for part in parts(concept)]
         except DataError as error:

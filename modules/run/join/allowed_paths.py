@@ -16,6 +16,7 @@ from typing import Final
 
 from modules.config import ConfigError, DataError, Section, TrainConfig
 from modules.files import FileFault, Record, printable, validate_record
+from modules.files.addresses import is_address
 from modules.files.private import read_private_json, why_ignored, write_private_json
 from modules.files.user_folder import user_config_folder
 from modules.machine import hostname
@@ -102,7 +103,8 @@ def allowing(line: str, paths: Iterable[str]) -> str:
 
 
 def path_settings(config: TrainConfig) -> list[tuple[str, str]]:
-    """(name, value) of every setting declared as a file or folder, of a family file, and of texts in family_options.
+    """(name, value) of every setting declared as a file or folder, but addresses, of a family file, and of texts in
+    family_options.
 
     What a family's options mean is known only to its file, so each of their texts counts that names something here.
     """
@@ -120,7 +122,7 @@ def _paths_of(section: Section, prefix: str) -> Iterator[tuple[str, str]]:
             path = f"{prefix}{name}" if number is None else f"{prefix}{name}.{number}"
             if isinstance(item, Section):
                 yield from _paths_of(item, f"{path}.")
-            elif isinstance(item, str) and item and is_path:
+            elif isinstance(item, str) and item and is_path and not is_address(item):
                 yield path, item
 
 

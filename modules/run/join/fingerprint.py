@@ -25,6 +25,7 @@ from modules.config.imported_code import read_with_imports
 from modules.config.sections.concept import IMAGE_SUFFIXES, METADATA_SUFFIXES
 from modules.facts import FILE_INDEX
 from modules.files import FileFault, is_shard, printable, read_bytes, weight_map
+from modules.files.addresses import is_address
 from modules.machine import hostname
 
 Listing = dict[str, str]  # name -> hash, size or version
@@ -111,6 +112,8 @@ def data_listing(concept: Concept, progress: Callable[[int], None] = lambda coun
 
     `progress` is called with the number of files so far, every 1000. Raises DataError if the folder does not exist.
     """
+    if is_address(concept.path):
+        return {concept.path: "downloaded by each machine"}
     root = Path(os.path.expanduser(concept.path))
     if root.is_file():
         return {root.name: str(root.stat().st_size)}  # an archive

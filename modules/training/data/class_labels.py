@@ -14,6 +14,7 @@ from modules.data.index.index import Index
 from modules.data.index.scan import concept_root
 from modules.distributed.formatting import first_names
 from modules.files import FileFault, decode_json, is_shard, read_bytes
+from modules.files.shard_paths import is_archive
 from modules.files.shards import shard_table
 
 _SHOWN = 3
@@ -89,7 +90,7 @@ def _has_labels(root: str, *, deeper: bool) -> bool:
 
 def _shard_has_labels(path: str) -> bool:
     """Whether it is a table, or an archive that has some."""
-    if not path.lower().endswith(".tar"):
+    if not is_archive(path):
         return True
     try:
         names = [os.fsdecode(name) for name in shard_table(path)]

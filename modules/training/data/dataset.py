@@ -47,6 +47,7 @@ from modules.training.data.consistency import (
     check_same_view,
     report_unshared_cache,
 )
+from modules.training.data.copies import update_copies
 from modules.training.data.unreadable_images import UnreadableImages
 from modules.training.device.precision import Precision
 from modules.training.step.finite_weights import encode_finite
@@ -287,14 +288,15 @@ def resolve_data(
     *,
     by_image: bool = True,
 ) -> TrainConfig:
-    """What the family and its data are prepared with: archives are unpacked, folders of kohya's become concepts, and
-    classes are found if it learns them.
+    """What the family and its data are prepared with: addresses are downloaded, archives unpacked, folders of kohya's
+    become concepts, and classes are found if it learns them.
 
     Called by every rank. Raises DataError if an archive is damaged, or not each image has one class.
     """
     if kind.brings_data:
         return config
     progress = ProgressReport(report, check_stop)
+    update_copies(config, ranks, report, check_stop)
     _unpack_archives(config, ranks, progress)
     config = resolve_concepts(config, kind)
     if not kind.learns_classes:

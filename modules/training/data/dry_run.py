@@ -13,6 +13,7 @@ from modules.data.missing import check_not_empty, missing_data
 from modules.data.summary import concept_lines
 from modules.families._family import Family
 from modules.run.suggestions import BatchMemory, ConceptData, suggest
+from modules.training.data.copies import copies, state_of
 from modules.training.data.custom_dataset import RESCAN_IS_UNUSED
 from modules.training.data.dataset import caches_images, resolve_concepts
 
@@ -30,11 +31,16 @@ def data_lines(
     packed = [each.path for each in config.concepts if each.enabled and is_archive(each.path)]
     if not all(Path(unpacked_concept(c, cache_dir).path).is_dir() for c in config.concepts if c.path in packed):
         return [f"Archives are unpacked when the run starts: {', '.join(packed)}"], []
+    elsewhere, said = copies(config), list[str]()
+    for copy in elsewhere:
+        said += state_of(copy)
+    if not all(copy.is_complete and not copy.missing for copy in elsewhere):
+        return said, []
     config = resolve_concepts(config, kind)
     index = read_index(config, config.seed, kind.size_step, cache_dir)
     check_not_empty(config, index)
     summaries = summarize_concepts(config.concepts, index, uses_masks=config.masked_training)
-    lines = concept_lines(summaries)
+    lines = said + concept_lines(summaries)
     lines += suggestion_lines(config, [_data(each) for each in summaries], kind.size_step, world_size, memory)
     return lines, missing_data(config, index, is_cached=caches_images(kind, config))
 

@@ -10,6 +10,8 @@ from modules.data.archives.cifar import is_archive
 from modules.data.index.build import check_concepts
 from modules.data.index.scan import missing
 from modules.families._by_name import family_class
+from modules.files import is_shard
+from modules.files.addresses import is_address
 from modules.training.memory.model_setup import check_available
 from modules.training.methods.lora import check_lora_targets
 from modules.training.methods.lora_files import expected_file_limits
@@ -48,11 +50,15 @@ def startup_problems(config: TrainConfig) -> list[TandemError]:
 
 def _data_problems(config: TrainConfig) -> list[TandemError]:
     absent = {
-        concept.path: missing(concept)
-        for concept in config.concepts
-        if concept.enabled and not (os.path.isdir(concept.path) or is_archive(concept.path))
+        concept.path: missing(concept) for concept in config.concepts if concept.enabled and not _is_there(concept.path)
     }
     return [*_raised(lambda: check_concepts(config)), *absent.values()]
+
+
+def _is_there(path: str) -> bool:
+    if is_address(path) or os.path.isdir(path) or is_archive(path):
+        return True
+    return is_shard(path) and os.path.isfile(path)
 
 
 def _raised(check: Callable[[], object]) -> list[TandemError]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import zipfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,9 @@ from modules.data.missing import missing_data
 from modules.files import shards as shards_module
 from modules.training.data.class_labels import label_concepts, with_classes
 from tests.data.helpers import config_for, damage, write_image
-from tests.data.shards import pack_tar, tar_of
+from tests.data.shards import pack_tar, pack_zip, tar_of
 
+pack_stored = partial(pack_zip, method=zipfile.ZIP_STORED)
 COLUMNS = ("concept", "size", "width", "height", "bucket", "validation", "path_hash", "caption_state", "caption_place")
 TEXTS = ("paths", "caption_texts", "masks")
 
@@ -58,13 +62,16 @@ def layout(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("deeper", [True, False])
-def test_tar_shards_are_folders(tmp_path: Path, deeper: bool) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "pack", "deeper"),
+    [("tar", pack_tar, True), ("tar", pack_tar, False), ("zip", pack_zip, True), ("zip", pack_stored, False)],
+)
+def test_archives_are_folders(tmp_path: Path, suffix: str, pack: Callable[..., Path], deeper: bool) -> None:
     settings = {"masked_training": True, "validation_split": 0.3, "include_subfolders": deeper}
-    names = ("00000.tar", "00001.tar", "more/00002.tar") if deeper else ("00000.tar",)
+    names = [f"{name}.{suffix}" for name in ("00000", "00001", "more/00002")[: 3 if deeper else 1]]
     for name in names:
-        pack_tar(layout(tmp_path / "unpacked" / name), tmp_path / "packed" / name)
-    below = "" if deeper else "00000.tar"
+        pack(layout(tmp_path / "unpacked" / name), tmp_path / "packed" / name)
+    below = "" if deeper else names[0]
     first, said, warnings = index_of(tmp_path / "packed" / below, tmp_path / "first", **settings)
     second, also_said, also_warned = index_of(tmp_path / "unpacked" / below, tmp_path / "second", **settings)
     assert same(first, second)
@@ -99,7 +106,7 @@ def test_archives_beside_their_images_are_not_read_twice(tmp_path: Path) -> None
     pack_tar(tmp_path / "x" / "photos", tmp_path / "x" / "photos.tar")
     index, _, warnings = index_of(tmp_path / "x", tmp_path / "cache")
     assert len(index) == 10
-    assert any("1 tar archive in" in each and "photos.tar, is not read" in each for each in warnings)
+    assert any("1 archive in" in each and "photos.tar, is not read" in each for each in warnings)
 
 
 def test_what_is_no_shard_is_said(tmp_path: Path) -> None:

@@ -1,0 +1,78 @@
+"""Objects below a prefix on S3, or a server like it, by s3fs (the extra `remote-data`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any, Final
+
+from modules.data.remote.remote_file import Changed, RemoteFile, local_name
+from modules.files import FileFault
+from modules.files.addresses import MAX_FILES, Address
+
+_PIECE: Final = 16 << 20  # bytes
+_TIMEOUT_S: Final = 30
+_KEYS: Final = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, and AWS_ENDPOINT_URL for other servers"
+
+
+class S3Source:
+    """Keys are taken as boto3 finds them (AWS_ACCESS_KEY_ID, AWS_PROFILE, ~/.aws, the machine's role); without any, the
+    bucket is read as anybody may."""
+
+    def __init__(self, address: Address) -> None:
+        if find_spec("s3fs") is None:
+            raise FileFault('needs s3fs: .venv/bin/python -m pip install "tandem[remote-data]"')
+        self._address = address
+        self._fs: Any = None
+
+    def files(self) -> Iterator[RemoteFile]:
+        bucket = self._address.host
+        for path in self._address.paths:
+            found = self._call("find", f"{bucket}/{path}".rstrip("/"), detail=True, maxdepth=None)
+            if len(found) > MAX_FILES:
+                raise FileFault(f"holds more than {MAX_FILES:,} files; pack them into tar archives")
+            for key, each in found.items():
+                inside = key.removeprefix(f"{bucket}/")
+                if key.endswith("/") or not (not path or inside == path or inside.startswith(f"{path}/")):
+                    continue  # a mark of a folder
+                name = local_name(inside[len(self._address.base) :].lstrip("/"))
+                yield RemoteFile(name, key, int(each["size"]), str(each.get("ETag", "")))
+
+    def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
+        if start and str(self._call("info", file.place).get("ETag", "")) != file.tag:
+            raise Changed
+        for at in range(start, file.size, _PIECE):
+            yield self._call("cat_file", file.place, start=at, end=min(at + _PIECE, file.size))
+        if file.size > _PIECE and str(self._call("info", file.place).get("ETag", "")) != file.tag:
+            raise FileFault("changes while it is downloaded; try again")
+
+    def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """The answer of s3fs, its errors as ours."""
+        try:
+            return getattr(self._system(), method)(*arguments, **options)
+        except FileNotFoundError:
+            raise FileFault(f"does not exist (bucket {self._address.host!r}), or is not for you; set {_KEYS}") from None
+        except PermissionError:
+            raise FileFault(f"is not for you: the server refuses it; set {_KEYS}") from None
+        except OSError as error:
+            raise OSError(f"the server answers {type(error).__name__}: {str(error)[:200]}") from None
+        except Exception as error:  # noqa: BLE001  # botocore's have no class of their own in s3fs
+            raise OSError(f"the server does not answer ({type(error).__name__})") from None
+
+    def _system(self) -> Any:
+        import s3fs
+
+        retries = {"max_attempts": 3}
+        limits = {"connect_timeout": _TIMEOUT_S, "read_timeout": _TIMEOUT_S, "retries": retries}
+        if self._fs is None:
+            self._fs = s3fs.S3FileSystem(anon=not _has_keys(), use_listings_cache=False, config_kwargs=limits)
+        return self._fs
+
+
+def _has_keys() -> bool:
+    from botocore.session import Session
+
+    try:
+        return Session().get_credentials() is not None
+    except Exception:  # noqa: BLE001  # a profile that is not there, a file that cannot be read
+        return True  # which the first request explains

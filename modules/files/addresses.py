@@ -1,0 +1,123 @@
+"""Addresses of images elsewhere, `s3://bucket/cats`: what may be one, and where its copy on this machine lies."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from modules.files.shard_paths import SHARD_SUFFIXES, is_shard
+from modules.files.user_folder import user_cache_folder
+
+VARIABLE: Final = "TANDEM_DATA_DIR"  # the folder of all copies
+MAX_FILES: Final = 1_000_000  # of one address
+_ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|pipe:")
+_SCHEMES: Final = ("s3", "https", "http", "hf")
+_DATASET: Final = re.compile(r"datasets/([\w.-]+/[\w.-]+)(?:@([^/@]+))?(?:/(.*))?")
+_RANGE: Final = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")
+_UNSAFE: Final = re.compile(r"[^\w .()+=,@-]|^\.+")
+_MAX_NAME: Final = 100  # characters
+
+
+@dataclass(frozen=True)
+class Address:
+    """`scheme` is s3, https, http or hf; `host` the bucket, the server, or the data set as owner/name@revision;
+    `path` what is in it, which may have ranges such as {000..012}."""
+
+    scheme: str
+    host: str
+    path: str
+    text: str
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """`path` for each number of its ranges."""
+        return tuple(_expanded(self.path))
+
+    @property
+    def base(self) -> str:
+        """The folder that names of its files are below."""
+        if found := _RANGE.search(self.path):
+            return self.path[: found.start()].rpartition("/")[0]
+        return os.path.dirname(self.path) if is_shard(self.path) else self.path
+
+
+def is_address(path: str) -> bool:
+    """Whether a concept's path is an address, and no folder or file here."""
+    return _ADDRESS.match(path) is not None
+
+
+def parse_address(text: str) -> Address:
+    """Raises ValueError with a phrase that follows the address."""
+    try:
+        parts = urlsplit(text)
+        scheme, place = parts.scheme, parts.netloc
+    except ValueError:
+        raise ValueError("is no address") from None
+    if scheme not in _SCHEMES:
+        known = ", ".join(f"{each}://" for each in _SCHEMES)
+        raise ValueError(f"is an address that is not read; give a folder, a file, or an address of {known}")
+    if "@" in place:
+        raise ValueError("has a password in it; the environment holds those (docs/data.md)")
+    if scheme != "hf" and (parts.query or parts.fragment):
+        raise ValueError("has a query (?...), which often is a secret; give it without")
+    if not place:
+        raise ValueError("is no address")
+    path = parts.path.strip("/")
+    if ".." in path.split("/") or "\\" in path:
+        raise ValueError("has .. or a backslash in it")
+    if scheme == "hf":
+        return _of_dataset(text, f"{place}/{path}")
+    address = Address(scheme, place, path if scheme == "s3" else unquote(path), text)
+    if sum(1 for _ in zip(_expanded(path), range(MAX_FILES + 1), strict=False)) > MAX_FILES:
+        raise ValueError(f"names more than {MAX_FILES:,} files")
+    if scheme != "s3" and not is_shard(path):
+        raise ValueError(
+            f"names no archive: of a web server, one file is read, or with {{000..012}} several, that ends in "
+            f"{', '.join(SHARD_SUFFIXES)}"
+        )
+    return address
+
+
+def _of_dataset(text: str, rest: str) -> Address:
+    found = _DATASET.fullmatch(rest)
+    if found is None:
+        raise ValueError("is no data set of the hub; write hf://datasets/owner/name, or with @revision and /folder")
+    name, revision, path = found.groups()
+    return Address("hf", f"{name}@{revision or 'main'}", path or "", text)
+
+
+def copies_folder() -> Path:
+    """Where the copies of all addresses are on this machine."""
+    return Path(os.path.abspath(os.environ.get(VARIABLE) or user_cache_folder() / "data"))
+
+
+def copy_place(text: str) -> Path:
+    """The folder of what belongs to the copy of an address. Raises ValueError as `parse_address`."""
+    address = parse_address(text)
+    identity = "\n".join([address.scheme, address.host, address.path])
+    return copies_folder() / hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+def copy_of(text: str) -> str:
+    """The folder with the files of an address; its name is that of the folder there, which may be a caption."""
+    address = parse_address(text)
+    name = os.path.basename(address.base) or address.host.partition("@")[0].rpartition("/")[2]
+    return str(copy_place(text) / (_UNSAFE.sub("_", name)[:_MAX_NAME] or "files"))
+
+
+def _expanded(path: str) -> Iterator[str]:
+    found = _RANGE.search(path)
+    if found is None:
+        yield path
+        return
+    first, last = found[1], found[2]
+    width = len(first) if first.startswith("0") or len(first) == len(last) else 0
+    for number in range(int(first), int(last) + 1):
+        for rest in _expanded(path[found.end() :]):
+            yield f"{path[: found.start()]}{number:0{width}d}{rest}"
