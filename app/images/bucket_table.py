@@ -48,13 +48,11 @@ class BucketTable(tk.Frame):
         if now != (self._buckets, self._batch_size):
             self._buckets, self._batch_size = now
         said = []
-        if uneven := [
-            divmod(samples, size) for *_, samples in now[0] if size > 1 and size < samples and samples % size
-        ]:
-            full, rest = uneven[0]
+        if uneven := [samples for *_, samples in now[0] if 1 < size < samples and samples % size]:
+            full, rest = divmod(uneven[0], size)
             said.append(
-                f"A micro-batch has images of one size: {full:,} + {rest:,} are {full:,} of {size:,} images and one of "
-                f"{rest:,}, over all processes."
+                f"A micro-batch has images of one size: {full:,} + {rest:,} are {full:,} batches of {size:,} images "
+                f"and one of {rest:,}, over all processes."
             )
         if size > 1 and any(samples < size for *_, samples in buckets):
             said.append(_SMALL)
