@@ -33,6 +33,7 @@ _ERNIE_IMAGE = KnownModel(
 
 FACTS = FamilyFacts(
     about="ERNIE-Image by Baidu: 8 B parameters (16 GB in bf16), Apache 2.0.",
+    popularity=13,
     network="transformer",
     pipelines=("ErnieImagePipeline",),
     encoders={"text_encoder": "tokenizer"},
