@@ -21,7 +21,7 @@ class PaddingMask(Tensor):
     Of the first `padded` keys sample b has `lengths[b]`, then padding; all keys behind them are seen.
     scaled_dot_product_attention takes it as its mask (as those of torch.nn.attention.bias): it is computed for each run
     of samples of one length, without padded keys and so by any kernel. Flash attention takes 12 ms for 4 samples of
-    FLUX.1 at 1024 and 4 x 3.8 ms one by one; the kernel that takes a mask 25 ms (docs/gpu_results.md).
+    24 heads of 4608 tokens and 4 x 3.8 ms one by one; the kernel that takes a mask 25 ms (docs/gpu_results.md).
     """
 
     lengths: tuple[int, ...]
@@ -49,7 +49,7 @@ class PaddingMask(Tensor):
         if func.__name__ == "scaled_dot_product_attention":
             return _attention(func, args, given)
         if func is Tensor.mul:
-            return args[0]  # Chroma's mask of queries: what padding sees is seen by none
+            return args[0]  # some models mask queries, too: what padding sees is seen by none
         with DisableTorchFunctionSubclass():
             result = func(*args, **given)
         if func not in _KEEP_LENGTHS:

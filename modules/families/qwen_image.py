@@ -75,12 +75,13 @@ class QwenImage(FlowTransformer):
 @contextmanager
 def _unused_lengths_left_out() -> Iterator[None]:
     """diffusers (0.42) computes lengths of a mask that nothing uses, with a number for whose copy a GPU would wait."""
-    former = transformer_qwenimage.compute_text_seq_len_from_mask
-    transformer_qwenimage.compute_text_seq_len_from_mask = lambda states, mask: (states.shape[1], None, mask)
+    module: Any = transformer_qwenimage
+    former = module.compute_text_seq_len_from_mask
+    module.compute_text_seq_len_from_mask = lambda states, mask: (states.shape[1], None, mask)
     try:
         yield
     finally:
-        transformer_qwenimage.compute_text_seq_len_from_mask = former
+        module.compute_text_seq_len_from_mask = former
 
 
 def _all(states: Tensor) -> Tensor:

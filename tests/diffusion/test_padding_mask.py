@@ -19,7 +19,8 @@ def attended(mask: Tensor) -> list[Tensor]:
     """The result and the gradients of queries, keys and values, fp64 [4, 2, 9, 8]."""
     generator = torch.Generator().manual_seed(0)
     given = [torch.randn(4, 2, 9, 8, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3)]
-    result = scaled_dot_product_attention(*given, attn_mask=mask, scale=0.4)
+    query, key, value = given
+    result = scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=0.4)
     return [result, *torch.autograd.grad((result * result.detach().cos()).sum(), given)]
 
 
