@@ -18,6 +18,7 @@ import torch
 import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C import DisableTorchFunctionSubclass
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -43,6 +44,7 @@ __all__ = [
     "FLIGHT_RECORDERS",
     "AnyBatchNorm",
     "DataDependentOutputException",
+    "DisableTorchFunctionSubclass",
     "DynamicOutputShapeException",
     "FakeTensor",
     "FakeTensorMode",

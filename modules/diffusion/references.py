@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
+
+from modules.diffusion.padding_mask import PaddingMask
 
 
 @dataclass(frozen=True)
@@ -16,11 +17,10 @@ class References:
     latents: tuple[Tensor, ...]
     shown: tuple[bool, ...]
 
-    def mask(self, before: int, tokens: int) -> Tensor | None:
+    def mask(self, before: int, tokens: int) -> PaddingMask | None:
         """bool [B, 1, 1, `tokens`]: what attention may see, which is the `before` first tokens alone for a sample that
-        is not to see its references; None if all are, because no flash attention takes a mask."""
+        is not to see its references; None if all are."""
         if all(self.shown):
             return None
-        places = torch.arange(tokens, device=self.latents[0].device)
-        # one by one, because a GPU would wait for a copy
-        return torch.stack([places < (tokens if each else before) for each in self.shown])[:, None, None]
+        lengths = [tokens if each else before for each in self.shown]
+        return PaddingMask.of(lengths, tokens, self.latents[0].device)[:, None, None]  # type: ignore[return-value]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from modules.data.batch import LENGTH, stack_samples
+from modules.diffusion.padding_mask import PaddingMask
 
 # The tensors of a caption: NAME.states of varying length [T, ...], all others of equal shapes.
 STATES = ".states"
@@ -98,14 +99,10 @@ class TextBatch:
         """How many states each caption has, without padding."""
         return cast("list[int]", self.tensors[name + LENGTH].tolist())
 
-    def mask(self, name: str) -> Tensor | None:
-        """bool [B, T]: which states are no padding; None if all are, because no flash attention takes a mask."""
+    def mask(self, name: str) -> PaddingMask | None:
+        """bool [B, T]: which states are no padding; None if all are."""
         states, lengths = self.tensors[name], self.lengths(name)
-        if min(lengths) == states.shape[1]:
-            return None
-        places = torch.arange(states.shape[1], device=states.device)
-        # one by one, because a GPU would wait for a copy of all lengths
-        return torch.stack([places < length for length in lengths])
+        return None if min(lengths) == states.shape[1] else PaddingMask.of(lengths, states.shape[1], states.device)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from modules.distributed.startup.member import Member, ranks_by_host
 from modules.distributed.startup.rendezvous import GroupError, members
 from modules.distributed.startup.store import open_store
 from modules.machine import addresses_of, hostname, set_hostname
+from modules.run.folder.error_rules import PEER_ACCESS_ADVICE
 from modules.run.launch.environment import network_interfaces, set_network_interfaces
 from modules.run.launch.plan import ONE_NETWORK
 from modules.run.launch.rank_env import RankEnv, read_rank_env, use_own_slice
@@ -275,6 +276,8 @@ def _connection_error(rank_env: RankEnv, everyone: tuple[Member, ...], backend: 
             message, f"{found}: start it with --set master_addr={master} (torchrun: --master_addr={master})."
         )
     machines = {member.host: member.other_interfaces for member in everyone if member.other_interfaces}
+    if machine_count == 1 and backend == "nccl":
+        return GroupError(message, f"{PEER_ACCESS_ADVICE}; NCCL_DEBUG=INFO prints what NCCL does.")
     if machine_count > 1 and machines:
         named = "; ".join(f"on {host}, {text}" for host, text in machines.items())
         return GroupError(message, f"An interface is set that may not lead to the others: {named}. Unset it there.")

@@ -41,7 +41,8 @@ class Chroma(FlowTransformer):
         return f"{super().fingerprint()} unpadded"
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
-        tokens, states, mask = to_tokens(x_t), text[PROMPT], text.mask(PROMPT)
+        tokens, states = to_tokens(x_t), text[PROMPT]
+        mask: Tensor | None = text.mask(PROMPT)
         if mask is not None:
             mask = torch.cat([mask, mask.new_ones(tokens.shape[:2])], dim=1)
         with _mask_in_checkpoints(self.components.transformer, mask):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -10,6 +10,7 @@ import torch
 from diffusers.models.transformers.transformer_ernie_image import ErnieImageSingleStreamAttnProcessor
 from torch import Tensor
 
+from modules.diffusion.padding_mask import PaddingMask
 from modules.diffusion.text_states import TextBatch
 from modules.facts.ernie_image import FACTS
 from modules.families._flow_transformer import FlowTransformer
@@ -18,14 +19,18 @@ PROMPT = "prompt.states"
 
 
 class _Attention(ErnieImageSingleStreamAttnProcessor):
-    """Takes no mask where nothing is padded, because no flash attention takes one; the transformer always makes it."""
+    """Tells attention of padding what the host knows, so that it needs no mask, which keeps flash attention out."""
 
-    is_padded = True  # what the transformer is called with now
+    padding: Sequence[int] | None = None  # of the captions that the transformer is called with now, if that is known
 
     def __call__(
         self, attn: Any, hidden_states: Tensor, attention_mask: Tensor | None = None, freqs_cis: Tensor | None = None
     ) -> Tensor:
-        return super().__call__(attn, hidden_states, attention_mask if self.is_padded else None, freqs_cis)
+        if self.padding is not None and attention_mask is not None:
+            tokens = hidden_states.shape[1]  # the image's and the caption's, padding at the end
+            lengths = [tokens - padding for padding in self.padding]
+            attention_mask = PaddingMask.marked(attention_mask, lengths, tokens) if any(self.padding) else None
+        return super().__call__(attn, hidden_states, attention_mask, freqs_cis)
 
 
 class ErnieImage(FlowTransformer):
@@ -38,9 +43,10 @@ class ErnieImage(FlowTransformer):
     batch_norm_eps = 1e-5  # as the pipeline (0.42) decodes; the config of the published autoencoder has another
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
-        states, mask = text[PROMPT], text.mask(PROMPT)
-        self._attention.is_padded = mask is not None
-        lengths = torch.full((len(x_t),), states.shape[1], device=x_t.device) if mask is None else mask.sum(1)
+        states, given = text[PROMPT], text.lengths(PROMPT)
+        self._attention.padding = [states.shape[1] - length for length in given]
+        # one by one, because a GPU would wait for a copy of all
+        lengths = torch.stack([torch.full((), length, device=x_t.device) for length in given])
         return cast(Tensor, self.model(x_t, 1000 * sigma, states, lengths, return_dict=False)[0])
 
     @cached_property
@@ -64,7 +70,7 @@ class ErnieImage(FlowTransformer):
         self, prompt: Mapping[str, Tensor], negative: Mapping[str, Tensor], guidance_scale: float
     ) -> dict[str, Any]:
         """The pipeline pads the shorter of both prompts."""
-        self._attention.is_padded = True
+        self._attention.padding = None
         return {
             "prompt_embeds": list(prompt[PROMPT]),
             "negative_prompt_embeds": list(negative[PROMPT]),

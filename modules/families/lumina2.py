@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from modules.config import TrainConfig
+from modules.diffusion.flow_options import FlowOptions
+from modules.diffusion.flow_pipeline import FlowComponents
+from modules.diffusion.padding_mask import PaddingMask
 from modules.diffusion.text_states import TextBatch
 from modules.facts.lumina2 import FACTS
 from modules.families._flow_transformer import FlowTransformer
@@ -47,6 +52,12 @@ class _CaptionMask:
         return None if self._mask is None else self._mask.view(*shape)
 
 
+def _mark_padding(lengths: Sequence[int], _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The transformer makes the mask of captions and images on its own."""
+    states, mask, *others = inputs
+    return None if mask is None else (states, PaddingMask.marked(mask, lengths, mask.shape[1]), *others)
+
+
 class Lumina2(FlowTransformer):
     """Prompts are encoded by Gemma 2, after a system prompt; the transformer masks their padding."""
 
@@ -54,6 +65,14 @@ class Lumina2(FlowTransformer):
     text_names = (PROMPT,)
     max_tokens = 256
     packed_latents = 1
+
+    def __init__(self, config: TrainConfig, options: FlowOptions, components: FlowComponents) -> None:
+        super().__init__(config, options, components)
+        lengths = list[int]()  # of the sequences of caption and image in the latest forward
+        transformer = components.transformer
+        transformer.rope_embedder.register_forward_hook(lambda *given: lengths.__setitem__(slice(None), given[2][-1]))
+        for layer in transformer.layers:
+            layer.register_forward_pre_hook(partial(_mark_padding, lengths))
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
         """The transformer counts time from noise, 0, to the image, 1, and predicts x_0 - noise."""

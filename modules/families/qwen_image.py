@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from diffusers.models.transformers import transformer_qwenimage
 from torch import Tensor, nn
 
 from modules.diffusion.flow_options import GuidedFlowOptions
@@ -40,15 +42,16 @@ class QwenImage(FlowTransformer):
     ) -> Tensor:
         """`velocity` by what takes the arguments of the transformer."""
         height, width = (side // 2 for side in x_t.shape[-2:])
-        prediction = model(
-            hidden_states=to_tokens(x_t),
-            timestep=sigma,
-            guidance=guidance,
-            encoder_hidden_states=text[PROMPT],
-            encoder_hidden_states_mask=text.mask(PROMPT),
-            img_shapes=[[(1, height, width)]] * len(x_t),
-            return_dict=False,
-        )[0]
+        with _unused_lengths_left_out():
+            prediction = model(
+                hidden_states=to_tokens(x_t),
+                timestep=sigma,
+                guidance=guidance,
+                encoder_hidden_states=text[PROMPT],
+                encoder_hidden_states_mask=text.mask(PROMPT),
+                img_shapes=[[(1, height, width)]] * len(x_t),
+                return_dict=False,
+            )[0]
         return from_tokens(prediction, x_t.shape)
 
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
@@ -67,6 +70,18 @@ class QwenImage(FlowTransformer):
             arguments["negative_prompt_embeds"] = negative[PROMPT]
             arguments["negative_prompt_embeds_mask"] = _all(negative[PROMPT])
         return {**arguments, "true_cfg_scale": guidance_scale}
+
+
+@contextmanager
+def _unused_lengths_left_out() -> Iterator[None]:
+    """diffusers (0.42) computes lengths of a mask that nothing uses, with a number for whose copy a GPU would wait."""
+    module: Any = transformer_qwenimage
+    former = module.compute_text_seq_len_from_mask
+    module.compute_text_seq_len_from_mask = lambda states, mask: (states.shape[1], None, mask)
+    try:
+        yield
+    finally:
+        module.compute_text_seq_len_from_mask = former
 
 
 def _all(states: Tensor) -> Tensor:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from operator import add
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from modules.config import TrainConfig
+from modules.diffusion.flow_options import FlowOptions
+from modules.diffusion.flow_pipeline import FlowComponents
+from modules.diffusion.padding_mask import PaddingMask
 from modules.diffusion.text_states import TextBatch
 from modules.facts.z_image import FACTS
 from modules.families._flow_transformer import FlowTransformer
@@ -21,6 +26,14 @@ class ZImage(FlowTransformer):
     facts = FACTS
     text_names = (PROMPT,)
     packed_latents = 1
+
+    def __init__(self, config: TrainConfig, options: FlowOptions, components: FlowComponents) -> None:
+        super().__init__(config, options, components)
+        transformer = components.transformer
+        transformer._prepare_sequence = _marking(transformer._prepare_sequence, lambda captions, *_: map(len, captions))
+        transformer._build_unified_sequence = _marking(
+            transformer._build_unified_sequence, lambda *given: map(add, given[2], given[6])
+        )
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
         """The transformer counts time from noise, 0, to the image, 1, and predicts x_0 - noise."""
@@ -56,3 +69,17 @@ class ZImage(FlowTransformer):
         message = [{"role": "user", "content": caption}]
         text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True, enable_thinking=True)
         return len(tokenizer(text, verbose=False).input_ids)
+
+
+def _marking(
+    make: Callable[..., tuple[Any, ...]], lengths_of: Callable[..., Iterable[int]]
+) -> Callable[..., tuple[Any, ...]]:
+    """`make` of diffusers' transformer (0.42), whose third result is a mask, with the lengths of its sequences."""
+
+    def made(*given: Any) -> tuple[Any, ...]:
+        states, positions, mask, *others = make(*given)
+        if mask is not None:
+            mask = PaddingMask.marked(mask, tuple(lengths_of(*given)), mask.shape[1])
+        return states, positions, mask, *others
+
+    return made

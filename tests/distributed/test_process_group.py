@@ -164,6 +164,13 @@ def test_the_machine_whose_address_is_of_another_network_is_the_one_that_is_name
     assert right.advice.startswith("Check that each machine uses the network interface")
 
 
+def test_gpus_of_one_machine_that_cannot_talk_get_no_advice_on_networks() -> None:
+    everyone = tuple(Member(rank, rank, "alpha", 1 + rank, None, None, "a", "127.0.0.1") for rank in range(2))
+    error = _connection_error(RankEnv(0, 0, 2, "127.0.0.1", 1), everyone, "nccl", RuntimeError("NCCL error: timeout"))
+    assert error.advice.startswith("Between the GPUs of one machine set NCCL_P2P_DISABLE=1")
+    assert "firewall" not in error.advice
+
+
 def test_a_wrong_interface_is_named_with_the_machine_where_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     route = Route("eth0", "10.77.0.2")
     monkeypatch.setattr("modules.distributed.startup.member.route_to_master", lambda master: route)

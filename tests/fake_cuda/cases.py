@@ -53,6 +53,7 @@ FEATURES: Final[Mapping[str, Mapping[str, object]]] = {
     "channels_last": {"channels_last": True},
     "loader_workers": {"loader_workers": 1},
     "references": {"reference_dropout": 0.3},  # of a model that edits images
+    "padding": {"family_options": {"max_caption_tokens": 256}},  # captions of unequal lengths, none truncated
     "pairs": {},  # the same, without dropout
 }
 # Faults in a step that a feature cannot do without, see run_cases.faults_of_step: prodigy reads its estimate before the
@@ -70,13 +71,13 @@ CHOSEN: Final = (
     "flux_kontext lora samples references",
     "flux2 lora int8 block_offload backup",
     "flux2_dev lora nf4 references backup",
-    "chroma lora fp8 samples",
-    "krea2 lora gradient_checkpointing validation",
-    "qwen_image fine_tune backup",
-    "qwen_image_edit lora pairs samples backup",
-    "lumina2 lora ema_on_cpu",
-    "ernie_image lora gradient_checkpointing samples",
-    "z_image lora int8 samples",
+    "chroma lora fp8 samples padding",
+    "krea2 lora gradient_checkpointing validation padding",
+    "qwen_image fine_tune backup padding",
+    "qwen_image_edit lora pairs samples backup padding",
+    "lumina2 lora ema_on_cpu padding",
+    "ernie_image lora gradient_checkpointing samples padding",
+    "z_image lora int8 samples padding",
     "pixel_diffusion ema_on_cpu fp16 samples validation backup save",
     "pixel_diffusion fused_backward loader_workers",
     "pixel_diffusion histograms",
@@ -144,4 +145,6 @@ def _images(family: str, place: Path) -> Path:
     if family == "classifier":
         return write_classes(place / "classes", IMAGES)
     make_demo_data(place / "images", count=IMAGES)
+    for number, file in enumerate(sorted((place / "images").glob("*.txt"))):  # the demo's are of equal lengths
+        file.write_text(f"a circle{' and a square' * (number % 4)}\n")
     return place / "images"

@@ -594,6 +594,19 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
   return {input.mul(kept).mul(1 / (1 - p)), kept};
 }
 
+// Those of CUDA read numbers of 16 bits and write fp32, which those of the CPU refuse.
+at::Tensor softmax(const at::Tensor& input, int64_t dim, bool half_to_float) {
+  auto read = half_to_float ? input.to(at::kFloat) : input;
+  auto output = at::empty_like(read);
+  return at::_softmax_out(output, read, dim, false);
+}
+
+at::Tensor softmax_backward(const at::Tensor& gradient, const at::Tensor& output, int64_t dim, at::ScalarType dtype) {
+  auto found = at::empty_like(gradient);
+  at::_softmax_backward_data_out(found, gradient, output, dim, gradient.scalar_type());
+  return found.to(dtype);
+}
+
 void record_stream(at::Tensor&, c10::Stream) {}  // memory is not used again here before it is free
 
 // Kernels of storages
@@ -686,6 +699,8 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("set_.source_Tensor", &set_tensor);
   m.impl("copy_", &copy_);
   m.impl("native_dropout", &native_dropout);
+  m.impl("_softmax", &softmax);
+  m.impl("_softmax_backward_data", &softmax_backward);
   m.impl("record_stream", &record_stream);
 }
 

@@ -49,6 +49,23 @@ def check_autograd(gpu: Gpu, place: Path) -> None:
     torch.testing.assert_close(trained("cuda"), trained("cpu"))
 
 
+def check_softmax_of_half(gpu: Gpu, place: Path) -> None:
+    """In fp32, as CUDA computes it without a copy."""
+    scores = torch.tensor([[0.0, 1.0, 2.0]])
+    expected = torch.softmax(scores, -1)
+    half = scores.half().cuda().requires_grad_()
+    found = torch.softmax(half, -1, dtype=torch.float32)
+    found[0, 0].backward()
+    assert found.dtype == torch.float32
+    assert half.grad is not None
+    assert half.grad.dtype == torch.float16
+    torch.testing.assert_close(found.detach().cpu(), expected)
+    first = expected[0, 0]
+    torch.testing.assert_close(
+        half.grad.cpu().float()[0], first * (torch.tensor([1.0, 0.0, 0.0]) - expected[0]), atol=1e-3, rtol=1e-2
+    )
+
+
 def check_waits(gpu: Gpu, place: Path) -> None:
     """Each wait of the host is told with how much of the queue it leaves."""
     numbers = torch.ones(4, device="cuda")

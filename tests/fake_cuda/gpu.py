@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function
 
 from tests.fake_cuda.build import extension
 from tests.fake_cuda.races import Races
@@ -346,7 +347,7 @@ def _choose_attention(watch: Watch) -> None:
     attention = torch.nn.functional.scaled_dot_product_attention
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
-    def chosen(
+    def scaled_dot_product_attention(
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -356,6 +357,17 @@ def _choose_attention(watch: Watch) -> None:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
+        if type(attn_mask) not in (Tensor, type(None)):  # it decides itself, as torch's function lets it
+            given: dict[str, Any] = {
+                "dropout_p": dropout_p,
+                "is_causal": is_causal,
+                "scale": scale,
+                "enable_gqa": enable_gqa,
+            }
+            whole: Tensor = handle_torch_function(
+                scaled_dot_product_attention, (attn_mask,), query, key, value, attn_mask, **given
+            )
+            return whole
         if query.device.type != "cuda":
             return attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else query.dtype
@@ -374,7 +386,7 @@ def _choose_attention(watch: Watch) -> None:
         output: Tensor = flash(query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale)[0]
         return output
 
-    torch.nn.functional.scaled_dot_product_attention = chosen  # before a library has imported it
+    torch.nn.functional.scaled_dot_product_attention = scaled_dot_product_attention  # before a library has imported it
 
 
 def _compile_eagerly() -> None:

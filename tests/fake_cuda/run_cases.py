@@ -99,6 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
 def run_case(name: str, place: Path, gpu: Gpu) -> Result:
     """Train it; `place` is shared by the cases of a process."""
     from modules.config import TandemError, trusted_code
+    from modules.run.exit_codes import BAD_CONFIG
     from tests.fake_cuda.cases import Case
     from tests.runs import tiny_config, train_alone
 
@@ -126,6 +127,9 @@ def run_case(name: str, place: Path, gpu: Gpu) -> Result:
             return result
     gpu.queue.complete()
     result.message = run.failure(0)
+    if result.exit_code == BAD_CONFIG:
+        result.exit_code = None
+        return result
     result.losses = run.losses
     result.backups = digest_of(run.folder.backup_dir)
     result.findings = dict(gpu.watch.findings)

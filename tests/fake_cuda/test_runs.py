@@ -36,6 +36,7 @@ def test_a_step_neither_waits_nor_copies_pageable_memory_nor_draws_unseeded(
     assert result.faults.total() <= allowed, result.summary()
     assert result.devices == ["cuda:0"]
     assert result.judged_steps >= 3
+    assert "efficient" not in result.attention, "a mask keeps flash attention out"
 
 
 def test_every_family_and_every_feature_occurs() -> None:

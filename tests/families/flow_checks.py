@@ -32,6 +32,7 @@ from modules.diffusion.pixels import rgb_image, rgb_pixels
 from modules.families._by_name import family_class
 from modules.families._family import SampleRequest
 from modules.families._flow_transformer import FlowTransformer
+from modules.torch_compat import CPU_ATTENTION, TorchDispatchMode
 from tests.families.diffusion_checks import encoded_text
 from tests.families.tiny_flow_parts import WIDTH
 
@@ -298,3 +299,17 @@ VELOCITIES: Mapping[str, Callable[[Any, Tensor, Tensor, str], Tensor]] = {
     "lumina2": _lumina2,
     "ernie_image": _ernie_image,
 }
+
+
+class MaskedAttention(TorchDispatchMode):
+    """Inside the block, how many calls of attention there are, forward alone, and how many of them get a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = self.masked = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is CPU_ATTENTION.default:
+            self.count += 1
+            self.masked += (kwargs or {}).get("attn_mask") is not None
+        return func(*args, **(kwargs or {}))

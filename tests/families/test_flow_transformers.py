@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,17 +20,20 @@ from diffusers.pipelines.flux2.image_processor import Flux2ImageProcessor
 from diffusers.pipelines.flux2.system_messages import SYSTEM_MESSAGE
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit, pipeline_qwenimage_edit_plus
 from PIL import Image
-from torch.overrides import TorchFunctionMode
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.utils import logging as transformers_logging
 
 from modules.checkpoint.formats import read_lora
 from modules.config import ConfigError, TrainConfig
+from modules.data.batch import Batch
 from modules.diffusion import flow_pipeline, pipeline_classes
+from modules.diffusion.padding_mask import PaddingMask
 from modules.distributed import Weights
 from modules.facts import FamilyFacts, all_facts
 from modules.families._by_name import family_class
 from modules.families._family import ReferenceImage, SampleRequest
+from modules.families._flow_transformer import FlowTransformer
 from modules.training.device.precision import Precision
 from modules.training.memory.model_setup import prepare_model
 from modules.training.methods.lora import adapter_names
@@ -40,6 +43,7 @@ from tests.families.flow_checks import (
     CAPTIONS,
     REQUEST,
     VELOCITIES,
+    MaskedAttention,
     batch,
     batch_of,
     direct_loss,
@@ -154,34 +158,55 @@ def test_the_loss_is_that_of_diffusers_and_of_what_is_not_cached(name: str, fold
     torch.testing.assert_close(encoded_now, losses, atol=1e-6, rtol=1e-6)
 
 
-class Attentions(TorchFunctionMode):
-    """Counts the attentions that are given a mask, and those without."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: Counter[str] = Counter()
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.nn.functional.scaled_dot_product_attention:
-            mask = args[3] if len(args) > 3 else (kwargs or {}).get("attn_mask")
-            self.found["plain" if mask is None else "masked"] += 1
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
-def test_attention_has_a_mask_only_where_captions_are_padded(name: str, folders: dict[str, Path]) -> None:
+def test_attention_never_gets_a_mask(name: str, folders: dict[str, Path]) -> None:
     """No flash attention takes one."""
     family = load(name, folders[name])
     given = batch(family, name)
     twice = replace(given, tensors={key: tensor[[0, 0, 0]] for key, tensor in given.tensors.items()})
-    with torch.no_grad(), Attentions() as attentions:
-        for piece in (*given.split(1), next(twice.split(2))):
-            family.loss(piece)
-    assert set(attentions.found) == {"plain"}
-    with torch.no_grad(), Attentions() as attentions:
-        family.loss(given)
-    assert ("masked" in attentions.found) == (name in MASKED)
+    with torch.no_grad(), MaskedAttention() as attention:
+        for each in (given, *given.split(1), next(twice.split(2))):
+            family.loss(each)
+    assert attention.count
+    assert not attention.masked
+
+
+def losses_and_gradients(family: FlowTransformer, given: Batch) -> tuple[Tensor, list[Tensor]]:
+    """[B], and those of all trained weights."""
+    weights = [weight for weight in family.model.parameters() if weight.requires_grad]
+    losses = family.loss(given)
+    return losses.detach(), list(torch.autograd.grad(losses.sum(), weights))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Mismatch dtype:UserWarning")  # Krea 2's norms calculate in fp32, also of fp64
+@pytest.mark.parametrize("recomputed", [False, True])
+@pytest.mark.parametrize("name", MASKED)
+def test_losses_and_gradients_of_padded_captions_are_those_with_a_mask(
+    name: str, recomputed: bool, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = load(name, folders[name], precision="fp64")
+    family.model.double()
+    given = batch(family, name)
+    given = replace(given, tensors={key: each.double() if each.is_floating_point() else each
+                                    for key, each in given.tensors.items()})  # fmt: skip
+    if recomputed:
+        family.components.transformer.enable_gradient_checkpointing()
+    with MaskedAttention() as attention:
+        losses, gradients = losses_and_gradients(family, given)
+    assert not attention.masked
+    monkeypatch.setattr(PaddingMask, "of", lambda lengths, padded, device: _mask(lengths, padded))
+    monkeypatch.setattr(PaddingMask, "marked", lambda mask, lengths, padded: mask)
+    with MaskedAttention() as attention:
+        masked_losses, masked_gradients = losses_and_gradients(family, given)
+    assert attention.masked
+    torch.testing.assert_close(losses, masked_losses, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradients, masked_gradients, rtol=1e-9, atol=1e-12)
+
+
+def _mask(lengths: Sequence[int], padded: int) -> Tensor:
+    return torch.arange(padded) < torch.tensor(lengths)[:, None]
 
 
 class Copies(TorchDispatchMode):

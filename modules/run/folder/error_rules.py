@@ -131,6 +131,16 @@ _NCCL_CUDA = Rule(
     "batch_size, look at nvidia-smi; NCCL_DEBUG=INFO prints which function it was.",
     texts=("ncclunhandledcudaerror", "unhandled cuda error"),
 )
+PEER_ACCESS_ADVICE: Final = (
+    "Between the GPUs of one machine set NCCL_P2P_DISABLE=1: in virtual machines, with an IOMMU and on some consumer "
+    "cards the driver promises peer access that does not work (scripts/preflight.py checks each pair). In a container "
+    "start with --shm-size=8g. --backend gloo does without NCCL"
+)
+_NCCL_FIRST = Rule(
+    "process_group",
+    f"{PEER_ACCESS_ADVICE}. Between machines NCCL_SOCKET_IFNAME names the network interface that they share.",
+    texts=("watchdog caught collective",),
+)
 _NCCL_INIT = Rule(
     "nccl",
     "Try --backend gloo to see whether NCCL is the cause; on several machines set NCCL_SOCKET_IFNAME to "
@@ -224,7 +234,7 @@ _ALWAYS = (
     _NETWORK_INTERFACE,
 )
 # The first match wins. A lost peer comes before NCCL and timeouts, whose texts contain its message.
-STARTING = (_GPU_MEMORY_AT_START, *_ALWAYS, _PEER_LOST, _NCCL_CUDA, _RENDEZVOUS, _NCCL_INIT, _DRIVER)
+STARTING = (_GPU_MEMORY_AT_START, *_ALWAYS, _PEER_LOST, _NCCL_CUDA, _NCCL_FIRST, _RENDEZVOUS, _NCCL_INIT, _DRIVER)
 TRAINING = (*_ALWAYS, _PEER_LOST, _NCCL_CUDA, _HANG, _NCCL_INIT, _DRIVER)
 
 ERRNO_RULES: Final = {

@@ -109,7 +109,10 @@ def test_explanations(error: BaseException, kind: str, advice: str) -> None:
 
 def test_timeout_during_training_is_a_hang() -> None:
     error = error_named("DistBackendError", "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)")
-    assert explain_exception(error).kind == "process_group"
+    first = explain_exception(error)
+    assert first.kind == "process_group"
+    assert "NCCL_P2P_DISABLE=1" in first.advice
+    assert "master_addr" not in first.advice
     assert explain_exception(error, training=True).kind == "timeout"
 
 
