@@ -18,7 +18,7 @@ from scripts.common import add_version, allow_code, confirmed, exit_code_of, is_
 prepare_program()
 
 from modules import __version__
-from modules.config import ConfigError
+from modules.config import ConfigError, load_config
 from modules.config.file_access import set_file_access
 from modules.files import Record, printable, remove_tree
 from modules.run import RunFolder
@@ -142,7 +142,13 @@ def parser() -> argparse.ArgumentParser:
         "--python", metavar="PATH", help="use this Python there, which has torch and Tandem's packages; install nothing"
     )
     start = action("start", "send what a config names and the machine lacks, and start the run there")
-    start.add_argument("config", metavar="CONFIG", help="a config file, or the name of a preset")
+    start.add_argument("config", metavar="CONFIG", help="a config file, or the name of a preset; of --resume, the run")
+    start.add_argument(
+        "--resume", action="store_true", help="go on with the run CONFIG there, from its newest backup, as it was set"
+    )
+    start.add_argument(
+        "--runs_dir", default="runs", metavar="DIR", help="of --resume, where the copy is (default: runs)"
+    )
     start.add_argument("--send_token", action="store_true", help="give the run this shell's HF_TOKEN, for gated models")
     start.epilog = "Options of scripts/train.py may follow, such as --set NAME=VALUE, --run_name, --multi_gpu."
     follow = action("follow", "bring a run's events, log and samples here until it ends", of_run=True)
@@ -241,6 +247,8 @@ def _set_up(link: Link, *, host: Host, push: Push) -> None:
 def start(options: argparse.Namespace) -> int:
     """`start`."""
     host = _host(options)
+    if options.resume:
+        return _resume(options, host)
     training = train_options.parser().parse_args(["--config", options.config, *options.train])
     unused = train_options.parser().parse_args([])
     for flag, value in vars(training).items():
@@ -273,6 +281,29 @@ def start(options: argparse.Namespace) -> int:
             remove_tree(folder.path)
         raise
     _say_started(folder, host, config.runs_dir)
+    return FINISHED
+
+
+def _resume(options: argparse.Namespace, host: Host) -> int:
+    """`start --resume`, with the settings that the run has there; data that is missing there by now is sent again."""
+    if options.train:
+        raise ConfigError(
+            f"{options.train[0]} cannot be used with --resume: the run goes on as it was set", "Leave it out"
+        )
+    folder = RunFolder(Path(options.runs_dir) / options.config)
+    if read_copy(folder) is None:
+        raise ConfigError(
+            f"{folder.path} is not the copy of a run on another machine",
+            f"Bring it here first: python scripts/remote.py follow {host.name} {options.config}",
+        )
+    token = os.environ.get("HF_TOKEN", "") if options.send_token else ""
+    with opened_copy(options.runs_dir, options.config, host.name) as folder:
+        config = load_config(folder.config_file)
+        allow_code(config, trust=False)
+        push = send_data(config, host, "", echo)
+        start_there(folder, config, host, new_start_id(resumes=True), {}, token, push, echo)
+        mark_copy(folder, Copy(machine=host.name))
+    _say_started(folder, host, options.runs_dir)
     return FINISHED
 
 

@@ -40,7 +40,7 @@ from modules.run.hosts.host_list import known_hosts, read_hosts
 from modules.run.hosts.ssh_command import ChangedKey, KeyRefused, UnknownKey
 from modules.run.launch.detached import next_free_name
 from modules.run.queue.folder import RunQueue
-from modules.run.remote.attendant import begin, go_on, launch_attendant
+from modules.run.remote.attendant import begin, go_on, launch_attendant, resume_there
 from modules.run.remote.run_copy import read_copy
 
 _FORCE_STOP: Final = "Force the run to stop?"
@@ -285,11 +285,22 @@ class RunActions:
         def answered(answer: str) -> None:
             if answer:
                 self._mark_starting()
+            if answer == "here":
                 self._resume_here(folder, config)
+            elif answer == "there":
+                attended = partial(self._launched, folder)
+                self._state.background.run(partial(resume_there, folder), attended, self._not_started)
 
-        question = f"{folder.name} trained on {machine}. It can go on here, with what was brought from there."
-        choices = (Choice("", "Cancel"), Choice("here", "On this computer", style="accent"))
-        ask(self._owner, "Resume it here?", question, choices, answered)
+        question = (
+            f"{folder.name} trained on {machine}. It can go on there, from its newest backup with its own settings, "
+            "or here, with what was brought from there."
+        )
+        choices = (
+            Choice("", "Cancel"),
+            Choice("here", "On this computer"),
+            Choice("there", f"On {machine}", style="accent"),
+        )
+        ask(self._owner, "Where to resume it?", question, choices, answered)
 
     def _mark_starting(self) -> None:
         self._starting = True

@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -155,7 +156,20 @@ def a_long_run(server: SshServer, config: TrainConfig, here: Path, place: Path) 
         seen += lines
         assert follow.wait(300) == 130, seen
     copy = Run(RunFolder(here / "runs" / "long"))
-    assert 0 < len(copy.losses) < 5000
+    before = len(copy.losses)
+    assert 0 < before < 5000
+    remote(here, "start", "beta", "long", "--resume")
+    with subprocess.Popen(
+        [*REMOTE, "follow", "beta", "long"], cwd=here, stdout=-1, stderr=-2, encoding="utf-8"
+    ) as follow:
+        while len(Run(copy.folder).losses) < before + 3:
+            assert follow.poll() is None
+            time.sleep(0.2)
+        remote(here, "stop", "beta", "long")
+        said = follow.communicate()[0]
+        assert follow.returncode == 130, said
+    resumed = Run(copy.folder)
+    assert before + 3 <= len(resumed.losses) < 5000
     remote(here, "pull", "beta", "long")
     assert copy.state.position.step > 0
     remote(here, "clean", "beta", "long", "--yes")

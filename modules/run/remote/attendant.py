@@ -27,6 +27,7 @@ from modules.run.hosts.host_list import find_hosts
 from modules.run.launch.detached import start_detached
 from modules.run.launch.preview import to_arguments
 from modules.run.remote.copy_folders import remember_copies_in
+from modules.run.remote.far_side import RESUMES
 from modules.run.remote.link import Echo, Link, with_reconnects
 from modules.run.remote.machine import described, why_not_set_up
 from modules.run.remote.run_copy import Copy, Follower, mark_copy, mark_stage, opened_copy, pull, read_copy
@@ -110,7 +111,8 @@ def has_come_about(folder: RunFolder, host: Host, echo: Echo) -> bool:
     """Whether an earlier start of this run was cut before its answer came, and the run is there; what another one has
     left here that was cut before is removed. Raises HostError."""
     copy = read_copy(folder)
-    if copy is None or (copy.machine, copy.stage) != (host.name, "sending") or find_launcher(folder) is not None:
+    is_one = copy is not None and (copy.machine, copy.stage, copy.resumes) == (host.name, "sending", False)
+    if copy is None or not is_one or find_launcher(folder) is not None:
         return False
     if copy.id and _is_started(folder, host, copy.id, echo):
         mark_stage(folder, "running")
@@ -124,9 +126,20 @@ def _is_started(folder: RunFolder, host: Host, start_id: str, echo: Echo) -> boo
     return with_reconnects(host, echo, lambda link: link.ask(_Started, "started", **asked)).is_started
 
 
-def new_start_id() -> str:
-    """By which the machine knows the same start again after a lost connection."""
-    return os.urandom(16).hex()
+def new_start_id(*, resumes: bool = False) -> str:
+    """By which the machine knows the same start again after a lost connection, and whether it resumes its run."""
+    return f"{RESUMES if resumes else ''}{os.urandom(16).hex()}"
+
+
+def resume_there(folder: RunFolder) -> Popen[bytes]:
+    """Launch an attendant that resumes the run of a copy on its machine, from its newest backup there. Raises OSError,
+    ResumeError."""
+    copy = read_copy(folder)
+    if copy is None:
+        raise ResumeError(f"{folder.name} is not the copy of a run on another machine")
+    if find_launcher(folder) is None:
+        mark_copy(folder, Copy(machine=copy.machine, stage="sending", attended=True, resumes=True))
+    return launch_attendant(folder)
 
 
 def attend(path: Path, echo: Echo) -> None:
@@ -159,7 +172,7 @@ class _Attendant:
             has_started = bool(self._copy.id) and _is_started(self._folder, self._host, self._copy.id, self._say)
             if not has_started and not self._send():
                 return
-            self._tell(stage="running", said="", done=None)
+            self._tell(stage="running", resumes=False, said="", done=None)
         if self._copy.stage == "running":
             follower = Follower(self._folder, lambda _: None, self._host.python or DEFAULT_PYTHON)
 
@@ -187,8 +200,9 @@ class _Attendant:
         self._tell(id="")
         config = load_config(self._folder.config_file)
         allow_code(config, trust=False, ask=None)  # the window has asked
-        push = send_data(config, self._host, self._folder.name, self._say, self._share)
-        self._tell(id=new_start_id(), said="Starting there.", done=None)
+        resumes = self._copy.resumes
+        push = send_data(config, self._host, "" if resumes else self._folder.name, self._say, self._share)
+        self._tell(id=new_start_id(resumes=resumes), said="Starting there.", done=None)
         token = os.environ.get("HF_TOKEN", "") if self._copy.sends_token else ""
         start_there(self._folder, config, self._host, self._copy.id, {}, token, push, self._say)
         return True
@@ -229,7 +243,8 @@ def begin(config: TrainConfig, machine: str, *, sends_token: bool) -> tuple[RunF
 def _remove_unsent(folder: RunFolder) -> None:
     """What is left here of a start that never came about."""
     copy = read_copy(folder)
-    if copy is not None and copy.stage == "sending" and not copy.id and find_launcher(folder) is None:
+    is_unsent = copy is not None and copy.stage == "sending" and not copy.id and not copy.resumes
+    if is_unsent and find_launcher(folder) is None:
         remove_tree(folder.path)
 
 

@@ -35,6 +35,7 @@ MOST_WHOLE = 64 << 20  # of a sample or a report
 LOGS = re.compile(r"events\.jsonl|log/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.txt")  # they only grow
 WHOLES = re.compile(r"samples/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}|log/[A-Za-z0-9_-]{1,100}\.error\.json")
 KEPT_SECRET = "log/join_line.txt"
+RESUMES = "resume-"  # how the id of a start begins that resumes a run
 FORCE_STOP = "force_stop"  # what is asked of a run beside its own commands
 COMMANDS = ("stop", "backup", "save", "sample", "custom_sample", FORCE_STOP)
 
@@ -434,9 +435,11 @@ class FarSide:
                 raise self._taken(asked, is_active=True)
         else:
             with lock:
-                if not is_known and self._is_in_the_way(name):
+                if asked["id"].startswith(RESUMES):
+                    self._require_backup(asked)
+                elif not is_known and self._is_in_the_way(name):
                     raise self._taken(asked, is_active=False)
-                if not (is_known and self._has_begun(name)):
+                if not (is_known and self._has_begun(name, asked["id"])):
                     self._launch(name, asked, lock.fileno())
         self._answer()
 
@@ -446,14 +449,21 @@ class FarSide:
 
     def _is_started(self, name: str, start_id: str) -> bool:
         is_known = _read(self._state(name, "id")) == start_id
-        return is_known and (self._is_active(name) or self._has_begun(name))
+        return is_known and (self._is_active(name) or self._has_begun(name, start_id))
 
-    def _has_begun(self, name: str) -> bool:
+    def _require_backup(self, asked: dict[str, Any]) -> None:
+        folder = self._run_folder(asked)
+        if not any(_PLAIN.fullmatch(each) for each in _listed(os.path.join(folder, "backup"))):
+            raise Refused(f"the run {asked['run']} has no backup there to be resumed from")
+
+    def _has_begun(self, name: str, start_id: str = "") -> bool:
         """A run that has begun is not begun again over what it has made, such as after the machine was restarted. What
         is left of a start that was cut before, such as by a full disk, is none."""
         folder = self._at("runs", name)
         made = [os.path.join(folder, "events.jsonl"), os.path.join(folder, "log", "console.txt")]
         has_ended = os.path.isdir(folder) and os.path.exists(self._state(name, "exit"))
+        if start_id.startswith(RESUMES):  # what is there was made before
+            return has_ended
         return has_ended or any(os.path.isfile(each) and os.path.getsize(each) for each in made)
 
     def _is_in_the_way(self, name: str) -> bool:
@@ -463,16 +473,19 @@ class FarSide:
 
     def _launch(self, name: str, asked: dict[str, Any], lock: int) -> None:
         folder, exit_file = self._at("runs", name), self._state(name, "exit")
+        resumes = asked["id"].startswith(RESUMES)
+        _remove(exit_file)  # before the id says whose it would be
         _write(self._state(name, "id"), asked["id"])
-        _remove(exit_file)
         for each in ("commands", "samples", "backup", "log"):
             os.makedirs(os.path.join(folder, each), exist_ok=True)
         config = os.path.join(folder, "config.json")
-        _write(config, asked["config"])
+        if not resumes:
+            _write(config, asked["config"])
         script = '"$@"; code=$?; echo $code >"$0.new" && mv "$0.new" "$0"'
         argv = [self._python(asked["python"]), "scripts/train.py", "--config", config, "--start_in", folder]
+        argv += ["--resume", "latest"] if resumes else []
         token = {"HF_TOKEN": asked["token"]} if asked["token"] else {}
-        with open(os.path.join(folder, "log", "console.txt"), "wb") as console:
+        with open(os.path.join(folder, "log", "console.txt"), "ab" if resumes else "wb") as console:
             subprocess.Popen(
                 ["/bin/sh", "-c", script, exit_file, *argv, *asked["arguments"]],
                 stdin=subprocess.DEVNULL,

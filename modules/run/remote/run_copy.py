@@ -66,6 +66,7 @@ class Copy(Record):
     """remote.json: whose copy it is, and how far the run's journey has come.
 
     `said` is what is under way, or why it has to wait, `done` its share, from 0 to 1; `fault` is why it was given up.
+    `resumes`: what is under way resumes the run there.
     `attended`: a program of the window's goes through all stages, and the window goes on with it when it opens. `id` is
     that of its start there, once asked for.
     """
@@ -74,6 +75,7 @@ class Copy(Record):
     stage: Stage = "running"
     attended: bool = False
     sends_token: bool = False
+    resumes: bool = False
     id: str = ""
     said: str = ""
     fault: str = ""

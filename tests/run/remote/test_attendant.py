@@ -119,6 +119,33 @@ def test_a_start_that_was_stopped_before_it_came_about_is_none(home: Path, folde
     assert not (home / "runs").exists()
 
 
+def test_a_run_is_resumed_on_its_machine(
+    home: Path, folder: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the window (the attendant) and by the command; only if it has a backup there."""
+    train = home / "code" / "scripts" / "train.py"
+    train.write_text("import sys; print(sys.argv[1:])")
+    there = home / "runs" / "x"
+    (there / "log").mkdir(parents=True)
+    (there / "events.jsonl").write_text("")
+    (there / "log" / "console.txt").write_text("before\n")
+    (there / "config.json").write_text("as it was")
+    resume = ["start", "beta", "x", "--resume", "--runs_dir", str(folder.path.parent)]
+    mark_copy(folder, Copy(machine="beta", stage="complete"))
+    assert remote.main(resume) == 3
+    assert "the run x has no backup there" in capsys.readouterr().err
+    (there / "backup" / "step-000001").mkdir(parents=True)
+    assert stage_of(folder, Copy(machine="beta", stage="sending", resumes=True)).startswith("complete resume-")
+    assert remote.main(resume) == 0
+    assert (there / "config.json").read_text() == "as it was"
+    assert remote.main(["follow", "beta", "x", "--runs_dir", str(folder.path.parent)]) == 0
+    before, *starts = (folder.log_dir / "console.txt").read_text().splitlines()
+    assert before == "before"
+    assert len(starts) == 2
+    assert all("'--resume', 'latest'" in each for each in starts)
+    assert len(list((home / "data").rglob("00.png"))) == 1, "what it reads is there again"
+
+
 def test_what_is_on_a_machine_is_said_before_it_is_forgotten(
     home: Path, folder: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
