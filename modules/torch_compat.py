@@ -120,12 +120,12 @@ def leave_out_compiler() -> None:
     """For a process that compiles nothing. torch's optimizers, dispatch modes and DDP import torch.compile's front end,
     which takes half as long as torch, to tell it what it must not compile; from now on they do without.
     """
-    for method in (
+    methods: list[Callable[..., Any]] = [
         *(Optimizer.add_param_group, Optimizer.zero_grad, Optimizer.state_dict, Optimizer.load_state_dict),
         DistributedDataParallel._inside_ddp_forward,
         *(mode.__torch_dispatch__ for mode in TorchDispatchMode.__subclasses__()),
-    ):
-        function = inspect.unwrap(method)
+    ]
+    for function in map(inspect.unwrap, methods):
         vars(function).setdefault("__dynamo_disable", function)  # where torch keeps the form that is not compiled
     for kind in vars(torch.optim).values():
         if not (isinstance(kind, type) and issubclass(kind, Optimizer)):

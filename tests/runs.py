@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -19,7 +20,9 @@ import torch.distributed as dist
 from modules.checkpoint import Backups, TrainingState, read_backup
 from modules.config import TrainConfig, save_config
 from modules.distributed import Group, RankEnv, spawn
+from modules.distributed.startup.store import LAUNCHER_STORE_VARIABLE
 from modules.run import Event, RunFolder, read_events
+from modules.run.join.keys import STORE_SECRET
 from modules.training.worker import end_without_teardown, run_worker
 from tests.environment import LAUNCHER_VARIABLES
 from tests.ports import first_port, free_port
@@ -138,8 +141,28 @@ def train_group(
     ports = [free_port() for _ in range(len(jobs) + 1)]
     per_machine = world_size // machines
     given = list(jobs.values()), list(folders.values()), ports, afterwards, per_machine
-    spawn(_train_all, world_size, ports[-1], given)
+    in_ranks(_train_all, world_size, ports[-1], given)
     return {name: Run(RunFolder(folder)) for name, folder in folders.items()}
+
+
+def in_ranks(function: Callable[..., None], world_size: int, port: int, arguments: tuple[object, ...]) -> None:
+    """Call `function(rank_env, *arguments)` in `world_size` real processes. They are forked from a server that has
+    imported what they need, which takes seconds for each otherwise."""
+    multiprocessing.set_forkserver_preload(["tests.runs", "torch._dynamo"])
+    given = dict(os.environ), function, arguments
+    spawn(_as_started_here, world_size, port, given, start_method="forkserver" if sys.platform == "linux" else "spawn")
+
+
+def _as_started_here(
+    rank_env: RankEnv, environ: Mapping[str, str], function: Callable[..., None], arguments: tuple[object, ...]
+) -> None:
+    """With the environment of the process that asks for the rank, and not that of the server."""
+    of_rank = {*rank_env.environment(), LAUNCHER_STORE_VARIABLE, STORE_SECRET, "OMP_NUM_THREADS"}
+    for name in {*os.environ} - {*environ} - of_rank:
+        del os.environ[name]
+    os.environ.update({name: value for name, value in environ.items() if name not in of_rank})
+    multiprocessing.set_start_method("spawn", force=True)  # of its loader workers, as in ranks that Tandem starts
+    function(rank_env, *arguments)
 
 
 def opened(config: TrainConfig, resume: str | None = None) -> RunFolder:

@@ -109,16 +109,15 @@ def damaged(images: Path, place: Path) -> tuple[Path, Path]:
     return train, validation
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module")
 def group(
-    request: pytest.FixtureRequest,
     images: Path,
     held_out: Path,
     place: Path,
     trained: Path,
     damaged: tuple[Path, Path],
 ) -> tuple[int, dict[str, Run]]:
-    size = int(request.param)
+    size = 3
     together: dict[str, Any] = group_settings(size)
     jobs = {
         "group norm": full(images, held_out, place, f"ranks-{size}", **together),

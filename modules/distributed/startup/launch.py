@@ -70,8 +70,17 @@ def launch_distributed(
     spawn(_in_group, world_size, port, (train_fn, resolve_backend(backend)[0], args, kwargs))
 
 
-def spawn(function: Callable[..., None], world_size: int, port: int, arguments: tuple[object, ...]) -> None:
+def spawn(
+    function: Callable[..., None],
+    world_size: int,
+    port: int,
+    arguments: tuple[object, ...],
+    *,
+    start_method: str = "spawn",
+) -> None:
     """Start `function(rank_env, *arguments)` once per rank with torch.multiprocessing and wait for all of them.
+
+    `start_method` is "spawn" or "forkserver", whose server can import beforehand what each rank needs.
 
     Raises TrainingError for the first rank that failed, RankExited if not by an exception, after the others have
     exited or were killed.
@@ -79,7 +88,7 @@ def spawn(function: Callable[..., None], world_size: int, port: int, arguments: 
     # Hosted by this process, the store outlives every rank, even one that is killed or stopped.
     store = host_store("127.0.0.1", port)
     args = world_size, port, store_secret() or new_secret(), function, arguments
-    context = start_processes(_run_rank, args, nprocs=world_size, join=False, start_method="spawn")
+    context = start_processes(_run_rank, args, nprocs=world_size, join=False, start_method=start_method)
     assert context is not None
     try:
         # the grace period lets the others notice the loss, record it and exit by themselves

@@ -13,14 +13,14 @@ import torch
 
 from modules.checkpoint import best_weights
 from modules.config import TrainConfig
-from modules.distributed import RankEnv, spawn
+from modules.distributed import RankEnv
 from modules.run import RunFolder
 from modules.run.folder import backup_manifest
 from modules.run.folder.backup_list import complete_backups
 from modules.training.worker import run_worker
 from tests.pair_jobs import TIMEOUTS
 from tests.ports import free_port
-from tests.runs import Run, group_settings, same_state, tiny_config
+from tests.runs import Run, group_settings, in_ranks, same_state, tiny_config
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Path:
     for mode in MODES:
         RunFolder.create(_config(images, top, mode, mode, 4))
     ports = [free_port() for _ in range(len(MODES) * (1 + len(CASES)) + 1)]
-    spawn(_work, RANKS, ports[-1], (top, images, ports[:-1]))
+    in_ranks(_work, RANKS, ports[-1], (top, images, ports[:-1]))
     return top
 
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from modules.config import TrainConfig
-from modules.distributed import RankEnv, spawn
+from modules.distributed import RankEnv
 from modules.run import RunFolder, root_cause
 from modules.training.studies.parity import weight_difference
 from modules.training.worker import run_worker
 from tests.data.helpers import write_image
 from tests.pair_jobs import TIMEOUTS
 from tests.ports import free_port
-from tests.runs import Run, group_settings, same_state, tiny_config, train_alone
+from tests.runs import Run, group_settings, in_ranks, same_state, tiny_config, train_alone
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +63,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Path:
         for name in {"whole", "half", "sharded", "other images", "live"}:
             RunFolder.create(_config(name).model_copy(update={"runs_dir": str(top / str(machine) / "runs")}))
     ports = [free_port() for _ in range(len(JOBS) + 1)]
-    spawn(_work, len(MACHINES), ports[-1], (top, ports))
+    in_ranks(_work, len(MACHINES), ports[-1], (top, ports))
     return top
 
 

@@ -15,12 +15,12 @@ import modules.training.data.dataset as dataset
 from modules.config import TrainConfig
 from modules.data.index.build import build_index
 from modules.data.index.index import load_index
-from modules.distributed import RankEnv, spawn
+from modules.distributed import RankEnv
 from modules.run import Failure, RunFolder, root_cause
 from modules.training.worker import run_worker
 from tests.pair_jobs import TIMEOUTS
 from tests.ports import free_port
-from tests.runs import Run, group_settings, tiny_config
+from tests.runs import Run, group_settings, in_ranks, tiny_config
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Path:
     for job in JOBS:
         RunFolder.create(_config(top, job, 0))
     ports = [free_port() for _ in range(len(JOBS) + 1)]
-    spawn(_work, 2, ports[-1], (top, ports))
+    in_ranks(_work, 2, ports[-1], (top, ports))
     return top
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from modules.checkpoint import Backups, BestValidation, BestWeights, read_best
 from modules.config import ConfigError, TrainConfig, validate
-from modules.distributed import RankEnv, spawn
+from modules.distributed import RankEnv
 from modules.monitoring import SilentReport
 from modules.run import RunFolder
 from modules.training.memory.model_setup import check_available
@@ -25,7 +25,7 @@ from modules.training.worker import join_ranks
 from tests.checkpoint.states import state_at
 from tests.classes import classifier_config, write_classes
 from tests.ports import free_port
-from tests.runs import Run, group_exit_codes, same_state, same_tensors, tiny_config, train_alone
+from tests.runs import Run, group_exit_codes, in_ranks, same_state, same_tensors, tiny_config, train_alone
 
 pytestmark = pytest.mark.xdist_group("pair")
 
@@ -260,7 +260,7 @@ def test_accuracy_decides_and_an_unknown_metric_ends_the_run(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_random_metrics_end_all_ranks_at_the_same_step(tmp_path: Path) -> None:
     """50 trials. Each rank has random numbers of its own; those of rank 0 decide."""
-    spawn(stop_in_trials, 2, free_port(), (tmp_path, free_port()))
+    in_ranks(stop_in_trials, 2, free_port(), (tmp_path, free_port()))
     first, second = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1))
     assert first == second
     assert first == [expected_stop(trial) for trial in range(TRIALS)]
