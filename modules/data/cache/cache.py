@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -181,11 +182,11 @@ class Cache:
         """By reading the manifests of all ranks."""
         manifest, keys, index = CacheManifest(self._cache_dir), self._keys, self._index
         first, places, entries = keys.first_slot.tolist(), manifest.places, manifest.entries
-        found_at = [-1] * first[-1]  # the rows of `places`; a list, as below, because it is written one by one
-        content_of, hash_of = [0] * len(index), [0] * len(index)
+        # arrays of Python, which is as quick as a list to write one by one and keeps no objects
+        found_at = array("q", [-1]) * first[-1]  # the rows of `places`
+        content_of, hash_of = (array("Q", bytes(8 * len(index))) for _ in range(2))
         has_references = any(bucket.references for bucket in index.buckets)
-        captions = index.caption_texts.blob.tobytes()
-        caption_starts = index.caption_texts.starts.tolist()
+        captions, caption_starts = index.caption_texts.blob.data, index.caption_texts.starts.data
         for row, content, others in self._contents(manifest):
             whole = (
                 hashlib.sha256(content + others).digest() if has_references and index.reference_sizes(row) else content
@@ -195,8 +196,8 @@ class Cache:
             hash_of[row] = hash_bytes(content + others + caption)
             for view in range(first[row + 1] - first[row]):
                 found_at[first[row] + view] = entries.get(keys.key(row, view, content, others), -1)
-        contents, hashes = (np.array(each, dtype=np.uint64) for each in (content_of, hash_of))
-        found = places[np.array(found_at, dtype=np.int64)]
+        contents, hashes = (np.frombuffer(each, dtype=np.uint64) for each in (content_of, hash_of))
+        found = places[np.frombuffer(found_at, dtype=np.int64)]
         lacking = np.concatenate([[0], np.cumsum(found[:, 0] < 0)])
         done = lacking[keys.first_slot[1:]] == lacking[keys.first_slot[:-1]]
         self.former_entries = (
