@@ -82,7 +82,8 @@ def non_empty_text(value: object) -> str:
 
 def data_path(value: object) -> object:
     """The path of images, masks or other data, which must exist, or an address that is downloaded."""
-    return address(text) if is_address(text := _path(value)) else PathValue(text, "data")
+    given = _path(value)
+    return address(given) if is_address(given) else PathValue(given, "data")
 
 
 def address(text: str) -> str:
