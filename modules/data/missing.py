@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from modules.config import ConfigError, TrainConfig
+from modules.data.index.caption_lists import LACKS
 from modules.data.index.concept_summary import caption_warnings, count_of, summarize_concepts
 from modules.data.index.expand import KOHYA_FOLDER, may_repeat
 from modules.data.index.images import suppress_pillow_warnings
@@ -35,6 +36,7 @@ def missing_data(config: TrainConfig, index: Index, *, is_cached: bool) -> list[
     summaries = summarize_concepts(config.concepts, index, uses_masks=config.masked_training)
     return [
         *_captions(config, index),
+        *(f"{each.path} is {each.what}." for each in index.problems() if each.what.startswith(LACKS)),
         *(warning for summary in summaries for warning in caption_warnings(summary)),
         *_numbered_folders(config, index),
         *_variations(config, is_cached),
@@ -66,7 +68,7 @@ def check_not_empty(config: TrainConfig, index: Index) -> None:
 def _captions(config: TrainConfig, index: Index) -> Iterator[str]:
     """Concepts whose captions are the file names although other files may hold them."""
     for number, (origin, found) in enumerate(zip(index.header.origins, index.header.other_files, strict=False)):
-        others = [f"{count:,} {suffix}" for suffix, count in found.items() if suffix in _CAPTION_SUFFIXES]
+        others = [f"{count:,} {suffix}" for suffix, count in found.items() if suffix in (*_CAPTION_SUFFIXES, ".json1")]
         rows = np.flatnonzero(index.concept == number)
         if not len(rows) or config.concepts[number].caption_source != "auto" or json.loads(origin)[0] != "file_name":
             continue

@@ -9,6 +9,7 @@ from typing import Final, TypeGuard
 
 from modules.config.explain import format_value
 from modules.config.io.text_formats import MOST_DIGITS
+from modules.files.addresses import is_address, parse_address
 from modules.importers.rules import EMPTY_VALUES, ChangedValue, PathValue, UnsupportedValueError
 
 # host, owner/model, file
@@ -80,8 +81,18 @@ def non_empty_text(value: object) -> str:
 
 
 def data_path(value: object) -> object:
-    """The path of images, masks or other data, which must exist."""
-    return PathValue(_path(value), "data")
+    """The path of images, masks or other data, which must exist, or an address that is downloaded."""
+    given = _path(value)
+    return address(given) if is_address(given) else PathValue(given, "data")
+
+
+def address(text: str) -> str:
+    """An address of images."""
+    try:
+        parse_address(text)
+    except ValueError as error:
+        raise UnsupportedValueError(f"the address {error}") from None
+    return text
 
 
 def data_paths(value: object, most: int, why: str = "") -> ChangedValue:

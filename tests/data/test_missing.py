@@ -41,6 +41,7 @@ def said(tmp_path: Path, *concepts: dict[str, Any], **settings: object) -> tuple
         ),
         ("DSC_0.json", "1 .json"),
         ("metadata.json", "1 .json"),
+        ("metadata.json1", "1 .json1"),
         ("../captions/DSC_0.txt", "the folder captions beside it (give the concept the folder that holds both)"),
     ],
 )
@@ -150,3 +151,10 @@ def test_jpegs_as_browsers_name_them_are_read(tmp_path: Path, folder: Path) -> N
     index = said(tmp_path, {"path": str(folder)})[1]
     assert len(index) == 10
     assert index.header.other_files == ({".dng": 1},)
+
+
+def test_a_list_without_a_column_of_captions(tmp_path: Path, folder: Path) -> None:
+    name = next(folder.glob("*.png")).name
+    (folder / "metadata.jsonl").write_text(f'{{"file_name": "{name}", "additional_feature": "a cat"}}\n')
+    warnings, _ = said(tmp_path, {"path": str(folder)})
+    assert any("metadata.jsonl is not used" in each and "it has additional_feature" in each for each in warnings)

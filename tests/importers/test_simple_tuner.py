@@ -343,8 +343,8 @@ def test_images_as_a_condition_are_told(tmp_path: Path) -> None:
     backend = {"id": "x", "type": "local", "instance_data_dir": "a", "caption_strategy": "textfile"}
     canny = {**backend, "conditioning": [{"type": "canny", "conditioning_type": "reference_strict"}]}
     assert "x has images as a condition" in imported(tmp_path, backends=[canny]).report.problems[0]
-    found = imported(tmp_path, backends=[{"id": "x", "type": "huggingface", "dataset_name": "a/b"}])
-    assert "none of its datasets is a local folder" in reasons(found)["--data_backend_config"]
+    found = imported(tmp_path, backends=[{"id": "x", "type": "csv", "csv_file": "a.csv"}])
+    assert "none of its datasets is of images" in reasons(found)["--data_backend_config"]
     mask = {"id": "y", "dataset_type": "conditioning", "conditioning_type": "mask"}
     assert not imported(tmp_path, backends=[backend, mask]).report.problems
 
@@ -479,3 +479,21 @@ def test_a_model_that_need_not_edit_images_keeps_its_base_model(tmp_path: Path) 
     given: dict[str, Any] = {"model_family": "flux2", "model_flavour": "klein-4b"}
     found = imported(tmp_path, "--pretrained_model_name_or_path", [backend], **given)
     assert (found.config.base_model, found.report.problems) == ("black-forest-labs/FLUX.2-klein-base-4B", ())
+
+
+def test_datasets_elsewhere_become_addresses(tmp_path: Path) -> None:
+    secrets = {"aws_access_key_id": "AKIA-ours", "aws_secret_access_key": "hush", "aws_endpoint_url": "https://r2"}
+    s3 = {"type": "aws", "aws_bucket_name": "b", "aws_data_prefix": "x/cats/", "caption_strategy": "textfile"}
+    hub = {"type": "huggingface", "dataset_name": "owner/name", "caption_strategy": "huggingface"}
+    hub |= {"caption_column": "long", "revision": "v1", "split": "train", "metadata_backend": "huggingface"}
+    others = [{"id": "c", "type": "csv"}, {"id": "e", "type": "aws", "dataset_type": "text_embeds"}]
+    found = imported(tmp_path, backends=[{**s3, **secrets}, hub, *others])
+    first, second = found.config.concepts
+    assert (first.path, first.caption_source) == ("s3://b/x/cats", "txt")
+    assert (second.path, second.caption_column) == ("hf://datasets/owner/name@v1", "long")
+    named = reasons(found)
+    assert named["data_backend_config.0.aws_endpoint_url"].startswith("set AWS_ENDPOINT_URL")
+    assert named["data_backend_config.0.aws_secret_access_key"].startswith("set AWS_ACCESS_KEY_ID")
+    assert "S3 (aws)" in named["data_backend_config.2"]
+    assert "hush" not in repr(found)
+    assert "AKIA" not in repr(found)

@@ -26,6 +26,7 @@ Record: TypeAlias = Mapping[str, object]
 
 FILE_KEYS: Final = ("file_name", "filename", "file", "image", "image_path", "path", "img")
 TEXT_KEYS: Final = ("text", "caption", "prompt", "description", "tags")
+LACKS: Final = "not used: it lacks"
 LABEL_KEYS: Final = ("label", "class")
 _SEPARATORS: Final = (",", ";", "\t", "|")
 _MAX_BYTES: Final = 512 << 20  # a line of text for each of a million images
@@ -157,7 +158,7 @@ def _entries(
         names = [each for each, _ in columns.most_common() if each not in FILE_KEYS]
         found = ", ".join(printable(each, 40) for each in names[:8]) or "none"
         wanted = f"the column {keys[0]!r}" if len(keys) == 1 else f"one of the columns {', '.join(keys)}"
-        problems.append(Problem(str(path), f"not used: it lacks {wanted}; it has {found}. See caption_column"))
+        problems.append(Problem(str(path), f"{LACKS} {wanted}; it has {found}. See caption_column"))
         return {}
     return entries
 

@@ -8,7 +8,7 @@ from modules.importers import common
 from modules.importers.flow_families import reference_facts
 from modules.importers.readers import is_path, items
 from modules.importers.report import ImportEntry
-from modules.importers.simple_tuner.data import BACKEND_TABLE, CAPTIONS, REFERENCE_TABLE
+from modules.importers.simple_tuner.data import BACKEND_TABLE, CAPTIONS, PLACES, REFERENCE_TABLE
 from modules.importers.simple_tuner.settings import TABLE
 from modules.importers.simple_tuner.unsupported import (
     MASKS,
@@ -21,9 +21,10 @@ from modules.importers.simple_tuner.unsupported import (
 from modules.importers.translation import Translation
 
 TRAINER = "SimpleTuner"
+_NOT_READ = "Tandem reads folders of images, S3 (aws) and data sets of the hub (huggingface)"
 TABLES = {
     "settings": TABLE,
-    "each local dataset of images": BACKEND_TABLE,
+    "each dataset of images": BACKEND_TABLE,
     "its conditioning_data, for models that edit images": REFERENCE_TABLE,
 }
 
@@ -140,7 +141,7 @@ def _add_references(sets: Mapping[str, Mapping[str, object]], target: str, trans
 
 
 def _backends(key: str, sets: object, content: object, translation: Translation) -> dict[str, Mapping[str, object]]:
-    """The local datasets of images by the prefix of their settings' names; the others are reported."""
+    """The datasets of images by the prefix of their settings' names; the others are reported."""
     found: dict[str, Mapping[str, object]] = {}
     for index, backend in enumerate(content if isinstance(content, list) else []):
         prefix = f"data_backend_config.{index}."
@@ -153,12 +154,12 @@ def _backends(key: str, sets: object, content: object, translation: Translation)
         elif is_condition(backend):
             if backend.get("conditioning_type") in MASKS:
                 translation.skip(prefix[:-1], str(backend.get("id")), common.MASKS)
-        elif kind != "image" or not is_path(backend.get("instance_data_dir")):
-            translation.skip(prefix[:-1], str(backend.get("id")), "Tandem reads local folders of images")
+        elif kind != "image" or not is_path(backend.get(PLACES.get(str(backend.get("type", "local")), ("",) * 2)[1])):
+            translation.skip(prefix[:-1], str(backend.get("id")), _NOT_READ)
         else:
             found[prefix] = backend
     if found:
-        translation.imported.append(ImportEntry(key, sets, "concepts", "its local datasets"))
+        translation.imported.append(ImportEntry(key, sets, "concepts", "its datasets of images"))
     else:
-        translation.skip(key, sets, "none of its datasets is a local folder of images")
+        translation.skip(key, sets, "none of its datasets is of images that Tandem reads")
     return found

@@ -8,6 +8,7 @@ from typing import Final
 
 from modules.importers import common
 from modules.importers.readers import (
+    address,
     boolean,
     data_path,
     data_paths,
@@ -35,11 +36,31 @@ CAPTIONS: Final[Mapping[str, object]] = {  # the defaults of those that the sett
 }  # fmt: skip
 
 
+PLACES: Final = {  # the settings that say where the images are, by the `type` of a dataset
+    "local": ("type", "instance_data_dir"),
+    "aws": ("type", "aws_bucket_name", "aws_data_prefix"),
+    "huggingface": ("type", "dataset_name", "revision"),
+}
+
+
 def _crop_style(value: object) -> object:
     styles = {"random": True, "center": False, "centre": False}
     if (name := text(value).lower()) not in styles:
         raise UnsupportedValueError("Tandem crops around the centre, or at random with crop_jitter")
     return styles[name]
+
+
+def _place(values: Values) -> list[Assignment]:
+    """The folder, bucket or data set of the hub."""
+    if (kind := str(values["type"])) == "aws":
+        prefix = str(values["aws_data_prefix"] or "").strip("/")
+        found: object = address(f"s3://{text(values['aws_bucket_name'])}/{prefix}".rstrip("/"))
+        return [Assignment("path", found, "read after it is copied to this machine", PLACES["aws"])]
+    if kind == "huggingface":
+        revision = f"@{values['revision']}" if values["revision"] else ""
+        found = address(f"hf://datasets/{text(values['dataset_name'])}{revision}")
+        return [Assignment("path", found, "all of it, copied to this machine and read there", PLACES["huggingface"])]
+    return [Assignment("path", data_path(values["instance_data_dir"]), keys=PLACES["local"])]
 
 
 def _captions(values: Values) -> list[Assignment]:
@@ -51,7 +72,7 @@ def _captions(values: Values) -> list[Assignment]:
             Assignment("caption_source", "none", keys=keys),
             Assignment("prompt_prefix", words, keys=("instance_prompt",)),
         ]
-    target = {"textfile": "txt", "filename": "file_name"}.get(name)
+    target = {"textfile": "txt", "filename": "file_name", "huggingface": "auto"}.get(name)
     if target is None:
         raise UnsupportedValueError(common.CAPTION_FILES)
     found = [Assignment("caption_source", target, keys=("caption_strategy",))]
@@ -104,7 +125,14 @@ REFERENCE_TABLE = Table(
 )  # fmt: skip
 BACKEND_TABLE = Table(
     rules=(
-        Rule("instance_data_dir", "path", None, data_path),
+        CombinedRule(
+            {
+                "type": "local", "instance_data_dir": None, "aws_bucket_name": None, "aws_data_prefix": None,
+                "dataset_name": None, "revision": None,
+            },
+            "path", _place, "type: local, aws or huggingface",
+        ),
+        Rule("caption_column", "caption_column", "", text, optional=True),
         Rule("id", "name", "", text, optional=True),
         Rule("disabled", "enabled", False, lambda value: not boolean(value), optional=True),
         Rule(
@@ -120,12 +148,15 @@ BACKEND_TABLE = Table(
         Rule("disable_multiline_split", "caption_lines", False, lambda value: "whole" if boolean(value) else "random"),
     ),
     unsupported=(
-        Unsupported("type", "Tandem reads local folders", default="local"),
         Unsupported("dataset_type", "Tandem's concepts are images", default="image"),
+        Unsupported("split", "set path to the folder with the files of that part", default="train"),
+        Unsupported("metadata_backend image_column streaming", "Tandem reads files as they lie", default=ANY),
+        Unsupported("aws_endpoint_url", "set AWS_ENDPOINT_URL in the environment"),
+        Unsupported("aws_region_name", "set AWS_REGION in the environment"),
+        Unsupported("aws_*", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment", secret=True),
         Unsupported("cache_dir*", "Tandem has its own cache: set cache_dir for another disk"),
         Unsupported("crop*", "Tandem groups images by aspect ratio; crop_jitter shifts the crop"),
         Unsupported("*image_size target_downsample_size", IMAGES),
-        Unsupported("aws_*", "Tandem reads local folders", secret=True),
         Unsupported("*", "Tandem's concepts have no such setting"),
     ),
 )  # fmt: skip
