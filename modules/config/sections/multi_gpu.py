@@ -281,7 +281,7 @@ class MultiGpuSettings(Section):
         help="The factor on the mean change of the machines' weights. 1, with an outer momentum of 0, makes the "
         "weights their plain mean.",
         advanced=True,
-        depends_on="enable_multi_gpu & local_steps",
+        depends_on="enable_multi_gpu & training_mode=auto|distributed & local_steps",
         gt=0,
         le=10,
         resume="warn",
@@ -291,7 +291,7 @@ class MultiGpuSettings(Section):
         title="Outer momentum (DiLoCo)",
         help="Of the outer step, as Nesterov's. 0: none.",
         advanced=True,
-        depends_on="enable_multi_gpu & local_steps",
+        depends_on="enable_multi_gpu & training_mode=auto|distributed & local_steps",
         ge=0,
         lt=1,
         resume="warn",
@@ -302,7 +302,7 @@ class MultiGpuSettings(Section):
         help="How the change of the weights is sent between machines. none: in fp32. fp16 and int8 send a half and a "
         "quarter of that, with a scale for every 256 values, so that none overflows.",
         advanced=True,
-        depends_on="enable_multi_gpu & local_steps",
+        depends_on="enable_multi_gpu & training_mode=auto|distributed & local_steps",
         resume="warn",
     )
     fsdp_replicate: Literal["none", "machines"] = setting(
