@@ -118,21 +118,24 @@ def compiler_cache() -> str:
 
 def leave_out_compiler() -> None:
     """For a process that compiles nothing. torch's optimizers, dispatch modes and DDP import torch.compile's front end,
-    which takes half as long as torch, to tell it what it must not compile; from now on they do without.
+    which takes half as long as torch, to tell it what it must not compile; from now on they do without. In a torch
+    with other names for that (seen: 2.13), they import it as before.
     """
-    methods: list[Callable[..., Any]] = [
-        *(Optimizer.add_param_group, Optimizer.zero_grad, Optimizer.state_dict, Optimizer.load_state_dict),
-        DistributedDataParallel._inside_ddp_forward,
+    names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+    for method in (
+        *(getattr(Optimizer, name, None) for name in names),
+        getattr(DistributedDataParallel, "_inside_ddp_forward", None),
         *(mode.__torch_dispatch__ for mode in TorchDispatchMode.__subclasses__()),
-    ]
-    for function in map(inspect.unwrap, methods):
-        vars(function).setdefault("__dynamo_disable", function)  # where torch keeps the form that is not compiled
+    ):
+        if method is not None:
+            function: Any = inspect.unwrap(method)
+            vars(function).setdefault("__dynamo_disable", function)  # where torch keeps the form that is not compiled
     for kind in vars(torch.optim).values():
         if not (isinstance(kind, type) and issubclass(kind, Optimizer)):
             continue
         step = vars(kind).get("step")
-        if inspect.isfunction(step) and step.__code__.co_name == "_use_grad":
-            kind.step = _eager_step(step.__wrapped__)  # type: ignore[method-assign,attr-defined]
+        if inspect.isfunction(step) and step.__code__.co_name == "_use_grad" and hasattr(step, "__wrapped__"):
+            kind.step = _eager_step(step.__wrapped__)  # type: ignore[method-assign]
     DistributedDataParallel.__init__ = _without_compiler(DistributedDataParallel.__init__)  # type: ignore[method-assign]
 
 

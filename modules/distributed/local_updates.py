@@ -37,7 +37,7 @@ class Machines:
         self.index = next(index for index, ranks in enumerate(self.ranks) if group.rank in ranks)
         self.first_rank = self.ranks[self.index][0]
         self.is_first = group.rank == self.first_rank
-        self.inside = [dist.new_group(ranks) for ranks in self.ranks][self.index]  # of this machine
+        self.inside: dist.ProcessGroup = [dist.new_group(ranks) for ranks in self.ranks][self.index]  # of this machine
         # CPU tensors between the first ranks of all machines; elsewhere not to be used
         self.between = dist.new_group([ranks[0] for ranks in self.ranks], backend="gloo")
         group.inner.extend([self.inside, self.between] if self.is_first else [self.inside])
