@@ -283,7 +283,8 @@ def _renamed(
 def _is_only_one(content: UInt64Array) -> NDArray[np.bool_]:
     """Which images have a content that no other one has."""
     _, places, counts = np.unique(content, return_inverse=True, return_counts=True)
-    return counts[places] == 1
+    is_one: NDArray[np.bool_] = counts[places] == 1
+    return is_one
 
 
 def _by_content(content: UInt64Array, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
