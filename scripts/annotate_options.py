@@ -20,7 +20,8 @@ from modules.annotation import (
     model_name,
 )
 from modules.config import ConfigError
-from modules.files import FileFault, expand_home, validate_record, whole_path
+from modules.files import FileFault, expand_home, printable, validate_record, whole_path
+from modules.files.addresses import is_address
 
 TASKS: Final[Mapping[Task, str]] = {
     "caption": "write captions with an image-to-text model",
@@ -115,6 +116,11 @@ def header_of(options: argparse.Namespace) -> Header:
         check_ending(task, options.ending)
     except ValueError as error:
         raise ConfigError(f"{'--mask_suffix' if task == 'mask' else '--caption_extension'}: {error}.") from None
+    if is_address(options.folder):
+        raise ConfigError(
+            f"{printable(options.folder)} is an address, which is only read: nothing can be written beside its images.",
+            "Copy them into a folder first.",
+        )
     folder = str(whole_path(expand_home(options.folder)))
     if Path(os.path.realpath(expand_home(options.out))).is_relative_to(os.path.realpath(folder)):
         raise ConfigError(f"--out: {options.out!r} is in the folder of the images.", "Use another folder.")

@@ -53,6 +53,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"--only is {arguments.only!r}; use KIND:NUMBER, such as configs:17.", file=sys.stderr)
             return 2
         plans = [Plan(kind, int(number), int(number))]
+    if arguments.images is not None and arguments.images < 1:
+        print(f"--images is {arguments.images}; use a whole number from 1.", file=sys.stderr)
+        return 2
+    if arguments.images and arguments.keep and (arguments.keep / "many").exists():
+        print(f"{arguments.keep / 'many'} is there already; remove it, or give another folder.", file=sys.stderr)
+        return 2
     shown_at = time.monotonic()
 
     def progress(tally: Tally) -> None:

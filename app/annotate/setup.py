@@ -21,6 +21,7 @@ from app.widgets.buttons import Button, Menu, PopupMenu, Segments, card, frame, 
 from app.widgets.scroll import Scroll
 from modules.annotation import DEFAULT_MODELS, KNOWN_MODELS, Task
 from modules.files import expand_home
+from modules.files.addresses import concept_folder, is_in_copy
 from modules.machine import visible_gpus
 
 _KEEPING: Final = "Nothing is written before you have seen it."
@@ -223,7 +224,7 @@ def concept_folders(concepts: object) -> dict[str, Mapping[str, object]]:
     found: dict[str, Mapping[str, object]] = {}
     for each in concepts if isinstance(concepts, list) else []:
         if isinstance(each, dict) and each.get("path"):
-            found.setdefault(str(expand_home(str(each["path"])).absolute()), each)
+            found.setdefault(concept_folder(str(each["path"])), each)
     return found
 
 
@@ -314,7 +315,7 @@ TASKS: Final[dict[Task, ModelTask]] = {
 def folder_of(values: Mapping[str, str]) -> Path:
     """The folder of the images, absolute."""
     concept = values["concept"]
-    return expand_home(values["folder"].strip() if concept == OTHER_FOLDER else concept).absolute()
+    return Path(concept_folder(values["folder"].strip() if concept == OTHER_FOLDER else concept))
 
 
 def faults(task: Task, values: Mapping[str, str]) -> dict[str, str]:
@@ -331,7 +332,9 @@ def faults(task: Task, values: Mapping[str, str]) -> dict[str, str]:
             kind = "whole number" if field.kind == "integer" else "number"
             found[field.name] = f"{field.title} is {value!r}; use a {kind} from {least} to {most}."
     place = "folder" if values["concept"] == OTHER_FOLDER else "concept"
-    if place not in found and not os.path.isdir(folder_of(values)):
+    if place not in found and is_in_copy(folder_of(values)):
+        found[place] = "Images of an address are only read: copy them into a folder first."
+    elif place not in found and not os.path.isdir(folder_of(values)):
         found[place] = f"There is no folder {str(folder_of(values))!r}; choose another one."
     return found
 

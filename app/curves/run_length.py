@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from app.images.image_index import absolute_references
+from app.images.image_index import absolute_concepts
 from app.state import AppState
 from modules import ROOT
 from modules.config import ConfigError, TrainConfig
-from modules.files import decode_json, expand_home, whole_path
+from modules.files import decode_json, whole_path
 from modules.run import LaunchPlan
 
 SETTINGS: Final = (
@@ -106,13 +106,3 @@ def count_steps(data: Mapping[str, object], config: TrainConfig | None) -> Lengt
     if not isinstance(answer, dict) or "error" in answer:
         return unknown
     return Length(answer["steps"], answer["steps_per_epoch"], unknown.world_size, answer["end"])
-
-
-def absolute_concepts(concepts: object) -> list[object]:
-    """The concepts with folders that a process with another working directory finds."""
-    return [
-        {**each, "path": str(expand_home(each["path"]).absolute()), **absolute_references(each)}
-        if isinstance(each, dict) and isinstance(each.get("path"), str) and each["path"]
-        else each
-        for each in (concepts if isinstance(concepts, list) else [])
-    ]

@@ -13,7 +13,7 @@ from app.nested import value_at
 from modules.config.captions import split_caption
 from modules.config.file_access import mode_beside
 from modules.config.sections.concept import CaptionLines
-from modules.files import read_text, replacing
+from modules.files import check_changeable, read_text, replacing
 
 _LARGEST_FILE = 1 << 20  # bytes, as for training
 
@@ -92,6 +92,7 @@ def read_caption(file: Path) -> str | None:
 
 def write_caption(image: Path, caption: str, files: CaptionFiles) -> CaptionChange:
     """Write the caption of an image and return the change. Raises OSError or FileFault, leaving the old text."""
+    check_changeable(image)
     file = files.file(image)
     text = read_caption(file)
     change = CaptionChange(file, text, files.changed(text, caption))

@@ -15,7 +15,8 @@ from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, frame, text, wrap_within
 from modules.facts import all_facts
-from modules.files import expand_home, printable
+from modules.files import printable
+from modules.files.addresses import concept_folder
 from modules.run.suggestions import ConceptData, fitting_resolution, median_of
 
 _MOST_LINES: Final = 4  # concepts
@@ -144,7 +145,7 @@ def findings(state: AppState, concepts: Sequence[FoundConcept], size_step: int) 
 
 def _write_captions(state: AppState, path: str) -> None:
     if _numbers_of(state, (path,)):
-        state.views.annotate(expand_home(path).absolute())
+        state.views.annotate(Path(concept_folder(path)))
 
 
 def _use_repeats(state: AppState, paths: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from app.child_program import start_module
 from modules.config.captions import CaptionState
 from modules.config.sections.concept import split_paths
 from modules.files import expand_home
+from modules.files.addresses import concept_folder, is_address
 
 # The settings that determine the result of a survey.
 SURVEY_SETTINGS = (
@@ -97,14 +98,13 @@ class ImageIndex:
         }
         return ImageIndex(folders, list(self.problems), list(self.buckets), self.error)
 
-    def add(self, record: Mapping[str, object], roots: Mapping[int, Path]) -> None:
+    def add(self, record: Mapping[str, object]) -> None:
         """Add one record of the survey. Raises KeyError, TypeError or ValueError if it is malformed."""
         match record["type"]:
             case "pictures":
-                number = _integer(record["concept"])
-                rows = record["rows"]
+                number, root, rows = _integer(record["concept"]), Path(str(record["root"])), record["rows"]
                 assert isinstance(rows, list)
-                self._folder(number).images.extend(_parse_image(number, roots[number], row) for row in rows)
+                self._folder(number).images.extend(_parse_image(number, root, row) for row in rows)
             case "problem":
                 number, file = _integer(record["concept"]), Path(str(record["path"]))
                 self.problems.append(ImageProblem(number, file, str(record["kind"]), str(record["what"])))
@@ -207,12 +207,6 @@ def survey(
     kill it. The survey stops early once `is_wanted()` returns False, which is checked between records.
     """
     survey_settings = {name: settings[name] for name in SURVEY_SETTINGS if name in settings}
-    concepts = settings.get("concepts")
-    roots = {
-        number: expand_home(str(concept["path"])).absolute()
-        for number, concept in enumerate(concepts if isinstance(concepts, Iterable) else ())
-        if isinstance(concept, Mapping) and concept.get("path")
-    }
     image_index = ImageIndex()
     with start_module("modules.data.index.survey", "-", str(size_step)) as child:
         on_start(child)
@@ -221,14 +215,14 @@ def survey(
         assert child.stderr is not None
         # resolve relative folders against the window's working directory, not the child's
         with suppress(OSError):  # already killed
-            child.stdin.write(json.dumps({**survey_settings, "concepts": _with_roots(concepts, roots)}))
+            child.stdin.write(json.dumps({**survey_settings, "concepts": absolute_concepts(settings.get("concepts"))}))
             child.stdin.close()
         for line in child.stdout:
             if not is_wanted():
                 child.kill()
                 break
             try:
-                image_index.add(json.loads(line), roots)
+                image_index.add(json.loads(line))
             except (ValueError, KeyError, TypeError, AssertionError):
                 continue
             on_progress(image_index)
@@ -247,17 +241,17 @@ def tag_counts(images: Iterable[IndexedImage]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda tag: (-tag[1], tag[0]))
 
 
-def _with_roots(concepts: object, roots: Mapping[int, Path]) -> list[object]:
-    entries = list(concepts) if isinstance(concepts, Iterable) else []
+def absolute_concepts(concepts: object) -> list[object]:
+    """The concepts with folders that a process with another working directory finds."""
     return [
-        {**entry, "path": str(roots[number]), **absolute_references(entry)}
-        if isinstance(entry, Mapping) and number in roots
-        else entry
-        for number, entry in enumerate(entries)
+        {**each, **_absolute_references(each), "path": path if is_address(path) else concept_folder(path)}
+        if isinstance(each, Mapping) and isinstance(path := each.get("path"), str) and path
+        else each
+        for each in (concepts if isinstance(concepts, Iterable) else ())
     ]
 
 
-def absolute_references(concept: Mapping[str, object]) -> dict[str, object]:
+def _absolute_references(concept: Mapping[str, object]) -> dict[str, object]:
     """The concept's folders of references, if it has some, as a process with another working directory finds them."""
     given = concept.get("references")
     paths = split_paths(given) if isinstance(given, str) else ()

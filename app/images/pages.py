@@ -35,7 +35,8 @@ from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, card, frame, text
 from app.widgets.table import table
-from modules.files import expand_home, lies_there
+from modules.files import lies_there
+from modules.files.addresses import concept_folder
 
 _PAUSE_MS = 700  # after the last change of a setting
 _POLL_MS = 100
@@ -116,7 +117,7 @@ class ImagePages(tk.Frame):
         concepts = self._shown.get("concepts")
         if problem is None or not isinstance(concepts, list) or problem.concept >= len(concepts):  # one was removed
             return None
-        return expand_home(str(value_at(concepts[problem.concept], "path"))).absolute()
+        return Path(concept_folder(str(value_at(concepts[problem.concept], "path"))))
 
     def reload_if_changed(self) -> None:
         """Schedule a reload if the folders' settings have changed since the last one."""

@@ -18,7 +18,7 @@ from app.tools.program_page import ProgramPage, load_image
 from app.tools.tool_form import ToolForm
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Menu, Style, card, frame, text
-from modules.files import expand_home
+from modules.files.addresses import concept_folder
 from modules.run.format_progress import format_bytes
 
 MODULE: Final = "modules.data.index.near_duplicates"
@@ -72,7 +72,7 @@ class DuplicatesPage(ProgramPage):
 
     def start(self) -> None:
         """Look for them."""
-        folder = expand_home(self.folder.get().strip()).absolute()
+        folder = Path(concept_folder(self.folder.get().strip()))
         if not self.folder.get().strip():
             self.say("Choose a folder of images.", theme.BAD)
             return

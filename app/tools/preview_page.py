@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from PIL import Image, ImageTk
 
-from app.curves.run_length import absolute_concepts
+from app.images.image_index import absolute_concepts
 from app.state import AppState
 from app.tools.line_program import Answer
 from app.tools.model_tasks import ModelTask, ToolField

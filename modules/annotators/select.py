@@ -24,6 +24,7 @@ from modules.data.index.images import (
 )
 from modules.data.index.scan import FolderScan, scan_concept
 from modules.files import FileFault, printable, read_bytes
+from modules.files.addresses import is_in_copy
 
 _LARGEST_FILE = 2 << 30  # bytes
 _CAPTION, _MASK = 1, 2  # columns of FolderScan.stamps
@@ -52,6 +53,12 @@ class Selection:
 def select_images(header: Header, *, subfolders: bool = True) -> Selection:
     """The images of the header's folder, without those that have a caption or mask already, if only missing ones are
     wanted; found as for training. Raises DataError if the folder cannot be read, ConfigError for its name."""
+    if is_in_copy(header.folder):
+        raise DataError(
+            f"{printable(header.folder)} is the copy of an address, which is only read: nothing can be written beside "
+            "its images.",
+            "Copy them into another folder first.",
+        )
     try:
         concept = Concept(path=header.folder, caption_source="txt", include_subfolders=subfolders)
     except ValidationError as error:

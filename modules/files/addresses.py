@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from modules.files.shard_paths import SHARD_SUFFIXES, is_shard
+from modules.files.links import expand_home, whole_path
+from modules.files.shard_paths import SHARD_SUFFIXES, check_unpacked, is_shard
 from modules.files.user_folder import user_cache_folder
 
 VARIABLE: Final = "TANDEM_DATA_DIR"  # the folder of all copies
@@ -22,6 +25,7 @@ _DATASET: Final = re.compile(r"datasets/([\w.-]+/[\w.-]+)(?:@([^/@]+))?(?:/(.*))
 _RANGE: Final = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")
 _UNSAFE: Final = re.compile(r"[^\w .()+=,@-]|^\.+")
 _MAX_NAME: Final = 100  # characters
+_PLACE_DIGITS: Final = 24  # in the name of a copy's place
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ def copy_place(text: str) -> Path:
     """The folder of what belongs to the copy of an address. Raises ValueError as `parse_address`."""
     address = parse_address(text)
     identity = "\n".join([address.scheme, address.host, address.path])
-    return copies_folder() / hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+    return copies_folder() / hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:_PLACE_DIGITS]
 
 
 def copy_of(text: str) -> str:
@@ -109,6 +113,30 @@ def copy_of(text: str) -> str:
     address = parse_address(text)
     name = os.path.basename(address.base) or address.host.partition("@")[0].rpartition("/")[2]
     return str(copy_place(text) / (_UNSAFE.sub("_", name)[:_MAX_NAME] or "files"))
+
+
+def concept_folder(path: str) -> str:
+    """The absolute folder or file that a concept's path names: of an address, its copy's. One that is no address that
+    can be read counts as a folder that is not there."""
+    with suppress(ValueError):
+        return copy_of(path) if is_address(path) else str(whole_path(expand_home(path)))
+    return str(whole_path(path))
+
+
+def is_in_copy(path: str | Path) -> bool:
+    """Whether a file or folder belongs to the copy of an address, where the next start replaces what has changed."""
+    with suppress(ValueError):
+        place = Path(os.path.realpath(path)).relative_to(os.path.realpath(copies_folder())).parts[:1]
+        return len(place) == 1 and re.fullmatch(rf"[0-9a-f]{{{_PLACE_DIGITS}}}", place[0]) is not None
+    return False
+
+
+def check_changeable(path: str | Path) -> None:
+    """Raises OSError for a file in a shard, and for one in the copy of an address: these are only read."""
+    check_unpacked(path)
+    if is_in_copy(os.path.dirname(path)):
+        what = "it is the copy of a file elsewhere, and copies of addresses are only read: change it there"
+        raise OSError(errno.EROFS, what, str(path))
 
 
 def _expanded(path: str) -> Iterator[str]:

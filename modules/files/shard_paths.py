@@ -42,7 +42,7 @@ def lies_there(path: str | Path) -> bool:
     return os.path.lexists(path) or split_member(os.fspath(path)) is not None
 
 
-def check_changeable(path: str | Path) -> None:
+def check_unpacked(path: str | Path) -> None:
     """Raises OSError for a file in a shard: these are only read."""
     if found := split_member(os.fspath(path)):
         name = os.path.basename(found[0])

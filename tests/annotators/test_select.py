@@ -11,7 +11,9 @@ from PIL import Image
 
 from modules.annotation import Header, Mode, Task
 from modules.annotators.select import Selection, read_image, select_images
+from modules.config import DataError
 from modules.files import FileFault
+from modules.files.addresses import VARIABLE, copy_of
 
 
 def select(folder: Path, mode: Mode = "missing", task: Task = "caption", *, subfolders: bool = True) -> Selection:
@@ -56,6 +58,16 @@ def test_replacing_what_metadata_overrules_is_noted(folder: Path) -> None:
 def test_masks_count_for_masks(folder: Path) -> None:
     assert "masked.png" not in names(select(folder, task="mask"))
     assert "captioned.png" in names(select(folder, task="mask"))
+
+
+def test_nothing_is_proposed_for_the_copy_of_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    for folder in (Path(copy_of("s3://b/cats")), tmp_path / "own"):
+        folder.mkdir(parents=True)
+        Image.new("RGB", (6, 4)).save(folder / "a.png")
+    with pytest.raises(DataError, match="is the copy of an address, which is only read"):
+        select(Path(copy_of("s3://b/cats")))
+    assert names(select(tmp_path / "own")) == ["a.png"], "another folder beside the copies"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="names are UTF-16")

@@ -15,7 +15,7 @@ from PIL import Image
 from app.annotate.job import AnnotateJob
 from app.annotate.page import AnnotatePage
 from app.annotate.rows import Row
-from app.annotate.setup import OTHER_FOLDER, OWN_MODEL, TASKS, faults, order
+from app.annotate.setup import OTHER_FOLDER, OWN_MODEL, TASKS, concept_folders, faults, order
 from app.annotate.status import JobStatus
 from modules.annotation import Header, Proposal, ProposalSet
 from scripts.annotate_options import add_task_options, header_of
@@ -209,3 +209,7 @@ def test_arguments_are_those_of_the_program(tmp_path: Path) -> None:
     wrong = {**values, "threshold": "nan", "folder": str(tmp_path / "none")}
     assert "use a number from 0 to 1" in faults("mask", wrong)["threshold"]
     assert "choose another one" in faults("mask", wrong)["folder"]
+    concepts = [{"path": "s3://b/cats"}]
+    offered = {**values, "concept": next(iter(concept_folders(concepts)))}
+    assert "only read" in faults("mask", offered)["concept"]
+    assert "only read" in faults("mask", {**values, "folder": "s3://b/cats"})["folder"]

@@ -75,6 +75,8 @@ def test_images_are_missed_before_anything_is_loaded(tmp_path: Path) -> None:
     (found,) = missing(("full", "train"), ("absent", "train"))
     assert found[0] == "concepts.1.path"
     assert "does not exist" in found[1]
+    config = TrainConfig.model_validate({"concepts": [{"path": "s3://b/cats"}]})
+    assert missing_for_training(config, None, "").faults == (), "the run downloads them"
 
 
 def test_pipelines_are_those_of_the_families(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections import Counter
 from pathlib import Path
@@ -29,6 +30,7 @@ from app.state import AppState
 from app.tools.program_page import load_image
 from modules.data.index.images import decode_image, read_image_size
 from modules.files import FileFault
+from modules.files.addresses import VARIABLE, copy_of
 
 
 @pytest.fixture
@@ -59,6 +61,19 @@ def test_index_has_sizes_buckets_and_captions(folder: Path) -> None:
     assert index.images[0].file == folder / "0.png"
     assert index.buckets == [("64x64", 2, 2), ("96x48", 1, 1)]
     assert index.error == ""
+
+
+def test_an_address_is_read_in_its_copy(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "copies"))
+    settings = {"concepts": [{"path": "s3://b/cats"}], "resolution": 64}
+    index = survey(settings, 8, lambda: True, lambda _: None)
+    assert index.folders[0].error == "'s3://b/cats' is downloaded when training starts"
+    copy = Path(copy_of("s3://b/cats"))
+    shutil.copytree(folder, copy)
+    index = survey(settings, 8, lambda: True, lambda _: None)
+    assert [image.file for image in index.images] == [copy / f"{number}.png" for number in range(3)]
+    index = survey({"concepts": [{"path": "s3://"}]}, 8, lambda: True, lambda _: None)
+    assert "is no address" in index.error
 
 
 def test_findings_act_on_their_concepts_wherever_these_are_now() -> None:
@@ -104,7 +119,7 @@ def test_malformed_records_are_rejected() -> None:
     index = ImageIndex()
     for record in ({"type": "pictures"}, {"type": "concept", "concept": "x"}):
         with pytest.raises((KeyError, TypeError)):
-            index.add(record, {})
+            index.add(record)
 
 
 @pytest.mark.slow

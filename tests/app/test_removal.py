@@ -12,6 +12,7 @@ from app.images.captions import CaptionFiles, write_caption
 from app.images.editor import read_only_reason
 from app.images.image_index import IndexedImage
 from app.images.removal import trash_images
+from modules.files.addresses import VARIABLE, copy_of
 from tests.data.shards import tar_of
 
 FILES = CaptionFiles(extensions=(".txt", ".caption"))
@@ -71,3 +72,17 @@ def test_nothing_is_changed_in_an_archive_of_images(tmp_path: Path, monkeypatch:
         write_caption(archive / "1.jpg", "other", CaptionFiles("txt"))
     image = IndexedImage(0, "1.jpg", archive / "1.jpg", 1, 1, "1x1", "text", "found")
     assert "cannot be edited: it is in a.tar" in read_only_reason(image, CaptionFiles("txt"))
+
+
+def test_nothing_is_changed_in_the_copy_of_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next start would download it again."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    file = Path(copy_of("hf://datasets/owner/name")) / "more" / "1.jpg"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"x")
+    removal = trash_images([(file, CaptionFiles())])
+    assert (removal.files, removal.faults) == ([], [f"{file.parent} is read-only: nothing can be moved out of it."])
+    with pytest.raises(OSError, match="copies of addresses are only read"):
+        write_caption(file, "other", CaptionFiles("txt"))
+    image = IndexedImage(0, "1.jpg", file, 1, 1, "1x1", "text", "found")
+    assert "cannot be edited: it is the copy of a file elsewhere" in read_only_reason(image, CaptionFiles("txt"))

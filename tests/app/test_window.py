@@ -477,6 +477,8 @@ def test_missing_concept_folder_is_noted(driver: Driver, home: Path) -> None:
     (home / "nowhere").mkdir()
     driver.set("concepts.0.path", str(home / "nowhere") + "/")
     driver.wait(lambda: field.message.cget("text") == "", "the note gone")
+    driver.set("concepts.0.path", "hf://datasets/owner/name")
+    driver.wait(lambda: field.message.cget("text") == "Downloaded to this computer when training starts.", "a note")
 
 
 def test_working_folder_may_vanish(driver: Driver, home: Path) -> None:

@@ -31,6 +31,12 @@ from tests.data.cifar_archives import (
 )
 
 
+def test_archives_that_are_read_in_place_are_not_taken_for_one(tmp_path: Path) -> None:
+    for name, is_cifar in (("cats.tar", False), ("cats.zip", False), ("cifar-10-python.tar", True)):
+        (tmp_path / name).touch()
+        assert is_archive(tmp_path / name) is is_cifar
+
+
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("files", [python_files, binary_files])
 @pytest.mark.parametrize("wide", [False, True])

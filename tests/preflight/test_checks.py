@@ -16,9 +16,10 @@ from typing import Any, cast
 import pytest
 import torch
 
-from modules.config import TrainConfig
+from modules.config import DataError, TrainConfig
 from modules.data.index.build import build_index
 from modules.distributed.startup.member import Member
+from modules.files.addresses import VARIABLE, copy_of
 from modules.preflight import all_reduce, clocks, disk, gpus, images, loader, pairs, ports
 from modules.preflight.coordinator import Context, Coordinator, run_task
 from modules.run.preflight_report.report import Cell, PreflightReport
@@ -272,6 +273,19 @@ def test_the_classes_of_a_classifier_are_copied_with_its_images(label: str, tmp_
     config = loader._small_config(config, tmp_path / "copy", learns_classes=True)
     index = build_index(config, 0, 64, tmp_path / "copy")
     assert {index.captions(row)[0] for row in range(len(index))} == {"class 0", "class 1"}
+
+
+def test_an_address_is_measured_in_its_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "copies"))
+    config = tiny_config(tmp_path, tmp_path, concepts=[{"path": "s3://b/cats"}])
+    (tmp_path / "small").mkdir()
+    with pytest.raises(DataError, match="'s3://b/cats' is not downloaded yet"):
+        loader._small_config(config, tmp_path / "small", learns_classes=False)
+    copy = Path(copy_of("s3://b/cats"))
+    copy.mkdir(parents=True)
+    draw_images(copy, 4)
+    config = loader._small_config(config, tmp_path / "small", learns_classes=False)
+    assert len(build_index(config, 0, 64, tmp_path / "small")) == 4
 
 
 def test_data_of_ones_own_is_loaded_without_images(tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ def test_masks_that_training_reads(work: Path, capsys: pytest.CaptureFixture[str
     ("arguments", "said"),
     [
         (["caption", "nowhere"], "does not exist"),
+        (["caption", "s3://bucket/cats"], "s3://bucket/cats is an address, which is only read"),
         (["caption", "cats", "--batch_size", "0"], "--batch_size is 0; use a number from 1 to 1024"),
         (["caption", "cats", "--device", "tpu"], "--device is 'tpu'"),
         (["caption", "cats", "--out", "cats/x"], "is in the folder of the images"),

@@ -11,6 +11,7 @@ from modules.distributed.rank_group import RankGroup
 from modules.distributed.store_barrier import StoreBarrier
 from modules.run.join import client
 from modules.run.supervise.supervisor import Supervisor
+from scripts import torture
 from tests.torture.kinds import KINDS, hosts, store
 from tests.torture.kinds.broken import EXPECTED
 from tests.torture.watch import Plan, Tally, run
@@ -82,3 +83,14 @@ def beginning(file: Path) -> tuple[int, bytes]:
     """The size, and the first bytes: some mutants have six gigabytes of zeros."""
     with file.open("rb") as opened:
         return file.stat().st_size, opened.read(1 << 16)
+
+
+def test_numbers_and_folders_of_images_that_cannot_be_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert torture.main(["--images", "0"]) == 2
+    (tmp_path / "many").mkdir()
+    assert torture.main(["--images", "5", "--keep", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "--images is 0; use a whole number from 1." in said
+    assert "is there already" in said

@@ -21,8 +21,8 @@ from modules.data.index.images import UNSUPPORTED_SUFFIXES
 from modules.data.index.links import describe_foreign_link, is_foreign_link
 from modules.data.index.problems import Problem
 from modules.data.index.references import reference_roots
-from modules.files import FileFault, file_stamp, is_shard, open_regular, whole_path
-from modules.files.addresses import copy_of, is_address
+from modules.files import FileFault, file_stamp, is_shard, open_regular
+from modules.files.addresses import concept_folder, is_address
 from modules.files.images import SIGNATURE_BYTES, has_image_signature
 from modules.files.shard_paths import COMPRESSED_TARS, SHARD_OF_CACHE, is_archive
 from modules.files.shards import shard_table
@@ -128,9 +128,7 @@ class FolderScan:
 
 def concept_root(concept: Concept) -> str:
     """The concept's folder as an absolute path: of an address, that of its copy."""
-    if is_address(concept.path):
-        return copy_of(concept.path)
-    return str(whole_path(os.path.expanduser(concept.path)))
+    return concept_folder(concept.path)
 
 
 def missing(concept: Concept) -> DataError:

@@ -80,7 +80,9 @@ def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
             roots.add(scan.root)
             problems = list(_problems(rows, scan.root, settings.resolution_of(part)))
             below = os.path.relpath(scan.root, root).replace(os.sep, "/") + "/"
-            yield from _image_records(rows, below.removeprefix("./"), [str(each) for each in buckets], bucket.tolist())
+            yield from _image_records(
+                rows, root, below.removeprefix("./"), [str(each) for each in buckets], bucket.tolist()
+            )
             yield from ({"type": "problem", "concept": number, **problem} for problem in problems)
             images, faults, others = images + len(rows.paths), faults + len(problems), others + scan.other_files
             sizes.append(np.stack([width, height]))
@@ -166,8 +168,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _image_records(rows: ConceptRows, below: str, buckets: list[str], bucket: list[int]) -> Iterator[Record]:
-    """Records of rows [path below the folder, width, height, bucket, captions separated by newlines, CaptionState]."""
+def _image_records(rows: ConceptRows, root: str, below: str, buckets: list[str], bucket: list[int]) -> Iterator[Record]:
+    """Records of rows [path below `root`, width, height, bucket, captions separated by newlines, CaptionState]."""
     columns = rows.columns
     listed = [
         [
@@ -189,7 +191,8 @@ def _image_records(rows: ConceptRows, below: str, buckets: list[str], bucket: li
         )
     ]
     for first in range(0, len(listed), _ROWS_PER_RECORD):
-        yield {"type": "pictures", "concept": rows.number, "rows": listed[first : first + _ROWS_PER_RECORD]}
+        some = listed[first : first + _ROWS_PER_RECORD]
+        yield {"type": "pictures", "concept": rows.number, "root": root, "rows": some}
 
 
 def _problems(rows: ConceptRows, root: str, resolution: int) -> Iterator[dict[str, str]]:

@@ -265,15 +265,32 @@ class _Changes:
 def _renamed(
     before: DataTable, now: DataTable, gone: NDArray[np.bool_], came: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows before and now of images that are gone and came with the same content, which no other one has."""
-    if not (gone.any() and came.any()):
-        return (np.zeros(0, dtype=np.int64),) * 2
-    (contents, old), (contents_now, new) = _only_once(before.content), _only_once(now.content)
-    _, in_old, in_new = np.intersect1d(contents, contents_now, assume_unique=True, return_indices=True)
-    old, new = old[in_old], new[in_new]
-    renamed = np.flatnonzero(gone[old] & came[new])
-    renamed = renamed[np.argsort(new[renamed])]
-    return old[renamed], new[renamed]
+    """The rows before and now of images that are gone and came with the same content: of several with the same, such as
+    one file at several resolutions, as many as are gone have to come, in their order. Where only sizes are known, no
+    other image may have the same."""
+    if not now.is_read:
+        gone, came = gone & _is_only_one(before.content), came & _is_only_one(now.content)
+    old, new = _by_content(before.content, gone), _by_content(now.content, came)
+    values, counts = np.unique(before.content[old], return_counts=True)
+    values_now, counts_now = np.unique(now.content[new], return_counts=True)
+    _, in_old, in_new = np.intersect1d(values, values_now, assume_unique=True, return_indices=True)
+    same = values[in_old[counts[in_old] == counts_now[in_new]]]
+    old, new = old[np.isin(before.content[old], same)], new[np.isin(now.content[new], same)]
+    order = np.argsort(new)
+    return old[order], new[order]
+
+
+def _is_only_one(content: UInt64Array) -> NDArray[np.bool_]:
+    """Which images have a content that no other one has."""
+    _, places, counts = np.unique(content, return_inverse=True, return_counts=True)
+    is_one: NDArray[np.bool_] = counts[places] == 1
+    return is_one
+
+
+def _by_content(content: UInt64Array, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The chosen rows whose content is known, by it, then in their order."""
+    rows = np.flatnonzero(chosen & (content != 0))
+    return rows[np.argsort(content[rows], kind="stable")]
 
 
 def _shown(name: bytes) -> str:
@@ -289,13 +306,6 @@ def _find(wanted: UInt64Array, among: UInt64Array) -> NDArray[np.int64]:
     by_value = np.argsort(among, kind="stable")
     found = by_value[np.minimum(np.searchsorted(among[by_value], wanted), len(among) - 1)]
     return np.where(among[found] == wanted, found, -1)
-
-
-def _only_once(content: UInt64Array) -> tuple[UInt64Array, NDArray[np.int64]]:
-    """The contents that a single image has, and its row."""
-    values, rows, counts = np.unique(content, return_index=True, return_counts=True)
-    once = (counts == 1) & (values != 0)
-    return values[once], rows[once]
 
 
 def _taken(values: NDArray[np.int32], rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -169,7 +169,7 @@ def test_command_reads_partial_config_without_torch(folder: Path) -> None:
     asked = json.dumps({"concepts": [{"path": str(folder)}], "resolution": 32})
     done = subprocess.run([sys.executable, "-c", program], input=asked, capture_output=True, text=True, check=True)
     records = [json.loads(line) for line in done.stdout.splitlines()]
-    assert of_type(records, "buckets")[0]["buckets"] == [["32x32", 3, 3], ["32x16", 1, 1]]
+    assert of_type(records, "buckets")[0]["buckets"] == [["32x32", 3, 3], ["48x32", 1, 1]]
 
 
 @pytest.mark.parametrize("text", ["", "no json", "[]", '{"concepts": [{"path": ""}]}'])

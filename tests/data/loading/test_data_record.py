@@ -24,7 +24,8 @@ from modules.data.rng import hash_bytes
 
 @dataclass
 class Images:
-    """A data set without files: name -> (content, bucket, concept), the concepts' repeats, and how it is trained on."""
+    """A data set without files: name -> (content, bucket, concept), the concepts' repeats, and how it is trained on;
+    each file is an image at each of so many resolutions."""
 
     files: dict[str, tuple[int, int, int]]
     repeats: tuple[float, ...] = (1.0, 1.0)
@@ -32,12 +33,18 @@ class Images:
     drop_last: bool = False
     held_out: set[str] = field(default_factory=set)
     captions: dict[str, str] = field(default_factory=dict)
+    resolutions: int = 1
+
+    @property
+    def rows(self) -> dict[str, tuple[int, int, int]]:
+        """The images by their names, in the order of the index."""
+        return {at(n, name): self.files[name] for n in range(self.resolutions) for name in sorted(self.files)}
 
     def table(self) -> DataTable:
-        names = sorted(self.files)
+        names, files = list(self.rows), list(self.rows.values())
         return DataTable.of(
             np.array([hash_bytes(name.encode()) for name in names], dtype=np.uint64),
-            np.array([self.files[name][0] for name in names], dtype=np.uint64),
+            np.array([content for content, *_ in files], dtype=np.uint64),
             np.array([name not in self.held_out for name in names], dtype=np.bool_),
             "\0".join(names).encode(),
             is_read=True,
@@ -47,15 +54,18 @@ class Images:
     def order(self, turn: Turn | None = None) -> Order:
         table = self.table()
         rows = np.flatnonzero(table.trained)
-        names = sorted(self.files)
-        bucket, concept = (
-            np.array([self.files[names[row]][column] for row in rows], dtype=np.int32) for column in (1, 2)
-        )
+        files = list(self.rows.values())
+        bucket, concept = (np.array([files[row][column] for row in rows], dtype=np.int32) for column in (1, 2))
         training = TrainingRows(rows, bucket, concept, self.repeats, (1.0, 1.0), table.identity[rows])
         return Order(training, 7, self.batch, self.drop_last, turn)
 
     def buckets(self) -> NDArray[np.int32]:
-        return np.array([self.files[name][1] for name in sorted(self.files)], dtype=np.int32)
+        return np.array([bucket for _, bucket, _ in self.rows.values()], dtype=np.int32)
+
+
+def at(resolution: int, name: str) -> str:
+    """The name of a file's image at one of the resolutions."""
+    return f"{resolution}@{name}" if resolution else name
 
 
 Shown = list[tuple[str, int]]  # name and seed of each sample
@@ -63,7 +73,7 @@ Shown = list[tuple[str, int]]  # name and seed of each sample
 
 def train(data: Images, order: Order, samples: int, steps: int, world: int) -> tuple[Shown, int]:
     """The next `steps` of a run after `samples`, on that many ranks; also the samples seen then."""
-    names, buckets, shown = sorted(data.files), data.buckets(), []
+    names, buckets, shown = list(data.rows), data.buckets(), []
     for _ in range(steps):
         progress = order.progress(samples)
         step = order.step(progress.epoch, progress.step_in_epoch)
@@ -90,10 +100,11 @@ def stored(data: Images, order: Order, samples: int, folder: Path) -> FormerData
 
 
 def changed(data: Images, draw: random.Random, count: int) -> tuple[Images, dict[str, str]]:
-    """The data with some images added, removed, renamed (new name -> old name), swapped and overwritten."""
+    """The data with some files added, removed, renamed (new name of an image -> old name), swapped and overwritten, and
+    an archive renamed."""
     files, renamed = dict(data.files), dict[str, str]()
     for number in range(count):
-        match draw.choice(("add", "remove", "rename", "swap", "overwrite")):
+        match draw.choice(("add", "remove", "rename", "repack", "swap", "overwrite")):
             case "add":
                 files[f"new-{draw.random()}"] = (draw.getrandbits(60) + 1, draw.randrange(3), draw.randrange(2))
             case "remove" if len(files) > 1:
@@ -102,6 +113,11 @@ def changed(data: Images, draw: random.Random, count: int) -> tuple[Images, dict
                 old = draw.choice(sorted(files))
                 if files[old] == data.files.get(old):
                     new = f"renamed-{draw.random()}"
+                    files[new], renamed[new] = files.pop(old), old
+            case "repack":
+                packed = sorted(name for name in files if name[:5] == "0.tar" and files[name] == data.files.get(name))
+                for old in packed:
+                    new = f"{number}-{old}"
                     files[new], renamed[new] = files.pop(old), old
             case "swap":
                 one, other = (draw.choice(sorted(files)) for _ in range(2))
@@ -113,7 +129,8 @@ def changed(data: Images, draw: random.Random, count: int) -> tuple[Images, dict
                 if name:
                     files[name] = (draw.getrandbits(60) + 1, draw.randrange(3), files[name][2])
         assert number < count
-    return Images(files, data.repeats, data.batch, data.drop_last), {n: o for n, o in renamed.items() if n in files}
+    old_names = {at(n, now): at(n, o) for now, o in renamed.items() if now in files for n in range(data.resolutions)}
+    return replace(data, files=files), old_names
 
 
 def test_an_image_that_cannot_be_trained_on_for_a_while_is_not_shown_twice(tmp_path: Path) -> None:
@@ -138,13 +155,16 @@ def test_each_image_comes_exactly_once(seed: int, tmp_path_factory: pytest.TempP
 
 
 def check_exactly_once(draw: random.Random, folder: Path) -> None:
-    """A run of random images, repeats, ranks and moments: stopped, changed, resumed, stopped again, resumed unchanged,
-    changed while it trains. Raises AssertionError unless each epoch shows each image as often as it should."""
-    images, batch, count = draw.randrange(1, 41), draw.randrange(1, 10), draw.randrange(13)
+    """A run of random images, archives, resolutions, repeats, ranks and moments: stopped, changed, resumed, stopped
+    again, resumed unchanged, changed while it trains. Raises AssertionError unless each epoch shows each image as often
+    as it should."""
+    resolutions = draw.choice((1, 1, 2, 3))
+    images, batch, count = draw.randrange(1, 1 + 40 // resolutions), draw.randrange(1, 10), draw.randrange(13)
     repeats = (float(draw.randrange(1, 4)), float(draw.randrange(1, 4)))
     worlds, stops = [draw.randrange(1, 17) for _ in range(3)], [draw.randrange(26) for _ in range(2)]
-    files = {f"{n:03}": (n + 1, draw.randrange(3), draw.randrange(2)) for n in range(images)}
-    data = Images(files, repeats, batch)
+    packed = draw.randrange(images + 1)
+    files = {f"{'0.tar/' * (n < packed)}{n:03}": (n + 1, draw.randrange(3), draw.randrange(2)) for n in range(images)}
+    data = Images(files, repeats, batch, resolutions=resolutions)
     order = data.order()
     first, samples = train(data, order, 0, stops[0], worlds[0])
     epoch = order.progress(samples).epoch
@@ -158,15 +178,15 @@ def check_exactly_once(draw: random.Random, folder: Path) -> None:
     left = resumed.steps_in(epoch) - progress.step_in_epoch if progress.epoch == epoch else 0
     after, end = train(now, resumed, samples, left, worlds[1])
     assert (resumed.progress(end).epoch, resumed.progress(end).step_in_epoch) == (epoch + 1, 0)
-    counts = {name: sum(shown == old_names.get(name, name) for shown, _ in before) for name in now.files}
-    for name, (_, _, concept) in now.files.items():
+    counts = {name: sum(shown == old_names.get(name, name) for shown, _ in before) for name in now.rows}
+    for name, (_, _, concept) in now.rows.items():
         expected = max(repeats[concept], counts[name])  # one that came under the name of a former one is that one
         assert counts[name] + sum(shown == name for shown, _ in after) == expected, name
-    seeds = [seed for name, seed in (*before, *after) if name in now.files and name not in old_names]
+    seeds = [seed for name, seed in (*before, *after) if name in now.rows and name not in old_names]
     assert len(set(seeds)) == len(seeds), "no image has the same random numbers twice in an epoch"
 
     later, _ = train(now, resumed, end, 2 * resumed.steps_per_epoch, worlds[1])
-    for name, (_, _, concept) in now.files.items():
+    for name, (_, _, concept) in now.rows.items():
         assert sum(shown == name for shown, _ in later) == 2 * repeats[concept]
     whole = after + later
     part, samples = train(now, resumed, samples, stops[1], worlds[1])
@@ -183,7 +203,7 @@ def check_exactly_once(draw: random.Random, folder: Path) -> None:
     assert bool(told) is (live.files != now.files)
     assert taken.progress(end).step == resumed.progress(end).step
     whole, _ = train(live, taken, end, 2 * taken.steps_per_epoch, worlds[2])
-    for name, (_, _, concept) in live.files.items():
+    for name, (_, _, concept) in live.rows.items():
         assert sum(shown == name for shown, _ in whole) == 2 * repeats[concept], name
     resumed = resumed_order(stored(live, taken, end, folder), live.table(), live.order)[0]
     steps = taken.steps_per_epoch

@@ -101,6 +101,9 @@ def test_images_and_captions(tmp_path: Path) -> None:
     assert compare_data("the data set", own, keyed_listing(own, KEY), KEY, "beta") is None
     with pytest.raises(DataError, match="no folder"):
         data_listing(concept(tmp_path / "nowhere"))
+    cats, dogs = (data_listing(Concept(path=f"s3://b/{name}")) for name in ("cats", "dogs"))
+    assert compare_data("the data set", cats, keyed_listing(cats, KEY), KEY, "beta") is None, "not there, nor copied"
+    assert compare_data("the data set", cats, keyed_listing(dogs, KEY), KEY, "beta") is not None
 
 
 def test_family_and_base_model(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from modules.config import ConfigError, DataError, TrainConfig
 from modules.files import Record, is_shard
+from modules.files.addresses import VARIABLE, copy_of
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host, find_hosts
 from modules.run.hosts.ssh_command import HostError
@@ -80,6 +81,16 @@ def test_what_the_machine_has_itself_is_not_sent(place: Path) -> None:
     assert there["base_model"] == "black-forest-labs/FLUX.1-dev"
     assert there["concepts"][0]["path"] == "/cats"
     assert place.is_dir()
+
+
+def test_an_address_is_copied_by_the_machine_itself(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(place))
+    Path(copy_of("s3://b/cats")).mkdir(parents=True)
+    draw_images(Path(copy_of("s3://b/cats")), 1)
+    config = config_of(base_model=None, lora_from=None, concepts=[{"path": "s3://b/cats", "references": "before"}])
+    assert set(data_uploads(config, ())) == {"before"}
+    there = json.loads(config_there(config, Host.make("beta", "me@beta", "~/.tandem/code"), HOME, "x"))
+    assert there["concepts"][0]["path"] == "s3://b/cats"
 
 
 @pytest.mark.parametrize(
