@@ -367,16 +367,20 @@ class FarSide:
         lock = os.open(self._at("setup.lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             self._wait_for(lock)
-            process = subprocess.Popen(
-                ["sh", self._at("code", "scripts", "setup.sh")],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **self._variables()},
-                pass_fds=[lock],  # held for as long as setup.sh lives
-            )
+            self._run_and_tell(["sh", self._at("code", "scripts", "setup.sh")], lock)  # held for as long as it lives
         finally:
             os.close(lock)
+
+    def _run_and_tell(self, argv: list[str], *descriptors: int) -> None:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=self._at("code"),
+            env={**os.environ, **self._variables()},
+            pass_fds=descriptors,
+        )
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
@@ -414,6 +418,17 @@ class FarSide:
             if not (os.path.isabs(place) and os.path.exists(place)):
                 raise Refused(f"{name} is {path!r}, which is neither on the computer that starts the run nor there")
         self._answer()
+
+    def do_dry_run(self, asked: dict[str, Any], _data: bytes) -> None:
+        """What train.py says of a config that it is not to start, line by line, and its exit code."""
+        os.makedirs(self._at("partial"), exist_ok=True)
+        config = self._at("partial", f"check-{os.getpid()}.json")
+        try:
+            _write(config, asked["config"])
+            argv = [self._python(asked["python"]), "scripts/train.py", "--config", config, "--dry_run"]
+            self._run_and_tell([*argv, *asked["arguments"]])
+        finally:
+            _remove(config)
 
     def _taken(self, asked: dict[str, Any], *, is_active: bool) -> Refused:
         name, machine = asked["run"], asked["machine"]
