@@ -54,6 +54,7 @@ from modules.run.remote.machine import (
     host_for_runs,
     named_for_removal,
     runs_there,
+    time_and_cost,
 )
 from modules.run.remote.run_copy import Copy, Follower, mark_copy, mark_stage, opened_copy, pull, read_copy
 from modules.run.remote.sending import Hello, Push, code_uploads
@@ -138,6 +139,9 @@ def parser() -> argparse.ArgumentParser:
     add.add_argument("--key", metavar="FILE", help="private key on this computer (default: as ssh chooses)")
     add.add_argument("--folder", metavar="DIR", help=f"where all of Tandem is there (default: {DEFAULT_FOLDER})")
     add.add_argument(
+        "--price", type=float, metavar="N", help="of an hour there: list and follow say what runs have cost"
+    )
+    add.add_argument(
         "--set",
         metavar="NAME=VALUE",
         action="append",
@@ -204,10 +208,10 @@ def add(options: argparse.Namespace) -> int:
         raise ConfigError(f"host: port is {port!r}; use a number from 1 to 65535")
     target, key = line.get("target", options.target), options.key or line.get("key")
     port_given = options.port or (int(port) if port else None)
-    given = {"folder": folder, "key": key, "port": port_given, "settings": options.set}
+    given = {"folder": folder, "key": key, "port": port_given, "price": options.price, "settings": options.set}
     given = {name: value for name, value in given.items() if value is not None}
     before = [each for each in read_hosts() if each.name == options.name and is_for_runs(each)]
-    fields = {"port", "key", "python", "settings"}
+    fields = {"port", "key", "python", "price", "settings"}
     old = {"folder": home_of(before[0]), **before[0].model_dump(include=fields)} if before else {}
     kept = {name: value for name, value in old.items() if value and name not in given}
     host = host_for_runs(options.name, target, **{**kept, **given})
@@ -388,7 +392,9 @@ def follow(options: argparse.Namespace) -> int:
             f"{options.run} has ended on {host} without an exit code: it was killed, or the machine was restarted",
             "Its backups are there: pull them, and resume here with --resume",
         )
-    echo(f"{options.run} has ended on {host} with exit code {code}. Get its results: {_command('pull', options)}")
+    took = time_and_cost(follower.seconds, host)
+    echo(f"{options.run} has ended on {host} with exit code {code} after {took}.")
+    echo(f"Get its results: {_command('pull', options)}")
     return code
 
 
@@ -438,8 +444,10 @@ def show_list(options: argparse.Namespace) -> int:
     there = runs_there(host, echo)
     width = max((len(run.name) for run in there.runs), default=0)
     for run in there.runs:
-        echo(printable(f"{run.name:<{width}}  {run}"))
+        echo(printable(f"{run.name:<{width}}  {run}, {time_and_cost(run.seconds, host)}"))
     echo(str(there))
+    if host.price and len(there.runs) > 1:
+        echo(f"Runs in all: {time_and_cost(sum(run.seconds for run in there.runs), host)}.")
     return FINISHED
 
 

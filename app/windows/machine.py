@@ -25,7 +25,7 @@ from modules.run.hosts.host_key import HostKey, keep_key, shown_key
 from modules.run.hosts.ssh_command import ChangedKey, KeyRefused, UnknownKey, copy_key_command, forget_key_command
 from modules.run.remote.copy_folders import copies_of
 from modules.run.remote.link import home_of
-from modules.run.remote.machine import RunsThere, clean, named_for_removal, runs_there, why_not_set_up
+from modules.run.remote.machine import RunsThere, clean, named_for_removal, runs_there, time_and_cost, why_not_set_up
 
 _SCRIPT: Final = ROOT / "scripts" / "remote.py"
 _SHOWN_CHARACTERS: Final = 20_000
@@ -309,7 +309,9 @@ class MachineWindow:
             )
             remove.pack(side="right")
             text(row, printable(run.name, 60), "strong").pack(side="left")
-            text(row, str(run), "small", colour=theme.MUTED).pack(side="left", padx=theme.px(10))
+            text(row, f"{run}, {time_and_cost(run.seconds, self._host)}", "small", colour=theme.MUTED).pack(
+                side="left", padx=theme.px(10)
+            )
 
     def _say(self, sentence: str, colour: theme.Colour) -> None:
         theme.paint(self.status, fg=colour)

@@ -30,7 +30,7 @@ from modules.run.remote.after_run import run_command_after
 from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.far_side import RESUMES
 from modules.run.remote.link import Echo, Link, with_reconnects
-from modules.run.remote.machine import described, why_not_set_up
+from modules.run.remote.machine import described, time_and_cost, why_not_set_up
 from modules.run.remote.run_copy import Copy, Follower, mark_copy, mark_stage, opened_copy, pull, read_copy
 from modules.run.remote.sending import (
     Hello,
@@ -231,6 +231,7 @@ class _Attendant:
                 follower.follow(link)
 
             with_reconnects(self._host, self._say, follow, is_patient=True)
+            self._echo(f"It has ended after {time_and_cost(follower.seconds, self._host)}.")
             self._tell(stage="pulling", said="", done=None)
         if self._copy.stage == "pulling":
 

@@ -496,13 +496,16 @@ class FarSide:
         config = os.path.join(folder, "config.json")
         if not resumes:
             _write(config, asked["config"])
-        script = '"$@"; code=$?; echo $code >"$0.new" && mv "$0.new" "$0"'
+        script = (
+            'times=$1; shift; echo "start $(date +%s)" >>"$times"; "$@"; code=$?; echo "end $(date +%s)" >>"$times"; '
+            'echo $code >"$0.new" && mv "$0.new" "$0"'
+        )
         argv = [self._python(asked["python"]), "scripts/train.py", "--config", config, "--start_in", folder]
         argv += ["--resume", "latest"] if resumes else []
         token = {"HF_TOKEN": asked["token"]} if asked["token"] else {}
         with open(os.path.join(folder, "log", "console.txt"), "ab" if resumes else "wb") as console:
             subprocess.Popen(
-                ["/bin/sh", "-c", script, exit_file, *argv, *asked["arguments"]],
+                ["/bin/sh", "-c", script, exit_file, self._state(name, "times"), *argv, *asked["arguments"]],
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=console,
@@ -571,6 +574,21 @@ class FarSide:
         text = _read(self._state(name, "exit")).strip()
         return int(text) if text.isdecimal() else None
 
+    def _seconds(self, name: str) -> int:
+        """How long the starts of a run have taken so far; of one that was killed, until the last that it has told."""
+        events, total, begun = self._at("runs", name, "events.jsonl"), 0, 0
+        for line in _read(self._state(name, "times")).splitlines():
+            word, _, at = line.partition(" ")
+            if not at.isdecimal():
+                continue
+            total += int(at) - begun if begun and word == "end" else 0
+            begun = int(at) if word == "start" else 0
+        if begun and self._is_active(name):
+            total += int(time.time()) - begun
+        elif begun and os.path.isfile(events):
+            total += max(0, int(os.path.getmtime(events)) - begun)
+        return max(0, total)
+
     def do_runs(self, _asked: dict[str, Any], _data: bytes) -> None:
         """All runs, and what the folder holds besides."""
         found = [
@@ -579,6 +597,7 @@ class FarSide:
                 "is_active": self._is_active(name),
                 "code": self._exit_code(name),
                 "bytes": _bytes_in(self._at("runs", name)),
+                "seconds": self._seconds(name),
             }
             for name in sorted(self._names(), key=lambda name: os.path.getmtime(self._at("runs", name)))
         ]
@@ -617,7 +636,7 @@ class FarSide:
                 if self._send_new(folder, path, logs, wholes):
                     told = time.monotonic()
             if not is_active:
-                self._answer(end=True, code=self._exit_code(name))
+                self._answer(end=True, code=self._exit_code(name), seconds=self._seconds(name))
                 return
             if time.monotonic() - told > _STILL_THERE_S:  # so that a lost connection is noticed
                 self._answer()
@@ -732,7 +751,7 @@ class FarSide:
         if asked["run"]:
             folder, name = self._run_folder(asked), self._run_name(asked)
             shutil.rmtree(folder)
-            for kind in ("id", "exit", "lock"):
+            for kind in ("id", "exit", "times", "lock"):
                 _remove(self._state(name, kind))
             return []
         if active := self._active():

@@ -167,7 +167,18 @@ def test_a_run_is_resumed_on_its_machine(
     assert stage_of(folder, Copy(machine="beta", stage="sending", resumes=True)).startswith("complete resume-")
     assert remote.main(resume) == 0
     assert (there / "config.json").read_text() == "as it was"
+    add = ["add", "beta", "me@beta", "--folder", str(home)]
+    assert remote.main([*add, "--price", "-1"]) == 2
+    assert "host: price is '-1.0'; use what an hour costs" in capsys.readouterr().err
+    assert remote.main([*add, "--price", "2.5"]) == 0
+    assert remote.main(add) == 0
+    assert "price 2.5" in capsys.readouterr().out, "it is kept"
+    with (home / "state" / "x.times").open("a") as times:
+        times.write("start 1000\nend 8200\n")
     assert remote.main(["follow", "beta", "x", "--runs_dir", str(folder.path.parent)]) == 0
+    assert "exit code 0 after 2.0 h, 5.00 at 2.5 an hour." in capsys.readouterr().out
+    assert remote.main(["list", "beta"]) == 0
+    assert "2.0 h, 5.00 at 2.5 an hour" in capsys.readouterr().out
     before, *starts = (folder.log_dir / "console.txt").read_text().splitlines()
     assert before == "before"
     assert len(starts) == 2
