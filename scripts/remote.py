@@ -431,8 +431,8 @@ def pull_results(options: argparse.Namespace) -> int:
 
         with_reconnects(host, echo, bring)
         copy = read_copy(folder)
-        if copy is not None and copy.stage == "pulling":
-            mark_stage(folder, "complete")
+        if copy is not None and copy.stage in ("pulling", "complete"):
+            mark_copy(folder, copy.model_copy(update={"stage": "complete", "said": "", "done": None, "fault": ""}))
         echo(f"{', '.join(came) if came else 'Nothing new'} in {folder.path}: the same as on {host}, to the byte.")
         run_command_after(folder, host, options.backups, echo)
     return FINISHED
