@@ -18,7 +18,7 @@ from scripts.common import add_version, allow_code, confirmed, exit_code_of, is_
 prepare_program()
 
 from modules import __version__
-from modules.config import ConfigError, load_config
+from modules.config import ConfigError, TrainConfig, load_config
 from modules.config.file_access import set_file_access
 from modules.files import Record, printable, remove_tree
 from modules.run import RunFolder
@@ -33,7 +33,17 @@ from modules.run.hosts.host_list import add_host, find_hosts, read_hosts
 from modules.run.hosts.ssh_command import HostError, Unreachable
 from modules.run.hosts.ssh_line import fields_of_ssh_line
 from modules.run.join.fingerprint import compare_packages
-from modules.run.remote.attendant import ADD, attend, has_come_about, new_start_id, send_data, start_there
+from modules.run.remote.after_run import check_command, keep_command, run_command_after
+from modules.run.remote.attendant import (
+    ADD,
+    attend,
+    check_there,
+    has_come_about,
+    launch_attendant,
+    new_start_id,
+    send_data,
+    start_there,
+)
 from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.link import Link, home_of, is_for_runs, with_reconnects
 from modules.run.remote.machine import (
@@ -44,6 +54,7 @@ from modules.run.remote.machine import (
     host_for_runs,
     named_for_removal,
     runs_there,
+    time_and_cost,
 )
 from modules.run.remote.run_copy import Copy, Follower, mark_copy, mark_stage, opened_copy, pull, read_copy
 from modules.run.remote.sending import Hello, Push, code_uploads
@@ -68,6 +79,7 @@ _FLAGS = frozenset({
     *("config", "set", "run_name", "multi_gpu", "require_multi_gpu", "backend", "no_torchrun"),
     *("max_minutes", "single_gpu_data_loading", "profile", "trust_code"),
 })  # fmt: skip
+_MOST_HOURS = 1_000_000 // 60  # of max_minutes
 _BACKUP = re.compile(r"none|latest|all|[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 
@@ -75,18 +87,11 @@ class _Taken(Record):
     is_active: bool
 
 
-class _Line(Record):
-    """A line that setup.sh prints, or its exit code."""
-
-    line: bool = False
-    code: int | None = None
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Do what was asked; returns an exit code."""
     top = parser()
     options, others = top.parse_known_args(_with_whole_line(sys.argv[1:] if arguments is None else arguments))
-    if others and options.action != "start":
+    if others and options.action not in ("start", "check"):
         top.error(f"unrecognized arguments: {' '.join(others)}")
     options.train = others
     return exit_code_of(partial(_act, options), "a file")
@@ -115,7 +120,9 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add_version(top)
-    actions = top.add_subparsers(dest="action", required=True, metavar="add|setup|start|follow|stop|pull|list|clean")
+    actions = top.add_subparsers(
+        dest="action", required=True, metavar="add|setup|check|start|follow|stop|pull|list|clean"
+    )
 
     def action(name: str, text: str, *, of_run: bool = False) -> argparse.ArgumentParser:
         made = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
@@ -131,6 +138,9 @@ def parser() -> argparse.ArgumentParser:
     add.add_argument("--port", type=int, metavar="N", help="of its sshd (default: as in ~/.ssh/config, or 22)")
     add.add_argument("--key", metavar="FILE", help="private key on this computer (default: as ssh chooses)")
     add.add_argument("--folder", metavar="DIR", help=f"where all of Tandem is there (default: {DEFAULT_FOLDER})")
+    add.add_argument(
+        "--price", type=float, metavar="N", help="of an hour there: list and follow say what runs have cost"
+    )
     add.add_argument(
         "--set",
         metavar="NAME=VALUE",
@@ -150,7 +160,22 @@ def parser() -> argparse.ArgumentParser:
         "--runs_dir", default="runs", metavar="DIR", help="of --resume, where the copy is (default: runs)"
     )
     start.add_argument("--send_token", action="store_true", help="give the run this shell's HF_TOKEN, for gated models")
-    start.epilog = "Options of scripts/train.py may follow, such as --set NAME=VALUE, --run_name, --multi_gpu."
+    start.add_argument(
+        "--stop_after",
+        type=float,
+        metavar="HOURS",
+        help="back up and stop there so many hours after this start: max_minutes of the run, in hours",
+    )
+    start.add_argument(
+        "--then",
+        metavar="COMMAND",
+        help="follow and pull in the background; once all is here and verified, run this here, e.g. to end the rent",
+    )
+    check = action("check", "show what scripts/train.py --dry_run says of a config there; nothing is started")
+    check.add_argument("config", metavar="CONFIG", help="a config file, or the name of a preset")
+    start.epilog = check.epilog = (
+        "Options of scripts/train.py may follow, such as --set NAME=VALUE, --run_name, --multi_gpu."
+    )
     follow = action("follow", "bring a run's events, log and samples here until it ends", of_run=True)
     stopping = action("stop", "ask a run to back up and stop, as Stop does here", of_run=True)
     stopping.add_argument(
@@ -183,10 +208,10 @@ def add(options: argparse.Namespace) -> int:
         raise ConfigError(f"host: port is {port!r}; use a number from 1 to 65535")
     target, key = line.get("target", options.target), options.key or line.get("key")
     port_given = options.port or (int(port) if port else None)
-    given = {"folder": folder, "key": key, "port": port_given, "settings": options.set}
+    given = {"folder": folder, "key": key, "port": port_given, "price": options.price, "settings": options.set}
     given = {name: value for name, value in given.items() if value is not None}
     before = [each for each in read_hosts() if each.name == options.name and is_for_runs(each)]
-    fields = {"port", "key", "python", "settings"}
+    fields = {"port", "key", "python", "price", "settings"}
     old = {"folder": home_of(before[0]), **before[0].model_dump(include=fields)} if before else {}
     kept = {name: value for name, value in old.items() if value and name not in given}
     host = host_for_runs(options.name, target, **{**kept, **given})
@@ -232,14 +257,9 @@ def _set_up(link: Link, *, host: Host, push: Push) -> None:
         return
     echo("Installing the environment there; a first time takes minutes.")
     link.tell("run_setup")
-    while True:
-        answer, line = link.read(_Line)
-        if not answer.line:
-            break
-        echo(printable(line.decode(errors="replace").rstrip(), 500))
-    if answer.code != 0:
+    if (code := link.read_lines(echo)) != 0:
         raise HostError(
-            f"setup.sh has failed on {host} (exit code {answer.code}), see above",
+            f"setup.sh has failed on {host} (exit code {code}), see above",
             "Mend it and run setup again, or give an environment that exists: --python PATH",
         )
 
@@ -247,21 +267,24 @@ def _set_up(link: Link, *, host: Host, push: Push) -> None:
 def start(options: argparse.Namespace) -> int:
     """`start`."""
     host = _host(options)
+    if options.then is not None:
+        check_command(options.then)
+    if options.stop_after is not None and not 0 < options.stop_after <= _MOST_HOURS:
+        raise ConfigError(f"--stop_after is {options.stop_after:g}; use hours above 0 and up to {_MOST_HOURS:,}")
     if options.resume:
         return _resume(options, host)
-    training = train_options.parser().parse_args(["--config", options.config, *options.train])
-    unused = train_options.parser().parse_args([])
-    for flag, value in vars(training).items():
-        if flag not in _FLAGS and value != getattr(unused, flag):
-            raise ConfigError(f"--{flag} cannot be used for a run on another machine", "Leave it out")
-    config = train_options.config_of(training)
+    if options.stop_after is not None:
+        options.train += ["--set", f"max_minutes={60 * options.stop_after:g}"]
+    training, config = _training(options)
+    if options.stop_after is not None and training.max_minutes is not None:
+        raise ConfigError("--stop_after and --max_minutes are both given, and are the same limit", "Leave one out")
     token = os.environ.get("HF_TOKEN", "") if options.send_token else ""
     if options.send_token and not token:
         raise ConfigError("--send_token is given, but HF_TOKEN is not set in this shell", "Set it, or leave it out")
     if config.run_name is not None:
         former = RunFolder(Path(config.runs_dir) / config.run_name)
         if has_come_about(former, host, echo):
-            _say_started(former, host, config.runs_dir)
+            _go_on(options, former, host, config.runs_dir)
             return FINISHED
         check_run_name_free(Path(config.runs_dir), config.run_name)
     allow_code(config, trust=training.trust_code)
@@ -280,8 +303,28 @@ def start(options: argparse.Namespace) -> int:
         if not was_there:
             remove_tree(folder.path)
         raise
-    _say_started(folder, host, config.runs_dir)
+    _go_on(options, folder, host, config.runs_dir)
     return FINISHED
+
+
+def _training(options: argparse.Namespace) -> tuple[argparse.Namespace, TrainConfig]:
+    """The options of train.py that follow, and the config. Raises ConfigError for one that is not for a run there."""
+    training = train_options.parser().parse_args(["--config", options.config, *options.train])
+    unused = train_options.parser().parse_args([])
+    for flag, value in vars(training).items():
+        if flag not in _FLAGS and value != getattr(unused, flag):
+            raise ConfigError(f"--{flag} cannot be used for a run on another machine", "Leave it out")
+    return training, train_options.config_of(training)
+
+
+def check(options: argparse.Namespace) -> int:
+    """`check`."""
+    host = _host(options)
+    training, config = _training(options)
+    allow_code(config, trust=training.trust_code)
+    code = check_there(config, host, {"require_multi_gpu": training.require_multi_gpu}, echo)
+    echo(f"Nothing was started on {host.name}{'' if code == FINISHED else ', and it could not be: see above'}.")
+    return code
 
 
 def _resume(options: argparse.Namespace, host: Host) -> int:
@@ -301,10 +344,29 @@ def _resume(options: argparse.Namespace, host: Host) -> int:
         config = load_config(folder.config_file)
         allow_code(config, trust=False)
         push = send_data(config, host, "", echo)
-        start_there(folder, config, host, new_start_id(resumes=True), {}, token, push, echo)
-        mark_copy(folder, Copy(machine=host.name))
-    _say_started(folder, host, options.runs_dir)
+        copy = Copy(machine=host.name, id=new_start_id(resumes=True))
+        flags = {} if options.stop_after is None else {"max_minutes": f"{60 * options.stop_after:g}"}
+        start_there(folder, config, host, copy.id, flags, token, push, echo)
+        mark_copy(folder, copy)
+    _go_on(options, folder, host, options.runs_dir)
     return FINISHED
+
+
+def _go_on(options: argparse.Namespace, folder: RunFolder, host: Host, runs_dir: str) -> None:
+    """After the start there, follow and pull beside the copy if a command is to run then, or say how it is done."""
+    if options.then is None:
+        _say_started(folder, host, runs_dir)
+        return
+    copy = read_copy(folder)
+    assert copy is not None  # which this program has written
+    keep_command(copy.id, options.then)
+    mark_copy(folder, copy.model_copy(update={"attended": True}))
+    launch_attendant(RunFolder(folder.path.absolute()))
+    echo(f"Started on {host}. It needs no connection. Its copy here: {folder.path}")
+    echo(
+        "It is followed and pulled in the background, and your command runs once all is here: see log/remote.txt of "
+        "the copy. If this computer was off meanwhile, the window goes on with it, or follow and pull do."
+    )
 
 
 def _say_started(folder: RunFolder, host: Host, runs_dir: str) -> None:
@@ -330,7 +392,9 @@ def follow(options: argparse.Namespace) -> int:
             f"{options.run} has ended on {host} without an exit code: it was killed, or the machine was restarted",
             "Its backups are there: pull them, and resume here with --resume",
         )
-    echo(f"{options.run} has ended on {host} with exit code {code}. Get its results: {_command('pull', options)}")
+    took = time_and_cost(follower.seconds, host)
+    echo(f"{options.run} has ended on {host} with exit code {code} after {took}.")
+    echo(f"Get its results: {_command('pull', options)}")
     return code
 
 
@@ -366,9 +430,11 @@ def pull_results(options: argparse.Namespace) -> int:
             came.extend(pull(link, folder, options.backups, echo))
 
         with_reconnects(host, echo, bring)
-        if (copy := read_copy(folder)) is not None and copy.stage == "pulling":
-            mark_stage(folder, "complete")
+        copy = read_copy(folder)
+        if copy is not None and copy.stage in ("pulling", "complete"):
+            mark_copy(folder, copy.model_copy(update={"stage": "complete", "said": "", "done": None, "fault": ""}))
         echo(f"{', '.join(came) if came else 'Nothing new'} in {folder.path}: the same as on {host}, to the byte.")
+        run_command_after(folder, host, options.backups, echo)
     return FINISHED
 
 
@@ -378,8 +444,10 @@ def show_list(options: argparse.Namespace) -> int:
     there = runs_there(host, echo)
     width = max((len(run.name) for run in there.runs), default=0)
     for run in there.runs:
-        echo(printable(f"{run.name:<{width}}  {run}"))
+        echo(printable(f"{run.name:<{width}}  {run}, {time_and_cost(run.seconds, host)}"))
     echo(str(there))
+    if host.price and len(there.runs) > 1:
+        echo(f"Runs in all: {time_and_cost(sum(run.seconds for run in there.runs), host)}.")
     return FINISHED
 
 
@@ -414,6 +482,7 @@ def _host(options: argparse.Namespace) -> Host:
 ACTIONS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "add": add,
     "setup": setup,
+    "check": check,
     "start": start,
     "follow": follow,
     "stop": stop,

@@ -194,7 +194,8 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
     elif config.run_name is not None:
         check_run_name_free(Path(config.runs_dir), config.run_name)
     own = (own_optimizer_note(config), own_scheduler_note(config))
-    notes = [*check_startable(config), *filter(None, own), *unused_settings(config)]
+    has_data = options.remote_check != "no_data"
+    notes = [*check_startable(config, has_data=has_data), *filter(None, own), *unused_settings(config)]
     plan = LaunchPlan.from_config(
         config,
         config_path=absolute_config_path(options.config or config_of_resumed_run(options)),
@@ -203,14 +204,18 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
     )
     table, problems = memory_report(config, plan.world_size or 1)
     memory = memory_lines(config, table, problems)
-    data, warnings = data_lines(config, check_available(config), plan.world_size or 1, batch_memory(config, table))
-    if config.warmup_steps or config.warmup_fraction:
+    data, warnings = list[str](), list[str]()
+    if has_data:
+        kind, limit = check_available(config), batch_memory(config, table)
+        data, warnings = data_lines(config, kind, plan.world_size or 1, limit)
+    if has_data and (config.warmup_steps or config.warmup_fraction):
         steps = total_steps(config, steps_per_epoch(config, plan.world_size or 1))
         warnings += filter(None, [long_warmup(config, steps)])
     lines = [f"Note: {note}" for note in notes] + [f"Warning: {warning}" for warning in warnings]
     if options.config is not None and len(made_of := composition(options.config)) > 1:
         lines.append(f"Composed of: {', '.join(map(str, made_of))}")
-    echo("\n".join([*lines, *data, *memory, *preview(config, plan, hosts_of(options))]))
+    start = preview(config, plan, hosts_of(options), has_command=options.remote_check is None)
+    echo("\n".join([*lines, *data, *memory, *start]))
     return 0
 
 

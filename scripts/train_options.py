@@ -101,6 +101,8 @@ def parser() -> argparse.ArgumentParser:
     # internal: set by the supervisor for the processes of a run, and by the window for a run folder it has created
     for internal in ("--run_folder", "--spawn", "--port", "--start_in"):
         top.add_argument(internal, help=argparse.SUPPRESS)
+    # internal: of --dry_run for another computer, which has the config's images here or not yet
+    top.add_argument("--remote_check", choices=("all", "no_data"), help=argparse.SUPPRESS)
     add_version(top)
     return top
 

@@ -43,6 +43,7 @@ _FIELDS: Final = (
         "concepts.0.path=/data/cats",
         "NAME=VALUE, separated by spaces; for other paths there",
     ),
+    ("price", "Price per hour", "1.89", "To see what runs have cost. Empty: not known"),
 )
 _FOR_RUNS: Final = {  # of a machine that Tandem sets up by itself
     "target": (
@@ -294,7 +295,7 @@ class HostDialog:
         body = area.inside
         body.grid_columnconfigure(1, weight=1)
         self.entries: dict[str, Entry] = {}
-        for row, (name, *words) in enumerate(_FIELDS):
+        for row, (name, *words) in enumerate(_FIELDS if for_runs else _FIELDS[:-1]):
             title, example, explanation = _FOR_RUNS.get(name, words) if for_runs else words
             text(body, title).grid(row=row, column=0, sticky="nw", padx=(0, theme.px(16)), pady=theme.px(10))
             place = frame(body)
@@ -378,6 +379,13 @@ class HostDialog:
         except ValueError as error:
             advice = "put a value with spaces between two quotation marks, such as 'cache_dir=/my disk/cache'"
             raise ConfigError(f"host: settings is {given['settings']!r}; {advice}") from error
+        price = given.get("price", "").replace(",", ".") or "0"
+        try:
+            cost = float(price)
+        except ValueError:
+            raise ConfigError(
+                f"host: price is {price!r}; use what an hour costs, such as 1.89, or leave it empty"
+            ) from None
         make = host_for_runs if self._for_runs else partial(Host.make, allow_differences=self.allow_differences.get())
         return make(
             given["name"],
@@ -387,6 +395,7 @@ class HostDialog:
             port=int(port) if port else None,
             python=given["python"],
             settings=settings,
+            price=cost,
         )
 
     def _fill(self, host: Host) -> None:
@@ -398,7 +407,8 @@ class HostDialog:
             "folder": home_of(host) if self._for_runs else host.folder,
             "python": host.python,
             "settings": shlex.join(host.settings),
+            "price": f"{host.price:g}" if host.price else "",
         }
-        for name, value in shown.items():
-            self.entries[name].show(value)
+        for name, entry in self.entries.items():
+            entry.show(shown[name])
         self.allow_differences.show(host.allow_differences)

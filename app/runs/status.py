@@ -105,8 +105,11 @@ def status_of(
 ) -> Status:
     """Derive the status; takes the view's lock. `exit_code` of the launcher, if it has ended and that is known."""
     found = _status_here(view, liveness, now, stop_wanted, exit_code)
-    if liveness.copy is None or liveness.copy.stage == "complete" or not liveness.exists:
+    if liveness.copy is None or not liveness.exists:
         return found
+    if liveness.copy.stage == "complete":  # its fault is of the command that was to follow
+        fault = liveness.copy.fault
+        return replace(found, problem=Message(now, "error", fault)) if fault else found
     return _status_there(liveness.copy, found, now)
 
 

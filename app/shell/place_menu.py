@@ -34,6 +34,12 @@ def open_place_menu(state: AppState, button: Button) -> None:
         menu.add_separator()
     for host in hosts:
         menu.add_command(f"What is on {host.name}…", partial(state.views.machine, host.name), icon="folder")
+    if preferences.place in [host.name for host in hosts]:
+        menu.add_command(
+            f"Check the settings on {preferences.place}…",
+            partial(state.views.check_there, preferences.place),
+            detail="What Train would do there, and whether it fits",
+        )
     if preferences.place:
         has_token = bool(os.environ.get("HF_TOKEN"))
         menu.add_command(

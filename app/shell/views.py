@@ -125,6 +125,12 @@ class Views:
 
         MachineWindow(self._root, self._state, find_hosts([name])[0]).show()
 
+    def check_there(self, name: str) -> None:
+        """What a machine would do with the current settings."""
+        from app.windows.machine import CheckWindow
+
+        CheckWindow(self._root, self._state, find_hosts([name])[0]).show()
+
     def set_up(self, name: str, why: str, then: Callable[[], object]) -> None:
         """Ask whether a machine is to be set up; `then` follows once it is."""
         from app.windows.machine import ask_to_set_up

@@ -1,4 +1,4 @@
-"""A machine on which Train starts runs: added, set up, looked at and cleaned."""
+"""A machine on which Train starts runs: added, set up, asked what it would do, looked at and cleaned."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from app.multi_gpu.hosts_card import HostDialog, ask_to_remove, runs_dirs_of, take_off_list
+from app.multi_gpu.plan_summary import INVALID_SETTINGS
 from app.shell.ask import Choice, ask
 from app.state import AppState
 from app.widgets import theme
@@ -17,14 +18,14 @@ from app.widgets.scroll import Scroll
 from app.windows.child_program import ProgramWindow
 from app.windows.dialog import Dialog
 from modules import ROOT
-from modules.config import TandemError
+from modules.config import TandemError, save_config
 from modules.files import printable
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_key import HostKey, keep_key, shown_key
 from modules.run.hosts.ssh_command import ChangedKey, KeyRefused, UnknownKey, copy_key_command, forget_key_command
 from modules.run.remote.copy_folders import copies_of
 from modules.run.remote.link import home_of
-from modules.run.remote.machine import RunsThere, clean, named_for_removal, runs_there, why_not_set_up
+from modules.run.remote.machine import RunsThere, clean, named_for_removal, runs_there, time_and_cost, why_not_set_up
 
 _SCRIPT: Final = ROOT / "scripts" / "remote.py"
 _SHOWN_CHARACTERS: Final = 20_000
@@ -152,13 +153,12 @@ def ask_to_set_up(owner: tk.Misc, state: AppState, host: Host, why: str, then: C
     ask(owner, f"Set up {host.name}?", question, choices, answered)
 
 
-class SetUpWindow(ProgramWindow):
-    """Runs `remote.py setup`, which may be stopped and repeated; `then` follows once all is there."""
+class _RemoteWindow(ProgramWindow):
+    """Runs `remote.py` for a machine and shows what it says; the button starts it `again`."""
 
-    def __init__(self, parent: tk.Misc, state: AppState, host: Host, then: Callable[[], object] | None) -> None:
-        about = f"{host.target}. It may be stopped, and goes on where it was."
-        super().__init__(parent, state, f"Setting up {host.name}", about)
-        self._host, self._then = host, then
+    def __init__(self, parent: tk.Misc, state: AppState, host: Host, title: str, about: str, again: str) -> None:
+        super().__init__(parent, state, title, f"{host.target}. {about}")
+        self._host, self._again = host, again
         self.status = text(self.dialog.body, "", "strong")
         wrap_within(self.status, self.dialog.body, margin=0)
         self.status.pack(fill="x", pady=(0, theme.px(8)))
@@ -169,13 +169,13 @@ class SetUpWindow(ProgramWindow):
         self.shown.configure(font=theme.tk_font("mono"), padx=theme.px(12), pady=theme.px(10))
         self.shown.pack(fill="both", expand=True)
         self.dialog.button("Close", self.dialog.close)
-        self.button = self.dialog.button("Stop", self.start_or_stop, widest="Set up again")
+        self.button = self.dialog.button("Stop", self.start_or_stop, widest=again)
 
-    def start(self) -> None:
-        """Begin, or go on."""
+    def run_remote(self, doing: str, arguments: Sequence[str]) -> None:
+        """Run it with these words."""
         self.button.configure(text="Stop")
-        self.show_status("Setting up…", theme.MUTED)
-        self.run(_SCRIPT, ["setup", self._host.name])
+        self.show_status(doing, theme.MUTED)
+        self.run(_SCRIPT, arguments)
 
     def progressed(self, output: str) -> None:
         """Show what the program says."""
@@ -187,8 +187,54 @@ class SetUpWindow(ProgramWindow):
             self.shown.configure(state="disabled")
 
     def ended(self, exit_code: int, output: str) -> None:
+        """It can be started again."""
+        self.button.configure(text=self._again)
+
+
+class CheckWindow(_RemoteWindow):
+    """Runs `remote.py check` with the current settings."""
+
+    def __init__(self, parent: tk.Misc, state: AppState, host: Host) -> None:
+        about = "What Train would do there, and whether it fits the memory of its GPUs. Nothing is started."
+        super().__init__(parent, state, host, f"Checking the settings on {host.name}", about, "Check again")
+
+    def start(self) -> None:
+        """Check the settings as they are now."""
+        config = self.state.draft.config
+        if config is None:
+            self.button.configure(text=self._again)
+            self.show_status(INVALID_SETTINGS, theme.BAD)
+            return
+        file = self.file("config.json")
+        save_config(config, file)
+        self.run_remote("Checking…", ["check", self._host.name, str(file)])
+
+    def ended(self, exit_code: int, output: str) -> None:
+        """Say what came of it."""
+        super().ended(exit_code, output)
+        if self.is_stopping:
+            self.show_status("Stopped.", theme.MUTED)
+            return
+        last = output.strip().splitlines()[-1:] or ["It has ended without a word."]
+        colour = theme.BAD if exit_code else theme.WARN if "\nWarning: " in output else theme.GOOD
+        self.show_status(printable(last[0], 500), colour)
+
+
+class SetUpWindow(_RemoteWindow):
+    """Runs `remote.py setup`, which may be stopped and repeated; `then` follows once all is there."""
+
+    def __init__(self, parent: tk.Misc, state: AppState, host: Host, then: Callable[[], object] | None) -> None:
+        about = "It may be stopped, and goes on where it was."
+        super().__init__(parent, state, host, f"Setting up {host.name}", about, "Set up again")
+        self._then = then
+
+    def start(self) -> None:
+        """Begin, or go on."""
+        self.run_remote("Setting up…", ["setup", self._host.name])
+
+    def ended(self, exit_code: int, output: str) -> None:
         """Go on, or say why it has failed."""
-        self.button.configure(text="Set up again")
+        super().ended(exit_code, output)
         last = output.strip().splitlines()[-1:] or ["It has ended without a word."]
         if exit_code:
             stopped = ("Stopped. “Set up again” goes on.", theme.MUTED)
@@ -263,7 +309,9 @@ class MachineWindow:
             )
             remove.pack(side="right")
             text(row, printable(run.name, 60), "strong").pack(side="left")
-            text(row, str(run), "small", colour=theme.MUTED).pack(side="left", padx=theme.px(10))
+            text(row, f"{run}, {time_and_cost(run.seconds, self._host)}", "small", colour=theme.MUTED).pack(
+                side="left", padx=theme.px(10)
+            )
 
     def _say(self, sentence: str, colour: theme.Colour) -> None:
         theme.paint(self.status, fg=colour)

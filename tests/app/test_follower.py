@@ -348,6 +348,9 @@ def test_a_run_on_another_machine_says_where(copy: Copy, is_alive: bool, title: 
     assert status.title == title
     assert status.is_alive == is_alive
     assert status.can_resume != is_alive, "whatever was left can be gone on with"
+    not_run = status_of(view, Liveness(copy=Copy(machine="beta", stage="complete", fault="It was not run.")), now)
+    assert not_run.problem is not None, "the command after the run"
+    assert not_run.problem.text == "It was not run."
     refused = Liveness(copy=Copy(machine="beta", attended=True, fault="beta does not accept your key."))
     problem = status_of(view, refused, now).problem
     assert problem is not None

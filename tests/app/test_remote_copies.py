@@ -45,8 +45,12 @@ def test_a_machine_is_renamed_with_all_that_knows_its_name(driver: Driver, copy:
     assert said.startswith("“Name” is 'gamma', and cats is still on beta"), said
     assert [host.name for host in read_hosts()] == ["beta"]
     mark_copy(copy, Copy(machine="beta", stage="complete"))
-    dialog.save()
-    assert [host.name for host in read_hosts()] == ["gamma"]
+    for price, fault in (("cheap", "“Price per hour” is 'cheap'; use what an hour costs"), ("1,5", "")):
+        dialog.entries["price"].show(price)
+        dialog.save()
+        assert dialog.message.winfo_exists() == bool(fault)
+        assert not fault or dialog.message.cget("text").startswith(fault)
+    assert [(host.name, host.price) for host in read_hosts()] == [("gamma", 1.5)]
     assert driver.window.preferences.place == "gamma"
 
 

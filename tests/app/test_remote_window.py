@@ -109,6 +109,11 @@ def test_from_an_address_and_a_key_to_a_model(
             add_beta(driver, server)
             assert find_hosts(["beta"])[0].port == server.port
             assert server.known_hosts.read_text().startswith(f"[127.0.0.1]:{server.port} ssh-ed25519 ")
+            chosen_beside_train(driver, "Check the settings on beta…")
+            window = dialog(driver, "Checking the settings on beta")
+            driver.wait(lambda: "Nothing was started on beta." in driver.text(window), "the check")
+            driver.click_button("Close")
+            assert not (beta / "runs").exists()
             driver.press("F5")
             driver.wait(lambda: driver.window.state_.run, driver.text())
             wait_for(driver, "Training on beta")

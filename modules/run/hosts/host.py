@@ -27,6 +27,7 @@ _ALLOWED: Final = {
     "python": f"use a path, such as {DEFAULT_PYTHON}, or a name, such as python3.12; empty means {DEFAULT_PYTHON}",
     "key": "use the path of a private key on this computer, such as ~/.ssh/rented; empty means what ~/.ssh/config says",
     "port": "use a number from 1 to 65535, or leave it empty",
+    "price": "use what an hour costs, from 0 to 100,000, such as 1.89; 0 means that it is not known",
     "settings": "use NAME=VALUE, such as cache_dir=/scratch/cache",
 }
 
@@ -41,6 +42,7 @@ class Host(Record):
     python: Annotated[str, Field(max_length=_MAX_PATH)] = ""  # "": DEFAULT_PYTHON
     settings: Annotated[list[str], Field(max_length=_MAX_SETTINGS)] = Field(default_factory=list)
     key: Annotated[str, Field(max_length=_MAX_PATH)] = ""  # file of a private key here; "": as in ~/.ssh/config
+    price: Annotated[float, Field(ge=0, le=100_000)] = 0.0  # of an hour, in any currency; 0: not known
     allow_differences: bool = False  # train even if code or versions there differ from this machine's
 
     @classmethod
@@ -53,6 +55,7 @@ class Host(Record):
         port: int | None = None,
         python: str = "",
         key: str = "",
+        price: float = 0.0,
         settings: Sequence[str] = (),
         allow_differences: bool = False,
     ) -> Self:
@@ -60,11 +63,11 @@ class Host(Record):
         check_local_settings(settings)
         fields = {"name": name, "target": target, "folder": folder, "port": port, "python": python, "key": key}
         try:
-            more = {**fields, "settings": list(settings), "allow_differences": allow_differences}
+            more = {**fields, "price": price, "settings": list(settings), "allow_differences": allow_differences}
             return cls(**more)  # type: ignore[arg-type]
         except ValidationError as error:
             where = str(error.errors(include_url=False, include_context=False)[0]["loc"][0])
-            given = {**fields, "settings": ", ".join(settings)}[where]
+            given = {**fields, "price": price, "settings": ", ".join(settings)}[where]
             raise ConfigError(f"host: {where} is {printable(given, 200)!r}; {_ALLOWED[where]}") from None
 
     @field_validator("name", "target", "folder", "python", "key")

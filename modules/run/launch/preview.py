@@ -11,10 +11,13 @@ from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.plan import LaunchPlan
 
 
-def preview(config: TrainConfig, plan: LaunchPlan, hosts: Sequence[object] = ()) -> list[str]:
+def preview(
+    config: TrainConfig, plan: LaunchPlan, hosts: Sequence[object] = (), *, has_command: bool = True
+) -> list[str]:
     """The lines that show a plan: notes, processes, variables, and a command for each machine.
 
-    `hosts` are those that machine 0 starts over ssh: if it starts all others, no command is needed.
+    `hosts` are those that machine 0 starts over ssh: if it starts all others, no command is needed. Without
+    `has_command` none is shown, such as to somebody at another computer.
     """
     lines = [f"Note: {reason}." for reason in plan.reasons]
     lines.append(
@@ -24,6 +27,8 @@ def preview(config: TrainConfig, plan: LaunchPlan, hosts: Sequence[object] = ())
     variables = plan.variables.portable if plan.is_elsewhere else plan.environment()
     lines += [f"  {name}={value}" for name, value in variables.items()]
     lines += [f"  (as you set it) {name}={value}" for name, value in plan.variables.user_set.items()]
+    if not has_command:
+        return lines
     if plan.num_nodes == 1:
         return [*lines, "With this command, which sets them:", f"  {plan.command_line()}"]
     started = f"starts {' and '.join(map(str, hosts))} over ssh"

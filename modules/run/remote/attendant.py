@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from subprocess import Popen
 from typing import Final
@@ -26,14 +26,16 @@ from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import find_hosts
 from modules.run.launch.detached import start_detached
 from modules.run.launch.preview import to_arguments
+from modules.run.remote.after_run import run_command_after
 from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.far_side import RESUMES
 from modules.run.remote.link import Echo, Link, with_reconnects
-from modules.run.remote.machine import described, why_not_set_up
+from modules.run.remote.machine import described, time_and_cost, why_not_set_up
 from modules.run.remote.run_copy import Copy, Follower, mark_copy, mark_stage, opened_copy, pull, read_copy
 from modules.run.remote.sending import (
     Hello,
     Push,
+    Upload,
     check_trains_alone,
     config_there,
     data_uploads,
@@ -54,11 +56,18 @@ def send_data(
     Returns what was sent, which `start_there` looks at once more. `share` gets how much is there, 0 to 1. Raises
     TandemError, also if the run could not be started there, OSError.
     """
+    uploads = _startable_uploads(config, host, run, echo)
+    push = _push_of(uploads, echo, share)
+    with_reconnects(host, echo, push.send)
+    return push
+
+
+def _startable_uploads(config: TrainConfig, host: Host, run: str, echo: Echo) -> dict[str, list[Upload]]:
+    """As `data_uploads`, of a run that could be started there. Raises TandemError."""
     check_trains_alone(config)
     uploads = data_uploads(config, own_settings(host))
     for path, files in uploads.items():
-        size = format_bytes(sum(upload.size for upload in files))
-        echo(f"Needed there: {path} ({len(files):,} file{'s' * (len(files) != 1)}, {size})")
+        echo(f"Needed there: {path} ({_amount(files)})")
     check = {
         "run": run,
         "machine": host.name,
@@ -67,10 +76,52 @@ def send_data(
     }
     with_reconnects(host, echo, lambda link: link.ask(Record, "check", **check))
     described(host)
-    files_to_send = [upload for files in uploads.values() for upload in files]
-    push = Push(files_to_send, echo, sent_folders(uploads), share)
-    with_reconnects(host, echo, push.send)
-    return push
+    return uploads
+
+
+def _push_of(
+    uploads: Mapping[str, Sequence[Upload]], echo: Echo, share: Callable[[float], object] = lambda _: None
+) -> Push:
+    return Push([upload for files in uploads.values() for upload in files], echo, sent_folders(uploads), share)
+
+
+def _amount(files: Sequence[Upload]) -> str:
+    return f"{len(files):,} file{'s' * (len(files) != 1)}, {format_bytes(sum(upload.size for upload in files))}"
+
+
+def check_there(config: TrainConfig, host: Host, flags: Mapping[str, object], echo: Echo) -> int:
+    """What `train.py --dry_run` says there of the config as it would be sent, and its exit code; nothing is started.
+
+    Models and family files are sent first, as it reads them; images are not: if some are missing there, it is told
+    without them. Raises TandemError, also if the run could not be started there, OSError.
+    """
+    uploads = _startable_uploads(config, host, config.run_name or "", echo)
+    others = data_uploads(config.model_copy(update={"concepts": []}), own_settings(host))
+    images = _push_of({path: files for path, files in uploads.items() if path not in others}, echo)
+    push = _push_of(others, echo)
+
+    def check(link: Link) -> int:
+        push.send(link)
+        missing = list(images.needed(link))
+        if missing:
+            echo(f"Not on {host.name} yet: {_amount(missing)} of images and captions, so it is checked without them.")
+        echo(f"{host.name} says:")
+        home = link.ask(Hello, "hello").home
+        arguments = {**flags, "trust_code": _is_trusted(config), "remote_check": "no_data" if missing else "all"}
+        link.tell(
+            "dry_run",
+            config=config_there(config, host, home, config.run_name),
+            arguments=to_arguments(arguments),
+            python=host.python or DEFAULT_PYTHON,
+        )
+        return link.read_lines(echo)
+
+    return with_reconnects(host, echo, check)
+
+
+def _is_trusted(config: TrainConfig) -> bool:
+    """Whether the machine must run code of a file that was allowed here."""
+    return config.family.endswith(".py") or bool(foreign_classes(config))
 
 
 def start_there(
@@ -87,7 +138,6 @@ def start_there(
 
     What of the `push` somebody has removed there meanwhile is sent again. Raises TandemError.
     """
-    trust = config.family.endswith(".py") or bool(foreign_classes(config))
 
     def begin(link: Link) -> None:
         push.send(link)
@@ -99,7 +149,7 @@ def start_there(
             machine=host.name,
             id=start_id,
             config=config_there(config, host, home, folder.name),
-            arguments=to_arguments({**flags, "trust_code": trust}),
+            arguments=to_arguments({**flags, "trust_code": _is_trusted(config)}),
             python=host.python or DEFAULT_PYTHON,
             token=token,
         )
@@ -181,6 +231,7 @@ class _Attendant:
                 follower.follow(link)
 
             with_reconnects(self._host, self._say, follow, is_patient=True)
+            self._echo(f"It has ended after {time_and_cost(follower.seconds, self._host)}.")
             self._tell(stage="pulling", said="", done=None)
         if self._copy.stage == "pulling":
 
@@ -189,6 +240,7 @@ class _Attendant:
 
             with_reconnects(self._host, self._say, bring, is_patient=True)
             self._tell(stage="complete", said="", done=None)
+            run_command_after(self._folder, self._host, "latest", self._echo)
 
     def _send(self) -> bool:
         """Whether it was started, and not stopped before."""

@@ -367,16 +367,20 @@ class FarSide:
         lock = os.open(self._at("setup.lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             self._wait_for(lock)
-            process = subprocess.Popen(
-                ["sh", self._at("code", "scripts", "setup.sh")],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **self._variables()},
-                pass_fds=[lock],  # held for as long as setup.sh lives
-            )
+            self._run_and_tell(["sh", self._at("code", "scripts", "setup.sh")], lock)  # held for as long as it lives
         finally:
             os.close(lock)
+
+    def _run_and_tell(self, argv: list[str], *descriptors: int) -> None:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=self._at("code"),
+            env={**os.environ, **self._variables()},
+            pass_fds=descriptors,
+        )
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
@@ -414,6 +418,17 @@ class FarSide:
             if not (os.path.isabs(place) and os.path.exists(place)):
                 raise Refused(f"{name} is {path!r}, which is neither on the computer that starts the run nor there")
         self._answer()
+
+    def do_dry_run(self, asked: dict[str, Any], _data: bytes) -> None:
+        """What train.py says of a config that it is not to start, line by line, and its exit code."""
+        os.makedirs(self._at("partial"), exist_ok=True)
+        config = self._at("partial", f"check-{os.getpid()}.json")
+        try:
+            _write(config, asked["config"])
+            argv = [self._python(asked["python"]), "scripts/train.py", "--config", config, "--dry_run"]
+            self._run_and_tell([*argv, *asked["arguments"]])
+        finally:
+            _remove(config)
 
     def _taken(self, asked: dict[str, Any], *, is_active: bool) -> Refused:
         name, machine = asked["run"], asked["machine"]
@@ -481,13 +496,16 @@ class FarSide:
         config = os.path.join(folder, "config.json")
         if not resumes:
             _write(config, asked["config"])
-        script = '"$@"; code=$?; echo $code >"$0.new" && mv "$0.new" "$0"'
+        script = (
+            'times=$1; shift; echo "start $(date +%s)" >>"$times"; "$@"; code=$?; echo "end $(date +%s)" >>"$times"; '
+            'echo $code >"$0.new" && mv "$0.new" "$0"'
+        )
         argv = [self._python(asked["python"]), "scripts/train.py", "--config", config, "--start_in", folder]
         argv += ["--resume", "latest"] if resumes else []
         token = {"HF_TOKEN": asked["token"]} if asked["token"] else {}
         with open(os.path.join(folder, "log", "console.txt"), "ab" if resumes else "wb") as console:
             subprocess.Popen(
-                ["/bin/sh", "-c", script, exit_file, *argv, *asked["arguments"]],
+                ["/bin/sh", "-c", script, exit_file, self._state(name, "times"), *argv, *asked["arguments"]],
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=console,
@@ -556,6 +574,21 @@ class FarSide:
         text = _read(self._state(name, "exit")).strip()
         return int(text) if text.isdecimal() else None
 
+    def _seconds(self, name: str) -> int:
+        """How long the starts of a run have taken so far; of one that was killed, until the last that it has told."""
+        events, total, begun = self._at("runs", name, "events.jsonl"), 0, 0
+        for line in _read(self._state(name, "times")).splitlines():
+            word, _, at = line.partition(" ")
+            if not at.isdecimal():
+                continue
+            total += int(at) - begun if begun and word == "end" else 0
+            begun = int(at) if word == "start" else 0
+        if begun and self._is_active(name):
+            total += int(time.time()) - begun
+        elif begun and os.path.isfile(events):
+            total += max(0, int(os.path.getmtime(events)) - begun)
+        return max(0, total)
+
     def do_runs(self, _asked: dict[str, Any], _data: bytes) -> None:
         """All runs, and what the folder holds besides."""
         found = [
@@ -564,6 +597,7 @@ class FarSide:
                 "is_active": self._is_active(name),
                 "code": self._exit_code(name),
                 "bytes": _bytes_in(self._at("runs", name)),
+                "seconds": self._seconds(name),
             }
             for name in sorted(self._names(), key=lambda name: os.path.getmtime(self._at("runs", name)))
         ]
@@ -602,7 +636,7 @@ class FarSide:
                 if self._send_new(folder, path, logs, wholes):
                     told = time.monotonic()
             if not is_active:
-                self._answer(end=True, code=self._exit_code(name))
+                self._answer(end=True, code=self._exit_code(name), seconds=self._seconds(name))
                 return
             if time.monotonic() - told > _STILL_THERE_S:  # so that a lost connection is noticed
                 self._answer()
@@ -717,7 +751,7 @@ class FarSide:
         if asked["run"]:
             folder, name = self._run_folder(asked), self._run_name(asked)
             shutil.rmtree(folder)
-            for kind in ("id", "exit", "lock"):
+            for kind in ("id", "exit", "times", "lock"):
                 _remove(self._state(name, kind))
             return []
         if active := self._active():

@@ -36,6 +36,7 @@ _START: Final = (
 _ANSWERS_WITHIN_S: Final = 60.0  # a login, and a first Python from a slow disk
 _MOST_BEFORE: Final = 64 << 10  # bytes that a login shell may print
 _MOST_ERRORS: Final = 16 << 10
+_LONGEST_LINE: Final = 2000  # characters of what a program there prints
 _ENDS_WITHIN_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 30.0
 _GIVES_UP_AFTER_S: Final = 3600.0  # without anything that came through
@@ -47,6 +48,13 @@ R = TypeVar("R", bound=Record)
 
 class LinkLost(HostError):
     """The connection has ended before its work was done; the same may be tried again."""
+
+
+class _Line(Record):
+    """That a line of a program follows, or its exit code."""
+
+    line: bool = False
+    code: int = 0
 
 
 class Link:
@@ -89,6 +97,14 @@ class Link:
             raise self._nonsense(f"its answer {fault}") from None
         self.messages += 1
         return found, received[1]
+
+    def read_lines(self, echo: Echo) -> int:
+        """What a program there prints, line by line, to `echo`, and its exit code. Raises as `read`."""
+        while True:
+            answer, line = self.read(_Line)
+            if not answer.line:
+                return answer.code
+            echo(printable(line.decode(errors="replace").rstrip(), _LONGEST_LINE))
 
     def _lost(self) -> LinkLost:
         return LinkLost(f"the connection to {self.name} was lost")

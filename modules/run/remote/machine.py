@@ -26,12 +26,13 @@ _Size = Annotated[int, Field(ge=0)]
 
 
 class RunThere(Record):
-    """A run: its name, exit code and bytes."""
+    """A run: its name, exit code and bytes, and how long it has trained."""
 
     name: _Text
     is_active: bool
     code: int | None
     bytes: _Size
+    seconds: Annotated[int, Field(ge=0, le=1 << 40)] = 0
 
     def __str__(self) -> str:
         ended = "ended" if self.code is None else f"ended with exit code {self.code}"
@@ -48,6 +49,12 @@ class RunsThere(Record):
     def __str__(self) -> str:
         others = ", ".join(f"{name} {format_bytes(size)}" for name, size in self.others.items())
         return printable(f"Runs: {len(self.runs)}. Besides: {others}. Free there: {format_bytes(self.free)}.")
+
+
+def time_and_cost(seconds: int, host: Host) -> str:
+    """How long that was, and what it has cost if the price of the machine is known: "2.5 h, 4.73 at 1.89 an hour"."""
+    hours = seconds / 3600
+    return f"{hours:.1f} h" + (f", {hours * host.price:.2f} at {host.price:g} an hour" if host.price else "")
 
 
 class _Left(Record):

@@ -101,6 +101,7 @@ class _New(Record):
     last: bool = False
     taken: Annotated[str, Field(max_length=100)] = ""
     end: bool = False
+    seconds: Annotated[int, Field(ge=0, le=1 << 40)] = 0
     code: Annotated[int, Field(ge=0, le=255)] | None = None
 
 
@@ -188,6 +189,7 @@ class Follower:
 
     def __init__(self, folder: RunFolder, echo: Echo, python: str = DEFAULT_PYTHON) -> None:
         self._folder, self._echo, self._python = folder, echo, python
+        self.seconds = 0  # that the run has taken, once it has ended
         self._asked = ""  # the command whose answer has not come
         self._stop_asked_at = -_ASK_AGAIN_S
         self._written, self._names = 0, set[str]()
@@ -215,6 +217,7 @@ class Follower:
                 for name in COMMANDS:
                     (self._folder.commands_dir / name).unlink(missing_ok=True)
                 self._print(b"\n" if self._line else b"")
+                self.seconds = new.seconds
                 update_report(self._folder)  # written here: a page from there could have scripts
                 return new.code
             if new.file:

@@ -122,7 +122,7 @@ def only_there(config: TrainConfig, own: Iterable[str]) -> list[tuple[str, str]]
     return [(name, part) for name, part in named if _A_PATH.match(part) and not _is_here(part)]
 
 
-def config_there(config: TrainConfig, host: Host, home: str, run_name: str) -> str:
+def config_there(config: TrainConfig, host: Host, home: str, run_name: str | None) -> str:
     """The config as JSON with the places of its files on the other machine, whose `home` is Tandem's folder there.
 
     Raises ConfigError for settings of the machine that do not fit.
@@ -242,7 +242,7 @@ class Push:
 
         Raises HostError if it has no room or what it answers is wrong, LinkLost, DataError for a file that changes.
         """
-        needed = list(self._needed(link))
+        needed = list(self.needed(link))
         if self._folders:  # before anything is sent, as a run that is active there may be in the way
             link.ask(Record, "prune", folders=self._folders, session=self._session)
         if not needed:
@@ -270,9 +270,10 @@ class Push:
 
     def is_needed(self, link: Link) -> bool:
         """Whether anything is missing or has changed there."""
-        return next(self._needed(link), None) is not None
+        return next(self.needed(link), None) is not None
 
-    def _needed(self, link: Link) -> Iterator[Upload]:
+    def needed(self, link: Link) -> Iterator[Upload]:
+        """What is missing or has changed there."""
         for start in range(0, len(self._uploads), _BATCH):
             batch = self._uploads[start : start + _BATCH]
             answer = link.ask(Numbers, "compare", files=[(each.place, each.size, each.date) for each in batch])

@@ -18,25 +18,25 @@ from modules.training.methods.lora_files import expected_file_limits
 from modules.training.state.sample_requests import sample_requests
 
 
-def check_startable(config: TrainConfig) -> list[str]:
+def check_startable(config: TrainConfig, *, has_data: bool = True) -> list[str]:
     """Notes on the base model, and on what other programs will not take from a LoRA. Raises the first of
     `startup_problems`."""
-    if problems := startup_problems(config):
+    if problems := startup_problems(config, has_data=has_data):
         raise problems[0]
     family = family_class(config.family)
     return [*family.base_model_notes(config), *expected_file_limits(family, config)]
 
 
-def startup_problems(config: TrainConfig) -> list[TandemError]:
+def startup_problems(config: TrainConfig, *, has_data: bool = True) -> list[TandemError]:
     """Why this config cannot be trained: its family, method, base model and samples, then its images.
 
-    The hub is not contacted, and no run folder is needed.
+    The hub is not contacted, and no run folder is needed. Unless it `has_data`, the images are still to come.
     """
     found = _raised(lambda: check_available(config))
     try:
         family = family_class(config.family)
     except ConfigError:
-        return [*found, *_data_problems(config)]  # the family is among `found`
+        return [*found, *(_data_problems(config) if has_data else [])]  # the family is among `found`
     found += (
         _raised(lambda: family.hub_model(config))
         or _raised(lambda: family.base_model_notes(config))
@@ -45,7 +45,7 @@ def startup_problems(config: TrainConfig) -> list[TandemError]:
     )
     if config.resolution % family.size_step == 0:  # samples may inherit it
         found += _raised(lambda: sample_requests(config, family.size_step))
-    return found if family.brings_data else [*found, *_data_problems(config)]
+    return found if family.brings_data or not has_data else [*found, *_data_problems(config)]
 
 
 def _data_problems(config: TrainConfig) -> list[TandemError]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import sys
 from pathlib import Path
@@ -12,7 +14,7 @@ from modules.config import ConfigError, save_config
 from modules.run import RunFolder
 from modules.run.hosts.description import describe_this_machine
 from modules.run.hosts.host import Host
-from modules.run.hosts.host_list import add_host, read_hosts
+from modules.run.hosts.host_list import add_host, find_hosts, read_hosts
 from modules.run.remote import attendant
 from modules.run.remote.attendant import attend, new_start_id, send_data, start_there
 from modules.run.remote.copy_folders import copies_of, remember_copies_in
@@ -20,7 +22,7 @@ from modules.run.remote.machine import clean
 from modules.run.remote.run_copy import Copy, mark_copy, read_copy
 from scripts import hosts, remote
 from tests.conftest import draw_images
-from tests.runs import tiny_config
+from tests.runs import TINY, tiny_config
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in for ssh is a shell script")
 
@@ -64,6 +66,33 @@ def stage_of(folder: RunFolder, copy: Copy) -> str:
     assert found is not None
     assert found.attended, "the window goes on with it from now on"
     return f"{found.stage} {found.id}"
+
+
+def test_a_config_is_checked_there(
+    home: Path, folder: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A family file is sent for that, images are not; nothing else is left there."""
+    (home / "code" / "scripts" / "train.py").write_text(
+        "import json, sys; config = json.load(open(sys.argv[2])); "
+        "print(config['family'], config['runs_dir'], *sys.argv[3:]); sys.exit(2)"
+    )
+    family = tmp_path / "mine.py"
+    family.write_text(Path(TINY).read_text())
+    save_config(tiny_config(tmp_path / "images", tmp_path, family=str(family)), tmp_path / "cats.json")
+    check = ["check", "beta", str(tmp_path / "cats.json"), "--trust_code", "--require_multi_gpu"]
+    assert remote.main(check) == 2
+    said = capsys.readouterr().out
+    there = home / "data" / str(family).lstrip("/")
+    assert "Not on beta yet: 4 files" in said
+    arguments = "--dry_run --require_multi_gpu --trust_code --remote_check no_data"
+    assert f"\n{there} {home}/runs {arguments}\n" in said
+    assert "Nothing was started on beta, and it could not be: see above." in said
+    assert [each.name for each in (home / "data").rglob("*") if each.is_file()] == ["mine.py"]
+    assert [list((home / each).iterdir()) if (home / each).exists() else [] for each in ("partial", "runs")] == [[], []]
+    assert [each.name for each in folder.path.parent.iterdir()] == ["x"], "no copy is made here"
+    send_data(tiny_config(tmp_path / "images", tmp_path, family=str(family)), find_hosts(["beta"])[0], "", silent)
+    assert remote.main(check) == 2
+    assert "--remote_check all" in capsys.readouterr().out
 
 
 def test_what_is_removed_before_the_start_is_sent_again(home: Path, folder: RunFolder, tmp_path: Path) -> None:
@@ -138,12 +167,59 @@ def test_a_run_is_resumed_on_its_machine(
     assert stage_of(folder, Copy(machine="beta", stage="sending", resumes=True)).startswith("complete resume-")
     assert remote.main(resume) == 0
     assert (there / "config.json").read_text() == "as it was"
+    add = ["add", "beta", "me@beta", "--folder", str(home)]
+    assert remote.main([*add, "--price", "-1"]) == 2
+    assert "host: price is '-1.0'; use what an hour costs" in capsys.readouterr().err
+    assert remote.main([*add, "--price", "2.5"]) == 0
+    assert remote.main(add) == 0
+    assert "price 2.5" in capsys.readouterr().out, "it is kept"
+    with (home / "state" / "x.times").open("a") as times:
+        times.write("start 1000\nend 8200\n")
     assert remote.main(["follow", "beta", "x", "--runs_dir", str(folder.path.parent)]) == 0
+    assert "exit code 0 after 2.0 h, 5.00 at 2.5 an hour." in capsys.readouterr().out
+    assert remote.main(["list", "beta"]) == 0
+    assert "2.0 h, 5.00 at 2.5 an hour" in capsys.readouterr().out
     before, *starts = (folder.log_dir / "console.txt").read_text().splitlines()
     assert before == "before"
     assert len(starts) == 2
     assert all("'--resume', 'latest'" in each for each in starts)
     assert len(list((home / "data").rglob("00.png"))) == 1, "what it reads is there again"
+
+
+def test_a_command_runs_here_once_all_is_here(
+    home: Path, folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Never while another run is active there, nor twice; the limit of hours is the run's own."""
+    monkeypatch.setattr(remote, "launch_attendant", lambda copy: attend(copy.path, silent))  # in this process
+    (tmp_path / "cats.json").write_text(folder.config_file.read_text())
+    (home / "state").mkdir()
+    (home / "runs" / "other").mkdir(parents=True)
+    (home / "code" / "scripts" / "train.py").write_text("import sys; print(*sys.argv)")
+    switched_off = tmp_path / "off"
+    start = ["start", "beta", str(tmp_path / "cats.json"), "--run_name", "y", "--stop_after", "1.5"]
+    then = ["--then", f"echo off >> {switched_off}"]
+    assert remote.main([*start, "--max_minutes", "5"]) == 2
+    assert remote.main([*start, "--stop_after", "-1"]) == 2
+    assert remote.main([*start, "--then", " "]) == 2
+    assert "--then is ' '; use one line" in capsys.readouterr().err
+    with (home / "state" / "other.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert remote.main([*start, *then]) == 3
+        said = "The command after y was not run: the run other is active on beta. Pull this again once it has ended."
+        assert said in capsys.readouterr().err
+    copy = read_copy(RunFolder(folder.path.parent / "y"))
+    assert copy is not None
+    assert (copy.stage, copy.fault) == ("complete", said)
+    assert json.loads((home / "runs" / "y" / "config.json").read_text())["max_minutes"] == 90
+    assert not switched_off.exists()
+    pull = ["pull", "beta", "y", "--runs_dir", str(folder.path.parent)]
+    assert [remote.main([*pull, *more]) for more in (["--backups", "none"], [], [])] == [3, 0, 0]
+    assert switched_off.read_text() == "off\n"
+    (home / "runs" / "y" / "backup" / "step-000001").mkdir(parents=True)
+    resume = ["start", "beta", "y", "--resume", "--runs_dir", str(folder.path.parent), "--stop_after", "2"]
+    assert remote.main([*resume, "--then", "exit 7"]) == 3
+    assert "The command after y ended with exit code 7. All results are here" in capsys.readouterr().err
+    assert "--max_minutes 120" in (home / "runs" / "y" / "log" / "console.txt").read_text()
 
 
 def test_what_is_on_a_machine_is_said_before_it_is_forgotten(

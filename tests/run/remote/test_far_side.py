@@ -114,7 +114,7 @@ def test_a_copy_that_has_gone_on_by_itself_is_not_followed(home: Path) -> None:
     for size, digest in ((3, "0" * 64), (2, SHA), (4, SHA)):
         asked = {**follow, "logs": {"events.jsonl": size}, "digest": digest}
         assert "is not the beginning of that of the run x" in str(say(home, asked)[0]["error"])
-    assert say(home, {**follow, "logs": {"events.jsonl": 3}}) == [{"end": True, "code": None}]
+    assert say(home, {**follow, "logs": {"events.jsonl": 3}}) == [{"end": True, "code": None, "seconds": 0}]
 
 
 def test_only_commands_of_a_run_are_taken(home: Path) -> None:
@@ -394,3 +394,26 @@ def test_two_setups_do_not_write_one_environment(home: Path) -> None:
     assert b"is still at work there" in answers.getvalue()
     assert say(home, {"do": "run_setup"}) == [{"code": 0}]
     assert (home / "done").read_text() == "once\n"
+
+
+def test_how_long_a_run_has_taken(home: Path) -> None:
+    """All its starts; of one that was killed until its last event."""
+    (home / "runs" / "x").mkdir(parents=True)
+    (home / "state").mkdir()
+    times = home / "state" / "x.times"
+
+    def seconds() -> object:
+        runs = say(home, {"do": "runs"})[0]["runs"]
+        assert isinstance(runs, list)
+        return runs[0]["seconds"]
+
+    assert seconds() == 0
+    times.write_text("start 1000\nstart 5000\nend 5060\nstart 9000\nend 9001\n")
+    assert seconds() == 61
+    times.write_text("start 1000\nend 1060\nstart 9000\n")
+    events = home / "runs" / "x" / "events.jsonl"
+    events.write_text("")
+    os.utime(events, (9007, 9007))
+    assert seconds() == 67
+    assert say(home, {"do": "clean", "run": "x", "all": False}) == [{"left": []}]
+    assert not times.exists()

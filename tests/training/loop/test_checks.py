@@ -35,6 +35,8 @@ def problems(settings: dict[str, object]) -> list[str]:
 def test_a_config_without_problems(usable: dict[str, object]) -> None:
     assert problems(usable) == []
     assert check_startable(TrainConfig.model_validate(usable)) == []
+    to_come = TrainConfig.model_validate({**usable, "concepts": [{"path": "/nowhere/cats"}]})
+    assert check_startable(to_come, has_data=False) == []
 
 
 @pytest.mark.parametrize(
