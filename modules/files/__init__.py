@@ -1,5 +1,6 @@
 """Files and texts that may come from somebody else: read with limits, shown without being obeyed."""
 
+from modules.files.changeable import check_changeable
 from modules.files.display import (
     MASK,
     control_character,
@@ -38,7 +39,7 @@ from modules.files.reading import (
 )
 from modules.files.records import Record, validate_record
 from modules.files.safetensors_header import SafetensorsHeader, read_header
-from modules.files.shard_paths import check_changeable, is_shard, lies_there
+from modules.files.shard_paths import is_shard, lies_there
 from modules.files.weight_map import weight_map
 from modules.files.writing import open_for_writing, remove_tree, write_fault
 

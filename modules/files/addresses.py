@@ -111,6 +111,13 @@ def copy_of(text: str) -> str:
     return str(copy_place(text) / (_UNSAFE.sub("_", name)[:_MAX_NAME] or "files"))
 
 
+def is_copied(path: str) -> bool:
+    """Whether this is a file of some copy, or would be."""
+    folder, copies = (os.path.normcase(os.path.realpath(each)) for each in (os.path.dirname(path), copies_folder()))
+    below = folder.removeprefix(os.path.join(copies, ""))
+    return below != folder and re.fullmatch(r"[0-9a-f]{24}[\\/].+", below) is not None
+
+
 def _expanded(path: str) -> Iterator[str]:
     found = _RANGE.search(path)
     if found is None:

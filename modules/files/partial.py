@@ -14,8 +14,8 @@ from typing import Final
 
 import psutil
 
+from modules.files.changeable import check_changeable
 from modules.files.links import is_link
-from modules.files.shard_paths import check_changeable
 from modules.files.writing import remove_tree
 
 PARTIAL: Final = ".partial-"  # before the final name; programs that may write the same file put their PID in between
