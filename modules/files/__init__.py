@@ -1,6 +1,6 @@
 """Files and texts that may come from somebody else: read with limits, shown without being obeyed."""
 
-from modules.files.addresses import check_changeable
+from modules.files.changeable import check_changeable
 from modules.files.display import (
     MASK,
     control_character,

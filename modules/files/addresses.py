@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
@@ -14,7 +13,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from modules.files.links import expand_home, whole_path
-from modules.files.shard_paths import SHARD_SUFFIXES, check_unpacked, is_shard
+from modules.files.shard_paths import SHARD_SUFFIXES, is_shard
 from modules.files.user_folder import user_cache_folder
 
 VARIABLE: Final = "TANDEM_DATA_DIR"  # the folder of all copies
@@ -123,20 +122,12 @@ def concept_folder(path: str) -> str:
     return str(whole_path(path))
 
 
-def is_in_copy(path: str | Path) -> bool:
-    """Whether a file or folder belongs to the copy of an address, where the next start replaces what has changed."""
+def is_in_copy(folder: str | Path) -> bool:
+    """Whether a folder has files of the copy of an address, where the next start replaces what has changed."""
     with suppress(ValueError):
-        place = Path(os.path.realpath(path)).relative_to(os.path.realpath(copies_folder())).parts[:1]
-        return len(place) == 1 and re.fullmatch(rf"[0-9a-f]{{{_PLACE_DIGITS}}}", place[0]) is not None
+        place, *inner = Path(os.path.realpath(folder)).relative_to(os.path.realpath(copies_folder())).parts
+        return bool(inner) and re.fullmatch(rf"[0-9a-f]{{{_PLACE_DIGITS}}}", place) is not None
     return False
-
-
-def check_changeable(path: str | Path) -> None:
-    """Raises OSError for a file in a shard, and for one in the copy of an address: these are only read."""
-    check_unpacked(path)
-    if is_in_copy(os.path.dirname(path)):
-        what = "it is the copy of a file elsewhere, and copies of addresses are only read: change it there"
-        raise OSError(errno.EROFS, what, str(path))
 
 
 def _expanded(path: str) -> Iterator[str]:

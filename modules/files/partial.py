@@ -14,8 +14,8 @@ from typing import Final
 
 import psutil
 
+from modules.files.changeable import check_changeable
 from modules.files.links import is_link
-from modules.files.shard_paths import check_unpacked
 from modules.files.writing import remove_tree
 
 PARTIAL: Final = ".partial-"  # before the final name; programs that may write the same file put their PID in between
@@ -53,7 +53,7 @@ def check_replaceable(file: Path) -> None:
     """Raise OSError for a file in a shard, and for a device: root's file would take the place of /dev/null, for all
     programs. So would it of the link /dev/stdout, even if that leads to a file.
     """
-    check_unpacked(file)
+    check_changeable(file)
     with suppress(FileNotFoundError, NotADirectoryError):
         mode = os.stat(file).st_mode
         if os.path.abspath(file.parent) == "/dev" or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):

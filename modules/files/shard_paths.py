@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from pathlib import Path
@@ -40,11 +39,3 @@ def split_member(path: str) -> tuple[str, str] | None:
 def lies_there(path: str | Path) -> bool:
     """Whether there is a file or link of this name, or a shard that had the file."""
     return os.path.lexists(path) or split_member(os.fspath(path)) is not None
-
-
-def check_unpacked(path: str | Path) -> None:
-    """Raises OSError for a file in a shard: these are only read."""
-    if found := split_member(os.fspath(path)):
-        name = os.path.basename(found[0])
-        what = f"it is in {name}, and archives and tables of images are only read: unpack it into a folder"
-        raise OSError(errno.EROFS, what, str(path))

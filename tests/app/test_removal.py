@@ -85,4 +85,4 @@ def test_nothing_is_changed_in_the_copy_of_an_address(tmp_path: Path, monkeypatc
     with pytest.raises(OSError, match="copies of addresses are only read"):
         write_caption(file, "other", CaptionFiles("txt"))
     image = IndexedImage(0, "1.jpg", file, 1, 1, "1x1", "text", "found")
-    assert "cannot be edited: it is the copy of a file elsewhere" in read_only_reason(image, CaptionFiles("txt"))
+    assert "cannot be edited: it is in the copy of an address" in read_only_reason(image, CaptionFiles("txt"))

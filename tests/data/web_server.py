@@ -24,6 +24,9 @@ class FolderServer(ThreadingHTTPServer):
         self.tokens: list[str] = []
         self.cut_after = 0
         self.redirects: dict[str, str] = {}
+        self.refusals: dict[str, int] = {}  # the status for a path
+        self.headers: dict[str, str] = {}  # in the place of right ones, of what is got
+        self.release: threading.Event | None = None  # what is cut off stays open until then
         self.url = f"http://127.0.0.1:{self.server_port}"
 
 
@@ -47,6 +50,9 @@ class _Handler(BaseHTTPRequestHandler):
         if target := self.server.redirects.get(path):
             self._head(302, {"Location": target, "Content-Length": "0"})
             return
+        if status := self.server.refusals.get(path):
+            self._head(status, {"Content-Length": "0"})
+            return
         if path.startswith("/api/datasets/"):
             self._listing(path)
             return
@@ -62,11 +68,15 @@ class _Handler(BaseHTTPRequestHandler):
             start = int(given.removeprefix("bytes=").partition("-")[0])
         length = len(data) - start
         ranged = {"Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"} if start else {}
-        self._head(206 if start else 200, {"Content-Length": str(length), "ETag": tag, **ranged})
+        own = self.server.headers if with_body else {}
+        self._head(206 if start else 200, {"Content-Length": str(length), "ETag": tag, **ranged, **own})
         if with_body:
             end = start + self.server.cut_after if self.server.cut_after else len(data)
             self.wfile.write(data[start:end])
             self.close_connection = end < len(data)
+            if self.close_connection and self.server.release:
+                self.wfile.flush()
+                self.server.release.wait(60)
 
     def _listing(self, path: str) -> None:
         """As the hub answers for a data set of any name."""
@@ -78,7 +88,8 @@ class _Handler(BaseHTTPRequestHandler):
                 "blobId": digest,
             }
             for file in files
-            for digest in [hashlib.sha256(file.read_bytes()).hexdigest()[:40]]
+            for data in [file.read_bytes()]
+            for digest in [hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()]
         ]
         name = "/".join(path.split("/")[3:5])
         answer = json.dumps({"id": name, "sha": "c" * 40, "siblings": listed, "private": False}).encode()

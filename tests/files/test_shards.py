@@ -22,6 +22,7 @@ from modules.files import (
     table_shards,
 )
 from modules.files import shards as shards_module
+from modules.files.addresses import VARIABLE, copy_of
 from modules.files.shard_contents import MAX_MEMBER
 from modules.files.shards import shard_table
 from tests.data.cifar_archives import tar_header
@@ -63,6 +64,16 @@ def test_a_file_in_a_tar_is_read_by_its_path(tmp_path: Path, tar_format: int) ->
     (tmp_path / "real.tar" / "x.txt").write_bytes(b"a folder may be called so")
     assert read_bytes(tmp_path / "real.tar" / "x.txt").startswith(b"a folder")
     check_changeable(tmp_path / "real.tar" / "x.txt")
+
+
+def test_copies_of_addresses_are_only_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    check_changeable(tmp_path / "mine" / "photos" / "a.txt")
+    copied = Path(copy_of("s3://bucket/cats"))
+    check_changeable(copied.parent / "list")
+    for name in ("a.txt", "b/a.txt"):
+        with pytest.raises(OSError, match="copy of an address"):
+            check_changeable(copied / name)
 
 
 def test_the_list_of_a_shard_is_kept_and_made_anew_if_the_shard_changes(tmp_path: Path, cache: Path) -> None:

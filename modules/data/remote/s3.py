@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, Final
 
-from modules.data.remote.remote_file import Changed, RemoteFile, local_name
+from modules.data.remote.remote_file import Changed, RemoteFile
 from modules.files import FileFault
-from modules.files.addresses import MAX_FILES, Address
+from modules.files.addresses import Address
 
-_PIECE: Final = 16 << 20  # bytes
+_PIECE: Final = 8 << 20  # bytes
+_PIECE_S: Final = 600.0  # how long one may take
 _TIMEOUT_S: Final = 30
 _KEYS: Final = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, and AWS_ENDPOINT_URL for other servers"
 
@@ -28,28 +31,24 @@ class S3Source:
     def files(self) -> Iterator[RemoteFile]:
         bucket = self._address.host
         for path in self._address.paths:
-            found = self._call("find", f"{bucket}/{path}".rstrip("/"), detail=True, maxdepth=None)
-            if len(found) > MAX_FILES:
-                raise FileFault(f"holds more than {MAX_FILES:,} files; pack them into tar archives")
+            found = self._call(partial(_found, place=f"{bucket}/{path}".rstrip("/")))
             for key, each in found.items():
                 inside = key.removeprefix(f"{bucket}/")
                 if key.endswith("/") or not (not path or inside == path or inside.startswith(f"{path}/")):
                     continue  # a mark of a folder
-                name = local_name(inside[len(self._address.base) :].lstrip("/"))
+                name = inside[len(self._address.base) :].lstrip("/")
                 yield RemoteFile(name, key, int(each["size"]), str(each.get("ETag", "")))
 
     def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
-        if start and str(self._call("info", file.place).get("ETag", "")) != file.tag:
-            raise Changed
         for at in range(start, file.size, _PIECE):
-            yield self._call("cat_file", file.place, start=at, end=min(at + _PIECE, file.size))
-        if file.size > _PIECE and str(self._call("info", file.place).get("ETag", "")) != file.tag:
-            raise FileFault("changes while it is downloaded; try again")
+            yield self._call(partial(_piece, file=file, at=at, end=min(at + _PIECE, file.size)))
 
-    def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """The answer of s3fs, its errors as ours."""
+    def _call(self, ask: Callable[[Any], Any]) -> Any:
+        """What `ask` gets of s3fs, its errors as ours."""
         try:
-            return getattr(self._system(), method)(*arguments, **options)
+            return ask(self._system())
+        except (Changed, FileFault):
+            raise
         except FileNotFoundError:
             raise FileFault(f"does not exist (bucket {self._address.host!r}), or is not for you; set {_KEYS}") from None
         except PermissionError:
@@ -67,6 +66,29 @@ class S3Source:
         if self._fs is None:
             self._fs = s3fs.S3FileSystem(anon=not _has_keys(), use_listings_cache=False, config_kwargs=limits)
         return self._fs
+
+
+def _found(fs: Any, place: str) -> Any:
+    return fs.find(place, detail=True, maxdepth=None)
+
+
+def _piece(fs: Any, file: RemoteFile, at: int, end: int) -> bytes:
+    """The bytes from `at` to `end`. Raises Changed if the object is another one, besides the errors of s3fs."""
+    from fsspec.asyn import sync
+
+    bucket, _, key = file.place.partition("/")
+    match = {"IfMatch": file.tag} if file.tag else {}
+    try:
+        answer = fs.call_s3("get_object", Bucket=bucket, Key=key, Range=f"bytes={at}-{end - 1}", **match)
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # the ETag or the range does not fit
+            raise Changed from None
+        raise
+    is_part = answer.get("ContentRange") == f"bytes {at}-{end - 1}/{file.size}"
+    if not is_part or (file.tag and answer.get("ETag") != file.tag):
+        answer["Body"].close()
+        raise Changed
+    return bytes(sync(fs.loop, answer["Body"].read, timeout=_PIECE_S))
 
 
 def _has_keys() -> bool:

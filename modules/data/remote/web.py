@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -11,15 +12,20 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from modules import __version__
-from modules.data.remote.remote_file import Changed, RemoteFile, local_name
+from modules.data.remote.remote_file import Changed, RemoteFile, retried
 from modules.files import FileFault
 from modules.files.addresses import Address
 
 TIMEOUT_S: Final = 30.0
 _PIECE: Final = 1 << 20  # bytes
 _AT_ONCE: Final = 8  # questions about files
+_WINDOW: Final = 64  # questions that wait
+_LEAST: Final = 1000  # bytes a second
+_SLOW_S: Final = 30.0  # how long a server may send fewer
+_LONGEST_SIZE: Final = 19  # digits
 _AGENT: Final = {"User-Agent": f"tandem/{__version__}", "Accept-Encoding": "identity"}
 _PARTIAL, _NOT_ALLOWED, _BAD_RANGE = 206, (405, 501), 416
+_BUSY: Final = (408, 425, 429)  # try again
 _SECRET: Final = "Authorization"  # the name of a header
 
 
@@ -32,7 +38,8 @@ class WebSource:
     def files(self) -> Iterator[RemoteFile]:
         paths = self._address.paths
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            yield from pool.map(self._described, paths)
+            for first in range(0, len(paths), _WINDOW):
+                yield from pool.map(self._described, paths[first : first + _WINDOW])
 
     def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
         return _read(file, start, {})
@@ -40,12 +47,12 @@ class WebSource:
     def _described(self, path: str) -> RemoteFile:
         url = f"{self._address.scheme}://{self._address.host}/{quote(path)}"
         try:
-            headers = _ask(url, {}, "HEAD")
+            headers = retried(lambda: _ask(url, {}, "HEAD"))
         except _Refused as refused:
             if refused.status not in _NOT_ALLOWED:
                 raise
-            headers = _ask(url, {}, "GET")
-        return _of_headers(headers, local_name(path[len(self._address.base) :].lstrip("/")), url)
+            headers = retried(lambda: _ask(url, {}, "GET"))
+        return _of_headers(headers, path[len(self._address.base) :].lstrip("/"), url)
 
 
 class HubSource:
@@ -60,23 +67,27 @@ class HubSource:
 
         name, _, revision = self._address.host.partition("@")
         wanted, base = self._address.paths, self._address.base
-        try:
-            info = HfApi(token=get_token()).dataset_info(
-                name, revision=revision, files_metadata=True, timeout=TIMEOUT_S
-            )
-        except HfHubHTTPError as error:
-            status = getattr(error.response, "status_code", 0)
-            raise FileFault(f"is not on the hub, or not for you (HTTP {status}); HF_TOKEN holds a token") from None
-        except (OSError, ValueError) as error:
-            raise OSError(f"the hub does not answer ({type(error).__name__})") from None
-        except Exception as error:  # noqa: BLE001  # those of httpx, which is not a dependency of ours
-            raise OSError(f"the hub does not answer ({type(error).__name__})") from None
+
+        def ask() -> Any:
+            try:
+                return HfApi(token=get_token()).dataset_info(
+                    name, revision=revision, files_metadata=True, timeout=TIMEOUT_S
+                )
+            except HfHubHTTPError as error:
+                status = getattr(error.response, "status_code", 0)
+                if status >= 500 or status in _BUSY:
+                    raise OSError(f"the hub answers HTTP {status}") from None
+                raise FileFault(f"is not on the hub, or not for you (HTTP {status}); HF_TOKEN holds a token") from None
+            except Exception as error:  # noqa: BLE001  # also those of httpx, which is not a dependency of ours
+                raise OSError(f"the hub does not answer ({type(error).__name__})") from None
+
+        info = retried(ask)
         for each in info.siblings or ():
             if each.size is None or not any(_is_below(each.rfilename, path) for path in wanted):
                 continue
             below = each.rfilename[len(base) :].lstrip("/")
             tag = str(each.lfs.sha256 if each.lfs else each.blob_id or "")
-            yield RemoteFile(local_name(below), self._url(name, info.sha or revision, each.rfilename), each.size, tag)
+            yield RemoteFile(below, self._url(name, info.sha or revision, each.rfilename), each.size, tag, digest=tag)
 
     def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
         from huggingface_hub import get_token
@@ -104,6 +115,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         before, after = urlsplit(req.full_url), urlsplit(newurl)
         if after.scheme not in ("https", before.scheme):
+            fp.close()
             raise FileFault(f"is redirected to an address that is refused ({after.scheme}://)")
         found = super().redirect_request(req, fp, code, msg, headers, newurl)
         if found is not None:
@@ -147,7 +159,7 @@ def _open(url: str, headers: Mapping[str, str], method: str = "GET") -> Any:
         error.close()
         if 300 <= error.code < 400:
             raise FileFault(f"is redirected in a circle, or to an address that is refused, by {_shown(url)}") from None
-        if error.code >= 500 and error.code not in _NOT_ALLOWED:
+        if (error.code >= 500 and error.code not in _NOT_ALLOWED) or error.code in _BUSY:
             raise OSError(f"the server answers HTTP {error.code}") from None
         raise _Refused(url, error.code) from None
     except urllib.error.URLError as error:
@@ -157,10 +169,16 @@ def _open(url: str, headers: Mapping[str, str], method: str = "GET") -> Any:
 
 
 def _of_headers(headers: Any, name: str, url: str) -> RemoteFile:
+    _check_plain(headers, url)
     size = headers.get("Content-Length", "")
-    if not size.isascii() or not size.isdigit():
+    if not size.isascii() or not size.isdigit() or len(size) > _LONGEST_SIZE:
         raise FileFault(f"cannot be downloaded: the server does not tell the size of {_shown(url)}")
     return RemoteFile(name, url, int(size), headers.get("ETag") or headers.get("Last-Modified") or "")
+
+
+def _check_plain(headers: Any, url: str) -> None:
+    if (coding := headers.get("Content-Encoding", "identity").strip().lower()) not in ("", "identity"):
+        raise FileFault(f"cannot be downloaded: the server compresses {_shown(url)} ({coding[:20]})")
 
 
 def _read(file: RemoteFile, start: int, headers: Mapping[str, str], *, of_commit: bool = False) -> Iterator[bytes]:
@@ -177,23 +195,34 @@ def _read(file: RemoteFile, start: int, headers: Mapping[str, str], *, of_commit
             raise Changed from None
         raise
     with answer:
-        if start and answer.status != _PARTIAL:
-            raise Changed  # the whole file: a server without ranges, or the file is another one
-        if (
-            not of_commit
-            and not start
-            and file.tag
-            not in (
-                "",
-                answer.headers.get("ETag") or answer.headers.get("Last-Modified") or "",
-            )
-        ):
-            raise FileFault("changes while it is downloaded; try again")
+        _check_answer(answer, file, start, of_commit=of_commit)
+        began, came = time.monotonic(), 0
         try:
-            while piece := answer.read(_PIECE):
+            while piece := answer.read1(_PIECE):
                 yield piece
+                came += len(piece)
+                if (elapsed := time.monotonic() - began) >= _SLOW_S:
+                    if came < _LEAST * elapsed:
+                        raise OSError(f"the server sends less than {_LEAST} bytes a second")
+                    began, came = time.monotonic(), 0
         except http.client.HTTPException as error:
             raise OSError(f"the connection was cut off ({type(error).__name__})") from None
+
+
+def _check_answer(answer: Any, file: RemoteFile, start: int, *, of_commit: bool) -> None:
+    """Raises Changed or FileFault unless what follows are the bytes of this file from `start` on."""
+    headers = answer.headers
+    _check_plain(headers, file.place)
+    if start:
+        is_rest = headers.get("Content-Range", "").strip() == f"bytes {start}-{file.size - 1}/{file.size}"
+        is_other = not of_commit and headers.get("ETag", file.tag) != file.tag
+        if answer.status != _PARTIAL or not is_rest or is_other:
+            raise Changed  # the whole file: a server without ranges, or the file is another one
+        return
+    tag = headers.get("ETag") or headers.get("Last-Modified") or ""
+    is_other = not of_commit and file.tag not in ("", tag)
+    if answer.status == _PARTIAL or headers.get("Content-Length", "") != str(file.size) or is_other:
+        raise FileFault("changes while it is downloaded; try again")
 
 
 def _is_below(name: str, path: str) -> bool:

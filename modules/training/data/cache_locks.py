@@ -107,6 +107,12 @@ def _process(rank: int) -> str:
     return f"{hostname()}-{os.getpid()}-rank-{rank}"
 
 
+def others_use(folder: Path) -> bool:
+    """Whether another process has it by `hold_in_use`, as far as its file system has locks."""
+    own = _USERS.replace("*", _process(0)).partition("rank-")[0]
+    return any(not file.name.startswith(own) for file in _held(folder, _USERS))
+
+
 def check_not_in_use(cache_dir: Path) -> None:
     """Raises TandemError while a run trains from the folder, as far as its file system has locks."""
     if held := _held(cache_dir, _USERS):

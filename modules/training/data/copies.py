@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Final
 
 from modules.config import DataError, TrainConfig
-from modules.data.remote.copy import Copy
+from modules.data.remote.copy import Copy, Unreachable
 from modules.distributed import RankGroup
-from modules.files.addresses import VARIABLE, copies_folder, is_address
+from modules.files import printable
+from modules.files.addresses import VARIABLE, copies_folder, copy_place, is_address
 from modules.monitoring import Report
 from modules.run.folder.run_lock import file_lock
 from modules.run.format_progress import BYTES, format_bytes
+from modules.training.data.cache_locks import hold_in_use, others_use
 
 _REPORT_EVERY_S: Final = 0.5
 _LOOK_EVERY_S: Final = 1.0
@@ -21,21 +24,24 @@ _LOOK_EVERY_S: Final = 1.0
 
 def copies(config: TrainConfig) -> list[Copy]:
     """The copies that the concepts in use need, each once."""
-    extensions: dict[str, set[str]] = {}
+    found: dict[Path, tuple[str, set[str]]] = {}
     for concept in config.concepts:
         if concept.enabled and is_address(concept.path):
-            extensions.setdefault(concept.path, set()).update(concept.caption_extensions)
-    return [Copy(address, found) for address, found in extensions.items()]
+            _, extensions = found.setdefault(copy_place(concept.path), (concept.path, set()))
+            extensions.update(concept.caption_extensions)
+    return [Copy(address, extensions) for address, extensions in found.values()]
 
 
 def state_of(copy: Copy) -> list[str]:
     """What a run would do about a copy, after asking what is there. Raises DataError if that is nothing."""
     try:
         copy.compare()
-    except DataError as error:
+    except Unreachable as error:
         if copy.is_complete:
             return [_goes_on(error)]
         raise
+    if copy.is_complete and others_use(copy.place) and copy.only_add():
+        return [_in_use(copy)]
     total = sum(file.size for file in copy.wanted.values())
     whole = f"{copy.text}: {_files(len(copy.wanted))}, {format_bytes(total)}"
     if copy.missing:
@@ -44,9 +50,12 @@ def state_of(copy: Copy) -> list[str]:
     return [f"{whole}, as in {copy.root}"]
 
 
-def update_copies(config: TrainConfig, ranks: RankGroup, report: Report, check_stop: Callable[[], None]) -> None:
+def update_copies(
+    config: TrainConfig, ranks: RankGroup, report: Report, check_stop: Callable[[], None], held: ExitStack
+) -> None:
     """Download what is missing. Called by every rank; the first rank at each folder of copies does it, also between
-    runs. Raises DataError if an address cannot be read and its copy is not complete."""
+    runs. Until `held` is closed, other runs use the copies as they are. Raises DataError if an address cannot be read
+    and its copy is not complete."""
     found = copies(config)
     if not any(ranks.gather("addresses", "found" if found else "")):
         return
@@ -55,9 +64,10 @@ def update_copies(config: TrainConfig, ranks: RankGroup, report: Report, check_s
     def update_all() -> None:
         for copy in found if groups.is_first_in_group else ():
             copy.place.mkdir(parents=True, exist_ok=True)
-            with ExitStack() as held:
-                _lock(copy, held, report, check_stop)
+            with ExitStack() as lock:
+                _lock(copy, lock, report, check_stop)
                 _update(copy, report, check_stop)
+                hold_in_use(copy.place, ranks.rank, held)
 
     ranks.run_on_all("addresses", update_all)
 
@@ -72,18 +82,40 @@ def _update(copy: Copy, report: Report, check_stop: Callable[[], None]) -> None:
             reported = time.monotonic()
             report.phase("downloading images", done, total, BYTES)
 
+    def look(found: int) -> None:
+        nonlocal reported
+        check_stop()
+        if time.monotonic() - reported >= _REPORT_EVERY_S:
+            reported = time.monotonic()
+            report.phase(f"asking for files of {copy.text}: {found:,}")
+
     try:
-        copy.compare()
+        copy.compare(look)
+    except Unreachable as error:
+        if not copy.is_complete:
+            raise
+        report.warning(_goes_on(error))
+        return
+    if copy.is_complete and others_use(copy.place) and copy.only_add():
+        report.warning(_in_use(copy))
+    missing, size, strays = len(copy.missing), copy.missing_bytes, len(copy.strays)
+    try:
+        copy.update(progress)
     except DataError as error:
         if not copy.is_complete:
             raise
         report.warning(_goes_on(error))
         return
-    missing, size = len(copy.missing), copy.missing_bytes
-    copy.update(progress)
-    if missing:
+    if odd := copy.odd:
+        report.warning(
+            f"{copy.text}: {_files(len(odd))} left out, whose names cannot be those of files here, such as "
+            f"{printable(repr(odd[0]), 200)}."
+        )
+    if missing or strays:
         unread = f" {_files(copy.unread)} there are of no kind that is read." if copy.unread else ""
-        report.note(f"{copy.text}: {_files(missing)} ({format_bytes(size)}) downloaded to {copy.root}.{unread}")
+        came = f"{_files(missing)} ({format_bytes(size)}) downloaded to {copy.root}"
+        removed = f", {_files(strays)} that are not there removed" if strays else ""
+        report.note(f"{copy.text}: {came}{removed}.{unread}")
 
 
 def _lock(copy: Copy, held: ExitStack, report: Report, check_stop: Callable[[], None]) -> None:
@@ -106,6 +138,13 @@ def _lock(copy: Copy, held: ExitStack, report: Report, check_stop: Callable[[], 
 
 def _goes_on(error: DataError) -> str:
     return f"{error.message} The complete copy of an earlier run is used as it is."
+
+
+def _in_use(copy: Copy) -> str:
+    return (
+        f"{copy.text}: what is there has changed, but another run trains from the copy in {copy.root}, which is used "
+        "as it is. A start after the end of that run brings it up to date."
+    )
 
 
 def _files(count: int) -> str:

@@ -71,7 +71,7 @@ class Dataset:
     unreadable: UnreadableImages
     shares: Shares  # of the ranks
     table: DataTable | None = None  # of the images, for backups; None also for an order that does not go by image
-    held: ExitStack = field(default_factory=ExitStack)  # the lock of the cache folder
+    held: ExitStack = field(default_factory=ExitStack)  # the locks of the cache folder and of copies
     problems: frozenset[Problem] = frozenset()  # of files, which were told
 
     def close(self) -> None:
@@ -285,18 +285,20 @@ def resolve_data(
     ranks: RankGroup,
     report: Report,
     check_stop: Callable[[], None],
+    held: ExitStack,
     *,
     by_image: bool = True,
 ) -> TrainConfig:
     """What the family and its data are prepared with: addresses are downloaded, archives unpacked, folders of kohya's
     become concepts, and classes are found if it learns them.
 
-    Called by every rank. Raises DataError if an archive is damaged, or not each image has one class.
+    Called by every rank. Until `held` is closed, other runs leave what is downloaded as it is. Raises DataError if an
+    address cannot be read, an archive is damaged, or not each image has one class.
     """
     if kind.brings_data:
         return config
     progress = ProgressReport(report, check_stop)
-    update_copies(config, ranks, report, check_stop)
+    update_copies(config, ranks, report, check_stop, held)
     _unpack_archives(config, ranks, progress)
     config = resolve_concepts(config, kind)
     if not kind.learns_classes:

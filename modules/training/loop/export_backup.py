@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -58,7 +59,9 @@ def _load(config: TrainConfig, state: StoredState, ranks: RankGroup) -> Family:
     config = config.model_copy(update={"training_adapter": None})  # which is no part of the result
     kind, report = check_available(config), SilentReport()
     fetch_base_model(kind, config, ranks, report, _go_on)
-    family = load_family(resolve_data(config, kind, ranks, report, _go_on) if kind.learns_classes else config)
+    with ExitStack() as held:
+        resolved = resolve_data(config, kind, ranks, report, _go_on, held) if kind.learns_classes else config
+        family = load_family(resolved)
     base_model = state.config.get("base_model")
     digests = {name: digest for name, digest in state.position.base.items() if name != ADAPTER}
     check_initial_model(family, config, InitialModel(None if base_model is None else str(base_model), digests))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -74,7 +75,8 @@ def build_components(
     # by torchrun, or without a machine that was lost
     there = {"num_nodes": ranks.machines, "node_rank": 0, "processes_per_node": None, "world_size": None}
     check_memory(kind, config.model_copy(update=there), ranks.device, ranks.world_size)
-    data_config = resolve_data(config, kind, ranks, report, check_stop, by_image=plan.by_image)
+    copies = ExitStack()
+    data_config = resolve_data(config, kind, ranks, report, check_stop, copies, by_image=plan.by_image)
     family = load_family(data_config)
     plan = replace(plan, initial_model=check_initial_model(family, config, plan.initial_model))
     requests = _checked_requests(config, family, report)
@@ -103,6 +105,7 @@ def build_components(
             by_image=plan.by_image,
         )
         data = prepare(ranks=ranks, former=plan.former)
+        data.held.push(copies)
         if config.rescan == "epoch" and plan.by_image:
             rescan = Rescan(config, data_config, family, prepare, ranks, report)
         elif config.rescan == "epoch":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,8 @@ import pytest
 
 from modules.config import DataError
 from modules.data.remote import copy as copy_module
-from modules.data.remote.copy import Copy
+from modules.data.remote import remote_file, web
+from modules.data.remote.copy import Copy, Unreachable
 from modules.data.remote.remote_file import local_name
 from modules.files import FileFault
 from modules.files.addresses import VARIABLE, copy_of, is_address, parse_address
@@ -22,7 +24,8 @@ SIZE = 3 << 20
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(VARIABLE, str(tmp_path / "copies"))
-    monkeypatch.setattr(copy_module, "_WAIT_S", 0.0)
+    for module in (copy_module, remote_file):
+        monkeypatch.setattr(module, "WAIT_S", 0.0)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     return tmp_path / "copies"
 
@@ -44,10 +47,13 @@ def updated(address: str) -> tuple[Copy, list[tuple[int, int]]]:
 
 
 def same(copy: Copy, folder: Path) -> bool:
-    there = {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-    here = {name: (copy.root / name).read_bytes() for name in copy.wanted}
+    there = [file for file in folder.rglob("*") if file.is_file()]
     found = [file for file in copy.root.rglob("*") if file.is_file()]
-    return here == there and len(found) == len(here)
+    return same_bytes(copy, folder) and len(found) == len(copy.wanted) == len(there)
+
+
+def same_bytes(copy: Copy, folder: Path) -> bool:
+    return all((copy.root / name).read_bytes() == (folder / name).read_bytes() for name in copy.wanted)
 
 
 @pytest.mark.parametrize("ranges", [True, False])
@@ -121,6 +127,108 @@ def test_a_stop_ends_the_download_and_leaves_no_complete_copy(shards: Path) -> N
         assert same(updated(copy.text)[0], shards)
 
 
+@pytest.mark.parametrize("fault", ["refused", "stopped", "full"])
+def test_an_update_that_fails_leaves_the_complete_copy(
+    shards: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    with serving(shards.parent) as server:
+        copy, _ = updated(f"{server.url}/shards/{{00000..00001}}.tar")
+        former = {file.name: file.read_bytes() for file in copy.root.iterdir()}
+        for name in former:
+            (shards / name).write_bytes(b"another")
+        copy.compare()
+        server.refusals = {"/shards/00001.tar": 403} if fault == "refused" else {}
+        if fault == "full":
+            monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+
+        def progress(done: int, total: int) -> None:
+            if fault == "stopped":
+                raise KeyboardInterrupt
+
+        with pytest.raises((DataError, KeyboardInterrupt)):
+            copy.update(progress)
+        assert copy.is_complete
+        assert {file.name: file.read_bytes() for file in copy.root.iterdir()} == former
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Range": f"bytes 0-{SIZE - 1}/{SIZE}"},
+        {"Content-Range": f"bytes {2 << 20}-{SIZE - 1}/{SIZE + 1}"},
+        {"ETag": '"another"'},
+    ],
+)
+def test_the_rest_of_another_file_is_not_added(shards: Path, headers: dict[str, str]) -> None:
+    with serving(shards.parent) as server:
+        copy = Copy(f"{server.url}/shards/00000.tar")
+        copy.compare()
+        part = copy._partial(copy.missing[0])
+        part.parent.mkdir(parents=True)
+        part.write_bytes(bytes(2 << 20))
+        server.headers = headers
+        if "ETag" in headers:
+            with pytest.raises(DataError, match="changes while"):
+                copy.update(lambda *_: None)
+        else:
+            copy.update(lambda *_: None)
+            assert same_bytes(copy, shards)
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ({"Content-Encoding": "gzip"}, "the server compresses"),
+        ({"Content-Length": "5"}, "changes while it is downloaded"),
+    ],
+)
+def test_answers_that_are_not_the_file_are_refused(shards: Path, headers: dict[str, str], words: str) -> None:
+    with serving(shards.parent) as server:
+        copy = Copy(f"{server.url}/shards/00000.tar")
+        copy.compare()
+        server.headers = headers
+        with pytest.raises(DataError, match=words):
+            copy.update(lambda *_: None)
+        assert not copy.is_complete
+
+
+def test_a_size_of_many_digits_and_a_connection_that_drips(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FileFault, match="does not tell the size"):
+        web._of_headers({"Content-Length": "9" * 5000}, "a.tar", "http://host/a.tar")
+    monkeypatch.setattr(web, "_SLOW_S", 0.0)
+    monkeypatch.setattr(web, "_LEAST", 1 << 50)
+    with serving(shards.parent) as server:
+        copy = Copy(f"{server.url}/shards/00000.tar")
+        copy.compare()
+        server.cut_after, server.release = 1, threading.Event()
+        try:
+            with pytest.raises(DataError, match="the server sends less than"):
+                copy.update(lambda *_: None)
+        finally:
+            server.release.set()
+
+
+def test_questions_are_asked_again_and_what_refuses_them_is_no_lost_connection(shards: Path) -> None:
+    path = "/shards/00000.tar"
+    with serving(shards.parent) as server:
+        copy = Copy(f"{server.url}{path}")
+        server.refusals = {path: 503}
+        with pytest.raises(Unreachable, match="HTTP 503"):
+            copy.compare()
+        assert len(server.requests) == 3
+        server.refusals = {path: 403}
+        with pytest.raises(DataError, match="HTTP 403") as refused:
+            copy.compare()
+        assert not isinstance(refused.value, Unreachable)
+
+        def look(found: int) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            copy.compare(look)
+
+
 def redirected(server: FolderServer, target: str) -> Copy:
     server.redirects = {"/shards/00000.tar": target}
     copy = Copy(f"{server.url}/shards/00000.tar")
@@ -175,19 +283,51 @@ def test_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert sent == {"Bearer hf_secret"}
         whole, _ = updated("hf://datasets/owner/name@v1")
         assert (len(whole.wanted), whole.unread, whole.root.name) == (3, 2, "name")
-        (tmp_path / "elsewhere").mkdir()
-        with serving(folder) as other:
-            other_url = other.url.replace("127.0.0.1", "localhost")
+        other = Copy(whole.text, [".foo"])
+        (folder / "data" / "odd\\name.txt").write_bytes(b"odd")
+        (folder / "data" / "12:30.txt").write_bytes(b"a time")
+        (folder / "data" / "a.foo").write_bytes(b"a caption")
+        other.compare()
+        assert other.only_add()
+        other.update(lambda *_: None)
+        found = {file.relative_to(other.root).as_posix() for file in other.root.rglob("*") if file.is_file()}
+        assert found == {*whole.wanted, "data/a.foo"}
+        whole, _ = updated(whole.text)
+        assert whole.odd == ["data/odd\\name.txt"]
+        assert {"data/12:30.txt", "data/a.foo"} < whole.wanted.keys()
+        (folder / "data" / "odd\\name.txt").unlink()
+        # a folder becomes a file, and another the reverse
+        for each in (folder / "data" / "cats").iterdir():
+            each.unlink()
+        (folder / "data" / "cats").rmdir()
+        (folder / "data" / "cats").write_bytes(b"a file")
+        (folder / "data" / "a.foo").unlink()
+        (folder / "data" / "a.foo").mkdir()
+        (folder / "data" / "a.foo" / "b.txt").write_bytes(b"b")
+        (whole.root / "mine.png").write_bytes(b"mine")
+        (folder / ".gitattributes").unlink()
+        (folder / "README.md").unlink()
+        whole, _ = updated(whole.text)
+        assert same(whole, folder)
+        (folder / "data" / "cats").write_bytes(b"a vile")
+        whole.compare()
+        (folder / "data" / "cats").write_bytes(b"a file")  # of the same size, under the same commit
+        with pytest.raises(DataError, match="comes damaged"):
+            whole.update(lambda *_: None)
+        with serving(folder) as cdn:
+            other_url = cdn.url.replace("127.0.0.1", "localhost")
             path = "/datasets/owner/name/resolve/" + "c" * 40 + "/data/dogs/b.jpg"
             server.redirects = {path: other_url + path}
             updated("hf://datasets/owner/name/data/dogs")
-            assert other.tokens == [""]
+            assert cdn.tokens == [""]
     assert "hf_secret" not in "".join(file.read_text() for file in copy.place.parent.rglob("*") if file.is_file())
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "C:x", "a\\b", "a\0b", "", ".", "a\x1b[2J"])
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/x", "a/../../x", "a\\b", "a\0b", "", ".", "a\x1b[2J", "a" * 256, "\ud800"]
+)
 def test_names_from_outside_stay_in_the_folder(name: str) -> None:
-    with pytest.raises(FileFault, match="leads elsewhere"):
+    with pytest.raises(FileFault, match="cannot be one here"):
         local_name(name)
 
 
