@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from modules.files.user_folder import user_cache_folder
 
 VARIABLE: Final = "TANDEM_DATA_DIR"  # the folder of all copies
 MAX_FILES: Final = 1_000_000  # of one address
+MAX_RANGES: Final = 8
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|pipe:")
 _SCHEMES: Final = ("s3", "https", "http", "hf")
 _DATASET: Final = re.compile(r"datasets/([\w.-]+/[\w.-]+)(?:@([^/@]+))?(?:/(.*))?")
@@ -67,24 +69,22 @@ def parse_address(text: str) -> Address:
         raise ValueError(f"is an address that is not read; give a folder, a file, or an address of {known}")
     if "@" in place:
         raise ValueError("has a password in it; the environment holds those (docs/data.md)")
-    if scheme != "hf" and (parts.query or parts.fragment):
-        raise ValueError("has a query (?...), which often is a secret; give it without")
+    if parts.query or parts.fragment:
+        raise ValueError("has a query (?...) or a fragment (#...), which often is a secret; give it without")
     if not place:
         raise ValueError("is no address")
-    path = parts.path.strip("/")
+    path = unquote(parts.path).strip("/") if scheme in ("https", "http") else parts.path.strip("/")
     if ".." in path.split("/") or "\\" in path:
         raise ValueError("has .. or a backslash in it")
+    _check_ranges(path)
     if scheme == "hf":
         return _of_dataset(text, f"{place}/{path}")
-    address = Address(scheme, place, path if scheme == "s3" else unquote(path), text)
-    if sum(1 for _ in zip(_expanded(path), range(MAX_FILES + 1), strict=False)) > MAX_FILES:
-        raise ValueError(f"names more than {MAX_FILES:,} files")
     if scheme != "s3" and not is_shard(path):
         raise ValueError(
             f"names no archive: of a web server, one file is read, or with {{000..012}} several, that ends in "
             f"{', '.join(SHARD_SUFFIXES)}"
         )
-    return address
+    return Address(scheme, place, path, text)
 
 
 def _of_dataset(text: str, rest: str) -> Address:
@@ -128,6 +128,17 @@ def is_in_copy(folder: str | Path) -> bool:
         place, *inner = Path(os.path.realpath(folder)).relative_to(os.path.realpath(copies_folder())).parts
         return bool(inner) and re.fullmatch(rf"[0-9a-f]{{{_PLACE_DIGITS}}}", place) is not None
     return False
+
+
+def _check_ranges(path: str) -> None:
+    """Raises ValueError for ranges that name nothing, or too much to list."""
+    ranges = [(int(first), int(last)) for first, last in _RANGE.findall(path)]
+    if len(ranges) > MAX_RANGES:
+        raise ValueError(f"has {len(ranges):,} ranges such as {{000..012}}; the most is {MAX_RANGES}")
+    if empty := [f"{{{first}..{last}}}" for first, last in ranges if first > last]:
+        raise ValueError(f"has the range {empty[0]}, which is empty; write the smaller number first")
+    if math.prod(last - first + 1 for first, last in ranges) > MAX_FILES:
+        raise ValueError(f"names more than {MAX_FILES:,} files")
 
 
 def _expanded(path: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
@@ -78,18 +79,21 @@ def put_back_replaced(folder: Path, only: str = "*") -> None:
                     replaced.rename(final)
 
 
-def remove_partial(folder: Path, only: str = "*") -> None:
+def remove_partial(folder: Path, only: str = "*", unchanged_s: float = 0.0) -> None:
     """Remove what is only partly written in `folder`, and put back what was to be replaced by it.
 
     Names that do not match the pattern `only` stay, because another program may be writing them; those with a PID go
-    if that process has ended.
+    if that process has ended. In a folder that machines share, a process may run on another one: with `unchanged_s`,
+    files that were written to within this time stay.
     """
     put_back_replaced(folder, only)
     with suppress(OSError):  # a disk that fails or is gone
         if is_link(folder):
             return
         for each in folder.glob(f"{PARTIAL}*"):
-            if not each.name.startswith(REPLACED) and _is_abandoned(each.name.removeprefix(PARTIAL), only):
+            if each.name.startswith(REPLACED) or not _is_abandoned(each.name.removeprefix(PARTIAL), only):
+                continue
+            if not unchanged_s or time.time() - each.lstat().st_mtime > unchanged_s:
                 remove_tree(each)
         for replaced, final in _replaced(folder, only):
             if os.path.lexists(final):

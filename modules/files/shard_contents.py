@@ -27,6 +27,7 @@ MAX_MEMBER: Final = 1 << 30  # bytes
 _MAX_NAME: Final = 4096  # bytes
 _MAX_FAULTS: Final = 1000  # listed of one shard
 _PADDING: Final = 64 << 10  # bytes of zeros that programs write behind the end of a tar archive
+_FORBIDDEN: Final = {b"\\": "a backslash", b":": "a colon", b"\0": "a null character"}  # not a name on all systems
 _SHOWN: Final = 200  # characters of a name
 
 
@@ -113,7 +114,7 @@ def _read_headers(file: io.RawIOBase, end: int, contents: Contents) -> None:
             continue
         name = plain_name(written)
         if not name:
-            contents.refuse(written, "has a name that leads out of the archive, or is none")
+            contents.refuse(written, name_fault(written))
         elif is_sparse:
             contents.refuse(written, "is a file with holes; make the archive anew without --sparse")
         elif size > MAX_MEMBER:
@@ -133,10 +134,22 @@ def _blocks(size: int) -> int:
 
 
 def plain_name(written: bytes) -> bytes:
-    """The path below an archive; b"" for one that leads elsewhere, on any system."""
-    if len(written) > _MAX_NAME or written.startswith(b"/") or any(each in written for each in (b"\\", b"\0", b":")):
+    """The path below an archive; b"" for one that may lead elsewhere, on any system (`name_fault`)."""
+    if len(written) > _MAX_NAME or written.startswith(b"/") or any(each in written for each in _FORBIDDEN):
         return b""
     if b".." in written.split(b"/"):
         return b""
     name = posixpath.normpath(written)
     return b"" if name == b"." else name
+
+
+def name_fault(written: bytes) -> str:
+    """Why `plain_name` has none for it."""
+    if len(written) > _MAX_NAME:
+        return f"has a name of {len(written):,} bytes; the most is {_MAX_NAME:,}"
+    if written.startswith(b"/") or b".." in written.replace(b"\\", b"/").split(b"/"):
+        return "has a name that leads out of the archive"
+    for each, what in _FORBIDDEN.items():
+        if each in written:
+            return f"has {what} in its name, which is not read; make the archive anew with another one"
+    return "has no name"

@@ -14,7 +14,7 @@ from typing import Final
 
 from modules.files.display import printable
 from modules.files.opening import FileFault, open_file
-from modules.files.shard_contents import MAX_MEMBER, Contents, plain_name
+from modules.files.shard_contents import MAX_MEMBER, Contents, name_fault, plain_name
 
 MAX_INFLATED: Final = 512 << 20  # bytes of a deflated file, which is unpacked in memory
 _END: Final = struct.Struct("<4s4H2IH")
@@ -118,7 +118,7 @@ def _inflated(file: io.BufferedReader, entry: _Entry) -> bytes:
 def _fault(entry: _Entry, name: bytes, directory: int) -> str:
     """Why a file is not used; empty if it is."""
     if not name:
-        return "has a name that leads out of the archive, or is none"
+        return name_fault(entry.name)
     if entry.mode and stat.S_IFMT(entry.mode) not in (0, stat.S_IFREG):
         return "is a link or a device in the archive, which is not followed"
     if entry.flags & _ENCRYPTED:

@@ -21,9 +21,10 @@ from modules.data.index.index import Index, IndexHeader, ProgressCallback, index
 from modules.data.index.journal import Journal
 from modules.data.index.scan import FolderScan, scan_concept
 from modules.data.rng import UInt64Array, hash_uint64, to_unit_interval
-from modules.files import write_fault
+from modules.files import remove_partial, write_fault
 
 _KEPT_INDEXES = 8  # of the starts of runs, and as many of those that replaced one while a run trained
+_ABANDONED_S = 3600.0  # after which a partly written index is of no machine that still writes it
 _NAMED_SUFFIXES = 20  # of files that are not images
 
 
@@ -66,8 +67,11 @@ def changed_index(
 
 
 def store_index(index: Index) -> None:
-    """Write the file of an index, and remove those that were not for longest. Raises TandemError if it cannot be."""
+    """Write the file of an index, and remove those that were not for longest, and what programs that were killed left.
+
+    Raises TandemError if it cannot be."""
     path, kept = index.path, Counter[bool]()
+    remove_partial(path.parent, only="", unchanged_s=_ABANDONED_S)
     try:
         write_columns(path, index.columns, index.header.dump())
         for old in _stored_indexes(path.parent):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modules.config import Concept
-from modules.config.captions import CaptionPlace, CaptionState
+from modules.config.captions import CaptionState
 from modules.data.index.captions import Captions, FoundCaption, pack_captions
 from modules.data.index.column_store import Column
 from modules.data.index.findings import CaptionFindings, Findings
@@ -295,7 +295,7 @@ class _RowBuilder:
             if stamp == NO_FILE:
                 return captions.find(path, has_caption_file=False)
             if (known := self.journal.caption(origin, self._file(row), stamp)) is not None:
-                return FoundCaption(tuple(known[0]), CaptionState(known[1]), CaptionPlace(known[2]))
+                return FoundCaption(tuple(known[0]), known[1], known[2])
             found = captions.find(path, has_caption_file=True)
             if found.state not in (CaptionState.UNREADABLE, CaptionState.OTHER_ENCODING):
                 self.journal.add_caption(origin, self._file(row), stamp, found)

@@ -223,8 +223,8 @@ def caption_warnings(summary: ConceptSummary) -> Iterator[str]:
     if shards := summary.findings.unread_shards:
         yield (
             f"{count_of(shards, 'archive')} in {summary.name}, such as {summary.findings.unread_shard_example}, "
-            f"{'is' if shards == 1 else 'are'} not read: images, or a folder of that name, lie beside it. Give "
-            "archives a folder of their own to train on them."
+            f"{'is' if shards == 1 else 'are'} not read: images, or a folder of that name, lie beside it, or "
+            "most of its images in folders there. Give archives a folder of their own to train on them."
         )
     if found.unnamed:
         entries = "1 entry names" if found.unnamed == 1 else f"{found.unnamed:,} entries name"

@@ -49,7 +49,7 @@ class Findings:
     lost_references: int = 0  # images that lack theirs, and are left out
     lost_reference_example: str = ""
     shards: int = 0  # archives and tables that images are read from
-    unread_shards: int = 0  # archives that images lie beside
+    unread_shards: int = 0  # archives that their images seem to lie beside
     unread_shard_example: str = ""
 
     @classmethod

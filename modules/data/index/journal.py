@@ -13,8 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Final, Self, TypeAlias
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from modules.config.captions import CaptionPlace, CaptionState
 from modules.files import FileFault, open_for_writing, open_regular, validate_record
 
 NAME: Final = "index.partial"
@@ -23,9 +24,16 @@ _LINE_BYTES: Final = 64 << 20
 
 Size: TypeAlias = tuple[int, int]  # width, height
 Stamp: TypeAlias = tuple[int, int]  # size in bytes, mtime in ns
-Caption: TypeAlias = tuple[Sequence[str], int, int]  # captions, CaptionState and CaptionPlace
+Caption: TypeAlias = tuple[Sequence[str], CaptionState, CaptionPlace]
 _Side: TypeAlias = Annotated[int, Field(gt=0, lt=1 << 31)]
-_Code: TypeAlias = Annotated[int, Field(ge=0, lt=256)]
+
+
+def _encodable(text: str) -> str:
+    text.encode()  # raises ValueError for a surrogate, which a foreign file may have
+    return text
+
+
+_Text: TypeAlias = Annotated[str, AfterValidator(_encodable)]
 
 
 @dataclass
@@ -34,7 +42,9 @@ class Line:
 
     sizes: list[tuple[str, int, int, _Side, _Side]] = field(default_factory=list)  # path, stamp, size
     origin: str = ""  # of the captions
-    captions: list[tuple[str, int, int, list[str], _Code, _Code]] = field(default_factory=list)  # image, stamp, Caption
+    captions: list[tuple[str, int, int, list[_Text], CaptionState, CaptionPlace]] = field(
+        default_factory=list
+    )  # image, stamp, Caption
 
 
 class Journal:
@@ -96,7 +106,7 @@ class Journal:
             if origin != self._new.origin:
                 self._flush()
                 self._new.origin = origin
-            self._new.captions.append((image, *stamp, list(found[0]), int(found[1]), int(found[2])))
+            self._new.captions.append((image, *stamp, list(found[0]), found[1], found[2]))
             self._flush_in_time()
 
     def _flush_in_time(self) -> None:

@@ -1,13 +1,15 @@
 """Scanning a concept folder: its images, with size and mtime of each image, caption file and mask. Opens only files
-whose name does not say what they are."""
+whose name does not say what they are, and a few to compare with an archive."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from array import array
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Final, TypeAlias
@@ -40,6 +42,8 @@ _IMAGE_AND_MORE: Final = re.compile(
     r"\.(jpe?g|png|webp|bmp|avif|tiff?|hei[cf]|jxl)[^a-z0-9.]"
 )  # as in URLs: .jpg?width=1024, .jpg!d
 _DECOMPRESS: Final = "Unpack it to .tar (such as with gunzip), which is read in place, or into a folder."
+_COMPARED: Final = 3  # files of an archive whose beginning is compared with that of the same ones in folders
+_COMPARED_BYTES: Final = 64 << 10
 _NEIGHBOURS = 1000  # images that a metadata file may lie beside, if it is a link
 Stamp: TypeAlias = tuple[int, int]  # size in bytes, mtime in ns
 NO_FILE: Stamp = (-1, -1)
@@ -90,7 +94,7 @@ class FolderScan:
     mask_example: str = ""
     lost_masks: list[str] = field(default_factory=list)  # relative paths of masks whose image is missing
     shards: list[str] = field(default_factory=list)  # relative paths of those that images are read from; "" for `root`
-    unread_shards: list[str] = field(default_factory=list)  # and of archives that images lie beside
+    unread_shards: list[str] = field(default_factory=list)  # and of archives that their images seem to lie beside
 
     @property
     def stamps(self) -> NDArray[np.int64]:
@@ -185,7 +189,7 @@ def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:
         below = _scan_folder(scan, folder, prefix, concept, with_masks, shards)
         if concept.include_subfolders:
             pending.extend(reversed(below))
-    for path, relative in shards:
+    for path, relative in _without_unpacked(scan, shards, concept.mask_suffix):
         _scan_shard(scan, path, relative, concept, with_masks)
     if scan.has_pairs:
         _pair_masks(scan, with_masks)
@@ -235,13 +239,69 @@ def _scan_folder(
     subfolders, packed = _scan_entries(scan, found, prefix, concept, with_masks)
     for name in packed:
         is_unpacked = len(scan.paths) > before or os.path.splitext(name)[0] in found
-        if not is_unpacked:
+        if is_unpacked:
+            _leave_unread(scan, prefix + name)
+        else:
             shards.append((found[name].path, prefix + name))
-            continue
-        scan.other_files[os.path.splitext(name)[1].lower()] += 1
-        if is_archive(name):
-            scan.unread_shards.append(prefix + name)
     return subfolders
+
+
+def _leave_unread(scan: FolderScan, relative: str) -> None:
+    scan.other_files[os.path.splitext(relative)[1].lower()] += 1
+    if is_archive(relative):
+        scan.unread_shards.append(relative)
+
+
+def _without_unpacked(scan: FolderScan, shards: list[tuple[str, str]], mask_suffix: str) -> Iterator[tuple[str, str]]:
+    """The shards without archives most of whose images lie in folders below theirs, too, as in Kaggle's `archive.zip`
+    beside `train`."""
+    sizes = dict(zip(scan.paths, scan.flat_stamps[::6], strict=True))
+    ordered = sorted(sizes)
+    for folder, group in itertools.groupby(shards, lambda shard: shard[1].rpartition("/")[0]):
+        below = os.fsencode(f"{folder}/" if folder else "")
+        first, last = (bisect_left(ordered, end) for end in (below, below + b"\xff" * 2))
+        loose = {
+            (name, sizes[path]): os.path.join(scan.root, os.fsdecode(path))
+            for path in ordered[first:last]
+            for name in _names_below(path[len(below) :])
+        }
+        for path, relative in group:
+            if loose and is_archive(path) and _is_unpacked(path, loose, mask_suffix):
+                _leave_unread(scan, relative)
+            else:
+                yield path, relative
+
+
+def _names_below(path: bytes) -> list[bytes]:
+    """The path, and the one without its first folder."""
+    return [path, *path.split(b"/", 1)[1:]]
+
+
+def _is_unpacked(archive: str, loose: Mapping[tuple[bytes, int], str], mask_suffix: str) -> bool:
+    """Whether most images of an archive are among the `loose` files, which are by name and size."""
+    try:
+        table = shard_table(archive)
+    except (FileFault, OSError):
+        return False  # that is said where it is read
+    images, found = 0, list[tuple[str, str]]()
+    for packed, size in zip(table, table.sizes, strict=True):
+        name = os.fsdecode(packed)
+        stem, suffix = os.path.splitext(name)
+        is_mask = name.endswith(mask_suffix) or stem.lower().endswith(MASK_ENDS)
+        if suffix.lower() not in IMAGE_SUFFIXES or is_mask or name.startswith(".") or "/." in name:
+            continue
+        images += 1
+        there = next((loose[name, size] for name in _names_below(packed) if (name, size) in loose), "")
+        found += [(os.path.join(archive, name), there)] if there else []
+    return 2 * len(found) > images and all(_begin_alike(*pair) for pair in found[:_COMPARED])
+
+
+def _begin_alike(first: str, second: str) -> bool:
+    try:
+        with open_regular(first) as one, open_regular(second) as other:
+            return one.read(_COMPARED_BYTES) == other.read(_COMPARED_BYTES)
+    except (OSError, FileFault):
+        return False
 
 
 def _scan_shard(scan: FolderScan, path: str, relative: str, concept: Concept, with_masks: bool) -> None:

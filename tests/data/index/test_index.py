@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from modules.data.index.captions import Captions
 from modules.data.index.column_store import Column, map_columns
 from modules.data.index.images import read_image_size
 from modules.data.index.index import Index, load_index
+from modules.data.index.journal import Journal
 from modules.data.index.problems import write_problems
 from tests.data.helpers import config_for, index_of, write_image
 
@@ -401,3 +403,30 @@ def test_a_scan_that_is_killed_goes_on_where_it_was(
     (caches[0] / journal.NAME).write_text('{"sizes": [["x", 1]]}\n[]\nnothing\n{"sizes": [["x", 1, 1, -1, 5]]}\n')
     resumed.path.unlink()
     assert index_of(config, caches[0]).digest == whole.digest, "lines that are none are passed over"
+
+
+@pytest.mark.parametrize("found", ['["x"], 200, 7', '["x"], 0, 7', '["\\udc80"], 0, 2'])
+def test_a_journal_of_somebody_else_stops_no_start(tmp_path: Path, found: str) -> None:
+    folder = write_image(tmp_path / "x" / "a.png").parent
+    (folder / "a.txt").write_text("one")
+    config, seen, whole = config_for(folder, cache=tmp_path / "c"), list[Any](), Journal.add_caption
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "add_caption", lambda *given: seen.append(given[1:4]) or whole(*given))
+        digest = index_of(config, tmp_path / "c").digest
+    origin, image, stamp = seen[0]
+    text = f'{{"origin": {json.dumps(origin)}, "captions": [[{json.dumps(image)}, {stamp[0]}, {stamp[1]}, {found}]]}}\n'
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / journal.NAME).write_text(text)
+    assert index_of(config, tmp_path / "d").digest == digest
+
+
+def test_an_index_that_a_kill_left_half_written_is_removed(tmp_path: Path) -> None:
+    folder = write_image(tmp_path / "x" / "a.png").parent
+    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    left = [tmp_path / "c" / f".partial-{int(ended.stdout)}-index-{each}.safetensors" for each in ("old", "new")]
+    left[0].parent.mkdir()
+    for file in left:
+        file.write_bytes(b"half")
+    os.utime(left[0], (1, 1))
+    index_of(config_for(folder, cache=tmp_path / "c"), tmp_path / "c")
+    assert [file.exists() for file in left] == [False, True], "the new one may be another machine's"

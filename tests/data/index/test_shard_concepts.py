@@ -109,6 +109,25 @@ def test_archives_beside_their_images_are_not_read_twice(tmp_path: Path) -> None
     assert any("1 archive in" in each and "photos.tar, is not read" in each for each in warnings)
 
 
+@pytest.mark.parametrize("pack", [pack_zip, pack_tar])
+def test_archives_beside_what_was_unpacked_of_them_are_not_read_twice(
+    tmp_path: Path, pack: Callable[..., Path]
+) -> None:
+    """`archive.zip` with train/..., which was unpacked there; with what is in train; and with something else."""
+    suffix = "tar" if pack is pack_tar else "zip"
+    layout(tmp_path / "x" / "train")
+    layout(tmp_path / "y" / "train" / "train")
+    pack(tmp_path / "y" / "train", tmp_path / "x" / f"archive.{suffix}")
+    pack(tmp_path / "x" / "train", tmp_path / "x" / f"inside.{suffix}")
+    for number in range(8):
+        write_image(tmp_path / "other" / f"{number:06d}.bmp", 40, seed=number)
+        write_image(tmp_path / "x" / "more" / f"{number:06d}.bmp", 40, seed=number + 8)
+    pack(tmp_path / "other", tmp_path / "x" / f"other.{suffix}")
+    index, _, warnings = index_of(tmp_path / "x", tmp_path / "cache")
+    assert len(index) == 10 + 8 + 8
+    assert any(each.startswith("2 archives") and f"such as archive.{suffix}, are not read" in each for each in warnings)
+
+
 def test_what_is_no_shard_is_said(tmp_path: Path) -> None:
     for name, words in (("a.tar.gz", "compressed archive"), ("a.txt", "is a file; give the folder")):
         (tmp_path / name).write_bytes(b"x")
