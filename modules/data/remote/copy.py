@@ -72,7 +72,7 @@ class Copy:
 
     def __init__(self, text: str, caption_extensions: Collection[str] = ()) -> None:
         self.text, self.place, self.root = text, copy_place(text), Path(copy_of(text))
-        self._former_kinds = self._kinds()
+        self._former_kinds = set[str]()
         self._own_kinds = {each.lower() for each in caption_extensions} - _TEXTS - {*IMAGE_SUFFIXES}
         self._source: Source | None = None
         self.wanted: dict[str, RemoteFile] = {}  # by name
@@ -93,6 +93,7 @@ class Copy:
 
     def compare(self, look: Look = lambda found: None) -> None:
         """Ask what is there. Raises DataError if nothing is, Unreachable if nobody answers, and what `look` raises."""
+        self._former_kinds = self._kinds()
         try:
             self._source = _source(self.text)
             found = _Listing(self._source).run(look)
@@ -121,8 +122,8 @@ class Copy:
         self.strays = list(self._found_strays())
 
     def only_add(self) -> bool:
-        """Of what `compare` has found, leave files alone of which no run has read the kind: another run trains from the
-        copy. Returns whether it differs from what is there in anything else."""
+        """Have `update` only download files of kinds that no run has asked for before, as another one trains from the
+        copy. Returns whether what is there differs from the copy in anything else."""
         lines = self._lines()
         files = {
             name: self.wanted.get(name) or RemoteFile(name, "", line.size, line.tag) for name, line in lines.items()
