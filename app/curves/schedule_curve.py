@@ -20,6 +20,7 @@ SETTINGS: Final = (
     *("learning_rate", "scheduler", "warmup_steps", "warmup_fraction", "min_learning_rate_factor"),
     *("scheduler_target", "scheduler_arguments", "scheduler_interval"),
     *("scheduler_cycles", "scheduler_power", "optimizer", "global_batch_size", "lr_scaling"),
+    *("local_steps", "num_nodes"),
 )
 UNKNOWN_LENGTH: Final = 1000  # steps, while there are no images to count
 _POINTS: Final = 240

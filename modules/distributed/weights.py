@@ -46,6 +46,11 @@ class Weights:
         self.local: dict[str, nn.Parameter] = trained
 
     @property
+    def machines(self) -> int:
+        """How many groups of ranks train by themselves between two outer steps; 1: all average their gradients."""
+        return 1 if self.outer is None else len(self.outer.machines.ranks)
+
+    @property
     def num_trainable(self) -> int:
         """The number of trained values, over all ranks."""
         return sum(shape.numel() for shape in self.shapes.values())

@@ -8,9 +8,10 @@ import pytest
 
 from app.curves.noise_card import whole_path
 from app.curves.run_length import Length
+from app.curves.schedule_curve import SETTINGS
 from app.curves.sketch import HEIGHT
 from app.curves.timeline import lanes
-from modules.config import TrainConfig
+from modules.config import TrainConfig, dump, learning_rate_scale
 from modules.config.schedules import learning_rate_factor
 from modules.data.loading.progress import Progress
 from modules.families._noise_levels import histogram
@@ -50,6 +51,13 @@ def test_schedule_follows_its_fields_and_the_number_of_images(driver: Driver, tm
     driver.set("scheduler", "cosine_with_restarts")
     driver.set("scheduler_cycles", "4")
     assert curve.sketch.curve.values[24] < 0.1 < 0.9 < curve.sketch.curve.values[25]
+
+
+def test_the_peak_knows_all_settings_that_scale_the_learning_rate() -> None:
+    config = TrainConfig(enable_multi_gpu=True, num_nodes=2, local_steps=50)
+    data = dump(config)
+    shown = TrainConfig.model_validate({name: data[name] for name in SETTINGS})
+    assert learning_rate_scale(shown, 8) == learning_rate_scale(config, 8) == 2.0
 
 
 def test_timeline_shows_what_a_run_does_when(driver: Driver, tmp_path: Path) -> None:

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from modules.distributed.local_updates import BLOCK, Coding, decode, encode, outer_step, weighted_mean
+from modules.distributed.local_updates import (
+    BLOCK,
+    Coding,
+    by_dtype,
+    decode,
+    encode,
+    outer_step,
+    pieces,
+    weighted_mean,
+)
+from tests.distributed import local_updates_programs
+from tests.distributed.local_updates_programs import ROUNDS, START
+from tests.ports import free_port
+from tests.runs import in_ranks
 
 
 def reference(
@@ -46,8 +61,45 @@ def test_the_outer_step_is_that_of_the_paper_and_of_torch(rate: float, mu: float
     torch.testing.assert_close(weight.detach(), anchor, rtol=1e-12, atol=1e-12)
 
 
+def test_the_outer_step_rounds_each_operation_so_that_processors_with_and_without_fma_agree() -> None:
+    random, rate, mu = np.random.default_rng(0), np.float32(0.7), np.float32(0.9)
+    anchor, momentum, mean = (random.normal(size=10_000).astype(np.float32) * size for size in (1.0, 0.01, 0.001))
+    momentum_after = momentum * mu + mean
+    anchor_after = anchor - (momentum_after * mu + mean) * rate
+    tensors = [torch.tensor(values) for values in (anchor, momentum, mean)]
+    outer_step(*tensors, 0.7, 0.9)
+    assert np.array_equal(tensors[0].numpy(), anchor_after)
+    assert np.array_equal(tensors[1].numpy(), momentum_after)
+
+
+def test_int8_moves_small_values_on_average() -> None:
+    values = torch.full((BLOCK,), 0.001)
+    values[::16] = 1.0
+    generator = torch.Generator().manual_seed(0)
+    back = [decode(encode(values, "int8", generator), BLOCK, "int8", values.dtype) for _ in range(400)]
+    torch.testing.assert_close(torch.stack(back).mean(0)[values < 1].mean(), torch.tensor(0.001), rtol=0.1, atol=0)
+    assert not torch.equal(back[0], back[1])
+
+
+@pytest.mark.parametrize("order", [(torch.float32, torch.float64), (torch.float64, torch.float32)])
+def test_buffers_are_exchanged_in_the_order_of_the_model(order: tuple[torch.dtype, ...]) -> None:
+    """And not of a set, which differs between processes."""
+    assert tuple(by_dtype(torch.zeros(1, dtype=dtype) for dtype in order)) == order
+
+
+def test_large_weights_are_exchanged_in_parts() -> None:
+    weights = {"a": torch.zeros(3), "b": torch.zeros(5, 4), "c": torch.zeros(()), "d": torch.zeros(2, 30)}
+    found = list(pieces(weights, 10))
+    sizes = [[weights[name][rows].numel() for name, rows in piece] for piece in found]
+    assert sizes == [[3], [8], [8], [4, 1], [30], [30]]
+    for piece in found:
+        for name, rows in piece:
+            weights[name][rows] += 1
+    assert all((weight == 1).all() for weight in weights.values())
+
+
 @pytest.mark.parametrize(
-    ("coding", "error", "sent"), [("none", 0.0, 4.0), ("fp16", 2**-11, 2.016), ("int8", 0.5 / 127, 1.016)]
+    ("coding", "error", "sent"), [("none", 0.0, 4.0), ("fp16", 2**-11, 2.016), ("int8", 1 / 127, 1.016)]
 )
 @pytest.mark.parametrize("size", [1e-30, 1e-6, 1.0, 1e30])
 def test_each_block_has_its_own_scale(coding: Coding, error: float, sent: float, size: float) -> None:
@@ -74,3 +126,32 @@ def test_the_mean_over_one_machine_is_what_it_sends(coding: Coding) -> None:
         dist.destroy_process_group()
     assert mean.shape == values.shape
     torch.testing.assert_close(mean, values, rtol=0, atol={"none": 0.0, "fp16": 0.01, "int8": 0.1}[coding])
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What two machines of a process each found."""
+    folder = tmp_path_factory.mktemp("agreements")
+    in_ranks(local_updates_programs.agreements, 2, free_port(), (folder,))
+    return [torch.load(folder / f"rank-{rank}.pt") for rank in range(2)]
+
+
+def test_frozen_weights_stay_and_lose_their_momentum(found: list[dict[str, Any]]) -> None:
+    first, second, *frozen, momentum = found[0]["frozen"]
+    assert first > second
+    assert frozen == [second] * 3
+    assert momentum == 0.0
+
+
+@pytest.mark.parametrize("poisoned", ["poisoned buffer", "poisoned state"])
+def test_a_machine_that_is_not_finite_does_not_count(found: list[dict[str, Any]], poisoned: str) -> None:
+    assert [each[poisoned] for each in found] == [((1,), START[0] - 0.25, START[2])] * 2
+
+
+@pytest.mark.parametrize("name", ["bf16", "bf16 mean"])
+def test_what_is_below_a_place_of_bf16_counts(found: list[dict[str, Any]], name: str) -> None:
+    assert found[0][name] == pytest.approx(ROUNDS / 3 * 2.0**-7, rel=0.05)
+
+
+def test_a_mean_without_an_outer_step_is_exact(found: list[dict[str, Any]]) -> None:
+    assert found[0]["mean"]

@@ -54,6 +54,7 @@ class Position:
     epochs: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None  # done; up to 0.3.0, see `epochs_done`
     total_steps: Count | None = None  # of the run, as long as nothing changes; backups up to 0.3.0 do not say
     pace: Pace | None = None  # since that number has changed
+    machines: Positive = 1  # that train by themselves (local_steps), each with its part of the batch
     base: dict[Text, Text] = field(default_factory=dict)  # module -> fingerprint of weights that are not in the backup
 
     @property

@@ -110,7 +110,7 @@ class DistributedTrainer(GenericTrainer):
             return False
         return complete_gradient_sync(self.ddp)
 
-    def sync_buffers(self) -> None:
+    def sync_buffers(self, grad_norm: Tensor) -> None:
         """Unless the config leaves each rank its own."""
         if self.config.broadcast_buffers:
             self.buffers.sync()

@@ -249,7 +249,7 @@ class GenericTrainer:
         self.previous, self.progress = self.progress, after
         self.update_ema()
         self.metrics.begin("sync")
-        self.sync_buffers()
+        self.sync_buffers(grad_norm)
         self.metrics.end_step(self.progress, learning_rate, grad_norm, out_of_memory=self.memory.skip_step)
         self.memory.end_step()
 
@@ -447,5 +447,6 @@ class GenericTrainer:
         """After an error in the backward of the last piece: end the step with NaN gradients on all ranks, if it can."""
         return False
 
-    def sync_buffers(self) -> None:
-        """At the end of each step: give all ranks the same buffers, such as BatchNorm's running averages."""
+    def sync_buffers(self, grad_norm: Tensor) -> None:
+        """At the end of each step with a gradient of norm `grad_norm` []: give all ranks the same buffers, such as
+        BatchNorm's running averages."""

@@ -78,8 +78,8 @@ class MetricSync:
             self._memory.follow(sums, records)
             if self._balancer is not None:
                 self._balancer.follow(sums, records, self._metrics.steps_done)
-            # all ranks learn of these steps here, and have to keep one scale
-            self._components.guarded_step.undo_backoff(sum(record.out_of_memory for record in records))
+            # ranks that average their gradients learn of these steps here at once, and have to keep one scale
+            self._components.guarded_step.undo_backoff(self._metrics.skipped_for_memory(sums))
         return sums
 
     def settle(self, requested: Mapping[str, float]) -> Mapping[str, float]:

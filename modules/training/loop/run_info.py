@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import nn
 
-from modules.checkpoint import StoredState
+from modules.checkpoint import Position, StoredState
 from modules.config import AUTO, EQUAL, TrainConfig, end_of_run
 from modules.config.own_builders import own_optimizer_note
 from modules.config.schedules import learning_rate_factor, long_warmup, own_scheduler_note
@@ -101,10 +101,24 @@ def report_resume(state: StoredState, components: Components, progress: Progress
         )
     if text := length_change(components, position.total_steps, progress.step):
         report.warning(text)
+    if text := inner_batch_change(position, components.weights.machines):
+        report.warning(text)
     ranks = f"{position.world_size} rank{'s' * (position.world_size != 1)}"
     report.note(f"Resuming at step {progress.step:,} (the backup was made by {ranks}).")
     if changed := other_length(components, state.config, progress.step):
         report.warning(changed)
+
+
+def inner_batch_change(position: Position, machines: int) -> str:
+    """What another number of machines that train by themselves means to their steps; empty if it is the same."""
+    if machines == position.machines:
+        return ""
+    before, now = (f"{position.global_batch_size / count:.4g} samples" for count in (position.machines, machines))
+    return (
+        f"Local updates: a machine's step now has {now} on average instead of {before}, because {machines} instead of "
+        f"{position.machines} train by themselves; the learning rate is kept. With few samples a lower learning_rate "
+        "may be needed, with more a higher one."
+    )
 
 
 def length_change(components: Components, before: int | None, step: int) -> str:

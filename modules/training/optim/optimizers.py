@@ -213,6 +213,7 @@ class GuardedStep:
         self._has_momentum = any(group.get("momentum") for group in optimizer.param_groups)
         self._at_start, self._told = _kept_outside_state(optimizer), set[str]()
         self.is_restored = False  # from a backup, with which no step has been made
+        self._starts_empty = not optimizer.state
 
     def apply(
         self, frozen: Sequence[bool] = (), on_gradients: Callable[[], object] = lambda: None, number: int = 0
@@ -257,6 +258,19 @@ class GuardedStep:
             elif math.isfinite(norm.item()):
                 self.per_parameter.step(weight, number)
         return norm
+
+    def state_tensors(self) -> Iterator[Tensor]:
+        """What the optimizer keeps of each weight, and has made up to now."""
+        for state in self.optimizer.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
+
+    def clear_state(self) -> None:
+        """Let the optimizer go on as if it had made no step yet."""
+        if self._starts_empty:
+            self.optimizer.state.clear()
+            return
+        for tensor in self.state_tensors():  # torch's Adagrad makes its sums at once, and no others later
+            tensor.zero_()
 
     def undo_backoff(self, steps: int) -> None:
         """Raise fp16's loss scale to what it was before `steps` skipped steps that no overflow made not finite."""

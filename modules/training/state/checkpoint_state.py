@@ -81,6 +81,7 @@ def current_position(
         epochs=progress.epochs,
         total_steps=components.total_steps,
         pace=components.pace,
+        machines=components.weights.machines,
         base=dict(plan.initial_model.digests),
     )
 

@@ -165,6 +165,12 @@ class StepMetrics:
         flops = {} if self._flops is None else self._flops.of_step(int(typical["samples"]))
         return {**typical, **_memory_mib(self._device), **flops}
 
+    def skipped_for_memory(self, sums: Mapping[str, float]) -> int:
+        """How many steps of the finished group this rank has skipped because memory ran out on a rank with which it
+        averages its gradients: those in which its own norm is not finite."""
+        slots = zip(OUT_OF_MEMORY, self._finished, strict=False)
+        return sum(sums[ranks] > 0 and not math.isfinite(step.loss_and_norm.read()[1]) for ranks, step in slots)
+
     def finish_group(self, sums: Mapping[str, float]) -> list[StepRecord]:
         """The steps that were sent with the previous group; their sums also set how often to sync from now on."""
         if self._finished:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from modules.checkpoint import read_backup
 from modules.config import TrainConfig
 from modules.training.studies.parity import loss_difference, weight_difference
-from tests.pair_jobs import TIMEOUTS
+from tests.pair_jobs import ADAPTED, TIMEOUTS
 from tests.runs import (
+    ROOT,
     Job,
     Run,
     group_exit_codes,
@@ -47,6 +49,22 @@ AVERAGED: dict[str, Any] = {
     "outer_compression": "none",
 }
 DILOCO: dict[str, Any] = {"local_steps": 3, "precision": "fp32"}
+FROZEN: dict[str, Any] = {
+    **DILOCO,
+    "family": ADAPTED["family"],
+    "parts": [{"part": "unet"}, {"part": "text_encoder", "stop_after": "4 steps"}],
+    "max_steps": 9,
+    "backup_every": "3 steps",
+    "backups_kept": 9,
+}
+POISONED: dict[str, Any] = {
+    **DILOCO,
+    "family": str(ROOT / "tests" / "poisoned_family.py"),
+    "family_options": {"batch_norm": True},
+    "backup_every": "3 steps",
+    "validate_every": "never",
+    "max_nonfinite_steps": 2,
+}
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +90,8 @@ def runs(images: Path, place: Path) -> dict[str, Run]:
         "resumed": Job(config("half", **every), "latest"),
         "nan": Job(config("nan", **{**DILOCO, "precision": "fp16"}, family_options={"faults": ["nan:3:4"]})),
         "memory": Job(config("memory", **DILOCO, family_options={"faults": ["out_of_memory:1:4"]})),
+        "frozen": Job(config("frozen", **FROZEN)),
+        "poisoned": Job(config("poisoned", **POISONED)),
         "none": Job(config("none", **DILOCO, global_batch_size=1, batch_size=1)),
     }
     return train_group(4, jobs, machines=2)
@@ -133,12 +153,44 @@ def test_it_goes_on_on_one_machine_and_back(images: Path, place: Path, runs: dic
     one = alone(images, place, "half", "latest", **{**DILOCO, **SGD, "max_steps": 9})
     assert one.state.position.step == 9
     assert one.state.outer is None, "one machine has no outer steps"
+    assert state.position.machines == 2
+    assert "a machine's step now has 6 samples on average instead of 3" in one.warnings
     assert state.position.global_batch_size == one.state.position.global_batch_size
     again: dict[str, Any] = {**COMMON, **group_settings(2), **TIMEOUTS, **DILOCO, **SGD}
     config = tiny_config(images, place, **{**again, "num_nodes": 2, "run_name": "half", "max_steps": 11})
     run = train_group(2, {"again": Job(config, "latest")}, machines=2)["again"]
     assert run.state.position.step == 11, run.failure(0)
     assert run.state.outer is not None
+    assert "a machine's step now has 3 samples on average instead of 6" in run.warnings
+
+
+def test_what_stop_after_has_frozen_is_moved_by_no_outer_step(runs: dict[str, Run]) -> None:
+    assert group_exit_codes(runs["frozen"], 4) == [0] * 4, runs["frozen"].failure(0)
+    states = [read_backup(folder) for folder in sorted(Path(runs["frozen"].folder.backup_dir).iterdir())]
+    assert [state.position.step for state in states] == [3, 6, 9]
+    parts = {
+        part: [{n: w for n, w in state.weights.items() if n.startswith(part)} for state in states]
+        for part in ("unet", "text_encoder")
+    }
+    assert not same_tensors(parts["text_encoder"][0], parts["text_encoder"][1]), "the fourth step moved it"
+    assert same_tensors(parts["text_encoder"][1], parts["text_encoder"][2])
+    assert not same_tensors(parts["unet"][1], parts["unet"][2])
+    outer = states[-1].outer
+    assert outer is not None
+    assert not any(bool(m.any()) for name, m in outer.items() if name.startswith("momentum/text_encoder"))
+
+
+def test_a_machine_that_is_not_finite_again_and_again_ends_the_run(runs: dict[str, Run]) -> None:
+    run = runs["poisoned"]
+    assert 0 not in group_exit_codes(run, 4)
+    assert "(machine 1) were not finite 2 times in a row (the last was step 6)" in run.failure(0)
+    assert (
+        "(machine 1) were not finite, so that its part of the last 3 steps does not count (1 in a row)" in run.warnings
+    )
+    assert "machine 0" not in run.warnings
+    state = run.state
+    assert state.position.step == 3
+    assert all(bool(tensor.isfinite().all()) for tensor in (*state.weights.values(), *state.optimizer.tensors.values()))
 
 
 def test_one_machine_skips_its_steps_and_the_others_go_on(runs: dict[str, Run]) -> None:

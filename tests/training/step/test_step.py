@@ -48,6 +48,24 @@ def test_torchs_own_optimizers_keep_nothing_outside_of_backups(name: str) -> Non
     assert step.not_in_backups() == []
 
 
+@pytest.mark.parametrize("target", ["AdamW", "SGD", "Adagrad"])
+def test_a_cleared_optimizer_goes_on_as_a_new_one(target: str) -> None:
+    models = [nn.Linear(3, 2), nn.Linear(3, 2)]
+    arguments = "momentum = 0.9" if target == "SGD" else ""
+    spoilt, new = (guarded(m, name="custom", target=f"torch.optim.{target}", arguments=arguments) for m in models)
+    models[0](torch.ones(1, 3)).sum().backward()
+    spoilt.apply()
+    for tensor in spoilt.state_tensors():
+        tensor.fill_(math.nan)
+    spoilt.clear_state()
+    models[0].load_state_dict(models[1].state_dict())
+    for _ in range(2):
+        for model, step in zip(models, (spoilt, new), strict=True):
+            model(torch.ones(1, 3)).square().sum().backward()
+            step.apply()
+    assert torch.equal(models[0].weight, models[1].weight)
+
+
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("settings", [{"fused": True}, {}, {"name": "sgd", "fused": True}, {"name": "lion"}], ids=str)
@@ -247,6 +265,18 @@ def test_each_step_is_reported_once_in_order_and_late(
     assert [round(each.learning_rate, 6) for each in records[:4]] == [0.1, 0.2, 0.3, 0.4]
     assert reduce.sent[0]["stop"] == 1.0
     assert all(sent["samples/0"] == 2 for sent in reduce.sent[:-1])
+
+
+@pytest.mark.parametrize(("norm", "skipped"), [(math.nan, 1), (2.0, 0)])
+def test_only_ranks_that_skipped_a_step_for_memory_undo_its_backoff(norm: float, skipped: int) -> None:
+    """With local updates, other machines have applied the step."""
+    metrics = StepMetrics(CPU, rank=0, world_size=2, norms_differ=True)
+    metrics.add_loss(torch.ones(()), 1)
+    metrics.end_step(Progress(8, 40, 8), 0.1, torch.tensor(norm))
+    metrics.take_group(flush=True)
+    metrics.take_group(flush=True)
+    assert metrics.skipped_for_memory(defaultdict(float, {"out_of_memory/0": 1.0})) == skipped
+    assert metrics.skipped_for_memory(defaultdict(float)) == 0
 
 
 def test_a_loss_that_is_no_value_per_sample_is_refused() -> None:
