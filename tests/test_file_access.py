@@ -15,6 +15,7 @@ CHECKED = "by a library, after modules/files has found a regular file"
 # file -> (uses, why they may be there)
 ALLOWED = {
     "app/child_program.py": (["open"], OWN),
+    "app/generate/chosen.py": (["shutil.copyfile"], "of an image that the window shows, as it is"),
     "app/runs/comfyui.py": (["shutil.copyfile"], "of regular files, as they are"),
     "app/toolkit.py": (["shutil.copyfile"], "of the installed customtkinter"),
     "app/tools/line_program.py": (["open"], OWN),

@@ -34,6 +34,7 @@ from modules.files import (
     decode_json,
     is_shard,
     open_for_writing,
+    open_regular,
     printable,
     read_lines,
     remove_tree,
@@ -373,7 +374,7 @@ def _folders(names: Iterable[str]) -> set[str]:
 def _digest(file: Path, length: int, stop: threading.Event) -> str:
     """The SHA-256 (64 digits) of a file, or what git calls a blob (40)."""
     found = hashlib.sha256() if length == 64 else hashlib.sha1(b"blob %d\0" % _size(file), usedforsecurity=False)
-    with file.open("rb") as opened:
+    with open_regular(file) as opened:
         while not stop.is_set() and (piece := opened.read(1 << 20)):
             found.update(piece)
     return found.hexdigest()

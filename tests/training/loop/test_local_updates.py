@@ -48,7 +48,12 @@ AVERAGED: dict[str, Any] = {
     "outer_momentum": 0.0,
     "outer_compression": "none",
 }
-DILOCO: dict[str, Any] = {"local_steps": 3, "precision": "fp32"}
+DILOCO: dict[str, Any] = {
+    "local_steps": 3,
+    "outer_learning_rate": 0.7,
+    "outer_momentum": 0.9,
+    "precision": "fp32",
+}
 FROZEN: dict[str, Any] = {
     **DILOCO,
     "family": ADAPTED["family"],
