@@ -120,9 +120,7 @@ def open_member(path: str) -> io.BufferedReader:
     if shard.lower().endswith(PARQUET):
         return io.BufferedReader(io.BytesIO(read_row(shard, place)))
     if shard.lower().endswith(".zip"):
-        place, data = open_zipped(shard, place)
-        if data is not None:
-            return io.BufferedReader(io.BytesIO(data))
+        return open_zipped(shard, place)
     return io.BufferedReader(_Part(open_file(shard), place, size))
 
 

@@ -16,7 +16,9 @@ from modules.files.display import printable
 from modules.files.opening import FileFault, open_file
 from modules.files.shard_contents import MAX_MEMBER, Contents, name_fault, plain_name
 
-MAX_INFLATED: Final = 512 << 20  # bytes of a deflated file, which is unpacked in memory
+MAX_INFLATED: Final = 512 << 20  # bytes of a deflated file
+_AT_ONCE: Final = 8 << 20  # bytes of one that is inflated in memory as it is opened
+_OTHER_SIZE: Final = "is damaged (it has another size than the zip archive says)"
 _END: Final = struct.Struct("<4s4H2IH")
 _END_64: Final = struct.Struct("<4sQ2H2I4Q")
 _LOCATOR: Final = struct.Struct("<4sIQI")
@@ -30,7 +32,7 @@ _METHODS: Final = {9: "Deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95:
 _ENCRYPTED: Final = 1 | 1 << 6 | 1 << 13  # bits of the flags
 _UTF_8: Final = 1 << 11
 _ON_UNIX: Final = 3
-_CHUNK: Final = 1 << 20
+_CHUNK: Final = 64 << 10  # bytes; zlib copies what is left of one at each step
 
 
 @dataclass(frozen=True)
@@ -74,45 +76,125 @@ def read_zip(path: str) -> Contents:
     return contents
 
 
-def open_zipped(path: str, place: int) -> tuple[int, bytes | None]:
-    """Where the data of a stored file begins and None, or a deflated file's content, whose checksum is verified.
+def open_zipped(path: str, place: int) -> io.BufferedReader:
+    """A file in a zip archive, to read and to seek in; one that is read to its end in one go is checked by its
+    checksum.
 
-    `place` is from `read_zip`. Raises OSError or FileFault.
+    `place` is from `read_zip`. Raises OSError or FileFault, as reading does.
     """
-    with open_file(path) as file:
+    file = open_file(path)
+    try:
         _, entry = next(_entries(file, place, place + 1))
         file.seek(entry.offset)
         head = file.read(_LOCAL.size)
         if len(head) < _LOCAL.size or not head.startswith(b"PK\3\4"):
             raise FileFault("is damaged (its place in the zip archive holds something else)")
         *_, name_length, extra_length = _LOCAL.unpack(head)
-        begin = entry.offset + _LOCAL.size + name_length + extra_length
-        if entry.method == _STORED:
-            return begin, None
-        file.seek(begin)
-        data = _inflated(file, entry)
-    if zlib.crc32(data) != entry.checksum:
-        raise FileFault("is damaged (its checksum in the zip archive does not match)")
-    return begin, data
+        opened = _Zipped(file, entry.offset + _LOCAL.size + name_length + extra_length, entry)
+        if entry.method == _STORED or entry.size > _AT_ONCE:
+            return io.BufferedReader(opened)
+        with opened:  # small: to seek in it would inflate it several times
+            return io.BufferedReader(io.BytesIO(opened.readall()))
+    except BaseException:
+        file.close()
+        raise
 
 
-def _inflated(file: io.BufferedReader, entry: _Entry) -> bytes:
-    inflate, left, found = zlib.decompressobj(-zlib.MAX_WBITS), entry.packed, bytearray()
-    try:
-        while not inflate.eof and len(found) <= entry.size:
-            packed = inflate.unconsumed_tail
+class _Zipped(io.RawIOBase):
+    """The content of a file in a zip archive, inflated as far as it is read and not kept; to go back begins anew."""
+
+    def __init__(self, file: io.BufferedReader, begin: int, entry: _Entry) -> None:
+        self._file, self._begin, self._entry, self._at = file, begin, entry, 0
+        self._restart()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """The new position; raises ValueError for one before the start."""
+        at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._entry.size}[whence]
+        if at < 0:
+            raise ValueError("a position before the start of the file")
+        self._at = at
+        return at
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """How many bytes were read; raises FileFault for what is damaged."""
+        wanted = max(0, min(len(buffer), self._entry.size - self._at))
+        if not wanted:
+            self._check_end()
+            return 0
+        if self._at == 0 or (self._at < self._done and self._entry.method == _DEFLATED):
+            self._restart()
+        while self._entry.method == _DEFLATED and self._done < self._at:
+            self._next(min(_CHUNK, self._at - self._done))
+        data = self._next(wanted)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        self._check_end()
+        return len(data)
+
+    def readall(self) -> bytes:
+        """What is left, in larger pieces than by default."""
+        found = bytearray()
+        while data := self.read(_CHUNK):
+            found += data
+        return bytes(found)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def _restart(self) -> None:
+        self._inflate, self._left = zlib.decompressobj(-zlib.MAX_WBITS), self._entry.packed
+        self._done = self._checksum = 0  # of the content so far
+        self._file.seek(self._begin)
+
+    def _next(self, most: int) -> bytes:
+        """Some of the bytes that follow, at least one."""
+        if self._entry.method == _STORED:
+            self._file.seek(self._begin + self._at)
+            data = self._file.read(most)
+            if not data:
+                raise FileFault("is cut off")
+            if self._at != self._done:
+                return data  # it is not read in one go
+        else:
+            data = self._inflated(most)
+        self._done += len(data)
+        self._checksum = zlib.crc32(data, self._checksum)
+        return data
+
+    def _inflated(self, most: int) -> bytes:
+        data = b""
+        while not data:
+            packed = self._inflate.unconsumed_tail
             if not packed:
-                packed = file.read(min(left, _CHUNK))
-                left -= len(packed)
-            more = inflate.decompress(packed, entry.size + 1 - len(found))
-            if not packed and not more:
-                break
-            found += more
-    except zlib.error:
-        raise FileFault("is damaged (it cannot be inflated)") from None
-    if len(found) != entry.size or not inflate.eof:
-        raise FileFault("is damaged (it has another size than the zip archive says)")
-    return bytes(found)
+                packed = self._file.read(min(self._left, _CHUNK))
+                self._left -= len(packed)
+            data = self._decompressed(packed, most)
+            if not data and (self._inflate.eof or not packed):
+                raise FileFault(_OTHER_SIZE)
+        return data
+
+    def _decompressed(self, packed: bytes, most: int) -> bytes:
+        try:
+            return self._inflate.decompress(packed, most)
+        except zlib.error:
+            raise FileFault("is damaged (it cannot be inflated)") from None
+
+    def _check_end(self) -> None:
+        if self._done < self._entry.size:
+            return
+        if self._entry.method == _DEFLATED and not self._inflate.eof:
+            tail = self._inflate.unconsumed_tail or self._file.read(min(self._left, _CHUNK))
+            if self._decompressed(tail, 1) or not self._inflate.eof:
+                raise FileFault(_OTHER_SIZE)
+        if self._checksum != self._entry.checksum:
+            raise FileFault("is damaged (its checksum in the zip archive does not match)")
 
 
 def _fault(entry: _Entry, name: bytes, directory: int) -> str:

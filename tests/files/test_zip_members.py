@@ -169,6 +169,30 @@ def test_damaged_content_is_a_fault_of_the_file(tmp_path: Path) -> None:
             read_bytes(path / "x")
 
 
+def test_a_stored_file_is_checked_where_it_is_read_whole(tmp_path: Path) -> None:
+    path = shard(tmp_path, zip_of({"x": RANDOM}, zipfile.ZIP_STORED).replace(RANDOM, RANDOM[:-1] + b"?"))
+    with pytest.raises(FileFault, match="checksum"):
+        read_bytes(path / "x")
+
+
+def test_a_large_deflated_file_is_inflated_no_further_than_it_is_read(tmp_path: Path) -> None:
+    data = RANDOM + bytes(60 << 20) + RANDOM
+    path = shard(tmp_path, zip_of({"x": data}))
+    shard_table(str(path))
+    tracemalloc.start()
+    with open_regular(path / "x") as file:
+        assert file.read(9000) == RANDOM[:9000]
+        file.seek(-9999, os.SEEK_END)
+        assert file.read() == RANDOM
+        file.seek(5)
+        assert file.read(9) == RANDOM[5:14]
+    with pytest.raises(FileFault, match="larger than 8 MiB"):
+        read_bytes(path / "x")
+    assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    tracemalloc.stop()
+    assert read_bytes(path / "x", 1 << 30) == data
+
+
 def test_a_bomb_inflates_no_further_than_it_says(tmp_path: Path) -> None:
     path = shard(tmp_path, numbers(zip_of({"x": bytes(64 << 20)}), 24, "<I", 1000))
     tracemalloc.start()
