@@ -82,7 +82,7 @@ def test_nothing_is_changed_in_the_copy_of_an_address(tmp_path: Path, monkeypatc
     file.write_bytes(b"x")
     removal = trash_images([(file, CaptionFiles())])
     assert (removal.files, removal.faults) == ([], [f"{file.parent} is read-only: nothing can be moved out of it."])
-    with pytest.raises(OSError, match="copies of addresses are only read"):
+    with pytest.raises(OSError, match="in the copy of an address"):
         write_caption(file, "other", CaptionFiles("txt"))
     image = IndexedImage(0, "1.jpg", file, 1, 1, "1x1", "text", "found")
     assert "cannot be edited: it is in the copy of an address" in read_only_reason(image, CaptionFiles("txt"))
