@@ -6,6 +6,7 @@ outer step, the pseudo-gradient, is what SGD with Nesterov momentum takes its st
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +18,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from modules.config import TrainConfig, TrainingError
-from modules.data.rng import hash_uint64
-from modules.diffusion.finite import is_finite
 from modules.distributed.ddp import same_on_all_ranks
 from modules.distributed.process_group import Group
 from modules.distributed.startup.member import disambiguate_hosts, ranks_by_machine
@@ -116,13 +115,11 @@ class LocalUpdates:
         rank 0. A machine does not count if its weights, its buffers or its optimizer's `state` are not finite. Raises
         TrainingError if that is so on all machines, or if the result differs between ranks.
         """
-        finite = not self.machines.is_first or all(map(is_finite, (*self._weights.values(), *buffers, *state)))
+        checked = (*self._weights.values(), *buffers, *state) if self.machines.is_first else ()
+        finite = all(bool(tensor.isfinite().all()) for tensor in checked)
         shares, left_out, lowest = self._shares(samples, loss_scale, finite=finite)
         # of this machine, what it sends; of all, what bf16 weights become
-        own, common = (
-            torch.Generator().manual_seed(int(hash_uint64(self._seed, step, number)[0]) >> 1)
-            for number in (1 + self.machines.index, 0)
-        )
+        own, common = (_generator(self._seed, step, number) for number in (1 + self.machines.index, 0))
         for piece in self._pieces:
             weights = [self._weights[name].detach()[rows] for name, rows in piece]
             agreed = None
@@ -332,6 +329,12 @@ def _rows(weight: Tensor, most: int) -> Iterator[tuple[slice | EllipsisType, int
     rows = max(1, most // width)
     for start in range(0, len(weight), rows):
         yield slice(start, start + rows), min(rows, len(weight) - start) * width
+
+
+def _generator(*parts: int) -> torch.Generator:
+    """Random numbers on the CPU, the same on every machine."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=7).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
 
 
 def _wide(tensor: Tensor) -> torch.dtype:
