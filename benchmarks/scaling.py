@@ -317,7 +317,7 @@ def local_rank(result: Path) -> None:
                 weight.data.add_(torch.randn_like(weight), alpha=1e-3)
             dist.barrier(group=group.control)
             started = time.perf_counter()
-            updates.agree(1, 1.0, [], outer=True)
+            updates.agree(1, 1, 1.0, [], outer=True)
             outer = time.perf_counter() - started
             found.append({"method": method, "coding": coding, "plain": plain, "alone": alone, "outer": outer})
     cleanup_distributed()
