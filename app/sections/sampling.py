@@ -65,6 +65,8 @@ class Section(FormSection):
         hidden = {str(self.no_samples)} if draws else set[str]()
         if not draws and not self.list.items:
             hidden |= {str(self.list.frame), *(str(block.frame) for block in self.blocks)}
+        if declaration is not None and declaration.brings_data:  # how much is known once it has been built
+            hidden |= {str(self.timeline.frame)}
         hidden |= self.empty_cards()
         self.columns.arrange(lambda frame: str(frame) not in hidden)
 

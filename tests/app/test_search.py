@@ -117,7 +117,7 @@ def test_query_finds_the_setting(words: str, path: str) -> None:
 
 def test_help_texts_are_searched_last() -> None:
     hits = [hit.option.path for hit in search("overflow")]
-    assert hits == ["max_nonfinite_steps"]
+    assert hits == ["outer_compression", "max_nonfinite_steps"]
 
 
 def test_empty_and_unknown_queries() -> None:

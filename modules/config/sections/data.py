@@ -115,9 +115,9 @@ class DataSettings(Section):
     cache_precision: Literal["fp32", "bf16", "fp16"] = setting(
         "fp32",
         title="Precision of cached latents",
-        help="The number format in which encoded images are kept in the cache. bf16 and fp16 take half the disk and "
-        "round: bf16 to 3 digits, fp16 to 4, with which an image that has very large values ends the run. Each format "
-        "has entries of its own. Captions and masks stay as they are.",
+        help="The number format in which encoded images are kept in the cache: fp32 as they are, bf16 and fp16 in "
+        "half of that and rounded, to 3 digits and to 4; with fp16 an image that has very large values ends the run. "
+        "Each format has entries of its own. Captions and masks stay as they are.",
         advanced=True,
         depends_on="cache_latents",
         resume="warn",
