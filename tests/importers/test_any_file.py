@@ -263,7 +263,8 @@ def test_settings_have_one_rule_or_a_reason(trainer: Trainer) -> None:
     silent = {"__version", "optimizer.__version", "*.__version", "embedding.uuid", "model_list", "config_file", "type",
               "job", "walk_seed", "train_dir", "create_caption", "create_buckets", "use_latent_files",
               "caption_metadata_filename", "latent_metadata_filename", "full_path", "generate_caption_database",
-              "generate_image_buckets", "id", "conditioning_type", "source_dataset_id"}  # fmt: skip
+              "generate_image_buckets", "id", "conditioning_type", "source_dataset_id",
+              "metadata_backend", "streaming"}  # fmt: skip
     for table in trainer.tables.values():
         ruled = [
             name for rule in table.rules for name in (rule.keys if isinstance(rule, CombinedRule) else [rule.source])

@@ -39,8 +39,8 @@ FILTERS: Final = {
     "z-image": "^(?=.*attention)(?!.*refiner).*,^(?=.*feed_forward)(?!.*refiner).*",
 }  # fmt: skip
 FAMILIES: Final = {
-    "CHROMA_1": "chroma", "FLUX_2": "flux2", "FLUX_DEV_1": "flux", "KREA_2": "krea2", "QWEN": "qwen_image",
-    "SD_3": "stable_diffusion_3", "Z_IMAGE": "z_image",
+    "CHROMA_1": "chroma", "ERNIE": "ernie_image", "FLUX_2": "flux2", "FLUX_DEV_1": "flux", "KREA_2": "krea2",
+    "QWEN": "qwen_image", "SD_3": "stable_diffusion_3", "Z_IMAGE": "z_image",
     **dict.fromkeys(("SD_15", "SD_15_INPAINTING", "SD_20_INPAINTING", "SD_21"), "stable_diffusion"),
     **dict.fromkeys(("SD_XL_10_BASE", "SD_XL_10_BASE_INPAINTING"), "stable_diffusion_xl"),
 }  # fmt: skip

@@ -150,7 +150,8 @@ BACKEND_TABLE = Table(
     unsupported=(
         Unsupported("dataset_type", "Tandem's concepts are images", default="image"),
         Unsupported("split", "set path to the folder with the files of that part", default="train"),
-        Unsupported("metadata_backend image_column streaming", "Tandem reads files as they lie", default=ANY),
+        Unsupported("metadata_backend streaming", "Tandem reads files as they lie", default=ANY),
+        Unsupported("image_column", "images are in the column image, or the first that holds some", default="image"),
         Unsupported("aws_endpoint_url", "set AWS_ENDPOINT_URL in the environment"),
         Unsupported("aws_region_name", "set AWS_REGION in the environment"),
         Unsupported("aws_*", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment", secret=True),
