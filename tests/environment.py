@@ -6,7 +6,7 @@ from collections.abc import MutableMapping
 
 # What a launcher, or joining a group in this process, sets.
 LAUNCHER_VARIABLES = (
-    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TANDEM_START"),
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TANDEM_START", "TANDEM_HOSTNAME"),
     *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
 )
 _KEPT = {
