@@ -316,3 +316,10 @@ def test_faults_are_told_in_plain_words_on_one_line(tmp_path: Path, name: str, t
     said = message(tmp_path / name)
     assert expected in said
     assert "\n" not in said
+
+
+def test_a_config_that_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+    config = TrainConfig.model_validate({"concepts": [{"path": "x"}] * 3000})
+    with pytest.raises(ConfigError, match="3,000 concepts"):
+        save_config(config, tmp_path / "large.yaml")
+    assert not (tmp_path / "large.yaml").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -37,7 +38,14 @@ def save_config(config: TrainConfig, path: str | Path) -> None:
     writer = WRITERS.get(Path(os.path.realpath(path)).suffix.lower())
     if writer is None:
         raise ConfigError(f"{path}: {_EXTENSIONS}")
-    write_config_text(path, writer(dump(config)))
+    data = dump(config)
+    if len(json.dumps(data, ensure_ascii=False)) > LARGEST_CONFIG:  # as YAML it takes seconds, and cannot be read again
+        raise ConfigError(
+            f"{files.printable(path)} cannot be written: with {len(config.concepts):,} concepts and "
+            f"{len(config.samples):,} samples it would be larger than 1 MiB.",
+            "Put folders into one folder, which is then one concept with its subfolders.",
+        )
+    write_config_text(path, writer(data))
 
 
 def write_config_text(path: str | Path, text: str) -> None:
