@@ -120,7 +120,7 @@ def _pace(settings: dict[str, object]) -> list[object]:
 
 
 class TimelineCard:
-    """The card `frame`; `refresh` after every change of the settings, `measure` when it comes into sight."""
+    """The card `frame`; `refresh` after every change of the settings, `forget` when it comes into sight."""
 
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
         self.frame = card(parent)

@@ -36,7 +36,7 @@ class FamilyChooser:
         head = frame(self.frame)
         head.pack(fill="x", padx=theme.px(16), pady=theme.px(10))
         text(head, "Model families", "heading").pack(side="left")
-        self._order = text(head, "Those that most people train come first.", "small", colour=theme.MUTED)
+        self._order = text(head, "The usual ones come first.", "small", colour=theme.MUTED)
         self.fold_button = Button(head, "Hide", self.fold, icon="up", bg=theme.CARD, height=26)
         self.fold_button.pack(side="right")
         self.search = Entry(head, lambda words: self._filter(), width=220, placeholder="Name, maker or licence")

@@ -32,7 +32,7 @@ class FamilyAbout:
     licence: str = ""
     text: str = ""
     network: Network = "other"
-    popularity: int = 0  # its place by how many people train it
+    popularity: int = 0  # its place among the tiles
 
     @property
     def weights(self) -> str:

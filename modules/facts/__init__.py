@@ -112,7 +112,7 @@ class FamilyFacts:
 
     about: str  # for people: "NAME by MAKER: 6 B parameters (12 GB in bf16), LICENCE.", or "NAME: what it is."
     network: Network = "other"
-    # Its place by how many people train it, 1 the most: an estimate by the LoRAs on sharing sites, which sorts tiles.
+    # Its place among the window's tiles, 1 the first: our estimate of how many people train it, not a statistic.
     popularity: int = 99
     resolution: int = 1024  # in pixels, that its models generate at; the usual limit of what is trained from scratch
     draws_samples: bool = True  # whether it generates images

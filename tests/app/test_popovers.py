@@ -301,7 +301,7 @@ def choose_tiles_by_keys_and_search(driver: Driver) -> None:
     if not chooser.is_open:
         driver.click_really(chooser.fold_button)
     driver.wait(lambda: len(chooser.tiles.titles) == len(family_names()) + 1, "the families")
-    assert chooser.tiles.titles[0] == "Stable Diffusion XL", "what most people train comes first"
+    assert chooser.tiles.titles[0] == "Stable Diffusion XL", "the usual ones come first"
     assert chooser.tiles.titles[-1] == "A model of your own"
     driver.draft.set("family", "pixel_diffusion")
     chooser.tiles.focus_set()

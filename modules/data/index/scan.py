@@ -3,14 +3,13 @@ whose name does not say what they are, and a few to compare with an archive."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 from array import array
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from typing import Final, TypeAlias
 
@@ -23,6 +22,7 @@ from modules.data.index.images import UNSUPPORTED_SUFFIXES
 from modules.data.index.links import describe_foreign_link, is_foreign_link
 from modules.data.index.problems import Problem
 from modules.data.index.references import reference_roots
+from modules.data.index.unpacked import unpacked_archives
 from modules.files import FileFault, file_stamp, is_shard, open_regular
 from modules.files.addresses import concept_folder, is_address
 from modules.files.images import SIGNATURE_BYTES, has_image_signature
@@ -42,8 +42,6 @@ _IMAGE_AND_MORE: Final = re.compile(
     r"\.(jpe?g|png|webp|bmp|avif|tiff?|hei[cf]|jxl)[^a-z0-9.]"
 )  # as in URLs: .jpg?width=1024, .jpg!d
 _DECOMPRESS: Final = "Unpack it to .tar (such as with gunzip), which is read in place, or into a folder."
-_COMPARED: Final = 3  # files of an archive whose beginning is compared with that of the same ones in folders
-_COMPARED_BYTES: Final = 64 << 10
 _NEIGHBOURS = 1000  # images that a metadata file may lie beside, if it is a link
 Stamp: TypeAlias = tuple[int, int]  # size in bytes, mtime in ns
 NO_FILE: Stamp = (-1, -1)
@@ -189,8 +187,13 @@ def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:
         below = _scan_folder(scan, folder, prefix, concept, with_masks, shards)
         if concept.include_subfolders:
             pending.extend(reversed(below))
-    for path, relative in _without_unpacked(scan, shards, concept.mask_suffix):
-        _scan_shard(scan, path, relative, concept, with_masks)
+    images = zip(scan.paths, scan.flat_stamps[::6], strict=True)
+    unpacked = unpacked_archives(scan.root, images, shards, partial(_is_mask, concept.mask_suffix))
+    for path, relative in shards:
+        if relative in unpacked:
+            _leave_unread(scan, relative)
+        else:
+            _scan_shard(scan, path, relative, concept, with_masks)
     if scan.has_pairs:
         _pair_masks(scan, with_masks)
         _pair_captions(scan)
@@ -246,62 +249,14 @@ def _scan_folder(
     return subfolders
 
 
+def _is_mask(mask_suffix: str, name: str) -> bool:
+    return name.endswith(mask_suffix) or os.path.splitext(name)[0].lower().endswith(MASK_ENDS)
+
+
 def _leave_unread(scan: FolderScan, relative: str) -> None:
     scan.other_files[os.path.splitext(relative)[1].lower()] += 1
     if is_archive(relative):
         scan.unread_shards.append(relative)
-
-
-def _without_unpacked(scan: FolderScan, shards: list[tuple[str, str]], mask_suffix: str) -> Iterator[tuple[str, str]]:
-    """The shards without archives most of whose images lie in folders below theirs, too, as in Kaggle's `archive.zip`
-    beside `train`."""
-    sizes = dict(zip(scan.paths, scan.flat_stamps[::6], strict=True))
-    ordered = sorted(sizes)
-    for folder, group in itertools.groupby(shards, lambda shard: shard[1].rpartition("/")[0]):
-        below = os.fsencode(f"{folder}/" if folder else "")
-        first, last = (bisect_left(ordered, end) for end in (below, below + b"\xff" * 2))
-        loose = {
-            (name, sizes[path]): os.path.join(scan.root, os.fsdecode(path))
-            for path in ordered[first:last]
-            for name in _names_below(path[len(below) :])
-        }
-        for path, relative in group:
-            if loose and is_archive(path) and _is_unpacked(path, loose, mask_suffix):
-                _leave_unread(scan, relative)
-            else:
-                yield path, relative
-
-
-def _names_below(path: bytes) -> list[bytes]:
-    """The path, and the one without its first folder."""
-    return [path, *path.split(b"/", 1)[1:]]
-
-
-def _is_unpacked(archive: str, loose: Mapping[tuple[bytes, int], str], mask_suffix: str) -> bool:
-    """Whether most images of an archive are among the `loose` files, which are by name and size."""
-    try:
-        table = shard_table(archive)
-    except (FileFault, OSError):
-        return False  # that is said where it is read
-    images, found = 0, list[tuple[str, str]]()
-    for packed, size in zip(table, table.sizes, strict=True):
-        name = os.fsdecode(packed)
-        stem, suffix = os.path.splitext(name)
-        is_mask = name.endswith(mask_suffix) or stem.lower().endswith(MASK_ENDS)
-        if suffix.lower() not in IMAGE_SUFFIXES or is_mask or name.startswith(".") or "/." in name:
-            continue
-        images += 1
-        there = next((loose[name, size] for name in _names_below(packed) if (name, size) in loose), "")
-        found += [(os.path.join(archive, name), there)] if there else []
-    return 2 * len(found) > images and all(_begin_alike(*pair) for pair in found[:_COMPARED])
-
-
-def _begin_alike(first: str, second: str) -> bool:
-    try:
-        with open_regular(first) as one, open_regular(second) as other:
-            return one.read(_COMPARED_BYTES) == other.read(_COMPARED_BYTES)
-    except (OSError, FileFault):
-        return False
 
 
 def _scan_shard(scan: FolderScan, path: str, relative: str, concept: Concept, with_masks: bool) -> None:
