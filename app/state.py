@@ -138,7 +138,9 @@ class AppState:
         return Path(name if name and not control_character(name) else "runs")
 
     def close_jobs(self) -> None:
-        """The window closes: end the programs that its pages have started."""
+        """The window closes: end the programs that its pages have started, and follow no run any more."""
+        if self.run is not None:
+            self.run.detach()
         for job in (self.model_job, self.generate_job, self.annotate_job, *self.programs.values()):
             if job is not None:
                 job.close()

@@ -26,16 +26,11 @@ def confirm_close(owner: tk.Misc, state: AppState, close: Callable[[], object]) 
     work = _work_of(queue)
     run = state.run if state.run is not None and state.run.is_alive else None
 
-    def leave() -> None:
-        if run is not None:
-            run.detach()
-        close()
-
     def ask_about_queue() -> None:
         if work is None:
-            leave()
+            close()
         else:
-            _ask_about_queue(owner, queue, work, leave)
+            _ask_about_queue(owner, queue, work, close)
 
     is_of_queue = run is not None and work is not None and run.folder.name in _running(work)
     if run is None or is_of_queue:

@@ -7,10 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from threading import Lock
 
 import pytest
 
@@ -18,7 +18,7 @@ from app.family_declaration import _run_describe, load_declaration
 from tests.app.driver import Driver
 
 SCREEN = "1280x800x24"
-ONE_AT_A_TIME = Lock()
+ONE_AT_A_TIME = threading.Lock()
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +54,15 @@ def collect_on_this_thread() -> Iterator[None]:
     yield
     gc.collect()
     gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_run_is_followed_any_more() -> Iterator[None]:
+    """A closed window follows no run: its thread would read in the midst of the tests that come after it."""
+    yield
+    for thread in [thread for thread in threading.enumerate() if thread.name.startswith("follow ")]:
+        thread.join(60)
+        assert not thread.is_alive(), thread.name
 
 
 @pytest.fixture(scope="module", autouse=True)
