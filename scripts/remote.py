@@ -355,7 +355,9 @@ def _resume(options: argparse.Namespace, host: Host) -> int:
 def _go_on(options: argparse.Namespace, folder: RunFolder, host: Host, runs_dir: str) -> None:
     """After the start there, follow and pull beside the copy if a command is to run then, or say how it is done."""
     if options.then is None:
-        _say_started(folder, host, runs_dir)
+        echo(f"Started on {host}. It needs no connection. Its copy here: {folder.path}")
+        named = argparse.Namespace(name=host.name, run=folder.name, runs_dir=runs_dir)
+        echo(f"Follow it with: {_command('follow', named)}")
         return
     copy = read_copy(folder)
     assert copy is not None  # which this program has written
@@ -367,12 +369,6 @@ def _go_on(options: argparse.Namespace, folder: RunFolder, host: Host, runs_dir:
         "It is followed and pulled in the background, and your command runs once all is here: see log/remote.txt of "
         "the copy. If this computer was off meanwhile, the window goes on with it, or follow and pull do."
     )
-
-
-def _say_started(folder: RunFolder, host: Host, runs_dir: str) -> None:
-    echo(f"Started on {host}. It needs no connection. Its copy here: {folder.path}")
-    named = argparse.Namespace(name=host.name, run=folder.name, runs_dir=runs_dir)
-    echo(f"Follow it with: {_command('follow', named)}")
 
 
 def follow(options: argparse.Namespace) -> int:
