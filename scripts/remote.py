@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_version, allow_code, confirmed, exit_code_of, is_interactive, prepare_program
+from scripts.common import allow_code, confirmed, exit_code_of, is_interactive, prepare_program, program_parser
 
 prepare_program()
 
@@ -113,13 +113,7 @@ def _act(options: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(
-        description="Train on another machine, which needs nothing but ssh, and follow the run here.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add_version(top)
+    top = program_parser("Train on another machine, which needs nothing but ssh, and follow the run here.", EXAMPLES)
     actions = top.add_subparsers(
         dest="action", required=True, metavar="add|setup|check|start|follow|stop|pull|list|clean"
     )

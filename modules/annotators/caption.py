@@ -82,9 +82,7 @@ class Captioner:
             inputs = self._processor(**self._arguments(images), return_tensors="pt")
             inputs = moved(inputs, self._device, self._dtype)
             if self._kind == "git" and self.prompt:
-                # without the end token of the prompt, after which GIT says nothing, and without what it does not take
-                shortened = {name: inputs[name][:, :-1] for name in ("input_ids", "attention_mask")}
-                inputs = {name: value for name, value in inputs.items() if name != "token_type_ids"} | shortened
+                inputs = _open_ended(inputs)
             made = self._model.generate(
                 **inputs,
                 max_new_tokens=self._max_tokens,
@@ -129,3 +127,9 @@ def _check_task(prompt: str, processor: Any) -> None:
             f"--prompt is {prompt!r}; of Florence-2's tasks {', '.join(tasks)} describe an image.",
             "Give one of them and nothing beside it, or a question in plain words.",
         )
+
+
+def _open_ended(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the end token of the prompt, after which GIT says nothing, and without what it does not take."""
+    shortened = {name: inputs[name][:, :-1] for name in ("input_ids", "attention_mask")}
+    return {name: value for name, value in inputs.items() if name != "token_type_ids"} | shortened
