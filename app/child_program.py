@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,7 @@ from modules import ROOT
 from modules.files import FileFault, read_bytes
 
 NOT_STARTED: Final = -1  # in place of an exit code
+_WAIT_S: Final = 3.0  # for a process to end that was killed
 
 
 class ChildProgram:
@@ -65,6 +66,12 @@ class ChildProgram:
             self.process.terminate()
         else:
             os.killpg(self.process.pid, signal.SIGINT)
+
+    def kill(self) -> None:
+        """End it at once, and wait until it has ended."""
+        self.process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(_WAIT_S)
 
 
 def not_started(error: OSError) -> str:

@@ -192,7 +192,7 @@ class MainWindow(ctk.CTk):
     def close(self) -> None:
         """Ask about unsaved changes and an active run, then close; a dialog that is open is answered first."""
         if not raise_modal(self):
-            self.files.confirm_unsaved(self._confirm_close)
+            self.files.confirm_unsaved(lambda: confirm_close(self, self.state_, self.destroy))
 
     def destroy(self) -> None:
         if found := self.sections.get(self.section):  # else the window has failed to open
@@ -342,9 +342,6 @@ class MainWindow(ctk.CTk):
 
     def _hidden_sections(self) -> list[Any]:
         return [section for name, section in self.sections.items() if name != self.section]
-
-    def _confirm_close(self) -> None:
-        confirm_close(self, self.state_, self.destroy)
 
     def _report_bug(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         """Report a bug in a callback: one line in the run bar, the traceback on the terminal. The window continues."""

@@ -110,7 +110,6 @@ class Monkey:
         self._boxes: list[list[int]] = []
         self._boxes_at = 0.0
         self.windows = self.actions = 0
-        self._opened_at = 0.0
         self._exits: list[int] = []
 
     def play(self, until: float) -> None:

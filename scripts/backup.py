@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_trust_code, add_version, allow_code, confirmed, exit_code_of, prepare_program
+from scripts.common import add_trust_code, allow_code, confirmed, exit_code_of, prepare_program, program_parser
 
 prepare_program()
 
@@ -69,13 +69,7 @@ def do(options: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(
-        description="See, check, restore, export and remove the backups of a run.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add_version(top)
+    top = program_parser("See, check, restore, export and remove the backups of a run.", EXAMPLES)
     actions = top.add_subparsers(dest="action", required=True, metavar="list|verify|restore|export|prune")
 
     def add(name: str, text: str) -> argparse.ArgumentParser:

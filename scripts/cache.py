@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_version, confirmed, exit_code_of, prepare_program
+from scripts.common import confirmed, exit_code_of, prepare_program, program_parser
 
 prepare_program()
 
@@ -46,13 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(
-        description="See, check and shrink the cache of encoded images.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add_version(top)
+    top = program_parser("See, check and shrink the cache of encoded images.", EXAMPLES)
     actions = top.add_subparsers(dest="action", required=True, metavar="list|verify|prune")
 
     def add(name: str, text: str) -> argparse.ArgumentParser:

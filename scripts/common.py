@@ -116,6 +116,14 @@ def option_groups(parser: argparse.ArgumentParser) -> OptionGroups:
     return OptionGroups(*(parser.add_argument_group(title) for title in OptionGroups._fields))
 
 
+def program_parser(description: str, examples: str) -> argparse.ArgumentParser:
+    """A parser with `--version`, without abbreviations; its help ends with `examples`, their lines as they are."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=description, epilog=examples, formatter_class=raw, allow_abbrev=False)
+    add_version(parser)
+    return parser
+
+
 def add_version(parser: argparse.ArgumentParser) -> None:
     """Add `--version`."""
     from modules import __version__

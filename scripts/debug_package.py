@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_version, exit_code_of, is_interactive, prepare_program
+from scripts.common import exit_code_of, is_interactive, prepare_program, program_parser
 
 prepare_program()
 
@@ -53,13 +53,9 @@ def do(options: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        description="Make one zip for a bug report: settings, logs, versions, devices and the last events of a run.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    made = program_parser(
+        "Make one zip for a bug report: settings, logs, versions, devices and the last events of a run.", EXAMPLES
     )
-    add_version(made)
     made.add_argument("run", nargs="?", metavar="RUN", help="the run folder, such as runs/cats (default: no run)")
     made.add_argument("--output", metavar="FILE", help="the zip to write (default: NAME-debug.zip here)")
     made.add_argument("--show", action="store_true", help="print everything that would be in it, and write nothing")

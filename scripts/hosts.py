@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_version, confirmed, exit_code_of, is_interactive, prepare_program
+from scripts.common import confirmed, exit_code_of, is_interactive, prepare_program, program_parser
 
 prepare_program()
 
@@ -51,13 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(
-        description="Machines that runs start over ssh, for scripts/train.py --hosts and the window.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add_version(top)
+    top = program_parser("Machines that runs start over ssh, for scripts/train.py --hosts and the window.", EXAMPLES)
     actions = top.add_subparsers(dest="action", required=True, metavar="add|list|test|remove")
 
     def action(name: str, text: str) -> argparse.ArgumentParser:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_version, prepare_program
+from scripts.common import prepare_program, program_parser
 
 prepare_program()
 
@@ -35,13 +34,9 @@ EXAMPLES = """examples:
 
 def main(arguments: list[str] | None = None) -> int:
     """Show the run; returns an exit code."""
-    parser = argparse.ArgumentParser(
-        description="Show the progress, step times and devices of a run. It only reads the run's folder.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = program_parser(
+        "Show the progress, step times and devices of a run. It only reads the run's folder.", EXAMPLES
     )
-    add_version(parser)
     parser.add_argument("run", type=Path, help="the folder of the run, such as runs/NAME")
     parser.add_argument(
         "--once", action="store_true", help="print the current state and end, as it does without a terminal"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_version, allow_code, confirmed, exit_code_of, is_interactive, prepare_program
+from scripts.common import allow_code, confirmed, exit_code_of, is_interactive, prepare_program, program_parser
 
 prepare_program()
 
@@ -113,13 +113,7 @@ def _act(options: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(
-        description="Train on another machine, which needs nothing but ssh, and follow the run here.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add_version(top)
+    top = program_parser("Train on another machine, which needs nothing but ssh, and follow the run here.", EXAMPLES)
     actions = top.add_subparsers(
         dest="action", required=True, metavar="add|setup|check|start|follow|stop|pull|list|clean"
     )
@@ -355,7 +349,9 @@ def _resume(options: argparse.Namespace, host: Host) -> int:
 def _go_on(options: argparse.Namespace, folder: RunFolder, host: Host, runs_dir: str) -> None:
     """After the start there, follow and pull beside the copy if a command is to run then, or say how it is done."""
     if options.then is None:
-        _say_started(folder, host, runs_dir)
+        echo(f"Started on {host}. It needs no connection. Its copy here: {folder.path}")
+        named = argparse.Namespace(name=host.name, run=folder.name, runs_dir=runs_dir)
+        echo(f"Follow it with: {_command('follow', named)}")
         return
     copy = read_copy(folder)
     assert copy is not None  # which this program has written
@@ -367,12 +363,6 @@ def _go_on(options: argparse.Namespace, folder: RunFolder, host: Host, runs_dir:
         "It is followed and pulled in the background, and your command runs once all is here: see log/remote.txt of "
         "the copy. If this computer was off meanwhile, the window goes on with it, or follow and pull do."
     )
-
-
-def _say_started(folder: RunFolder, host: Host, runs_dir: str) -> None:
-    echo(f"Started on {host}. It needs no connection. Its copy here: {folder.path}")
-    named = argparse.Namespace(name=host.name, run=folder.name, runs_dir=runs_dir)
-    echo(f"Follow it with: {_command('follow', named)}")
 
 
 def follow(options: argparse.Namespace) -> int:

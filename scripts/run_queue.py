@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_trust_code, add_version, allow_code, exit_code_of, prepare_program, resolved_config
+from scripts.common import add_trust_code, allow_code, exit_code_of, prepare_program, program_parser, resolved_config
 
 prepare_program()
 
@@ -64,13 +64,9 @@ def do(options: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(
-        description="Work off several configs, one after the other or on different GPUs at the same time.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    top = program_parser(
+        "Work off several configs, one after the other or on different GPUs at the same time.", EXAMPLES
     )
-    add_version(top)
     actions = top.add_subparsers(dest="action", required=True, metavar="|".join(ACTIONS))
 
     def action(name: str, text: str) -> argparse.ArgumentParser:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,7 +24,6 @@ from modules.run.format_duration import format_duration
 from modules.run.format_progress import BYTES, format_progress
 
 SCRIPT: Final = ROOT / "scripts" / "annotate.py"
-_WAIT_S: Final = 3.0  # for a process to end that was asked to
 _SHOWN: Final = 600  # characters of an error
 _FIELDS: Final = {"model": "Model", "batch_size": "Images at once", "device": "Device"}  # by the names of flags
 _SURE: Final = 3  # images after which the time left is estimated
@@ -150,9 +148,7 @@ class AnnotateJob:
     def close(self) -> None:
         """End the process: nobody is left to see what it proposes, which is kept."""
         if self._child is not None:
-            self._child.process.kill()
-            with suppress(subprocess.TimeoutExpired):
-                self._child.process.wait(_WAIT_S)
+            self._child.kill()
             self._end()
 
     def poll(self) -> bool:

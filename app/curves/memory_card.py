@@ -74,7 +74,9 @@ class MemoryCard:
             self._show_facts(config)
             self._say()
             return
-        self._fade()
+        # the numbers shown are those of earlier settings
+        for label in self.facts.winfo_children():
+            theme.paint(label, fg=theme.FAINT)
         self.line.configure(text="Computing the memory…")
         self._job = self.frame.after(PAUSE_MS, self._ask)
 
@@ -134,11 +136,6 @@ class MemoryCard:
             self.warning.pack(anchor="w", padx=theme.px(16), pady=(0, theme.px(6)))
         else:
             self.warning.pack_forget()
-
-    def _fade(self) -> None:
-        """Show that the numbers are those of earlier settings."""
-        for label in self.facts.winfo_children():
-            theme.paint(label, fg=theme.FAINT)
 
     def _say(self) -> None:
         self.line.configure(text=with_titles(self.answer.error) or remark(self.answer))

@@ -211,14 +211,11 @@ class IntervalField(Field):
         (self.unit if self.unit.value() == "never" else self.control).focus_set()
 
     def _unit_chosen(self, unit: str) -> None:
-        if unit != "never" and (not self.control.get().strip() or self._was_never()):
+        if unit != "never" and (not self.control.get().strip() or self.state.draft.get(self.path) == "never"):
             self.control.enable(True)
             self.control.show(DEFAULT_COUNTS[unit])
         self._changed(typing=False)
         self.show(self.state.draft.get(self.path))
-
-    def _was_never(self) -> bool:
-        return self.state.draft.get(self.path) == "never"
 
     def _changed(self, typing: bool) -> None:
         unit = self.unit.value()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -27,7 +25,6 @@ from modules.run.format_progress import BYTES, format_progress
 
 SCRIPT: Final = ROOT / "scripts" / "sample.py"
 _STOP_ENDING: Final = ".stop"  # as in scripts/sample_events.py
-_WAIT_S: Final = 3.0  # for a process to end that was asked to
 
 Tone = Literal["muted", "good", "warn", "bad"]
 
@@ -110,9 +107,7 @@ class GenerateJob:
     def close(self) -> None:
         """End the process: nobody is left to see its images."""
         if self._child is not None:
-            self._child.process.kill()
-            with suppress(subprocess.TimeoutExpired):
-                self._child.process.wait(_WAIT_S)
+            self._child.kill()
             self._end()
 
     def poll(self) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from app.base_model import BaseModelInfo, inspect_base_model
-from modules.config import ConfigError, TrainConfig, load_config
+from modules.config import ConfigError, load_config
 from modules.files import expand_home
 from modules.run import RunFolder
 from modules.run.folder.run_folder import newest_first, run_of_model
@@ -72,7 +72,8 @@ def read_run_model(folder: RunFolder, step: int | None = None) -> RunModel:
         files = [place / each for each in _LORA_FILES]
         lora = str(next((file for file in files if file.is_file()), ""))
     if lora:
-        model = _base_of(config)
+        base = str(config.base_model)
+        model = str(Path(base).absolute()) if Path(base).exists() else base
     sample = next((each for each in config.samples if each.enabled), None)
     token = config.embedding_token if config.method == "embedding" else ""
     if sample is None:
@@ -130,8 +131,3 @@ def _saved_at(run: RunFolder) -> float | None:
     places = [run.model_dir] if has_model(run) else []
     places += [each.folder for each in saved_models(run)]
     return max((place.stat().st_mtime for place in places), default=None)
-
-
-def _base_of(config: TrainConfig) -> str:
-    base = str(config.base_model)
-    return str(Path(base).absolute()) if Path(base).exists() else base

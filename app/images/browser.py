@@ -231,9 +231,6 @@ class ImageBrowser(tk.Frame):
         self.editor.record(changes)
         if fault:
             self._failed(fault)
-        self._reselect()
-
-    def _reselect(self) -> None:
         if self.grid_view.selected_image is not None:
             self._selected(self.grid_view.selected_image)
 

@@ -79,7 +79,7 @@ class Chart:
         axes.tick_params(colors=theme.resolve(theme.MUTED), length=0, pad=5)
         axes.grid(color=theme.resolve(theme.LINE), linewidth=0.6)
         for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
-            label.set_fontproperties(_font(self._text_px()))
+            label.set_fontproperties(_font(theme.px(_TEXT_PX)))
         for line, artists in zip(self.lines, self._artists, strict=True):
             _set_colour(artists, line)
 
@@ -206,9 +206,6 @@ class Chart:
 
     def _x_ticks(self) -> int:
         return max(2, self._size[0] // theme.px(_TICK_PX))
-
-    def _text_px(self) -> int:
-        return theme.px(_TEXT_PX)
 
 
 class _Multiples(MaxNLocator):

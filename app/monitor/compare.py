@@ -82,7 +82,10 @@ class RunComparison(tk.Frame):
         if shown != self.names:
             selected = tuple(shown)
             self.pictures.clear()
-            self._share_width(len(selected))
+            # the table of the settings gets most of it once it has many columns
+            self._plot_share = (3, 2) if len(selected) <= _FEW_RUNS else (2, 3)
+            self._arrange()
+            self._body.update_idletasks()  # the names in the headings are as long as there is room
             self.names = shown
             self._state.background.run(
                 lambda: setting_differences(list(selected)), lambda rows: self._show_differences(selected, rows)
@@ -148,12 +151,6 @@ class RunComparison(tk.Frame):
         self._table_frame.configure(width=theme.px(200), height=theme.px(230))
         self._table_frame.pack_propagate(False)
         self._table_frame.pack(fill="both", expand=True, padx=theme.px(4), pady=theme.px(4))
-
-    def _share_width(self, runs: int) -> None:
-        """The table of the settings gets most of it once it has many columns."""
-        self._plot_share = (3, 2) if runs <= _FEW_RUNS else (2, 3)
-        self._arrange()
-        self._body.update_idletasks()  # the names in the headings are as long as there is room
 
     def _choose_beside(self, shown: str) -> None:
         self._beside = shown

@@ -72,7 +72,7 @@ def models_of(model: Path, single: Path) -> Iterator[Written]:
         yield Written(model, "Model", opens, _size(model), is_model=True)
         return
     files = sorted(path for path in _entries(model) if path.suffix == ".safetensors" and path.is_file())
-    method = _method(model)
+    method = _text(model / MODEL_INFO, "adapter", "method")
     for file in files:
         if method == "lora" and file.name in _OF_LORA:
             title, opens = _OF_LORA[file.name]
@@ -154,10 +154,6 @@ def _size_of(files: list[Path]) -> int:
         except OSError:
             continue
     return total
-
-
-def _method(model: Path) -> str:
-    return _text(model / MODEL_INFO, "adapter", "method")
 
 
 def _text(file: Path, *names: str) -> str:

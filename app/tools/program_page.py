@@ -116,18 +116,15 @@ class ProgramPage(tk.Frame):
         if is_running:
             self._job = later(self, POLL_MS, self._poll)
             return
-        self._show_idle()
+        self.start_button.configure(state="normal")
+        self.stop_button.configure(state="disabled")
+        self.progress.show(0.0, busy=False)
         if program.was_stopped:
             self.say("Stopped.")
         elif program.error:
             self.say(program.error, theme.BAD)
         else:
             self.ended()
-
-    def _show_idle(self) -> None:
-        self.start_button.configure(state="normal")
-        self.stop_button.configure(state="disabled")
-        self.progress.show(0.0, busy=False)
 
 
 def load_image(file: str, side: int) -> object:

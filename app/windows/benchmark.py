@@ -152,7 +152,8 @@ class BenchmarkWindow(ProgramWindow):
             if ending == "json" and self.result is not None:
                 self.result.save(file)
             elif ending == "png":
-                self._save_plot(file)
+                with replacing(file) as unfinished, os.fdopen(open_for_writing(unfinished), "wb") as target:
+                    target.write(read_bytes(self._picture))
         except OSError as error:
             self.show_status(f"{printable(file)} cannot be written: {error.strerror or error}.", theme.BAD)
             return
@@ -171,10 +172,6 @@ class BenchmarkWindow(ProgramWindow):
     def _show(self) -> None:
         self.pages.show(self.result, self.before, is_measuring=self.child is not None)
         self.saving.configure(state="disabled" if self.result is None else "normal")
-
-    def _save_plot(self, file: Path) -> None:
-        with replacing(file) as unfinished, os.fdopen(open_for_writing(unfinished), "wb") as target:
-            target.write(read_bytes(self._picture))
 
     # Buttons
 

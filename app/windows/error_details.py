@@ -61,16 +61,13 @@ class ErrorDetails:
         """Open the dialog, as high as its text needs."""
         window = self.dialog.show()
         window.update_idletasks()  # only now the text has its width, and with that its lines
-        lines = self._count_lines()
+        counted = self.text.count("1.0", "end", "displaylines")
+        lines = counted[0] if isinstance(counted, tuple) else int(counted or 1)
         self.text.configure(height=min(lines, _MAX_LINES))
         if lines > _MAX_LINES:
             self._bar.pack(side="right", fill="y", before=self.text)
         self.dialog.place()
         return window
-
-    def _count_lines(self) -> int:
-        counted = self.text.count("1.0", "end", "displaylines")
-        return counted[0] if isinstance(counted, tuple) else int(counted or 1)
 
     def _copy(self) -> None:
         self.dialog.window.clipboard_clear()

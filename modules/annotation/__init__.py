@@ -3,7 +3,7 @@
 Nothing here needs torch; modules/annotators runs the models.
 """
 
-from modules.annotation.apply import Applied, Undone, apply_proposals, undo_proposals
+from modules.annotation.apply import apply_proposals, undo_proposals
 from modules.annotation.messages import MOST_CHARACTERS, Message
 from modules.annotation.models import DEFAULT_MODELS, KNOWN_MODELS, model_name
 from modules.annotation.proposals import (
@@ -23,14 +23,12 @@ __all__ = [
     "DEFAULT_MODELS",
     "KNOWN_MODELS",
     "MOST_CHARACTERS",
-    "Applied",
     "Header",
     "Message",
     "Mode",
     "Proposal",
     "ProposalSet",
     "Task",
-    "Undone",
     "apply_proposals",
     "check_ending",
     "clean_text",

@@ -149,13 +149,13 @@ def _write_synced(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def read_now(path: Path, limit: int = LARGEST_FILE) -> Found:
+def read_now(path: Path) -> Found:
     """The file as it is now. Raises OSError or FileFault, also for a link."""
     if path.is_symlink():
         raise FileFault("is a link; copy the file there to have it changed")
     try:
         status = path.stat()
-        return Found(read_bytes(path, limit), status.st_mode & 0o777, status.st_mtime_ns)
+        return Found(read_bytes(path, LARGEST_FILE), status.st_mode & 0o777, status.st_mtime_ns)
     except FileNotFoundError:
         return Found(None)
 

@@ -8,7 +8,6 @@ from modules.checkpoint.saved_model import read_model_config, remove_model, save
 from modules.checkpoint.stored_tensors import Shard, ShardRows, StoredTensor
 from modules.run.folder.backup_list import Rotation, misplaced
 from modules.run.folder.backup_manifest import (
-    BACKUP_NAME,
     MANIFEST,
     FileEntry,
     Position,
@@ -21,7 +20,6 @@ from modules.run.folder.backup_manifest import (
 )
 
 __all__ = [
-    "BACKUP_NAME",
     "BEST_FILES",
     "MANIFEST",
     "Backups",

@@ -37,7 +37,8 @@ class Section(BaseModel):
     def _read(cls, value: Any, info: ValidationInfo) -> Any:
         assert info.field_name is not None
         field = cls.model_fields[info.field_name]
-        _reject_endless_lists(value)
+        if isinstance(value, (list, tuple, dict)) and len(value) > MOST_ITEMS:
+            raise ValueError(f"it has {len(value):,} items, and at most {MOST_ITEMS:,} are allowed")
         _reject_unusable_text(value, field.json_schema_extra)
         return _numbers(value, field.annotation)
 
@@ -100,11 +101,6 @@ def unwrap_optional(annotation: Any) -> Any:
         if len(kept) == 1:
             return unwrap_optional(kept[0])
     return annotation
-
-
-def _reject_endless_lists(value: Any) -> None:
-    if isinstance(value, (list, tuple, dict)) and len(value) > MOST_ITEMS:
-        raise ValueError(f"it has {len(value):,} items, and at most {MOST_ITEMS:,} are allowed")
 
 
 def _reject_unusable_text(value: Any, extra: Any) -> None:

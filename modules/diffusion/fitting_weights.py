@@ -31,7 +31,7 @@ _NUMBER: Final = re.compile(r"\.\d+\.")
 _NOT_USED: Final = ("lm_head.", "visual.", "vision_tower.", "multi_modal_projector.")
 
 
-def require_fitting(folder: Path, component: str, network: nn.Module, option: str = "base_model") -> None:
+def require_fitting(folder: Path, component: str, network: nn.Module) -> None:
     """Compare the headers of the component's files with `network`, of diffusers and built by its config.json, also on
     the meta device.
 
@@ -42,11 +42,11 @@ def require_fitting(folder: Path, component: str, network: nn.Module, option: st
     for name, layer in network.named_modules():
         if isinstance(layer, QuantizedLinear):
             shapes[f"{name}.weight"] = (layer.out_features, layer.in_features)
-    files = weight_files(folder, component, option)
+    files = weight_files(folder, component)
     stored = plain_shapes(files, stored_layers(folder, component, files))
-    require_shapes(f"{option}: ", files, stored, shapes)
+    require_shapes("base_model: ", files, stored, shapes)
     if stored.keys() <= shapes.keys() and (missing := sorted(shapes.keys() - stored.keys())):
-        raise _missing(f"{option}: ", files, missing)
+        raise _missing("base_model: ", files, missing)
 
 
 def require_shapes(

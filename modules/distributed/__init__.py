@@ -18,7 +18,7 @@ from modules.distributed.process_group import (
 )
 from modules.distributed.rank_group import DistributedRanks, RankGroup, distributed_ranks, single_process
 from modules.distributed.reduce import mean_over_ranks, reduce_mean
-from modules.distributed.run_store import RunStore, StoreFault, parse_value
+from modules.distributed.run_store import RunStore, parse_value
 from modules.distributed.shared_folders import SharedFolderGroups
 from modules.distributed.shared_memory import fill_once_per_machine
 from modules.distributed.startup.cluster_info import ClusterInfo
@@ -29,7 +29,6 @@ from modules.distributed.startup.rendezvous import GroupError
 from modules.distributed.startup.store import open_store
 from modules.distributed.unused_parameters import check_unused_parameters, explain_ddp_errors
 from modules.distributed.weights import Weights, is_sharded
-from modules.machine import find_free_port
 from modules.run.launch.rank_env import RankEnv, read_rank_env
 
 __all__ = [
@@ -47,7 +46,6 @@ __all__ = [
     "RankGroup",
     "RunStore",
     "SharedFolderGroups",
-    "StoreFault",
     "Weights",
     "check_unused_parameters",
     "cleanup_distributed",
@@ -60,7 +58,6 @@ __all__ = [
     "exit_if_group_is_left",
     "explain_ddp_errors",
     "fill_once_per_machine",
-    "find_free_port",
     "has_bucket_views",
     "is_main_process",
     "is_sharded",

@@ -57,10 +57,6 @@ class Chroma(FlowTransformer):
             )[0]
         return from_tokens(prediction, x_t.shape)
 
-    @classmethod
-    def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:
-        return {PROMPT: (tokens, config["joint_attention_dim"])}
-
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
         states, _, mask, *_ = pipeline.encode_prompt(
             prompt, device=device, do_classifier_free_guidance=False, max_sequence_length=self.caption_limit

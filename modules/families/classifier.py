@@ -146,8 +146,10 @@ class Classifier(Family):
 
     def _logits(self, pixels: Tensor) -> Tensor:
         """[B, classes], at least fp32."""
-        if self.options.freeze_batch_norm:
-            _freeze_statistics(self.model)  # in every forward: whoever trains or validates switches the mode
+        if self.options.freeze_batch_norm:  # in every forward: whoever trains or validates switches the mode
+            for module in self.model.modules():
+                if isinstance(module, AnyBatchNorm):
+                    module.eval()
         weights = next(self.model.parameters())
         kind = (weights.device, weights.dtype)
         if kind not in self._normalizations:  # kept: a GPU would wait for their copies in each step
@@ -232,9 +234,3 @@ def _load_weights(model: nn.Module, options: ClassifierOptions, folder: Path) ->
     except (OSError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"base_model: the model in {str(folder)!r} is damaged ({reason}).") from error
-
-
-def _freeze_statistics(model: nn.Module) -> None:
-    for module in model.modules():
-        if isinstance(module, AnyBatchNorm):
-            module.eval()

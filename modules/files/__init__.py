@@ -11,7 +11,7 @@ from modules.files.display import (
     spreadsheet_cell,
     visible,
 )
-from modules.files.gguf_header import GgufTensor, read_gguf_header
+from modules.files.gguf_header import read_gguf_header
 from modules.files.links import expand_home, find_link, is_link, whole_path
 from modules.files.opening import FileFault
 from modules.files.partial import (
@@ -38,7 +38,7 @@ from modules.files.reading import (
     read_text,
 )
 from modules.files.records import Record, validate_record
-from modules.files.safetensors_header import SafetensorsHeader, read_header
+from modules.files.safetensors_header import read_header
 from modules.files.shard_paths import is_shard, lies_there
 from modules.files.weight_map import weight_map
 from modules.files.writing import open_for_writing, remove_tree, write_fault
@@ -50,9 +50,7 @@ __all__ = [
     "REPLACED",
     "REPLACED_MODEL",
     "FileFault",
-    "GgufTensor",
     "Record",
-    "SafetensorsHeader",
     "check_changeable",
     "check_replaceable",
     "control_character",

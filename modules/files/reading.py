@@ -96,8 +96,8 @@ def read_json(path: str | Path, limit: int = TEXT_LIMIT, *, only_finite: bool = 
     return decode_json(read_text(path, limit), only_finite=only_finite)
 
 
-def decode_json(text: str | bytes, *, max_depth: int = MAX_DEPTH, only_finite: bool = True) -> object:
-    """Data from JSON text that is not nested deeper than `max_depth` and has only finite numbers, unless Python's
+def decode_json(text: str | bytes, *, only_finite: bool = True) -> object:
+    """Data from JSON text that is not nested deeper than MAX_DEPTH and has only finite numbers, unless Python's
     Infinity and NaN are allowed; raises FileFault.
 
     Of a name that is given twice in a group, the last one counts, as for most readers.
@@ -116,7 +116,7 @@ def decode_json(text: str | bytes, *, max_depth: int = MAX_DEPTH, only_finite: b
         raise
     except ValueError:
         raise FileFault("has a number of too many digits") from None
-    if is_deeper_than(data, max_depth):
+    if is_deeper_than(data, MAX_DEPTH):
         raise FileFault("is nested too deeply")
     return data
 

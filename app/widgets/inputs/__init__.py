@@ -5,10 +5,10 @@
 
 from app.widgets.inputs.box import Box
 from app.widgets.inputs.entry import Entry
-from app.widgets.inputs.focus import handler, make_focusable
+from app.widgets.inputs.focus import handler
 from app.widgets.inputs.menu import Menu
 from app.widgets.inputs.slider import Slider
 from app.widgets.inputs.switch import Switch
 from app.widgets.inputs.text_box import TextBox
 
-__all__ = ["Box", "Entry", "Menu", "Slider", "Switch", "TextBox", "handler", "make_focusable"]
+__all__ = ["Box", "Entry", "Menu", "Slider", "Switch", "TextBox", "handler"]

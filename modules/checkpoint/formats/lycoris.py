@@ -92,37 +92,7 @@ class Factor:
 
 
 @dataclass(frozen=True)
-class LohaWeights:
-    """The elementwise product of two factors of equal shape, times alpha / rank (Hyeon-Woo et al. 2021)."""
-
-    submodule: str
-    module: str
-    factors: tuple[Factor, Factor]
-    scale: float
-    magnitude: Tensor | None
-
-    @property
-    def rank(self) -> int:
-        """Of both factors."""
-        return self.factors[0].rank or 1
-
-    @property
-    def alpha(self) -> float:
-        """The scale times the rank."""
-        return self.scale * self.rank
-
-    @property
-    def matrix_shape(self) -> tuple[int, int]:
-        return self.factors[0].matrix_shape
-
-    def delta(self, weight: Tensor | None = None) -> Tensor:
-        return self.factors[0].matrix() * self.factors[1].matrix() * self.scale
-
-
-@dataclass(frozen=True)
-class LokrWeights:
-    """The Kronecker product of two factors, times alpha / rank; without a rank alpha does not count."""
-
+class _FactorWeights:
     submodule: str
     module: str
     factors: tuple[Factor, Factor]
@@ -138,6 +108,26 @@ class LokrWeights:
     def alpha(self) -> float:
         """The scale times the rank."""
         return self.scale * self.rank
+
+
+class LohaWeights(_FactorWeights):
+    """The elementwise product of two factors of equal shape, times alpha / rank (Hyeon-Woo et al. 2021)."""
+
+    @property
+    def rank(self) -> int:
+        """Of both factors."""
+        return self.factors[0].rank or 1
+
+    @property
+    def matrix_shape(self) -> tuple[int, int]:
+        return self.factors[0].matrix_shape
+
+    def delta(self, weight: Tensor | None = None) -> Tensor:
+        return self.factors[0].matrix() * self.factors[1].matrix() * self.scale
+
+
+class LokrWeights(_FactorWeights):
+    """The Kronecker product of two factors, times alpha / rank; without a rank alpha does not count."""
 
     @property
     def matrix_shape(self) -> tuple[int, int]:

@@ -69,11 +69,6 @@ class Captions:
         lists = [self._scan.metadata, self._scan.lists] if is_listed else []
         return json.dumps([self._source, lists, files, self._column, self._reads_records, _RULES])
 
-    @property
-    def has_read_metadata(self) -> bool:
-        """Whether the files with the captions of many images have been read."""
-        return self._metadata is not None
-
     def find(self, relative_path: str, has_caption_file: bool) -> FoundCaption:
         """The captions of one image. CaptionState.OTHER_ENCODING without captions: see `find_encoded`."""
         if self._source == "none":

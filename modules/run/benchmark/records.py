@@ -16,7 +16,6 @@ RESULT: Final = "benchmark.json"  # in the run folder of a case
 VARIABLE: Final = "TANDEM_BENCHMARK"  # how the processes of a run are told to measure steps and to save nothing
 MOST_STEPS: Final = 100_000
 
-Count = Annotated[int, Field(ge=0, lt=1 << 53)]
 Positive = Annotated[int, Field(ge=1, lt=1 << 53)]
 Seconds = Annotated[float, Field(ge=0, lt=1e9)]
 Text = Annotated[str, Field(max_length=2000)]

@@ -40,7 +40,8 @@ class EventReader:
         """The events since the last call, about `chunk_bytes` at most, to keep a window responsive; [] if none."""
         try:
             with open_regular(self._path) as file:  # opening it is what makes NFS ask for its current size
-                state = _file_state(file)
+                found = os.fstat(file.fileno())
+                state = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
                 if state == self._read_state:
                     return []
                 self._detect_replacement(file)
@@ -80,11 +81,6 @@ class EventReader:
             else:
                 self._offset += len(whole)
                 return whole
-
-
-def _file_state(file: BinaryIO) -> tuple[int, ...]:
-    found = os.fstat(file.fileno())
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def read_events(path: Path) -> list[Event]:

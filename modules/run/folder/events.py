@@ -55,12 +55,6 @@ class EventLog:
         self._writer.start()
         atexit.register(self.close)
 
-    @property
-    def pending_count(self) -> int:
-        """The number of events that are not on the disk yet."""
-        with self._lock:
-            return len(self._lines)
-
     def reserve(self) -> EventPlace:
         """The place of the next event, which `write_at` then has to write."""
         place = EventPlace()

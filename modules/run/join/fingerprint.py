@@ -107,10 +107,10 @@ def family_listing(config: TrainConfig) -> Listing:
     return found
 
 
-def data_listing(concept: Concept, progress: Callable[[int], None] = lambda count: None) -> Listing:
+def data_listing(concept: Concept) -> Listing:
     """The images, masks and captions of a concept: sizes of images, hashes of captions. Opens no image.
 
-    `progress` is called with the number of files so far, every 1000. Raises DataError if the folder does not exist.
+    Raises DataError if the folder does not exist.
     """
     if is_address(concept.path):
         return {concept.path: "downloaded by each machine"}
@@ -119,14 +119,9 @@ def data_listing(concept: Concept, progress: Callable[[int], None] = lambda coun
         return {root.name: str(root.stat().st_size)}  # an archive
     if not root.is_dir():
         raise DataError(f"concepts: there is no folder {concept.path!r} on {hostname()}")
-    found: Listing = {}
     texts = (*concept.text_suffixes, *sorted(METADATA_SUFFIXES))
     texts += _LISTS if concept.caption_source in ("auto", "metadata", "label") else ()
-    for name, what in walk_files(root, partial(_data_file, texts=texts), deeper=concept.include_subfolders):
-        found[name] = what
-        if len(found) % 1000 == 0:
-            progress(len(found))
-    return found
+    return dict(walk_files(root, partial(_data_file, texts=texts), deeper=concept.include_subfolders))
 
 
 def all_listings(config: TrainConfig) -> list[Listing]:

@@ -220,7 +220,7 @@ def _srun_command(job: SlurmJob, request: SlurmRequest, folder: RunFolder, pytho
         _LOG_HEADER,
         *_srun_comment(layout, request),
         f"srun {' '.join(options)} \\",
-        f"    {_shell_join(command)} \\",
+        f"    {' '.join(map(_quoted, command))} \\",
         f"    --run_name {_quoted(folder.name)} --resume latest",
         "code=$?",
     ]
@@ -297,7 +297,3 @@ def _one_line(value: object) -> str:
             "Rename the folder or file, or correct the option",
         )
     return text
-
-
-def _shell_join(command: Sequence[object]) -> str:
-    return " ".join(_quoted(word) for word in command)

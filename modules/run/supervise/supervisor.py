@@ -443,7 +443,7 @@ class ProcessWatch:
         if self._failed_at is not None and not self._restarts.is_last_attempt and self._restarts.detect_restart():
             self._report_restart(self._restarts.restart_count, self._restarts.max_restarts)
             self._failed_at = None
-        if self._failed_at is None and (failure := self._suspended_rank()):
+        if self._failed_at is None and (failure := self._restarts.suspended_rank(self.launcher_pid, self._ranks.start)):
             record_failure(self._folder, failure, keep_existing=True)
         if not self._launcher and self._restarts.is_alone_and_suspended(self.launcher_pid):
             self._warn(
@@ -459,9 +459,6 @@ class ProcessWatch:
                 f"The run folder {self._folder.path} was deleted or moved during the run. It was recreated; "
                 "earlier backups, events and samples are no longer in it."
             )
-
-    def _suspended_rank(self) -> Failure | None:
-        return self._restarts.suspended_rank(self.launcher_pid, self._ranks.start)
 
     def _is_only_launcher_left(self) -> bool:
         """Whether torchrun is the only process left on this machine."""

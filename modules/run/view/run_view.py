@@ -185,7 +185,9 @@ class RunView:
         self._set_time(time)
         values = {name: parse_float(event.get(name)) for name in (*STEP_METRICS, "eta_s")}
         if self.step is None or step <= self.step.step:
-            self._truncate_from(step)
+            # drop points from this step on: a resumed run repeats the steps after its backup
+            for series in (*self.metrics.values(), *self.eval_losses.values(), *self.eval_metrics.values()):
+                series.truncate_from(step)
         for name in STEP_METRICS:
             value = values[name]
             if value is not None and (value or name != "samples_per_s"):  # 0 means not known yet
@@ -198,11 +200,6 @@ class RunView:
             values["samples_per_s"],
             values["eta_s"],
         )
-
-    def _truncate_from(self, step: int) -> None:
-        """Drop points from this step on: a resumed run repeats the steps after its backup."""
-        for series in (*self.metrics.values(), *self.eval_losses.values(), *self.eval_metrics.values()):
-            series.truncate_from(step)
 
     def _ranks(self, event: Event, time: float) -> None:
         self._set_time(time)
