@@ -187,10 +187,9 @@ class _RowBuilder:
             sizes[reused, 0] = index.width[self.previous_row[reused]]
             sizes[reused, 1] = index.height[self.previous_row[reused]]
         changed = np.flatnonzero(~reused).tolist()
-        stamps = file.tolist()
 
         def find(row: int) -> tuple[int, int] | str:
-            return self._size(self._file(row), stamps[row])
+            return self._size(self._file(row), file[row])
 
         for done, (row, size) in enumerate(_map(pool, changed, find), start=1):
             sizes[row] = self._size_or_reject(row, size)
@@ -208,8 +207,7 @@ class _RowBuilder:
             reused = self._unchanged(self.previous.index.mask_file, mask)
             mask_sizes[reused] = self.previous.index.mask_size[self.previous_row[reused]]
         changed = np.flatnonzero(~reused & (mask[:, 0] >= 0) & self.usable).tolist()
-        stamps = mask.tolist()
-        for row, size in _map(pool, changed, lambda row: self._size(self._mask(row), stamps[row])):
+        for row, size in _map(pool, changed, lambda row: self._size(self._mask(row), mask[row])):
             mask_sizes[row] = self._size_or_reject(row, f"its mask is {size}" if isinstance(size, str) else size)
         for row in np.flatnonzero((mask_sizes[:, 0] > 0) & self.usable).tolist():
             stretch = (mask_sizes[row, 0] / mask_sizes[row, 1]) / (sizes[row, 0] / sizes[row, 1])
@@ -288,10 +286,10 @@ class _RowBuilder:
             captions.read_metadata()
             self.problems += captions.problems
 
-        stamps, origin = caption.tolist(), captions.origin
+        origin = captions.origin
 
         def find(row: int) -> FoundCaption:
-            path, stamp = os.fsdecode(self.paths[row]), (stamps[row][0], stamps[row][1])
+            path, stamp = os.fsdecode(self.paths[row]), _stamp(caption[row])
             if stamp == NO_FILE:
                 return captions.find(path, has_caption_file=False)
             if (known := self.journal.caption(origin, self._file(row), stamp)) is not None:
@@ -322,10 +320,11 @@ class _RowBuilder:
         self.findings = Findings.of(self.scan, found_before, captions.encoding)
         return texts, states, places
 
-    def _size(self, path: str, stamp: list[int]) -> tuple[int, int] | str:
-        size = self.journal.size(path, (stamp[0], stamp[1])) or _try_size(path)
+    def _size(self, path: str, row: NDArray[np.int64]) -> tuple[int, int] | str:
+        stamp = _stamp(row)
+        size = self.journal.size(path, stamp) or _try_size(path)
         if isinstance(size, tuple):
-            self.journal.add_size(path, (stamp[0], stamp[1]), size)
+            self.journal.add_size(path, stamp, size)
         return size
 
     def _path_hashes(self) -> NDArray[np.uint64]:
@@ -358,6 +357,11 @@ class _RowBuilder:
 
     def _file(self, row: int) -> str:
         return os.path.join(self.scan.root, os.fsdecode(self.paths[row]))
+
+
+def _stamp(row: NDArray[np.int64]) -> tuple[int, int]:
+    size, mtime_ns = row.tolist()  # one row at a time: lists of a million rows take 100 MB
+    return size, mtime_ns
 
 
 def _try_size(path: str) -> tuple[int, int] | str:
