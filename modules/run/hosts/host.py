@@ -70,8 +70,8 @@ class Host(Record):
     ) -> Self:
         """A host from what a person has typed. Raises ConfigError naming the field."""
         check_local_settings(settings)
-        fields = {"name": name, "target": target, "folder": folder, "port": port, "python": python, "key": key}
-        fields |= {"price": price, "stop_after": stop_after, "then": then}
+        fields: dict[str, object] = {"name": name, "target": target, "folder": folder, "port": port, "python": python}
+        fields |= {"key": key, "price": price, "stop_after": stop_after, "then": then}
         try:
             more = {**fields, "settings": list(settings), "allow_differences": allow_differences}
             return cls(**more)  # type: ignore[arg-type]
