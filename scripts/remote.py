@@ -33,13 +33,14 @@ from modules.run.hosts.host_list import add_host, find_hosts, read_hosts
 from modules.run.hosts.ssh_command import HostError, Unreachable
 from modules.run.hosts.ssh_line import fields_of_ssh_line
 from modules.run.join.fingerprint import compare_packages
-from modules.run.remote.after_run import check_command, keep_command, run_command_after
+from modules.run.remote.after_run import keep_command, run_command_after
 from modules.run.remote.attendant import (
     ADD,
     attend,
     check_there,
     has_come_about,
     launch_attendant,
+    limit_of,
     new_start_id,
     send_data,
     start_there,
@@ -79,7 +80,6 @@ _FLAGS = frozenset({
     *("config", "set", "run_name", "multi_gpu", "require_multi_gpu", "backend", "no_torchrun"),
     *("max_minutes", "single_gpu_data_loading", "profile", "trust_code"),
 })  # fmt: skip
-_MOST_HOURS = 1_000_000 // 60  # of max_minutes
 _BACKUP = re.compile(r"none|latest|all|[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 
@@ -135,6 +135,7 @@ def parser() -> argparse.ArgumentParser:
     add.add_argument(
         "--price", type=float, metavar="N", help="of an hour there: list and follow say what runs have cost"
     )
+    _add_ending(add, "each start of a run there, for a machine that is paid by the hour: ")
     add.add_argument(
         "--set",
         metavar="NAME=VALUE",
@@ -154,17 +155,7 @@ def parser() -> argparse.ArgumentParser:
         "--runs_dir", default="runs", metavar="DIR", help="of --resume, where the copy is (default: runs)"
     )
     start.add_argument("--send_token", action="store_true", help="give the run this shell's HF_TOKEN, for gated models")
-    start.add_argument(
-        "--stop_after",
-        type=float,
-        metavar="HOURS",
-        help="back up and stop there so many hours after this start: max_minutes of the run, in hours",
-    )
-    start.add_argument(
-        "--then",
-        metavar="COMMAND",
-        help="follow and pull in the background; once all is here and verified, run this here, e.g. to end the rent",
-    )
+    _add_ending(start, "this start, in place of what add has set: ")
     check = action("check", "show what scripts/train.py --dry_run says of a config there; nothing is started")
     check.add_argument("config", metavar="CONFIG", help="a config file, or the name of a preset")
     start.epilog = check.epilog = (
@@ -192,6 +183,24 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _add_ending(action: argparse.ArgumentParser, of: str) -> None:
+    action.add_argument(
+        "--stop_after", type=float, metavar="HOURS", help=f"{of}back up and pause there after N hours; 0: no limit"
+    )
+    action.add_argument(
+        "--then",
+        metavar="COMMAND",
+        help=f"{of}follow and pull in the background; once all is here and verified, run this here, e.g. to end the "
+        "rent; '': none",
+    )
+
+
+def _ending(options: argparse.Namespace) -> dict[str, object]:
+    """The fields of a machine that `_add_ending` gives."""
+    given = {name: getattr(options, name) for name in ("stop_after", "then")}
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def add(options: argparse.Namespace) -> int:
     """`add`."""
     folder, home = options.folder, str(Path.home())  # which this shell may have put in place of ~
@@ -203,9 +212,9 @@ def add(options: argparse.Namespace) -> int:
     target, key = line.get("target", options.target), options.key or line.get("key")
     port_given = options.port or (int(port) if port else None)
     given = {"folder": folder, "key": key, "port": port_given, "price": options.price, "settings": options.set}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in given.items() if value is not None} | _ending(options)
     before = [each for each in read_hosts() if each.name == options.name and is_for_runs(each)]
-    fields = {"port", "key", "python", "price", "settings"}
+    fields = {"port", "key", "python", "price", "settings", "stop_after", "then"}
     old = {"folder": home_of(before[0]), **before[0].model_dump(include=fields)} if before else {}
     kept = {name: value for name, value in old.items() if value and name not in given}
     host = host_for_runs(options.name, target, **{**kept, **given})
@@ -261,14 +270,12 @@ def _set_up(link: Link, *, host: Host, push: Push) -> None:
 def start(options: argparse.Namespace) -> int:
     """`start`."""
     host = _host(options)
-    if options.then is not None:
-        check_command(options.then)
-    if options.stop_after is not None and not 0 < options.stop_after <= _MOST_HOURS:
-        raise ConfigError(f"--stop_after is {options.stop_after:g}; use hours above 0 and up to {_MOST_HOURS:,}")
+    try:
+        host = Host.make(**{**host.model_dump(), **_ending(options)})
+    except ConfigError as error:
+        raise ConfigError(error.message.replace("host: ", "--", 1)) from None
     if options.resume:
         return _resume(options, host)
-    if options.stop_after is not None:
-        options.train += ["--set", f"max_minutes={60 * options.stop_after:g}"]
     training, config = _training(options)
     if options.stop_after is not None and training.max_minutes is not None:
         raise ConfigError("--stop_after and --max_minutes are both given, and are the same limit", "Leave one out")
@@ -289,7 +296,7 @@ def start(options: argparse.Namespace) -> int:
         copy = Copy(machine=host.name, stage="sending", id=new_start_id())
         mark_copy(folder, copy)
         remember_copies_in(folder.path.parent)
-        flags = {"require_multi_gpu": training.require_multi_gpu}
+        flags = {"require_multi_gpu": training.require_multi_gpu, **limit_of(config, host)}
         with pidfile_held(folder):
             start_there(folder, config, host, copy.id, flags, token, push, echo)
         mark_stage(folder, "running")
@@ -339,8 +346,7 @@ def _resume(options: argparse.Namespace, host: Host) -> int:
         allow_code(config, trust=False)
         push = send_data(config, host, "", echo)
         copy = Copy(machine=host.name, id=new_start_id(resumes=True))
-        flags = {} if options.stop_after is None else {"max_minutes": f"{60 * options.stop_after:g}"}
-        start_there(folder, config, host, copy.id, flags, token, push, echo)
+        start_there(folder, config, host, copy.id, limit_of(config, host), token, push, echo)
         mark_copy(folder, copy)
     _go_on(options, folder, host, options.runs_dir)
     return FINISHED
@@ -348,14 +354,14 @@ def _resume(options: argparse.Namespace, host: Host) -> int:
 
 def _go_on(options: argparse.Namespace, folder: RunFolder, host: Host, runs_dir: str) -> None:
     """After the start there, follow and pull beside the copy if a command is to run then, or say how it is done."""
-    if options.then is None:
+    if not host.then:
         echo(f"Started on {host}. It needs no connection. Its copy here: {folder.path}")
         named = argparse.Namespace(name=host.name, run=folder.name, runs_dir=runs_dir)
         echo(f"Follow it with: {_command('follow', named)}")
         return
     copy = read_copy(folder)
     assert copy is not None  # which this program has written
-    keep_command(copy.id, options.then)
+    keep_command(copy.id, host.then)
     mark_copy(folder, copy.model_copy(update={"attended": True}))
     launch_attendant(RunFolder(folder.path.absolute()))
     echo(f"Started on {host}. It needs no connection. Its copy here: {folder.path}")

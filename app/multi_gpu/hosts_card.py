@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -44,6 +44,8 @@ _FIELDS: Final = (
         "NAME=VALUE, separated by spaces; for other paths there",
     ),
     ("price", "Price per hour", "1.89", "To see what runs have cost. Empty: not known"),
+    ("stop_after", "Stop after hours", "5", "Of each start; then it backs up and pauses. Empty: no limit"),
+    ("then", "Then run here", "vastai stop instance 1234", "Once all results are here, verified. Empty: nothing"),
 )
 _FOR_RUNS: Final = {  # of a machine that Tandem sets up by itself
     "target": (
@@ -232,6 +234,15 @@ def _shorten(label: tk.Label, content: str, event: tk.Event[tk.Misc]) -> None:
     label.configure(text=fit(label, content, theme.tk_font("small"), event.width))
 
 
+def _number(given: Mapping[str, str], name: str, what: str) -> float:
+    """Of a field that may be empty. Raises ConfigError."""
+    typed = given.get(name, "").replace(",", ".") or "0"
+    try:
+        return float(typed)
+    except ValueError:
+        raise ConfigError(f"host: {name} is {typed!r}; use {what}, or leave it empty") from None
+
+
 def runs_dirs_of(state: AppState) -> list[Path]:
     """The folders whose runs the window lists."""
     return [state.runs_dir, *map(Path, state.preferences.runs_folders)]
@@ -295,7 +306,7 @@ class HostDialog:
         body = area.inside
         body.grid_columnconfigure(1, weight=1)
         self.entries: dict[str, Entry] = {}
-        for row, (name, *words) in enumerate(_FIELDS if for_runs else _FIELDS[:-1]):
+        for row, (name, *words) in enumerate(_FIELDS if for_runs else _FIELDS[:-3]):
             title, example, explanation = _FOR_RUNS.get(name, words) if for_runs else words
             text(body, title).grid(row=row, column=0, sticky="nw", padx=(0, theme.px(16)), pady=theme.px(10))
             place = frame(body)
@@ -379,13 +390,6 @@ class HostDialog:
         except ValueError as error:
             advice = "put a value with spaces between two quotation marks, such as 'cache_dir=/my disk/cache'"
             raise ConfigError(f"host: settings is {given['settings']!r}; {advice}") from error
-        price = given.get("price", "").replace(",", ".") or "0"
-        try:
-            cost = float(price)
-        except ValueError:
-            raise ConfigError(
-                f"host: price is {price!r}; use what an hour costs, such as 1.89, or leave it empty"
-            ) from None
         make = host_for_runs if self._for_runs else partial(Host.make, allow_differences=self.allow_differences.get())
         return make(
             given["name"],
@@ -395,7 +399,9 @@ class HostDialog:
             port=int(port) if port else None,
             python=given["python"],
             settings=settings,
-            price=cost,
+            price=_number(given, "price", "what an hour costs, such as 1.89"),
+            stop_after=_number(given, "stop_after", "hours, such as 5"),
+            then=given.get("then", ""),
         )
 
     def _fill(self, host: Host) -> None:
@@ -408,6 +414,8 @@ class HostDialog:
             "python": host.python,
             "settings": shlex.join(host.settings),
             "price": f"{host.price:g}" if host.price else "",
+            "stop_after": f"{host.stop_after:g}" if host.stop_after else "",
+            "then": host.then,
         }
         for name, entry in self.entries.items():
             entry.show(shown[name])

@@ -8,6 +8,7 @@ from functools import partial
 from app.state import AppState
 from app.widgets.buttons import Button, popup_menu
 from modules.config import ConfigError
+from modules.files import printable
 from modules.run.hosts.host_list import read_hosts
 from modules.run.remote.link import is_for_runs
 
@@ -25,7 +26,10 @@ def open_place_menu(state: AppState, button: Button) -> None:
     menu.add_command("On this computer", partial(_choose, state, ""), is_chosen=not preferences.place)
     for host in hosts:
         choose = partial(_choose, state, host.name)
-        menu.add_command(f"On {host.name}", choose, detail=host.target, is_chosen=host.name == preferences.place)
+        ending = [f"stops after {host.stop_after:g} h"] if host.stop_after else []
+        ending += [f"then runs {host.then}"] if host.then else []
+        detail = printable(", ".join([host.target, *ending]), 70)
+        menu.add_command(f"On {host.name}", choose, detail=detail, is_chosen=host.name == preferences.place)
     menu.add_separator()
     menu.add_command(
         "Add a machine…", state.views.add_machine, icon="plus", detail="Rented, or your own: ssh reaches it"

@@ -51,6 +51,23 @@ def test_a_machine_is_renamed_with_all_that_knows_its_name(driver: Driver, copy:
         assert dialog.message.winfo_exists() == bool(fault)
         assert not fault or dialog.message.cget("text").startswith(fault)
     assert [(host.name, host.price) for host in read_hosts()] == [("gamma", 1.5)]
+    dialog = HostDialog(driver.window, lambda host: None, read_hosts()[0], driver.window.state_, for_runs=True)
+    dialog.show()
+    for hours, fault in (
+        ("long", "“Stop after hours” is 'long'; use hours, such as 5, or leave"),
+        ("-1", "“Stop after hours” is"),
+        ("2.5", ""),
+    ):
+        dialog.entries["stop_after"].show(hours)
+        dialog.entries["then"].show("echo off")
+        dialog.save()
+        assert dialog.message.winfo_exists() == bool(fault)
+        assert not fault or dialog.message.cget("text").startswith(fault)
+    assert [(host.price, host.stop_after, host.then) for host in read_hosts()] == [(1.5, 2.5, "echo off")]
+    driver.click_really(driver.window.run_bar.buttons.where)
+    rows = driver.window.__dict__["open_popover_"].rows
+    assert "root@203.0.113.7, stops after 2.5 h, then runs echo off" in [row.detail for row in rows]
+    driver.press("Escape")
     assert driver.window.preferences.place == "gamma"
 
 

@@ -13,6 +13,8 @@ from modules.files import Record, control_character, printable
 from modules.run.join.local_settings import check_local_settings
 
 DEFAULT_PYTHON: Final = ".venv/bin/python"
+MOST_HOURS: Final = 1_000_000 // 60  # of max_minutes
+LONGEST_COMMAND: Final = 4000  # characters
 _MAX_PATH: Final = 1000
 _MAX_SETTINGS: Final = 50
 _WORD: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}"
@@ -29,6 +31,9 @@ _ALLOWED: Final = {
     "port": "use a number from 1 to 65535, or leave it empty",
     "price": "use what an hour costs, from 0 to 100,000, such as 1.89; 0 means that it is not known",
     "settings": "use NAME=VALUE, such as cache_dir=/scratch/cache",
+    "stop_after": f"use hours from 0 to {MOST_HOURS:,}, such as 5; 0 means no limit",
+    "then": f"use one line of at most {LONGEST_COMMAND:,} characters, such as 'vastai stop instance 1234'; empty means "
+    "none",
 }
 
 
@@ -43,6 +48,8 @@ class Host(Record):
     settings: Annotated[list[str], Field(max_length=_MAX_SETTINGS)] = Field(default_factory=list)
     key: Annotated[str, Field(max_length=_MAX_PATH)] = ""  # file of a private key here; "": as in ~/.ssh/config
     price: Annotated[float, Field(ge=0, le=100_000)] = 0.0  # of an hour, in any currency; 0: not known
+    stop_after: Annotated[float, Field(ge=0, le=MOST_HOURS)] = 0.0  # hours of each start of a run there; 0: no limit
+    then: Annotated[str, Field(max_length=LONGEST_COMMAND)] = ""  # runs here once all results of a run there are here
     allow_differences: bool = False  # train even if code or versions there differ from this machine's
 
     @classmethod
@@ -56,18 +63,21 @@ class Host(Record):
         python: str = "",
         key: str = "",
         price: float = 0.0,
+        stop_after: float = 0.0,
+        then: str = "",
         settings: Sequence[str] = (),
         allow_differences: bool = False,
     ) -> Self:
         """A host from what a person has typed. Raises ConfigError naming the field."""
         check_local_settings(settings)
-        fields = {"name": name, "target": target, "folder": folder, "port": port, "python": python, "key": key}
+        fields: dict[str, object] = {"name": name, "target": target, "folder": folder, "port": port, "python": python}
+        fields |= {"key": key, "price": price, "stop_after": stop_after, "then": then}
         try:
-            more = {**fields, "price": price, "settings": list(settings), "allow_differences": allow_differences}
+            more = {**fields, "settings": list(settings), "allow_differences": allow_differences}
             return cls(**more)  # type: ignore[arg-type]
         except ValidationError as error:
             where = str(error.errors(include_url=False, include_context=False)[0]["loc"][0])
-            given = {**fields, "price": price, "settings": ", ".join(settings)}[where]
+            given = {**fields, "settings": ", ".join(settings)}[where]
             raise ConfigError(f"host: {where} is {printable(given, 200)!r}; {_ALLOWED[where]}") from None
 
     @field_validator("name", "target", "folder", "python", "key")
@@ -75,6 +85,13 @@ class Host(Record):
     def _is_plain(cls, text: str) -> str:
         if control_character(text) or len(text) > _MAX_PATH or text.startswith("-"):
             raise ValueError("control characters, too long, or like an option")
+        return text
+
+    @field_validator("then")
+    @classmethod
+    def _is_one_line(cls, text: str) -> str:
+        if control_character(text) or text.isspace():
+            raise ValueError("not one line")
         return text
 
     @field_validator("name")

@@ -12,11 +12,11 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from modules.config import ConfigError
-from modules.files import FileFault, Record, control_character, printable, validate_record
+from modules.files import FileFault, Record, printable, validate_record
 from modules.files.private import NotPrivate, read_private_json, write_private_json
 from modules.files.user_folder import user_config_folder
 from modules.run.folder.run_folder import RunFolder
-from modules.run.hosts.host import Host
+from modules.run.hosts.host import LONGEST_COMMAND, Host
 from modules.run.hosts.ssh_command import HostError
 from modules.run.remote.copy_folders import copies_of
 from modules.run.remote.link import Echo
@@ -24,21 +24,14 @@ from modules.run.remote.machine import runs_there
 from modules.run.remote.run_copy import read_copy
 
 _MOST: Final = 100
-_LONGEST: Final = 4000  # characters
 _TAKES_AT_MOST_S: Final = 600.0
 _BY_HAND: Final = "All results are here; run it by hand, and look whether the machine is off"
 
-_Command = Annotated[str, Field(max_length=_LONGEST)]
+_Command = Annotated[str, Field(max_length=LONGEST_COMMAND)]
 
 
 class _Commands(Record):
     commands: Annotated[dict[str, _Command], Field(max_length=_MOST)]
-
-
-def check_command(command: str) -> None:
-    """Raise ConfigError for what is no command of a shell."""
-    if not command.strip() or control_character(command) or len(command) > _LONGEST:
-        raise ConfigError(f"--then is {printable(command, 100)!r}; use one line of at most {_LONGEST} characters")
 
 
 def keep_command(start_id: str, command: str) -> None:

@@ -26,7 +26,7 @@ from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import find_hosts
 from modules.run.launch.detached import start_detached
 from modules.run.launch.preview import to_arguments
-from modules.run.remote.after_run import run_command_after
+from modules.run.remote.after_run import keep_command, run_command_after
 from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.far_side import RESUMES
 from modules.run.remote.link import Echo, Link, with_reconnects
@@ -157,6 +157,13 @@ def start_there(
     with_reconnects(host, echo, begin)
 
 
+def limit_of(config: TrainConfig, host: Host) -> dict[str, object]:
+    """The flag of a start on a machine with a limit of hours; {} without one, or if the config's own is as short."""
+    minutes = 60 * host.stop_after
+    own = config.max_minutes
+    return {"max_minutes": f"{minutes:g}"} if minutes and (own is None or own > minutes) else {}
+
+
 def has_come_about(folder: RunFolder, host: Host, echo: Echo) -> bool:
     """Whether an earlier start of this run was cut before its answer came, and the run is there; what another one has
     left here that was cut before is removed. Raises HostError."""
@@ -256,7 +263,10 @@ class _Attendant:
         push = send_data(config, self._host, "" if resumes else self._folder.name, self._say, self._share)
         self._tell(id=new_start_id(resumes=resumes), said="Starting there.", done=None)
         token = os.environ.get("HF_TOKEN", "") if self._copy.sends_token else ""
-        start_there(self._folder, config, self._host, self._copy.id, {}, token, push, self._say)
+        if self._host.then:
+            keep_command(self._copy.id, self._host.then)
+        limit = limit_of(config, self._host)
+        start_there(self._folder, config, self._host, self._copy.id, limit, token, push, self._say)
         return True
 
     def _say(self, line: str) -> None:

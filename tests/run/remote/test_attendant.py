@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import sys
 from pathlib import Path
@@ -201,7 +200,9 @@ def test_a_command_runs_here_once_all_is_here(
     assert remote.main([*start, "--max_minutes", "5"]) == 2
     assert remote.main([*start, "--stop_after", "-1"]) == 2
     assert remote.main([*start, "--then", " "]) == 2
-    assert "--then is ' '; use one line" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--stop_after is '-1.0'; use hours from 0 to 16,666" in said
+    assert "--then is ' '; use one line" in said
     with (home / "state" / "other.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert remote.main([*start, *then]) == 3
@@ -210,7 +211,7 @@ def test_a_command_runs_here_once_all_is_here(
     copy = read_copy(RunFolder(folder.path.parent / "y"))
     assert copy is not None
     assert (copy.stage, copy.fault) == ("complete", said)
-    assert json.loads((home / "runs" / "y" / "config.json").read_text())["max_minutes"] == 90
+    assert "--max_minutes 90" in (home / "runs" / "y" / "log" / "console.txt").read_text()
     assert not switched_off.exists()
     pull = ["pull", "beta", "y", "--runs_dir", str(folder.path.parent)]
     assert [remote.main([*pull, *more]) for more in (["--backups", "none"], [], [])] == [3, 0, 0]
@@ -220,6 +221,20 @@ def test_a_command_runs_here_once_all_is_here(
     assert remote.main([*resume, "--then", "exit 7"]) == 3
     assert "The command after y ended with exit code 7. All results are here" in capsys.readouterr().err
     assert "--max_minutes 120" in (home / "runs" / "y" / "log" / "console.txt").read_text()
+
+
+def test_a_machine_keeps_its_limit_and_its_command(home: Path, folder: RunFolder, tmp_path: Path) -> None:
+    """For each start from the window, as the attendant does it, also one that resumes."""
+    switched_off, train = tmp_path / "off", home / "code" / "scripts" / "train.py"
+    train.write_text("import sys; print(*sys.argv)")
+    add = ["add", "beta", "me@beta", "--folder", str(home)]
+    assert remote.main([*add, "--stop_after", "1.5", "--then", f"echo off >> {switched_off}"]) == 0
+    assert remote.main(add) == 0, "they are kept"
+    assert stage_of(folder, Copy(machine="beta", stage="sending")).startswith("complete ")
+    (home / "runs" / "x" / "backup" / "step-000001").mkdir(parents=True)
+    assert stage_of(folder, Copy(machine="beta", stage="sending", resumes=True)).startswith("complete resume-")
+    assert switched_off.read_text() == "off\noff\n"
+    assert (home / "runs" / "x" / "log" / "console.txt").read_text().count("--max_minutes 90") == 2
 
 
 def test_what_is_on_a_machine_is_said_before_it_is_forgotten(
