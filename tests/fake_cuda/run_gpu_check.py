@@ -19,6 +19,7 @@ from modules.machine import Gpu
 from scripts import gpu_cells, gpu_check, gpu_worker
 from scripts.gpu_check_list import Limits
 from tests.fake_cuda.gpu import Card, install
+from tests.fake_cuda.run_cases import small_peak_measurement
 
 LAYOUT = gpu_cells.Layout("gloo, 2 processes on 1 GPU", "gloo", 2, None)
 UNLIMITED = Limits(0, math.inf)
@@ -44,6 +45,7 @@ def main(arguments: list[str]) -> int:
 if __name__ == "__main__":
     if sys.argv[1:] == ["cuda"]:
         install()
-        gpu_worker.main()
+        with small_peak_measurement():
+            gpu_worker.main()
     else:
         sys.exit(main(sys.argv[1:]))
