@@ -71,6 +71,12 @@ class Driver:
         except tk.TclError:
             return False
 
+    def follow_no_run(self) -> None:
+        """As before the first run."""
+        if self.window.state_.run is not None:
+            self.window.state_.run.detach()
+            self.window.state_.run = None
+
     def settle(self) -> None:
         """Process all pending events, until the page in sight is complete."""
         for _ in range(3):

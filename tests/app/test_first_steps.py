@@ -183,8 +183,8 @@ def test_keyboard_goes_to_the_question_that_still_waits(driver: Driver) -> None:
 def test_train_lists_what_is_missing_and_waits_for_running_checks(
     driver: Driver, shared_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state, bar = driver.window.state_, driver.window.run_bar
-    state.run = None
+    bar = driver.window.run_bar
+    driver.follow_no_run()
     driver.search_and_type("base_model", str(shared_home / "lost" / "model"))
     driver.search_and_type("family", "no_such_family.py")
     driver.click_really(bar.buttons.train)
@@ -297,7 +297,7 @@ def test_buttons_of_the_run_bar_never_move_and_one_is_primary(driver: Driver, sh
             (button.winfo_rootx(), button.winfo_width()) for button in (getattr(bar.buttons, name) for name in names)
         ]
 
-    driver.window.state_.run = None
+    driver.follow_no_run()
     bar.refresh()
     before = places()
     run = make_fake_run(shared_home / "moves", steps=10, total=100, ended="stopped")

@@ -332,9 +332,7 @@ def test_launch_commands_are_seen_whole_and_scroll(
             driver.wait(lambda: len(commands_in(window)) == 6, "the commands")
             assert "Saved to" not in driver.text(window), "nothing was changed"
             assert f":{join_port}\n" in commands_in(window)[1].get("1.0", "end"), "of the run after this one"
-            assert driver.window.state_.run is not None
-            driver.window.state_.run.detach()
-            driver.window.state_.run = None
+            driver.follow_no_run()
     driver.click_button("Generate launch commands")
     driver.wait(lambda: len(commands_in(window)) == 6, "the commands")
     driver.settle()
