@@ -89,6 +89,8 @@ def parser() -> argparse.ArgumentParser:
 
 def add(options: argparse.Namespace) -> int:
     """`add`."""
+    before = next((host for host in read_hosts() if host.name == options.name), None)
+    kept = before.model_dump(include={"price", "stop_after", "then"}) if before else {}  # there is no option for them
     host = Host.make(
         options.name,
         options.target,
@@ -98,6 +100,7 @@ def add(options: argparse.Namespace) -> int:
         key=options.key,
         settings=options.set,
         allow_differences=options.allow_differences,
+        **kept,
     )
     verb = "Replaced" if add_host(host) else "Added"
     echo(f"{verb} {host} in {hosts_file()}. Test it with: python scripts/hosts.py test {host.name}")

@@ -277,7 +277,7 @@ def start(options: argparse.Namespace) -> int:
     if options.resume:
         return _resume(options, host)
     training, config = _training(options)
-    if options.stop_after is not None and training.max_minutes is not None:
+    if options.stop_after and training.max_minutes is not None:
         raise ConfigError("--stop_after and --max_minutes are both given, and are the same limit", "Leave one out")
     token = os.environ.get("HF_TOKEN", "") if options.send_token else ""
     if options.send_token and not token:

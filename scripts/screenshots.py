@@ -165,8 +165,9 @@ def _turn_pages(window: MainWindow, name: str) -> Iterator[str]:
         if name == "model":  # a child process with torch draws the noise levels
             _wait(window, lambda: bool(section.noise.histogram.counts) or not section.noise.is_wanted)
             _wait(window, lambda: section.memory.is_current)
-        elif name == "training":  # another one counts the images
-            _wait(window, lambda: not section.curve.length.is_counting)
+        elif name in ("training", "sampling"):  # another one counts the images
+            shown = section.curve if name == "training" else section.timeline
+            _wait(window, lambda: not shown.run_length.is_counting)
         _settle(window)
         yield name
 

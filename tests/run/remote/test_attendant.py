@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import sys
 from pathlib import Path
@@ -235,6 +236,15 @@ def test_a_machine_keeps_its_limit_and_its_command(home: Path, folder: RunFolder
     assert stage_of(folder, Copy(machine="beta", stage="sending", resumes=True)).startswith("complete resume-")
     assert switched_off.read_text() == "off\noff\n"
     assert (home / "runs" / "x" / "log" / "console.txt").read_text().count("--max_minutes 90") == 2
+    (tmp_path / "cats.json").write_text(folder.config_file.read_text())
+    start = ["start", "beta", str(tmp_path / "cats.json"), "--run_name", "z", "--runs_dir", str(folder.path.parent)]
+    assert remote.main([*start, "--stop_after", "0", "--then", "", "--max_minutes", "5"]) == 0
+    console = (home / "runs" / "z" / "log" / "console.txt").read_text()
+    config = json.loads((home / "runs" / "z" / "config.json").read_text())
+    assert ("--max_minutes" in console, config["max_minutes"]) == (False, 5), "neither for this start"
+    assert hosts.main(["add", "beta", "you@beta", f"{home}/code"]) == 0
+    host = read_hosts()[0]
+    assert (host.target, host.stop_after, host.then) == ("you@beta", 1.5, f"echo off >> {switched_off}")
 
 
 def test_what_is_on_a_machine_is_said_before_it_is_forgotten(
