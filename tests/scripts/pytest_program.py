@@ -10,6 +10,12 @@ from pathlib import Path
 from modules import ROOT
 
 
+def pytest_environment(folder: Path) -> dict[str, str]:
+    """The environment of a pytest program. Its temporary folders are in `folder`: among those of other sessions it
+    would first remove what full runs have left, gigabytes of them."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DEBUG_TEMPROOT": str(folder)}
+
+
 def run_pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """How pytest has ended; what the tests write is in `folder`."""
     command = [
@@ -26,7 +32,7 @@ def run_pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=pytest_environment(folder),
         capture_output=True,
         text=True,
         timeout=100,

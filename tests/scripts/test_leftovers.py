@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from modules import ROOT
 from tests.leftovers import MARK
+from tests.scripts.pytest_program import pytest_environment
 
 HANGS = """import pathlib, subprocess, time
 def test_hang():
@@ -30,11 +30,11 @@ def test_hang():
 def test_no_daemon_outlives_pytest(tmp_path: Path, number: signal.Signals, workers: str) -> None:
     (tmp_path / "test_hang.py").write_text(HANGS)
     options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-n", workers, "--rootdir", str(tmp_path)]
-    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    environment = {name: value for name, value in pytest_environment(tmp_path).items() if name != MARK}
     pytest_program = subprocess.Popen(
         [sys.executable, "-m", "pytest", *options, str(tmp_path)],
         cwd=tmp_path,
-        env={**environment, "PYTHONPATH": str(ROOT)},
+        env=environment,
         stdout=subprocess.DEVNULL,
     )
     while not (tmp_path / "daemon").exists():
