@@ -1,4 +1,5 @@
-"""Caption editor with a preview of the image; captions are saved when the selection or focus moves on."""
+"""Caption editor with a preview of the image, its references and mask; captions are saved when the selection or focus
+moves on."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from modules.files import FileFault, check_changeable, printable
 PREVIEW = 320
 _LEAST_SIDE: Final = 96  # of the image, in unscaled pixels, before the hint gives way to it
 _SMALLEST_SIDE: Final = 48
+_MOST_REFERENCES: Final = 3  # that the preview has room for
 
 
 _HINTS: Final[dict[CaptionLines, str]] = {
@@ -61,7 +63,7 @@ class CaptionEditor(tk.Frame):
         self._caption_files = caption_files
         self._image: IndexedImage | None = None
         self._files = CaptionFiles()  # which the caption in the box was read from
-        self._photo: ImageTk.PhotoImage | None = None
+        self._photos: list[ImageTk.PhotoImage] = []  # that Tk shows and does not keep
         self._build()
 
     def _build(self) -> None:
@@ -71,7 +73,7 @@ class CaptionEditor(tk.Frame):
         self._canvas.pack(pady=(0, theme.px(theme.UNIT)))
         self._name = text(self, font="strong", wrap=PREVIEW)
         self._name.pack(fill="x")
-        self._details = text(self, font="small", colour=theme.MUTED)
+        self._details = text(self, font="small", colour=theme.MUTED, wrap=PREVIEW)
         self._details.pack(fill="x")
         self._problem = text(self, font="small", colour=theme.WARN, wrap=PREVIEW)
         below = frame(self)
@@ -105,7 +107,7 @@ class CaptionEditor(tk.Frame):
         if not height:
             return
         wide = max(theme.px(160), min(theme.px(PREVIEW), width // 3))
-        for label in (self._name, self._problem, self._hint):
+        for label in (self._name, self._details, self._problem, self._hint):
             label.configure(wraplength=wide)
         self.text.configure(width=wide)
         texts = [
@@ -248,22 +250,48 @@ class CaptionEditor(tk.Frame):
         self._fit()
 
     def _draw(self) -> None:
-        """Draw the preview, or the grid's thumbnail until the preview is ready."""
+        """Draw the preview, or the grid's thumbnails until those of it are ready: the image's references, the image and
+        its mask, each in a cell of the same size."""
         self._canvas.delete("all")
         image = self._image
         if image is None:
             return
-        side = self._side
-        small = self._thumbnails.get(image.file, side) or self._thumbnails.get(image.file)
-        if small is not None:
-            scale = side / max(small.size)
-            size = max(1, round(small.width * scale)), max(1, round(small.height * scale))
-            self._photo = ImageTk.PhotoImage(small.resize(size, Image.Resampling.BILINEAR), master=self)
-            middle = self._canvas.winfo_reqwidth() // 2, side // 2
-            self._canvas.create_image(*middle, image=self._photo)
-            frame_image(self._canvas, middle, self._photo)
-        if self._thumbnails.get(image.file, side) is None and not self._thumbnails.is_broken(image.file, side):
+        self._photos.clear()
+        before = image.references[:_MOST_REFERENCES]
+        files = [*before, image.file, *([image.mask] if image.mask else [])]
+        gap = theme.px(2 * theme.UNIT)
+        columns, width, height = self._cells(image, len(files), gap)
+        for number, file in enumerate(files):
+            row, column = divmod(number, columns)
+            x, y = column * (width + gap) + width // 2, row * (height + gap) + height // 2
+            self._draw_picture(file, (x, y), (width, height))
+            if number == len(before) > 0:
+                sign, arrow = ("→", (x - (width + gap) // 2, y)) if column else ("↓", (x, y - (height + gap) // 2))
+                self._canvas.create_text(*arrow, text=sign, fill=theme.resolve(theme.MUTED), font=theme.tk_font("body"))
+        if not all(self._thumbnails.is_done(file, self._side) for file in files):
             later(self, 80, lambda: self._retry_draw(image.file))
+
+    def _cells(self, image: IndexedImage, count: int, gap: int) -> tuple[int, int, int]:
+        """(columns, width, height) of the cells in which `count` pictures of the image's shape are largest."""
+        found = []
+        for columns in range(1, count + 1):
+            rows = -(-count // columns)
+            width = (self._canvas.winfo_reqwidth() - gap * (columns - 1)) // columns
+            height = (self._side - gap * (rows - 1)) // rows
+            found.append((min(width / image.width, height / image.height), columns, width, height))
+        return max(found)[1:]
+
+    def _draw_picture(self, file: Path, middle: tuple[int, int], room: tuple[int, int]) -> None:
+        """As large as `room` (width, height in pixels) allows; nothing if there is no thumbnail yet."""
+        small = self._thumbnails.get(file, self._side) or self._thumbnails.get(file)  # which requests what is not there
+        if small is None:
+            return
+        scale = min(room[0] / small.width, room[1] / small.height)
+        size = max(1, round(small.width * scale)), max(1, round(small.height * scale))
+        photo = ImageTk.PhotoImage(small.resize(size, Image.Resampling.BILINEAR), master=self)
+        self._photos.append(photo)
+        self._canvas.create_image(*middle, image=photo, tags="picture")
+        frame_image(self._canvas, middle, photo)
 
     def _retry_draw(self, file: Path) -> None:
         ready: list[Path] = []
@@ -279,7 +307,9 @@ def _set_caption(image: IndexedImage, text: str | None, files: CaptionFiles) -> 
 
 def _details(image: IndexedImage) -> str:
     width, height = image.bucket_size
-    return f"{image.width} × {image.height} pixels, trained at {width} × {height}"
+    size = f"{image.width} × {image.height} pixels, trained at {width} × {height}"
+    made_from = ", ".join(printable(each.name, mask=False) for each in image.references)
+    return f"{size}\nFrom {made_from}" if made_from else size
 
 
 def read_only_reason(image: IndexedImage, files: CaptionFiles) -> str:

@@ -43,6 +43,8 @@ class IndexedImage:
     bucket: str  # "WxH"
     caption: str  # one caption per line, or the only one; see CaptionFiles.caption
     caption_state: str  # found, missing, unreadable, empty, control (characters)
+    references: tuple[Path, ...] = ()  # that it is made from; for families that edit images
+    mask: Path | None = None  # with masked_training
 
     @property
     def bucket_size(self) -> tuple[int, int]:
@@ -259,7 +261,8 @@ def _absolute_references(concept: Mapping[str, object]) -> dict[str, object]:
 
 
 def _parse_image(concept: int, root: Path, row: list[object]) -> IndexedImage:
-    relative, width, height, bucket, caption, state = row
+    relative, width, height, bucket, caption, state, references, mask = row
+    assert isinstance(references, list)
     return IndexedImage(
         concept,
         str(relative),
@@ -269,6 +272,8 @@ def _parse_image(concept: int, root: Path, row: list[object]) -> IndexedImage:
         str(bucket),
         str(caption),
         str(state),
+        tuple(Path(str(each)) for each in references),
+        root / str(mask) if mask else None,
     )
 
 

@@ -63,6 +63,27 @@ def test_index_has_sizes_buckets_and_captions(folder: Path) -> None:
     assert index.error == ""
 
 
+def test_index_has_references_and_masks(folder: Path, tmp_path: Path) -> None:
+    before = tmp_path / "before"
+    before.mkdir()
+    for name in ("0.png", "1_1.png", "1_2.png", "2.png"):
+        Image.new("RGB", (64, 64)).save(before / name)
+    Image.new("L", (64, 64)).save(folder / "0-masklabel.png")
+    (folder / "mask").mkdir()
+    Image.new("L", (64, 64)).save(folder / "mask" / "2.png")
+    concept = {"path": str(folder), "references": str(before)}
+    settings = {"concepts": [concept], "resolution": 64, "family": "flux2", "masked_training": True}
+    index = survey(settings, 8, lambda: True, lambda _: None)
+    assert [[each.name for each in image.references] for image in index.images] == [
+        ["0.png"],
+        ["1_1.png", "1_2.png"],
+        ["2.png"],
+    ]
+    assert [image.mask for image in index.images] == [folder / "0-masklabel.png", None, folder / "mask" / "2.png"]
+    settings["masked_training"] = False
+    assert [image.mask for image in survey(settings, 8, lambda: True, lambda _: None).images] == [None] * 3
+
+
 def test_an_address_is_read_in_its_copy(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path / "copies"))
     settings = {"concepts": [{"path": "s3://b/cats"}], "resolution": 64}

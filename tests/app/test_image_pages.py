@@ -8,6 +8,7 @@ import shutil
 import stat
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from tkinter import ttk
 from typing import Any, Literal
@@ -299,6 +300,21 @@ def test_a_replacement_and_its_undo_outlast_a_change_of_scale(
         )
         assert made.editor._undo.cget("state") == ("normal" if is_written else "disabled")
         assert all(colour in (folder / f"{number:02}.txt").read_text("utf-8") for number in range(12))
+
+
+def test_the_preview_shows_what_an_image_is_made_from_and_its_mask(section: Section, shared_driver: Driver) -> None:
+    first, second, third, *_ = browser(section).shown
+    editor = browser(section).editor
+    editor.show(replace(first, references=(second.file,), mask=third.file), [])
+    shared_driver.settle()
+    shared_driver.wait(lambda: len(editor._canvas.find_all()) == 7, "three pictures with their frames and an arrow")
+    boxes = [editor._canvas.bbox(each) for each in editor._canvas.find_withtag("picture")]
+    assert all(box[0] >= 0 and box[2] <= editor._canvas.winfo_reqwidth() for box in boxes), boxes
+    assert boxes == sorted(boxes, key=lambda box: (box[1] // 100, box[0])), "from left to right, line by line"
+    assert [one[2] <= other[0] or one[3] <= other[1] for one, other in pairwise(boxes)] == [True, True], boxes
+    assert f"From {second.file.name}" in shared_driver.text(section)
+    editor.show(first, [])
+    shared_driver.wait(lambda: len(editor._canvas.find_all()) == 2, "the image alone")
 
 
 def test_read_only_captions_give_the_reason(section: Section, shared_driver: Driver) -> None:

@@ -27,6 +27,7 @@ from modules.data.index.concept_rows import ConceptRows, index_concept
 from modules.data.index.concept_summary import ConceptSummary, caption_warnings, median_size, summarize_concept
 from modules.data.index.expand import parts
 from modules.data.index.index import no_progress
+from modules.data.index.references import unpack_references
 from modules.data.index.scan import concept_root, scan_concept
 from modules.data.loading.order import balanced_repeats
 from modules.files import FileFault, decode_json, open_regular, read_text
@@ -81,7 +82,7 @@ def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
             problems = list(_problems(rows, scan.root, settings.resolution_of(part)))
             below = os.path.relpath(scan.root, root).replace(os.sep, "/") + "/"
             yield from _image_records(
-                rows, root, below.removeprefix("./"), [str(each) for each in buckets], bucket.tolist()
+                rows, part, root, below.removeprefix("./"), [str(each) for each in buckets], bucket.tolist()
             )
             yield from ({"type": "problem", "concept": number, **problem} for problem in problems)
             images, faults, others = images + len(rows.paths), faults + len(problems), others + scan.other_files
@@ -168,8 +169,11 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _image_records(rows: ConceptRows, root: str, below: str, buckets: list[str], bucket: list[int]) -> Iterator[Record]:
-    """Records of rows [path below `root`, width, height, bucket, captions separated by newlines, CaptionState]."""
+def _image_records(
+    rows: ConceptRows, concept: Concept, root: str, below: str, buckets: list[str], bucket: list[int]
+) -> Iterator[Record]:
+    """Records of rows [path below `root`, width, height, bucket, captions separated by newlines, CaptionState, paths of
+    references, path of the mask below `root` or an empty one]."""
     columns = rows.columns
     listed = [
         [
@@ -179,10 +183,17 @@ def _image_records(rows: ConceptRows, root: str, below: str, buckets: list[str],
             buckets[number],
             "\n".join(unpack_captions(caption)),
             CaptionState(state).name.lower(),
+            [each.path for each in unpack_references(references)],
+            below + (os.fsdecode(mask) or os.path.splitext(os.fsdecode(path))[0] + concept.mask_suffix)
+            if mask_size >= 0
+            else "",
         ]
-        for path, caption, number, width, height, state in zip(
+        for path, caption, references, mask, mask_size, number, width, height, state in zip(
             rows.paths,
             rows.captions,
+            rows.references,
+            rows.masks,
+            columns["mask_file"][:, 0].tolist(),
             bucket,
             columns["width"].tolist(),
             columns["height"].tolist(),
