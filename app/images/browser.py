@@ -46,6 +46,7 @@ class ImageBrowser(tk.Frame):
         caption_files: Callable[[], Mapping[int, CaptionFiles]],
         failed: Callable[[str], object],
         captions_changed: Callable[[Sequence[IndexedImage]], object],
+        paint_mask: Callable[[IndexedImage], object],
     ) -> None:
         super().__init__(parent)
         theme.paint(self, bg=theme.CARD)
@@ -59,7 +60,9 @@ class ImageBrowser(tk.Frame):
         self._build_bar()
         self.replacing = ReplaceBar(self, state.background, self._to_replace, self._replaced, state.typed["replace"])
         self.replacing.bind("<<Close>>", lambda event: self._toggle_replacing())
-        self.editor = CaptionEditor(self, thumbnails, self._captions_written, failed, self._caption_files, state)
+        self.editor = CaptionEditor(
+            self, thumbnails, self._captions_written, failed, self._caption_files, paint_mask, state
+        )
         self.editor.pack(side="right", fill="y", padx=(theme.px(2 * theme.UNIT), 0))
         self.grid_view = ImageGrid(self, thumbnails, self._selected, self.editor.focus_text)
         self.grid_view.pack(side="left", fill="both", expand=True)

@@ -24,6 +24,7 @@ from modules.files import FileFault, check_changeable, printable
 PREVIEW = 320
 _LEAST_SIDE: Final = 96  # of the image, in unscaled pixels, before the hint gives way to it
 _SMALLEST_SIDE: Final = 48
+_PAINT: Final = "Masks say which part of an image is trained; they are used with masked training."
 _MOST_REFERENCES: Final = 3  # that the preview has room for
 
 
@@ -53,6 +54,7 @@ class CaptionEditor(tk.Frame):
         changed: Callable[[Sequence[IndexedImage]], object],
         failed: Callable[[str], object],
         caption_files: Callable[[IndexedImage], CaptionFiles],
+        paint_mask: Callable[[IndexedImage], object],
         state: AppState,
     ) -> None:
         super().__init__(parent)
@@ -60,7 +62,7 @@ class CaptionEditor(tk.Frame):
         self._state, self._history = state, state.written_captions
         self.is_undoing = False
         self._thumbnails, self._changed, self._failed = thumbnails, changed, failed
-        self._caption_files = caption_files
+        self._caption_files, self._paint_mask = caption_files, paint_mask
         self._image: IndexedImage | None = None
         self._files = CaptionFiles()  # which the caption in the box was read from
         self._photos: list[ImageTk.PhotoImage] = []  # that Tk shows and does not keep
@@ -80,9 +82,12 @@ class CaptionEditor(tk.Frame):
         below.pack(side="bottom", fill="x")
         self._hint = text(below, font="small", colour=theme.MUTED, wrap=PREVIEW)
         self._hint.pack(fill="x", pady=theme.px(theme.UNIT / 2))
-        self._undo = Button(below, "Undo", self.undo, bg=theme.CARD)
+        self._buttons = frame(below)
+        self._buttons.pack(fill="x", pady=(theme.px(theme.UNIT / 2), 0))
+        self._undo = Button(self._buttons, "Undo", self.undo, bg=theme.CARD)
         self.show_undo()
-        self._undo.pack(anchor="w", pady=(theme.UNIT / 2, 0))
+        self._undo.pack(side="left")
+        self.mask_button = Button(self._buttons, "Paint the mask…", self._paint, bg=theme.CARD, tooltip=_PAINT)
         self.text = TextBox(self, lambda _: None, width=PREVIEW, height=48)
         self.text.pack(fill="both", expand=True, pady=(theme.px(theme.UNIT), 0))
         self.text.text.configure(undo=True)
@@ -114,7 +119,7 @@ class CaptionEditor(tk.Frame):
             self._name,
             self._details,
             self.text,
-            self._undo,
+            self._buttons,
             *([self._problem] * bool(self._problem.cget("text"))),
         ]
         rest = height - sum(each.winfo_reqheight() for each in texts) - 3 * theme.px(theme.UNIT)
@@ -123,7 +128,7 @@ class CaptionEditor(tk.Frame):
         if is_low:
             self._hint.pack_forget()
         elif not self._hint.winfo_manager():
-            self._hint.pack(fill="x", pady=theme.px(theme.UNIT / 2), before=self._undo)
+            self._hint.pack(fill="x", pady=theme.px(theme.UNIT / 2), before=self._buttons)
         side = min(wide, rest if is_low else with_hint)
         if side < theme.px(_SMALLEST_SIDE):
             self._canvas.pack_forget()
@@ -139,6 +144,7 @@ class CaptionEditor(tk.Frame):
         """Save the current caption, then show another image and its problems."""
         self.save()
         self._image = image
+        self._show_mask_button()
         self._name.configure(text=printable(image.file.name, mask=False) if image else "")
         self._show_details(image, problems)
         self._show_text()
@@ -149,12 +155,27 @@ class CaptionEditor(tk.Frame):
         former = self._image
         if former is None or former.file != image.file:
             return
+        former.references, former.mask = image.references, image.mask
         is_typed = self.text.get().strip() != former.caption.strip()
         if self._caption_files(image) != self._files or not is_typed or former.caption == image.caption:
             self._image = image
             if self._caption_files(image) != self._files or former.caption != image.caption:
                 self._show_text()
         self._show_details(image, problems)
+        self._show_mask_button()
+        self._draw()
+
+    def _show_mask_button(self) -> None:
+        """Masks are looked for with masked_training alone."""
+        if self._image is not None and self._state.draft.get("masked_training"):
+            self.mask_button.pack(side="right")
+        else:
+            self.mask_button.pack_forget()
+
+    def _paint(self) -> None:
+        self.save()
+        if self._image is not None:
+            self._paint_mask(self._image)
 
     def _show_details(self, image: IndexedImage | None, problems: list[str]) -> None:
         self._details.configure(text=_details(image) if image else "")

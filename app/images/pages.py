@@ -7,6 +7,7 @@ import threading
 import tkinter as tk
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -35,7 +36,9 @@ from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, card, frame, text
 from app.widgets.table import table
-from modules.files import lies_there
+from app.windows.mask import MaskDialog
+from modules.config import Concept
+from modules.files import check_changeable, lies_there
 from modules.files.addresses import concept_folder
 
 _PAUSE_MS = 700  # after the last change of a setting
@@ -212,6 +215,7 @@ class ImagePages(tk.Frame):
                 self._caption_files,
                 self._show_error,
                 self._captions_changed,
+                self._paint_mask,
             )
             return self.browser
         if name == "tags":
@@ -289,6 +293,24 @@ class ImagePages(tk.Frame):
             self.reload()
         self._show_summary()
         self._changed()
+
+    def _paint_mask(self, image: IndexedImage) -> None:
+        """Open the mask that the image has, or a new one beside it."""
+        try:
+            check_changeable(image.file)
+        except OSError as error:
+            self._show_error(f"The mask cannot be painted: {error.strerror}.")
+            return
+        concepts = self._shown.get("concepts")
+        concept = concepts[image.concept] if isinstance(concepts, list) else None
+        suffix = value_at(concept, "mask_suffix") or Concept.model_fields["mask_suffix"].default
+        file = image.mask or image.file.with_name(f"{image.file.stem}{suffix}")
+        MaskDialog(self, self.state, image.file, file, partial(self._mask_written, file)).show()
+
+    def _mask_written(self, file: Path) -> None:
+        self._thumbnails.forget(file)
+        if self.winfo_exists():
+            self.reload()
 
     def _captions_changed_elsewhere(self) -> None:
         if "images" in self._pages:

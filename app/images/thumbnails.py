@@ -63,6 +63,11 @@ class Thumbnails:
         """Whether the image could not be read."""
         return self._memory.get((file, side), Image) is None
 
+    def forget(self, file: Path) -> None:
+        """Make those of a file anew: its content is another one."""
+        for key in [key for key in self._memory if key[0] == file]:
+            del self._memory[key]
+
     def cancel_pending(self) -> None:
         """Drop the requests that have not been started."""
         with self._lock:

@@ -122,7 +122,7 @@ class Driver:
 
     def listed_files(self) -> list[str]:
         """The entries of the file chooser."""
-        found = [one for dialog in self.dialogs() for one in _all(dialog) if isinstance(one, ttk.Treeview)]
+        found = [one for dialog in self.dialogs() for one in everything(dialog) if isinstance(one, ttk.Treeview)]
         return [str(tree.item(row, "values")[0]).lstrip("▸ ") for tree in found for row in tree.get_children()]
 
     def field(self, path: str) -> Any:
@@ -201,7 +201,7 @@ class Driver:
     def click_button(self, label: str) -> None:
         """Click the button with this label in the topmost dialog, or else in the window."""
         places: list[tk.Misc] = [self.window, *self.dialogs()]
-        found = [one for one in _all(places[-1]) if hasattr(one, "invoke") and one.cget("text") == label]
+        found = [one for one in everything(places[-1]) if hasattr(one, "invoke") and one.cget("text") == label]
         self.click_really(next(one for one in found if one.winfo_viewable()))
 
     def wheel_over(self, widget: tk.Misc, notches: int) -> None:
@@ -232,7 +232,7 @@ class Driver:
 
     def label(self, place: tk.Misc, words: str) -> tk.Label:
         """The label in a window whose text begins with these words."""
-        found = (one for one in _all(place) if isinstance(one, tk.Label))
+        found = (one for one in everything(place) if isinstance(one, tk.Label))
         return next(one for one in found if str(one.cget("text")).startswith(words))
 
     def enlarge(self, percent: int) -> None:
@@ -251,7 +251,7 @@ class Driver:
     def answer(self, label: str) -> None:
         """Press the button with this label in the dialog."""
         (dialog,) = self.dialogs()
-        next(one for one in _all(dialog) if hasattr(one, "invoke") and one.cget("text") == label).invoke()
+        next(one for one in everything(dialog) if hasattr(one, "invoke") and one.cget("text") == label).invoke()
         if self.is_open:
             self.settle()
 
@@ -304,7 +304,8 @@ def write(control: Entry | TextBox, content: str) -> None:
     control.update()
 
 
-def _all(widget: tk.Misc) -> Iterator[Any]:
+def everything(widget: tk.Misc) -> Iterator[Any]:
+    """All widgets in it, at any depth."""
     for child in widget.winfo_children():
         yield child
-        yield from _all(child)
+        yield from everything(child)

@@ -13,7 +13,7 @@ from app.widgets.buttons import Segments
 from app.windows import importer
 from modules.config import load_config
 from modules.importers import ImportResult, import_file
-from tests.app.driver import Driver, _all
+from tests.app.driver import Driver, everything
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ def theirs(home: Path) -> Path:
 
 def rows(driver: Driver) -> list[tuple[str, ...]]:
     (dialog,) = driver.dialogs()
-    (tree,) = [one for one in _all(dialog) if isinstance(one, ttk.Treeview)]
+    (tree,) = [one for one in everything(dialog) if isinstance(one, ttk.Treeview)]
     return [tuple(map(str, tree.item(row, "values"))) for row in tree.get_children()]
 
 
@@ -51,8 +51,8 @@ def says(driver: Driver, words: str) -> bool:
 
 def choose_list(driver: Driver, title: str) -> None:
     (dialog,) = driver.dialogs()
-    (segments,) = [one for one in _all(dialog) if isinstance(one, Segments)]
-    next(one for one in _all(segments) if hasattr(one, "invoke") and one.cget("text") == title).invoke()
+    (segments,) = [one for one in everything(dialog) if isinstance(one, Segments)]
+    next(one for one in everything(segments) if hasattr(one, "invoke") and one.cget("text") == title).invoke()
     driver.settle()
 
 

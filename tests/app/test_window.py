@@ -24,7 +24,7 @@ from app.windows.shortcuts import SHORTCUTS
 from modules.config import TrainConfig, imported_code, load_config, options, save_config, trusted_code
 from modules.config.family_about import family_about
 from scripts.make_demo_data import make_demo_data
-from tests.app.driver import Driver, _all, click, write
+from tests.app.driver import Driver, click, everything, write
 from tests.app.fake_runs import make_fake_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -623,7 +623,7 @@ def test_a_class_of_another_package_is_asked_about_at_the_start(
     driver.window.actions.train()
     (dialog,) = driver.dialogs()
     assert "names a Python file as its optimizer" in " ".join(driver.text(dialog).split())
-    (shown,) = (each for each in _all(dialog) if isinstance(each, tk.Text))
+    (shown,) = (each for each in everything(dialog) if isinstance(each, tk.Text))
     assert "class Small" in shown.get("1.0", "end")
     driver.answer("Do not run it")
     assert not driver.dialogs()
@@ -657,7 +657,7 @@ def test_a_family_file_runs_only_after_it_was_allowed(
     section.review.invoke()
     dialog = driver.dialogs()[0]
     assert "which imports 3 other files" in " ".join(driver.text(dialog).split())
-    (shown,) = (each for each in _all(dialog) if isinstance(each, tk.Text))
+    (shown,) = (each for each in everything(dialog) if isinstance(each, tk.Text))
     assert [part in shown.get("1.0", "end") for part in (str(family), f"{helper} (2 lines", ".touch()")] == [True] * 3
     driver.answer("Do not run it")
     assert driver.window.state_.family.not_allowed

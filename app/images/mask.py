@@ -1,0 +1,94 @@
+"""A mask that is painted: strokes, undo, and the file beside its image."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from PIL import Image, ImageChops, ImageDraw
+
+from modules.config.file_access import mode_beside
+from modules.files import FileFault, check_changeable, replacing
+from modules.files.images import open_image, upright_rgb
+
+TRAINED: Final = 255
+LEFT_OUT: Final = 0
+_FORMATS: Final = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".bmp": "BMP", ".tif": "TIFF"}
+_MOST_STEPS: Final = 100  # that can be undone; a mask takes a few kilobytes compressed
+Point: TypeAlias = tuple[float, float]  # x, y in pixels of the image
+
+
+class Mask:
+    """8-bit greyscale of the image's size, `TRAINED` where the image is trained and `LEFT_OUT` where it is not."""
+
+    def __init__(self, pixels: Image.Image) -> None:
+        self.pixels = pixels
+        self._steps: list[bytes] = []
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether something was painted that is not undone."""
+        return bool(self._steps)
+
+    def begin(self) -> None:
+        """What follows, up to the next `begin`, is one step of `undo`."""
+        self._steps = [*self._steps[1 - _MOST_STEPS :], zlib.compress(self.pixels.tobytes(), 1)]
+
+    def stroke(self, start: Point, end: Point, radius: float, value: int) -> None:
+        """A line with round ends."""
+        draw_stroke(self.pixels, start, end, radius, value)
+
+    def fill(self, value: int) -> None:
+        """All of it."""
+        self.begin()
+        self.pixels.paste(value, (0, 0, *self.pixels.size))
+
+    def invert(self) -> None:
+        """What is trained is left out, and the other way round."""
+        self.begin()
+        self.pixels = ImageChops.invert(self.pixels)
+
+    def undo(self) -> None:
+        """Take back the last step, if there is one."""
+        if self._steps:
+            self.pixels = Image.frombytes("L", self.pixels.size, zlib.decompress(self._steps.pop()))
+
+    def save(self, file: Path) -> None:
+        """Write it in place of an older one. Raises OSError or FileFault, and the older one stays."""
+        check_changeable(file)
+        if (written := _FORMATS.get(file.suffix.lower())) is None:
+            endings = ", ".join(_FORMATS)
+            raise FileFault(f"ends in {file.suffix!r}; masks can be written as {endings}: set the folder's mask suffix")
+        mode = mode_beside(file)
+        with replacing(file) as partial:
+            self.pixels.save(partial, format=written)
+            if mode:
+                partial.chmod(mode)
+
+
+def draw_stroke(pixels: Image.Image, start: Point, end: Point, radius: float, value: int) -> None:
+    """A line with round ends on a greyscale image."""
+    pen = ImageDraw.Draw(pixels)
+    pen.line([start, end], fill=value, width=max(1, round(2 * radius)))
+    for x, y in (start, end):
+        pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=value)
+
+
+def open_mask(image: Path, file: Path) -> tuple[Image.Image, Mask]:
+    """An image as it is trained, and the mask in `file`, or one that leaves out everything if there is no file.
+
+    Raises OSError or FileFault if one of them cannot be read.
+    """
+    try:
+        with open_image(image) as opened:
+            rgb = upright_rgb(opened)
+        if not file.exists():
+            return rgb, Mask(Image.new("L", rgb.size, LEFT_OUT))
+        with open_image(file) as opened:
+            mask = upright_rgb(opened).convert("L")
+    except (OSError, FileFault):
+        raise
+    except Exception as error:  # Pillow's readers raise any exception on damaged files
+        raise FileFault(f"is damaged or too large ({error})") from error
+    return rgb, Mask(mask if mask.size == rgb.size else mask.resize(rgb.size, Image.Resampling.BILINEAR))
