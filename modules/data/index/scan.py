@@ -26,7 +26,7 @@ from modules.data.index.unpacked import unpacked_archives
 from modules.files import FileFault, file_stamp, is_shard, open_regular
 from modules.files.addresses import concept_folder, is_address
 from modules.files.images import SIGNATURE_BYTES, has_image_signature
-from modules.files.shard_paths import COMPRESSED_TARS, SHARD_OF_CACHE, is_archive
+from modules.files.shard_paths import COMPRESSED_TARS, SHARD_OF_CACHE, SHARD_SUFFIXES, is_archive
 from modules.files.shards import shard_table
 
 _CIFAR: Final = re.compile(r"cifar-100?-(python|binary)\.tar\.gz")
@@ -299,6 +299,8 @@ def _scan_entries(
     masks: list[str] = []  # by their suffix
     mask_suffix = concept.mask_suffix
     text_suffixes = {*OTHER_TEXTS, *(os.path.splitext(f"x{e}")[1].lower() for e in scan.caption_extensions)}
+    only_texts = text_suffixes - {os.path.splitext(name)[1] for name in (*METADATA_NAMES, f"x{mask_suffix.lower()}")}
+    only_texts.difference_update(("",), SHARD_SUFFIXES, (each[each.rindex(".") :] for each in COMPRESSED_TARS))
     for name in sorted(found):
         stem, dot, suffix = name.rpartition(".")
         suffix = dot + suffix.lower() if stem else ""
@@ -307,6 +309,9 @@ def _scan_entries(
             images.append((name, stem))
         elif _is_folder(entry):
             _add_folder(scan, entry, prefix + name, subfolders)
+        elif suffix in only_texts:  # first, as there is one beside each image
+            scan.other_files[suffix] += 1
+            texts.append(name)
         elif name == METADATA_NAMES[-1] and find_spec("pyarrow") is None:
             scan.problems.append(
                 Problem(entry.path, "not read: it needs pyarrow: .venv/bin/python -m pip install pyarrow")
@@ -369,10 +374,11 @@ def _captions_of(
     captions = dict[str, _Entry]()
     taken = set[str]()
     for name, stem in images:
-        caption = next((found[stem + each] for each in extensions if stem + each in found), None)
-        if caption is not None:
-            captions[name] = caption
-            taken.add(caption.name)
+        for each in extensions:
+            if (caption := found.get(stem + each)) is not None:
+                captions[name] = caption
+                taken.add(stem + each)
+                break
     spare = {_with_lower_suffix(text): text for text in texts if text not in taken}
     if not spare:
         return captions
@@ -537,9 +543,8 @@ def _add_image(
         scan.other_files["with a foreign mask"] += 1
         return
     scan.paths.append(os.fsencode(relative))
-    scan.flat_stamps.extend((status.st_size, status.st_mtime_ns))
-    scan.flat_stamps.extend(_stamp(caption) if caption else NO_FILE)
-    scan.flat_stamps.extend(_stamp(mask) if mask else NO_FILE)
+    of_caption, of_mask = _stamp(caption) if caption else NO_FILE, _stamp(mask) if mask else NO_FILE
+    scan.flat_stamps.extend((status.st_size, status.st_mtime_ns, *of_caption, *of_mask))
 
 
 def _add_folder(
