@@ -56,7 +56,7 @@ class SafetensorsFile(TensorFile):
         self.names = sorted(self._header.tensors)
         if len(self.names) > _MOST_TENSORS:
             raise ConfigError(f"{str(path)!r} has {len(self.names):,} tensors; the most is {_MOST_TENSORS:,}.")
-        self.metadata = self._header.metadata
+        self.metadata = dict(self._header.metadata)  # the header is shared
 
     @property
     def quantized_as(self) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
@@ -56,7 +57,12 @@ def read_header(file: Path) -> SafetensorsHeader:
         length = int.from_bytes(start[:8], "little")
         if start[8:] != b"{" or not 2 <= length <= min(_MOST_BYTES, size - 8):
             raise FileFault(_DAMAGED)
-        text = start[8:] + opened.read(length - 1)
+        return _parsed(start[8:] + opened.read(length - 1), size)
+
+
+@lru_cache(maxsize=1)  # a model that is stored in 4 bits is read layer by layer, each with the header before it
+def _parsed(text: bytes, size: int) -> SafetensorsHeader:
+    """The header with this text of a file of `size` bytes."""
     try:
         content = validate_record(dict[str, object], decode_json(text))
         metadata = validate_record(dict[str, str], content.pop("__metadata__", None) or {})
@@ -71,6 +77,6 @@ def read_header(file: Path) -> SafetensorsHeader:
         if first != end or bits != 8 * (last - first):
             raise FileFault(_DAMAGED)
         end = last
-    if 8 + length + end != size:
+    if 8 + len(text) + end != size:
         raise FileFault(_DAMAGED)
     return SafetensorsHeader(tensors, metadata)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from modules.config import TrainingError
-from modules.distributed import launch_distributed, resolve_backend, shared_memory, spawn
+from modules.distributed import launch_distributed, resolve_backend, shared_memory
 from modules.distributed.process_group import _connection_error
 from modules.distributed.rank_group import SingleProcess
 from modules.distributed.startup.member import Member
@@ -20,7 +20,7 @@ from modules.machine import Route, hostname
 from modules.run.launch.rank_env import RankEnv
 from tests.distributed import process_group_programs
 from tests.ports import free_port
-from tests.runs import run_command
+from tests.runs import in_ranks, run_command
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ def result_of(folder: Path, rank: int) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("results")
-    spawn(process_group_programs.all_primitives, 2, free_port(), (folder,))
+    in_ranks(process_group_programs.all_primitives, 2, free_port(), (folder,))
     return [result_of(folder, rank) for rank in range(2)]
 
 
@@ -112,7 +112,7 @@ def test_a_group_that_does_not_form_names_the_address(results: list[dict[str, An
 
 def test_a_killed_peer_is_noticed_and_named(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="rank 1 ended with exit code -9"):
-        spawn(process_group_programs.peer_killed, 2, free_port(), (tmp_path,))
+        in_ranks(process_group_programs.peer_killed, 2, free_port(), (tmp_path,))
     error = result_of(tmp_path, 0)["error"]
     assert "rank 0 waited for rank 1 (caching), but The process of rank 1" in error
     assert "exited during the run" in error
@@ -120,7 +120,7 @@ def test_a_killed_peer_is_noticed_and_named(tmp_path: Path) -> None:
 
 def test_a_frozen_rank_0_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="rank 0 ended with exit code 3"):
-        spawn(process_group_programs.frozen, 2, free_port(), (tmp_path,))
+        in_ranks(process_group_programs.frozen, 2, free_port(), (tmp_path,))
     error = result_of(tmp_path, 1)["error"]
     assert "rank 1 waited for rank 0 (saving), but Rank 0 on " in error
     assert "and has made no progress for" in error

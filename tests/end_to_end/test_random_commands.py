@@ -17,11 +17,11 @@ import pytest
 import torch
 
 from modules.config import TrainConfig
-from modules.distributed import RankEnv, spawn
+from modules.distributed import RankEnv
 from modules.run import RunFolder, request_command
-from modules.training.worker import run_worker
+from modules.training.worker import end_without_teardown, run_worker
 from tests.ports import free_port
-from tests.runs import Run, group_settings, recorded, tiny_config
+from tests.runs import Run, group_settings, in_ranks, recorded, tiny_config
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
@@ -43,6 +43,7 @@ def work(rank_env: RankEnv, config: TrainConfig, folder: Path, ports: list[int])
     for number, port in enumerate(ports):
         code = run_worker(config, RunFolder(folder), replace(rank_env, master_port=port), resume="latest")
         (folder / f"exit-{number}-{rank_env.rank}").write_text(str(code))
+    end_without_teardown(0)
 
 
 @contextmanager
@@ -50,7 +51,7 @@ def three_ranks(config: TrainConfig, folder: RunFolder) -> Iterator[Future[None]
     """Real processes that train in the background."""
     ports = [free_port() for _ in range(RUNS + 1)]
     with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(spawn, work, RANKS, ports[-1], (config, folder.path, ports[:-1]))
+        yield pool.submit(in_ranks, work, RANKS, ports[-1], (config, folder.path, ports[:-1]))
 
 
 def wait_for(condition: Callable[[], bool], ranks: Future[None], what: str) -> None:
@@ -60,7 +61,7 @@ def wait_for(condition: Callable[[], bool], ranks: Future[None], what: str) -> N
             ranks.result()
         if time.monotonic() > deadline:
             pytest.fail(f"no {what} in {GUARD_S:.0f} s")
-        time.sleep(0.01)
+        time.sleep(0.1)
 
 
 def send(ending: str, folder: RunFolder, draw: random.Random) -> None:

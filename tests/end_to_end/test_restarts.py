@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.conftest import TrainingProcess
-from tests.ports import free_port
-from tests.runs import group_settings, same_state, tiny_config
+from tests.runs import Job, group_settings, same_state, tiny_config, train_group
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
@@ -19,16 +18,14 @@ SETTINGS = {"max_steps": 40, "backup_every": "5 steps", "ema": True}
 
 def test_a_restarted_run_ends_in_the_same_weights(start: Start, images: Path, tmp_path: Path) -> None:
     plain, struck = {"dropout": 0.2}, {"dropout": 0.2, "faults": ["FIRST:kill:1:30"]}
-    group = group_settings(2, free_port())
-    whole = start(tiny_config(images, tmp_path, run_name="whole", **SETTINGS, **group, family_options=plain))
-    other = tmp_path / "other"
-    other.mkdir()
-    again = start(tiny_config(images, other, **SETTINGS, **group_settings(2), max_restarts=2, family_options=struck))
-    for each in (whole, again):
-        code, output = each.wait()
-        assert code == 0, output
-        assert each.leftovers() == []
-    assert same_state(again.run.state, whole.run.state)
+    again = start(tiny_config(images, tmp_path, **SETTINGS, **group_settings(2), max_restarts=2, family_options=struck))
+    (tmp_path / "whole").mkdir()
+    whole = tiny_config(images, tmp_path / "whole", **SETTINGS, **group_settings(2), family_options=plain)
+    same = train_group(2, {"whole": Job(whole)})["whole"]
+    code, output = again.wait()
+    assert code == 0, output
+    assert again.leftovers() == []
+    assert same_state(again.run.state, same.state)
     (warning,) = [line for line in again.run.warnings.splitlines() if "Restart" in line]
     assert warning.startswith("Restart 1 of 2 from the newest backup, because rank 1 on ")
     assert "SIGKILL" in warning
@@ -38,13 +35,16 @@ def test_a_restarted_run_ends_in_the_same_weights(start: Start, images: Path, tm
 
 
 def test_if_every_restart_fails_the_last_failure_is_reported(start: Start, images: Path, tmp_path: Path) -> None:
-    options = {"faults": ["error:0:9"], "slow_step_s": 0.02}
+    options = {"faults": ["error:1:9"], "slow_step_s": 0.02}
     settings = {**SETTINGS, **group_settings(2), "max_restarts": 1, "backup_every": "never"}
     run = start(tiny_config(images, tmp_path, **settings, family_options=options))
     code, output = run.wait()
     assert code == 3, output
-    assert output.count("Training stopped: rank 0 on ") == 1
-    assert "a mistake in the family's own code" in output
+    assert output.count("Training stopped") == 1
+    message = output[output.index("Training stopped: rank 1 on ") :]
+    assert "a mistake in the family's own code" in message
+    assert "rank-1.txt" in message
+    assert "Traceback (most" not in message
     assert "Restart 1 of 1" in run.run.warnings
     kinds = [event["type"] for event in run.run.events()]
     assert kinds[-2:] == ["error", "finished"]

@@ -183,11 +183,13 @@ def test_shapes_of_which_no_model_has_so_many_sides(tmp_path: Path) -> None:
         read_header(file)
 
 
-def test_every_cut_of_a_safetensors_file_is_seen(tmp_path: Path) -> None:
+def test_every_cut_and_change_of_a_safetensors_file_is_seen(tmp_path: Path) -> None:
     file = tmp_path / "x.safetensors"
     save_file({"a": torch.zeros(2)}, file)
     data = file.read_bytes()
     assert read_header(file).tensors["a"].shape == [2]
+    file.write_bytes(data.replace(b'"a"', b'"b"'))
+    assert list(read_header(file).tensors) == ["b"]
     for end in range(len(data) + 2):
         file.write_bytes((data + b"z")[:end])
         if end != len(data):

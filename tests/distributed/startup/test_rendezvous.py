@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from modules.distributed import GroupError, RankEnv, spawn
+from modules.distributed import GroupError, RankEnv
 from modules.distributed.health.heartbeat_monitor import HeartbeatMonitor
 from modules.distributed.startup import rendezvous
 from modules.distributed.startup.member import (
@@ -28,13 +28,14 @@ from modules.distributed.startup.store import open_store
 from modules.machine import hostname
 from tests.distributed.startup import rendezvous_programs
 from tests.ports import free_port
+from tests.runs import in_ranks
 
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("rendezvous")
     ports = [free_port() for _ in range(4)]
-    spawn(rendezvous_programs.run_all, 2, ports[0], (ports[1:], folder))
+    in_ranks(rendezvous_programs.run_all, 2, ports[0], (ports[1:], folder))
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
 
 
