@@ -54,7 +54,12 @@ def test_a_reader_that_has_read_enough_ends_nothing(theirs: Path) -> None:
     out = theirs.with_name("ours.yaml")
     reading, writing = os.pipe()
     os.close(reading)
-    light = ["--set", f"family={TINY}", "--set", "family_options={}"]  # without diffusers, which takes seconds to import
+    light = [
+        "--set",
+        f"family={TINY}",
+        "--set",
+        "family_options={}",
+    ]  # without diffusers
     command = [sys.executable, "scripts/import_config.py", str(theirs), "-o", str(out), *light]
     with os.fdopen(writing) as closed:
         ended = subprocess.run(command, cwd=ROOT, stdout=closed, stderr=subprocess.PIPE, check=False)
