@@ -166,7 +166,7 @@ def test_one_failed_check_is_the_verdict() -> None:
 def test_every_check_has_valid_settings(ranks: int, images: Path, tmp_path: Path) -> None:
     for check in checks(ranks):
         for settings in check.jobs.values():
-            tiny_config(images, tmp_path, **group_settings(ranks), **settings)
+            tiny_config(images, tmp_path, **{**group_settings(ranks), **settings})
 
 
 def test_every_point_exists() -> None:
