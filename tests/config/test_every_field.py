@@ -6,6 +6,7 @@ import json
 import math
 import string
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,7 @@ def valid(option: Option) -> st.SearchStrategy[Any]:
     return st.none() | strategy if option.optional else strategy
 
 
+@cache  # a strategy that is made anew for each example is checked anew, which takes longer than to draw from it
 def group(prefix: str, variant: str | None = None) -> st.SearchStrategy[dict[str, Any]]:
     inside = [o for o in ALL if o.path.startswith(prefix) and o.variant in (None, variant)]
     direct = {o.path.removeprefix(prefix): o for o in inside if "." not in o.path.removeprefix(prefix)}
@@ -181,7 +183,7 @@ def paths(data: Any, prefix: str = "") -> set[str]:
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @given(data=st.data())
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_valid_config_survives_json_and_yaml(tmp_path: Path, optimizer: str, data: st.DataObject) -> None:
     given_values = data.draw(whole_config(optimizer))
     assert paths(given_values) == {o.path for o in ALL if o.variant in (None, optimizer)}
@@ -327,7 +329,7 @@ def test_wrong_list_elements_are_named_by_index(option: Option) -> None:
 
 @pytest.mark.parametrize("option", ALL, ids=name_of)
 @given(data=st.data())
-@settings(max_examples=4, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 def test_values_of_any_type_are_explained(option: Option, data: st.DataObject) -> None:
     value = data.draw(PLAIN | st.binary(max_size=3) | st.floats() | st.integers(10**20, 10**30))
     try:
@@ -339,7 +341,7 @@ def test_values_of_any_type_are_explained(option: Option, data: st.DataObject) -
 
 @pytest.mark.parametrize("option", ALL, ids=name_of)
 @given(data=st.data())
-@settings(max_examples=4, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 def test_misspelt_names_get_a_suggestion(option: Option, data: st.DataObject) -> None:
     name = option.name
     place = data.draw(st.integers(1, len(name) - 1), label="place")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from modules.run import RunFolder, read_events
-from tests.runs import ROOT
+from scripts import check_demo
+from tests.runs import ROOT, environment
 
 pytestmark = pytest.mark.long
 
@@ -20,9 +19,8 @@ pytestmark = pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.end_to_end
 @pytest.mark.timeout(1500)  # a guard against hanging; the training itself takes minutes on two cores
-def test_the_demo_learns_colours(tmp_path: Path) -> None:
-    variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    del variables["PYTEST_CURRENT_TEST"]
+def test_the_demo_learns_colours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    variables = {name: value for name, value in environment().items() if name != "PYTEST_CURRENT_TEST"}
     done = subprocess.run(
         # 3 of its 25 epochs, from which on most colours are right; the shapes are from 12 on
         [str(ROOT / "train_distributed.sh"), "all", "demo", "--run_name", "demo", "--set", "epochs=3"],
@@ -38,24 +36,12 @@ def test_the_demo_learns_colours(tmp_path: Path) -> None:
     newest = max(run.samples_dir.glob("*-grid.png"))
     with Image.open(newest) as grid:
         assert grid.width > 400
-    checked = subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "scripts" / "check_demo.py"),
-            str(run.model_dir),
-            "--samples",
-            "24",
-            "--grid",
-            str(tmp_path / "g.png"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    accuracies = checked.stdout.splitlines()[-1]
+    check_demo.main([str(run.model_dir), "--samples", "24", "--grid", str(tmp_path / "g.png")])
+    checked = capsys.readouterr()
+    accuracies = checked.out.splitlines()[-1]
     colours, backgrounds = (
         float(re.search(rf"([0-9.]+)% right {what}", accuracies)[1])  # type: ignore[index]  # or it fails here
         for what in ("colours", "backgrounds")
     )
-    assert backgrounds >= 90.0, checked.stdout + checked.stderr
-    assert colours >= 50.0, checked.stdout + checked.stderr  # 87.5 % now, 37.5 % an epoch earlier; an eighth by chance
+    assert backgrounds >= 90.0, checked
+    assert colours >= 50.0, checked  # 87.5 % now, 37.5 % an epoch earlier; an eighth by chance

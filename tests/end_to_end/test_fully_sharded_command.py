@@ -1,4 +1,4 @@
-"""The real command with a real family, fully sharded: commands, stopping, and resuming in another mode."""
+"""The real command, fully sharded: commands, stopping, resuming in another mode; test_three_ranks has real families."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from modules.run import request_command
 from modules.training.studies.parity import weight_difference
 from scripts import train
 from tests.end_to_end.conftest import TrainingProcess
-from tests.runs import group_settings, run_command, tiny_config, train_alone, train_command
+from tests.runs import ROOT, group_settings, tiny_config, train_alone, train_command
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 SETTINGS = {
-    "family": "pixel_diffusion",
-    "family_options": {"width": 8, "tokens": 4, "vocabulary": 65},
+    "family": str(ROOT / "tests" / "block_family.py"),
+    "family_options": {"width": 5, "slow_step_s": 0.01},
     "precision": "fp64",
     "ema": True,
     "epochs": 1_000_000,
@@ -41,16 +41,13 @@ def test_it_obeys_commands_stops_and_resumes_unsharded(
         training.wait_for(is_done, name)
     code, output = training.wait()
     assert code == 130, output
-    assert "Fully sharded in 8 units" in output
+    assert "Fully sharded in 4 units" in output
     assert training.leftovers() == []
     last = run.state.position.step
     whole = tiny_config(images, tmp_path, **{**SETTINGS, "max_steps": last + 3})
-    told = tmp_path / "told.txt"
-    notify = f'echo "$TANDEM_STATE $TANDEM_STEP" > "{told}"'
-    done = run_command(train_command(whole, tmp_path / "whole.json", "--resume", "latest", "--notify", notify))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert told.read_text() == f"finished {last + 3}\n"
-    assert f"Resuming at step {last}" in done.stdout
+    code, _ = train_alone(whole, "latest")
+    assert code == 0, run.failure(0)
+    assert [event["step"] for event in run.events("step")][-3:] == [last + 1, last + 2, last + 3]
     _, alone = train_alone(tiny_config(images, tmp_path, **{**SETTINGS, "run_name": "alone", "max_steps": last + 3}))
     assert weight_difference(alone.state, run.state) <= 1e-9
 

@@ -1,10 +1,7 @@
-"""A config file of sd-scripts, once imported, trains a LoRA with the real command."""
+"""A config file of sd-scripts, once imported, trains a LoRA."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,10 +10,11 @@ from PIL import Image
 from modules.config import load_config
 from scripts import import_config
 from tests.families.tiny_pipelines import tiny_sdxl
+from tests.runs import train_alone
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[2]
+
 THEIRS = """
 [model]
 pretrained_model_name_or_path = "tiny_xl"
@@ -56,10 +54,8 @@ def test_an_imported_config_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert import_config.main(["theirs.toml", "-o", "ours.yaml"]) == 0
     config = load_config(tmp_path / "ours.yaml")
     assert (config.max_steps, config.lora_rank, config.concepts[0].repeats) == (2, 4, 2)
-    command = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", "ours.yaml"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    ended = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    code, run = train_alone(config.model_copy(update={"device": "cpu"}))
+    assert code == 0, run.failure(0)
 
     done = tmp_path / "output" / "disc"
     assert (done / "model" / "lora_kohya.safetensors").is_file()

@@ -112,7 +112,10 @@ def test_a_run_is_resumed_after_a_killed_rank_and_without_a_reader(start: Start,
     assert training.leftovers() == []
     reached = training.run.state.position.step
     again = tiny_config(images, tmp_path, **settings, max_steps=reached + 2, epochs=LONG["epochs"])
-    assert exit_code_without_a_reader(train_command(again, tmp_path / "again.json", "--resume", "latest")) == 0
+    told = tmp_path / "told.txt"
+    options = ["--resume", "latest", "--notify", f'echo "$TANDEM_STATE $TANDEM_STEP" > "{told}"']
+    assert exit_code_without_a_reader(train_command(again, tmp_path / "again.json", *options)) == 0
+    assert told.read_text() == f"finished {reached + 2}\n"
     assert training.run.state.position.step == reached + 2
     assert [event["step"] for event in training.run.events("step")][-2:] == [reached + 1, reached + 2]
 

@@ -20,13 +20,18 @@ from scripts.gpu_cells import FAILED, NO_GPU, WORKS, Cell, Layout, Workers, summ
 from scripts.gpu_check_list import FIRST, OF_A_CHECK, POINTS, Check, CheckFailed, Limits, checks, matches
 from scripts.gpu_modes import evaluate
 from scripts.gpu_run_points import said
-from tests.runs import ROOT, Run, environment, tiny_config, train_alone
+from tests.runs import ROOT, Run, environment, group_settings, tiny_config, train_alone
 
 ALONE = Layout("alone", "", 1, "")
+# Each way to evaluate a check, with what differs most: other tests train every mode on the CPU.
+MODES = [
+    *("DDP", "DDP, fp64: parity with one process", "adapters in one bucket", "fully sharded (FSDP2)"),
+    *("PowerSGD", "sync_batch_norm", "mixed precision, fp16", "out of memory on one rank", "resume"),
+]
 # Of the points that train whole runs one is enough here: other tests try on the CPU what they try on a GPU.
 REHEARSED = [
     *("NVML's GPUs are torch's", "metric copies", "gradients in buckets", "blocks in host memory"),
-    *("TF32 and caching", "optimizers without waiting", "out of memory: last backward, two ranks"),
+    *("TF32 and caching", "optimizers without waiting", "out of memory: step"),
 ]
 QUICK = ("--only=NVML", "--only=metric copies", "--only=gradients in buckets")
 
@@ -50,7 +55,7 @@ def recorded_cells(folder: Path) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_list_passes_with_two_cpu_processes(tmp_path: Path) -> None:
-    names = [*(check.name for check in checks(2)), *REHEARSED]
+    names = [*MODES, *REHEARSED]
     done = run(tmp_path, *(f"--only={name}" for name in names))
     assert done.returncode == WORKS, done.stdout + done.stderr
     table = (tmp_path / "table.md").read_text()
@@ -155,6 +160,13 @@ def test_one_failed_check_is_the_verdict() -> None:
     assert code == FAILED
     assert text.splitlines()[-1] == "1 of 2 checks FAILED."
     assert "| resume | FAILED: it differs |" in text
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_every_check_has_valid_settings(ranks: int, images: Path, tmp_path: Path) -> None:
+    for check in checks(ranks):
+        for settings in check.jobs.values():
+            tiny_config(images, tmp_path, **{**group_settings(ranks), **settings})
 
 
 def test_every_point_exists() -> None:

@@ -249,7 +249,8 @@ def _settings(config: Mapping[str, object]) -> tuple[list[tuple[str, str, str]],
             return [], ""
         defaults = dict(_flat(TrainConfig().model_dump(mode="json")))
         given = [(name, value) for name, value in _flat(config) if name != "version"]
-        text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True, width=110) if config else ""
+        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml's, four times faster; the text is the same
+        text = yaml.dump(dict(config), Dumper=dumper, sort_keys=False, allow_unicode=True, width=110) if config else ""
     except (RecursionError, yaml.YAMLError):  # nested by somebody
         return [], ""
     changed = [

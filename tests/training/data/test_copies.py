@@ -15,14 +15,13 @@ from modules.distributed import single_process
 from modules.files.addresses import VARIABLE, copy_of, copy_place
 from modules.monitoring import SilentReport
 from modules.training.data.copies import copies, update_copies
+from scripts import train
 from tests.data.shards import two_shards
 from tests.data.web_server import serving
 from tests.runs import (
     ROOT,
     Job,
-    assert_error_message,
     group_exit_codes,
-    run_command,
     same_state,
     tiny_config,
     train_alone,
@@ -124,16 +123,20 @@ def test_a_run_from_an_address_is_that_from_folders(
 
 
 @pytest.mark.slow
-def test_what_a_dry_run_and_a_run_say(masked_images: Path, tmp_path: Path) -> None:
+def test_what_a_dry_run_and_a_run_say(
+    masked_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     packed, _ = two_shards(masked_images, tmp_path)
-    places = {VARIABLE: str(tmp_path / "copies"), "XDG_CACHE_HOME": str(tmp_path / "user_cache")}
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "copies"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user_cache"))
     with serving(packed) as server:
-        concepts = [{"path": f"{server.url}/00000.tar"}]
-        command = train_command(tiny_config(packed, tmp_path, concepts=concepts), tmp_path / "config.yaml", "--dry_run")
-        done = run_command(command, **places)
-        assert done.returncode == 0, done.stderr
-        assert "1 file," in done.stdout
-        assert "downloaded to" in done.stdout
+        config = tiny_config(packed, tmp_path, concepts=[{"path": f"{server.url}/00000.tar"}])
+        assert train.main([*train_command(config, tmp_path / "config.yaml")[2:], "--dry_run"]) == 0
+        said = capsys.readouterr().out
+        assert "1 file," in said
+        assert "downloaded to" in said
         assert not (tmp_path / "copies").exists()
-    done = run_command(command[:-1], **places)
-    assert_error_message(done, 4, "00000.tar", "does not answer")
+    code, run = train_alone(config)
+    assert code == 4
+    assert "00000.tar" in run.failure(0)
+    assert "does not answer" in run.failure(0)

@@ -41,7 +41,7 @@ def test_without_the_cache_two_ranks_and_a_resume_train_the_same(masked_images: 
     assert same_state(alone.state, folders.state)
     config = tiny_config(packed, tmp_path / "c", **settings, concepts=[{"path": str(packed), **AUGMENTED}])
     backup = sorted(alone.folder.backup_dir.iterdir())[0]
-    resumed = config.model_copy(update={"run_name": "resumed"})
+    resumed = config.model_copy(update={"run_name": "resumed", "loader_workers": 0})  # each imports torch
     runs = train_group(2, {"both": Job(config), "resumed": Job(resumed, str(backup))})
     for run, losses in ((runs["both"], alone.losses), (runs["resumed"], alone.losses[2:])):
         assert group_exit_codes(run, 2) == [0, 0], run.failure(0)
