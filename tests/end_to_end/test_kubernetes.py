@@ -14,14 +14,14 @@ import yaml
 from modules.config import save_config
 from modules.run import RunFolder
 from scripts import submit_kubernetes
+from tests.end_to_end.conftest import TrainingProcess
 from tests.ports import free_port
-from tests.runs import ROOT, TINY, Run, environment, same_state, tiny_config, train_alone
-from tests.waiting import wait_until
+from tests.runs import ROOT, TINY, Job, Run, environment, group_settings, same_state, tiny_config, train_group
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 
-def pod(manifests: dict[str, Any], index: int, place: Path) -> subprocess.Popen[str]:
+def pod(manifests: dict[str, Any], index: int, place: Path, run: Run) -> TrainingProcess:
     """The container of a pod: kubelet's $(NAME), the image's folder, the ConfigMap and the name of the first pod."""
     [container] = manifests["Job"]["spec"]["template"]["spec"]["containers"]
     name = manifests["Job"]["metadata"]["name"]
@@ -42,20 +42,21 @@ def pod(manifests: dict[str, Any], index: int, place: Path) -> subprocess.Popen[
         return sys.executable if text == "python" else text
 
     variables = {each["name"]: here(each["value"]) for each in container["env"] if "value" in each}
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [here(word) for word in (*container["command"], *container["args"])],
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.PIPE,
         text=True,
         cwd=container["workingDir"],
         env=environment(**variables, JOB_COMPLETION_INDEX=str(index), TANDEM_STORE_SECRET="0" * 32),
     )
+    return TrainingProcess(process, run)
 
 
-def test_pods_that_are_moved_end_in_the_bits_of_one_process(images: Path, tmp_path: Path) -> None:
+def test_pods_that_are_moved_end_in_the_bits_of_an_undisturbed_run(images: Path, tmp_path: Path) -> None:
     place = tmp_path / "it's $(a) volume"
     place.mkdir()
-    settings = {"max_steps": 12, "initial_port": free_port(), "family_options": {"slow_step_s": 0.2}}
+    settings = {"max_steps": 8, "initial_port": free_port(), "family_options": {"slow_step_s": 0.2}}
     config = tiny_config(images, place, **settings, runs_dir="runs", cache_dir="cache")
     save_config(config, tmp_path / "config.json")
     asked = ["--config", str(tmp_path / "config.json"), "--image", "tandem:cpu", "--cpu", "--gpus", "1"]
@@ -65,18 +66,17 @@ def test_pods_that_are_moved_end_in_the_bits_of_one_process(images: Path, tmp_pa
     manifests = {each["kind"]: each for each in yaml.safe_load_all((tmp_path / "job.yaml").read_text())}
     run = Run(RunFolder(place / "runs" / "x"))
 
-    moved = [pod(manifests, index, tmp_path) for index in range(2)]
-    wait_until(lambda: run.folder.events_file.exists() and bool(run.events("step")), 120)
-    moved[1].send_signal(signal.SIGTERM)
-    said = [each.communicate(timeout=120)[0] for each in moved]
-    assert [each.returncode for each in moved] == [143, 143], said
+    moved = [pod(manifests, index, tmp_path, run) for index in range(2)]
+    moved[1].wait_for(lambda: run.folder.events_file.exists() and bool(run.events("step")), "the first step")
+    moved[1].process.send_signal(signal.SIGTERM)
+    ends = [each.wait() for each in moved]
+    assert [code for code, _ in ends] == [143, 143], ends
 
-    again = [pod(manifests, index, tmp_path) for index in range(2)]
-    said = [each.communicate(timeout=120)[0] for each in again]
-    assert [each.returncode for each in again] == [0, 0], said
+    ends = [each.wait() for each in [pod(manifests, index, tmp_path, run) for index in range(2)]]
+    assert [code for code, _ in ends] == [0, 0], ends
     assert [event["reason"] for event in run.events("finished")] == ["terminated", "finished"]
     assert run.events("started")[-1]["world"] == 2
-    assert "Resuming at step" in said[0]
+    assert "Resuming at step" in ends[0][1]
 
-    _, alone = train_alone(tiny_config(images, tmp_path / "alone", **settings))
-    assert same_state(run.state, alone.state)
+    whole = tiny_config(images, tmp_path / "whole", **settings, **group_settings(2))
+    assert same_state(run.state, train_group(2, {"whole": Job(whole)})["whole"].state)

@@ -75,7 +75,7 @@ def test_what_is_written_is_valid_and_says_what_was_given(
     text = render(job)
     written = list(yaml.safe_load_all(text))
     for each in (*written, yaml.safe_load(rank_secret(job, "0" * 32))):
-        assert kubernetes_validate.validate(each, version, strict=True) == version
+        kubernetes_validate.validate(each, version, strict=True)
         assert re.fullmatch("[a-z]([a-z0-9-]{0,61}[a-z0-9])?", each["metadata"]["name"])
         assert all(re.fullmatch(r"[\w.-]{1,63}", value) for value in each["metadata"]["labels"].values())
     assert len(f"{job.name}-{machines - 1}") <= 63, "the name of the last pod's host"
