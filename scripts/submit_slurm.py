@@ -18,13 +18,15 @@ prepare_program()
 from modules.config import ConfigError, TandemError, TrainConfig, preset_names, resolve_config, save_config
 from modules.config.file_access import set_file_access
 from modules.run import RunFolder
+from modules.run.cluster.command import SubmitError
+from modules.run.cluster.job import pluralize, without_effect
 from modules.run.console import echo, warn
 from modules.run.demo_images import draw_missing_images
 from modules.run.folder.resume import LATEST, folder_to_resume
 from modules.run.folder.run_folder import not_writable_error
-from modules.run.slurm.layout import SlurmRequest, pluralize
+from modules.run.slurm.layout import SlurmRequest
 from modules.run.slurm.script import SlurmJob, log_path, plan_jobs, render, script_path
-from modules.run.slurm.submit import SubmitError, cancel, submit
+from modules.run.slurm.submit import cancel, submit
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -148,20 +150,12 @@ def warnings_of(config: TrainConfig, jobs: list[SlurmJob], request: SlurmRequest
     """Warnings before the jobs wait in the queue, without duplicates."""
     sentences = [sentence for job in jobs for sentence in job.layout.warnings]
     layout = jobs[-1].layout
-    started = f"the job has {pluralize(layout.processes, 'process')}"
-    per_node = (layout.per_node,) * layout.nodes
-    unused = {
-        "device_ids": (config.device_ids is not None, "Slurm chooses the GPUs"),
-        "world_size": (config.world_size not in {None, layout.processes}, started),
-        "processes_per_node": (
-            config.processes_per_node not in {None, per_node, per_node[:1]},
-            f"{started}, {layout.per_node} on each node",
-        ),
+    more = {
         "max_restarts": (config.max_restarts > 0, "only torchrun restarts processes, and Slurm starts these"),
         "--gpu_type": (request.cpu and request.gpu_type is not None, "--cpu requests no GPUs"),
         "--cache_gpus": (config.cache_only and request.cache_gpus is not None, "cache_only is true: use --gpus"),
     }
-    sentences += [f"{name} has no effect: {why}." for name, (is_given, why) in unused.items() if is_given]
+    sentences += without_effect(config, nodes=layout.nodes, per_node=layout.per_node, cluster="Slurm", more=more)
     return list(dict.fromkeys(sentences))
 
 

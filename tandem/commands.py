@@ -24,6 +24,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "train": ("scripts.train", "train on one GPU, on all GPUs of this machine, or on several machines"),
         "queue": ("scripts.run_queue", "train several configs, one after the other or on different GPUs"),
         "submit-slurm": ("scripts.submit_slurm", "write and submit a batch script for Slurm"),
+        "submit-kubernetes": ("scripts.submit_kubernetes", "write and apply the manifests of a run on Kubernetes"),
         "remote": ("scripts.remote", "train on another machine over ssh, and follow the run here"),
         "hosts": ("scripts.hosts", "list, add and test the machines that runs start over ssh"),
     },

@@ -41,12 +41,18 @@ def draw_images(preset: str) -> str:
     return done.stdout.strip()
 
 
-def draw_missing_images(source: str | None, config: TrainConfig) -> None:
-    """For a command line: draw them if the config is a demo preset, by name or file, with the preset's own concepts."""
+def demo_of(source: str | None, config: TrainConfig) -> str | None:
+    """The demo preset that `source` is, by name or file, if the config has the preset's own concepts."""
     if source is None:
-        return
+        return None
     preset = Path(source).stem if Path(source).resolve().parent == PRESETS else source
-    if lacks_images(preset):
-        folder = DRAWN[preset][0]
-        if any(Path(concept.path).is_relative_to(folder) for concept in config.concepts):
-            echo(f"Drawn: {draw_images(preset)}")
+    if not is_demo(preset) or not any(Path(each.path).is_relative_to(DRAWN[preset][0]) for each in config.concepts):
+        return None
+    return preset
+
+
+def draw_missing_images(source: str | None, config: TrainConfig) -> None:
+    """For a command line: draw them if the config is a demo preset with its own concepts."""
+    preset = demo_of(source, config)
+    if preset is not None and lacks_images(preset):
+        echo(f"Drawn: {draw_images(preset)}")

@@ -6,15 +6,13 @@ import re
 from dataclasses import dataclass
 
 from modules.config import ConfigError
+from modules.run.cluster.job import pluralize, require_positive, time_limit_s
 from modules.run.launch.slurm_environment import expand_nodes
 
-_TIME = re.compile(r"(?:(?P<d>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?|(?P<parts>\d+(?::\d+){0,2}))")
 _GPU_TYPE = re.compile(r"[\w.-]+", re.ASCII)
 _MEMORY = re.compile(r"\d+[KMGT]?", re.ASCII | re.IGNORECASE)
 _SBATCH_LINE = re.compile(r"-(-[a-z][\w-]*|[a-zA-Z])([ =].*)?", re.ASCII)
-_UNLIMITED = {"unlimited", "infinite"}
 _EARLY_S = 60  # Slurm may send the signal this much early: man sbatch, --signal
-_TIME_FORMS = "minutes, HOURS:MINUTES:SECONDS, DAYS-HOURS or DAYS-HOURS:MINUTES:SECONDS"
 
 
 @dataclass(frozen=True)
@@ -48,10 +46,8 @@ class SlurmRequest:
 
     def check(self) -> None:
         """Raise ConfigError for the first value that Slurm would misinterpret."""
-        for name in ("gpus", "cache_gpus", "nodes", "gpus_per_node", "cpus_per_gpu"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"--{name} is {value}; it must be 1 or more")
+        counts = ("gpus", "cache_gpus", "nodes", "gpus_per_node", "cpus_per_gpu")
+        require_positive(**{name: getattr(self, name) for name in counts})
         for name in ("partition", "account", "qos", "mem", "constraint", "nodelist", "gpu_type"):
             value = getattr(self, name)
             if value is not None and (not value or not value.isprintable() or re.search(r"\s", value)):
@@ -190,26 +186,3 @@ def _capacity(request: SlurmRequest, processes: int, fewest: int) -> str:
         if processes > 1
         else f"1 {request.unit} fits on one node"
     )
-
-
-def pluralize(count: int, noun: str) -> str:
-    """`1 GPU`, `2 GPUs`, `2 CPU processes`."""
-    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
-    return f"{count} {noun if count == 1 else plural}"
-
-
-def time_limit_s(text: str) -> int | None:
-    """A time limit in Slurm's notation in seconds; None for no limit. Raises ConfigError if it is invalid."""
-    if text.lower() in _UNLIMITED:
-        return None
-    found = _TIME.fullmatch(text)
-    if found is None:
-        raise ConfigError(f"--time is {text!r}; write it as {_TIME_FORMS}, such as 90 or 1-12:00:00")
-    if found["parts"] is None:
-        days, hours, minutes, seconds = (int(found[name] or 0) for name in "dhms")
-        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    numbers = [int(part) for part in found["parts"].split(":")]
-    if len(numbers) < 3:  # MINUTES or MINUTES:SECONDS
-        numbers = [0, *numbers, 0][:3]
-    hours, minutes, seconds = numbers
-    return (hours * 60 + minutes) * 60 + seconds

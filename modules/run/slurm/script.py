@@ -15,12 +15,13 @@ from typing import Final
 
 from modules.config import ConfigError, TrainConfig
 from modules.files import control_character
+from modules.run.cluster.job import config_of_job, pluralize
 from modules.run.exit_codes import PAUSED, TERMINATED
 from modules.run.folder.run_folder import RunFolder
 from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.plan import TRAIN_SCRIPT
 from modules.run.launch.slurm_environment import base_port
-from modules.run.slurm.layout import SlurmLayout, SlurmRequest, plan_layout, pluralize
+from modules.run.slurm.layout import SlurmLayout, SlurmRequest, plan_layout
 
 SCRIPT_NAME: Final = "slurm.sh"
 LOG_NAME: Final = "slurm-%j.txt"  # %j is the job ID
@@ -65,29 +66,16 @@ def _cache_nodes(request: SlurmRequest, layout: SlurmLayout) -> int | None:
 
 
 def _config_of_job(config: TrainConfig, request: SlurmRequest, layout: SlurmLayout) -> TrainConfig:
-    """The config with the layout of the job, overriding its settings for other machines."""
-    if layout.processes > 1 and config.training_mode in {"single", "data_parallel"}:
-        raise ConfigError(
-            f"training_mode is {config.training_mode}, which is one process, but {layout.processes} are requested",
-            "Set training_mode to auto, or --gpus to 1",
-        )
-    if layout.nodes > 1 and config.on_machine_loss != "end":
-        raise ConfigError(
-            f"on_machine_loss is {config.on_machine_loss}, but Slurm ends a job that loses one of its {layout.nodes} "
-            "nodes",
-            "Set on_machine_loss to end: a requeued job goes on from the newest backup",
-        )
-    settings: dict[str, object] = {
-        "enable_multi_gpu": layout.processes > 1,
-        "world_size": layout.processes if layout.processes > 1 else None,
-        "num_nodes": layout.nodes,
-        "node_rank": 0,
-        "processes_per_node": None,
-        "device_ids": None,
-    }
-    if request.cpu:
-        settings |= {"distributed_backend": "gloo", "device": "cpu"}
-    return config.model_copy(update=settings)
+    return config_of_job(
+        config,
+        processes=layout.processes,
+        nodes=layout.nodes,
+        cpu=request.cpu,
+        loss=(
+            f"Slurm ends a job that loses one of its {layout.nodes} nodes",
+            "a requeued job goes on from the newest backup",
+        ),
+    )
 
 
 def render(

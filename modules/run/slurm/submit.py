@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from modules.config import TandemError
+from modules.run.cluster.command import run_command
 
 _NODES = 'sinfo --format="%P %D %c %m %G %l" lists partitions, nodes, cores, MiB of memory, GPUs and time limits'
 _ACCOUNTS = 'sacctmgr show associations user="$USER" format=Account,QOS lists what you may use'
@@ -36,13 +35,6 @@ _JOB_VARIABLE = re.compile(
 )
 
 
-class SubmitError(TandemError):
-    """sbatch is missing or rejected the job."""
-
-    exit_code = 2
-    kind = "config"
-
-
 def submit(script: Path, *, after: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
     """Submit `script` and return the job ID; `after` is a job that must succeed first.
 
@@ -62,24 +54,10 @@ def cancel(job_id: str, environ: Mapping[str, str] = os.environ) -> None:
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    clean = {name: value for name, value in environ.items() if not _JOB_VARIABLE.fullmatch(name)}
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean)
-    except FileNotFoundError:
-        raise SubmitError(
-            f"there is no command {command[0]} on this computer",
-            "Submit from a login node of the cluster; --dry_run shows the script without submitting it",
-        ) from None
-    if done.returncode == 0:
-        return done.stdout
-    messages = [
-        re.sub(rf"^{command[0]}: (error|fatal): ", "", line) for line in done.stderr.splitlines() if line.strip()
-    ]
-    raise SubmitError(
-        f"{command[0]} rejected the job: {'; '.join(messages) or f'exit code {done.returncode}'}", _advice(messages)
+    return run_command(
+        command,
+        {name: value for name, value in environ.items() if not _JOB_VARIABLE.fullmatch(name)},
+        _ADVICE,
+        missing="Submit from a login node of the cluster; --dry_run shows the script without submitting it",
+        otherwise=_NODES,
     )
-
-
-def _advice(messages: Sequence[str]) -> str:
-    text = " ".join(messages).lower()
-    return next((advice for pattern, advice in _ADVICE if re.search(pattern, text)), _NODES)

@@ -15,9 +15,11 @@ import pytest
 
 from modules.config import ConfigError, TrainConfig
 from modules.run import RunFolder
-from modules.run.slurm.layout import SlurmRequest, plan_layout, time_limit_s
+from modules.run.cluster.command import SubmitError
+from modules.run.cluster.job import time_limit_s
+from modules.run.slurm.layout import SlurmRequest, plan_layout
 from modules.run.slurm.script import plan_jobs, render
-from modules.run.slurm.submit import SubmitError, submit
+from modules.run.slurm.submit import submit
 from scripts.submit_slurm import warnings_of
 
 
