@@ -90,10 +90,10 @@ class SampleViewer(tk.Toplevel):
         for name, label in self.values.items():
             value = settings.get(name)
             label.configure(text="-" if value in (None, "") else self.words(name, str(value))[:400])
-            if name == "written_prompt" and value is None:
-                label.master.grid_remove()
-            else:
-                label.master.grid()
+        if "written_prompt" in settings:
+            self._written.grid()
+        else:
+            self._written.grid_remove()
         try:
             with open_image(file) as image, memory_to_decode(image):
                 self._image = image.convert("RGB")
@@ -129,6 +129,8 @@ class SampleViewer(tk.Toplevel):
         for row, (name, title) in enumerate(self.titles.items()):
             entry = frame(scroll.inside)
             entry.grid(row=row, sticky="w")
+            if name == "written_prompt":
+                self._written = entry
             text(entry, title, "small", colour=theme.MUTED).pack(anchor="w")
             label = text(entry, "-", wrap=_SIDEBAR_WIDTH - _SCROLLBAR)
             label.pack(anchor="w", pady=(0, theme.px(10)))
