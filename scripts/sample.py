@@ -117,7 +117,12 @@ def parser() -> argparse.ArgumentParser:
         "moved",
     )
     top.add_argument("--base_model", help="base model of a LoRA or an embedding, if it was moved")
-    top.add_argument("--prompt", required=True, action="append", help="the prompt, or ''; may be given several times")
+    top.add_argument(
+        "--prompt",
+        required=True,
+        action="append",
+        help="the prompt, or ''; may be given several times; of {a|b} in it, one is drawn for each image",
+    )
     top.add_argument("--negative_prompt", default="", help="what to avoid")
     top.add_argument(
         "--reference",
@@ -174,7 +179,7 @@ def generate(options: argparse.Namespace, events: SampleEvents) -> None:
         loaded = load(options, events, device.type)
     except OSError as error:  # a name that is too long, a disk that fails
         raise ConfigError(f"{error.filename or options.model} cannot be read: {error.strerror or error}.") from error
-    for note in notes(loaded.family, loaded.config, options):
+    for note in notes(loaded, options):
         warn(f"Note: {note}")
         events.report("note", message=note)
     try:
@@ -231,17 +236,19 @@ def with_precision(config: TrainConfig, precision: str | None, family: type[Fami
     return config.model_copy(update={"precision": precision or usual})
 
 
-def notes(family: Family, config: TrainConfig, options: argparse.Namespace) -> list[str]:
+def notes(loaded: Loaded, options: argparse.Namespace) -> list[str]:
     """What to know about the images to come."""
     import torch
 
     from modules.checkpoint.formats import assumed_alpha
 
+    prompts = list(dict.fromkeys(each.prompt for each in loaded.requests))
+    negative = list(dict.fromkeys(each.negative_prompt for each in loaded.requests))
     obstacle = None if torch.cuda.is_available() else gpu_obstacle()
     return [
         *filter(None, (assumed_alpha(Path(file)) for file in options.lora)),
-        *family.prompt_warnings([*options.prompt, options.negative_prompt]),
-        *missing_token(config, options.prompt),
+        *loaded.family.prompt_warnings([*prompts, *negative]),
+        *missing_token(loaded.config, prompts),
         *([] if obstacle is None else [str(obstacle)]),
     ]
 

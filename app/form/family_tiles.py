@@ -1,4 +1,4 @@
-"""The model families as tiles on one canvas: icon, name, size and memory; the licence in a tooltip."""
+"""The model families as tiles on one canvas: icon, name, size, memory and licence."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from modules.config.family_about import FamilyAbout
 
 _ICONS: Final = {"unet": "unet", "transformer": "layers", "other": "model"}
 _SMALLEST: Final = 232  # this and all sizes below in unscaled pixels
-_HEIGHT: Final = 70  # with two lines below the title
-_LINES: Final = 2
+_HEIGHT: Final = 87  # with three lines below the title
+_LINES: Final = 3
 _GAP: Final = 8
 _ICON: Final = 26
 _SIDE: Final = 12
@@ -42,9 +42,10 @@ class Tile:
         colour = theme.SERIES[number % len(theme.SERIES)]
         if about.weights:
             size = about.size.removesuffix(" parameters")
-            lines: tuple[str, ...] = (" · ".join(filter(None, (about.maker, size))), fit or about.least_memory)
-            licence = f"Licence: {about.licence.removeprefix('Licence: ')}"
-            more = f"{about.least_memory}\n{licence}" if fit else licence
+            made_by = " · ".join(filter(None, (about.maker, size)))
+            lines: tuple[str, ...] = (made_by, fit or about.least_memory, about.short_licence)
+            licence = "" if about.licence == about.short_licence else f"Licence: {about.licence}"
+            more = "\n".join(filter(None, (about.least_memory if fit else "", licence)))
         else:
             first, _, rest = about.text.partition("; ")
             lines, more = (first,), f"{rest[:1].upper()}{rest[1:]}"

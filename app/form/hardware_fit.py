@@ -34,14 +34,20 @@ class HardwareFit:
         return fitting[-1] if fitting else next(iter(found), None)
 
     def line(self, about: FamilyAbout) -> str:
-        """Whether a LoRA of this family can be trained here; empty without a GPU, or where only a trial can tell."""
+        """Whether a LoRA of this family can be trained here, as `preset` proposes it; empty without a GPU, or where
+        only a trial can tell.
+
+        Several GPUs are no help: all presets for them keep the whole model on each.
+        """
         if not self.gpu_gib or about.weights_gb is None:
             return ""
-        presets = [each.memory_gb for each in self.presets if (each.family, each.method) == (about.name, "lora")]
-        if presets and min(presets) <= self.gpu_gib:
-            return f"LoRA from {min(presets)} GB: fits your GPU"
-        least = min([math.ceil(about.weights_gb[0]), *presets])  # of the weights alone, or quantised ones
-        return f"LoRA {least}+ GB; your GPU has {self.gpu_gib}" if least > self.gpu_gib else ""
+        preset = self.preset(about.name, "lora", "")
+        if preset is not None and preset.memory_gb <= self.gpu_gib:
+            return "LoRA fits your GPU" + (f" with {preset.quantised}" if preset.quantised else "")
+        weights = math.ceil(about.weights_gb[0])
+        if weights <= self.gpu_gib:
+            return ""
+        return f"LoRA needs {preset.memory_gb} GB on one GPU" if preset else f"LoRA in bf16 needs {weights}+ GB"
 
 
 @cache

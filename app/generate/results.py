@@ -33,6 +33,7 @@ _USE_AS_DATA: Final = "Copy it, with the prompt as its caption, into the folder 
 _REUSED: Final = ("prompt", "negative_prompt", "width", "height", "steps", "guidance_scale", "seed")
 _TITLES: Final = {
     "prompt": "Prompt",
+    "written_prompt": "Prompt as written",
     "negative_prompt": "Negative prompt",
     "reference": "Reference image",
     "model": "Model",

@@ -54,7 +54,8 @@ class GenerateSettings(Sample):
     prompt: str = setting(
         "",
         title="Prompt",
-        help="What to generate. May be empty, for a model that was trained without captions.",
+        help="What to generate. May be empty, for a model that was trained without captions. Of {a red|a blue|no}, "
+        "one is drawn for each image, by its seed.",
         picks="long_text",
     )
     random_seed: bool = setting(

@@ -24,6 +24,7 @@ _SCROLLBAR: Final = 14
 
 _SETTINGS: Final = {
     "prompt": "Prompt",
+    "written_prompt": "Prompt as written",
     "negative_prompt": "Negative prompt",
     "reference": "Reference image",
     "step": "After training step",
@@ -89,6 +90,10 @@ class SampleViewer(tk.Toplevel):
         for name, label in self.values.items():
             value = settings.get(name)
             label.configure(text="-" if value in (None, "") else self.words(name, str(value))[:400])
+        if "written_prompt" in settings:
+            self._written.grid()
+        else:
+            self._written.grid_remove()
         try:
             with open_image(file) as image, memory_to_decode(image):
                 self._image = image.convert("RGB")
@@ -121,9 +126,13 @@ class SampleViewer(tk.Toplevel):
         ).pack(side="bottom", anchor="w", pady=theme.px(10))
         scroll = Scroll(side, theme.CARD)  # a long prompt needs more than a low screen has
         scroll.pack(fill="both", expand=True)
-        for name, title in self.titles.items():
-            text(scroll.inside, title, "small", colour=theme.MUTED).pack(anchor="w")
-            label = text(scroll.inside, "-", wrap=_SIDEBAR_WIDTH - _SCROLLBAR)
+        for row, (name, title) in enumerate(self.titles.items()):
+            entry = frame(scroll.inside)
+            entry.grid(row=row, sticky="w")
+            if name == "written_prompt":
+                self._written = entry
+            text(entry, title, "small", colour=theme.MUTED).pack(anchor="w")
+            label = text(entry, "-", wrap=_SIDEBAR_WIDTH - _SCROLLBAR)
             label.pack(anchor="w", pady=(0, theme.px(10)))
             self.values[name] = label
         self.surface = tk.Canvas(self, borderwidth=0, highlightthickness=0)

@@ -28,7 +28,7 @@ from modules.config.imported_code import read_with_imports
 from modules.config.io.presets import PresetSummary
 from modules.facts import family_names
 
-_TALL_ENOUGH = 580  # unscaled height of a page that shows all families and the base model below them
+_TALL_ENOUGH = 640  # unscaled height of a page that shows all families and the base model below them
 
 FIELD_CLASSES: dict[str, type[Field]] = {"family": FamilyField, "base_model": BaseModelField, "method": MethodField}
 FACTS = ("Size", "Memory", "Licence")

@@ -15,6 +15,7 @@ _ABOUT: Final = re.compile(
     r"(?P<title>[^:]+?)(?: by (?P<maker>[^:]+))?: (?P<size>.*?parameters) \((?P<weights>[\d., a-z]+) GB in bf16\)[,.;] "
     r"(?P<licence>.+?)\.?"
 )
+_SHORT_LICENCE: Final = re.compile(r"\. .*| licences?$")  # what is not of a short one
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class FamilyAbout:
     def weights(self) -> str:
         """The size of its weights in bf16; empty if it is unknown."""
         return "" if self.weights_gb is None else _gb(self.weights_gb)
+
+    @property
+    def short_licence(self) -> str:
+        """Of all its models, on one line; empty if it is unknown."""
+        return "Licence differs by model" if ";" in self.licence else _SHORT_LICENCE.sub("", self.licence)
 
     @property
     def line(self) -> str:

@@ -26,7 +26,7 @@ from modules.config.sections.optimizer import OptimizerSettings, parse_learning_
 from modules.config.sections.optimizers import OPTIMIZERS
 from modules.config.sections.output import OutputSettings
 from modules.config.sections.sampling import SamplingSettings
-from modules.config.sections.submodule import SubmoduleSettings
+from modules.config.sections.submodule import QUANTISED, SubmoduleSettings
 from modules.config.sections.training import TrainingSettings, better_direction
 from modules.facts import ReferenceFacts, all_facts, family_names
 
@@ -401,7 +401,7 @@ def _submodule_rules(config: TrainConfig, index: int, part: SubmoduleSettings) -
     if part.stop_after.unit == "minutes":
         sentence = "use steps or epochs, which end at the same step on every GPU and after a resume"
         rules.append((f"{path}.stop_after", f"is {part.stop_after}; {sentence}"))
-    if part.weights in ("int8", "fp8", "nf4"):
+    if part.weights in QUANTISED:
         as_the_run = "set it to run, which keeps these weights in the run's precision"
         if config.method == "fine_tune":
             sentence = f"but fine_tune trains and saves the model itself; {as_the_run}, or set method to lora"

@@ -18,7 +18,7 @@ _CHOICE: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 def plain_caption(caption: str, concept: Concept) -> str:
     """A caption without chance, as it is cached and validated with: the first of each choice, all tags in order."""
     if concept.wildcards:
-        caption = _with_choices(caption, lambda choices: choices[0])
+        caption = with_choices(caption, lambda choices: choices[0])
     return concept.prompt_prefix + _kept_tags(caption, concept)[0]
 
 
@@ -32,14 +32,16 @@ def augment_caption(captions: tuple[str, ...], concept: Concept, dropout: float,
     if rng.uniform() < (dropout if concept.caption_dropout is None else concept.caption_dropout):
         return ""
     if concept.wildcards:
-        chosen = _with_choices(chosen, lambda choices: choices[rng.integer(len(choices))])
+        chosen = with_choices(chosen, lambda choices: choices[rng.integer(len(choices))])
     chosen, first, last = _kept_tags(chosen, concept)
     if concept.tag_shuffle or concept.tag_dropout > 0:
         chosen = _augment_tags(chosen, first, last, concept, rng)
     return concept.prompt_prefix + chosen
 
 
-def _with_choices(caption: str, choose: Callable[[list[str]], str]) -> str:
+def with_choices(caption: str, choose: Callable[[list[str]], str]) -> str:
+    """The caption with what is chosen of each `{a|b}`, a list of one for `{a}`."""
+
     def replace(found: re.Match[str]) -> str:
         return found[0][0] if found[1] is None else choose(found[1].split("|"))
 

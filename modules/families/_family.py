@@ -45,12 +45,13 @@ class SampleRequest:
     guidance_scale: float
     seed: int
     references: tuple[ReferenceImage, ...] = ()  # of families whose facts say that they take some
+    written_prompt: str = ""  # with the choices that `prompt` was drawn from; empty if there were none
 
     def settings(self) -> dict[str, object]:
         """What an image that is generated keeps of it; no path of this machine."""
         found: dict[str, object] = {name: value for name, value in vars(self).items() if name != "references"}
-        names = "; ".join(each.name for each in self.references)
-        return {**found, "reference": names} if names else found
+        found["reference"] = "; ".join(each.name for each in self.references)
+        return {name: value for name, value in found.items() if value or name not in ("reference", "written_prompt")}
 
 
 @dataclass(frozen=True)

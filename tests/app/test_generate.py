@@ -89,8 +89,8 @@ SMALL: dict[str, object] = {"width": 64, "height": 64, "steps": 2}
 
 @pytest.mark.slow
 def test_images_appear_side_by_side_and_carry_their_settings(driver: Driver, page: Any, models: Path) -> None:
-    fill(page, model=models / "sd", prompt="-a red disc", negative_prompt="b", random_seed=False, seed=7, count=2)
-    fill(page, **SMALL)
+    fill(page, model=models / "sd", prompt="-a {red|red} disc", negative_prompt="b", random_seed=False, seed=7)
+    fill(page, count=2, **SMALL)
     driver.click_button("Generate")
     assert page.job.is_running
     assert ended(driver, page) == "2 images saved in the folder generated."
@@ -103,7 +103,7 @@ def test_images_appear_side_by_side_and_carry_their_settings(driver: Driver, pag
         "prompt": "-a red disc", "seed": 7, "width": 64, "steps": 2, "model": str(models / "sd"),
     }  # fmt: skip
     assert read_settings(files[1])["seed"] == 8
-    assert History.load().prompts[0].prompt == "-a red disc"
+    assert History.load().prompts[0].prompt == settings["written_prompt"] == "-a {red|red} disc"
 
     fill(page, random_seed=True, count=1, prompt="")
     page.start_button.invoke()
@@ -117,7 +117,10 @@ def test_images_appear_side_by_side_and_carry_their_settings(driver: Driver, pag
     page.results._open(sample)
     driver.settle()
     fill(page, random_seed=True)
-    page.results._viewer.use.invoke()
+    viewer = page.results._viewer
+    assert viewer.values["written_prompt"].cget("text") == "-a {red|red} disc"
+    assert viewer.values["written_prompt"].winfo_ismapped()
+    viewer.use.invoke()
     driver.settle()
     values = page.form.values()
     assert values["random_seed"] is False, "the settings of the image, so that it comes again"

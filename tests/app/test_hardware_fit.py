@@ -33,10 +33,10 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("gib", "preset", "line"),
     [
         (0, "z_image_lora_12gb", ""),
-        (8, "z_image_lora_12gb", "LoRA 12+ GB; your GPU has 8"),
-        (12, "z_image_lora_12gb", "LoRA from 12 GB: fits your GPU"),
-        (20, "z_image_lora_16gb", "LoRA from 12 GB: fits your GPU"),
-        (140, "z_image_lora_24gb", "LoRA from 12 GB: fits your GPU"),
+        (8, "z_image_lora_12gb", "LoRA needs 12 GB on one GPU"),
+        (12, "z_image_lora_12gb", "LoRA fits your GPU with int8"),
+        (20, "z_image_lora_16gb", "LoRA fits your GPU with int8"),
+        (140, "z_image_lora_24gb", "LoRA fits your GPU"),
     ],
 )
 def test_largest_preset_that_fits_is_proposed(gib: int, preset: str, line: str) -> None:
@@ -49,8 +49,26 @@ def test_largest_preset_that_fits_is_proposed(gib: int, preset: str, line: str) 
 
 def test_no_misfit_is_claimed_where_the_weights_would_fit() -> None:
     assert HardwareFit(8, PRESETS).line(family_about("stable_diffusion_xl")) == "", "its smallest preset is for 12 GB"
-    assert HardwareFit(8, PRESETS).line(family_about("flux")) == "LoRA 12+ GB; your GPU has 8", "quantised"
-    assert HardwareFit(8, PRESETS).line(family_about("chroma")) == "LoRA 18+ GB; your GPU has 8", "it has no preset"
+    assert HardwareFit(8, PRESETS).line(family_about("flux")) == "LoRA needs 12 GB on one GPU", "quantised"
+    assert HardwareFit(8, PRESETS).line(family_about("chroma")) == "LoRA in bf16 needs 18+ GB", "it has no preset"
+
+
+def test_no_preset_for_several_gpus_divides_the_model() -> None:
+    """Else a tile could say how many GPUs are needed."""
+    assert {preset_data(name).get("training_mode") for name in preset_names()} <= {None, "distributed"}
+
+
+@pytest.mark.parametrize(
+    ("family", "licence"),
+    [
+        ("qwen_image_edit", "Apache 2.0"),
+        ("flux2", "Licence differs by model"),
+        ("krea2", "Licence: see the model's page"),
+        ("stable_diffusion", "CreativeML Open RAIL"),
+    ],
+)
+def test_licence_is_short(family: str, licence: str) -> None:
+    assert family_about(family).short_licence == licence
 
 
 @pytest.mark.parametrize(
@@ -97,7 +115,9 @@ def test_preset_of_the_card_keeps_the_users_data(two_gpus: None, driver: Driver,
     driver.draft.set_together({"family": "z_image", "method": "lora"})
     driver.wait(section.family_card.preset_button.winfo_viewable, "the proposal")
     assert section.family_card.preset_button.cget("text") == "Z-Image LoRA, 24 GB"
-    assert "LoRA from 12 GB: fits your GPU" in [line for tile in section.families.tiles._tiles for line in tile.lines]
+    tiles = {tile.name: tile.lines for tile in section.families.tiles._tiles}
+    assert tiles["z_image"] == ("Tongyi-MAI · 6 B", "LoRA fits your GPU", "Apache 2.0"), "as it is proposed"
+    assert tiles["flux"][1] == "LoRA fits your GPU with int8"
     section.family_card.preset_button.invoke()
     driver.settle()
     preset = preset_data("z_image_lora_24gb")

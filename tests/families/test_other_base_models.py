@@ -103,7 +103,16 @@ def test_drawing_without_the_base_model_says_how_to_name_it(
     begun: dict[str, TrainConfig], sdxl_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, before, gone = trained(begun["lora"]) / "model", Path(str(begun["lora"].base_model)), tmp_path / "gone"
-    always = ["--model", str(model), "--steps", "1", "--out", str(tmp_path / "out"), "--prompt", "word " * 100]
+    always = [
+        "--model",
+        str(model),
+        "--steps",
+        "1",
+        "--out",
+        str(tmp_path / "out"),
+        "--prompt",
+        "{a|a} " + "word " * 100,
+    ]
     before.rename(gone)
     try:
         for base, said in (
@@ -118,7 +127,7 @@ def test_drawing_without_the_base_model_says_how_to_name_it(
         assert sample.main([*always, "--base_model", ""]) == 2
         assert "--base_model is empty" in capsys.readouterr().err
         assert sample.main([*always, "--base_model", str(gone)]) == 0
-        assert "longer than 75 tokens" in capsys.readouterr().err
+        assert "longer than 75 tokens and truncated, for example 'a word" in capsys.readouterr().err, "as it is drawn"
     finally:
         gone.rename(before)
 

@@ -28,10 +28,12 @@ def run(tmp_path: Path) -> RunFolder:
         steps=4000,  # 1,600 s
         samples_every=1000,
         concepts=[{"path": str(Path.home() / "photos" / "anna"), "prompt_prefix": "my secret idea"}],
+        samples=[{"prompt": "a blue square on black"}, {"prompt": "a {hidden treasure|chest} in a quiet wood"}],
     )
     folder.console_file.write_text(
         f"TANDEM_JOIN_TOKEN='0123456789abcdef' ./train_distributed.sh --join 10.0.0.1\n{SECRET}\n"
         f"{Path.home()}/photos/anna/1.png cannot be read\nprompt a blue square on black is drawn\n"
+        "The sample 'a hidden treasure in a quiet wood' is left out.\n"
         "C:\\Users\\anna\\x /home/anna/y\n/mnt/home/anna/z /root/w max_token: 77\n"
         f"password: {PASSWORD}\nsmb_password = {PASSWORD}\napi token = {PASSWORD}\nAuthorization: Basic {PASSWORD}=\n"
         f"sk-ant-api03-{PASSWORD * 3} AKIA{'A1B2' * 4} wandb: logged in with {'0a1b2c3d' * 5}\n"
@@ -82,6 +84,8 @@ def test_package_is_listed_then_written_and_holds_nothing_private(run: RunFolder
         "\\anna",
         "my secret idea",
         "blue square",
+        "hidden treasure",
+        "quiet wood",
         *masked,
     ):
         assert private not in whole, private

@@ -17,6 +17,7 @@ from modules.config.io.migrations import TITLE
 from modules.config.io.override import override
 from modules.config.io.text_formats import Data
 from modules.config.names import nearest
+from modules.config.sections.submodule import QUANTISED
 from modules.config.train_config import TrainConfig
 from modules.files import FileFault, read_text
 
@@ -28,7 +29,8 @@ OWN = "mine"
 class PresetSummary:
     """For a list of presets: what the head of its file says, its model family, method and base model; empty if unknown.
 
-    The title is that of the file, empty if it names none.
+    The title is that of the file, empty if it names none. `quantised` is the format, such as int8, in which it keeps
+    the frozen weights; empty if in a dtype.
     """
 
     name: str
@@ -37,6 +39,7 @@ class PresetSummary:
     family: str
     method: str
     base_model: str
+    quantised: str
 
     @property
     def memory_gb(self) -> int:
@@ -90,12 +93,19 @@ def preset_summary(name: str, folder: Path = PRESETS) -> PresetSummary:
         text, data = read_text(file), read_data(file)
         title = parse(file, text).get(TITLE)
     except (OSError, FileFault, ConfigError):
-        return PresetSummary(name, "", "", "", "", "")
+        return PresetSummary(name, "", "", "", "", "", "")
     head = takewhile(lambda line: line.startswith("#"), text.splitlines())
     about = " ".join(line.removeprefix("#").strip() for line in head)
     default, title = TrainConfig(), title if isinstance(title, str) else ""
     family, method = data.get("family", default.family), data.get("method", default.method)
-    return PresetSummary(name, title, about, str(family), str(method), str(data.get("base_model") or ""))
+    base_model, quantised = str(data.get("base_model") or ""), _quantised(data)
+    return PresetSummary(name, title, about, str(family), str(method), base_model, quantised)
+
+
+def _quantised(data: Data) -> str:
+    parts = data.get("parts")
+    formats = [part.get("weights") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    return next((str(each) for each in formats if each in QUANTISED), "")
 
 
 def save_preset(config: TrainConfig, name: str, folder: Path = PRESETS) -> Path:

@@ -19,7 +19,8 @@ class Sample(Section):
     prompt: str = setting(
         ...,
         title="Prompt",
-        help="What to generate. Use the words of your captions, including the trigger word.",
+        help="What to generate. Use the words of your captions, including the trigger word. Of {a red|a blue|no}, one "
+        "is drawn by the seed.",
         picks="long_text",
     )
     negative_prompt: str = setting(

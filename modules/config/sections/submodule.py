@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from modules.config.interval import Interval
 from modules.config.section import Section, setting
+
+QUANTISED: Final = ("int8", "fp8", "nf4")  # the `weights` that are no dtypes
 
 
 class SubmoduleSettings(Section):

@@ -248,4 +248,7 @@ def private_texts(value: object, name: str = "") -> set[str]:
         return {text for key, item in value.items() for text in private_texts(item, str(key))}
     if isinstance(value, (list, tuple)):
         return {text for item in value for text in private_texts(item, name)}
-    return {value} if name in _PRIVATE_NAMES and isinstance(value, str) and len(value) >= _SHORTEST_QUOTE else set()
+    if name not in _PRIVATE_NAMES or not isinstance(value, str):
+        return set()
+    pieces = re.split(r"[{|}]", value)  # what is drawn of {a|b} is not quoted as it is written
+    return {text for text in (value, *pieces) if len(text.strip()) >= _SHORTEST_QUOTE}

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
+from typing import Final
 
 from modules.config import ConfigError, TrainConfig
 from modules.config.train_config import reference_fault
+from modules.data.captions import with_choices
 from modules.data.index.images import read_reference
+from modules.data.rng import SampleRng
 from modules.families._family import ReferenceImage, SampleRequest
 from modules.files import whole_path
 
+_CHOICE: Final = re.compile(r"\{[^{}]*\|[^{}]*\}")
+
 
 def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
-    """The enabled samples of a config. Raises ConfigError if a side is not a multiple of the family's `size_step`
-    or a reference image cannot be read."""
+    """The enabled samples of a config, with one of each `{a|b}` in their prompts, drawn by their seed.
+
+    Raises ConfigError if a side is not a multiple of the family's `size_step` or a reference image cannot be read.
+    """
     requests = []
     for number, sample in enumerate(config.samples):
         if not sample.enabled:
@@ -32,19 +40,31 @@ def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
             references = tuple(map(_reference, sample.reference_files))
         except ConfigError as error:
             raise ConfigError(f"samples.{number}.reference: {error.message}", error.advice) from error
+        rng = SampleRng(sample.seed)
+        prompt, negative_prompt = _drawn(sample.prompt, rng), _drawn(sample.negative_prompt, rng)
         requests.append(
             SampleRequest(
-                prompt=sample.prompt,
-                negative_prompt=sample.negative_prompt,
+                prompt=prompt,
+                negative_prompt=negative_prompt,
                 width=width,
                 height=height,
                 steps=sample.steps,
                 guidance_scale=sample.guidance_scale,
                 seed=sample.seed,
                 references=references,
+                written_prompt=sample.prompt if prompt != sample.prompt else "",
             )
         )
     return requests
+
+
+def _drawn(prompt: str, rng: SampleRng) -> str:
+    """The prompt with one of each `{a|b}`, as in captions; a prompt without any stays as it is, with its braces."""
+
+    def choose(choices: list[str]) -> str:
+        return choices[rng.integer(len(choices))] if len(choices) > 1 else f"{{{choices[0]}}}"
+
+    return with_choices(prompt, choose) if _CHOICE.search(prompt) else prompt
 
 
 def _reference(file: str) -> ReferenceImage:

@@ -16,7 +16,9 @@ SAMPLING: dict[str, object] = {
     "broadcast_buffers": False,
     "sample_every": "2 steps",
     # rank 0 generates three and rank 1 two, which are larger together: the longest part is not rank 0's
-    "samples": [{"prompt": f"disc {n}", "width": (16, 64, 24, 72, 32)[n], "height": 24, "seed": n} for n in range(5)],
+    "samples": [
+        {"prompt": f"{{disc|disk}} {n}", "width": (16, 64, 24, 72, 32)[n], "height": 24, "seed": n} for n in range(5)
+    ],
 }
 TOO_LARGE = {"dropout": 0.2, "batch_norm": True}
 PAIR_JOBS: dict[str, dict[str, object]] = {
@@ -96,7 +98,7 @@ def test_a_sample_that_does_not_fit_is_left_out(pair: dict[str, Run], name: str,
     warnings = [line for line in run.warnings.splitlines() if "Step 2: out of memory" in line]
     assert len(warnings) == len(lost)
     assert f"on rank {rank} (" in warnings[0]
-    assert "the sample 'disc 1' (64x24)" in warnings[0]
+    assert "the sample 'disk 1' (64x24)" in warnings[0]
     assert "Tried to allocate 2.00 GiB" in warnings[0]
     assert same_state(run.state, whole.state)
     assert run.losses == whole.losses
