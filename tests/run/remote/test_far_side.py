@@ -382,7 +382,11 @@ def test_what_goes_on_there(home: Path) -> None:
     """Also a run whose folder was moved away; the files of locks stay when it is over."""
     (home / "state").mkdir()
     nothing: dict[str, object] = {"runs": [], "sends": False, "installs": False}
-    goes_on = {"state/x.lock": {"runs": ["x"]}, "push.lock": {"sends": True}, "setup.lock": {"installs": True}}
+    goes_on: dict[str, dict[str, object]] = {
+        "state/x.lock": {"runs": ["x"]},
+        "push.lock": {"sends": True},
+        "setup.lock": {"installs": True},
+    }
     for name, change in goes_on.items():
         with (home / name).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -18,10 +18,11 @@ from modules.run import RunFolder
 from modules.run.hosts.description import describe_this_machine
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host
+from modules.run.hosts.ssh_command import HostError
 from modules.run.remote import attendant
 from modules.run.remote.after_run import needs_waiter, run_when_idle
 from modules.run.remote.attendant import attend, go_on
-from modules.run.remote.kept_commands import keep_command, waiting_command, waiting_lock
+from modules.run.remote.kept_commands import keep_command, let_wait, waiting_command, waiting_lock
 from modules.run.remote.machine import host_for_runs, known_there
 from modules.run.remote.run_copy import Copy, mark_copy, read_copy
 from scripts import remote
@@ -155,16 +156,11 @@ def test_it_is_called_off_and_taken_up_again(
     for module in (attendant, remote):
         monkeypatch.setattr(module, "launch_attendant", lambda copy: launched.append(copy.path))
     pull = ["pull", "beta", "x", "--runs_dir", str(folder.path.parent)]
-    there = server.home / ".tandem" / "runs" / "x"
-
-    def wait() -> None:
-        (there / "backup" / "step-000001").mkdir(parents=True, exist_ok=True)
-        mark_copy(folder, Copy(machine="beta", stage="pulling", id="1", attended=True))
-        keep_command("1", beta)
-        assert remote.main(pull) == 0
-        assert "runs here in 2 minutes if beta stays idle. A start there calls it off" in capsys.readouterr().out
-
-    wait()
+    (server.home / ".tandem" / "runs" / "x" / "backup" / "step-000001").mkdir(parents=True)
+    mark_copy(folder, Copy(machine="beta", stage="pulling", id="1", attended=True))
+    keep_command("1", beta)
+    assert remote.main(pull) == 0
+    assert "runs here in 2 minutes if beta stays idle. A start there calls it off" in capsys.readouterr().out
     go_on(folder)
     assert launched == [folder.path] * 2, "nobody waits with it"
     code = (
@@ -188,15 +184,22 @@ def test_it_is_called_off_and_taken_up_again(
     assert f"It has ended already. “{beta.then}” does not run any more." in capsys.readouterr().out
     assert waiting_command("beta") is None
 
-    wait()
+    keep_command("1", beta)
+    let_wait("1", 120)
     resume = ["start", "beta", "x", "--resume", "--runs_dir", str(folder.path.parent), "--then", ""]
     assert remote.main(resume) == 0
     assert "does not run any more" in capsys.readouterr().out
     assert waiting_command("beta") is None
 
-    wait()
+    keep_command("1", beta)
+    let_wait("1", 120)
+    add_host(beta.model_copy(update={"then": f"{beta.then}; exit 7"}))
     Minutes(lambda: None, lambda: None).wait(monkeypatch)
     mark_copy(folder, Copy(machine="beta", stage="sending", resumes=True))
-    attend(folder.path, print)
+    with pytest.raises(HostError, match="The command after the runs on beta ended with exit code 7"):
+        attend(folder.path, print)
     assert "does not run any more" in capsys.readouterr().out
     assert (tmp_path / "off").read_text() == "off\n", "that of the later start"
+    copy = read_copy(folder)
+    assert copy is not None
+    assert "exit code 7. All results are here" in copy.fault
