@@ -90,7 +90,8 @@ def parser() -> argparse.ArgumentParser:
 def add(options: argparse.Namespace) -> int:
     """`add`."""
     before = next((host for host in read_hosts() if host.name == options.name), None)
-    kept = before.model_dump(include={"price", "stop_after", "then"}) if before else {}  # there is no option for them
+    without_option = {"price", "stop_after", "then", "idle_minutes"}
+    kept = before.model_dump(include=without_option) if before else {}
     host = Host.make(
         options.name,
         options.target,

@@ -33,7 +33,7 @@ from modules.run.hosts.host_list import add_host, find_hosts, read_hosts
 from modules.run.hosts.ssh_command import HostError, Unreachable
 from modules.run.hosts.ssh_line import fields_of_ssh_line
 from modules.run.join.fingerprint import compare_packages
-from modules.run.remote.after_run import keep_command, run_command_after
+from modules.run.remote.after_run import needs_waiter, run_command_after
 from modules.run.remote.attendant import (
     ADD,
     attend,
@@ -46,6 +46,7 @@ from modules.run.remote.attendant import (
     start_there,
 )
 from modules.run.remote.copy_folders import remember_copies_in
+from modules.run.remote.kept_commands import call_off, keep_command, waiting_command
 from modules.run.remote.link import Link, home_of, is_for_runs, with_reconnects
 from modules.run.remote.machine import (
     DEFAULT_FOLDER,
@@ -193,11 +194,19 @@ def _add_ending(action: argparse.ArgumentParser, of: str) -> None:
         help=f"{of}follow and pull in the background; once all is here and verified, run this here, e.g. to end the "
         "rent; '': none",
     )
+    action.add_argument(
+        "--idle_minutes",
+        type=float,
+        metavar="N",
+        help=f"{of}with --then, run it only once nothing has gone on there for N minutes; 0: at once",
+    )
 
 
 def _ending(options: argparse.Namespace) -> dict[str, object]:
     """The fields of a machine that `_add_ending` gives."""
-    given = {name: getattr(options, name) for name in ("stop_after", "then")}
+    given = {name: getattr(options, name) for name in ("stop_after", "then", "idle_minutes")}
+    if given["then"] == "" and given["idle_minutes"] is None:
+        given["idle_minutes"] = 0.0
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -214,7 +223,7 @@ def add(options: argparse.Namespace) -> int:
     given = {"folder": folder, "key": key, "port": port_given, "price": options.price, "settings": options.set}
     given = {name: value for name, value in given.items() if value is not None} | _ending(options)
     before = [each for each in read_hosts() if each.name == options.name and is_for_runs(each)]
-    fields = {"port", "key", "python", "price", "settings", "stop_after", "then"}
+    fields = {"port", "key", "python", "price", "settings", "stop_after", "then", "idle_minutes"}
     old = {"folder": home_of(before[0]), **before[0].model_dump(include=fields)} if before else {}
     kept = {name: value for name, value in old.items() if value and name not in given}
     host = host_for_runs(options.name, target, **{**kept, **given})
@@ -354,6 +363,8 @@ def _resume(options: argparse.Namespace, host: Host) -> int:
 
 def _go_on(options: argparse.Namespace, folder: RunFolder, host: Host, runs_dir: str) -> None:
     """After the start there, follow and pull beside the copy if a command is to run then, or say how it is done."""
+    if off := call_off(host.name):
+        echo(off)
     if not host.then:
         echo(f"Started on {host}. It needs no connection. Its copy here: {folder.path}")
         named = argparse.Namespace(name=host.name, run=folder.name, runs_dir=runs_dir)
@@ -361,13 +372,15 @@ def _go_on(options: argparse.Namespace, folder: RunFolder, host: Host, runs_dir:
         return
     copy = read_copy(folder)
     assert copy is not None  # which this program has written
-    keep_command(copy.id, host.then)
+    keep_command(copy.id, host)
     mark_copy(folder, copy.model_copy(update={"attended": True}))
     launch_attendant(RunFolder(folder.path.absolute()))
     echo(f"Started on {host}. It needs no connection. Its copy here: {folder.path}")
+    idle = f" and {host.name} has been idle for {host.idle_minutes:g} minutes" if host.idle_minutes else ""
     echo(
-        "It is followed and pulled in the background, and your command runs once all is here: see log/remote.txt of "
-        "the copy. If this computer was off meanwhile, the window goes on with it, or follow and pull do."
+        f"It is followed and pulled in the background, and your command runs once all is here{idle}: see "
+        "log/remote.txt of the copy. If this computer was off meanwhile, the window goes on with it, or follow and "
+        "pull do."
     )
 
 
@@ -409,7 +422,7 @@ def stop(options: argparse.Namespace) -> int:
             "stays here",
         ) from error
     asked = "It is ended at once; " if options.force else "It will back up and stop; "
-    said = f"{asked}follow shows its end." if answer.is_active else "It has ended already."
+    said = f"{asked}follow shows its end." if answer.is_active else f"It has ended already. {call_off(host.name)}"
     echo(f"{options.run} on {host}: {said}")
     return FINISHED
 
@@ -431,6 +444,9 @@ def pull_results(options: argparse.Namespace) -> int:
             mark_copy(folder, copy.model_copy(update={"stage": "complete", "said": "", "done": None, "fault": ""}))
         echo(f"{', '.join(came) if came else 'Nothing new'} in {folder.path}: the same as on {host}, to the byte.")
         run_command_after(folder, host, options.backups, echo)
+    if needs_waiter(host.name):
+        launch_attendant(RunFolder(folder.path.absolute()))
+    _say_what_waits(host)
     return FINISHED
 
 
@@ -442,9 +458,15 @@ def show_list(options: argparse.Namespace) -> int:
     for run in there.runs:
         echo(printable(f"{run.name:<{width}}  {run}, {time_and_cost(run.seconds, host)}"))
     echo(str(there))
+    _say_what_waits(host)
     if host.price and len(there.runs) > 1:
         echo(f"Runs in all: {time_and_cost(sum(run.seconds for run in there.runs), host)}.")
     return FINISHED
+
+
+def _say_what_waits(host: Host) -> None:
+    if waiting := waiting_command(host.name):
+        echo(f"{waiting[1]} A start there calls it off, and so does stop of a run that has ended.")
 
 
 def clean_up(options: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import add_host, read_hosts, remove_host
 from modules.run.hosts.ssh_line import fields_of_ssh_line
 from modules.run.remote.copy_folders import copies_of
+from modules.run.remote.kept_commands import waiting_command
 from modules.run.remote.link import home_of, is_for_runs
 from modules.run.remote.machine import DEFAULT_FOLDER, host_for_runs, known_there
 
@@ -46,7 +47,9 @@ _FIELDS: Final = (
     ("price", "Price per hour", "1.89", "To see what runs have cost. Empty: not known"),
     ("stop_after", "Stop after hours", "5", "Of each start; then it backs up and pauses. Empty: no limit"),
     ("then", "Then run here", "vastai stop instance 1234", "Once all results are here, verified. Empty: nothing"),
+    ("idle_minutes", "After idle minutes", "20", "In which nothing has gone on there. Empty: runs at once"),
 )
+_ONLY_FOR_RUNS: Final = 4  # the last fields
 _FOR_RUNS: Final = {  # of a machine that Tandem sets up by itself
     "target": (
         "Address",
@@ -306,7 +309,7 @@ class HostDialog:
         body = area.inside
         body.grid_columnconfigure(1, weight=1)
         self.entries: dict[str, Entry] = {}
-        for row, (name, *words) in enumerate(_FIELDS if for_runs else _FIELDS[:-3]):
+        for row, (name, *words) in enumerate(_FIELDS if for_runs else _FIELDS[:-_ONLY_FOR_RUNS]):
             title, example, explanation = _FOR_RUNS.get(name, words) if for_runs else words
             text(body, title).grid(row=row, column=0, sticky="nw", padx=(0, theme.px(16)), pady=theme.px(10))
             place = frame(body)
@@ -377,6 +380,8 @@ class HostDialog:
                 f"host: name is {name!r}, and {copies[0].name} is still on {self._former.name}, by which its copy here "
                 "knows the machine; press Continue until its results are here, or leave the name"
             )
+        if waiting := waiting_command(self._former.name):
+            raise ConfigError(f"host: name is {name!r}, and a command waits for {self._former.name}: {waiting[1]}")
 
     def _host(self) -> Host:
         given = {name: entry.get().strip() for name, entry in self.entries.items()}
@@ -402,6 +407,7 @@ class HostDialog:
             price=_number(given, "price", "what an hour costs, such as 1.89"),
             stop_after=_number(given, "stop_after", "hours, such as 5"),
             then=given.get("then", ""),
+            idle_minutes=_number(given, "idle_minutes", "minutes, such as 20"),
         )
 
     def _fill(self, host: Host) -> None:
@@ -416,6 +422,7 @@ class HostDialog:
             "price": f"{host.price:g}" if host.price else "",
             "stop_after": f"{host.stop_after:g}" if host.stop_after else "",
             "then": host.then,
+            "idle_minutes": f"{host.idle_minutes:g}" if host.idle_minutes else "",
         }
         for name, entry in self.entries.items():
             entry.show(shown[name])

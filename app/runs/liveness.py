@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+from modules.config import ConfigError
 from modules.files import printable, read_tail
 from modules.run import Failure, RunFolder, root_cause
 from modules.run.folder.backup_list import complete_backups
@@ -13,6 +15,7 @@ from modules.run.folder.failures import read_start_failure
 from modules.run.folder.pidfile import Launcher, find_launcher, interrupted_start
 from modules.run.folder.run_lock import is_training
 from modules.run.join.join_line import read_join_line
+from modules.run.remote.kept_commands import waiting_command
 from modules.run.remote.run_copy import Copy, read_copy
 from modules.run.view.event_records import Message
 
@@ -36,6 +39,7 @@ class Liveness:
     backup: int | None = None  # the step of the newest backup, of a run that has ended
     has_model: bool = False  # whether a run that has ended has saved one
     copy: Copy | None = None  # of a run on another machine
+    waiting: str = ""  # the command that runs once that machine has been idle
 
     @property
     def is_alive(self) -> bool:
@@ -84,7 +88,15 @@ def _read(folder: RunFolder) -> Liveness:
         backup=_newest_backup(folder),
         has_model=folder.model_dir.is_dir(),
         copy=copy,
+        waiting="" if copy is None or copy.is_underway else _waiting(copy),
     )
+
+
+def _waiting(copy: Copy) -> str:
+    with suppress(ConfigError):  # a damaged file: what writes it says so
+        if (found := waiting_command(copy.machine)) is not None and found[0] == copy.id:
+            return str(found[1])
+    return ""
 
 
 def _message(failure: Failure) -> Message:

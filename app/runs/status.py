@@ -109,7 +109,8 @@ def status_of(
         return found
     if liveness.copy.stage == "complete":  # its fault is of the command that was to follow
         fault = liveness.copy.fault
-        return replace(found, problem=Message(now, "error", fault)) if fault else found
+        detail = " ".join(filter(None, (liveness.waiting, found.detail)))
+        return replace(found, problem=Message(now, "error", fault) if fault else found.problem, detail=detail)
     return _status_there(liveness.copy, found, now)
 
 

@@ -27,7 +27,8 @@ def open_place_menu(state: AppState, button: Button) -> None:
     for host in hosts:
         choose = partial(_choose, state, host.name)
         ending = [f"stops after {host.stop_after:g} h"] if host.stop_after else []
-        ending += [f"then runs {host.then}"] if host.then else []
+        when = f"after {host.idle_minutes:g} idle min" if host.idle_minutes else "then"
+        ending += [f"{when} runs {host.then}"] if host.then else []
         detail = printable(", ".join([host.target, *ending]), 70)
         menu.add_command(f"On {host.name}", choose, detail=detail, is_chosen=host.name == preferences.place)
     menu.add_separator()

@@ -24,12 +24,13 @@ from modules.run.hosts.host import Host
 from modules.run.hosts.host_key import HostKey, keep_key, shown_key
 from modules.run.hosts.ssh_command import ChangedKey, KeyRefused, UnknownKey, copy_key_command, forget_key_command
 from modules.run.remote.copy_folders import copies_of
+from modules.run.remote.kept_commands import call_off, waiting_command
 from modules.run.remote.link import home_of
 from modules.run.remote.machine import RunsThere, clean, named_for_removal, runs_there, time_and_cost, why_not_set_up
 
 _SCRIPT: Final = ROOT / "scripts" / "remote.py"
 _SHOWN_CHARACTERS: Final = 20_000
-_WIDTH, _RUNS_HEIGHT = 620, 220  # unscaled pixels
+_WIDTH, _RUNS_HEIGHT, _CALL_OFF = 620, 220, 110  # unscaled pixels; the last is the width of a button
 _COMPARE: Final = (
     "It is new to this computer. Compare the fingerprint with the one that its owner, or the page where it was rented, "
     "shows. If they differ, somebody else answers."
@@ -288,19 +289,31 @@ class MachineWindow:
     def look(self, done: str = "") -> None:
         """Ask the machine; what was `done` there stays in sight."""
 
-        def found(runs: RunsThere) -> None:
-            self._say(done or str(runs), theme.GOOD if done else theme.MUTED)
-            self._show(runs)
+        def read() -> tuple[RunsThere, str]:
+            waiting = waiting_command(self._host.name)
+            return runs_there(self._host, _silent), str(waiting[1]) if waiting else ""
 
-        self._state.background.run(partial(runs_there, self._host, _silent), found, self._say_fault)
+        def found(read: tuple[RunsThere, str]) -> None:
+            self._say(done or str(read[0]), theme.GOOD if done else theme.MUTED)
+            self._show(*read)
+
+        self._state.background.run(read, found, self._say_fault)
 
     def _clear(self) -> None:
         for child in self._rows.winfo_children():
             child.destroy()
 
-    def _show(self, found: RunsThere) -> None:
+    def _show(self, found: RunsThere, waits: str = "") -> None:
+        """All runs, and the command that `waits` until the machine is idle."""
         self._clear()
         self._names = [run.name for run in found.runs]
+        if waits:
+            row = frame(self._rows)
+            row.pack(fill="x", pady=(0, theme.px(4)))
+            Button(row, "Call off", self._call_off, bg=theme.CARD).pack(side="right")
+            said = text(row, waits, "small")
+            wrap_within(said, row, margin=_CALL_OFF)
+            said.pack(side="left", fill="x")
         for run in reversed(found.runs):
             row = frame(self._rows)
             row.pack(fill="x", pady=(0, theme.px(4)))
@@ -312,6 +325,9 @@ class MachineWindow:
             text(row, f"{run}, {time_and_cost(run.seconds, self._host)}", "small", colour=theme.MUTED).pack(
                 side="left", padx=theme.px(10)
             )
+
+    def _call_off(self) -> None:
+        self._state.background.run(partial(call_off, self._host.name), self.look, self._say_fault)
 
     def _say(self, sentence: str, colour: theme.Colour) -> None:
         theme.paint(self.status, fg=colour)

@@ -17,6 +17,7 @@ from modules.run.folder.pidfile import write_pidfile
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host, read_hosts
 from modules.run.remote.copy_folders import remember_copies_in
+from modules.run.remote.kept_commands import keep_command, let_wait, waiting_command
 from modules.run.remote.machine import RunsThere, RunThere
 from modules.run.remote.run_copy import Copy, mark_copy
 from tests.app.driver import Driver
@@ -53,20 +54,33 @@ def test_a_machine_is_renamed_with_all_that_knows_its_name(driver: Driver, copy:
     assert [(host.name, host.price) for host in read_hosts()] == [("gamma", 1.5)]
     dialog = HostDialog(driver.window, lambda host: None, read_hosts()[0], driver.window.state_, for_runs=True)
     dialog.show()
-    for hours, fault in (
-        ("long", "“Stop after hours” is 'long'; use hours, such as 5, or leave"),
-        ("-1", "“Stop after hours” is"),
-        ("2.5", ""),
+    for hours, minutes, then, fault in (
+        ("long", "", "echo off", "“Stop after hours” is 'long'; use hours, such as 5, or leave"),
+        ("-1", "", "echo off", "“Stop after hours” is"),
+        ("2.5", "some", "echo off", "“After idle minutes” is 'some'; use minutes, such as 20, or leave"),
+        ("2.5", "20", "", "“After idle minutes” is 20, and there is no command"),
+        ("2.5", "20", "echo off", ""),
     ):
         dialog.entries["stop_after"].show(hours)
-        dialog.entries["then"].show("echo off")
+        dialog.entries["idle_minutes"].show(minutes)
+        dialog.entries["then"].show(then)
         dialog.save()
         assert dialog.message.winfo_exists() == bool(fault)
         assert not fault or dialog.message.cget("text").startswith(fault)
-    assert [(host.price, host.stop_after, host.then) for host in read_hosts()] == [(1.5, 2.5, "echo off")]
+    host = read_hosts()[0]
+    assert (host.price, host.stop_after, host.then, host.idle_minutes) == (1.5, 2.5, "echo off", 20)
+    mark_copy(copy, Copy(machine="gamma", stage="complete", id="1"))
+    keep_command("1", host)
+    let_wait("1", 600)
+    dialog = HostDialog(driver.window, lambda host: None, host, driver.window.state_, for_runs=True)
+    dialog.show()
+    dialog.entries["name"].show("delta")
+    dialog.save()
+    assert "and a command waits for gamma: “echo off” runs here in 10 minutes" in dialog.message.cget("text")
+    driver.press("Escape")
     driver.click_really(driver.window.run_bar.buttons.where)
     rows = driver.window.__dict__["open_popover_"].rows
-    assert "root@203.0.113.7, stops after 2.5 h, then runs echo off" in [row.detail for row in rows]
+    assert "root@203.0.113.7, stops after 2.5 h, after 20 idle min runs echo off" in [row.detail for row in rows]
     driver.press("Escape")
     assert driver.window.preferences.place == "gamma"
 
@@ -106,6 +120,24 @@ def test_results_that_would_be_lost_are_named(driver: Driver, copy: RunFolder, t
     assert window._not_brought(["dogs"]) == ["dogs"]
     remember_copies_in(dogs.path.parent)
     assert window._not_brought(["dogs"]) == [], "wherever its copy is"
+
+
+def test_a_command_that_waits_is_shown_and_called_off(driver: Driver, copy: RunFolder) -> None:
+    """Beside the run whose results are here, and in the window of its machine, where nobody answers here."""
+    keep_command("1", BETA.model_copy(update={"then": "echo off", "idle_minutes": 20}))
+    let_wait("1", 600)
+    mark_copy(copy, Copy(machine="beta", stage="complete", id="1"))
+    driver.window.actions.follow(copy.path)
+    run = driver.window.state_.run
+    assert run is not None
+    driver.wait(lambda: run.status().detail.startswith("“echo off” runs here in 10 minutes if beta stays idle."), "it")
+    window = MachineWindow(driver.window, driver.window.state_, BETA)
+    window.dialog.show()
+    window._show(RunsThere(runs=[], others={}, free=1), run.status().detail)
+    driver.settle()
+    driver.click_button("Call off")
+    driver.wait(lambda: waiting_command("beta") is None, "its end")
+    driver.wait(lambda: "echo off" not in run.status().detail, "the status")
 
 
 def test_stop_of_a_run_that_may_have_started_goes_there(copy: RunFolder) -> None:

@@ -13,7 +13,8 @@ from modules.files import Record, control_character, printable
 from modules.run.join.local_settings import check_local_settings
 
 DEFAULT_PYTHON: Final = ".venv/bin/python"
-MOST_HOURS: Final = 1_000_000 // 60  # of max_minutes
+MOST_MINUTES: Final = 1_000_000  # of max_minutes
+MOST_HOURS: Final = MOST_MINUTES // 60
 LONGEST_COMMAND: Final = 4000  # characters
 _MAX_PATH: Final = 1000
 _MAX_SETTINGS: Final = 50
@@ -34,6 +35,7 @@ _ALLOWED: Final = {
     "stop_after": f"use hours from 0 to {MOST_HOURS:,}, such as 5; 0 means no limit",
     "then": f"use one line of at most {LONGEST_COMMAND:,} characters, such as 'vastai stop instance 1234'; empty means "
     "none",
+    "idle_minutes": f"use minutes from 0 to {MOST_MINUTES:,}, such as 20; 0 means at once",
 }
 
 
@@ -50,6 +52,7 @@ class Host(Record):
     price: Annotated[float, Field(ge=0, le=100_000)] = 0.0  # of an hour, in any currency; 0: not known
     stop_after: Annotated[float, Field(ge=0, le=MOST_HOURS)] = 0.0  # hours of each start of a run there; 0: no limit
     then: Annotated[str, Field(max_length=LONGEST_COMMAND)] = ""  # runs here once all results of a run there are here
+    idle_minutes: Annotated[float, Field(ge=0, le=MOST_MINUTES)] = 0.0  # in which nothing goes on there before `then`
     allow_differences: bool = False  # train even if code or versions there differ from this machine's
 
     @classmethod
@@ -65,13 +68,19 @@ class Host(Record):
         price: float = 0.0,
         stop_after: float = 0.0,
         then: str = "",
+        idle_minutes: float = 0.0,
         settings: Sequence[str] = (),
         allow_differences: bool = False,
     ) -> Self:
         """A host from what a person has typed. Raises ConfigError naming the field."""
         check_local_settings(settings)
+        if idle_minutes and not then:
+            raise ConfigError(
+                f"host: idle_minutes is {idle_minutes:g}, and there is no command that would run after them; give one "
+                "(then), or leave it out"
+            )
         fields: dict[str, object] = {"name": name, "target": target, "folder": folder, "port": port, "python": python}
-        fields |= {"key": key, "price": price, "stop_after": stop_after, "then": then}
+        fields |= {"key": key, "price": price, "stop_after": stop_after, "then": then, "idle_minutes": idle_minutes}
         try:
             more = {**fields, "settings": list(settings), "allow_differences": allow_differences}
             return cls(**more)  # type: ignore[arg-type]

@@ -100,7 +100,8 @@ def start_detached(
 ) -> subprocess.Popen[bytes]:
     """Start one of Tandem's programs in a session of its own, with its output in `console_file`. Raises OSError."""
     detached = int(getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)) | int(getattr(subprocess, "DETACHED_PROCESS", 0))
-    with os.fdopen(open_for_writing(console_file), "wb") as console:
+    with os.fdopen(open_for_writing(console_file, append=True), "ab") as console:
+        console.truncate(0)  # an earlier program that still writes there goes on at its end
         return subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,

@@ -1,99 +1,146 @@
-"""after_runs.json in the user's config folder: commands that run on this computer once all results of a run are here.
-
-A copy of a run may be a stranger's folder, so it never names a command: the random id of a start there leads to it.
-"""
+"""The command of a machine that runs on this computer once all results of a run there are here, such as to end the
+rent: at once, or once nothing has gone on there for some minutes."""
 
 from __future__ import annotations
 
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
-from pydantic import Field
-
-from modules.config import ConfigError
-from modules.files import FileFault, Record, printable, validate_record
-from modules.files.private import NotPrivate, read_private_json, write_private_json
-from modules.files.user_folder import user_config_folder
+from modules.config import TandemError
+from modules.files import printable
+from modules.run.folder.pidfile import find_launcher
 from modules.run.folder.run_folder import RunFolder
-from modules.run.hosts.host import LONGEST_COMMAND, Host
-from modules.run.hosts.ssh_command import HostError
+from modules.run.folder.run_lock import file_lock
+from modules.run.format_duration import in_words
+from modules.run.hosts.host import Host
+from modules.run.hosts.host_list import read_hosts
+from modules.run.hosts.ssh_command import HostError, Unreachable
 from modules.run.remote.copy_folders import copies_of
-from modules.run.remote.link import Echo
-from modules.run.remote.machine import runs_there
+from modules.run.remote.kept_commands import (
+    KeptCommand,
+    call_off,
+    kept_command,
+    let_wait,
+    take_command,
+    waiting_command,
+    waiting_lock,
+)
+from modules.run.remote.link import Echo, LinkLost
+from modules.run.remote.machine import activity_there, time_and_cost
 from modules.run.remote.run_copy import read_copy
 
-_MOST: Final = 100
 _TAKES_AT_MOST_S: Final = 600.0
+_LOOKS_EVERY_S: Final = 60.0
 _BY_HAND: Final = "All results are here; run it by hand, and look whether the machine is off"
-
-_Command = Annotated[str, Field(max_length=LONGEST_COMMAND)]
-
-
-class _Commands(Record):
-    commands: Annotated[dict[str, _Command], Field(max_length=_MOST)]
-
-
-def keep_command(start_id: str, command: str) -> None:
-    """Run this once all results of the start are here; "" for nothing. Raises ConfigError."""
-    others = {each: kept for each, kept in _kept().items() if each != start_id}
-    newest = list(others.items())[1 - _MOST :]
-    try:
-        write_private_json(_file(), {"commands": dict(newest) | ({start_id: command} if command else {})})
-    except OSError as error:
-        raise ConfigError(f"{printable(_file())} cannot be written: {error.strerror or error}") from error
 
 
 def run_command_after(folder: RunFolder, host: Host, backups: str, echo: Echo) -> None:
-    """Run the command of a copy, if it has one, once all is here after a pull of these `backups`; one time only.
+    """Run the command of a copy, if it has one, once all is here after a pull of these `backups`; one time only. One
+    with idle minutes waits from now on, for `run_when_idle`.
 
-    Raises HostError if it was not run, because something is not here yet or a run is active there, or has failed;
-    ConfigError.
+    Raises HostError if it was not run, because something is not here yet or goes on there, or has failed; ConfigError.
     """
     copy = read_copy(folder)
-    command = _kept().get(copy.id, "") if copy is not None and copy.id else ""
-    if copy is None or not command:
+    kept = kept_command(copy.id) if copy is not None and copy.id else None
+    if copy is None or kept is None:
         return
-    later = f"The command after {folder.name} was not run"
+    name = f"The command after {folder.name}"
     if backups not in ("latest", "all"):
-        raise HostError(f"{later}: its newest backup was not asked for", "Pull again without --backups")
+        raise HostError(f"{name} was not run: its newest backup was not asked for", "Pull again without --backups")
     if copy.is_underway:
-        raise HostError(f"{later}: not all of its results are here", "Follow it to its end, and pull")
-    if waiting := copies_of(host.name, complete=False, runs_dirs=[folder.path.parent]):
-        raise HostError(
-            f"{later}: the results of {waiting[0].path} are not all here", "Pull them, then pull this again"
-        )
-    if active := [run.name for run in runs_there(host, echo).runs if run.is_active]:
-        raise HostError(f"{later}: the run {active[0]} is active on {host.name}", "Pull this again once it has ended")
-    keep_command(copy.id, "")  # whatever comes of it: it may have done its work and fail after that
-    echo(f"All results of {folder.name} are here, verified. Running: {printable(command, 200)}")
+        raise HostError(f"{name} was not run: not all of its results are here", "Follow it to its end, and pull")
+    if kept.idle_minutes:
+        let_wait(copy.id, 60 * kept.idle_minutes)
+    elif held := _going_on(folder.path.parent, host, echo):
+        raise HostError(f"{name} was not run: {held}", "Pull this again once that is over")
+    elif take_command(copy.id):  # whatever comes of it: it may have done its work and fail after that
+        echo(f"All results of {folder.name} are here, verified. Running: {printable(kept.command, 200)}")
+        _run(kept, name)
+
+
+def needs_waiter(machine: str) -> bool:
+    """Whether a command waits for a machine and no program is there to run it, as after a restart. Raises ConfigError,
+    OSError."""
+    if waiting_command(machine) is None:
+        return False
+    with file_lock(waiting_lock(machine)) as is_free:
+        return is_free
+
+
+def run_when_idle(
+    runs_dir: Path,
+    machine: str,
+    echo: Echo,
+    *,
+    pause: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Run the command that waits for a machine, if there is one, once nothing has gone on there for its minutes, and
+    return; also if it was called off, or another program waits with it. `runs_dir` is looked through for copies, too.
+
+    Raises HostError if it has failed, or if the machine cannot be asked for a reason that does not pass; ConfigError.
+    """
+    if waiting_command(machine) is None:
+        return
+    with file_lock(waiting_lock(machine), 2 * _LOOKS_EVERY_S) as is_alone:  # one that was called off looks once more
+        idle_since, begun, said = clock(), "", ""
+        while is_alone and (found := waiting_command(machine)) is not None:
+            start_id, kept = found
+            host = next((host for host in read_hosts() if host.name == machine), None)  # it may have another port now
+            if host is None:
+                echo(f"{machine} is not in the list of machines any more. {call_off(machine)}")
+                return
+            held = _going_on_or_unknown(runs_dir, host, start_id, echo)
+            if held or start_id != begun:
+                idle_since, begun = clock(), start_id
+            left_s = 60 * kept.idle_minutes - (clock() - idle_since)
+            if not held and left_s <= 0:
+                if take_command(start_id):
+                    idle = time_and_cost(round(60 * kept.idle_minutes), host)
+                    echo(f"{machine} has been idle for {idle}. Running: {printable(kept.command, 200)}")
+                    _run(kept, f"The command after the runs on {machine}")
+                return
+            let_wait(start_id, left_s, held)
+            if said != (said := held or "idle"):
+                minutes = in_words(60 * kept.idle_minutes)
+                echo(f"Waiting until {machine} has been idle for {minutes}{f': {held}' if held else ''}.")
+            pause(min(_LOOKS_EVERY_S, left_s))
+
+
+def _going_on_or_unknown(runs_dir: Path, host: Host, start_id: str, echo: Echo) -> str:
+    """As `_going_on`; a machine that cannot be reached may be at work."""
+    try:
+        return _going_on(runs_dir, host, echo)
+    except (Unreachable, LinkLost) as error:
+        return printable(error.message, 500)
+    except TandemError as error:
+        let_wait(start_id, 0.0, printable(error.message, 500))
+        raise
+
+
+def _going_on(runs_dir: Path, host: Host, echo: Echo) -> str:
+    """Why a machine is not to be ended now, as the end of a sentence; "" if it may be. A start that has failed before
+    it came about holds nothing back. Raises ConfigError, HostError."""
+    for folder in copies_of(host.name, complete=False, runs_dirs=[runs_dir]):
+        copy = read_copy(folder)
+        if copy is not None and copy.lacks_results:
+            return f"the results of {folder.path} are not all here"
+        if find_launcher(folder) is not None:
+            return f"{folder.path} is being started"
+    return activity_there(host, echo)
+
+
+def _run(kept: KeptCommand, name: str) -> None:
     try:
         done = subprocess.run(  # noqa: S602  # the user wrote it for their shell
-            command, shell=True, stdin=subprocess.DEVNULL, timeout=_TAKES_AT_MOST_S, check=False
+            kept.command, shell=True, stdin=subprocess.DEVNULL, timeout=_TAKES_AT_MOST_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise HostError(_failed(folder, f"took more than {_TAKES_AT_MOST_S:.0f} s"), _BY_HAND) from None
+        raise HostError(f"{name} took more than {_TAKES_AT_MOST_S:.0f} s", _BY_HAND) from None
     except OSError as error:
-        raise HostError(_failed(folder, f"could not start: {error.strerror}"), _BY_HAND) from None
+        raise HostError(f"{name} could not start: {error.strerror}", _BY_HAND) from None
     if done.returncode != 0:
-        raise HostError(_failed(folder, f"ended with exit code {done.returncode}"), _BY_HAND)
-
-
-def _failed(folder: RunFolder, how: str) -> str:
-    return f"The command after {folder.name} {how}"
-
-
-def _file() -> Path:
-    return user_config_folder() / "after_runs.json"
-
-
-def _kept() -> dict[str, str]:
-    """Raises ConfigError if the file is damaged, or others could have written it."""
-    try:
-        return validate_record(_Commands, read_private_json(_file())).commands
-    except FileNotFoundError:
-        return {}
-    except NotPrivate as fault:
-        raise ConfigError(f"the commands after runs: {fault}") from None
-    except (FileFault, OSError) as fault:
-        raise ConfigError(f"the commands after runs cannot be read: {printable(_file())} {fault}") from None
+        raise HostError(f"{name} ended with exit code {done.returncode}", _BY_HAND)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
 from typing import Final
@@ -26,9 +27,10 @@ from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import find_hosts
 from modules.run.launch.detached import start_detached
 from modules.run.launch.preview import to_arguments
-from modules.run.remote.after_run import keep_command, run_command_after
+from modules.run.remote.after_run import needs_waiter, run_command_after, run_when_idle
 from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.far_side import RESUMES
+from modules.run.remote.kept_commands import call_off, keep_command
 from modules.run.remote.link import Echo, Link, with_reconnects
 from modules.run.remote.machine import described, time_and_cost, why_not_set_up
 from modules.run.remote.run_copy import Copy, Follower, mark_copy, mark_stage, opened_copy, pull, read_copy
@@ -200,18 +202,29 @@ def resume_there(folder: RunFolder) -> Popen[bytes]:
 
 
 def attend(path: Path, echo: Echo) -> None:
-    """Go through all stages that the copy in this folder has before it. Raises TandemError and OSError, which the copy
-    keeps."""
+    """Go through all stages that the copy in this folder has before it, and leave the folder to others while a command
+    waits for the machine. Raises TandemError and OSError, which the copy keeps."""
     copy = read_copy(RunFolder(path))
     if copy is None:
         raise ConfigError(f"{path} is not the copy of a run on another machine")
-    with opened_copy(path.parent, path.name, copy.machine) as folder:
-        try:
-            _Attendant(folder, find_hosts([copy.machine], ADD)[0], copy, echo).go()
-        except (TandemError, OSError) as error:
-            last = read_copy(folder) or copy
-            mark_copy(folder, last.model_copy(update={"said": "", "fault": str(error)}))
-            raise
+    if copy.is_underway or copy.fault:
+        with opened_copy(path.parent, path.name, copy.machine) as folder:
+            try:
+                _Attendant(folder, find_hosts([copy.machine], ADD)[0], copy, echo).go()
+            except (TandemError, OSError) as error:
+                _keep_fault(folder, error)
+                raise
+    try:
+        run_when_idle(path.parent, copy.machine, echo)
+    except (TandemError, OSError) as error:
+        with suppress(ConfigError), opened_copy(path.parent, path.name, copy.machine) as folder:
+            _keep_fault(folder, error)
+        raise
+
+
+def _keep_fault(folder: RunFolder, error: Exception) -> None:
+    if (last := read_copy(folder)) is not None:
+        mark_copy(folder, last.model_copy(update={"said": "", "fault": str(error)}))
 
 
 class _Started(Record):
@@ -230,6 +243,8 @@ class _Attendant:
             if not has_started and not self._send():
                 return
             self._tell(stage="running", resumes=False, said="", done=None)
+            if off := call_off(self._copy.machine):
+                self._echo(off)
         if self._copy.stage == "running":
             follower = Follower(self._folder, lambda _: None, self._host.python or DEFAULT_PYTHON)
 
@@ -263,8 +278,7 @@ class _Attendant:
         push = send_data(config, self._host, "" if resumes else self._folder.name, self._say, self._share)
         self._tell(id=new_start_id(resumes=resumes), said="Starting there.", done=None)
         token = os.environ.get("HF_TOKEN", "") if self._copy.sends_token else ""
-        if self._host.then:
-            keep_command(self._copy.id, self._host.then)
+        keep_command(self._copy.id, self._host)
         limit = limit_of(config, self._host)
         start_there(self._folder, config, self._host, self._copy.id, limit, token, push, self._say)
         return True
@@ -311,11 +325,12 @@ def _remove_unsent(folder: RunFolder) -> None:
 
 
 def go_on(folder: RunFolder) -> None:
-    """Launch an attendant for a copy whose run was left to itself, such as while this computer was off."""
+    """Launch an attendant for a copy whose run, or whose machine's command, was left to itself, such as while this
+    computer was off."""
     copy = read_copy(folder)
-    if copy is None or not copy.attended or not (copy.may_run or copy.stage == "pulling"):
+    if copy is None or not copy.attended or find_launcher(folder) is not None:
         return
-    if find_launcher(folder) is None:
+    if copy.lacks_results or (not copy.is_underway and needs_waiter(copy.machine)):
         launch_attendant(folder)
 
 
@@ -326,6 +341,7 @@ def launch_attendant(folder: RunFolder) -> Popen[bytes]:
         raise ResumeError(f"another program follows {folder.name} already", "Wait until it ends, or stop it")
     argv = [sys.executable, str(ROOT / "scripts" / "remote.py"), "attend", "--run_folder", str(folder.path)]
     process = start_detached(argv, folder.log_dir / "remote.txt")
-    write_pidfile(folder, process.pid)
+    if (copy := read_copy(folder)) is None or copy.is_underway:  # one that only waits is not at work in the folder
+        write_pidfile(folder, process.pid)
     threading.Thread(target=process.wait, name=f"end of {folder.name}", daemon=True).start()
     return process

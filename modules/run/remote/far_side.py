@@ -558,8 +558,12 @@ class FarSide:
         return self._at("state", f"{name}.{kind}")
 
     def _is_active(self, name: str) -> bool:
+        return self._is_held(self._state(name, "lock"))
+
+    def _is_held(self, path: str) -> bool:
+        """Whether a program holds this lock."""
         try:
-            lock = os.open(self._state(name, "lock"), os.O_RDWR)
+            lock = os.open(path, os.O_RDWR)
         except OSError:
             return False
         try:
@@ -603,6 +607,11 @@ class FarSide:
         ]
         others = {each: _bytes_in(self._at(each)) for each in ("data", "cache", "programs")}
         self._answer(runs=found, others=others, free=shutil.disk_usage(self.home).free)
+
+    def do_activity(self, _asked: dict[str, Any], _data: bytes) -> None:
+        """What goes on here: the active runs, and whether files are being sent or an environment is installed."""
+        sends, installs = (self._is_held(self._at(each)) for each in ("push.lock", "setup.lock"))
+        self._answer(runs=self._active()[:100], sends=sends, installs=installs)
 
     def do_command(self, asked: dict[str, Any], _data: bytes) -> None:
         """Ask an active run for something, as a file in its commands/ does, or end it at once."""

@@ -17,7 +17,8 @@ from modules.run.hosts.description import Description, describe_this_machine
 from modules.run.hosts.host import Host
 from modules.run.hosts.ssh_command import HostError, Unreachable
 from modules.run.remote.copy_folders import copies_of
-from modules.run.remote.link import CODE_FOLDER, Echo, connect, is_for_runs, with_reconnects
+from modules.run.remote.kept_commands import waiting_command
+from modules.run.remote.link import CODE_FOLDER, Echo, Link, connect, is_for_runs, with_reconnects
 from modules.run.remote.sending import Hello
 
 _SHOWN: Final = 5
@@ -57,6 +58,12 @@ def time_and_cost(seconds: int, host: Host) -> str:
     return f"{hours:.1f} h" + (f", {hours * host.price:.2f} at {host.price:g} an hour" if host.price else "")
 
 
+class _Activity(Record):
+    runs: Annotated[list[_Text], Field(max_length=100)]
+    sends: bool
+    installs: bool
+
+
 class _Left(Record):
     left: Annotated[list[_Text], Field(max_length=100)]
 
@@ -79,6 +86,23 @@ def host_for_runs(name: str, target: str, *, folder: str = "", key: str = "", **
 def runs_there(host: Host, echo: Echo) -> RunsThere:
     """Raises ConfigError, HostError."""
     return with_reconnects(host, echo, lambda link: link.ask(RunsThere, "runs"))
+
+
+def activity_there(host: Host, echo: Echo) -> str:
+    """What goes on there, as the end of a sentence, "" if nothing: a run that is active, even if it hangs, a transfer,
+    or a set-up, of whichever computer. Raises ConfigError, HostError."""
+
+    def look(link: Link) -> str:
+        if not link.ask(Hello, "hello").is_ours:  # all was removed
+            return ""
+        found = link.ask(_Activity, "activity")
+        if found.runs:
+            return f"the run {printable(found.runs[0], 100)} is active on {host.name}"
+        if found.sends:
+            return f"data is being sent to {host.name}"
+        return f"{host.name} is being set up" if found.installs else ""
+
+    return with_reconnects(host, echo, look)
 
 
 def described(host: Host) -> tuple[Description, Description]:
@@ -114,6 +138,8 @@ def known_there(host: Host, echo: Echo, runs_dirs: Iterable[Path] = ()) -> str:
         named = ", ".join(printable(copy.path, 200) for copy in waiting[:_SHOWN])
         more = f" and {len(waiting) - _SHOWN} more" if len(waiting) > _SHOWN else ""
         parts.append(f"Not all results of {named}{more} are here, and no program could bring them then.")
+    if command := waiting_command(host.name):
+        parts.append(f"{command[1]} It would not be run then.")
     return " ".join(filter(None, parts))
 
 

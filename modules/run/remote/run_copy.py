@@ -91,6 +91,11 @@ class Copy(Record):
         """Whether the run was asked to start there and is not known to have ended."""
         return self.stage == "running" or (self.stage == "sending" and bool(self.id))
 
+    @property
+    def lacks_results(self) -> bool:
+        """Whether the run was asked to start there, and not all that it has made is here."""
+        return self.may_run or self.stage == "pulling"
+
 
 class _New(Record):
     """A piece of a file (`offset` if it only grows, `last` if it comes whole), a command that it has, the end, or

@@ -201,13 +201,17 @@ def test_a_command_runs_here_once_all_is_here(
     assert remote.main([*start, "--max_minutes", "5"]) == 2
     assert remote.main([*start, "--stop_after", "-1"]) == 2
     assert remote.main([*start, "--then", " "]) == 2
+    assert remote.main([*start, *then, "--idle_minutes", "-1"]) == 2
+    assert remote.main([*start, "--idle_minutes", "20"]) == 2
     said = capsys.readouterr().err
     assert "--stop_after is '-1.0'; use hours from 0 to 16,666" in said
     assert "--then is ' '; use one line" in said
+    assert "--idle_minutes is '-1.0'; use minutes from 0 to 1,000,000" in said
+    assert "--idle_minutes is 20, and there is no command that would run after them; give one (then)" in said
     with (home / "state" / "other.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert remote.main([*start, *then]) == 3
-        said = "The command after y was not run: the run other is active on beta. Pull this again once it has ended."
+        said = "The command after y was not run: the run other is active on beta. Pull this again once that is over."
         assert said in capsys.readouterr().err
     copy = read_copy(RunFolder(folder.path.parent / "y"))
     assert copy is not None
@@ -215,6 +219,10 @@ def test_a_command_runs_here_once_all_is_here(
     assert "--max_minutes 90" in (home / "runs" / "y" / "log" / "console.txt").read_text()
     assert not switched_off.exists()
     pull = ["pull", "beta", "y", "--runs_dir", str(folder.path.parent)]
+    with (home / "push.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert remote.main(pull) == 3
+        assert "was not run: data is being sent to beta" in capsys.readouterr().err
     assert [remote.main([*pull, *more]) for more in (["--backups", "none"], [], [])] == [3, 0, 0]
     assert switched_off.read_text() == "off\n"
     (home / "runs" / "y" / "backup" / "step-000001").mkdir(parents=True)

@@ -378,6 +378,22 @@ def test_what_a_cut_start_has_left_is_started_over(home: Path) -> None:
     assert "is there already" in str(say(home, {**start, "id": "3"})[0]["error"])
 
 
+def test_what_goes_on_there(home: Path) -> None:
+    """Also a run whose folder was moved away; the files of locks stay when it is over."""
+    (home / "state").mkdir()
+    nothing: dict[str, object] = {"runs": [], "sends": False, "installs": False}
+    goes_on: dict[str, dict[str, object]] = {
+        "state/x.lock": {"runs": ["x"]},
+        "push.lock": {"sends": True},
+        "setup.lock": {"installs": True},
+    }
+    for name, change in goes_on.items():
+        with (home / name).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            assert say(home, {"do": "activity"}) == [{**nothing, **change}]
+        assert say(home, {"do": "activity"}) == [nothing]
+
+
 def test_two_setups_do_not_write_one_environment(home: Path) -> None:
     """One that goes on after its connection was lost is waited for, unless the other side ends."""
     (home / "code" / "scripts").mkdir(parents=True)
