@@ -58,6 +58,7 @@ def run_command_after(folder: RunFolder, host: Host, backups: str, echo: Echo) -
         raise HostError(f"{name} was not run: {held}", "Pull this again once that is over")
     elif take_command(copy.id):  # whatever comes of it: it may have done its work and fail after that
         echo(f"All results of {folder.name} are here, verified. Running: {printable(kept.command, 200)}")
+        call_off(host.name)  # of a run beside it: the machine has its end now
         _run(kept, name)
 
 

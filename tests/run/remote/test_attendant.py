@@ -18,6 +18,7 @@ from modules.run.hosts.host_list import add_host, find_hosts, read_hosts
 from modules.run.remote import attendant
 from modules.run.remote.attendant import attend, new_start_id, send_data, start_there
 from modules.run.remote.copy_folders import copies_of, remember_copies_in
+from modules.run.remote.kept_commands import keep_command, let_wait, waiting_command
 from modules.run.remote.machine import clean
 from modules.run.remote.run_copy import Copy, mark_copy, read_copy
 from scripts import hosts, remote
@@ -223,7 +224,12 @@ def test_a_command_runs_here_once_all_is_here(
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert remote.main(pull) == 3
         assert "was not run: data is being sent to beta" in capsys.readouterr().err
-    assert [remote.main([*pull, *more]) for more in (["--backups", "none"], [], [])] == [3, 0, 0]
+    keep_command("1", find_hosts(["beta"])[0].model_copy(update={"then": "exit 7", "idle_minutes": 20}))
+    let_wait("1", 1200)
+    with monkeypatch.context() as alone:
+        alone.setattr(remote, "needs_waiter", lambda machine: False)
+        assert [remote.main([*pull, *more]) for more in (["--backups", "none"], [], [])] == [3, 0, 0]
+    assert waiting_command("beta") is None, "that of a run beside it gives way"
     assert switched_off.read_text() == "off\n"
     (home / "runs" / "y" / "backup" / "step-000001").mkdir(parents=True)
     resume = ["start", "beta", "y", "--resume", "--runs_dir", str(folder.path.parent), "--stop_after", "2"]
