@@ -22,7 +22,7 @@ from modules.run.kubernetes.manifest import KubernetesJob, plan_job, rank_secret
 from modules.run.kubernetes.request import KubernetesRequest, Volume, object_name
 
 WORK = Volume("work", "/work")
-OLDEST, NEWEST = "1.29", kubernetes_validate.latest_version()
+OLDEST, NEWEST = "1.31", kubernetes_validate.latest_version()
 
 
 def job_of(request: dict[str, object] | None = None, **config: object) -> KubernetesJob:
@@ -115,6 +115,7 @@ def test_several_machines_meet_at_the_first_and_let_nobody_else_in() -> None:
     assert found["Service"]["spec"]["selector"].items() <= labels
     assert found["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"].items() <= labels
     assert found["Job"]["spec"]["template"]["spec"]["subdomain"] == found["Service"]["metadata"]["name"] == "cats"
+    assert found["Job"]["spec"]["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
     assert {"--nnodes=2", "--node_rank=$(JOB_COMPLETION_INDEX)", "--master_addr=cats-0.cats"} < {
         *container(job)["args"]
     }
