@@ -16,11 +16,10 @@ prepare_program()
 from modules.config import ConfigError, TandemError, TrainConfig, preset_names
 from modules.config.file_access import set_file_access
 from modules.config.io.files import write_config_text
-from modules.files import check_replaceable
+from modules.files import check_replaceable, printable
 from modules.run.cluster.job import pluralize, without_effect
 from modules.run.console import echo, warn
 from modules.run.demo_images import DRAWN, demo_of
-from modules.run.folder.run_folder import not_writable_error
 from modules.run.kubernetes.apply import apply
 from modules.run.kubernetes.manifest import KubernetesJob, plan_job, render
 from modules.run.kubernetes.placement import code_hashes
@@ -210,7 +209,9 @@ def write(text: str, path: Path) -> None:
     try:
         check_replaceable(path)
     except OSError as error:
-        raise not_writable_error(path, error) from error
+        raise ConfigError(
+            f"--output is {printable(path)}, which {error.strerror}", "Name a file, such as job.yaml"
+        ) from error
     write_config_text(path, text)
 
 

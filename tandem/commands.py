@@ -76,7 +76,7 @@ def _main_of(module: str, arguments: list[str], typed: str, *, is_program: bool)
 def help_text() -> str:
     """All commands, a line for each."""
     groups = (
-        [f"{title}:", *(f"  {name:17}{line}" for name, (_, line) in group.items()), ""]
+        [f"{title}:", *(f"  {name:19}{line}" for name, (_, line) in group.items()), ""]
         for title, group in COMMANDS.items()
     )
     return "\n".join(

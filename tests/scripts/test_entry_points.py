@@ -154,6 +154,7 @@ def test_the_manual_has_every_command() -> None:
         "debug_package.py",
         "convert.py",
         "submit_slurm.py",
+        "submit_kubernetes.py",
         "import_config.py",
     ],
 )

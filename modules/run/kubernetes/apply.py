@@ -20,7 +20,7 @@ _ADVICE: Final[Sequence[tuple[str, str]]] = (
     (r"violates podsecurity", "Use another --namespace, or ask the operators of the cluster"),
     (r"forbidden", "Use another --namespace: kubectl auth can-i create jobs --namespace NAME says where you may"),
     (r"namespaces .* not found", "kubectl get namespaces lists them"),
-    (r"unknown field|not declared in schema", "The manifests need Kubernetes 1.29 or later"),
+    (r"unknown field|not declared in schema", "The manifests need Kubernetes 1.31 or later"),
 )
 
 

@@ -164,7 +164,9 @@ def _network_policy(job: KubernetesJob) -> Manifest:
 
 def _job(job: KubernetesJob) -> Manifest:
     request = job.request
-    limit = {} if request.limit_s is None else {"activeDeadlineSeconds": request.limit_s}
+    more: Manifest = {} if request.limit_s is None else {"activeDeadlineSeconds": request.limit_s}
+    if request.machines > 1:  # else a pod that is lost at the very end would start again, and wait for the others
+        more["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -175,7 +177,7 @@ def _job(job: KubernetesJob) -> Manifest:
             "parallelism": request.machines,
             "backoffLimitPerIndex": request.retries,
             "maxFailedIndexes": 0,
-            **limit,
+            **more,
             "podFailurePolicy": {"rules": _failure_rules()},
             "template": {"metadata": {"labels": job.labels}, "spec": _pod(job)},
         },

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,10 @@ from modules.run.kubernetes.manifest import KubernetesJob, plan_job, rank_secret
 from modules.run.kubernetes.request import KubernetesRequest, Volume, object_name
 
 WORK = Volume("work", "/work")
-OLDEST, NEWEST = "1.29", kubernetes_validate.latest_version()
+OLDEST, NEWEST = "1.31", kubernetes_validate.latest_version()
 
 
-def job_of(request: dict[str, object] | None = None, **config: object) -> KubernetesJob:
+def job_of(request: Mapping[str, object] | None = None, /, **config: object) -> KubernetesJob:
     asked = {"image": "tandem:1", "volumes": (WORK,), "gpus": 1, **(request or {})}
     return plan_job(TrainConfig.model_validate({"run_name": "cats", **config}), KubernetesRequest(**asked))  # type: ignore[arg-type]
 
@@ -66,7 +67,7 @@ def test_what_is_written_is_valid_and_says_what_was_given(
         "time": "1-0",
         "node_selector": (f"a.b/c={label}",),
     }
-    more: dict[str, object] = given_ if some else {}
+    more: Mapping[str, object] = given_ if some else {}
     asked = {"gpus": 4, "machines": machines, "cpu": cpu, "gpu_resource": "amd.com/gpu", **more}
     try:
         job = job_of(asked, run_name=run_name, concepts=[{"path": folder}], samples=[{"prompt": prompt}])
@@ -115,6 +116,7 @@ def test_several_machines_meet_at_the_first_and_let_nobody_else_in() -> None:
     assert found["Service"]["spec"]["selector"].items() <= labels
     assert found["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"].items() <= labels
     assert found["Job"]["spec"]["template"]["spec"]["subdomain"] == found["Service"]["metadata"]["name"] == "cats"
+    assert found["Job"]["spec"]["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
     assert {"--nnodes=2", "--node_rank=$(JOB_COMPLETION_INDEX)", "--master_addr=cats-0.cats"} < {
         *container(job)["args"]
     }
