@@ -14,7 +14,8 @@ from tests.runs import ROOT, Job, Run, group_settings, tiny_config, train_alone,
 
 # Long for a busy test machine, short for a hang.
 TIMEOUTS = {"startup_timeout_s": 90, "step_timeout_s": 60}
-PARITY = {"precision": "fp64", "max_steps": 50}
+STEPS = 14  # two epochs, the last step of which has one sample, and two steps of the next
+PARITY = {"precision": "fp64", "max_steps": STEPS}
 STATEFUL = {"family_options": {"dropout": 0.2, "batch_norm": True}, "ema": True, "max_steps": 10, "batch_size": 3}
 
 # Declared by more than one file.

@@ -148,7 +148,7 @@ def train_group(
 def in_ranks(function: Callable[..., None], world_size: int, port: int, arguments: tuple[object, ...]) -> None:
     """Call `function(rank_env, *arguments)` in `world_size` real processes. They are forked from a server that has
     imported what they need, which takes seconds for each otherwise."""
-    multiprocessing.set_forkserver_preload(["tests.runs", "torch._dynamo"])
+    multiprocessing.set_forkserver_preload(["tests.runs", "torch._dynamo", "peft"])
     given = dict(os.environ), function, arguments
     spawn(_as_started_here, world_size, port, given, start_method="forkserver" if sys.platform == "linux" else "spawn")
 

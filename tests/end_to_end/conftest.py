@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -24,11 +25,14 @@ class TrainingProcess:
     def wait_for(self, condition: Callable[[], bool], what: str, within_s: float = 200) -> None:
         """Wait until `condition`; fails if the process ends before, or after `within_s`."""
         deadline = time.monotonic() + within_s
-        while not condition():
-            self.processes()
+        for count in itertools.count():
+            if count % 10 == 0:  # a look at all processes takes milliseconds
+                self.processes()
+            if condition():
+                return
             assert self.process.poll() is None, f"ended before {what}: {self.process.communicate()}"
             assert time.monotonic() < deadline, f"no {what} in {within_s} s"
-            time.sleep(0.05)
+            time.sleep(0.1)
 
     def wait_for_step(self, step: int) -> None:
         """Wait until this many steps are in the events."""

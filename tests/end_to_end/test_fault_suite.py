@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,20 +43,16 @@ class Case:
 
 
 CASES = {
-    "an exception": Case("error:1:9", 2, ("rank 1 on", "a mistake in the family's own code", "rank-1.txt")),
     "rank 0 killed, spawned": Case("kill:0:9", 2, ("rank 0 on", "(killed)", "SIGKILL"), spawned=True),
     "left without a word": Case("leave:0:9", 2, ("rank 0 on", "(gone)", "exited during the run")),
-    "left without a word, spawned": Case("leave:1:9", 2, ("rank 1 on", "(gone)"), spawned=True),
-    "stopped": Case("stop:1:9", 2, ("rank 1 on", "(stopped)", "state T")),
     "rank 0 stopped, spawned": Case("stop:0:9", 2, ("rank 0 on", "(stopped)", "state T"), spawned=True),
-    "out of memory": Case("out_of_memory:1:4+", 2, ("Out of memory with a single sample", "gradient_checkpointing")),
     "hangs in Python": Case(
         "hang:1:9", 2, ("Rank 1", "tiny_family.py:", "(hang)", "rank 0 waits in all_reduce"), settings=HANGING
     ),
     "hangs in the loader": Case(
         "loader_hang:1:60",
-        3,
-        ("Rank 1", "in the loader at tests/tiny_family.py:", "ranks 0 and 2 wait in all_reduce", "generic_trainer.py:"),
+        2,
+        ("Rank 1", "in the loader at tests/tiny_family.py:", "rank 0 waits in all_reduce", "generic_trainer.py:"),
         settings=HANGING,
     ),
     "hangs in a loader process": Case(
@@ -113,7 +109,8 @@ def run_case(case: Case, images: Path, place: Path, number: int) -> Outcome:
     deadline = time.monotonic() + END_WITHIN_S
     while process.poll() is None and time.monotonic() < deadline:
         started.processes()
-        time.sleep(0.2)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(1.0)
     ended = time.time()
     if process.poll() is None:
         process.kill()

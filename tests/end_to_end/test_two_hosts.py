@@ -144,13 +144,19 @@ def alive(*hosts: Host) -> list[int]:
 def test_one_line_joins_and_everything_else_is_refused(
     hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path
 ) -> None:
-    """Wrong token, setting, images and code; then the right line, with unequal counts (1 + 2) and no shared disk."""
+    """Wrong token, setting, images and code; then the right line, with unequal counts (1 + 2) and no shared disk.
+
+    The default route of each machine leads into a network in which the other is not.
+    """
     alpha, beta = hosts
+    alpha.add_default_route("vpn", "10.8.0.5")
+    beta.add_default_route("wifi", "192.168.7.5")
     config = two_machines(few, tmp_path, processes_per_node=[1, 2], global_batch_size=6)
     first = terminal(alpha, train_command(config, tmp_path / "c.json"))
-    line = first.join_line()
     place = f"{alpha.address}:{config.initial_port + 1}"
-    assert f"--join {place}" in line
+    line, vpn = first.join_line(), f"10.8.0.5:{config.initial_port + 1}"
+    assert f"--join {vpn}" in line
+    line = line.replace(vpn, place)
 
     text = terminal(beta, words(tmp_path, re.sub(r"(?<=TOKEN=)\w+", "0" * 32, line))).wait(2)
     assert f"the token is not that of the run at {place}" in text
@@ -181,6 +187,7 @@ def test_one_line_joins_and_everything_else_is_refused(
     text = first.wait(0)
     assert f"beta ({beta.address}) has joined as machine 1 with 2 processes" in text
     assert "All 2 machines have joined: 1 + 2 processes." in text
+    assert f"all machines meet at {alpha.address}, where the others have joined, instead of at 10.8.0.5" in text
     assert "GLOO_SOCKET_IFNAME=cable" in text
     others = second.wait(0)
     assert "alpha (machine 0) has accepted the token; this is machine 1 of 2, for the run 'x'" in others
@@ -193,24 +200,6 @@ def test_one_line_joins_and_everything_else_is_refused(
     assert "launcher-1.txt" in logs
     assert list((tmp_path / "beta" / "cache_dir").iterdir()), "beta has encoded for itself"
     assert alive(alpha, beta) == []
-
-
-def test_machines_with_a_vpn_meet_where_they_have_joined(
-    hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path
-) -> None:
-    """The default route of each leads into a network in which the other is not."""
-    alpha, beta = hosts
-    alpha.add_default_route("vpn", "10.8.0.5")
-    beta.add_default_route("wifi", "192.168.7.5")
-    config = two_machines(few, tmp_path)
-    first = terminal(alpha, train_command(config, tmp_path / "c.json"))
-    line = first.join_line()
-    assert "--join 10.8.0.5:" in line
-    second = terminal(beta, words(tmp_path, line.replace("10.8.0.5", alpha.address)))
-    text = first.wait(0)
-    assert f"all machines meet at {alpha.address}, where the others have joined, instead of at 10.8.0.5" in text
-    second.wait(0)
-    assert len(run_of(config).losses) == 3
 
 
 def test_the_commands_of_dry_run_train(hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path) -> None:
@@ -381,9 +370,11 @@ def test_ctrl_c_on_the_other_machine_while_its_processes_start(
 
 def test_the_absent_machine_is_named(hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path) -> None:
     alpha, beta = hosts
-    config = two_machines(few, tmp_path, num_nodes=3, processes_per_node=[1], startup_timeout_s=10)
+    config = two_machines(few, tmp_path, num_nodes=3, processes_per_node=[1], startup_timeout_s=20)
     first = terminal(alpha, train_command(config, tmp_path / "c.json"))
-    second = terminal(beta, words(tmp_path, first.join_line()))
+    line = first.join_line()
+    assert f"--join {alpha.address}:{config.initial_port + 1}" in line
+    second = terminal(beta, words(tmp_path, line))
     text = first.wait(3)
     assert f"(joined: beta ({beta.address}); missing: machine 2)" in text
     assert "clients joined" not in text

@@ -12,6 +12,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from modules.checkpoint import read_backup
 from modules.config import TrainConfig
+from modules.run import root_cause
 from modules.training.memory.probe import optimizer_state_like
 from modules.training.optim.optimizers import build_optimizer
 from tests.pair_jobs import STATEFUL
@@ -101,7 +102,10 @@ def test_out_of_memory_inside_the_last_micro_batch_is_survived(
 def test_no_memory_for_one_sample_ends_the_run_at_once(pair: dict[str, Run], name: str) -> None:
     run = pair[name]
     assert group_exit_codes(run, 2) == [3, 3]
-    assert "Out of memory with a single sample at a time, on rank 1 (" in run.failure(1)
+    cause = root_cause(run.folder)
+    assert cause is not None
+    assert "Out of memory with a single sample at a time, on rank 1 (" in cause.message
+    assert "gradient_checkpointing" in cause.advice
     # the other rank noticed the loss, not a time-out
     assert "Timed out" not in run.failure(0)
 
