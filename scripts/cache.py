@@ -20,7 +20,6 @@ from modules.data.cache.stored import StoredShard, find_damage, outdated, remove
 from modules.run.console import echo, warn
 from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED
 from modules.run.format_progress import format_bytes
-from modules.training.data.cache_locks import check_not_in_use, removal_lock
 
 EXAMPLES = """examples:
   how much there is, and when runs last started with it:
@@ -97,6 +96,8 @@ def verify(options: argparse.Namespace, folder: Path) -> int:
     if not damaged:
         return FINISHED
     if options.remove:
+        from modules.training.data.cache_locks import check_not_in_use, removal_lock
+
         with removal_lock(folder):
             check_not_in_use(folder)
             remove_shards(damaged)
@@ -125,6 +126,8 @@ def prune(options: argparse.Namespace, folder: Path) -> int:
     )
     if options.dry_run:
         return FINISHED
+    from modules.training.data.cache_locks import check_not_in_use, removal_lock  # torch takes seconds to import
+
     check_not_in_use(folder)
     if not options.yes and not confirmed():
         warn("Nothing was removed. Answer y, or start it with --yes.")

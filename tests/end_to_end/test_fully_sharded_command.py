@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 SETTINGS = {
     "family": str(ROOT / "tests" / "block_family.py"),
-    "family_options": {"width": 5, "slow_step_s": 0.01},
+    "family_options": {"width": 5, "slow_step_s": 0.05},
     "precision": "fp64",
     "ema": True,
     "epochs": 1_000_000,

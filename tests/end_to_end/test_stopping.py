@@ -25,7 +25,7 @@ from tests.runs import (
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
-LONG = {"max_steps": 100_000, "epochs": 1_000_000, "family_options": {"slow_step_s": 0.01}}
+LONG = {"max_steps": 100_000, "epochs": 1_000_000, "family_options": {"slow_step_s": 0.05}}
 
 Start = Callable[..., TrainingProcess]
 

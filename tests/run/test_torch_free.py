@@ -32,3 +32,9 @@ def test_import_loads_no_torch(module: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+def test_a_cache_is_listed_without_torch() -> None:
+    code = "import sys, scripts.cache; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

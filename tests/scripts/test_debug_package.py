@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import subprocess
 import sys
 import zipfile
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
 from modules.run import RunFolder
+from scripts import debug_package
 from tests.app.fake_runs import make_fake_run
-from tests.runs import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -52,8 +54,12 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 def call(*arguments: object) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, str(ROOT / "scripts" / "debug_package.py"), *map(str, arguments)]
-    return subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    """In this process, with nobody who answers."""
+    argv, out, error = [*map(str, arguments)], io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(error):
+        patch.setattr(sys, "stdin", io.StringIO())
+        code = debug_package.main(argv)
+    return subprocess.CompletedProcess(argv, code, out.getvalue(), error.getvalue())
 
 
 def test_package_is_listed_then_written_and_holds_nothing_private(run: RunFolder, tmp_path: Path) -> None:

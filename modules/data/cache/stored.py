@@ -13,8 +13,6 @@ from safetensors import SafetensorError
 
 from modules.config import ConfigError
 from modules.data.cache.manifest import MANIFEST_NAME, ManifestLine, read_lines
-from modules.data.cache.reader import OpenShard
-from modules.data.cache.shards import checksum, lock_folder, sync_folder
 from modules.files import FileFault, file_size, is_link, open_for_writing, replacing
 
 
@@ -60,6 +58,9 @@ def mark_used(shards: Collection[Path]) -> bool:
 
 def find_damage(shard: StoredShard) -> str:
     """Read all of a shard; why it cannot be used, or empty."""
+    from modules.data.cache.reader import OpenShard  # torch takes seconds to import
+    from modules.data.cache.shards import checksum
+
     try:
         opened = OpenShard(shard.path)
         for position, expected in enumerate(shard.line.checksums):
@@ -89,6 +90,8 @@ def remove_shards(shards: Sequence[StoredShard]) -> None:
     A manifest is rewritten before its shards go, so that whenever this is killed nothing is listed that is not there.
     Raises TandemError while a run writes to one of the folders, OSError if something cannot be written or removed.
     """
+    from modules.data.cache.shards import lock_folder, sync_folder  # torch takes seconds to import
+
     for folder in sorted({shard.path.parent for shard in shards}):
         removed = {shard.path.name for shard in shards if shard.path.parent == folder}
         lock = lock_folder(folder, lambda text: None)
