@@ -155,7 +155,7 @@ def is_startup_failure(outcome: RunOutcome) -> bool:
     """
     failure = outcome.failure
     is_rejection = failure is not None and failure.kind in _KINDS_BEFORE_START
-    return is_rejection and outcome.phase not in {"", "training", "sampling", "saving"}
+    return is_rejection and outcome.phase not in {"", "training", "validation", "sampling", "saving", "test"}
 
 
 def _root_failure(evidence: RunEvidence) -> Failure:

@@ -114,6 +114,13 @@ def test_a_rejection_of_one_machine_names_it(tmp_path: Path) -> None:
     assert message.startswith("Training did not start: the folder 'cats' does not exist.")
 
 
+@pytest.mark.parametrize("phase", ["training", "validation", "sampling", "saving", "test"])
+def test_data_that_vanishes_stops_a_training_that_had_started(tmp_path: Path, phase: str) -> None:
+    lost = Failure(0, "a", "data", "the cache is gone.", "Resume.", time=1.0)
+    evidence = RunEvidence(4, events=EventSummary([{"type": "phase", "phase": phase}]), failures=[lost])
+    assert outcome_message(decide_outcome(evidence), RunFolder(tmp_path)).startswith("Training stopped: rank 0 on a")
+
+
 def test_message_names_rank_host_cause_fix_and_log() -> None:
     folder = RunFolder(Path("runs/x"))
     evidence = RunEvidence(1, events=EventSummary([{"type": "step"}]), failures=[OOM])
