@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from modules.config import ConfigError
 from modules.files import FileFault, Record, printable, validate_record
@@ -47,8 +47,13 @@ class KeptCommand(Record):
         return f"“{printable(self.command, 200)}” runs here {when}."
 
 
+def _of_text(kept: object) -> object:
+    """A command alone, as files of before idle_minutes have it."""
+    return {"command": kept, "machine": ""} if isinstance(kept, str) else kept
+
+
 class _Commands(Record):
-    commands: Annotated[dict[str, KeptCommand], Field(max_length=_MOST)]
+    commands: Annotated[dict[str, Annotated[KeptCommand, BeforeValidator(_of_text)]], Field(max_length=_MOST)]
 
 
 def keep_command(start_id: str, host: Host) -> None:

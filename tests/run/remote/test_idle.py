@@ -14,6 +14,7 @@ from typing import IO, Any
 import pytest
 
 from modules.config import save_config
+from modules.files.private import make_private_folder, write_private_json
 from modules.run import RunFolder
 from modules.run.hosts.description import describe_this_machine
 from modules.run.hosts.host import Host
@@ -22,7 +23,7 @@ from modules.run.hosts.ssh_command import HostError
 from modules.run.remote import attendant
 from modules.run.remote.after_run import needs_waiter, run_when_idle
 from modules.run.remote.attendant import attend, go_on
-from modules.run.remote.kept_commands import keep_command, let_wait, waiting_command, waiting_lock
+from modules.run.remote.kept_commands import keep_command, kept_command, let_wait, waiting_command, waiting_lock
 from modules.run.remote.machine import host_for_runs, known_there
 from modules.run.remote.run_copy import Copy, mark_copy, read_copy
 from scripts import remote
@@ -203,3 +204,14 @@ def test_it_is_called_off_and_taken_up_again(
     copy = read_copy(folder)
     assert copy is not None
     assert "exit code 7. All results are here" in copy.fault
+
+
+def test_commands_kept_before_there_were_idle_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(tmp_path / "config"))
+    make_private_folder(tmp_path / "config")
+    write_private_json(tmp_path / "config" / "after_runs.json", {"commands": {"a1": "vastai stop 7"}})
+    kept = kept_command("a1")
+    assert kept is not None
+    assert (kept.command, kept.idle_minutes) == ("vastai stop 7", 0)
+    keep_command("b2", Host(name="beta", target="10.0.0.2", folder="tandem", then="poweroff"))
+    assert [each.command for each in map(kept_command, ("a1", "b2")) if each] == ["vastai stop 7", "poweroff"]
