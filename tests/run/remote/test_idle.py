@@ -213,5 +213,5 @@ def test_commands_kept_before_there_were_idle_minutes(tmp_path: Path, monkeypatc
     kept = kept_command("a1")
     assert kept is not None
     assert (kept.command, kept.idle_minutes) == ("vastai stop 7", 0)
-    keep_command("b2", Host(name="beta", target="10.0.0.2", folder="tandem", then="poweroff"))
+    keep_command("b2", Host(name="beta", target="10.0.0.2", folder="/opt/tandem", then="poweroff"))
     assert [each.command for each in map(kept_command, ("a1", "b2")) if each] == ["vastai stop 7", "poweroff"]
