@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ class CaptionFiles:
             for each in (ending, ending.upper())
             for file in (image.with_suffix(each), image.with_name(image.name + each))
         ]
-        return [file for file in dict.fromkeys((*expected, *others)) if file.exists()]
+        return [file for file in dict.fromkeys((*expected, *others)) if os.path.exists(file)]
 
     def caption(self, text: str) -> str:
         """What is trained on of the text of a caption file: one caption per line, or the only one."""

@@ -144,6 +144,8 @@ class CaptionEditor(tk.Frame):
         """Save the current caption, then show another image and its problems."""
         self.save()
         self._image = image
+        if image is not None and image.mask is not None:
+            self._thumbnails.forget(image.mask)  # another program may have written it
         self._show_mask_button()
         self._name.configure(text=printable(image.file.name, mask=False) if image else "")
         self._show_details(image, problems)

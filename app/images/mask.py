@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -14,7 +15,13 @@ from modules.files.images import open_image, upright_rgb
 
 TRAINED: Final = 255
 LEFT_OUT: Final = 0
-_FORMATS: Final = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".bmp": "BMP", ".tif": "TIFF"}
+MASK_FORMATS: Final = {".png": "PNG", ".bmp": "BMP", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"} | dict.fromkeys(
+    (".tif", ".tiff"), "TIFF"
+)
+_EXACT: Final[dict[str, dict[str, int]]] = {
+    "JPEG": {"quality": 100},
+    "WEBP": {"lossless": True},
+}  # as far as they can be
 _MOST_STEPS: Final = 100  # that can be undone; a mask takes a few kilobytes compressed
 Point: TypeAlias = tuple[float, float]  # x, y in pixels of the image
 
@@ -56,15 +63,30 @@ class Mask:
 
     def save(self, file: Path) -> None:
         """Write it in place of an older one. Raises OSError or FileFault, and the older one stays."""
-        check_changeable(file)
-        if (written := _FORMATS.get(file.suffix.lower())) is None:
-            endings = ", ".join(_FORMATS)
-            raise FileFault(f"ends in {file.suffix!r}; masks can be written as {endings}: set the folder's mask suffix")
+        check_writable(file)
+        written = MASK_FORMATS[file.suffix.lower()]
         mode = mode_beside(file)
         with replacing(file) as partial:
-            self.pixels.save(partial, format=written)
+            try:
+                self.pixels.save(partial, format=written, **_EXACT.get(written, {}))
+            except (ValueError, OSError) as error:
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise
+                width, height = self.pixels.size
+                raise FileFault(
+                    f"cannot hold {width} × {height} pixels as {written}: use a mask that is a PNG"
+                ) from error
             if mode:
                 partial.chmod(mode)
+
+
+def check_writable(file: Path) -> None:
+    """Raises OSError for a file that is only read, FileFault for one of a format that masks are not written in."""
+    check_changeable(file)
+    if file.suffix.lower() not in MASK_FORMATS:
+        raise FileFault(
+            f"ends in {file.suffix!r}; masks are written as {', '.join(MASK_FORMATS)}: set the mask file suffix"
+        )
 
 
 def draw_stroke(pixels: Image.Image, start: Point, end: Point, radius: float, value: int) -> None:
@@ -83,7 +105,7 @@ def open_mask(image: Path, file: Path) -> tuple[Image.Image, Mask]:
     try:
         with open_image(image) as opened:
             rgb = upright_rgb(opened)
-        if not file.exists():
+        if not os.path.exists(file):
             return rgb, Mask(Image.new("L", rgb.size, LEFT_OUT))
         with open_image(file) as opened:
             mask = upright_rgb(opened).convert("L")

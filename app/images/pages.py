@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import threading
 import tkinter as tk
 from collections import Counter
@@ -28,6 +29,7 @@ from app.images.image_index import (
     survey,
     tag_counts,
 )
+from app.images.mask import MASK_FORMATS, check_writable
 from app.images.problem_list import ProblemList
 from app.images.removal import ImageRemoval
 from app.images.thumbnails import Thumbnails
@@ -38,7 +40,7 @@ from app.widgets.buttons import Button, card, frame, text
 from app.widgets.table import table
 from app.windows.mask import MaskDialog
 from modules.config import Concept
-from modules.files import check_changeable, lies_there
+from modules.files import FileFault, check_changeable, lies_there, printable
 from modules.files.addresses import concept_folder
 
 _PAUSE_MS = 700  # after the last change of a setting
@@ -295,17 +297,25 @@ class ImagePages(tk.Frame):
         self._changed()
 
     def _paint_mask(self, image: IndexedImage) -> None:
-        """Open the mask that the image has, or a new one beside it."""
-        try:
-            check_changeable(image.file)
-        except OSError as error:
-            self._show_error(f"The mask cannot be painted: {error.strerror}.")
+        """Open the mask that the image has, or a new one beside it, which then also counts before one elsewhere."""
+        if not self._shown.get("masked_training"):
+            self._show_error("The folders are still being read: paint the mask once it is known whether there is one.")
             return
         concepts = self._shown.get("concepts")
         concept = concepts[image.concept] if isinstance(concepts, list) else None
         suffix = value_at(concept, "mask_suffix") or Concept.model_fields["mask_suffix"].default
-        file = image.mask or image.file.with_name(f"{image.file.stem}{suffix}")
-        MaskDialog(self, self.state, image.file, file, partial(self._mask_written, file)).show()
+        beside = Path(f"{os.path.splitext(image.file)[0]}{suffix}")
+        file = image.mask if image.mask and image.mask.suffix.lower() in MASK_FORMATS else beside
+        try:
+            check_changeable(image.file)
+            check_writable(file)
+        except OSError as error:
+            self._show_error(f"The mask cannot be painted: {error.strerror}.")
+        except FileFault as fault:
+            self._show_error(f"{printable(file.name)} {fault}.")
+        else:
+            written = partial(self._mask_written, file)
+            MaskDialog(self, self.state, image.file, image.mask or file, file, written).show()
 
     def _mask_written(self, file: Path) -> None:
         self._thumbnails.forget(file)

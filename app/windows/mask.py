@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tkinter as tk
 from collections.abc import Callable
 from functools import partial
@@ -33,12 +34,15 @@ _VALUES: Final = {PAINT: TRAINED, ERASE: LEFT_OUT}
 
 
 class MaskDialog:
-    """Paints over the image and writes `file`; `written` is called once its content is another one."""
+    """Paints over the image, beginning with the mask in `former`, and writes `file`; `written` is called once that has
+    another content."""
 
-    def __init__(self, owner: tk.Misc, state: AppState, image: Path, file: Path, written: Callable[[], object]) -> None:
-        self._state, self._image, self._file, self._written = state, image, file, written
+    def __init__(
+        self, owner: tk.Misc, state: AppState, image: Path, former: Path, file: Path, written: Callable[[], object]
+    ) -> None:
+        self._state, self._image, self._former, self._file, self._written = state, image, former, file, written
         self.mask: Mask | None = None  # until the image is read
-        self._last: Point | None = None
+        self._last: Point | None = None  # where the stroke that is being painted has come to
         self._is_saved = True
         self.dialog = Dialog(owner, f"Mask of {printable(image.name, mask=False)}", _HELP, wide=True)
         self.dialog.on_cancel = self._leave
@@ -57,7 +61,7 @@ class MaskDialog:
         self.message = text(self.dialog.body, "Reading the image…", "small", colour=theme.MUTED, wrap=560)
         self.message.pack(anchor="w", pady=(theme.px(theme.UNIT), 0))
         self.remove = self.dialog.button("Remove the mask", self._remove, "danger")
-        self.remove.configure(state="normal" if file.exists() else "disabled")
+        self.remove.configure(state="normal" if os.path.exists(file) else "disabled")
         self.dialog.button("Cancel", self._leave)
         self.save = self.dialog.button("Save", self._save, "accent")
         self._bind()
@@ -66,8 +70,8 @@ class MaskDialog:
     def show(self) -> tk.Toplevel:
         """Open the dialog, and read the image in a thread."""
         window = self.dialog.show()
-        image, file = self._image, self._file
-        self._state.background.run(lambda: _opened(image, file), self._read, self._fail)
+        image, former = self._image, self._former
+        self._state.background.run(lambda: _opened(image, former), self._read, self._fail)
         return window
 
     def _build_bar(self) -> None:
@@ -96,12 +100,13 @@ class MaskDialog:
         for number, value in ((1, None), (3, LEFT_OUT)):
             self.canvas.bind(f"<Button-{number}>", partial(self._press, value))
             self.canvas.bind(f"<B{number}-Motion>", partial(self._drag, value))
+            self.canvas.bind(f"<ButtonRelease-{number}>", lambda event: self._end_stroke())
         self.canvas.bind("<Motion>", lambda event: self._show_brush(event.x, event.y))
         self.canvas.bind("<Leave>", lambda event: self.canvas.delete("brush"))
         window, step = self.dialog.window, (_BRUSHES[1] - _BRUSHES[0]) / _BRUSHES[2]
         window.bind("<bracketleft>", lambda event: self.brush.set(self.brush.get() - 4 * step))
         window.bind("<bracketright>", lambda event: self.brush.set(self.brush.get() + 4 * step))
-        window.bind("<Control-z>", lambda event: self._act(Mask.undo))
+        window.bind("<Control-z>", lambda event: self.buttons["Undo"].invoke())
         window.bind("<Control-s>", lambda event: self._save())
 
     def _choose(self, tool: str) -> None:
@@ -121,7 +126,8 @@ class MaskDialog:
         self._origin = (self._room[0] - size[0]) // 2, (self._room[1] - size[1]) // 2
         self._photo = ImageTk.PhotoImage(self._bright, master=self.canvas)
         self.canvas.create_image(*self._origin, image=self._photo, anchor="nw")
-        self.message.configure(text=f"{image.width} × {image.height} pixels")
+        is_new = "" if os.path.exists(self._former) else " There is no mask yet: all of it is trained."
+        self.message.configure(text=f"{image.width} × {image.height} pixels.{is_new}")
         self._draw_all()
 
     def _fail(self, why: str) -> None:
@@ -133,16 +139,21 @@ class MaskDialog:
     def _press(self, value: int | None, event: tk.Event[tk.Misc]) -> None:
         if self.mask is not None:
             self.mask.begin()
-            self._last = None
+            self._last = self._point(event)
             self._drag(value, event)
+
+    def _point(self, event: tk.Event[tk.Misc]) -> Point:
+        return float(event.x - self._origin[0]), float(event.y - self._origin[1])
+
+    def _end_stroke(self) -> None:
+        self._last = None
 
     def _drag(self, value: int | None, event: tk.Event[tk.Misc]) -> None:
         """A stroke from where the pointer was, on the mask and on its picture on the screen."""
-        if self.mask is None:
+        if self.mask is None or self._last is None:
             return
         value = _VALUES[self.tool.get()] if value is None else value
-        here = float(event.x - self._origin[0]), float(event.y - self._origin[1])
-        before, radius, scale = self._last or here, theme.px(self.brush.get()) / 2, self._scale
+        here, before, radius, scale = self._point(event), self._last, theme.px(self.brush.get()) / 2, self._scale
         self.mask.stroke(_scaled(before, 1 / scale), _scaled(here, 1 / scale), radius / scale, value)
         draw_stroke(self._small, before, here, radius, value)
         self._last, self._is_saved = here, False
@@ -153,6 +164,7 @@ class MaskDialog:
     def _act(self, action: Callable[[Mask], object]) -> None:
         if self.mask is not None:
             action(self.mask)
+            self._end_stroke()
             self._is_saved = False
             self._draw_all()
 
@@ -185,7 +197,7 @@ class MaskDialog:
             self._change(partial(self.mask.save, self._file))
 
     def _remove(self) -> None:
-        self._change(lambda: move_to_trash(self._file))
+        self._unless_lost(lambda: self._change(lambda: move_to_trash(self._file)))
 
     def _change(self, change: Callable[[], object]) -> None:
         """Write or remove the file and close, or say why that is not possible."""
@@ -201,14 +213,17 @@ class MaskDialog:
         self._written()
 
     def _leave(self) -> None:
-        """Close, after a question if something would be lost."""
+        self._unless_lost(self.dialog.close)
+
+    def _unless_lost(self, action: Callable[[], object]) -> None:
+        """Do it, after a question if what was painted would be lost."""
         if self._is_saved:
-            self.dialog.close()
+            action()
             return
 
         def answered(answer: str) -> None:
             if answer:
-                self.dialog.close()
+                action()
 
         choices = (Choice("", "Go on painting", "accent"), Choice("leave", "Leave", "danger"))
         question = f"The mask of {printable(self._image.name, mask=False)} has changes that are not saved."

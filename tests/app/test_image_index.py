@@ -84,6 +84,12 @@ def test_index_has_references_and_masks(folder: Path, tmp_path: Path) -> None:
     assert [image.mask for image in survey(settings, 8, lambda: True, lambda _: None).images] == [None] * 3
 
 
+def test_an_image_whose_name_leaves_no_room_for_a_longer_ending_has_no_caption(tmp_path: Path) -> None:
+    image = tmp_path / f"{'x' * 249}.png"  # 253 bytes, of 255
+    image.touch()
+    assert CaptionFiles().files(image) == []
+
+
 def test_an_address_is_read_in_its_copy(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path / "copies"))
     settings = {"concepts": [{"path": "s3://b/cats"}], "resolution": 64}

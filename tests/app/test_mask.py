@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageChops
 
 from app.images.mask import LEFT_OUT, TRAINED, Mask, open_mask
 from app.sections.data import Section
@@ -43,11 +43,31 @@ def test_a_mask_is_written_at_the_size_of_the_upright_image(tmp_path: Path) -> N
     Image.new("L", (16, 24), 90).save(tmp_path / "other.png")
     assert open_mask(image, file)[1].pixels.getextrema() == (TRAINED, TRAINED)
     assert open_mask(image, tmp_path / "other.png")[1].pixels.size == (32, 48)
-    with pytest.raises(FileFault, match=r"ends in '.gif'; masks can be written as .png, .jpg"):
+    with pytest.raises(FileFault, match=r"ends in '.gif'; masks are written as .png, .bmp"):
         mask.save(tmp_path / "cat-mask.gif")
     file.write_bytes(b"\x89PNG\r\n\x1a\nno image")
     with pytest.raises((OSError, FileFault)):
         open_mask(image, file)
+
+
+@pytest.mark.parametrize("ending", [".png", ".bmp", ".jpg", ".webp", ".tiff"])
+def test_what_is_painted_is_what_is_read(tmp_path: Path, ending: str) -> None:
+    image, file = tmp_path / "cat.png", tmp_path / f"cat-mask{ending}"
+    Image.new("RGB", (96, 64)).save(image)
+    mask = Mask(Image.new("L", (96, 64)))
+    mask.stroke((20, 20), (70, 50), 9, TRAINED)
+    mask.save(file)
+    read = open_mask(image, file)[1].pixels
+    off = ImageChops.difference(read, mask.pixels).histogram()
+    assert sum(off[4 if ending == ".jpg" else 1 :]) == 0
+
+
+def test_a_mask_that_its_format_cannot_hold_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "cat-mask.webp"
+    file.write_bytes(b"former")
+    with pytest.raises(FileFault, match="cannot hold 16400 × 1 pixels as WEBP"):
+        Mask(Image.new("L", (16400, 1))).save(file)
+    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"former"]
 
 
 @pytest.mark.slow
@@ -67,6 +87,9 @@ def test_painting_over_an_image(shared_driver: Driver, shared_home: Path) -> Non
     button = pages.browser.editor.mask_button
     assert not button.winfo_manager(), "no mask is used"
     driver.draft.set("masked_training", True)
+    pages._paint_mask(pages.image_index.images[0])
+    assert driver.dialogs() == []
+    assert "still being read" in driver.text(pages), "a mask elsewhere is not known yet"
     pages.reload_if_changed()
     driver.wait(lambda: pages.is_complete and button.winfo_ismapped(), "the button")
 
@@ -82,7 +105,21 @@ def test_painting_over_an_image(shared_driver: Driver, shared_home: Path) -> Non
         drawn.event_generate(f"<B{number}-Motion>", x=drawn.winfo_reqwidth() * 3 // 4, y=middle)
         driver.settle()
 
+    def is_ready(label: str) -> bool:
+        (dialog,) = driver.dialogs()
+        button = next(each for each in everything(dialog) if hasattr(each, "invoke") and each.cget("text") == label)
+        return bool(button.cget("state") == "normal")
+
     driver.click_really(button)
+    canvas()
+    driver.press("ctrl+z")
+    assert not is_ready("Save"), "there was nothing to undo"
+    drag(1)
+    assert is_ready("Save")
+    driver.press("ctrl+z")
+    canvas().event_generate("<B1-Motion>", x=1, y=1)
+    driver.settle()
+    assert not is_ready("Undo"), "what goes on of a stroke that was undone is no stroke"
     drag(1)
     driver.press("Escape")
     (dialog,) = driver.dialogs()

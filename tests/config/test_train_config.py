@@ -18,6 +18,13 @@ def sentences(**given: Any) -> list[str]:
     return explain(caught.value)
 
 
+@pytest.mark.parametrize("suffix", ["/m.png", "../m.png", "masks\\m.png"])
+def test_a_mask_suffix_names_no_folder(suffix: str) -> None:
+    [sentence] = sentences(concepts=[{"path": "p", "mask_suffix": suffix}])
+    assert "mask_suffix" in sentence
+    assert "without folders, for example -masklabel.png" in sentence
+
+
 def test_settings_are_flat_and_typed() -> None:
     config = TrainConfig(concepts=(Concept(path="pictures"),), learning_rate=3e-5)
     assert config.learning_rate == 3e-5

@@ -462,6 +462,9 @@ class Concept(Section):
 
     @model_validator(mode="after")
     def _check_extensions(self) -> Self:
+        if not {"/", "\\", "\0"}.isdisjoint(self.mask_suffix):
+            sentence = "give the end of a file's name without folders, for example -masklabel.png"
+            raise broken_rules([("mask_suffix", f"is {self.mask_suffix!r}; {sentence}")])
         wrong = [each for each in self.caption_extensions if not _is_extension(each)]
         if wrong or not self.caption_extensions:
             given = repr(self.caption_extension)

@@ -299,8 +299,12 @@ def _scan_entries(
     masks: list[str] = []  # by their suffix
     mask_suffix = concept.mask_suffix
     text_suffixes = {*OTHER_TEXTS, *(os.path.splitext(f"x{e}")[1].lower() for e in scan.caption_extensions)}
-    only_texts = text_suffixes - {os.path.splitext(name)[1] for name in (*METADATA_NAMES, f"x{mask_suffix.lower()}")}
-    only_texts.difference_update(("",), SHARD_SUFFIXES, (each[each.rindex(".") :] for each in COMPRESSED_TARS))
+    others = ("", *SHARD_SUFFIXES, *(os.path.splitext(each)[1] for each in (*METADATA_NAMES, *COMPRESSED_TARS)))
+    only_texts = {
+        each
+        for each in text_suffixes.difference(others)
+        if not each.endswith(mask_suffix.lower()) and not _IMAGE_AND_MORE.match(each)
+    }
     for name in sorted(found):
         stem, dot, suffix = name.rpartition(".")
         suffix = dot + suffix.lower() if stem else ""

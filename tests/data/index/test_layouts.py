@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from modules.config import Concept
 from modules.data.index.build import build_index, read_index
 from modules.data.index.column_store import map_columns, write_columns
 from modules.data.index.concept_summary import ConceptSummary, summarize_concepts
 from modules.data.index.index import Index, load_index
+from modules.data.index.scan import scan_concept
 from modules.data.missing import missing_data
 from modules.files.encodings import decode_unicode, find_encoding
 from tests.data.helpers import config_for, write_image
@@ -244,6 +246,16 @@ def test_masks_are_masks_and_no_images(folder: Path, masks: dict[str, str]) -> N
     unused = Found(folder)
     assert sorted(unused.captions) == sorted(found.captions)
     assert "2 masks, such as" in unused.text
+
+
+def test_endings_of_masks_and_texts_may_be_alike(tmp_path: Path) -> None:
+    write_image(tmp_path / "a.png")
+    write_image(tmp_path / "b.png").rename(tmp_path / "b.jpg-x")
+    (tmp_path / "a.txt").touch()
+    concept = Concept(path=str(tmp_path), mask_suffix="txt", caption_extension=".caption .jpg-x")
+    scan = scan_concept(concept, with_masks=True)
+    assert scan.paths == [b"a.png", b"b.jpg-x"]
+    assert scan.masks == 1
 
 
 def test_a_mask_elsewhere_that_leads_out_of_the_folder_skips_its_image(folder: Path) -> None:
