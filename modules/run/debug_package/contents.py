@@ -83,7 +83,17 @@ _QUOTES: Final = (
 )
 # What people write to be drawn, and their name; the start of a caption is a setting, too.
 _PRIVATE_NAMES: Final = frozenset(
-    {"prompt", "negative_prompt", "prompt_prefix", "caption", "captions", "trigger_phrase", "model_author", "note"}
+    {
+        "prompt",
+        "written_prompt",
+        "negative_prompt",
+        "prompt_prefix",
+        "caption",
+        "captions",
+        "trigger_phrase",
+        "model_author",
+        "note",
+    }
 )
 
 
@@ -272,6 +282,7 @@ def _with_drawn(value: Mapping[object, object]) -> Mapping[object, object]:
     """A sample's settings with what is drawn of `{a|b}` in its prompts, which is what logs quote."""
     if not isinstance(prompt := value.get("prompt"), str):
         return value
-    negative, seed = value.get("negative_prompt"), value.get("seed", Sample.model_fields["seed"].default)
+    negative, seed = value.get("negative_prompt"), value.get("seed")
+    seed = seed if isinstance(seed, int) else Sample.model_fields["seed"].default
     drawn = drawn_prompts(prompt, negative if isinstance(negative, str) else "", seed)
     return {**value, "prompt": [prompt, drawn[0]], "negative_prompt": [negative, drawn[1]]}
