@@ -96,7 +96,7 @@ def _row(option: Option) -> str:
     if option.variant:  # the heading already says which optimizer
         condition = condition.partition(" & ")[2]
     help = f"{option.help} *Only with {_condition(condition)}.*" if condition else option.help
-    help += RESUME[option.resume]
+    help = help.replace("|", "\\|") + RESUME[option.resume]
     name = f"`{option.path}`<br>{option.title}" + (" (advanced)" if option.advanced else "")
     value = allowed(option) + (f"; in {option.unit}" if option.unit else "")
     default = "required" if option.required else _default(option.default)

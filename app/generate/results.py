@@ -17,6 +17,7 @@ from app.monitor.tiles import read_settings
 from app.monitor.viewer import SampleViewer
 from app.widgets import theme
 from app.widgets.buttons import Button, add_tooltip, card
+from modules.config.choices import as_drawn
 from modules.files import printable
 from modules.run.view.event_records import SampleFile
 
@@ -131,7 +132,7 @@ def reusable(settings: Mapping[str, object]) -> dict[str, object]:
                 value = getattr(GenerateSettings.model_validate({name: settings[name]}), name)
             except ValueError:
                 continue
-            found[name] = value
+            found[name] = as_drawn(value) if isinstance(value, str) else value
     return found
 
 

@@ -178,11 +178,11 @@ class RunComparison(tk.Frame):
     def _show_samples(self) -> None:
         """The prompts are the rows, the runs the columns."""
         runs = self._shown_samples()
-        prompts = list(dict.fromkeys(prompt for run in runs for prompt in run.index.prompts))
+        prompts = list(dict.fromkeys(prompt for run in runs for prompt in run.of_prompts))
         rows = [[(run, run.of(prompt)[-1]) for run in runs if run.of(prompt)] for prompt in prompts]
         items = [
-            (each, f"{run.name}, step {each.step:,}{' (best)' if each.step == run.best_step else ''} · {each.prompt}")
-            for row in rows
+            (each, f"{run.name}, step {each.step:,}{' (best)' if each.step == run.best_step else ''} · {prompt}")
+            for prompt, row in zip(prompts, rows, strict=True)
             for run, each in row
         ]
         self.pictures.show(items, keep_scroll=True, blocks=[Block(len(row), len(runs)) for row in rows])
@@ -192,13 +192,16 @@ class RunComparison(tk.Frame):
 
     def _open_sample(self, sample: SampleFile) -> None:
         """Its run beside the next one, with the line to drag between them."""
-        runs = sorted(self._shown_samples(), key=lambda run: sample not in run.of(sample.prompt))
+        shown = self._shown_samples()
+        prompts = [prompt for run in shown for prompt, samples in run.of_prompts.items() if sample in samples]
+        prompt = next(iter(prompts), sample.prompt)
+        runs = sorted(shown, key=lambda run: sample not in run.of(prompt))
         dialog = Dialog(self, "Compare samples", modal=False)
         compare = SampleCompare(dialog.body, self._state)
         compare.configure(width=theme.px(_DIALOG[0]), height=theme.px(_DIALOG[1]))
         compare.pack_propagate(False)
         compare.pack(fill="both", expand=True)
-        compare.show(runs, sample.prompt)
+        compare.show(runs, prompt)
         dialog.button("Close", dialog.close)
         dialog.show()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from app.monitor.run_list import read_view
 from app.monitor.samples import SampleIndex
@@ -36,9 +38,21 @@ class RunSamples:
         best = self.best
         return None if best is None else min(self.index.steps, key=lambda step: abs(step - best.step), default=None)
 
+    @cached_property
+    def of_prompts(self) -> dict[str, list[SampleFile]]:
+        """The samples of each prompt, one of each step; "prompt (2)" has the second ones of the steps with several."""
+        found: dict[str, list[SampleFile]] = {}
+        for prompt in self.index.prompts:
+            counts = Counter[int]()
+            for sample in self.index.of_prompt(prompt):
+                counts[sample.step] += 1
+                title = f"{prompt} ({counts[sample.step]})" if counts[sample.step] > 1 else prompt
+                found.setdefault(title, []).append(sample)
+        return found
+
     def of(self, prompt: str) -> Sequence[SampleFile]:
-        """The samples of a prompt, one of each step."""
-        return list({sample.step: sample for sample in self.index.of_prompt(prompt)}.values())
+        """Those of one of `of_prompts`; empty if the run has none."""
+        return self.of_prompts.get(prompt, ())
 
 
 def read_samples(folder: RunFolder, view: RunView | None = None) -> RunSamples:

@@ -57,7 +57,7 @@ class SampleCompare(tk.Frame):
     def show(self, runs: Sequence[RunSamples], prompt: str = "") -> None:
         """Compare samples of these, of `prompt` first."""
         self._runs = runs
-        prompts = list(dict.fromkeys(prompt for run in runs for prompt in run.index.prompts))
+        prompts = list(dict.fromkeys(prompt for run in runs for prompt in run.of_prompts))
         shared = [prompt for prompt in prompts if all(run.of(prompt) for run in runs)]
         self.prompt.set_choices(prompts)
         if self.prompt.value() not in prompts:

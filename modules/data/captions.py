@@ -4,15 +4,12 @@ order."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain, zip_longest
-from typing import Final
 
 from modules.config import Concept
+from modules.config.choices import with_choices
 from modules.data.rng import SampleRng
-
-# As in kohya's sd-scripts (train_util.py, process_caption): {{ and }} are braces, and choices are not nested.
-_CHOICE: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 
 
 def plain_caption(caption: str, concept: Concept) -> str:
@@ -37,15 +34,6 @@ def augment_caption(captions: tuple[str, ...], concept: Concept, dropout: float,
     if concept.tag_shuffle or concept.tag_dropout > 0:
         chosen = _augment_tags(chosen, first, last, concept, rng)
     return concept.prompt_prefix + chosen
-
-
-def with_choices(caption: str, choose: Callable[[list[str]], str]) -> str:
-    """The caption with what is chosen of each `{a|b}`, a list of one for `{a}`."""
-
-    def replace(found: re.Match[str]) -> str:
-        return found[0][0] if found[1] is None else choose(found[1].split("|"))
-
-    return _CHOICE.sub(replace, caption)
 
 
 def _kept_tags(caption: str, concept: Concept) -> tuple[str, int, int]:

@@ -353,6 +353,7 @@ def test_foreign_images_are_shown_without_their_settings(foreign: Path) -> None:
     assert len(items) == 5
     assert all(reusable(read_settings(Path(image.sample.file))) == {} for image in items)
     assert reusable({"prompt": "x", "seed": 3, "width": 64, "steps": 0}) == {"prompt": "x", "seed": 3, "width": 64}
+    assert reusable({"prompt": "{a|b}"}) == {"prompt": "{{a|b}}"}, "it was drawn with these words"
 
 
 def test_an_image_becomes_data_with_its_prompt_as_caption(driver: Driver, page: Any, home: Path) -> None:

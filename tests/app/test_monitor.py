@@ -21,6 +21,7 @@ from PIL import Image, ImageColor, ImageGrab
 
 from app.monitor.curves import SPANS
 from app.monitor.run_list import read_view
+from app.monitor.sample_compare import SampleCompare
 from app.monitor.samples import SampleIndex
 from app.preferences import Preferences
 from app.runs.liveness import Liveness
@@ -29,6 +30,7 @@ from app.widgets.text_width import text_width
 from modules.config import Concept, TrainConfig
 from modules.run import RunFolder
 from modules.run.folder.pidfile import Launcher
+from tests.app.driver import everything
 from tests.app.fake_runs import PROMPTS, active, line, make_fake_run, rank_rows, step_event, write_sample
 from tests.app.run_driver import Driven
 
@@ -674,7 +676,11 @@ def test_long_names_of_compared_runs_have_chips_and_the_end_that_differs(driven:
     names = [f"stable-diffusion-portraits-of-my-cat-rank-{rank}" for rank in (8, 16)]
     short = ["lora-one-3", "first-lora"]
     for rank, name in zip((8, 16, 8, 16), [*names, *short], strict=True):
-        run = make_fake_run(tmp_path / name, steps=20, lora_rank=rank, method="lora")
+        run = make_fake_run(tmp_path / name, steps=20, samples_every=20, lora_rank=rank, method="lora")
+        again = {"type": "sample", "t": time.time(), "prompt": PROMPTS[0], "step": 20}
+        write_sample(drawn := run.samples_dir / "step-000020-09.png", PROMPTS[0], 20)  # with another seed
+        with run.events_file.open("a") as file:
+            file.write(line({**again, "file": str(drawn)}))
     follow(driven, run.path)
     page = driven.monitor("runs")
     driven.until(lambda: set(page.runs) >= set(names), "the runs")
@@ -709,6 +715,13 @@ def test_long_names_of_compared_runs_have_chips_and_the_end_that_differs(driven:
     card = page.table.master.master
     assert page.table.winfo_width() >= card.winfo_width() - theme.px(16)
     check_corners(screen, comparison.plot.master)
+    opened = comparison._shown_samples()[1].of(f"{PROMPTS[0]} (2)")[-1]
+    comparison._open_sample(opened)
+    (compare,) = (each for each in everything(driven.window) if isinstance(each, SampleCompare))
+    assert compare.prompt.value() == f"{PROMPTS[0]} (2)"
+    assert compare.left.value() == f"{comparison.paths[1].name}, step 20, best"
+    driven.press("Escape")
+    driven.until(lambda: not dialogs(driven), "no dialog")
     page.select(short)
     driven.until(
         lambda: (

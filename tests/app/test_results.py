@@ -18,7 +18,7 @@ from modules.config import load_config
 from modules.run import RunFolder
 from modules.run.view.run_view import RunView
 from tests.app.driver import Driver
-from tests.app.fake_runs import line, make_fake_run
+from tests.app.fake_runs import PROMPTS, line, make_fake_run
 
 
 def with_lora(run: RunFolder) -> RunFolder:
@@ -105,6 +105,16 @@ def test_best_validation_and_the_samples_nearest_to_it(tmp_path: Path) -> None:
     assert found.best is not None
     assert (found.best.step, found.best.metric, found.best.value) == (30, "loss", 0.2)
     assert found.best_step in (20, 40)
+    prompt = PROMPTS[0]
+    assert [[each.step for each in found.of(title)] for title in (prompt, f"{prompt} (2)")] == [[20, 40, 60], []]
+    with run.events_file.open("a") as file:
+        for name in ("09", "10"):  # with other seeds
+            sample = {"type": "sample", "t": 1.0, "file": f"samples/step-000040-{name}.png", "prompt": prompt}
+            file.write(line({**sample, "step": 40}))
+    again = read_samples(run)
+    assert [[each.step for each in again.of(title)] for title in again.of_prompts] == [[20, 40, 60], [40], [40]] + [
+        [20, 40, 60] for _ in PROMPTS[1:]
+    ]
     higher = make_fake_run(tmp_path / "dogs", steps=3, early_stopping_metric="accuracy")
     with higher.events_file.open("a") as file:
         for step, accuracy in ((1, 0.5), (2, 0.9), (3, 0.7)):

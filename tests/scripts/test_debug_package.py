@@ -30,12 +30,18 @@ def run(tmp_path: Path) -> RunFolder:
         steps=4000,  # 1,600 s
         samples_every=1000,
         concepts=[{"path": str(Path.home() / "photos" / "anna"), "prompt_prefix": "my secret idea"}],
-        samples=[{"prompt": "a blue square on black"}, {"prompt": "a {hidden treasure|chest} in a quiet wood"}],
+        samples=[
+            {"prompt": "a blue square on black"},
+            {"prompt": "{Anna|Anna} in {Rome|Rome}", "negative_prompt": "{dark|dark} walls", "seed": 3},
+            {"prompt": "{portrait|training} of a king"},
+        ],
     )
     folder.console_file.write_text(
         f"TANDEM_JOIN_TOKEN='0123456789abcdef' ./train_distributed.sh --join 10.0.0.1\n{SECRET}\n"
         f"{Path.home()}/photos/anna/1.png cannot be read\nprompt a blue square on black is drawn\n"
-        "The sample 'a hidden treasure in a quiet wood' is left out.\n"
+        "The sample 'Anna in Rome' is left out, without dark walls.\n"
+        "1 is longer than 77 tokens and truncated, for example 'my holidays'... (shorten it); training_mode stays.\n"
+        "Step 4: the sample 'mine alone' (64x64) failed, only now it did not.\n"
         "C:\\Users\\anna\\x /home/anna/y\n/mnt/home/anna/z /root/w max_token: 77\n"
         f"password: {PASSWORD}\nsmb_password = {PASSWORD}\napi token = {PASSWORD}\nAuthorization: Basic {PASSWORD}=\n"
         f"sk-ant-api03-{PASSWORD * 3} AKIA{'A1B2' * 4} wandb: logged in with {'0a1b2c3d' * 5}\n"
@@ -46,6 +52,9 @@ def run(tmp_path: Path) -> RunFolder:
         'pad_token: "<pad_token>", eos_token=<|endoftext|> PWD=/data/x\n'
         f"-----BEGIN RSA PRIVATE KEY-----\n{PASSWORD}\n-----END RSA PRIVATE KEY-----\n"
     )
+    custom = {"type": "sample", "t": 1.0, "file": "samples/step-000004-custom-00.png", "prompt": "only now", "step": 4}
+    with folder.events_file.open("a") as events:
+        events.write(f"{json.dumps(custom)}\n")
     folder.join_line_file.write_text("TANDEM_JOIN_TOKEN=0123456789abcdef")
     (folder.log_dir / "rank-0.txt").write_text("line\n" * 100_000)
     (folder.model_dir).mkdir()
@@ -90,12 +99,16 @@ def test_package_is_listed_then_written_and_holds_nothing_private(run: RunFolder
         "\\anna",
         "my secret idea",
         "blue square",
-        "hidden treasure",
-        "quiet wood",
+        "Anna in Rome",
+        "dark walls",
+        "my holidays",
+        "mine alone",
+        "only now",
         *masked,
     ):
         assert private not in whole, private
     assert "~/photos/anna/1.png cannot be read" in texts["log/console.txt"]
+    assert "training_mode stays" in texts["log/console.txt"]
     assert len(texts["log/rank-0.txt"]) <= 256 << 10, "the end of a long log"
     events = [json.loads(line) for line in texts["events.jsonl"].splitlines()]
     steps = [event["step"] for event in events if event["type"] == "step"]

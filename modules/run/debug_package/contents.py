@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from modules import __version__
+from modules.config import Sample
+from modules.config.choices import drawn_prompts
 from modules.files import (
     MASK,
     FileFault,
@@ -74,9 +76,24 @@ _SECRETS: Final = (
     re.compile(r"\b(xox[a-z]-|AIza|npm_|r8_|eyJ[\w-]{8,}\.(?=eyJ))[\w.-]{16,}"),  # Slack, Google, npm, Replicate, JWT
     re.compile(r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)(?s:.)*?(?=-----END|\Z)"),
 )
+# Prompts of custom samples that fail, and captions, which are in no settings.
+_QUOTES: Final = (
+    re.compile(r"(the sample )['\"\\].{1,5000}?(?= (?:\(|is )\d{1,5}x\d)"),
+    re.compile(r"(truncated, for example )['\"\\].{1,400}?(?=\.\.\. \()"),
+)
 # What people write to be drawn, and their name; the start of a caption is a setting, too.
 _PRIVATE_NAMES: Final = frozenset(
-    {"prompt", "negative_prompt", "prompt_prefix", "caption", "captions", "trigger_phrase", "model_author", "note"}
+    {
+        "prompt",
+        "written_prompt",
+        "negative_prompt",
+        "prompt_prefix",
+        "caption",
+        "captions",
+        "trigger_phrase",
+        "model_author",
+        "note",
+    }
 )
 
 
@@ -99,7 +116,8 @@ def collect_parts(
     """
     if folder is not None:
         refuse_links(folder.path)
-    parts = [*_run_parts(folder)] if folder is not None else []
+    events = _read_events(folder.events_file) if folder is not None else []
+    parts = [*_run_parts(folder, events)] if folder is not None else []
     if config is not None and folder is None:
         parts.insert(0, PackedFile("config.json", "the settings in the window", _json(config)))
     if message:
@@ -107,7 +125,8 @@ def collect_parts(
     parts.append(PackedFile("versions.txt", "Tandem, Python, the system, and the installed packages", _versions()))
     devices = f"{anonymous_text(device_summary())}\n"
     parts.append(PackedFile("devices.txt", "processors, memory and GPUs of this machine", devices))
-    parts = _without(parts, private_texts(_config_of(folder) if folder is not None else config))
+    quoted = [event for event in events if event["type"] == "started" or "-custom-" in str(event.get("file"))]
+    parts = _without(parts, private_texts([_config_of(folder) if folder is not None else config, *quoted]))
     return [PackedFile("about.txt", "what is in this package", _about(parts)), *parts]
 
 
@@ -119,20 +138,22 @@ def _config_of(folder: RunFolder) -> object:
 
 
 def _without(parts: list[PackedFile], texts: set[str]) -> list[PackedFile]:
-    """The parts without prompts that a log quotes."""
+    """The parts without prompts that a log quotes, and without captions in the sentences that quote one."""
     forms = sorted({form for text in texts for form in (text, json.dumps(text)[1:-1])}, key=len, reverse=True)
     for form in forms:
         parts = [replace(part, text=part.text.replace(form, "(left out)")) for part in parts]
+    for pattern in _QUOTES:
+        parts = [replace(part, text=pattern.sub(r"\1(left out)", part.text)) for part in parts]
     return parts
 
 
-def _run_parts(folder: RunFolder) -> Iterator[PackedFile]:
+def _run_parts(folder: RunFolder, read: list[Event]) -> Iterator[PackedFile]:
     for file in (folder.config_file, *sorted(folder.path.glob("machine-*.json"))[:_MOST_LOGS]):
         try:
             yield PackedFile(file.name, "the settings of the run", _json(read_json(file, only_finite=False)))
         except (OSError, FileFault):
             continue
-    if events := _events(folder.events_file):
+    if events := _kept_events(read):
         lines = (json.dumps(anonymous(event), ensure_ascii=False) for event in events)
         about = f"what the run reported in its last {LAST_S / 60:.0f} minutes, and its warnings and errors"
         yield PackedFile("events.jsonl", about, "".join(f"{line}\n" for line in lines))
@@ -141,9 +162,13 @@ def _run_parts(folder: RunFolder) -> Iterator[PackedFile]:
             yield PackedFile(f"log/{file.name}", f"the last {_LOG_BYTES >> 10} kB at most", anonymous_text(text))
 
 
-def _events(file: Path) -> list[Event]:
-    """The events of the last minutes, and the important ones of the beginning and the end of the log."""
-    found = [*parse_events(_head(file, _EVENT_BYTES // 4)), *parse_events(_tail(file, _EVENT_BYTES).encode())]
+def _read_events(file: Path) -> list[Event]:
+    """The events of the beginning and the end of the log; of a short one they come twice."""
+    return [*parse_events(_head(file, _EVENT_BYTES // 4)), *parse_events(_tail(file, _EVENT_BYTES).encode())]
+
+
+def _kept_events(found: list[Event]) -> list[Event]:
+    """The events of the last minutes, and the important ones."""
     since = max((event_time(event) for event in found), default=0.0) - LAST_S
     kept = {json.dumps(event): event for event in found if event_time(event) >= since or event["type"] in _KEPT}
     return list(kept.values())
@@ -245,10 +270,19 @@ def _anonymous_word(text: str, home: Path) -> str:  # while the home is the same
 def private_texts(value: object, name: str = "") -> set[str]:
     """The prompts and their like in data; shorter ones than 8 characters may be ordinary words."""
     if isinstance(value, Mapping):
-        return {text for key, item in value.items() for text in private_texts(item, str(key))}
+        return {text for key, item in _with_drawn(value).items() for text in private_texts(item, str(key))}
     if isinstance(value, (list, tuple)):
         return {text for item in value for text in private_texts(item, name)}
     if name not in _PRIVATE_NAMES or not isinstance(value, str):
         return set()
-    pieces = re.split(r"[{|}]", value)  # what is drawn of {a|b} is not quoted as it is written
-    return {text for text in (value, *pieces) if len(text.strip()) >= _SHORTEST_QUOTE}
+    return {value} if len(value.strip()) >= _SHORTEST_QUOTE else set()
+
+
+def _with_drawn(value: Mapping[object, object]) -> Mapping[object, object]:
+    """A sample's settings with what is drawn of `{a|b}` in its prompts, which is what logs quote."""
+    if not isinstance(prompt := value.get("prompt"), str):
+        return value
+    negative, seed = value.get("negative_prompt"), value.get("seed")
+    seed = seed if isinstance(seed, int) else Sample.model_fields["seed"].default
+    drawn = drawn_prompts(prompt, negative if isinstance(negative, str) else "", seed)
+    return {**value, "prompt": [prompt, drawn[0]], "negative_prompt": [negative, drawn[1]]}

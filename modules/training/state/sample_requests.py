@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
-from typing import Final
 
 from modules.config import ConfigError, TrainConfig
+from modules.config.choices import drawn_prompts
 from modules.config.train_config import reference_fault
-from modules.data.captions import with_choices
 from modules.data.index.images import read_reference
-from modules.data.rng import SampleRng
 from modules.families._family import ReferenceImage, SampleRequest
 from modules.files import whole_path
-
-_CHOICE: Final = re.compile(r"\{[^{}]*\|[^{}]*\}")
 
 
 def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
@@ -40,8 +35,7 @@ def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
             references = tuple(map(_reference, sample.reference_files))
         except ConfigError as error:
             raise ConfigError(f"samples.{number}.reference: {error.message}", error.advice) from error
-        rng = SampleRng(sample.seed)
-        prompt, negative_prompt = _drawn(sample.prompt, rng), _drawn(sample.negative_prompt, rng)
+        prompt, negative_prompt = drawn_prompts(sample.prompt, sample.negative_prompt, sample.seed)
         requests.append(
             SampleRequest(
                 prompt=prompt,
@@ -56,15 +50,6 @@ def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
             )
         )
     return requests
-
-
-def _drawn(prompt: str, rng: SampleRng) -> str:
-    """The prompt with one of each `{a|b}`, as in captions; a prompt without any stays as it is, with its braces."""
-
-    def choose(choices: list[str]) -> str:
-        return choices[rng.integer(len(choices))] if len(choices) > 1 else f"{{{choices[0]}}}"
-
-    return with_choices(prompt, choose) if _CHOICE.search(prompt) else prompt
 
 
 def _reference(file: str) -> ReferenceImage:
