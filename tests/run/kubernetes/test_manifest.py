@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from modules.config import ConfigError, TrainConfig, dump
 from modules.run.cluster.command import SubmitError
-from modules.run.kubernetes.apply import apply
+from modules.run.kubernetes.apply import PartlyApplied, apply
 from modules.run.kubernetes.manifest import KubernetesJob, plan_job, rank_secret, render
 from modules.run.kubernetes.request import KubernetesRequest, Volume, object_name
+from scripts import submit_kubernetes
 
 WORK = Volume("work", "/work")
 OLDEST, NEWEST = "1.31", kubernetes_validate.latest_version()
@@ -77,7 +78,9 @@ def test_what_is_written_is_valid_and_says_what_was_given(
     written = list(yaml.safe_load_all(text))
     for each in (*written, yaml.safe_load(rank_secret(job, "0" * 32))):
         kubernetes_validate.validate(each, version, strict=True)
-        assert re.fullmatch("[a-z]([a-z0-9-]{0,61}[a-z0-9])?", each["metadata"]["name"])
+        longest = 253 if each["kind"] in {"ConfigMap", "Secret"} else 63
+        assert re.fullmatch("[a-z]([a-z0-9-]*[a-z0-9])?", each["metadata"]["name"])
+        assert len(each["metadata"]["name"]) <= longest
         assert all(re.fullmatch(r"[\w.-]{1,63}", value) for value in each["metadata"]["labels"].values())
     assert len(f"{job.name}-{machines - 1}") <= 63, "the name of the last pod's host"
     assert json.loads(written[0]["data"]["config.json"]) == json.loads(json.dumps(dump(job.config)))
@@ -251,6 +254,58 @@ def test_a_config_larger_than_a_config_map() -> None:
 def test_kubernetes_starts_all_pods_again(choice: str) -> None:
     with pytest.raises(ConfigError, match=f"on_machine_loss is {choice}, but Kubernetes starts the pods of all 2"):
         job_of({"machines": 2}, on_machine_loss=choice)
+
+
+KUBECTL = """#!/bin/sh
+echo "$*" >> log; cat > text
+case "$*" in *"$REFUSE") grep -q "kind: ConfigMap" text && { echo "$SAID" >&2; exit 1; } ;; esac
+echo applied
+"""
+IMMUTABLE = 'The Job "cats" is invalid: spec.template: Invalid value: {Args:{"timeout=9"}}: field is immutable'
+APPLY = "apply --server-side -f -"
+
+
+@pytest.fixture
+def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A kubectl that notes what it is asked, and refuses manifests if its arguments end with $REFUSE."""
+    program = tmp_path / "kubectl"
+    program.write_text(KUBECTL)
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    return program
+
+
+def test_nothing_has_changed_if_the_cluster_refuses_an_object(kubectl: Path) -> None:
+    path = f"{kubectl.parent}:{os.environ['PATH']}"
+    job = job_of({"machines": 2, "namespace": "ml"})
+    assert apply(job, {"PATH": path, "REFUSE": "none"}) == "applied\n"
+    checked, log = f"{APPLY} --dry-run=server", kubectl.with_name("log")
+    assert log.read_text().splitlines() == [checked, "create -f -", APPLY]
+    log.unlink()
+    with pytest.raises(SubmitError, match=r"kubectl delete --namespace ml job cats\)") as caught:
+        apply(job, {"PATH": path, "REFUSE": "=server", "SAID": IMMUTABLE})
+    assert log.read_text().splitlines() == [checked]
+    assert not isinstance(caught.value, PartlyApplied)
+    with pytest.raises(PartlyApplied, match="quota"):
+        apply(job, {"PATH": path, "REFUSE": " -", "SAID": "exceeded quota: gpus"})
+
+
+def test_a_job_keeps_its_config_and_differs_with_another() -> None:
+    one, other = (objects(job_of({"machines": 2}, max_steps=steps)) for steps in (5, 6))
+    names = [each["ConfigMap"]["metadata"]["name"] for each in (one, other)]
+    assert names[0] != names[1]
+    assert all(re.fullmatch("tandem-cats-[0-9a-f]{8}", name) for name in names)
+    assert one["Job"] != other["Job"], "else the cluster would say that nothing has changed, and start nothing"
+    job = job_of({"machines": 2})
+    [key] = [each["valueFrom"]["secretKeyRef"] for each in container(job)["env"] if "valueFrom" in each]
+    assert yaml.safe_load(rank_secret(job, "0" * 32))["metadata"]["name"] == key["name"] == "tandem-cats"
+
+
+def test_what_is_to_be_removed_is_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    submit_kubernetes.report(job_of(), None)
+    lines = [line for line in capsys.readouterr().out.splitlines() if " -l " in line]
+    assert len(lines) == 2
+    assert all("=cats,app.kubernetes.io/managed-by=tandem" in line for line in lines)
 
 
 def test_without_kubectl_and_without_a_cluster(tmp_path: Path) -> None:
