@@ -20,7 +20,7 @@ from modules.config.io.text_formats import write_json
 from modules.config.trusted_code import VARIABLE as TRUSTED_CODE
 from modules.files import mask_secrets
 from modules.run.cluster.job import config_of_job, pluralize
-from modules.run.exit_codes import BAD_CONFIG, INTERRUPTED, NO_DATA, PAUSED, TERMINATED
+from modules.run.exit_codes import INTERRUPTED, NO_DATA, PAUSED, TERMINATED
 from modules.run.folder.run_folder import CONFIG_FILE_NAME, check_run_name
 from modules.run.join.keys import STORE_SECRET
 from modules.run.kubernetes.placement import check_no_secret, check_paths, whole_path_there
@@ -209,9 +209,10 @@ def _job(job: KubernetesJob) -> Manifest:
 
 def _failure_rules() -> list[Manifest]:
     """The first that holds: what another start would repeat or somebody has asked for ends the job; a pod that was
-    moved away or has stopped after a backup starts again; each other failure counts."""
+    moved away or has stopped after a backup starts again; each other failure counts, as do settings that cannot be
+    used: a hub that is down, a full disk or a run that another process still holds may be passing."""
     return [
-        {"action": "FailJob", "onExitCodes": _ended_with(BAD_CONFIG, NO_DATA, INTERRUPTED)},
+        {"action": "FailJob", "onExitCodes": _ended_with(NO_DATA, INTERRUPTED)},
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
         {"action": "Ignore", "onExitCodes": _ended_with(PAUSED, TERMINATED)},
     ]
@@ -228,6 +229,7 @@ def _pod(job: KubernetesJob) -> Manifest:
         "terminationGracePeriodSeconds": request.grace_s,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        "shareProcessNamespace": True,  # PID 1 would ignore SIGTERM until Python or torchrun handle it
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": request.user,
@@ -252,7 +254,7 @@ def _pod(job: KubernetesJob) -> Manifest:
     if request.node_selector:
         spec["nodeSelector"] = dict(text.split("=", 1) for text in request.node_selector)
     if not request.cpu:
-        spec["tolerations"] = [{"key": request.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}]
+        spec["tolerations"] = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in request.taints]
     return spec
 
 

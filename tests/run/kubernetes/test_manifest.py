@@ -98,15 +98,22 @@ def test_resources_rights_and_what_a_pod_gets() -> None:
     assert found["envFrom"] == [{"secretRef": {"name": "hf"}}, {"secretRef": {"name": "wandb"}}]
     assert found["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     assert (pod["securityContext"]["runAsNonRoot"], pod["securityContext"]["fsGroup"]) == (True, 4711)
+    assert pod["shareProcessNamespace"], "else a process that is PID 1 and waits for the others ignores SIGTERM"
     assert (pod["restartPolicy"], pod["automountServiceAccountToken"]) == ("Never", False)
     assert {each["name"]: each["value"] for each in found["env"]}["HF_HOME"] == "/work/huggingface"
     assert found["args"][-1] == "--require_multi_gpu"
     assert "nvidia" not in render(job_of({"cpu": True}))
 
 
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/mig-3g.40gb", "amd.com/gpu"])
+def test_nodes_that_keep_others_off_their_gpus_are_tolerated(resource: str) -> None:
+    found = objects(job_of({"gpu_resource": resource}))["Job"]["spec"]["template"]["spec"]["tolerations"]
+    assert {each["key"] for each in found} == {resource, f"{resource.split('/')[0]}/gpu"}
+
+
 def test_which_ends_start_again() -> None:
     first, second, third = objects(job_of())["Job"]["spec"]["podFailurePolicy"]["rules"]
-    assert (first["action"], first["onExitCodes"]["values"]) == ("FailJob", [2, 4, 130])
+    assert (first["action"], first["onExitCodes"]["values"]) == ("FailJob", [4, 130])
     assert (second["action"], second["onPodConditions"][0]["type"]) == ("Ignore", "DisruptionTarget")
     assert (third["action"], third["onExitCodes"]["values"]) == ("Ignore", [138, 143])
 
@@ -169,6 +176,7 @@ def test_names(run_name: str, name: str) -> None:
         ({"gpu_resource": "gpu"}, "--gpu_resource is 'gpu'"),
         ({"node_selector": ("a100",)}, "--node_selector is 'a100'.*NAME=VALUE"),
         ({"node_selector": ("a=b\nc",)}, "--node_selector is"),
+        ({"node_selector": ("a=b", "c=d", "a=c")}, "--node_selector names the label a twice"),
         ({"volumes": ()}, "--volume is missing: the run folder must outlive"),
         ({"volumes": (WORK, Volume("data", "/work"))}, "names the path /work twice"),
         ({"volumes": (WORK, Volume("work", "/data"))}, "names the claim work twice"),
@@ -188,7 +196,9 @@ def test_invalid_volumes(text: str) -> None:
         Volume.parse(text)
 
 
-@pytest.mark.parametrize("path", ["/etc", "/opt/tandem/modules", "/opt", "/dev/shm", "/usr/x/../lib", "/home/tandem/x"])
+@pytest.mark.parametrize(
+    "path", ["/etc", "/opt/tandem/modules", "/opt", "/dev/shm", "/usr/x/../lib", "/lib64", "/home/tandem/x", "/run"]
+)
 def test_a_volume_hides_nothing_of_the_image(path: str) -> None:
     with pytest.raises(ConfigError, match="would hide /"):
         Volume.parse(f"work:{path}")
@@ -310,6 +320,11 @@ def test_what_is_to_be_removed_is_ours(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_without_kubectl_and_without_a_cluster(tmp_path: Path) -> None:
     with pytest.raises(SubmitError, match=r"there is no command kubectl on this computer\. Without --apply"):
+        apply(job_of(), {"PATH": str(tmp_path)})
+    program = tmp_path / "kubectl"
+    program.write_text("no program")
+    program.chmod(0o755)
+    with pytest.raises(SubmitError, match=r"kubectl cannot be run: Exec format error\."):
         apply(job_of(), {"PATH": str(tmp_path)})
     if shutil.which("kubectl"):
         nowhere = tmp_path / "kubeconfig"
