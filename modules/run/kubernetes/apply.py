@@ -35,6 +35,7 @@ def apply(job: KubernetesJob, environ: Mapping[str, str] = os.environ) -> str:
     here, goes through standard input and is in no file. Raises SubmitError, PartlyApplied if some may be applied.
     """
     text = render(job)
+    _check_not_ended(job, environ)
     command = ["apply", "--server-side", "-f", "-"]
     _kubectl([*command, "--dry-run=server"], text, job, environ)
     if job.request.machines > 1:
@@ -49,11 +50,29 @@ def apply(job: KubernetesJob, environ: Mapping[str, str] = os.environ) -> str:
         raise PartlyApplied(error.message, error.advice) from error
 
 
+def _check_not_ended(job: KubernetesJob, environ: Mapping[str, str]) -> None:
+    """Raise SubmitError if the job has ended: applied again it stays as it is, and nothing starts."""
+    types = "jsonpath={.status.conditions[*].type}"
+    command = ["get", "job", job.name, *_namespace(job), "--ignore-not-found", "-o", types]
+    try:
+        ended = {"Complete", "Failed"} & {*_kubectl(command, "", job, environ).split()}
+    except SubmitError:  # without a right to look; else what follows says why
+        return
+    if ended:
+        raise SubmitError(f"the job {job.name} has ended and is still there", _how_to_remove(job))
+
+
+def _namespace(job: KubernetesJob) -> list[str]:
+    return [] if job.request.namespace is None else ["--namespace", job.request.namespace]
+
+
+def _how_to_remove(job: KubernetesJob) -> str:
+    return f"Remove it ({' '.join(['kubectl delete', *_namespace(job), 'job', job.name])}); the new one resumes the run"
+
+
 def _kubectl(arguments: Sequence[str], text: str, job: KubernetesJob, environ: Mapping[str, str]) -> str:
-    where = "" if job.request.namespace is None else f" --namespace {job.request.namespace}"
-    remove = f"kubectl delete{where} job {job.name}"
     # First: kubectl quotes the whole pod, in which words of the other patterns are.
-    there = (r"job.*immutable", f"A job of this name is there. Remove it ({remove}); the new one resumes the run")
+    there = (r"job.*immutable", f"A job of this name is there. {_how_to_remove(job)}")
     return run_command(
         ["kubectl", *arguments],
         environ,

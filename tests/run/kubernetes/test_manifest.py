@@ -267,6 +267,7 @@ def test_kubernetes_starts_all_pods_again(choice: str) -> None:
 
 
 KUBECTL = """#!/bin/sh
+case "$*" in get*) echo "$CONDITIONS"; exit ;; esac
 echo "$*" >> log; cat > text
 case "$*" in *"$REFUSE") grep -q "kind: ConfigMap" text && { echo "$SAID" >&2; exit 1; } ;; esac
 echo applied
@@ -298,6 +299,17 @@ def test_nothing_has_changed_if_the_cluster_refuses_an_object(kubectl: Path) -> 
     assert not isinstance(caught.value, PartlyApplied)
     with pytest.raises(PartlyApplied, match="quota"):
         apply(job, {"PATH": path, "REFUSE": " -", "SAID": "exceeded quota: gpus"})
+
+
+@pytest.mark.parametrize("conditions", ["FailureTarget Failed", "SuccessCriteriaMet Complete", "Suspended", ""])
+def test_a_job_that_has_ended_is_not_said_to_start(kubectl: Path, conditions: str) -> None:
+    environ = {"PATH": f"{kubectl.parent}:{os.environ['PATH']}", "REFUSE": "none", "CONDITIONS": conditions}
+    if conditions in {"Suspended", ""}:
+        assert apply(job_of(), environ) == "applied\n"
+        return
+    with pytest.raises(SubmitError, match=r"the job cats has ended.*kubectl delete job cats"):
+        apply(job_of(), environ)
+    assert not kubectl.with_name("log").exists()
 
 
 def test_a_job_keeps_its_config_and_differs_with_another() -> None:
