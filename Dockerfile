@@ -5,7 +5,7 @@ FROM python:3.11-slim
 # cuda: the build of PyTorch on PyPI. cpu, or one such as cu126 for an older driver: that of PyTorch's own index.
 ARG TORCH=cuda
 
-ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+ENV PYTHONSAFEPATH=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 
 # The packages come before the code, so that a change of the code installs none again; torch, by far the largest, is first.
 COPY requirements.lock /tmp/

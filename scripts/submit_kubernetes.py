@@ -20,7 +20,7 @@ from modules.files import check_replaceable, printable
 from modules.run.cluster.job import pluralize, without_effect
 from modules.run.console import echo, warn
 from modules.run.demo_images import DRAWN, demo_of
-from modules.run.kubernetes.apply import apply
+from modules.run.kubernetes.apply import PartlyApplied, apply
 from modules.run.kubernetes.manifest import KubernetesJob, plan_job, render
 from modules.run.kubernetes.placement import code_hashes
 from modules.run.kubernetes.request import KubernetesRequest, Volume
@@ -53,7 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.apply or options.output is not None:
             report(job, None if options.apply else options.output)
     except TandemError as error:
-        warn(f"Nothing was applied: {error}")
+        what = "Perhaps not all was applied" if isinstance(error, PartlyApplied) else "Nothing was applied"
+        warn(f"{what}: {error}")
         return error.exit_code
     return 0
 
@@ -224,10 +225,10 @@ def report(job: KubernetesJob, file: str | None) -> None:
     echo(f"Job {job.name}: training with {pluralize(request.gpus, request.unit)} on {machines}")
     if file is not None:
         echo(f"  Start:  kubectl apply --server-side -f {shlex.quote(file)}")
-    first = f"app.kubernetes.io/instance={job.name},batch.kubernetes.io/job-completion-index=0"
+    first = f"{job.selector},batch.kubernetes.io/job-completion-index=0"
     echo(f"  Watch:  kubectl logs{where} --follow --tail=-1 -l {first}")
     echo(f"  Stop after a backup:  kubectl delete{where} job {job.name}")
-    echo(f"  Remove all but the run:  kubectl delete{where} {objects} -l app.kubernetes.io/instance={job.name}")
+    echo(f"  Remove all but the run:  kubectl delete{where} {objects} -l {job.selector}")
 
 
 if __name__ == "__main__":

@@ -66,6 +66,19 @@ def test_the_death_of_torchrun_is_reported_once_by_the_ranks(images: Path, tmp_p
     assert kinds.count("finished") == 1
 
 
+@pytest.mark.parametrize(("node", "cause"), [(0, "DistStoreError"), (1, "DistNetworkError")])
+def test_a_machine_that_waits_in_vain_says_so(node: int, cause: str) -> None:
+    port = free_port()
+    argv = [sys.executable, str(ROOT / "scripts" / "torchrun.py"), "--nnodes=2", f"--node_rank={node}"]
+    argv += ["--rdzv_conf=timeout=1", "--master_addr=127.0.0.1", f"--master_port={port}", "never_started.py"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment(), timeout=120)
+    assert done.returncode == 3, done.stderr
+    assert f"the machines could not form a group at 127.0.0.1:{port} within 1 s" in done.stderr
+    assert "What to try: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert f"torch.distributed.{cause}: " in done.stderr.splitlines()[-1], "which the supervisor reads"
+
+
 def test_a_rank_that_refuses_is_named_by_rank_0(images: Path, tmp_path: Path) -> None:
     """Two machines, of which the second keeps its runs elsewhere."""
     config = tiny_config(images, tmp_path, run_name=None, **group_settings(2))

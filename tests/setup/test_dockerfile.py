@@ -20,6 +20,11 @@ def test_its_labels_carry_the_version() -> None:
     assert f'org.opencontainers.image.version="{__version__}"' in labels
 
 
+def test_a_folder_in_the_volume_does_not_take_the_place_of_tandem() -> None:
+    """`python -m tandem` begins in /work, which Python would otherwise search first."""
+    assert any("PYTHONSAFEPATH=1" in line.split() for line in instructions("ENV"))
+
+
 def test_pods_find_in_it_what_the_manifests_name() -> None:
     request = KubernetesRequest("x", (Volume("work", "/work"),), 1)
     assert instructions("USER") == [f"{request.user}:{request.user}"]

@@ -34,6 +34,8 @@ def run_command(
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(environ), input=text)
     except FileNotFoundError:
         raise SubmitError(f"there is no command {command[0]} on this computer", missing) from None
+    except OSError as error:
+        raise SubmitError(f"the command {command[0]} cannot be run: {error.strerror}", missing) from error
     if done.returncode == 0:
         return done.stdout
     lines = [re.sub(rf"^({command[0]}: )?(error|fatal): ", "", line) for line in done.stderr.splitlines()]

@@ -6,6 +6,7 @@ Every start of a pod resumes the run's newest backup, so the first start and a l
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from modules.config.io.text_formats import write_json
 from modules.config.trusted_code import VARIABLE as TRUSTED_CODE
 from modules.files import mask_secrets
 from modules.run.cluster.job import config_of_job, pluralize
-from modules.run.exit_codes import BAD_CONFIG, INTERRUPTED, NO_DATA, PAUSED, TERMINATED
+from modules.run.exit_codes import INTERRUPTED, NO_DATA, PAUSED, TERMINATED
 from modules.run.folder.run_folder import CONFIG_FILE_NAME, check_run_name
 from modules.run.join.keys import STORE_SECRET
 from modules.run.kubernetes.placement import check_no_secret, check_paths, whole_path_there
@@ -55,6 +56,27 @@ class KubernetesJob:
             "app.kubernetes.io/version": re.sub(r"[^\w.-]", "_", __version__),
             "app.kubernetes.io/managed-by": "tandem",
         }
+
+    @property
+    def selector(self) -> str:
+        """What kubectl's -l takes to find the objects of this job and none that another tool has given its name."""
+        names = ("app.kubernetes.io/instance", "app.kubernetes.io/managed-by")
+        return ",".join(f"{name}={self.labels[name]}" for name in names)
+
+    @property
+    def config_text(self) -> str:
+        """The config as the pods read it."""
+        return write_json(dump(self.config))
+
+    @property
+    def config_map(self) -> str:
+        """The ConfigMap's name. With another config it is another: a job keeps what it was started with."""
+        return f"{self.secret}-{hashlib.sha256(self.config_text.encode()).hexdigest()[:8]}"
+
+    @property
+    def secret(self) -> str:
+        """The name of the ranks' Secret, which no object of somebody else has by chance."""
+        return f"tandem-{self.name}"
 
     @property
     def run_folder(self) -> str:
@@ -112,7 +134,8 @@ def render(job: KubernetesJob) -> str:
 
 def rank_secret(job: KubernetesJob, value: str) -> str:
     """The Secret, as YAML, by which the ranks of several machines authenticate what they tell each other."""
-    return _yaml({"apiVersion": "v1", "kind": "Secret", **_metadata(job), "stringData": {STORE_SECRET: value}})
+    secret = {"apiVersion": "v1", "kind": "Secret", **_metadata(job, job.secret), "stringData": {STORE_SECRET: value}}
+    return _yaml(secret)
 
 
 def _heading(job: KubernetesJob) -> str:
@@ -127,13 +150,13 @@ def _heading(job: KubernetesJob) -> str:
 
 
 def _config_map(job: KubernetesJob) -> Manifest:
-    text = write_json(dump(job.config))
+    text = job.config_text
     if (size := len(text.encode())) > _LARGEST_CONFIG:
         raise ConfigError(
             f"the config has {size:,} bytes, and a ConfigMap holds at most {_LARGEST_CONFIG:,}",
             "Put folders into one folder, which is then one concept with its subfolders",
         )
-    return {"apiVersion": "v1", "kind": "ConfigMap", **_metadata(job), "data": {CONFIG_FILE_NAME: text}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", **_metadata(job, job.config_map), "data": {CONFIG_FILE_NAME: text}}
 
 
 def _service(job: KubernetesJob) -> Manifest:
@@ -186,9 +209,10 @@ def _job(job: KubernetesJob) -> Manifest:
 
 def _failure_rules() -> list[Manifest]:
     """The first that holds: what another start would repeat or somebody has asked for ends the job; a pod that was
-    moved away or has stopped after a backup starts again; each other failure counts."""
+    moved away or has stopped after a backup starts again; each other failure counts, as do settings that cannot be
+    used: a hub that is down, a full disk or a run that another process still holds may be passing."""
     return [
-        {"action": "FailJob", "onExitCodes": _ended_with(BAD_CONFIG, NO_DATA, INTERRUPTED)},
+        {"action": "FailJob", "onExitCodes": _ended_with(NO_DATA, INTERRUPTED)},
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
         {"action": "Ignore", "onExitCodes": _ended_with(PAUSED, TERMINATED)},
     ]
@@ -205,6 +229,7 @@ def _pod(job: KubernetesJob) -> Manifest:
         "terminationGracePeriodSeconds": request.grace_s,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        "shareProcessNamespace": True,  # PID 1 would ignore SIGTERM until Python or torchrun handle it
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": request.user,
@@ -219,7 +244,7 @@ def _pod(job: KubernetesJob) -> Manifest:
                 {"name": f"volume-{number}", "persistentVolumeClaim": {"claimName": volume.claim}}
                 for number, volume in enumerate(request.volumes)
             ),
-            {"name": "config", "configMap": {"name": job.name}},
+            {"name": "config", "configMap": {"name": job.config_map}},
             {"name": "home", "emptyDir": {}},
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": request.shm}},
         ],
@@ -229,7 +254,7 @@ def _pod(job: KubernetesJob) -> Manifest:
     if request.node_selector:
         spec["nodeSelector"] = dict(text.split("=", 1) for text in request.node_selector)
     if not request.cpu:
-        spec["tolerations"] = [{"key": request.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}]
+        spec["tolerations"] = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in request.taints]
     return spec
 
 
@@ -312,14 +337,14 @@ def _environment(job: KubernetesJob) -> list[Manifest]:
         variables[TRUSTED_CODE] = ",".join(job.code)
     listed: list[Manifest] = [{"name": name, "value": _literal(value)} for name, value in variables.items()]
     if request.machines > 1:
-        key = {"name": job.name, "key": STORE_SECRET, "optional": True}
+        key = {"name": job.secret, "key": STORE_SECRET, "optional": True}
         listed.append({"name": STORE_SECRET, "valueFrom": {"secretKeyRef": key}})
     return listed
 
 
-def _metadata(job: KubernetesJob) -> Manifest:
+def _metadata(job: KubernetesJob, name: str | None = None) -> Manifest:
     namespace = {} if job.request.namespace is None else {"namespace": job.request.namespace}
-    return {"metadata": {"name": job.name, **namespace, "labels": job.labels}}
+    return {"metadata": {"name": name or job.name, **namespace, "labels": job.labels}}
 
 
 def _selector(job: KubernetesJob) -> dict[str, str]:

@@ -27,7 +27,10 @@ _SIZE: Final = re.compile(r"[1-9]\d{0,9}(Ki|Mi|Gi|Ti|k|M|G|T)", re.ASCII)
 _LONGEST_LABEL: Final = 63
 _LONGEST_SUBDOMAIN: Final = 253
 # A volume there would hide what the image or the pod has there.
-_OCCUPIED: Final = (CODE, HOME, CONFIG_DIR, "/bin", "/dev", "/etc", "/lib", "/opt", "/proc", "/sbin", "/sys", "/usr")
+_OCCUPIED: Final = (
+    *(CODE, HOME, CONFIG_DIR, "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/proc"),
+    *("/run", "/sbin", "/sys", "/usr", "/var/run"),
+)
 
 
 class Volume(NamedTuple):
@@ -89,6 +92,12 @@ class KubernetesRequest:
         return "CPU process" if self.cpu else "GPU"
 
     @property
+    def taints(self) -> list[str]:
+        """Keys that keep other pods off GPUs: the resource, and for slices of NVIDIA's that of whole ones."""
+        more = ["nvidia.com/gpu"] if self.gpu_resource.startswith("nvidia.com/") else []
+        return list(dict.fromkeys([self.gpu_resource, *more]))
+
+    @property
     def work(self) -> str:
         """Where relative paths of the config begin: the first volume."""
         return self.volumes[0].path
@@ -121,6 +130,7 @@ class KubernetesRequest:
                 f"--gpu_resource is {printable(repr(self.gpu_resource))}; it must be a name such as nvidia.com/gpu",
                 "kubectl describe nodes lists them under Allocatable",
             )
+        names: set[str] = set()
         for text in self.node_selector:
             key, equals, value = text.partition("=")
             if not equals or not _is_key(key) or not _LABEL_VALUE.fullmatch(value):
@@ -128,6 +138,9 @@ class KubernetesRequest:
                     f"--node_selector is {printable(repr(text))}; it must be a label of nodes, as NAME=VALUE",
                     "kubectl get nodes --show-labels lists them",
                 )
+            if key in names:
+                raise ConfigError(f"--node_selector names the label {printable(key)} twice", "Give each its own once")
+            names.add(key)
         self._check_volumes()
 
     def _check_numbers(self) -> None:

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from modules.config import ConfigError, TrainConfig, dump
 from modules.run.cluster.command import SubmitError
-from modules.run.kubernetes.apply import apply
+from modules.run.kubernetes.apply import PartlyApplied, apply
 from modules.run.kubernetes.manifest import KubernetesJob, plan_job, rank_secret, render
 from modules.run.kubernetes.request import KubernetesRequest, Volume, object_name
+from scripts import submit_kubernetes
 
 WORK = Volume("work", "/work")
 OLDEST, NEWEST = "1.31", kubernetes_validate.latest_version()
@@ -77,7 +78,9 @@ def test_what_is_written_is_valid_and_says_what_was_given(
     written = list(yaml.safe_load_all(text))
     for each in (*written, yaml.safe_load(rank_secret(job, "0" * 32))):
         kubernetes_validate.validate(each, version, strict=True)
-        assert re.fullmatch("[a-z]([a-z0-9-]{0,61}[a-z0-9])?", each["metadata"]["name"])
+        longest = 253 if each["kind"] in {"ConfigMap", "Secret"} else 63
+        assert re.fullmatch("[a-z]([a-z0-9-]*[a-z0-9])?", each["metadata"]["name"])
+        assert len(each["metadata"]["name"]) <= longest
         assert all(re.fullmatch(r"[\w.-]{1,63}", value) for value in each["metadata"]["labels"].values())
     assert len(f"{job.name}-{machines - 1}") <= 63, "the name of the last pod's host"
     assert json.loads(written[0]["data"]["config.json"]) == json.loads(json.dumps(dump(job.config)))
@@ -95,15 +98,22 @@ def test_resources_rights_and_what_a_pod_gets() -> None:
     assert found["envFrom"] == [{"secretRef": {"name": "hf"}}, {"secretRef": {"name": "wandb"}}]
     assert found["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     assert (pod["securityContext"]["runAsNonRoot"], pod["securityContext"]["fsGroup"]) == (True, 4711)
+    assert pod["shareProcessNamespace"], "else a process that is PID 1 and waits for the others ignores SIGTERM"
     assert (pod["restartPolicy"], pod["automountServiceAccountToken"]) == ("Never", False)
     assert {each["name"]: each["value"] for each in found["env"]}["HF_HOME"] == "/work/huggingface"
     assert found["args"][-1] == "--require_multi_gpu"
     assert "nvidia" not in render(job_of({"cpu": True}))
 
 
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/mig-3g.40gb", "amd.com/gpu"])
+def test_nodes_that_keep_others_off_their_gpus_are_tolerated(resource: str) -> None:
+    found = objects(job_of({"gpu_resource": resource}))["Job"]["spec"]["template"]["spec"]["tolerations"]
+    assert {each["key"] for each in found} == {resource, f"{resource.split('/')[0]}/gpu"}
+
+
 def test_which_ends_start_again() -> None:
     first, second, third = objects(job_of())["Job"]["spec"]["podFailurePolicy"]["rules"]
-    assert (first["action"], first["onExitCodes"]["values"]) == ("FailJob", [2, 4, 130])
+    assert (first["action"], first["onExitCodes"]["values"]) == ("FailJob", [4, 130])
     assert (second["action"], second["onPodConditions"][0]["type"]) == ("Ignore", "DisruptionTarget")
     assert (third["action"], third["onExitCodes"]["values"]) == ("Ignore", [138, 143])
 
@@ -166,6 +176,7 @@ def test_names(run_name: str, name: str) -> None:
         ({"gpu_resource": "gpu"}, "--gpu_resource is 'gpu'"),
         ({"node_selector": ("a100",)}, "--node_selector is 'a100'.*NAME=VALUE"),
         ({"node_selector": ("a=b\nc",)}, "--node_selector is"),
+        ({"node_selector": ("a=b", "c=d", "a=c")}, "--node_selector names the label a twice"),
         ({"volumes": ()}, "--volume is missing: the run folder must outlive"),
         ({"volumes": (WORK, Volume("data", "/work"))}, "names the path /work twice"),
         ({"volumes": (WORK, Volume("work", "/data"))}, "names the claim work twice"),
@@ -185,7 +196,9 @@ def test_invalid_volumes(text: str) -> None:
         Volume.parse(text)
 
 
-@pytest.mark.parametrize("path", ["/etc", "/opt/tandem/modules", "/opt", "/dev/shm", "/usr/x/../lib", "/home/tandem/x"])
+@pytest.mark.parametrize(
+    "path", ["/etc", "/opt/tandem/modules", "/opt", "/dev/shm", "/usr/x/../lib", "/lib64", "/home/tandem/x", "/run"]
+)
 def test_a_volume_hides_nothing_of_the_image(path: str) -> None:
     with pytest.raises(ConfigError, match="would hide /"):
         Volume.parse(f"work:{path}")
@@ -253,8 +266,77 @@ def test_kubernetes_starts_all_pods_again(choice: str) -> None:
         job_of({"machines": 2}, on_machine_loss=choice)
 
 
+KUBECTL = """#!/bin/sh
+case "$*" in get*) echo "$CONDITIONS"; exit ;; esac
+echo "$*" >> log; cat > text
+case "$*" in *"$REFUSE") grep -q "kind: ConfigMap" text && { echo "$SAID" >&2; exit 1; } ;; esac
+echo applied
+"""
+IMMUTABLE = 'The Job "cats" is invalid: spec.template: Invalid value: {Args:{"timeout=9"}}: field is immutable'
+APPLY = "apply --server-side -f -"
+
+
+@pytest.fixture
+def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A kubectl that notes what it is asked, and refuses manifests if its arguments end with $REFUSE."""
+    program = tmp_path / "kubectl"
+    program.write_text(KUBECTL)
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    return program
+
+
+def test_nothing_has_changed_if_the_cluster_refuses_an_object(kubectl: Path) -> None:
+    path = f"{kubectl.parent}:{os.environ['PATH']}"
+    job = job_of({"machines": 2, "namespace": "ml"})
+    assert apply(job, {"PATH": path, "REFUSE": "none"}) == "applied\n"
+    checked, log = f"{APPLY} --dry-run=server", kubectl.with_name("log")
+    assert log.read_text().splitlines() == [checked, "create -f -", APPLY]
+    log.unlink()
+    with pytest.raises(SubmitError, match=r"kubectl delete --namespace ml job cats\)") as caught:
+        apply(job, {"PATH": path, "REFUSE": "=server", "SAID": IMMUTABLE})
+    assert log.read_text().splitlines() == [checked]
+    assert not isinstance(caught.value, PartlyApplied)
+    with pytest.raises(PartlyApplied, match="quota"):
+        apply(job, {"PATH": path, "REFUSE": " -", "SAID": "exceeded quota: gpus"})
+
+
+@pytest.mark.parametrize("conditions", ["FailureTarget Failed", "SuccessCriteriaMet Complete", "Suspended", ""])
+def test_a_job_that_has_ended_is_not_said_to_start(kubectl: Path, conditions: str) -> None:
+    environ = {"PATH": f"{kubectl.parent}:{os.environ['PATH']}", "REFUSE": "none", "CONDITIONS": conditions}
+    if conditions in {"Suspended", ""}:
+        assert apply(job_of(), environ) == "applied\n"
+        return
+    with pytest.raises(SubmitError, match=r"the job cats has ended.*kubectl delete job cats"):
+        apply(job_of(), environ)
+    assert not kubectl.with_name("log").exists()
+
+
+def test_a_job_keeps_its_config_and_differs_with_another() -> None:
+    one, other = (objects(job_of({"machines": 2}, max_steps=steps)) for steps in (5, 6))
+    names = [each["ConfigMap"]["metadata"]["name"] for each in (one, other)]
+    assert names[0] != names[1]
+    assert all(re.fullmatch("tandem-cats-[0-9a-f]{8}", name) for name in names)
+    assert one["Job"] != other["Job"], "else the cluster would say that nothing has changed, and start nothing"
+    job = job_of({"machines": 2})
+    [key] = [each["valueFrom"]["secretKeyRef"] for each in container(job)["env"] if "valueFrom" in each]
+    assert yaml.safe_load(rank_secret(job, "0" * 32))["metadata"]["name"] == key["name"] == "tandem-cats"
+
+
+def test_what_is_to_be_removed_is_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    submit_kubernetes.report(job_of(), None)
+    lines = [line for line in capsys.readouterr().out.splitlines() if " -l " in line]
+    assert len(lines) == 2
+    assert all("=cats,app.kubernetes.io/managed-by=tandem" in line for line in lines)
+
+
 def test_without_kubectl_and_without_a_cluster(tmp_path: Path) -> None:
     with pytest.raises(SubmitError, match=r"there is no command kubectl on this computer\. Without --apply"):
+        apply(job_of(), {"PATH": str(tmp_path)})
+    program = tmp_path / "kubectl"
+    program.write_text("no program")
+    program.chmod(0o755)
+    with pytest.raises(SubmitError, match=r"kubectl cannot be run: Exec format error\."):
         apply(job_of(), {"PATH": str(tmp_path)})
     if shutil.which("kubectl"):
         nowhere = tmp_path / "kubeconfig"
