@@ -18,7 +18,7 @@ from modules.run.format_duration import in_words
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import read_hosts
 from modules.run.hosts.ssh_command import HostError, Unreachable
-from modules.run.remote.copy_folders import copies_of
+from modules.run.remote.copy_folders import copies_of, folders_fault
 from modules.run.remote.kept_commands import (
     KeptCommand,
     call_off,
@@ -54,7 +54,7 @@ def run_command_after(folder: RunFolder, host: Host, backups: str, echo: Echo) -
         raise HostError(f"{name} was not run: not all of its results are here", "Follow it to its end, and pull")
     if kept.idle_minutes:
         let_wait(copy.id, 60 * kept.idle_minutes)
-    elif held := _going_on(folder.path.parent, host, echo):
+    elif held := _going_on(folder.path.parent, host, echo, own=folder):
         raise HostError(f"{name} was not run: {held}", "Pull this again once that is over")
     elif take_command(copy.id):  # whatever comes of it: it may have done its work and fail after that
         echo(f"All results of {folder.name} are here, verified. Running: {printable(kept.command, 200)}")
@@ -122,16 +122,23 @@ def _going_on_or_unknown(runs_dir: Path, host: Host, start_id: str, echo: Echo) 
         raise
 
 
-def _going_on(runs_dir: Path, host: Host, echo: Echo) -> str:
+def _going_on(runs_dir: Path, host: Host, echo: Echo, own: RunFolder | None = None) -> str:
     """Why a machine is not to be ended now, as the end of a sentence; "" if it may be. A start that has failed before
-    it came about holds nothing back. Raises ConfigError, HostError."""
-    for folder in copies_of(host.name, complete=False, runs_dirs=[runs_dir]):
+    it came about holds nothing back. Raises ConfigError, HostError.
+
+    This program is at work in its `own` copy, if any: it has just read there, and is not to wait for a connection of
+    its own that was cut and has not noticed it there.
+    """
+    if fault := folders_fault():
+        return fault
+    for folder in copies_of(host.name, runs_dirs=[runs_dir]):
         copy = read_copy(folder)
         if copy is not None and copy.lacks_results:
             return f"the results of {folder.path} are not all here"
-        if find_launcher(folder) is not None:
-            return f"{folder.path} is being started"
-    return activity_there(host, echo)
+        is_own = own is not None and own.path.resolve() == folder.path.resolve()
+        if not is_own and find_launcher(folder) is not None:
+            return f"a program is at work in {folder.path}"
+    return activity_there(host, echo, also_reading=own is None)
 
 
 def _run(kept: KeptCommand, name: str) -> None:

@@ -7,9 +7,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,10 @@ from modules.run.hosts.ssh_command import HostError
 from modules.run.remote import attendant
 from modules.run.remote.after_run import needs_waiter, run_when_idle
 from modules.run.remote.attendant import attend, go_on
+from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.kept_commands import keep_command, kept_command, let_wait, waiting_command, waiting_lock
 from modules.run.remote.machine import host_for_runs, known_there
-from modules.run.remote.run_copy import Copy, mark_copy, read_copy
+from modules.run.remote.run_copy import Copy, mark_copy, opened_copy, read_copy
 from scripts import remote
 from tests.conftest import draw_images
 from tests.runs import ROOT, tiny_config
@@ -90,7 +92,7 @@ def test_it_runs_once_nothing_has_gone_on_for_its_minutes(
     server: SshServer, beta: Host, folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever goes on begins the wait anew, but a start that has failed; meanwhile others may use the copy."""
-    home, other, held = server.home / ".tandem", RunFolder(tmp_path / "runs" / "y"), list[IO[str]]()
+    home, other, held = server.home / ".tandem", RunFolder(tmp_path / "runs" / "y"), list[Any]()
     other.make_directories()
     seen, said = list[str](), list[str]()
 
@@ -109,12 +111,24 @@ def test_it_runs_once_nothing_has_gone_on_for_its_minutes(
         while held:
             held.pop().close()
 
+    def pull_again() -> None:
+        let_go()
+        held.append(ExitStack())
+        held[-1].enter_context(opened_copy(folder.path.parent, "x", "beta"))
+
+    def damage() -> None:
+        let_go()
+        remember_copies_in(tmp_path / "more")
+        copies.write_text("{")
+        remember_copies_in(tmp_path / "runs")
+
     def lack(stage: Any) -> None:
         let_go()
         mark_copy(other, Copy(machine="beta", stage=stage))
 
     def unreachable() -> None:
         lack("sending")
+        copies.unlink()
         monkeypatch.setenv("PATH", f"{refuses.parent}{os.pathsep}{server.path}")
 
     def reachable() -> None:
@@ -125,21 +139,26 @@ def test_it_runs_once_nothing_has_gone_on_for_its_minutes(
     refuses.parent.mkdir()
     refuses.write_text("#!/bin/sh\necho 'ssh: connect to host beta: Connection refused' >&2; exit 255\n")
     refuses.chmod(0o755)
-    locks = [partial(hold, name) for name in ("state/z.lock", "push.lock", "setup.lock")]
-    Minutes(*locks, partial(lack, "running"), unreachable, reachable, let_go).wait(monkeypatch)
+    locks = [partial(hold, name) for name in ("state/z.lock", "push.lock", "setup.lock", "use.lock")]
+    goes_on = [*locks, pull_again, partial(lack, "running"), damage, unreachable, reachable, let_go]
+    copies = tmp_path / "config" / "copies.json"
+    Minutes(*goes_on).wait(monkeypatch)
     mark_copy(folder, Copy(machine="beta", stage="sending"))
     attend(folder.path, said.append)
     assert (tmp_path / "off").read_text() == "off\n"
     command, busy = f"“{beta.then}” runs here ", "once beta has been idle for 2 minutes; now "
     assert seen[0] == f"{command}in 2 minutes if beta stays idle."
-    assert [each.removeprefix(f"{command}{busy}") for each in seen[1:5]] == [
+    assert [each.removeprefix(f"{command}{busy}") for each in seen[1:7]] == [
         "the run z is active on beta.",
         "data is being sent to beta.",
         "beta is being set up.",
+        "what is on beta is being read.",
+        f"a program is at work in {folder.path}.",
         f"the results of {other.path} are not all here.",
     ]
-    assert "connect" in seen[5]
-    assert seen[6] == f"{command}in 60 s if beta stays idle."
+    assert f"which folders have copies of its runs is not known, because {copies} is not JSON" in seen[7]
+    assert "connect" in seen[8]
+    assert seen[9] == f"{command}in 60 s if beta stays idle."
     assert "Waiting until beta has been idle for 2 minutes: data is being sent to beta." in said
     assert said[-1] == f"beta has been idle for 0.0 h, 1.00 at 30 an hour. Running: {beta.then}"
     assert waiting_command("beta") is None
