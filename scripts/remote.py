@@ -39,8 +39,10 @@ from modules.run.remote.attendant import (
     attend,
     check_there,
     has_come_about,
+    is_started,
     launch_attendant,
     limit_of,
+    may_have_started,
     new_start_id,
     send_data,
     start_there,
@@ -301,16 +303,19 @@ def start(options: argparse.Namespace) -> int:
     push = send_data(config, host, config.run_name or "", echo)
     was_there = config.run_name is not None and os.path.lexists(Path(config.runs_dir) / config.run_name)
     folder = RunFolder.create(config)
+    copy = Copy(machine=host.name, stage="sending", id=new_start_id())
+    is_asked = False
     try:
-        copy = Copy(machine=host.name, stage="sending", id=new_start_id())
         mark_copy(folder, copy)
         remember_copies_in(folder.path.parent)
+        keep_command(copy.id, host)
         flags = {"require_multi_gpu": training.require_multi_gpu, **limit_of(config, host)}
         with pidfile_held(folder):
+            is_asked = True
             start_there(folder, config, host, copy.id, flags, token, push, echo)
         mark_stage(folder, "running")
     except BaseException:
-        if not was_there:
+        if not was_there and not (is_asked and may_have_started(folder, host, copy.id, echo)):
             remove_tree(folder.path)
         raise
     _go_on(options, folder, host, config.runs_dir)
@@ -351,14 +356,33 @@ def _resume(options: argparse.Namespace, host: Host) -> int:
         )
     token = os.environ.get("HF_TOKEN", "") if options.send_token else ""
     with opened_copy(options.runs_dir, options.config, host.name) as folder:
-        config = load_config(folder.config_file)
-        allow_code(config, trust=False)
-        push = send_data(config, host, "", echo)
-        copy = Copy(machine=host.name, id=new_start_id(resumes=True))
-        start_there(folder, config, host, copy.id, limit_of(config, host), token, push, echo)
-        mark_copy(folder, copy)
+        before = read_copy(folder)
+        assert before is not None  # as it was above
+        is_cut = before.stage == "sending" and before.resumes and bool(before.id)
+        if is_cut and is_started(folder, host, before.id, echo):
+            start_id = before.id
+        else:
+            start_id = _resume_copy(folder, before, host, token)
+        mark_copy(folder, Copy(machine=host.name, id=start_id))
     _go_on(options, folder, host, options.runs_dir)
     return FINISHED
+
+
+def _resume_copy(folder: RunFolder, before: Copy, host: Host, token: str) -> str:
+    """The id of the start that resumes it there; the copy is as `before` if that is known not to have come about."""
+    config = load_config(folder.config_file)
+    allow_code(config, trust=False)
+    push = send_data(config, host, "", echo)
+    copy = Copy(machine=host.name, stage="sending", resumes=True, id=new_start_id(resumes=True))
+    mark_copy(folder, copy)
+    try:
+        keep_command(copy.id, host)
+        start_there(folder, config, host, copy.id, limit_of(config, host), token, push, echo)
+    except BaseException:
+        if not may_have_started(folder, host, copy.id, echo):
+            mark_copy(folder, before)
+        raise
+    return copy.id
 
 
 def _go_on(options: argparse.Namespace, folder: RunFolder, host: Host, runs_dir: str) -> None:

@@ -143,4 +143,6 @@ def _read() -> dict[str, KeptCommand]:
     except NotPrivate as fault:
         raise ConfigError(f"the commands after runs: {fault}") from None
     except (FileFault, OSError) as fault:
-        raise ConfigError(f"the commands after runs cannot be read: {printable(_file())} {fault}") from None
+        raise ConfigError(
+            f"the commands after runs cannot be read: {printable(_file())} {fault}", "Mend or remove that file"
+        ) from None

@@ -140,7 +140,7 @@ def test_it_runs_once_nothing_has_gone_on_for_its_minutes(
     refuses.write_text("#!/bin/sh\necho 'ssh: connect to host beta: Connection refused' >&2; exit 255\n")
     refuses.chmod(0o755)
     locks = [partial(hold, name) for name in ("state/z.lock", "push.lock", "setup.lock", "use.lock")]
-    goes_on = [*locks, pull_again, partial(lack, "running"), damage, unreachable, reachable, let_go]
+    goes_on: list[Callable[[], object]] = [*locks, pull_again, partial(lack, "running"), damage, unreachable, reachable, let_go]
     copies = tmp_path / "config" / "copies.json"
     Minutes(*goes_on).wait(monkeypatch)
     mark_copy(folder, Copy(machine="beta", stage="sending"))
