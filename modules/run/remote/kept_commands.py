@@ -75,13 +75,16 @@ def take_command(start_id: str) -> bool:
         return commands.pop(start_id, None) is not None
 
 
-def let_wait(start_id: str, left_s: float, held: str = "") -> None:
-    """It runs so many seconds from now; another one that waits for its machine gives way. Raises ConfigError."""
+def let_wait(start_id: str, left_s: float, held: str = "") -> float:
+    """It runs so many seconds from now; another one that waits for its machine gives way. Returns its runs_at. Raises
+    ConfigError."""
+    runs_at = time.time() + left_s
     with _changing() as commands:
         if start_id in commands:
-            kept = commands[start_id].model_copy(update={"runs_at": time.time() + left_s, "held": held})
+            kept = commands[start_id].model_copy(update={"runs_at": runs_at, "held": held})
             _remove_waiting(commands, kept.machine)
             commands[start_id] = kept
+    return runs_at
 
 
 def waiting_command(machine: str) -> tuple[str, KeptCommand] | None:

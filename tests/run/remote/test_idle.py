@@ -140,7 +140,15 @@ def test_it_runs_once_nothing_has_gone_on_for_its_minutes(
     refuses.write_text("#!/bin/sh\necho 'ssh: connect to host beta: Connection refused' >&2; exit 255\n")
     refuses.chmod(0o755)
     locks = [partial(hold, name) for name in ("state/z.lock", "push.lock", "setup.lock", "use.lock")]
-    goes_on: list[Callable[[], object]] = [*locks, pull_again, partial(lack, "running"), damage, unreachable, reachable, let_go]
+    goes_on: list[Callable[[], object]] = [
+        *locks,
+        pull_again,
+        partial(lack, "running"),
+        damage,
+        unreachable,
+        reachable,
+        let_go,
+    ]
     copies = tmp_path / "config" / "copies.json"
     Minutes(*goes_on).wait(monkeypatch)
     mark_copy(folder, Copy(machine="beta", stage="sending"))
@@ -223,6 +231,34 @@ def test_it_is_called_off_and_taken_up_again(
     copy = read_copy(folder)
     assert copy is not None
     assert "exit code 7. All results are here" in copy.fault
+
+
+def test_the_wait_survives_a_full_disk_and_begins_anew_with_a_pull(
+    beta: Host, folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk on which nothing can be written is a folder in the place of the lock of the file."""
+    lock, said = tmp_path / "config" / "after_runs.lock", list[str]()
+
+    def full() -> None:
+        lock.unlink()
+        lock.mkdir()
+
+    def pulled() -> None:
+        let_wait("1", 120)
+
+    keep_command("1", beta)
+    let_wait("1", 120)
+    waits = Minutes(full, lambda: None, lock.rmdir, lambda: None)
+    run_when_idle(folder.path.parent, "beta", said.append, pause=waits.pause, clock=lambda: waits.now)
+    assert [each for each in said if "cannot be written" in each] == [said[1]]
+    assert (tmp_path / "off").read_text() == "off\n"
+    assert waits.now == 180, "as soon as it can be taken"
+
+    keep_command("1", beta)
+    let_wait("1", 120)
+    waits = Minutes(pulled, *[lambda: None] * 4)
+    run_when_idle(folder.path.parent, "beta", said.append, pause=waits.pause, clock=lambda: waits.now)
+    assert 170 < waits.now <= 181, "two minutes after the pull"
 
 
 def test_commands_kept_before_there_were_idle_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
