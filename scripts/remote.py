@@ -33,7 +33,7 @@ from modules.run.hosts.host_list import add_host, find_hosts, read_hosts
 from modules.run.hosts.ssh_command import HostError, Unreachable
 from modules.run.hosts.ssh_line import fields_of_ssh_line
 from modules.run.join.fingerprint import compare_packages
-from modules.run.remote.after_run import needs_waiter, run_command_after
+from modules.run.remote.after_run import run_command_after
 from modules.run.remote.attendant import (
     ADD,
     attend,
@@ -48,7 +48,7 @@ from modules.run.remote.attendant import (
     start_there,
 )
 from modules.run.remote.copy_folders import remember_copies_in
-from modules.run.remote.kept_commands import call_off, keep_command, waiting_command
+from modules.run.remote.kept_commands import call_off, keep_command, needs_waiter, waiting_command, what_waits
 from modules.run.remote.link import Link, home_of, is_for_runs, with_reconnects
 from modules.run.remote.machine import (
     DEFAULT_FOLDER,
@@ -83,6 +83,7 @@ _FLAGS = frozenset({
     *("config", "set", "run_name", "multi_gpu", "require_multi_gpu", "backend", "no_torchrun"),
     *("max_minutes", "single_gpu_data_loading", "profile", "trust_code"),
 })  # fmt: skip
+_CALLED_OFF = "A start there calls it off, and so does stop of a run that has ended."
 _BACKUP = re.compile(r"none|latest|all|[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 
@@ -231,6 +232,10 @@ def add(options: argparse.Namespace) -> int:
     host = host_for_runs(options.name, target, **{**kept, **given})
     verb = "Replaced" if add_host(host) else "Added"
     echo(f"{verb} {host}. Set it up with: python scripts/remote.py setup {host.name}")
+    if options.then == "" and (off := call_off(host.name)):
+        echo(off)
+    elif options.then is not None:
+        _say_what_waits(host)
     if kept:
         echo(f"Kept as before: {', '.join(f'{name} {value}' for name, value in kept.items())}.")
     return FINISHED
@@ -440,6 +445,8 @@ def stop(options: argparse.Namespace) -> int:
             host, echo, lambda link: link.ask(_Taken, "command", **stop, python=host.python or DEFAULT_PYTHON)
         )
     except Unreachable as error:
+        if waits := what_waits(host.name):
+            echo(f"{waits} Call it off without a connection: {_add_without_command(host)}")
         raise HostError(
             f"{error.message}. {options.run} goes on there: nothing has asked it to stop",
             "Try again when there is a connection, or switch the machine off where you rent it; what was brought here "
@@ -470,7 +477,8 @@ def pull_results(options: argparse.Namespace) -> int:
         run_command_after(folder, host, options.backups, echo)
     if needs_waiter(host.name):
         launch_attendant(RunFolder(folder.path.absolute()))
-    _say_what_waits(host)
+    if waiting := waiting_command(host.name):  # whose program may just begin
+        echo(f"{waiting[1]} {_CALLED_OFF}")
     return FINISHED
 
 
@@ -489,8 +497,8 @@ def show_list(options: argparse.Namespace) -> int:
 
 
 def _say_what_waits(host: Host) -> None:
-    if waiting := waiting_command(host.name):
-        echo(f"{waiting[1]} A start there calls it off, and so does stop of a run that has ended.")
+    if waits := what_waits(host.name):
+        echo(f"{waits} {_CALLED_OFF}")
 
 
 def clean_up(options: argparse.Namespace) -> int:
@@ -515,6 +523,10 @@ def _command(action: str, options: argparse.Namespace) -> str:
     """What to type for a run."""
     folder = [] if action == "stop" or options.runs_dir == "runs" else ["--runs_dir", options.runs_dir]
     return shlex.join(["python", "scripts/remote.py", action, options.name, options.run, *folder])
+
+
+def _add_without_command(host: Host) -> str:
+    return shlex.join(["python", "scripts/remote.py", "add", host.name, host.target, "--then", ""])
 
 
 def _host(options: argparse.Namespace) -> Host:

@@ -63,15 +63,6 @@ def run_command_after(folder: RunFolder, host: Host, backups: str, echo: Echo) -
         _run(kept, name)
 
 
-def needs_waiter(machine: str) -> bool:
-    """Whether a command waits for a machine and no program is there to run it, as after a restart. Raises ConfigError,
-    OSError."""
-    if waiting_command(machine) is None:
-        return False
-    with file_lock(waiting_lock(machine)) as is_free:
-        return is_free
-
-
 def run_when_idle(
     runs_dir: Path,
     machine: str,

@@ -93,6 +93,28 @@ def waiting_command(machine: str) -> tuple[str, KeptCommand] | None:
     return found[-1] if found else None
 
 
+def needs_waiter(machine: str) -> bool:
+    """Whether a command waits for a machine and no program is there to run it, as after a restart. Raises ConfigError,
+    OSError."""
+    if waiting_command(machine) is None:
+        return False
+    with file_lock(waiting_lock(machine)) as is_free:
+        return is_free
+
+
+def what_waits(machine: str) -> str:
+    """A sentence of the command that waits for a machine, "" if none does. Raises ConfigError, OSError."""
+    if (found := waiting_command(machine)) is None:
+        return ""
+    if not needs_waiter(machine):
+        return str(found[1])
+    idle, command = in_words(60 * found[1].idle_minutes), printable(found[1].command, 200)
+    return (
+        f"“{command}” is to run here once {machine} has been idle for {idle}, but no program waits for that now; pull "
+        "a run of it to begin the wait anew."
+    )
+
+
 def call_off(machine: str) -> str:
     """Nothing waits for a machine any more; says what did, "" if nothing. Raises ConfigError."""
     if waiting_command(machine) is None:

@@ -356,8 +356,19 @@ def test_a_stop_without_a_connection_says_what_goes_on(
     (tmp_path / "bin" / "ssh").write_text(
         "#!/bin/sh\necho 'ssh: connect to host beta: Connection refused' >&2; exit 255\n"
     )
+    beta = find_hosts(["beta"])[0].model_copy(update={"then": "echo off", "idle_minutes": 20})
+    keep_command("1", beta)
+    let_wait("1", 1200)
     assert remote.main(["stop", "beta", "x", "--force"]) == 3
-    assert "x goes on there: nothing has asked it to stop. Try again" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "x goes on there: nothing has asked it to stop. Try again" in said.err
+    assert "Call it off without a connection: python scripts/remote.py add beta me@beta --then ''" in said.out
+    add = ["add", "beta", "me@beta", "--folder", str(home)]
+    assert remote.main([*add, "--then", "echo on", "--idle_minutes", "5"]) == 0
+    assert "“echo off” is to run here once beta has been idle for 20 minutes" in capsys.readouterr().out
+    assert remote.main([*add, "--then", ""]) == 0
+    assert "“echo off” does not run any more." in capsys.readouterr().out
+    assert waiting_command("beta") is None
 
 
 def test_a_machine_that_is_not_in_the_list_any_more_is_said_in_the_copy(home: Path, folder: RunFolder) -> None:

@@ -22,10 +22,17 @@ from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host
 from modules.run.hosts.ssh_command import HostError
 from modules.run.remote import attendant
-from modules.run.remote.after_run import needs_waiter, run_when_idle
+from modules.run.remote.after_run import run_when_idle
 from modules.run.remote.attendant import attend, go_on
 from modules.run.remote.copy_folders import remember_copies_in
-from modules.run.remote.kept_commands import keep_command, kept_command, let_wait, waiting_command, waiting_lock
+from modules.run.remote.kept_commands import (
+    keep_command,
+    kept_command,
+    let_wait,
+    needs_waiter,
+    waiting_command,
+    waiting_lock,
+)
 from modules.run.remote.machine import host_for_runs, known_there
 from modules.run.remote.run_copy import Copy, mark_copy, opened_copy, read_copy
 from scripts import remote
@@ -201,10 +208,12 @@ def test_it_is_called_off_and_taken_up_again(
         assert waiter.stdout.readline() == b"True\n"
         go_on(folder)
         assert not needs_waiter("beta")
+        assert remote.main(["list", "beta"]) == 0
+        assert f"“{beta.then}” runs here in " in capsys.readouterr().out
         waiter.communicate(b"\n")
     assert launched == [folder.path] * 2
     assert remote.main(["list", "beta"]) == 0
-    assert beta.then in capsys.readouterr().out
+    assert f"“{beta.then}” is to run here once beta has been idle for 2 minutes, but no" in capsys.readouterr().out
     assert "It would not be run then." in known_there(beta, print)
     capsys.readouterr()
 
