@@ -33,20 +33,22 @@ from modules.run.hosts.host_list import add_host, find_hosts, read_hosts
 from modules.run.hosts.ssh_command import HostError, Unreachable
 from modules.run.hosts.ssh_line import fields_of_ssh_line
 from modules.run.join.fingerprint import compare_packages
-from modules.run.remote.after_run import needs_waiter, run_command_after
+from modules.run.remote.after_run import run_command_after
 from modules.run.remote.attendant import (
     ADD,
     attend,
     check_there,
     has_come_about,
+    is_started,
     launch_attendant,
     limit_of,
+    may_have_started,
     new_start_id,
     send_data,
     start_there,
 )
 from modules.run.remote.copy_folders import remember_copies_in
-from modules.run.remote.kept_commands import call_off, keep_command, waiting_command
+from modules.run.remote.kept_commands import call_off, keep_command, needs_waiter, waiting_command, what_waits
 from modules.run.remote.link import Link, home_of, is_for_runs, with_reconnects
 from modules.run.remote.machine import (
     DEFAULT_FOLDER,
@@ -81,6 +83,7 @@ _FLAGS = frozenset({
     *("config", "set", "run_name", "multi_gpu", "require_multi_gpu", "backend", "no_torchrun"),
     *("max_minutes", "single_gpu_data_loading", "profile", "trust_code"),
 })  # fmt: skip
+_CALLED_OFF = "A start there calls it off, and so does stop of a run that has ended."
 _BACKUP = re.compile(r"none|latest|all|[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 
@@ -229,6 +232,10 @@ def add(options: argparse.Namespace) -> int:
     host = host_for_runs(options.name, target, **{**kept, **given})
     verb = "Replaced" if add_host(host) else "Added"
     echo(f"{verb} {host}. Set it up with: python scripts/remote.py setup {host.name}")
+    if options.then == "" and (off := call_off(host.name)):
+        echo(off)
+    elif options.then is not None:
+        _say_what_waits(host)
     if kept:
         echo(f"Kept as before: {', '.join(f'{name} {value}' for name, value in kept.items())}.")
     return FINISHED
@@ -301,16 +308,19 @@ def start(options: argparse.Namespace) -> int:
     push = send_data(config, host, config.run_name or "", echo)
     was_there = config.run_name is not None and os.path.lexists(Path(config.runs_dir) / config.run_name)
     folder = RunFolder.create(config)
+    copy = Copy(machine=host.name, stage="sending", id=new_start_id())
+    is_asked = False
     try:
-        copy = Copy(machine=host.name, stage="sending", id=new_start_id())
         mark_copy(folder, copy)
         remember_copies_in(folder.path.parent)
+        keep_command(copy.id, host)
         flags = {"require_multi_gpu": training.require_multi_gpu, **limit_of(config, host)}
         with pidfile_held(folder):
+            is_asked = True
             start_there(folder, config, host, copy.id, flags, token, push, echo)
         mark_stage(folder, "running")
     except BaseException:
-        if not was_there:
+        if not was_there and not (is_asked and may_have_started(folder, host, copy.id, echo)):
             remove_tree(folder.path)
         raise
     _go_on(options, folder, host, config.runs_dir)
@@ -351,14 +361,33 @@ def _resume(options: argparse.Namespace, host: Host) -> int:
         )
     token = os.environ.get("HF_TOKEN", "") if options.send_token else ""
     with opened_copy(options.runs_dir, options.config, host.name) as folder:
-        config = load_config(folder.config_file)
-        allow_code(config, trust=False)
-        push = send_data(config, host, "", echo)
-        copy = Copy(machine=host.name, id=new_start_id(resumes=True))
-        start_there(folder, config, host, copy.id, limit_of(config, host), token, push, echo)
-        mark_copy(folder, copy)
+        before = read_copy(folder)
+        assert before is not None  # as it was above
+        is_cut = before.stage == "sending" and before.resumes and bool(before.id)
+        if is_cut and is_started(folder, host, before.id, echo):
+            start_id = before.id
+        else:
+            start_id = _resume_copy(folder, before, host, token)
+        mark_copy(folder, Copy(machine=host.name, id=start_id))
     _go_on(options, folder, host, options.runs_dir)
     return FINISHED
+
+
+def _resume_copy(folder: RunFolder, before: Copy, host: Host, token: str) -> str:
+    """The id of the start that resumes it there; the copy is as `before` if that is known not to have come about."""
+    config = load_config(folder.config_file)
+    allow_code(config, trust=False)
+    push = send_data(config, host, "", echo)
+    copy = Copy(machine=host.name, stage="sending", resumes=True, id=new_start_id(resumes=True))
+    mark_copy(folder, copy)
+    try:
+        keep_command(copy.id, host)
+        start_there(folder, config, host, copy.id, limit_of(config, host), token, push, echo)
+    except BaseException:
+        if not may_have_started(folder, host, copy.id, echo):
+            mark_copy(folder, before)
+        raise
+    return copy.id
 
 
 def _go_on(options: argparse.Namespace, folder: RunFolder, host: Host, runs_dir: str) -> None:
@@ -416,6 +445,8 @@ def stop(options: argparse.Namespace) -> int:
             host, echo, lambda link: link.ask(_Taken, "command", **stop, python=host.python or DEFAULT_PYTHON)
         )
     except Unreachable as error:
+        if waits := what_waits(host.name):
+            echo(f"{waits} Call it off without a connection: {_add_without_command(host)}")
         raise HostError(
             f"{error.message}. {options.run} goes on there: nothing has asked it to stop",
             "Try again when there is a connection, or switch the machine off where you rent it; what was brought here "
@@ -446,7 +477,8 @@ def pull_results(options: argparse.Namespace) -> int:
         run_command_after(folder, host, options.backups, echo)
     if needs_waiter(host.name):
         launch_attendant(RunFolder(folder.path.absolute()))
-    _say_what_waits(host)
+    if waiting := waiting_command(host.name):  # whose program may just begin
+        echo(f"{waiting[1]} {_CALLED_OFF}")
     return FINISHED
 
 
@@ -465,8 +497,8 @@ def show_list(options: argparse.Namespace) -> int:
 
 
 def _say_what_waits(host: Host) -> None:
-    if waiting := waiting_command(host.name):
-        echo(f"{waiting[1]} A start there calls it off, and so does stop of a run that has ended.")
+    if waits := what_waits(host.name):
+        echo(f"{waits} {_CALLED_OFF}")
 
 
 def clean_up(options: argparse.Namespace) -> int:
@@ -491,6 +523,10 @@ def _command(action: str, options: argparse.Namespace) -> str:
     """What to type for a run."""
     folder = [] if action == "stop" or options.runs_dir == "runs" else ["--runs_dir", options.runs_dir]
     return shlex.join(["python", "scripts/remote.py", action, options.name, options.run, *folder])
+
+
+def _add_without_command(host: Host) -> str:
+    return shlex.join(["python", "scripts/remote.py", "add", host.name, host.target, "--then", ""])
 
 
 def _host(options: argparse.Namespace) -> Host:

@@ -24,7 +24,7 @@ from modules.run.hosts.host import Host
 from modules.run.hosts.host_key import HostKey, keep_key, shown_key
 from modules.run.hosts.ssh_command import ChangedKey, KeyRefused, UnknownKey, copy_key_command, forget_key_command
 from modules.run.remote.copy_folders import copies_of
-from modules.run.remote.kept_commands import call_off, waiting_command
+from modules.run.remote.kept_commands import call_off, what_waits
 from modules.run.remote.link import home_of
 from modules.run.remote.machine import RunsThere, clean, named_for_removal, runs_there, time_and_cost, why_not_set_up
 
@@ -266,7 +266,8 @@ class MachineWindow:
         self.status = text(self.dialog.body, "Connecting…", colour=theme.MUTED)
         self.status.pack(fill="x", pady=(0, theme.px(8)))
         wrap_within(self.status, self.dialog.body, margin=0)
-        place = frame(self.dialog.body)
+        self._waiting = frame(self.dialog.body)
+        self._place = place = frame(self.dialog.body)
         place.configure(width=theme.px(_WIDTH), height=theme.px(_RUNS_HEIGHT))
         place.pack_propagate(False)
         place.pack(fill="both", expand=True)
@@ -289,31 +290,34 @@ class MachineWindow:
     def look(self, done: str = "") -> None:
         """Ask the machine; what was `done` there stays in sight."""
 
-        def read() -> tuple[RunsThere, str]:
-            waiting = waiting_command(self._host.name)
-            return runs_there(self._host, _silent), str(waiting[1]) if waiting else ""
+        def found(there: RunsThere) -> None:
+            self._say(done or str(there), theme.GOOD if done else theme.MUTED)
+            self._show(there)
 
-        def found(read: tuple[RunsThere, str]) -> None:
-            self._say(done or str(read[0]), theme.GOOD if done else theme.MUTED)
-            self._show(*read)
-
-        self._state.background.run(read, found, self._say_fault)
+        self._state.background.run(partial(what_waits, self._host.name), self._show_waiting, self._say_fault)
+        self._state.background.run(partial(runs_there, self._host, _silent), found, self._say_fault)
 
     def _clear(self) -> None:
         for child in self._rows.winfo_children():
             child.destroy()
 
-    def _show(self, found: RunsThere, waits: str = "") -> None:
-        """All runs, and the command that `waits` until the machine is idle."""
+    def _show_waiting(self, waits: str) -> None:
+        """The command that `waits` until the machine is idle, which needs no connection."""
+        for child in self._waiting.winfo_children():
+            child.destroy()
+        if waits:
+            Button(self._waiting, "Call off", self._call_off, bg=theme.CARD).pack(side="right")
+            said = text(self._waiting, waits, "small")
+            wrap_within(said, self._waiting, margin=_CALL_OFF)
+            said.pack(side="left", fill="x", pady=(0, theme.px(4)))
+            self._waiting.pack(fill="x", before=self._place)
+        else:
+            self._waiting.pack_forget()
+
+    def _show(self, found: RunsThere) -> None:
+        """All runs."""
         self._clear()
         self._names = [run.name for run in found.runs]
-        if waits:
-            row = frame(self._rows)
-            row.pack(fill="x", pady=(0, theme.px(4)))
-            Button(row, "Call off", self._call_off, bg=theme.CARD).pack(side="right")
-            said = text(row, waits, "small")
-            wrap_within(said, row, margin=_CALL_OFF)
-            said.pack(side="left", fill="x")
         for run in reversed(found.runs):
             row = frame(self._rows)
             row.pack(fill="x", pady=(0, theme.px(4)))

@@ -132,9 +132,8 @@ def test_a_command_that_waits_is_shown_and_called_off(driver: Driver, copy: RunF
     assert run is not None
     driver.wait(lambda: run.status().detail.startswith("“echo off” runs here in 10 minutes if beta stays idle."), "it")
     window = MachineWindow(driver.window, driver.window.state_, BETA)
-    window.dialog.show()
-    window._show(RunsThere(runs=[], others={}, free=1), run.status().detail)
-    driver.settle()
+    window.show()  # nobody answers there
+    driver.wait(lambda: "no program waits for that now" in driver.text(window.dialog.body), "it")
     driver.click_button("Call off")
     driver.wait(lambda: waiting_command("beta") is None, "its end")
     driver.wait(lambda: "echo off" not in run.status().detail, "the status")

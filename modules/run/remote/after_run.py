@@ -6,10 +6,11 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from modules.config import TandemError
+from modules.config import ConfigError, TandemError
 from modules.files import printable
 from modules.run.folder.pidfile import find_launcher
 from modules.run.folder.run_folder import RunFolder
@@ -18,7 +19,7 @@ from modules.run.format_duration import in_words
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import read_hosts
 from modules.run.hosts.ssh_command import HostError, Unreachable
-from modules.run.remote.copy_folders import copies_of
+from modules.run.remote.copy_folders import copies_of, folders_fault
 from modules.run.remote.kept_commands import (
     KeptCommand,
     call_off,
@@ -54,21 +55,12 @@ def run_command_after(folder: RunFolder, host: Host, backups: str, echo: Echo) -
         raise HostError(f"{name} was not run: not all of its results are here", "Follow it to its end, and pull")
     if kept.idle_minutes:
         let_wait(copy.id, 60 * kept.idle_minutes)
-    elif held := _going_on(folder.path.parent, host, echo):
+    elif held := _going_on(folder.path.parent, host, echo, own=folder):
         raise HostError(f"{name} was not run: {held}", "Pull this again once that is over")
     elif take_command(copy.id):  # whatever comes of it: it may have done its work and fail after that
         echo(f"All results of {folder.name} are here, verified. Running: {printable(kept.command, 200)}")
         call_off(host.name)  # of a run beside it: the machine has its end now
         _run(kept, name)
-
-
-def needs_waiter(machine: str) -> bool:
-    """Whether a command waits for a machine and no program is there to run it, as after a restart. Raises ConfigError,
-    OSError."""
-    if waiting_command(machine) is None:
-        return False
-    with file_lock(waiting_lock(machine)) as is_free:
-        return is_free
 
 
 def run_when_idle(
@@ -87,7 +79,7 @@ def run_when_idle(
     if waiting_command(machine) is None:
         return
     with file_lock(waiting_lock(machine), 2 * _LOOKS_EVERY_S) as is_alone:  # one that was called off looks once more
-        idle_since, begun, said = clock(), "", ""
+        idle_since, begun, said, told_at, fault = clock(), "", "", None, ""
         while is_alone and (found := waiting_command(machine)) is not None:
             start_id, kept = found
             host = next((host for host in read_hosts() if host.name == machine), None)  # it may have another port now
@@ -95,20 +87,28 @@ def run_when_idle(
                 echo(f"{machine} is not in the list of machines any more. {call_off(machine)}")
                 return
             held = _going_on_or_unknown(runs_dir, host, start_id, echo)
+            whole_s = 60 * kept.idle_minutes
             if held or start_id != begun:
                 idle_since, begun = clock(), start_id
-            left_s = 60 * kept.idle_minutes - (clock() - idle_since)
-            if not held and left_s <= 0:
-                if take_command(start_id):
-                    idle = time_and_cost(round(60 * kept.idle_minutes), host)
-                    echo(f"{machine} has been idle for {idle}. Running: {printable(kept.command, 200)}")
-                    _run(kept, f"The command after the runs on {machine}")
-                return
-            let_wait(start_id, left_s, held)
+            elif kept.runs_at is not None and kept.runs_at != told_at:  # another program, such as pull, has begun anew
+                idle_since = clock() - whole_s + min(whole_s, max(0.0, kept.runs_at - time.time()))
+            left_s = whole_s - (clock() - idle_since)
+            try:
+                if not held and left_s <= 0:
+                    if take_command(start_id):
+                        idle = time_and_cost(round(whole_s), host)
+                        echo(f"{machine} has been idle for {idle}. Running: {printable(kept.command, 200)}")
+                        _run(kept, f"The command after the runs on {machine}")
+                    return
+                told_at = let_wait(start_id, left_s, held)
+            except ConfigError as error:  # it passes, such as a full disk, and the machine is paid for meanwhile
+                told_at = kept.runs_at
+                if fault != (fault := error.message):
+                    echo(f"{fault}. The wait goes on.")
             if said != (said := held or "idle"):
-                minutes = in_words(60 * kept.idle_minutes)
+                minutes = in_words(whole_s)
                 echo(f"Waiting until {machine} has been idle for {minutes}{f': {held}' if held else ''}.")
-            pause(min(_LOOKS_EVERY_S, left_s))
+            pause(min(_LOOKS_EVERY_S, left_s) if left_s > 0 else _LOOKS_EVERY_S)
 
 
 def _going_on_or_unknown(runs_dir: Path, host: Host, start_id: str, echo: Echo) -> str:
@@ -118,20 +118,28 @@ def _going_on_or_unknown(runs_dir: Path, host: Host, start_id: str, echo: Echo) 
     except (Unreachable, LinkLost) as error:
         return printable(error.message, 500)
     except TandemError as error:
-        let_wait(start_id, 0.0, printable(error.message, 500))
+        with suppress(ConfigError):  # the other one is said
+            let_wait(start_id, 0.0, printable(error.message, 500))
         raise
 
 
-def _going_on(runs_dir: Path, host: Host, echo: Echo) -> str:
+def _going_on(runs_dir: Path, host: Host, echo: Echo, own: RunFolder | None = None) -> str:
     """Why a machine is not to be ended now, as the end of a sentence; "" if it may be. A start that has failed before
-    it came about holds nothing back. Raises ConfigError, HostError."""
-    for folder in copies_of(host.name, complete=False, runs_dirs=[runs_dir]):
+    it came about holds nothing back. Raises ConfigError, HostError.
+
+    This program is at work in its `own` copy, if any: it has just read there, and is not to wait for a connection of
+    its own that was cut and has not noticed it there.
+    """
+    if fault := folders_fault():
+        return fault
+    for folder in copies_of(host.name, runs_dirs=[runs_dir]):
         copy = read_copy(folder)
         if copy is not None and copy.lacks_results:
             return f"the results of {folder.path} are not all here"
-        if find_launcher(folder) is not None:
-            return f"{folder.path} is being started"
-    return activity_there(host, echo)
+        is_own = own is not None and own.path.resolve() == folder.path.resolve()
+        if not is_own and find_launcher(folder) is not None:
+            return f"a program is at work in {folder.path}"
+    return activity_there(host, echo, also_reading=own is None)
 
 
 def _run(kept: KeptCommand, name: str) -> None:

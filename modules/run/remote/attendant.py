@@ -27,10 +27,10 @@ from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import find_hosts
 from modules.run.launch.detached import start_detached
 from modules.run.launch.preview import to_arguments
-from modules.run.remote.after_run import needs_waiter, run_command_after, run_when_idle
+from modules.run.remote.after_run import run_command_after, run_when_idle
 from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.far_side import RESUMES
-from modules.run.remote.kept_commands import call_off, keep_command
+from modules.run.remote.kept_commands import call_off, keep_command, needs_waiter
 from modules.run.remote.link import Echo, Link, with_reconnects
 from modules.run.remote.machine import described, time_and_cost, why_not_set_up
 from modules.run.remote.run_copy import Copy, Follower, mark_copy, mark_stage, opened_copy, pull, read_copy
@@ -55,10 +55,13 @@ def send_data(
 ) -> Push:
     """Send what the config names and the machine lacks; `run` is the name that must be free there, or "".
 
-    Returns what was sent, which `start_there` looks at once more. `share` gets how much is there, 0 to 1. Raises
-    TandemError, also if the run could not be started there, OSError.
+    What waits until the machine has been idle is called off before. Returns what was sent, which `start_there` looks at
+    once more. `share` gets how much is there, 0 to 1. Raises TandemError, also if the run could not be started there,
+    OSError.
     """
     uploads = _startable_uploads(config, host, run, echo)
+    if off := call_off(host.name):
+        echo(off)
     push = _push_of(uploads, echo, share)
     with_reconnects(host, echo, push.send)
     return push
@@ -173,14 +176,28 @@ def has_come_about(folder: RunFolder, host: Host, echo: Echo) -> bool:
     is_one = copy is not None and (copy.machine, copy.stage, copy.resumes) == (host.name, "sending", False)
     if copy is None or not is_one or find_launcher(folder) is not None:
         return False
-    if copy.id and _is_started(folder, host, copy.id, echo):
+    if copy.id and is_started(folder, host, copy.id, echo):
         mark_stage(folder, "running")
         return True
     remove_tree(folder.path)
     return False
 
 
-def _is_started(folder: RunFolder, host: Host, start_id: str, echo: Echo) -> bool:
+def may_have_started(folder: RunFolder, host: Host, start_id: str, echo: Echo) -> bool:
+    """Whether a start that was asked for, and whose answer has not come, may have come about, which is said: also if
+    the machine cannot be asked."""
+    known = f"{folder.name} has started on {host.name}"
+    try:
+        if not is_started(folder, host, start_id, echo):
+            return False
+    except TandemError as error:
+        known = f"Whether {folder.name} has started on {host.name} is not known: {error.message}"
+    echo(f"{known}. Its copy stays here for follow, or for the same start again: {folder.path}")
+    return True
+
+
+def is_started(folder: RunFolder, host: Host, start_id: str, echo: Echo) -> bool:
+    """Whether the machine knows this start, and its run is there. Raises ConfigError, HostError."""
     asked = {"run": folder.name, "id": start_id}
     return with_reconnects(host, echo, lambda link: link.ask(_Started, "started", **asked)).is_started
 
@@ -239,7 +256,7 @@ class _Attendant:
     def go(self) -> None:
         self._tell(attended=True, said="", fault="")
         if self._copy.stage == "sending":
-            has_started = bool(self._copy.id) and _is_started(self._folder, self._host, self._copy.id, self._say)
+            has_started = bool(self._copy.id) and is_started(self._folder, self._host, self._copy.id, self._say)
             if not has_started and not self._send():
                 return
             self._tell(stage="running", resumes=False, said="", done=None)

@@ -44,7 +44,7 @@ _MARKER = ".tandem"
 _MARKER_TEXT = "Everything in this folder is Tandem's, sent from another computer: tandem remote clean removes it.\n"
 _DATA = ("data", "partial", "cache", "programs", "manifest.json")
 _OWN = (*_DATA, "code", "config", "runs", "state", "rescued")  # and with the folder itself:
-_LOCKS = ("push.lock", "setup.lock", "use.lock")  # use.lock: what was sent is looked at, and a run started with it
+_LOCKS = ("push.lock", "setup.lock", "use.lock")  # use.lock: what is here is compared, or read, or a run started
 _WITH_THE_FOLDER = (*_LOCKS, "push.again", _MARKER)
 _PARTIAL = re.compile(r"\.manifest\.json-\d+")
 _POLL_S = 0.5
@@ -325,11 +325,15 @@ class FarSide:
 
     def _keep_all(self) -> None:
         """Nothing is cleaned from now on until this connection ends, so that a run finds what was compared."""
-        if "use.lock" not in self._locks:
+        if "use.lock" in self._locks:
+            return
+        for pause_s in (0.02, 0.05, 0.1, 0.0):  # do_activity holds it for microseconds
             file = self._locked("use.lock", fcntl.LOCK_SH)
-            if file is None:
-                raise Refused("this machine is being cleaned; try again after that")
-            self._locks["use.lock"] = file
+            if file is not None:
+                self._locks["use.lock"] = file
+                return
+            time.sleep(pause_s)
+        raise Refused("this machine is being cleaned; try again after that")
 
     def _lock_pushes(self, session: str) -> None:
         """One push at a time. A connection of the same one that was cut, and has not noticed it here, ends itself."""
@@ -560,14 +564,14 @@ class FarSide:
     def _is_active(self, name: str) -> bool:
         return self._is_held(self._state(name, "lock"))
 
-    def _is_held(self, path: str) -> bool:
-        """Whether a program holds this lock."""
+    def _is_held(self, path: str, *, alone: bool = True) -> bool:
+        """Whether a program holds this lock, or holds it `alone`."""
         try:
             lock = os.open(path, os.O_RDWR)
         except OSError:
             return False
         try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(lock, (fcntl.LOCK_SH if alone else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError:
             return True
         finally:
@@ -609,9 +613,11 @@ class FarSide:
         self._answer(runs=found, others=others, free=shutil.disk_usage(self.home).free)
 
     def do_activity(self, _asked: dict[str, Any], _data: bytes) -> None:
-        """What goes on here: the active runs, and whether files are being sent or an environment is installed."""
+        """What goes on here: the active runs, and whether files are being sent, compared or read, or an environment is
+        installed."""
         sends, installs = (self._is_held(self._at(each)) for each in ("push.lock", "setup.lock"))
-        self._answer(runs=self._active()[:100], sends=sends, installs=installs)
+        reads = self._is_held(self._at("use.lock"), alone=False)
+        self._answer(runs=self._active()[:100], sends=sends, installs=installs, reads=reads)
 
     def do_command(self, asked: dict[str, Any], _data: bytes) -> None:
         """Ask an active run for something, as a file in its commands/ does, or end it at once."""
@@ -634,6 +640,7 @@ class FarSide:
         """
         folder, name = self._run_folder(asked), self._run_name(asked)
         logs, wholes = asked["logs"], asked["wholes"]
+        self._keep_all()
         self._require_beginning(folder, logs.get("events.jsonl", 0), asked["digest"])
         if asked["config"]:
             with open(os.path.join(folder, "config.json"), "rb") as file:
@@ -699,6 +706,7 @@ class FarSide:
     def do_results(self, asked: dict[str, Any], _data: bytes) -> None:
         """Path, size and sha256 of all files of the model and of the chosen backups."""
         folder, name = self._run_folder(asked), self._run_name(asked)
+        self._keep_all()
         self._require_beginning(folder, asked["events"], asked["digest"])
         backups = sorted(each for each in _listed(os.path.join(folder, "backup")) if _PLAIN.fullmatch(each))
         wanted = {"none": [], "all": backups, "latest": backups[-1:]}.get(asked["backups"], [asked["backups"]])
@@ -719,6 +727,7 @@ class FarSide:
     def do_get(self, asked: dict[str, Any], _data: bytes) -> None:
         """The bytes of one file of a run from `offset` on."""
         folder, path = self._run_folder(asked), asked["path"]
+        self._keep_all()
         if not all(_PLAIN.fullmatch(each) for each in path.split("/")):
             raise Refused(f"{path!r} is no file of a run")
         with open(os.path.join(folder, path), "rb") as file:
@@ -730,7 +739,9 @@ class FarSide:
     def do_clean(self, asked: dict[str, Any], _data: bytes) -> None:
         """Remove a run, or what runs can fetch again, or everything; nothing that is not Tandem's."""
         names: tuple[str, ...] = _LOCKS
-        if asked["run"]:
+        if not asked["run"]:
+            self._require_none_active()  # before the locks, of which its reader may hold one
+        else:
             self._run_folder(asked)  # which must be there
             os.makedirs(self._at("state"), exist_ok=True)
             names = (f"state/{self._run_name(asked)}.lock",)
@@ -744,6 +755,10 @@ class FarSide:
                 each.close()
         self._answer(left=left[:100])
 
+    def _require_none_active(self) -> None:
+        if active := self._active():
+            raise Refused(f"the run {active[0]} is active there; stop it first")
+
     def _alone(self, name: str) -> IO[str]:
         file = self._locked(name, fcntl.LOCK_EX)
         if file is not None:
@@ -752,7 +767,7 @@ class FarSide:
         busy = {
             "push.lock": "data is being sent to this machine; try again after that",
             "setup.lock": "this machine is being set up; try again after that",
-            "use.lock": "a run is being started on this machine; try again after that",
+            "use.lock": "a run is being started on this machine, or one is read from it; try again after that",
         }
         raise Refused(busy.get(name, f"the run {run} is active there; stop it first"))
 
@@ -763,8 +778,7 @@ class FarSide:
             for kind in ("id", "exit", "times", "lock"):
                 _remove(self._state(name, kind))
             return []
-        if active := self._active():
-            raise Refused(f"the run {active[0]} is active there; stop it first")
+        self._require_none_active()
         self._manifest = None
         removed = [*(_OWN if asked["all"] else _DATA), *filter(_PARTIAL.fullmatch, os.listdir(self.home))]
         places = [self._at(each) for each in removed]

@@ -75,19 +75,44 @@ def take_command(start_id: str) -> bool:
         return commands.pop(start_id, None) is not None
 
 
-def let_wait(start_id: str, left_s: float, held: str = "") -> None:
-    """It runs so many seconds from now; another one that waits for its machine gives way. Raises ConfigError."""
+def let_wait(start_id: str, left_s: float, held: str = "") -> float:
+    """It runs so many seconds from now; another one that waits for its machine gives way. Returns its runs_at. Raises
+    ConfigError."""
+    runs_at = time.time() + left_s
     with _changing() as commands:
         if start_id in commands:
-            kept = commands[start_id].model_copy(update={"runs_at": time.time() + left_s, "held": held})
+            kept = commands[start_id].model_copy(update={"runs_at": runs_at, "held": held})
             _remove_waiting(commands, kept.machine)
             commands[start_id] = kept
+    return runs_at
 
 
 def waiting_command(machine: str) -> tuple[str, KeptCommand] | None:
     """What waits until a machine has been idle, and the id of its start. Raises ConfigError."""
     found = [(start_id, kept) for start_id, kept in _read().items() if _waits(kept, machine)]
     return found[-1] if found else None
+
+
+def needs_waiter(machine: str) -> bool:
+    """Whether a command waits for a machine and no program is there to run it, as after a restart. Raises ConfigError,
+    OSError."""
+    if waiting_command(machine) is None:
+        return False
+    with file_lock(waiting_lock(machine)) as is_free:
+        return is_free
+
+
+def what_waits(machine: str) -> str:
+    """A sentence of the command that waits for a machine, "" if none does. Raises ConfigError, OSError."""
+    if (found := waiting_command(machine)) is None:
+        return ""
+    if not needs_waiter(machine):
+        return str(found[1])
+    idle, command = in_words(60 * found[1].idle_minutes), printable(found[1].command, 200)
+    return (
+        f"“{command}” is to run here once {machine} has been idle for {idle}, but no program waits for that now; pull "
+        "a run of it to begin the wait anew."
+    )
 
 
 def call_off(machine: str) -> str:
@@ -143,4 +168,6 @@ def _read() -> dict[str, KeptCommand]:
     except NotPrivate as fault:
         raise ConfigError(f"the commands after runs: {fault}") from None
     except (FileFault, OSError) as fault:
-        raise ConfigError(f"the commands after runs cannot be read: {printable(_file())} {fault}") from None
+        raise ConfigError(
+            f"the commands after runs cannot be read: {printable(_file())} {fault}", "Mend or remove that file"
+        ) from None

@@ -62,6 +62,7 @@ class _Activity(Record):
     runs: Annotated[list[_Text], Field(max_length=100)]
     sends: bool
     installs: bool
+    reads: bool
 
 
 class _Left(Record):
@@ -88,7 +89,7 @@ def runs_there(host: Host, echo: Echo) -> RunsThere:
     return with_reconnects(host, echo, lambda link: link.ask(RunsThere, "runs"))
 
 
-def activity_there(host: Host, echo: Echo) -> str:
+def activity_there(host: Host, echo: Echo, *, also_reading: bool = True) -> str:
     """What goes on there, as the end of a sentence, "" if nothing: a run that is active, even if it hangs, a transfer,
     or a set-up, of whichever computer. Raises ConfigError, HostError."""
 
@@ -100,7 +101,9 @@ def activity_there(host: Host, echo: Echo) -> str:
             return f"the run {printable(found.runs[0], 100)} is active on {host.name}"
         if found.sends:
             return f"data is being sent to {host.name}"
-        return f"{host.name} is being set up" if found.installs else ""
+        if found.installs:
+            return f"{host.name} is being set up"
+        return f"what is on {host.name} is being read" if found.reads and also_reading else ""
 
     return with_reconnects(host, echo, look)
 

@@ -6,7 +6,9 @@ import fcntl
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from modules.run.remote import attendant
 from modules.run.remote.attendant import attend, new_start_id, send_data, start_there
 from modules.run.remote.copy_folders import copies_of, remember_copies_in
 from modules.run.remote.kept_commands import keep_command, let_wait, waiting_command
+from modules.run.remote.link import LinkLost
 from modules.run.remote.machine import clean
 from modules.run.remote.run_copy import Copy, mark_copy, read_copy
 from scripts import hosts, remote
@@ -139,6 +142,70 @@ def test_a_start_that_was_cut_is_typed_again(
     assert "Needed there" not in said
     assert "Follow it with: python scripts/remote.py follow beta x" in said
     assert remote.main(start) == 2, "this is another run of that name"
+
+
+def test_a_start_whose_answer_has_not_come_keeps_its_copy(
+    home: Path, folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unless the machine says that it is none; a damaged file of commands is said before anything is sent."""
+    (tmp_path / "cats.json").write_text(folder.config_file.read_text())
+    ssh, runs = tmp_path / "bin" / "ssh", str(folder.path.parent)
+    made = RunFolder(folder.path.parent / "y")
+    start = ["start", "beta", str(tmp_path / "cats.json"), "--run_name", "y"]
+    resume = ["start", "beta", "y", "--resume", "--runs_dir", runs]
+    beta = find_hosts(["beta"])[0].model_copy(update={"then": "echo off", "idle_minutes": 20})
+    commands, connects = tmp_path / "config" / "after_runs.json", ssh.read_text()
+
+    def not_begun(*_: object) -> None:
+        assert waiting_command("beta") is None, "called off before"
+        raise KeyboardInterrupt
+
+    def begun(*given: Any) -> None:
+        start_there(*given)
+        raise KeyboardInterrupt
+
+    def lost(*given: Any) -> None:
+        start_there(*given)
+        ssh.write_text("#!/bin/sh\necho 'ssh: connect to host beta: Connection refused' >&2; exit 255\n")
+        raise LinkLost("the connection to beta was lost")
+
+    def interrupted(words: list[str], by: Callable[..., None]) -> Copy | None:
+        with monkeypatch.context() as patch:
+            patch.setattr(remote, "start_there", by)
+            assert remote.main(words) != 0
+        ssh.write_text(connects)
+        return read_copy(made)
+
+    def id_there() -> str:
+        return (home / "state" / "y.id").read_text()
+
+    keep_command("1", beta)
+    commands.write_text("{")
+    assert remote.main([*start, "--then", "echo off"]) == 2
+    assert f"{commands} is not JSON" in (said := capsys.readouterr().err)
+    assert said.rstrip().endswith("Mend or remove that file.")
+    assert [(home / each).exists() for each in ("data", "runs")] == [False, False]
+    commands.unlink()
+
+    keep_command("1", beta)
+    let_wait("1", 1200)
+    assert interrupted(start, not_begun) is None
+    copy = interrupted(start, begun)
+    assert copy == Copy(machine="beta", stage="sending", id=id_there())
+    assert "y has started on beta. Its copy stays here" in capsys.readouterr().out
+    assert remote.main(start) == 0
+    assert "Needed there" not in capsys.readouterr().out
+
+    (home / "runs" / "y" / "backup" / "step-000001").mkdir(parents=True)
+    before = Copy(machine="beta", stage="complete", id=id_there(), attended=True)
+    mark_copy(made, before)
+    assert interrupted(resume, not_begun) == before
+    copy = interrupted(resume, lost)
+    assert copy == Copy(machine="beta", stage="sending", resumes=True, id=id_there())
+    assert "Whether y has started on beta is not known: " in capsys.readouterr().out
+    assert remote.main(resume) == 0
+    assert read_copy(made) == Copy(machine="beta", id=copy.id)
+    assert id_there() == copy.id, "it is not begun twice"
 
 
 def test_a_start_that_was_stopped_before_it_came_about_is_none(home: Path, folder: RunFolder) -> None:
@@ -289,8 +356,19 @@ def test_a_stop_without_a_connection_says_what_goes_on(
     (tmp_path / "bin" / "ssh").write_text(
         "#!/bin/sh\necho 'ssh: connect to host beta: Connection refused' >&2; exit 255\n"
     )
+    beta = find_hosts(["beta"])[0].model_copy(update={"then": "echo off", "idle_minutes": 20})
+    keep_command("1", beta)
+    let_wait("1", 1200)
     assert remote.main(["stop", "beta", "x", "--force"]) == 3
-    assert "x goes on there: nothing has asked it to stop. Try again" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "x goes on there: nothing has asked it to stop. Try again" in said.err
+    assert "Call it off without a connection: python scripts/remote.py add beta me@beta --then ''" in said.out
+    add = ["add", "beta", "me@beta", "--folder", str(home)]
+    assert remote.main([*add, "--then", "echo on", "--idle_minutes", "5"]) == 0
+    assert "“echo off” is to run here once beta has been idle for 20 minutes" in capsys.readouterr().out
+    assert remote.main([*add, "--then", ""]) == 0
+    assert "“echo off” does not run any more." in capsys.readouterr().out
+    assert waiting_command("beta") is None
 
 
 def test_a_machine_that_is_not_in_the_list_any_more_is_said_in_the_copy(home: Path, folder: RunFolder) -> None:

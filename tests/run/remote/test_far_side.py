@@ -381,7 +381,7 @@ def test_what_a_cut_start_has_left_is_started_over(home: Path) -> None:
 def test_what_goes_on_there(home: Path) -> None:
     """Also a run whose folder was moved away; the files of locks stay when it is over."""
     (home / "state").mkdir()
-    nothing: dict[str, object] = {"runs": [], "sends": False, "installs": False}
+    nothing: dict[str, object] = {"runs": [], "sends": False, "installs": False, "reads": False}
     goes_on: dict[str, dict[str, object]] = {
         "state/x.lock": {"runs": ["x"]},
         "push.lock": {"sends": True},
@@ -391,6 +391,21 @@ def test_what_goes_on_there(home: Path) -> None:
         with (home / name).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             assert say(home, {"do": "activity"}) == [{**nothing, **change}]
+        assert say(home, {"do": "activity"}) == [nothing]
+    (home / "runs" / "x").mkdir(parents=True)
+    (home / "runs" / "x" / "config.json").write_text("{}")
+    of_run: dict[str, object] = {"run": "x", "events": 0, "digest": "", "logs": {}, "wholes": {}, "config": False}
+    for request in (
+        {"do": "compare", "files": [["data/me/a", 3, 5]]},  # after which the other side may hash for hours
+        {"do": "results", "backups": "all", **of_run},
+        {"do": "get", "path": "config.json", "offset": 1, **of_run},
+        {"do": "follow", **of_run},
+    ):
+        with program(home) as reading:
+            ask(reading, request)
+            assert say(home, {"do": "activity"}) == [{**nothing, "reads": True}], request
+            assert "or one is read" in str(say(home, {"do": "clean", "run": "", "all": False})[0]["error"])
+            reading.communicate()
         assert say(home, {"do": "activity"}) == [nothing]
 
 

@@ -7,9 +7,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
@@ -21,11 +22,19 @@ from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host
 from modules.run.hosts.ssh_command import HostError
 from modules.run.remote import attendant
-from modules.run.remote.after_run import needs_waiter, run_when_idle
+from modules.run.remote.after_run import run_when_idle
 from modules.run.remote.attendant import attend, go_on
-from modules.run.remote.kept_commands import keep_command, kept_command, let_wait, waiting_command, waiting_lock
+from modules.run.remote.copy_folders import remember_copies_in
+from modules.run.remote.kept_commands import (
+    keep_command,
+    kept_command,
+    let_wait,
+    needs_waiter,
+    waiting_command,
+    waiting_lock,
+)
 from modules.run.remote.machine import host_for_runs, known_there
-from modules.run.remote.run_copy import Copy, mark_copy, read_copy
+from modules.run.remote.run_copy import Copy, mark_copy, opened_copy, read_copy
 from scripts import remote
 from tests.conftest import draw_images
 from tests.runs import ROOT, tiny_config
@@ -90,7 +99,7 @@ def test_it_runs_once_nothing_has_gone_on_for_its_minutes(
     server: SshServer, beta: Host, folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever goes on begins the wait anew, but a start that has failed; meanwhile others may use the copy."""
-    home, other, held = server.home / ".tandem", RunFolder(tmp_path / "runs" / "y"), list[IO[str]]()
+    home, other, held = server.home / ".tandem", RunFolder(tmp_path / "runs" / "y"), list[Any]()
     other.make_directories()
     seen, said = list[str](), list[str]()
 
@@ -109,12 +118,24 @@ def test_it_runs_once_nothing_has_gone_on_for_its_minutes(
         while held:
             held.pop().close()
 
+    def pull_again() -> None:
+        let_go()
+        held.append(ExitStack())
+        held[-1].enter_context(opened_copy(folder.path.parent, "x", "beta"))
+
+    def damage() -> None:
+        let_go()
+        remember_copies_in(tmp_path / "more")
+        copies.write_text("{")
+        remember_copies_in(tmp_path / "runs")
+
     def lack(stage: Any) -> None:
         let_go()
         mark_copy(other, Copy(machine="beta", stage=stage))
 
     def unreachable() -> None:
         lack("sending")
+        copies.unlink()
         monkeypatch.setenv("PATH", f"{refuses.parent}{os.pathsep}{server.path}")
 
     def reachable() -> None:
@@ -125,21 +146,34 @@ def test_it_runs_once_nothing_has_gone_on_for_its_minutes(
     refuses.parent.mkdir()
     refuses.write_text("#!/bin/sh\necho 'ssh: connect to host beta: Connection refused' >&2; exit 255\n")
     refuses.chmod(0o755)
-    locks = [partial(hold, name) for name in ("state/z.lock", "push.lock", "setup.lock")]
-    Minutes(*locks, partial(lack, "running"), unreachable, reachable, let_go).wait(monkeypatch)
+    locks = [partial(hold, name) for name in ("state/z.lock", "push.lock", "setup.lock", "use.lock")]
+    goes_on: list[Callable[[], object]] = [
+        *locks,
+        pull_again,
+        partial(lack, "running"),
+        damage,
+        unreachable,
+        reachable,
+        let_go,
+    ]
+    copies = tmp_path / "config" / "copies.json"
+    Minutes(*goes_on).wait(monkeypatch)
     mark_copy(folder, Copy(machine="beta", stage="sending"))
     attend(folder.path, said.append)
     assert (tmp_path / "off").read_text() == "off\n"
     command, busy = f"“{beta.then}” runs here ", "once beta has been idle for 2 minutes; now "
     assert seen[0] == f"{command}in 2 minutes if beta stays idle."
-    assert [each.removeprefix(f"{command}{busy}") for each in seen[1:5]] == [
+    assert [each.removeprefix(f"{command}{busy}") for each in seen[1:7]] == [
         "the run z is active on beta.",
         "data is being sent to beta.",
         "beta is being set up.",
+        "what is on beta is being read.",
+        f"a program is at work in {folder.path}.",
         f"the results of {other.path} are not all here.",
     ]
-    assert "connect" in seen[5]
-    assert seen[6] == f"{command}in 60 s if beta stays idle."
+    assert f"which folders have copies of its runs is not known, because {copies} is not JSON" in seen[7]
+    assert "connect" in seen[8]
+    assert seen[9] == f"{command}in 60 s if beta stays idle."
     assert "Waiting until beta has been idle for 2 minutes: data is being sent to beta." in said
     assert said[-1] == f"beta has been idle for 0.0 h, 1.00 at 30 an hour. Running: {beta.then}"
     assert waiting_command("beta") is None
@@ -174,10 +208,12 @@ def test_it_is_called_off_and_taken_up_again(
         assert waiter.stdout.readline() == b"True\n"
         go_on(folder)
         assert not needs_waiter("beta")
+        assert remote.main(["list", "beta"]) == 0
+        assert f"“{beta.then}” runs here in " in capsys.readouterr().out
         waiter.communicate(b"\n")
     assert launched == [folder.path] * 2
     assert remote.main(["list", "beta"]) == 0
-    assert beta.then in capsys.readouterr().out
+    assert f"“{beta.then}” is to run here once beta has been idle for 2 minutes, but no" in capsys.readouterr().out
     assert "It would not be run then." in known_there(beta, print)
     capsys.readouterr()
 
@@ -204,6 +240,34 @@ def test_it_is_called_off_and_taken_up_again(
     copy = read_copy(folder)
     assert copy is not None
     assert "exit code 7. All results are here" in copy.fault
+
+
+def test_the_wait_survives_a_full_disk_and_begins_anew_with_a_pull(
+    beta: Host, folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk on which nothing can be written is a folder in the place of the lock of the file."""
+    lock, said = tmp_path / "config" / "after_runs.lock", list[str]()
+
+    def full() -> None:
+        lock.unlink()
+        lock.mkdir()
+
+    def pulled() -> None:
+        let_wait("1", 120)
+
+    keep_command("1", beta)
+    let_wait("1", 120)
+    waits = Minutes(full, lambda: None, lock.rmdir, lambda: None)
+    run_when_idle(folder.path.parent, "beta", said.append, pause=waits.pause, clock=lambda: waits.now)
+    assert [each for each in said if "cannot be written" in each] == [said[1]]
+    assert (tmp_path / "off").read_text() == "off\n"
+    assert waits.now == 180, "as soon as it can be taken"
+
+    keep_command("1", beta)
+    let_wait("1", 120)
+    waits = Minutes(pulled, *[lambda: None] * 4)
+    run_when_idle(folder.path.parent, "beta", said.append, pause=waits.pause, clock=lambda: waits.now)
+    assert 170 < waits.now <= 181, "two minutes after the pull"
 
 
 def test_commands_kept_before_there_were_idle_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
