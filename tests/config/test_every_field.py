@@ -123,7 +123,7 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
     for number, concept in enumerate(data["concepts"]):
         concept["caption_extension"] = f".txt .caption{number}"
         concept["resolutions"] = f"512 {number + 600}"
-        concept["references"] = f"references {number}"
+        concept["references"], concept["mask_suffix"] = f"references {number}", f"-mask{number}.png"
     for sample in data["samples"]:
         sample["reference"] = "cat.png"
     data["family"] = "flux_kontext"  # which takes one

@@ -233,7 +233,7 @@ def test_killed_setup_is_repaired(repaired: Repaired) -> None:
 @pytest.mark.slow
 def test_of_two_starts_at_once_one_waits(repaired: Repaired) -> None:
     assert sorted(out.count(SETTING_UP) for out, _ in repaired.said) == [0, 1]
-    assert sum("waiting" in err for _, err in repaired.said) == 1
+    assert any("waiting" in err for _, err in repaired.said)  # both, if a program of the killed one ended later
 
 
 @pytest.mark.parametrize(
