@@ -110,7 +110,7 @@ def path_settings(config: TrainConfig) -> list[tuple[str, str]]:
     """
     is_file = config.family.endswith(".py") or Path(config.family).suffix == ".py"
     family = [("family", config.family)] if is_file else []
-    return [*family, *_paths_of(config, ""), *_texts(config.family_options, "family_options")]
+    return [*family, *_paths_of(config, ""), *texts_in(config.family_options, "family_options")]
 
 
 def _paths_of(section: Section, prefix: str) -> Iterator[tuple[str, str]]:
@@ -126,15 +126,16 @@ def _paths_of(section: Section, prefix: str) -> Iterator[tuple[str, str]]:
                 yield path, item
 
 
-def _texts(value: object, path: str) -> Iterator[tuple[str, str]]:
+def texts_in(value: object, path: str) -> Iterator[tuple[str, str]]:
+    """(path, text) of each text in nested settings, whose own path is `path`."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, dict):
         for name, item in value.items():
-            yield from _texts(item, f"{path}.{name}")
+            yield from texts_in(item, f"{path}.{name}")
     elif isinstance(value, (list, tuple)):
         for number, item in enumerate(value):
-            yield from _texts(item, f"{path}.{number}")
+            yield from texts_in(item, f"{path}.{number}")
 
 
 def _allowed_folders(config: TrainConfig, allow: Sequence[str]) -> Iterator[str]:

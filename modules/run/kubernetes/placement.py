@@ -12,7 +12,7 @@ from modules.config.imported_code import read_class, read_with_imports
 from modules.config.trusted_code import foreign_classes
 from modules.files import is_secret_name, mask_secrets, printable
 from modules.files.display import control_character
-from modules.run.join.allowed_paths import path_settings, paths_in
+from modules.run.join.allowed_paths import path_settings, paths_in, texts_in
 from modules.run.kubernetes.request import KubernetesRequest, lies_in
 
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
@@ -49,7 +49,8 @@ def whole_path_there(path: str, request: KubernetesRequest) -> str:
 def check_no_secret(config: TrainConfig) -> None:
     """Raise ConfigError, without its value, for a setting that holds a password or token: anybody who may read the
     job's ConfigMap could read it."""
-    for name, value in _texts(dump(config), ""):
+    texts = (each for name, value in dump(config).items() for each in texts_in(value, name))
+    for name, value in texts:
         if mask_secrets(value) != value or (value and is_secret_name(name.rpartition(".")[2])):
             raise ConfigError(
                 f"{printable(name)} holds what looks like a password or an access token, which must not be in a "
@@ -73,14 +74,3 @@ def _paths(config: TrainConfig) -> Iterator[tuple[str, str]]:
         group, _, rest = name.partition(".")
         if group != "concepts" or config.concepts[int(rest.partition(".")[0])].enabled:
             yield from ((name, path) for path in paths_in(name, value))
-
-
-def _texts(value: object, path: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, str):
-        yield path.lstrip("."), value
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            yield from _texts(item, f"{path}.{name}")
-    elif isinstance(value, (list, tuple)):
-        for number, item in enumerate(value):
-            yield from _texts(item, f"{path}.{number}")
