@@ -155,8 +155,9 @@ class OpenShard:
             self._names.setdefault(int(position), []).append(name)
 
     def read(self, position: int) -> Entry:
-        """The tensors of the entry at `position`: views of the file's memory map, which they keep alive. Raises KeyError
-        or SafetensorError if it is not there."""
+        """The tensors of the entry at `position`; they keep the file mapped.
+
+        Raises KeyError or SafetensorError if it is not there."""
         return {name: self._file.get_tensor(f"{position}.{name}") for name in self._names[position]}
 
 

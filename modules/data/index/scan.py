@@ -32,12 +32,13 @@ from modules.files.shards import shard_table
 _CIFAR: Final = re.compile(r"cifar-100?-(python|binary)\.tar\.gz")
 _CIFAR_PAGE: Final = "https://www.cs.toronto.edu/~kriz/cifar.html"
 MASK_ENDS: Final = ("-masklabel", "_masklabel", "-mask", "_mask", "-masks", "_masks")
+_ENDS_OF_MASKS: Final = (*MASK_ENDS, *(f"-masklabel{n}" for n in range(1, 10)))  # OneTrainer's variants
 MASK_FOLDERS: Final = frozenset({"mask", "masks"})
 CONDITIONING_FOLDERS: Final = frozenset({"conditioning", "conditioning_data", "conditioning_images", "control"})
 _CAPTION_FOLDERS: Final = frozenset({"caption", "captions", "text", "texts", "txt"})
-_IMAGE_FOLDERS: Final = frozenset({"image", "images", "img", "imgs"})
+IMAGE_FOLDERS: Final = frozenset({"image", "images", "img", "imgs"})
 _MASKS_AND_MORE: Final = MASK_FOLDERS | CONDITIONING_FOLDERS
-_PAIRED_FOLDERS: Final = _MASKS_AND_MORE | _CAPTION_FOLDERS | _IMAGE_FOLDERS
+_PAIRED_FOLDERS: Final = _MASKS_AND_MORE | _CAPTION_FOLDERS | IMAGE_FOLDERS
 _IMAGE_AND_MORE: Final = re.compile(
     r"\.(jpe?g|png|webp|bmp|avif|tiff?|hei[cf]|jxl)[^a-z0-9.]"
 )  # as in URLs: .jpg?width=1024, .jpg!d
@@ -311,7 +312,7 @@ def _scan_entries(
         stem, dot, suffix = name.rpartition(".")
         suffix = dot + suffix.lower() if stem else ""
         entry = found[name]
-        if suffix in IMAGE_SUFFIXES and not name.endswith(mask_suffix):
+        if suffix in IMAGE_SUFFIXES and not name.endswith(mask_suffix) and not _is_folder(entry):
             images.append((name, stem))
         elif _is_folder(entry):
             _add_folder(scan, entry, prefix + name, subfolders)
@@ -367,11 +368,12 @@ def _scan_entries(
 
 def _masks_among(images: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Of images such as NAME_mask.png beside another one of that NAME: (NAME, the mask), the one to use last."""
-    named = [(name, stem) for name, stem in images if stem.lower().endswith(MASK_ENDS)]
+    named = [(name, stem) for name, stem in images if stem.lower().endswith(_ENDS_OF_MASKS)]
     if not named:
         return []
     stems = {stem for _, stem in images}
-    pairs = [(stem[: -len(end)], name) for end in MASK_ENDS[::-1] for name, stem in named if stem.lower().endswith(end)]
+    ends = _ENDS_OF_MASKS[::-1]
+    pairs = [(stem[: -len(end)], name) for end in ends for name, stem in named if stem.lower().endswith(end)]
     return [(stem, name) for stem, name in pairs if stem in stems]
 
 
@@ -535,7 +537,7 @@ def _image_stamp(scan: FolderScan, entry: _Entry, mask: _Entry | None) -> Stamp 
     """The stamp of an image; None if it cannot be used, which `scan` then says."""
     try:
         if not entry.is_file():
-            # A directory may be called "holiday.png"; opening a named pipe would block forever.
+            # opening a named pipe would block forever
             what = "skipped: not a file, or a broken link"
             scan.problems.append(Problem(entry.path, what))
             scan.other_files["not a file"] += 1
