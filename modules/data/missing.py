@@ -102,8 +102,8 @@ def _numbered_folders(config: TrainConfig, index: Index) -> Iterator[str]:
         if regular := next((each for each in beside if each.lower() in _REGULARIZATION), ""):
             yield (
                 f"{printable(index.header.roots[number], 200)} has images in {regular}, where kohya's scripts have "
-                f"those of the class in general: here they are trained on as all others. Make {regular} a concept of its "
-                "own, with prior, and the folder of the others another one, both with folder_repeats."
+                "those of the class in general: here they are trained on as all others. Make that folder a concept of "
+                "its own, with prior, and the folder of the others another one, both with folder_repeats."
             )
         else:
             yield (
