@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 from PIL import Image
@@ -33,6 +33,7 @@ from modules.data.index.images import (
 )
 from modules.data.index.index import Index, ProgressCallback
 from modules.files import open_regular
+from modules.machine import cpu_count
 
 # (examples of one bucket, size of a full batch) -> the tensors to cache of each example
 Encode: TypeAlias = Callable[[Sequence[Example], int], Sequence[Mapping[str, Tensor]]]
@@ -40,8 +41,8 @@ Encode: TypeAlias = Callable[[Sequence[Example], int], Sequence[Mapping[str, Ten
 EncodeCaptions: TypeAlias = Callable[[Sequence[str], int], Sequence[Mapping[str, Tensor]]]
 Warn: TypeAlias = Callable[[str], None]
 
-_THREADS = 4
-_MIN_AHEAD = 8  # images decoded ahead, or two batches if that is more; each may take tens of megabytes meanwhile
+_MIN_THREADS: Final = 4  # on a network drive the time goes into waiting, not the CPU
+_MAX_THREADS: Final = 32  # each may hold an image of hundreds of megabytes
 
 
 @dataclass
@@ -58,11 +59,18 @@ class _FileChanged(ValueError):
     """The file is not the one that was indexed."""
 
 
-class Encoder:
-    """Encodes rows of the index into one rank's shards."""
+def decoding_threads(encoders: int) -> int:
+    """How many threads decode images in each of the processes of this machine that encode, so that all cores do."""
+    return max(_MIN_THREADS, min(_MAX_THREADS, cpu_count() // encoders))
 
-    def __init__(self, index: Index, settings: DataSettings, keys: ViewKeys, manifest: CacheManifest) -> None:
-        self._index, self._settings, self._keys = index, settings, keys
+
+class Encoder:
+    """Encodes rows of the index into one rank's shards; images are decoded in `threads`."""
+
+    def __init__(
+        self, index: Index, settings: DataSettings, keys: ViewKeys, manifest: CacheManifest, threads: int
+    ) -> None:
+        self._index, self._settings, self._keys, self._threads = index, settings, keys, threads
         self._cached = set(manifest.entries)
 
     def run(
@@ -71,11 +79,14 @@ class Encoder:
         """Encode all views of these rows that are not cached yet; images that cannot be decoded are recorded as bad,
         and their batches encoded without them."""
         adaptive = _AdaptiveEncode(encode, batches.size, warn)
-        done = 0
+        done, total = 0, len(batches)
+        rows = [row for batch in batches for row in batch]
+        # while a batch is encoded, another one can fill, and no thread waits
+        most = 2 * (self._threads + batches.size)
         with (
             suppress_pillow_warnings(),
-            ThreadPoolExecutor(_THREADS) as pool,
-            closing(self._prepare_ahead([row for batch in batches for row in batch], 2 * batches.size, pool)) as ahead,
+            ThreadPoolExecutor(self._threads) as pool,
+            closing(self._prepare_ahead(rows, most, pool)) as ahead,
         ):
             for batch in batches:
                 prepared = list(islice(ahead, len(batch)))
@@ -85,7 +96,7 @@ class Encoder:
                 for each in prepared:
                     writer.record(each.files, each.bad)
                 done += len(batch)
-                progress(done, len(batches))
+                progress(done, total)
 
     def _encode_new(
         self, prepared: list[_Prepared], encode: _AdaptiveEncode
@@ -99,10 +110,10 @@ class Encoder:
         }
         return zip(new, encode.encode_all(list(new.values())), strict=True)
 
-    def _prepare_ahead(self, rows: list[int], ahead: int, pool: ThreadPoolExecutor) -> Generator[_Prepared, None, None]:
-        """The prepared images in order, a few of them in advance."""
+    def _prepare_ahead(self, rows: list[int], most: int, pool: ThreadPoolExecutor) -> Generator[_Prepared, None, None]:
+        """The prepared images in order, at most so many of them in advance."""
         remaining = iter(rows)
-        first = islice(remaining, max(_MIN_AHEAD, ahead))
+        first = islice(remaining, most)
         waiting: deque[Future[_Prepared]] = deque(pool.submit(self._prepare, row) for row in first)
         try:
             while waiting:
