@@ -120,6 +120,10 @@ class Family(ABC):
     Options: ClassVar[type[Section]] = NoOptions
     methods: ClassVar[tuple[str, ...]] = ("fine_tune",)
     size_step: ClassVar[int] = 8  # pixels; sides of buckets and samples are multiples of it
+    # Of a family that trains on clips: they have 1 + n times as many frames, and an image is a clip of one. None: it
+    # trains on images alone.
+    frame_step: ClassVar[int | None] = None
+    frame_rate: ClassVar[float] = 0.0  # frames per second that its clips usually have
     # Submodules of `model` that can be trained separately (the config's `parts`), the default one first; empty if
     # `model` is always trained as a whole. One that is trained is an attribute of `model` under its name; one that is
     # not may be among `encoders`.

@@ -109,7 +109,8 @@ class FlowTransformer(DiffusionFamily):
         self.model = TransformerModel(components.transformer)
         self.encoders = {"vae": components.vae}
         with damage_refused(f"base_model: vae/config.json of the model in {str(components.folder)!r} cannot be used"):
-            self.space = LatentSpace.of(components.vae, self.batch_norm_eps)
+            space = LatentSpace.of(components.vae, self.batch_norm_eps)
+            self.space = space if self.frame_step is None else space.of_clips(self.frame_step)
         with damage_refused(f"base_model: the scheduler of the model in {str(components.folder)!r} cannot be used"):
             self.shift = self.shift_of(options, components.scheduler, components.index)
         self.caches_captions = config.cache_latents and has_fixed_captions(config)
@@ -173,7 +174,8 @@ class FlowTransformer(DiffusionFamily):
 
     @abstractmethod
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
-        """The model's prediction of noise - x_0, [B, C, h, w], for x_t [B, C, h, w] and noise levels `sigma` [B].
+        """The model's prediction of noise - x_0, [B, C, h, w], for x_t [B, C, h, w] and noise levels `sigma` [B]; with
+        `frame_step` both are [B, C, f, h, w].
 
         `guidance` [B] is the input of a guidance-distilled model, None for others.
         """
@@ -267,7 +269,7 @@ class FlowTransformer(DiffusionFamily):
 
     @torch.no_grad()
     def encode_batch(self, examples: Sequence[Example], size: int) -> list[dict[str, Tensor]]:
-        """Each is a dictionary of mean (and spread) fp32 [C, h, w]; mask uint8 [1, h, w] with masked
+        """Each is a dictionary of mean (and spread) fp32 [C, h, w] or [C, f, h, w]; mask uint8 [1, h, w] with masked
         training; reference.0 and so on, the most likely latents of references; of text encoders that see these, the
         output of `pack_captions` for N captions, encoded one by one."""
         pixels = pad_batch(torch.stack([example.pixels for example in examples]), size)
@@ -412,7 +414,9 @@ class FlowTransformer(DiffusionFamily):
         )
         pipeline = self.sampling_pipeline(request, self._vae_on(device))
         arguments = self.pipeline_arguments(prompt, negative, request.guidance_scale)
-        image: Image.Image = pipeline(
+        if self.frame_step is not None:
+            arguments |= {"num_frames": 1, "output_type": "pil"}
+        output = pipeline(
             **arguments,
             **self.reference_arguments(request),
             width=request.width,
@@ -420,7 +424,8 @@ class FlowTransformer(DiffusionFamily):
             num_inference_steps=request.steps,
             generator=torch.Generator().manual_seed(request.seed),
             callback_on_step_end=self._after_step,
-        ).images[0]
+        )
+        image: Image.Image = output.images[0] if self.frame_step is None else output.frames[0][0]
         return image
 
     def sampling_pipeline(self, request: SampleRequest, vae: Any) -> Any:
@@ -455,7 +460,9 @@ class FlowTransformer(DiffusionFamily):
         )
         dtype = torch.float64 if config.precision == "fp64" else torch.float32
         channels = transformer.config["in_channels"] // cls.packed_latents
-        x_t = torch.zeros(samples, channels, *(side // cls.pixels_per_latent for side in reversed(size)), dtype=dtype)
+        frames = () if cls.frame_step is None else (1,)
+        places = (side // cls.pixels_per_latent for side in reversed(size))
+        x_t = torch.zeros(samples, channels, *frames, *places, dtype=dtype)
         limit = family.caption_limit
         tokens = min(limit, USUAL_TOKENS) if any(name.endswith(STATES) for name in cls.text_names) else limit
         shapes = cls.text_shapes(transformer.config, tokens)
@@ -531,7 +538,7 @@ class FlowTransformer(DiffusionFamily):
         return torch.full((len(x_t),), self.options.guidance, device=x_t.device, dtype=x_t.dtype)
 
     def _latents(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """x_0 [B, C, h, w]; of images that are not cached, encoded now."""
+        """x_0 [B, C, h, w] or [B, C, f, h, w]; of images that are not cached, encoded now."""
         if IMAGE not in tensors:
             return tensors["latents"]
         dtype = tensors["noise"].dtype
