@@ -29,6 +29,7 @@ _SETTINGS: Final = {
     "reference": "Reference image",
     "step": "After training step",
     "size": "Size",
+    "frames": "Frames",
     "steps": "Sampling steps",
     "guidance_scale": "Guidance scale",
     "seed": "Seed",

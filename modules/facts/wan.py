@@ -1,6 +1,6 @@
 """Wan 2.1, text to video; the names of its own code are those of Wan-Video/Wan2.1 (wan/modules/model.py)."""
 
-from modules.facts import FamilyFacts, KnownModel, Shapes, TransformerFile, in_blocks
+from modules.facts import ClipFacts, FamilyFacts, KnownModel, Shapes, TransformerFile, in_blocks
 from modules.facts._networks import VIDEO_VAE
 
 _ATTENTION = {
@@ -41,6 +41,7 @@ FACTS = FamilyFacts(
     pipelines=("WanPipeline",),
     encoders={"text_encoder": "tokenizer"},
     transformer="WanTransformer3DModel",
+    clips=ClipFacts(step=4, rate=16.0),
     feed_forward=r"ffn\.net\.\d+(\.proj)?",
     models={
         "Wan-AI/Wan2.1-T2V-1.3B-Diffusers": KnownModel({"transformer": _SMALL}, VIDEO_VAE, {"text_encoder": _UMT5_XXL}),

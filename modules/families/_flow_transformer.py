@@ -62,6 +62,7 @@ from modules.families._find_family import check_family, distillation_notes
 from modules.families._frozen_networks import frozen_networks
 from modules.families._stored_quantization import stored_notes
 from modules.families._vae_estimates import meta_encoder
+from modules.files.videos import Clip
 
 USUAL_TOKENS = 256  # of a caption whose states are as long as it is
 
@@ -110,7 +111,7 @@ class FlowTransformer(DiffusionFamily):
         self.encoders = {"vae": components.vae}
         with damage_refused(f"base_model: vae/config.json of the model in {str(components.folder)!r} cannot be used"):
             space = LatentSpace.of(components.vae, self.batch_norm_eps)
-            self.space = space if self.frame_step is None else space.of_clips(self.frame_step)
+            self.space = space if self.facts.clips is None else space.of_clips(self.facts.clips.step)
         with damage_refused(f"base_model: the scheduler of the model in {str(components.folder)!r} cannot be used"):
             self.shift = self.shift_of(options, components.scheduler, components.index)
         self.caches_captions = config.cache_latents and has_fixed_captions(config)
@@ -174,8 +175,8 @@ class FlowTransformer(DiffusionFamily):
 
     @abstractmethod
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
-        """The model's prediction of noise - x_0, [B, C, h, w], for x_t [B, C, h, w] and noise levels `sigma` [B]; with
-        `frame_step` both are [B, C, f, h, w].
+        """The model's prediction of noise - x_0, [B, C, h, w], for x_t [B, C, h, w] and noise levels `sigma` [B]; of
+        clips both are [B, C, f, h, w].
 
         `guidance` [B] is the input of a guidance-distilled model, None for others.
         """
@@ -399,7 +400,7 @@ class FlowTransformer(DiffusionFamily):
         """The name of the base model's scheduler."""
         return {"sampler": str(self.components.scheduler["_class_name"])}
 
-    def generate(self, request: SampleRequest) -> Image.Image:
+    def generate(self, request: SampleRequest) -> Image.Image | Clip:
         device = self.sampling_device()
         texts = self._prompts(request, device)
         if self.caches_captions:
@@ -414,8 +415,9 @@ class FlowTransformer(DiffusionFamily):
         )
         pipeline = self.sampling_pipeline(request, self._vae_on(device))
         arguments = self.pipeline_arguments(prompt, negative, request.guidance_scale)
-        if self.frame_step is not None:
-            arguments |= {"num_frames": 1, "output_type": "pil"}
+        clips = self.facts.clips
+        if clips is not None:
+            arguments |= {"num_frames": request.frames, "output_type": "pil"}
         output = pipeline(
             **arguments,
             **self.reference_arguments(request),
@@ -425,8 +427,8 @@ class FlowTransformer(DiffusionFamily):
             generator=torch.Generator().manual_seed(request.seed),
             callback_on_step_end=self._after_step,
         )
-        image: Image.Image = output.images[0] if self.frame_step is None else output.frames[0][0]
-        return image
+        frames: list[Image.Image] = output.images[:1] if clips is None else output.frames[0]
+        return Clip(tuple(frames), clips.rate) if clips is not None and request.frames > 1 else frames[0]
 
     def sampling_pipeline(self, request: SampleRequest, vae: Any) -> Any:
         """The pipeline that generates the sample, without text encoders."""
@@ -460,7 +462,7 @@ class FlowTransformer(DiffusionFamily):
         )
         dtype = torch.float64 if config.precision == "fp64" else torch.float32
         channels = transformer.config["in_channels"] // cls.packed_latents
-        frames = () if cls.frame_step is None else (1,)
+        frames = () if cls.facts.clips is None else (1,)
         places = (side // cls.pixels_per_latent for side in reversed(size))
         x_t = torch.zeros(samples, channels, *frames, *places, dtype=dtype)
         limit = family.caption_limit

@@ -21,8 +21,6 @@ class Wan(FlowTransformer):
     facts = FACTS
     text_names = (PROMPT,)
     packed_latents = 1
-    frame_step = 4
-    frame_rate = 16.0
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
         return cast(Tensor, self.model(x_t, 1000 * sigma, _padded(text[PROMPT]), return_dict=False)[0])

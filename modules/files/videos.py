@@ -390,8 +390,13 @@ def _matroska_size(file: BinaryIO) -> int:
     return 0
 
 
+def has_pyav() -> bool:
+    """Whether PyAV is installed."""
+    return importlib.util.find_spec("av") is not None
+
+
 def _pyav() -> ModuleType:
     """PyAV's module. Raises FileFault if it is not installed."""
-    if importlib.util.find_spec("av") is None:
+    if not has_pyav():
         raise FileFault(NO_PYAV)
     return importlib.import_module("av")

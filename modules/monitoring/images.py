@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
 from modules.files import replacing
+from modules.files.videos import Clip, write_clip
 
 # All in pixels.
 TILE = 192
@@ -29,6 +30,17 @@ def save_image(image: Image.Image, file: Path, settings: Mapping[str, object]) -
     with replacing(file) as partial:
         # drawings, which have a palette, become small anyway: 2 ms instead of 5 for 900 x 900 pixels
         image.save(partial, format="PNG", pnginfo=info, compress_level=1 if image.mode == "P" else 6)
+
+
+def save_sample(sample: Image.Image | Clip, file: Path, settings: Mapping[str, object]) -> Image.Image:
+    """Write an image, or the .mp4 of a clip and its first frame beside it as `file`, which is what lists show; returns
+    that image. Raises OSError, also where videos cannot be written."""
+    if isinstance(sample, Image.Image):
+        save_image(sample, file, settings)
+        return sample
+    write_clip(file.with_suffix(".mp4"), sample)
+    save_image(sample.frames[0], file, {**settings, "fps": sample.fps})
+    return sample.frames[0]
 
 
 def make_grid(images: Sequence[tuple[Image.Image, str]], columns: int = 0) -> Image.Image:
