@@ -36,7 +36,7 @@ def _hub_model_of(shapes: Shapes, file_name: str) -> str:
 FACTS = FamilyFacts(
     about="Wan 2.1 by Alibaba: 1.4 or 14.3 B parameters (2.8 to 29 GB in bf16), Apache 2.0.",
     popularity=8,
-    resolution=480,
+    resolution=640,  # 832 x 480
     network="transformer",
     pipelines=("WanPipeline",),
     encoders={"text_encoder": "tokenizer"},

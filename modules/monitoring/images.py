@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -11,12 +12,13 @@ from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
 from modules.files import replacing
-from modules.files.videos import Clip, write_clip
+from modules.files.videos import Clip, read_video_header, video_frames, write_clip
 
 # All in pixels.
 TILE = 192
 CAPTION_HEIGHT = 30
 GAP = 8
+GIF_SIDE = 512
 BACKGROUND = (24, 24, 27)
 TEXT = (212, 212, 216)
 MOST_CHARACTERS = 500  # of a prompt that are measured: more than two lines hold
@@ -38,9 +40,21 @@ def save_sample(sample: Image.Image | Clip, file: Path, settings: Mapping[str, o
     if isinstance(sample, Image.Image):
         save_image(sample, file, settings)
         return sample
-    write_clip(file.with_suffix(".mp4"), sample)
+    write_clip(file.with_suffix(".mp4"), sample)  # where `video_beside` finds it
     save_image(sample.frames[0], file, {**settings, "fps": sample.fps})
     return sample.frames[0]
+
+
+def gif_of(video: Path) -> bytes:
+    """The video as a GIF that repeats, scaled to at most GIF_SIDE. Raises OSError."""
+    fps = read_video_header(video).fps
+    frames = []
+    for frame in video_frames(video, lambda times: range(len(times))):
+        frame.thumbnail((GIF_SIDE, GIF_SIDE))
+        frames.append(frame)
+    encoded = io.BytesIO()
+    frames[0].save(encoded, "GIF", save_all=True, append_images=frames[1:], duration=round(1000 / fps), loop=0)
+    return encoded.getvalue()
 
 
 def make_grid(images: Sequence[tuple[Image.Image, str]], columns: int = 0) -> Image.Image:
