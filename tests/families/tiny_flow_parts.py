@@ -106,7 +106,7 @@ def gemma_tokenizer() -> GemmaTokenizer:
 
 def video_vae(kind: Any = AutoencoderKLQwenImage) -> AutoencoderKLQwenImage | AutoencoderKLWan:
     """Four latent channels, sides divided by 8, of frames but the first four at a time."""
-    return kind(  # type: ignore[no-any-return]
+    return kind(
         base_dim=4,
         z_dim=4,
         dim_mult=[1, 1, 2, 2],
