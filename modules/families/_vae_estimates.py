@@ -15,8 +15,9 @@ from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.facts import known_model
 
-_CLASSES: Final = ("AutoencoderKL", "AutoencoderKLFlux2", "AutoencoderKLQwenImage")
 _VIDEO: Final = "AutoencoderKLQwenImage"  # takes frames; its defaults are those of the published one
+_VIDEO_CLASSES: Final = (_VIDEO, "AutoencoderKLWan")
+_CLASSES: Final = ("AutoencoderKL", "AutoencoderKLFlux2", *_VIDEO_CLASSES)
 _BILLIONS_OF_VIDEO: Final = 0.13
 # Of all others that are known by name; some differ in the last layer alone.
 _KL: Final = {
@@ -39,7 +40,7 @@ def meta_encoder(folder: Path | None, name: str, *, tiling: bool) -> Callable[[T
         vae = _known(name) if folder is None else _of_folder(folder)
     if vae is None:
         return None
-    is_video = type(vae).__name__ == _VIDEO
+    is_video = type(vae).__name__ in _VIDEO_CLASSES
     tile = (vae.tile_sample_min_height if is_video else vae.tile_sample_min_size) if tiling else None
 
     @torch.no_grad()

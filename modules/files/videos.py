@@ -123,6 +123,12 @@ def nearest_frames(times: Sequence[Fraction], wanted: Sequence[Fraction]) -> lis
     return found
 
 
+def video_beside(poster: Path) -> Path | None:
+    """The video of which an image of the same name is the first frame; None if there is none."""
+    file = poster.with_suffix(".mp4")
+    return file if file.is_file() else None
+
+
 def write_clip(file: Path, clip: Clip) -> None:
     """Write a clip as .mp4: H.264, yuv420p, BT.709, the same bytes for the same frames. Odd sides get one pixel more,
     which repeats the last.
@@ -391,8 +397,13 @@ def _matroska_size(file: BinaryIO) -> int:
     return 0
 
 
+def has_pyav() -> bool:
+    """Whether PyAV is installed."""
+    return importlib.util.find_spec("av") is not None
+
+
 def _pyav() -> ModuleType:
     """PyAV's module. Raises FileFault if it is not installed."""
-    if importlib.util.find_spec("av") is None:
+    if not has_pyav():
         raise FileFault(NO_PYAV)
     return importlib.import_module("av")
