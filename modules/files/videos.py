@@ -80,10 +80,11 @@ class VideoHeader:
         return self.frames / self.fps
 
 
-def has_video_signature(head: bytes) -> bool:
-    """Whether a file that begins with these SIGNATURE_BYTES is of a video format that Tandem reads, or an animated
-    WebP."""
-    return bool(_format(head)) or _is_webp(head)
+def is_animation(path: str | Path) -> bool:
+    """Whether a WebP holds an animation (its VP8X chunk says so: RFC 9649, 2.7). Raises OSError or FileFault."""
+    with open_regular(path) as file:
+        head = file.read(SIGNATURE_BYTES)
+    return _is_webp(head) and head[12:16] == b"VP8X" and bool(head[20] & 2)
 
 
 def read_video_header(path: str | Path) -> VideoHeader:
