@@ -216,15 +216,16 @@ class Family(ABC):
 
     @classmethod
     def meta_loss(cls, config: TrainConfig, model: nn.Module, size: tuple[int, int], samples: int) -> Tensor | None:
-        """As `loss`, [B], for so many images of size (width, height) in pixels, all of zeros, and `model`, which is
-        built as that of `meta_model`, perhaps with an adapter: for estimates of memory. None if that is not offered.
+        """As `loss`, [B], for so many images, or clips, of size (width, height) in pixels, all of zeros, and `model`,
+        which is built as that of `meta_model`, perhaps with an adapter: for estimates of memory. None if that is not
+        offered.
         """
         return None
 
     @classmethod
     def meta_encoder(cls, config: TrainConfig) -> Callable[[Tensor], Tensor] | None:
-        """What `encode_batch` computes first, from images [B, 3, H, W], by a network in fp32 that is built for it: for
-        estimates of memory. None if that is not offered.
+        """What `encode_batch` computes first, from images [B, 3, H, W] or clips [B, 3, F, H, W], by a network in fp32
+        that is built for it: for estimates of memory. None if that is not offered.
         """
         return None
 

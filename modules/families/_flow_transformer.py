@@ -415,8 +415,7 @@ class FlowTransformer(DiffusionFamily):
         )
         pipeline = self.sampling_pipeline(request, self._vae_on(device))
         arguments = self.pipeline_arguments(prompt, negative, request.guidance_scale)
-        clips = self.facts.clips
-        if clips is not None:
+        if self.facts.clips is not None:
             arguments |= {"num_frames": request.frames, "output_type": "pil"}
         output = pipeline(
             **arguments,
@@ -427,8 +426,8 @@ class FlowTransformer(DiffusionFamily):
             generator=torch.Generator().manual_seed(request.seed),
             callback_on_step_end=self._after_step,
         )
-        frames: list[Image.Image] = output.images[:1] if clips is None else output.frames[0]
-        return Clip(tuple(frames), clips.rate) if clips is not None and request.frames > 1 else frames[0]
+        frames: list[Image.Image] = output.images[:1] if self.facts.clips is None else output.frames[0]
+        return frames[0] if request.frames == 1 else Clip(tuple(frames), self.config.clip_rate)
 
     def sampling_pipeline(self, request: SampleRequest, vae: Any) -> Any:
         """The pipeline that generates the sample, without text encoders."""
@@ -462,7 +461,8 @@ class FlowTransformer(DiffusionFamily):
         )
         dtype = torch.float64 if config.precision == "fp64" else torch.float32
         channels = transformer.config["in_channels"] // cls.packed_latents
-        frames = () if cls.facts.clips is None else (1,)
+        step = config.clip_step
+        frames = () if step is None else (1 + (config.frames - 1) // step,)
         places = (side // cls.pixels_per_latent for side in reversed(size))
         x_t = torch.zeros(samples, channels, *frames, *places, dtype=dtype)
         limit = family.caption_limit

@@ -30,8 +30,8 @@ _KL: Final = {
 
 
 def meta_encoder(folder: Path | None, name: str, *, tiling: bool) -> Callable[[Tensor], Tensor] | None:
-    """From images [B, 3, H, W] to latents, in fp32, by the autoencoder in `folder`, or of the model with this hub name;
-    with `tiling` those of the first tile.
+    """From images [B, 3, H, W], or clips [B, 3, F, H, W], to latents, in fp32, by the autoencoder in `folder`, or of the
+    model with this hub name; with `tiling` those of the first tile.
 
     None if it is not known. It is built as torch builds tensors, so call this and the result within FakeTensorMode.
     Raises ConfigError if it cannot be built.
@@ -46,7 +46,8 @@ def meta_encoder(folder: Path | None, name: str, *, tiling: bool) -> Callable[[T
     @torch.no_grad()
     def encode(images: Tensor) -> Tensor:
         images = images[..., :tile, :tile]  # one tile after the other is encoded alike
-        latents: Tensor = vae.encode(images.unsqueeze(2) if is_video else images, return_dict=False)[0].mean
+        images = images.unsqueeze(2) if is_video and images.ndim == 4 else images
+        latents: Tensor = vae.encode(images, return_dict=False)[0].mean
         return latents
 
     return encode

@@ -8,7 +8,6 @@ from modules.config import ConfigError, TrainConfig
 from modules.config.choices import drawn_prompts
 from modules.config.train_config import reference_fault
 from modules.data.index.images import read_reference
-from modules.facts import all_facts
 from modules.families._family import ReferenceImage, SampleRequest
 from modules.files import whole_path
 from modules.files.videos import has_pyav
@@ -32,8 +31,8 @@ def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
                     f"samples.{number}.{name} is {side}; {config.family} needs a multiple of {size_step}, "
                     f"for example {nearest}."
                 )
-        frames = sample.frames or 1
-        if fault := _frames_fault(frames, config.family):
+        frames = sample.frames or (1 if config.clip_step is None else config.frames)
+        if fault := _frames_fault(frames, config):
             raise ConfigError(f"samples.{number}.frames is {frames}; {fault}.")
         if fault := reference_fault(config.family, len(sample.reference_files)):
             raise ConfigError(f"samples.{number}.reference {fault}.")
@@ -59,17 +58,16 @@ def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
     return requests
 
 
-def _frames_fault(frames: int, family: str) -> str:
-    """Why a model of the family cannot generate so many frames; empty if it can."""
+def _frames_fault(frames: int, config: TrainConfig) -> str:
+    """Why so many frames cannot be generated; empty if they can."""
+    family, step = config.family, config.clip_step
     if frames == 1:
         return ""
-    facts = all_facts().get(family)
-    clips = None if facts is None else facts.clips
-    if clips is None:
+    if step is None:
         return f"{family} generates single images, so leave it empty"
-    if (frames - 1) % clips.step:
-        nearest = 1 + max(1, round((frames - 1) / clips.step)) * clips.step
-        return f"{family} needs 1 more than a multiple of {clips.step}, for example {nearest}"
+    if (frames - 1) % step:
+        nearest = 1 + max(1, round((frames - 1) / step)) * step
+        return f"{family} needs 1 more than a multiple of {step}, for example {nearest}"
     return "" if has_pyav() else "a video is written by PyAV, which is not here: .venv/bin/python -m pip install av"
 
 
