@@ -30,8 +30,8 @@ _KL: Final = {
 
 
 def meta_encoder(folder: Path | None, name: str, *, tiling: bool) -> Callable[[Tensor], Tensor] | None:
-    """From images [B, 3, H, W], or clips [B, 3, F, H, W], to latents, in fp32, by the autoencoder in `folder`, or of the
-    model with this hub name; with `tiling` those of the first tile.
+    """From images [B, 3, H, W], or clips [B, 3, F, H, W], to latents, in fp32, by the autoencoder in `folder`, or of
+    the model with this hub name; with `tiling` those of the first tile.
 
     None if it is not known. It is built as torch builds tensors, so call this and the result within FakeTensorMode.
     Raises ConfigError if it cannot be built.
