@@ -112,6 +112,16 @@ def video_frames(path: str | Path, choose: Callable[[Sequence[Fraction]], Sequen
         yield from video.frames([times[each] for each in positions])
 
 
+def read_poster(path: str | Path) -> Image.Image:
+    """The first frame of a video. Raises as `read_video_header`."""
+    return next(video_frames(path, lambda times: [0]))
+
+
+def is_video(path: str | Path) -> bool:
+    """Whether a file is a video by its name, or an animated WebP. Raises OSError or FileFault."""
+    return os.path.splitext(path)[1].lower() in VIDEO_SUFFIXES or is_animation(path)
+
+
 def nearest_frames(times: Sequence[Fraction], wanted: Sequence[Fraction]) -> list[int]:
     """For each wanted time, the position of the nearest of `times`, of two equally near ones the earlier; both ascend,
     in seconds."""

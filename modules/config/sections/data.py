@@ -103,7 +103,6 @@ class DataSettings(Section):
         "has cached variations, 4 unless it says otherwise, from the beginning to the end; without the cache, one of "
         "them at each visit. random: any, drawn anew at each visit; with the cache, from as many. Validation has the "
         "beginning. Only for families that train on videos.",
-        depends_on="frames",
         resume="warn",
     )
     cache_dir: LocalFolder = setting(

@@ -59,10 +59,5 @@ def read_clip(path: str, clip: ClipTimes) -> Iterator[Image.Image]:
     return video_frames(path, lambda times: nearest_frames(times, clip.times()))
 
 
-def read_poster(path: str) -> Image.Image:
-    """The first frame of a video. Raises OSError or FileFault."""
-    return next(video_frames(path, lambda times: [0]))
-
-
 def _ratio(number: float) -> Fraction:
     return Fraction(number).limit_denominator(_DENOMINATOR)

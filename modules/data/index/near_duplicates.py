@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from modules.config import Concept, DataError
-from modules.data.index.clips import read_poster
-from modules.data.index.images import IMAGE_ERRORS, read_image_size, read_video, suppress_pillow_warnings
+from modules.data.index.images import IMAGE_ERRORS, read_image_size, suppress_pillow_warnings
 from modules.data.index.scan import scan_concept
 from modules.files import file_size
 from modules.files.images import open_image, upright_rgb
+from modules.files.videos import is_video, read_poster
 
 BITS: Final = 64
 _SIDE: Final = 8
@@ -86,7 +86,7 @@ def hashed_image(file: str) -> HashedImage | None:
     """None for a file that cannot be read: the Data section lists those. Of a video, its first frame counts."""
     try:
         size_of_file = file_size(file)
-        if read_video(file) is not None:
+        if is_video(file):
             rgb = read_poster(file)
             return HashedImage(file, rgb.size, size_of_file, difference_hash(rgb), cell_colours(rgb))
         size = read_image_size(file)

@@ -177,7 +177,7 @@ def _image_records(
     rows: ConceptRows, concept: Concept, root: str, below: str, buckets: list[str], bucket: list[int]
 ) -> Iterator[Record]:
     """Records of rows [path below `root`, width, height, bucket, captions separated by newlines, CaptionState, paths of
-    references, path of the mask below `root` or an empty one]."""
+    references, path of the mask below `root` or an empty one, seconds that a video lasts or 0]."""
     columns = rows.columns
     listed = [
         [
@@ -191,8 +191,9 @@ def _image_records(
             below + (os.fsdecode(mask) or os.path.splitext(os.fsdecode(path))[0] + concept.mask_suffix)
             if mask_size >= 0
             else "",
+            round(frames / fps, 3) if fps else 0,
         ]
-        for path, caption, references, mask, mask_size, number, width, height, state in zip(
+        for path, caption, references, mask, mask_size, number, width, height, state, frames, fps in zip(
             rows.paths,
             rows.captions,
             rows.references,
@@ -202,6 +203,8 @@ def _image_records(
             columns["width"].tolist(),
             columns["height"].tolist(),
             columns["caption_state"].tolist(),
+            columns["frames"].tolist(),
+            columns["fps"].astype(np.float64).tolist(),
             strict=True,
         )
     ]
