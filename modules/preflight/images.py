@@ -8,9 +8,10 @@ from pathlib import PurePath
 from modules.config import Concept
 from modules.config.sections.concept import IMAGE_SUFFIXES
 from modules.distributed.formatting import first_names
+from modules.files.videos import VIDEO_SUFFIXES
 from modules.preflight.cells import hosts_of
 from modules.preflight.coordinator import Answer, Context, Coordinator
-from modules.run.join.fingerprint import data_listing, differing_names, digest
+from modules.run.join.fingerprint import Listing, data_listing, differing_names, digest
 from modules.run.launch.store_secret import store_secret
 from modules.run.preflight_report.report import Cell
 
@@ -20,7 +21,8 @@ _MAX_COMPARED = 100_000
 
 def list_images(context: Context) -> Answer:
     """Task of a host's first rank: each concept's folder, number of files, one digest of them all, number of images."""
-    found = [(concept, data_listing(concept)) for concept in context.config.concepts if concept.enabled]
+    concepts = [concept for concept in context.config.concepts if concept.enabled]
+    found = [(concept, _listing(context, concept)) for concept in concepts]
     secret = store_secret() or ""
     return {"concepts": [[each.path, len(files), digest(files, secret), _images(each, files)] for each, files in found]}
 
@@ -28,7 +30,11 @@ def list_images(context: Context) -> Answer:
 def hash_images(context: Context, number: int) -> Answer:
     """Task if they differ: every file of one concept, with its size or a hash of its text."""
     concept = [each for each in context.config.concepts if each.enabled][number]
-    return dict(data_listing(concept))
+    return dict(_listing(context, concept))
+
+
+def _listing(context: Context, concept: Concept) -> Listing:
+    return data_listing(concept, with_videos=context.config.clip_step is not None)
 
 
 def check(coordinator: Coordinator) -> Iterable[Cell]:
@@ -76,7 +82,10 @@ def _differences(
 
 def _images(concept: Concept, files: Iterable[str]) -> int:
     masks = f"{concept.mask_suffix}".lower()
-    return sum(PurePath(name).suffix.lower() in IMAGE_SUFFIXES and not name.lower().endswith(masks) for name in files)
+    return sum(
+        PurePath(name).suffix.lower() in IMAGE_SUFFIXES | VIDEO_SUFFIXES and not name.lower().endswith(masks)
+        for name in files
+    )
 
 
 def _concepts(answer: Answer) -> list[tuple[str, int, str, int]]:

@@ -97,7 +97,11 @@ def _small_config(config: TrainConfig, folder: Path, *, learns_classes: bool) ->
         raise DataError("concepts: none has images to train on.")
     config = config.model_copy(update={"concepts": tuple(_unpacked(c, Path(config.cache_dir)) for c in concepts)})
     concepts = list((label_concepts(config) if learns_classes else config).concepts)
-    shares = [_copied(c, folder / str(number), _IMAGES // len(concepts) or 1) for number, c in enumerate(concepts)]
+    with_videos = config.clip_step is not None
+    shares = [
+        _copied(c, folder / str(number), _IMAGES // len(concepts) or 1, with_videos)
+        for number, c in enumerate(concepts)
+    ]
     return config.model_copy(
         update={"concepts": tuple(shares), "cache_dir": str(folder / "cache"), "validation_split": 0.0}
     )
@@ -112,8 +116,8 @@ def _unpacked(concept: Concept, cache_dir: Path) -> Concept:
     return found
 
 
-def _copied(concept: Concept, target: Path, count: int) -> Concept:
-    scan = scan_concept(concept, with_masks=False)
+def _copied(concept: Concept, target: Path, count: int, with_videos: bool) -> Concept:
+    scan = scan_concept(concept, with_masks=False, with_videos=with_videos)
     images = list(map(os.fsdecode, scan.paths[:: max(1, len(scan.paths) // count)][:count]))
     lists = [name for name, _ in (*scan.metadata, *scan.lists) if name not in scan.shards]
     for name in (*images, *map(scan.caption_file, images), *lists):

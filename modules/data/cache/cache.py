@@ -46,7 +46,7 @@ class Cache:
         self._cache_dir = cache_dir
         self._index = index
         self._settings = settings
-        self._keys = ViewKeys(index, settings.concepts, fingerprint, captions_in_key)
+        self._keys = ViewKeys(index, settings, fingerprint, captions_in_key)
         self._text_fingerprint = text_fingerprint
         self._made_from = (fingerprint, text_fingerprint, captions_in_key, settings.masked_training)
         self._table: CacheTable | None = None
@@ -97,7 +97,7 @@ class Cache:
 
     def batches(self, rows: RowIndices, size: int) -> EncodeBatches:
         """The given rows in batches of at most `size` images that are encoded together."""
-        return make_encode_batches(rows, self._index.bucket, size)
+        return make_encode_batches(rows, self._index.bucket, size, [bucket.frames for bucket in self._index.buckets])
 
     def encode(
         self,

@@ -21,6 +21,7 @@ from modules.files import FileFault, decode_json, is_shard, open_regular, printa
 from modules.files.encodings import SAMPLE, decode_unicode, find_encoding
 from modules.files.shards import shard_table
 from modules.files.table_shards import table_rows
+from modules.files.videos import VIDEO_SUFFIXES
 
 Texts: TypeAlias = tuple[str, ...]
 Record: TypeAlias = Mapping[str, object]
@@ -228,7 +229,7 @@ def _list(text: str) -> list[Record]:
 
 
 def _is_image(name: str) -> bool:
-    return os.path.splitext(_name(name))[1].lower() in IMAGE_SUFFIXES
+    return os.path.splitext(_name(name))[1].lower() in IMAGE_SUFFIXES | VIDEO_SUFFIXES
 
 
 def _name(cell: str) -> str:

@@ -28,6 +28,7 @@ from modules.files.addresses import concept_folder, is_address
 from modules.files.images import SIGNATURE_BYTES, has_image_signature
 from modules.files.shard_paths import COMPRESSED_TARS, SHARD_OF_CACHE, SHARD_SUFFIXES, is_archive
 from modules.files.shards import shard_table
+from modules.files.videos import VIDEO_SUFFIXES
 
 _CIFAR: Final = re.compile(r"cifar-100?-(python|binary)\.tar\.gz")
 _CIFAR_PAGE: Final = "https://www.cs.toronto.edu/~kriz/cifar.html"
@@ -82,6 +83,7 @@ class FolderScan:
     mask_at: dict[bytes, str] = field(default_factory=dict)  # image -> its mask, if that is not NAME + mask_suffix
     caption_extensions: tuple[str, ...] = (".txt",)  # where captions are expected: NAME + the first that exists
     other_extensions: tuple[str, ...] = ()  # and those that are looked for besides, the first that exists
+    suffixes: frozenset[str] = IMAGE_SUFFIXES  # of what is trained on
     metadata: list[tuple[str, Stamp]] = field(default_factory=list)  # relative path, stamp
     lists: list[tuple[str, Stamp]] = field(default_factory=list)  # the same of other files with captions of many images
     spare_texts: list[str] = field(default_factory=list)  # relative paths of caption files that belong to no image
@@ -124,6 +126,11 @@ class FolderScan:
         self.mask_example = self.mask_example or relative
 
     @property
+    def takes_videos(self) -> bool:
+        """Whether videos are among what is trained on."""
+        return self.suffixes >= VIDEO_SUFFIXES
+
+    @property
     def files_seen(self) -> int:
         """Number of files of any kind in the folder."""
         return len(self.paths) + sum(self.other_files.values()) + self.masks + len(self.conditioning)
@@ -150,14 +157,17 @@ def missing(concept: Concept) -> DataError:
     )
 
 
-def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:
-    """List the images below the concept's folder; hidden files and folders are ignored, links are followed once.
+def scan_concept(concept: Concept, with_masks: bool, with_videos: bool = False) -> FolderScan:
+    """List the images below the concept's folder, and the videos; hidden files and folders are ignored, links are
+    followed once.
 
     Raises DataError if the folder does not exist or cannot be listed.
     """
     others = () if concept.caption_source == "txt" else OTHER_TEXTS
     others = others[::-1] if concept.caption_source == "label" else others  # a record may have one
     scan = FolderScan(concept_root(concept), caption_extensions=concept.caption_extensions, other_extensions=others)
+    if with_videos:
+        scan.suffixes = IMAGE_SUFFIXES | VIDEO_SUFFIXES
     pending = list[tuple[str, str, os.stat_result]]()
     shards = list[tuple[str, str]]()  # path, and path below the root
     try:
@@ -312,7 +322,7 @@ def _scan_entries(
         stem, dot, suffix = name.rpartition(".")
         suffix = dot + suffix.lower() if stem else ""
         entry = found[name]
-        if suffix in IMAGE_SUFFIXES and not name.endswith(mask_suffix) and not _is_folder(entry):
+        if suffix in scan.suffixes and not name.endswith(mask_suffix) and not _is_folder(entry):
             images.append((name, stem))
         elif _is_folder(entry):
             _add_folder(scan, entry, prefix + name, subfolders)
